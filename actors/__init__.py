@@ -1,0 +1,1 @@
+"""The actor runtime and the actors: cells, their scheduler, channels and the store."""

@@ -1,0 +1,163 @@
+"""Errors that a caller causes: one code each, which every protocol maps to its own form."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class Code(Enum):
+    """Why a request was refused. `transports.nack` gives each its byte on the P2P wire."""
+
+    NOT_FOUND = auto()
+    TTL_REFUSED = auto()
+    BAD_RANGE = auto()
+    KEY_REUSED = auto()
+    EMPTY_DATA = auto()
+    DATA_TOO_LARGE = auto()
+    WRONG_ROLE = auto()
+    BUFFER_FULL = auto()
+    TOO_LARGE_FOR_PEER = auto()
+    LEASE_LOST = auto()
+    SLOW_DOWN = auto()
+    IDS_EXHAUSTED = auto()
+    STORAGE_FAILED = auto()
+    MALFORMED = auto()
+    NOT_NEGOTIATED = auto()
+    NOT_ALLOWED = auto()
+    OUTCOME_UNKNOWN = auto()
+
+
+class RequestError(Exception):
+    """A request failed, and the caller can do something about it. Base of every coded error."""
+
+    code: Code
+
+    def __init__(self, text: str = "", delay_ms: int | None = None) -> None:
+        super().__init__(text or type(self).__doc__ or self.code.name)
+        self.delay_ms = delay_ms
+
+
+class NotFound(RequestError):
+    """no such message: never there, expired or acknowledged"""
+
+    code = Code.NOT_FOUND
+
+
+class TtlRefused(RequestError):
+    """the time to live is not acceptable"""
+
+    code = Code.TTL_REFUSED
+
+
+class BadRange(RequestError):
+    """the range of ids is not acceptable"""
+
+    code = Code.BAD_RANGE
+
+
+class KeyReused(RequestError):
+    """the idempotency key was used before, with other data"""
+
+    code = Code.KEY_REUSED
+
+
+class EmptyData(RequestError):
+    """the message has no data"""
+
+    code = Code.EMPTY_DATA
+
+
+class DataTooLarge(RequestError):
+    """the data is larger than the node takes"""
+
+    code = Code.DATA_TOO_LARGE
+
+
+class WrongRole(RequestError):
+    """not allowed in the role this connection chose"""
+
+    code = Code.WRONG_ROLE
+
+
+class BufferFull(RequestError):
+    """the channel or the node is full; retry later"""
+
+    code = Code.BUFFER_FULL
+
+
+class TooLargeForPeer(RequestError):
+    """the message does not fit the packets this connection accepts"""
+
+    code = Code.TOO_LARGE_FOR_PEER
+
+
+class LeaseLost(RequestError):
+    """the message is no longer leased to this connection"""
+
+    code = Code.LEASE_LOST
+
+
+class SlowDown(RequestError):
+    """too many requests; retry after the given delay"""
+
+    code = Code.SLOW_DOWN
+
+
+class IdsExhausted(RequestError):
+    """message ids ran too far ahead of the clock; retry later"""
+
+    code = Code.IDS_EXHAUSTED
+
+
+class StorageFailed(RequestError):
+    """the store could not keep the change; nothing was stored"""
+
+    code = Code.STORAGE_FAILED
+
+
+class Malformed(RequestError):
+    """the node could not read the request"""
+
+    code = Code.MALFORMED
+
+
+class NotNegotiated(RequestError):
+    """the extension was not negotiated"""
+
+    code = Code.NOT_NEGOTIATED
+
+
+class NotAllowed(RequestError):
+    """not allowed for this peer"""
+
+    code = Code.NOT_ALLOWED
+
+
+class OutcomeUnknown(RequestError):
+    """the request may or may not have been carried out; retry with the same key"""
+
+    code = Code.OUTCOME_UNKNOWN
+
+
+ERRORS: dict[Code, type[RequestError]] = {
+    error.code: error
+    for error in (
+        NotFound,
+        TtlRefused,
+        BadRange,
+        KeyReused,
+        EmptyData,
+        DataTooLarge,
+        WrongRole,
+        BufferFull,
+        TooLargeForPeer,
+        LeaseLost,
+        SlowDown,
+        IdsExhausted,
+        StorageFailed,
+        Malformed,
+        NotNegotiated,
+        NotAllowed,
+        OutcomeUnknown,
+    )
+}

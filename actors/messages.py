@@ -1,0 +1,224 @@
+"""The vocabulary between the rooms: what a channel is asked, and what it answers.
+
+Ids are u64 snowflakes, times are seconds since the Unix epoch unless a name says otherwise, channel
+names are bytes. The structs hold no references to one another, so the garbage collector may skip them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum, IntFlag
+from typing import Protocol
+
+import msgspec
+
+from actors.errors import Code
+
+U64_MAX = 2**64 - 1
+
+
+class Mode(IntEnum):
+    """How a channel hands out its messages (tag 0e of the handshake, wire.md 3d)."""
+
+    PAIR = 0
+    FANOUT = 1
+    QUEUE = 2
+
+
+class Role(IntEnum):
+    """What a connection means to do (tag 04, PS-04)."""
+
+    PRODUCER = 1
+    CONSUMER = 2
+    BOTH = 3
+    WORKER = 4
+
+    @property
+    def produces(self) -> bool:
+        return self in (Role.PRODUCER, Role.BOTH)
+
+    @property
+    def consumes(self) -> bool:
+        return self is not Role.PRODUCER
+
+
+class Durability(IntEnum):
+    """What an acknowledgement promises (tag 81)."""
+
+    MEMORY = 0
+    OS = 1
+    DISK = 2
+
+
+class Rights(IntFlag):
+    """What an authenticated peer may do in a channel."""
+
+    NONE = 0
+    PUT = 1
+    GET = 2
+    PUSH = 4
+    ACK = 8
+    LIST = 16
+    ADMIN = 32
+    CHANNEL = PUT | GET | PUSH | ACK | LIST
+    ALL = CHANNEL | ADMIN
+
+
+class Reason(Enum):
+    """Why a consumer gives a message back (NACK on MSG, wire.md 3c)."""
+
+    LATER = "later"
+    REJECT = "reject"
+    BUSY = "busy"
+    CANNOT_DECRYPT = "cannot decrypt"
+    OTHER = "other"
+
+
+class Put(msgspec.Struct, frozen=True, gc=False):
+    """Keep `data` for `ttl` seconds (0: the channel's default). `key` makes a retry harmless."""
+
+    key: int
+    ttl: int
+    data: bytes
+
+
+class Get(msgspec.Struct, frozen=True, gc=False):
+    id: int
+
+
+class List(msgspec.Struct, frozen=True, gc=False):
+    """Ids from `start` to `end`, both inclusive; end 0 = open; start > end = newest first."""
+
+    limit: int
+    start: int
+    end: int
+
+
+class Ack(msgspec.Struct, frozen=True, gc=False):
+    id: int
+
+
+class Nack(msgspec.Struct, frozen=True, gc=False):
+    """A pushed message comes back; `delay_ms` is how long it shall rest (LATER)."""
+
+    id: int
+    reason: Reason
+    delay_ms: int | None = None
+
+
+class Touch(msgspec.Struct, frozen=True, gc=False):
+    """Hold the lease on `id` for another `ms` from now."""
+
+    id: int
+    ms: int
+
+
+class Credit(msgspec.Struct, frozen=True, gc=False):
+    count: int
+
+
+class Join(msgspec.Struct, frozen=True, gc=False):
+    """A connection enters the channel; answered by `Joined`, then pushes may follow.
+
+    `window` is in messages, None = the channel's default; `keep_alive_s` is the idle time before a
+    ping; `data_max` the largest message in bytes that this connection takes in one packet;
+    `resume_after` an id up to which nothing is pushed here, None = not given.
+    """
+
+    role: Role = Role.BOTH
+    push: bool = True
+    rights: Rights = Rights.CHANNEL
+    mode: Mode | None = None
+    window: int | None = None
+    ordered: bool = False
+    keep_alive_s: float = 20.0
+    data_max: int = 2**24
+    resume_after: int | None = None
+    cursor_lists: bool = False
+
+
+class Leave(msgspec.Struct, frozen=True, gc=False):
+    """The connection is gone: what it holds is ready again."""
+
+
+class Writable(msgspec.Struct, frozen=True, gc=False):
+    """The connection's outgoing queue has room again."""
+
+
+class Drain(msgspec.Struct, frozen=True, gc=False):
+    """The node stops: no new pushes from here on."""
+
+
+Request = Put | Get | List | Ack | Nack | Touch | Credit | Join | Leave | Writable | Drain
+
+
+class Joined(msgspec.Struct, frozen=True, gc=False):
+    """The channel's mode, and the window it grants, in messages."""
+
+    mode: Mode
+    window: int
+
+
+class PutAck(msgspec.Struct, frozen=True, gc=False):
+    """Kept, as durably as the channel promises; `ttl` is the honoured one, in seconds."""
+
+    key: int
+    ttl: int
+    id: int
+
+
+class Msg(msgspec.Struct, frozen=True, gc=False):
+    """A push; `attempt` counts from 1."""
+
+    id: int
+    attempt: int
+    data: bytes
+
+
+class GetAck(msgspec.Struct, frozen=True, gc=False):
+    id: int
+    data: bytes
+
+
+class ListAck(msgspec.Struct, frozen=True, gc=False):
+    ids: list[int]
+
+
+class TouchAck(msgspec.Struct, frozen=True, gc=False):
+    id: int
+    ms: int
+
+
+class Failed(msgspec.Struct, frozen=True, gc=False):
+    """The answer to a request that was refused; `delay_ms` goes with BUFFER_FULL and SLOW_DOWN."""
+
+    request: Request
+    code: Code
+    delay_ms: int | None = None
+
+
+class Probe(msgspec.Struct, frozen=True, gc=False):
+    """The connection was silent for too long: ping it."""
+
+
+class Hangup(msgspec.Struct, frozen=True, gc=False):
+    """The connection did not answer its pings: say goodbye and close."""
+
+
+Reply = Joined | PutAck | Msg | GetAck | ListAck | TouchAck | Failed | Probe | Hangup
+
+
+class Port(Protocol):
+    """A channel's view of a connection. None of these block, and none of them raise."""
+
+    heard_at: float
+    """When the last byte came from the other end."""
+
+    @property
+    def writable(self) -> bool:
+        """False while its outgoing queue is full: push nothing, `Writable` follows."""
+
+    def send(self, reply: Reply) -> None:
+        """Take one reply; it leaves with the next `flush`."""
+
+    def flush(self) -> None:
+        """Write what `send` took, in one piece."""

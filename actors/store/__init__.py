@@ -1,0 +1,1 @@
+"""The store: partitions of channels behind one small seam."""

@@ -1,0 +1,50 @@
+"""What the remote end does wrong on the wire.
+
+WireError
+ +-- FrameTooLarge       a length above the limit, refused before it is buffered
+ +-- FrameEmpty          a length of zero
+ +-- MalformedPacket     a known packet with an impossible body; the stream is still in sync
+ +-- MalformedHandshake  a HELLO, CHALLENGE or READY that cannot be read
+ +-- UpgradeRefused      an HTTP request that is no acceptable WebSocket upgrade
+"""
+
+from __future__ import annotations
+
+
+class WireError(Exception):
+    """The remote end broke the protocol."""
+
+
+class FrameTooLarge(WireError):
+    """A frame announces `size` bytes, more than `size_max`."""
+
+    def __init__(self, size: int, size_max: int) -> None:
+        super().__init__(f"frame of {size} bytes, at most {size_max} are allowed")
+        self.size = size
+        self.size_max = size_max
+
+
+class FrameEmpty(WireError):
+    """A frame announces no bytes at all."""
+
+
+class MalformedPacket(WireError):
+    """A packet of a known type has a body that its layout does not allow (PA-23)."""
+
+    def __init__(self, packet_type: int, correlation: bytes = b"") -> None:
+        super().__init__(f"malformed packet of type {packet_type:#04x}")
+        self.packet_type = packet_type
+        self.correlation = correlation
+
+
+class MalformedHandshake(WireError):
+    """A handshake packet that cannot be read (PS-07)."""
+
+
+class UpgradeRefused(WireError):
+    """The HTTP request does not become a WebSocket; `status` was answered."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"{status} {reason}")
+        self.status = status
+        self.reason = reason
