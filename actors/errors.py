@@ -25,6 +25,7 @@ class Code(Enum):
     NOT_NEGOTIATED = auto()
     NOT_ALLOWED = auto()
     OUTCOME_UNKNOWN = auto()
+    QUARANTINED = auto()
 
 
 class RequestError(Exception):
@@ -139,6 +140,12 @@ class OutcomeUnknown(RequestError):
     code = Code.OUTCOME_UNKNOWN
 
 
+class Quarantined(RequestError):
+    """the channel failed too often and was set aside; nothing was done"""
+
+    code = Code.QUARANTINED
+
+
 ERRORS: dict[Code, type[RequestError]] = {
     error.code: error
     for error in (
@@ -159,5 +166,6 @@ ERRORS: dict[Code, type[RequestError]] = {
         NotNegotiated,
         NotAllowed,
         OutcomeUnknown,
+        Quarantined,
     )
 }

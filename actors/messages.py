@@ -1,7 +1,7 @@
 """The vocabulary between the rooms: what a channel is asked, and what it answers.
 
 Ids are u64 snowflakes, times are seconds since the Unix epoch unless a name says otherwise, channel
-names are bytes. The structs hold no references to one another, so the garbage collector may skip them.
+names are bytes. The structs form no cycles, so the garbage collector may skip them.
 """
 
 from __future__ import annotations
@@ -148,7 +148,24 @@ class Drain(msgspec.Struct, frozen=True, gc=False):
     """The node stops: no new pushes from here on."""
 
 
+class Bury(msgspec.Struct, frozen=True, gc=False):
+    """One channel to its dead-letter channel: keep this; answered by `Buried` (PS-14)."""
+
+    channel: bytes
+    id: int
+    attempts: int
+    reason: str
+    data: bytes
+
+
+class Buried(msgspec.Struct, frozen=True, gc=False):
+    """The dead letter is kept, as durably as it was before: the channel may let go of it."""
+
+    id: int
+
+
 Request = Put | Get | List | Ack | Nack | Touch | Credit | Join | Leave | Writable | Drain
+Mail = Request | Bury | Buried
 
 
 class Joined(msgspec.Struct, frozen=True, gc=False):
@@ -210,6 +227,9 @@ Reply = Joined | PutAck | Msg | GetAck | ListAck | TouchAck | Failed | Probe | H
 class Port(Protocol):
     """A channel's view of a connection. None of these block, and none of them raise."""
 
+    number: int
+    """Unlike that of every other connection of this run of the node; from 1."""
+
     heard_at: float
     """When the last byte came from the other end."""
 
@@ -222,3 +242,11 @@ class Port(Protocol):
 
     def flush(self) -> None:
         """Write what `send` took, in one piece."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Messages that arrived together, from one port. `port` is None between cells."""
+
+    port: Port | None
+    messages: list[Mail]
+    size_bytes: int = 0

@@ -1,0 +1,128 @@
+"""A channel's messages in the order of their ids, with their deadlines.
+
+Expiry is lazy: every read checks the message it touches, and one lower bound of the earliest
+deadline decides when a sweep, in slices, gives the space back. No message has a timer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from math import inf
+
+from actors.store.seam import Row
+
+SWEEP_SLICE = 2_000
+SWEEP_GAP_S_PER_MESSAGE = 1e-5
+"""Sweeps of a full buffer keep this distance, so that they cost a few per cent of a core."""
+
+
+class Buffer:
+    """Rows by id. Ids only ever ascend, so the order of entry is the order of ids."""
+
+    __slots__ = ("_order", "_rows", "_survivor_expiry", "_sweep_at", "bytes", "expiry_at")
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self._rows: dict[int, Row] = {}
+        self._order: list[int] = []
+        self.bytes = 0
+        self.expiry_at = inf
+        """No message expires before this; where a sweep is worth its cost."""
+        self._sweep_at = 0
+        self._survivor_expiry = inf
+        for row in rows:
+            self.add(row)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, message_id: int) -> bool:
+        return message_id in self._rows
+
+    @property
+    def last_id(self) -> int:
+        """The highest id that was here, as far as anyone can still see; 0 = none."""
+        return self._order[-1] if self._order else 0
+
+    def add(self, row: Row) -> None:
+        self._rows[row.id] = row
+        self._order.append(row.id)
+        self.bytes += len(row.data)
+        if row.expires_at < self.expiry_at:
+            self.expiry_at = row.expires_at
+        if row.expires_at < self._survivor_expiry:
+            self._survivor_expiry = row.expires_at
+
+    def remove(self, message_id: int) -> Row | None:
+        row = self._rows.pop(message_id, None)
+        if row is None:
+            return None
+        self.bytes -= len(row.data)
+        if not self._rows:
+            self._order.clear()
+            self._restart_sweep(inf)
+        elif len(self._order) > 2 * len(self._rows) + 64:
+            self._order = list(self._rows)
+            self._restart_sweep(self.expiry_at)
+        return row
+
+    def _restart_sweep(self, expiry_at: float) -> None:
+        self.expiry_at = expiry_at
+        self._survivor_expiry = inf
+        self._sweep_at = 0
+
+    def get(self, message_id: int, now: float) -> Row | None:
+        """The message, unless its deadline passed (P2P-14)."""
+        row = self._rows.get(message_id)
+        return row if row is not None and row.expires_at > now else None
+
+    def peek(self, message_id: int) -> Row | None:
+        """The message, expired or not."""
+        return self._rows.get(message_id)
+
+    def after(self, message_id: int, now: float) -> Iterator[Row]:
+        """Messages above an id that did not expire, ascending; the buffer must not change."""
+        order = self._order
+        if not order or order[-1] <= message_id:
+            return
+        rows = self._rows
+        for at in range(bisect_right(order, message_id), len(order)):
+            row = rows.get(order[at])
+            if row is not None and row.expires_at > now:
+                yield row
+
+    def between(self, low: int, high: int, now: float, *, newest_first: bool) -> Iterator[int]:
+        """Ids from `low` to `high`, both inclusive, of messages that did not expire."""
+        order = self._order
+        span = range(bisect_left(order, low), bisect_right(order, high))
+        for at in reversed(span) if newest_first else span:
+            row = self._rows.get(order[at])
+            if row is not None and row.expires_at > now:
+                yield row.id
+
+    def sweep(self, now: float) -> list[Row]:
+        """Expired messages found in the next slice; the caller removes them.
+
+        Call again at `expiry_at`, which is `now` until the sweep has seen every message.
+        """
+        if now < self.expiry_at:
+            return []
+        if self._sweep_at == 0:
+            self._survivor_expiry = inf
+        end = min(self._sweep_at + SWEEP_SLICE, len(self._order))
+        expired = []
+        for at in range(self._sweep_at, end):
+            row = self._rows.get(self._order[at])
+            if row is None:
+                continue
+            if row.expires_at <= now:
+                expired.append(row)
+            elif row.expires_at < self._survivor_expiry:
+                self._survivor_expiry = row.expires_at
+        if end < len(self._order):
+            self._sweep_at = end
+        else:
+            self._sweep_at = 0
+            gap_s = len(self._rows) * SWEEP_GAP_S_PER_MESSAGE
+            self.expiry_at = max(self._survivor_expiry, now + gap_s)
+        return expired

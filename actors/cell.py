@@ -1,0 +1,86 @@
+"""The lower tier of actors: a cell is a plain object with a synchronous `handle`, without a task.
+
+A cell's behaviour may crash and be rebuilt from the store. What must outlive it, the mail and the
+guests, belongs to the cell.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import Protocol
+
+import msgspec
+
+from actors.messages import Batch, Join, Mail, Port, Reply
+from actors.store.seam import Change, Snapshot
+from actors.supervisor import Restarts
+
+
+class Effects(msgspec.Struct):
+    """What a cell wants done: changes kept first, and only then replies sent and mail posted."""
+
+    changes: list[Change] = []
+    replies: list[tuple[Port, Reply]] = []
+    posts: list[tuple[bytes, Mail]] = []
+
+
+class Behaviour(Protocol):
+    """What a cell does. Synchronous, so nothing interleaves; without I/O, so it never waits."""
+
+    def handle(self, batch: Batch, now: float) -> Effects: ...
+
+    def wake(self, now: float) -> Effects:
+        """`deadline` passed, or something else needs a look at the clock."""
+
+    @property
+    def deadline(self) -> float:
+        """When `wake` has work to do; infinity = never. May be early, must not be late."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is kept: without guests the cell can be forgotten."""
+
+
+Spawn = Callable[[bytes, Snapshot, dict[Port, Join]], Behaviour]
+"""Builds a behaviour from what is kept, with the guests that were there before a crash."""
+
+
+class Cell:
+    """A name, a behaviour that may be missing, and what survives it."""
+
+    __slots__ = (
+        "_wake",
+        "behaviour",
+        "busy",
+        "deadline",
+        "guests",
+        "is_quarantined",
+        "mail",
+        "mail_bytes",
+        "name",
+        "queued",
+        "restarts",
+        "resumes_at",
+        "used_at",
+    )
+
+    def __init__(self, name: bytes, wake: Callable[[Cell, float], None], now: float) -> None:
+        self.name = name
+        self._wake = wake
+        self.behaviour: Behaviour | None = None
+        self.busy = False
+        self.queued = False
+        self.is_quarantined = False
+        self.deadline = inf
+        self.guests: dict[Port, Join] | None = None
+        self.mail: deque[Batch] | None = None
+        self.mail_bytes = 0
+        self.restarts: Restarts | None = None
+        self.resumes_at = 0.0
+        """After a crash: not run before this."""
+        self.used_at = now
+
+    def wake(self, now: float) -> None:
+        self._wake(self, now)

@@ -1,0 +1,451 @@
+"""A channel: keeps messages until their ack or their deadline, and pushes them to its guests.
+
+The actor of the P2P buffer protocol. It owns its buffer, the expiry of messages and keys, the
+leases of what it pushed, and the liveness of the connections in it. State table: wire.md 3j.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from math import inf
+from random import Random
+from typing import assert_never
+
+import msgspec
+
+from actors.buffer import Buffer
+from actors.cell import Effects
+from actors.delivery import Delivery
+from actors.errors import Code, IdsExhausted
+from actors.ids import IdSource
+from actors.keys import Keys, is_same
+from actors.limits import ChannelSettings, EmptyPolicy, NodeLimits
+from actors.liveness import Verdict
+from actors.messages import (
+    U64_MAX,
+    Ack,
+    Batch,
+    Buried,
+    Bury,
+    Credit,
+    Drain,
+    Failed,
+    Get,
+    GetAck,
+    Hangup,
+    Join,
+    Joined,
+    Leave,
+    List,
+    ListAck,
+    Mail,
+    Mode,
+    Nack,
+    Port,
+    Probe,
+    Put,
+    PutAck,
+    Reason,
+    Reply,
+    Touch,
+    TouchAck,
+    Writable,
+)
+from actors.modes import delivery_for
+from actors.store.seam import (
+    Gone,
+    KeyGone,
+    KeySet,
+    ModeSet,
+    Origin,
+    Row,
+    Snapshot,
+    Tried,
+    Usage,
+)
+
+log = logging.getLogger(__name__)
+
+DEAD_SUFFIX = b"!dead"
+BURIAL_RETRY_S = 5.0
+TOUCH_MS_MAX = 3_600_000
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """What the channels of one node have in common."""
+
+    ids: IdSource
+    rng: Random
+    usage: Usage
+    limits: NodeLimits = NodeLimits()
+
+
+class ChannelInfo(msgspec.Struct, frozen=True):
+    """A channel as `info` shows it."""
+
+    mode: str
+    messages: int
+    bytes: int
+    keys: int
+    leased: int
+    connections: int
+    credit: int
+
+
+class Channel:
+    """The behaviour of a channel's cell."""
+
+    __slots__ = (
+        "_buffer",
+        "_delivery",
+        "_dying",
+        "_kept_mode",
+        "_keys",
+        "_liveness_at",
+        "_name",
+        "_settings",
+        "_shared",
+    )
+
+    def __init__(
+        self,
+        name: bytes,
+        snapshot: Snapshot,
+        guests: dict[Port, Join],
+        settings: ChannelSettings,
+        shared: Shared,
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._shared = shared
+        self._buffer = Buffer(snapshot.rows)
+        self._keys = Keys(snapshot.keys)
+        self._dying: dict[int, str] = {}
+        self._liveness_at = inf
+        self._kept_mode = snapshot.mode
+        self._delivery = self._deliver_by(snapshot.mode or settings.mode, snapshot.attempts)
+        for port, join in guests.items():
+            self._join(port, join)
+
+    def _deliver_by(self, mode: Mode | None, attempts: dict[int, int]) -> Delivery:
+        settings = self._settings.delivery
+        return delivery_for(mode or Mode.PAIR, self._buffer, settings, self._shared.rng, attempts)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._buffer and not self._keys
+
+    @property
+    def deadline(self) -> float:
+        return min(
+            self._buffer.expiry_at,
+            self._keys.expiry_at,
+            self._delivery.leases_at,
+            self._delivery.rests_at,
+            self._liveness_at,
+        )
+
+    @property
+    def info(self) -> ChannelInfo:
+        guests = self._delivery.guests.values()
+        return ChannelInfo(
+            mode=self._delivery.mode.name.lower(),
+            messages=len(self._buffer),
+            bytes=self._buffer.bytes,
+            keys=len(self._keys),
+            leased=self._delivery.leased,
+            connections=len(guests),
+            credit=sum(guest.credit for guest in guests if guest.receives),
+        )
+
+    def handle(self, batch: Batch, now: float) -> Effects:
+        """Everything of one read of one connection; pushes follow once, at the end."""
+        effects = Effects()
+        if batch.port is None:
+            for message in batch.messages:
+                self._take(message, now, effects)
+        else:
+            replies = effects.replies
+            for message in batch.messages:
+                reply = self._answer(batch.port, message, now, effects)
+                if reply is not None:
+                    replies.append((batch.port, reply))
+        effects.replies.extend(self._delivery.pump(now))
+        return effects
+
+    def _answer(self, port: Port, message: Mail, now: float, effects: Effects) -> Reply | None:
+        match message:
+            case Put():
+                return self._put(port, message, now, effects)
+            case Ack():
+                self._ack(port, message.id, effects)
+            case Get():
+                return self._get(port, message, now)
+            case List():
+                return self._list(port, message, now)
+            case Nack():
+                self._nack(port, message, now, effects)
+            case Touch():
+                return self._touch(port, message, now)
+            case Credit() | Writable():
+                self._feed(port, message)
+            case Join():
+                return self._join(port, message)
+            case Leave():
+                self._leave(port, now, effects)
+            case Drain() | Bury() | Buried():
+                raise AssertionError("connections do not send what cells send one another")
+            case _:
+                assert_never(message)
+        return None
+
+    def _take(self, message: Mail, now: float, effects: Effects) -> None:
+        """What cells and the node itself send."""
+        match message:
+            case Bury():
+                self._keep_dead(message, now, effects)
+            case Buried():
+                self._remove(message.id, effects)
+            case Drain():
+                self._delivery.stopped = True
+            case _:
+                raise AssertionError(f"{type(message).__name__} needs a port")
+
+    def wake(self, now: float) -> Effects:
+        """Expiry, lost leases, ended rests and silent connections."""
+        effects = Effects()
+        for row in self._buffer.sweep(now):
+            self._remove(row.id, effects)
+        effects.changes.extend(KeyGone(key) for key in self._keys.sweep(now))
+        self._count_failed(self._delivery.expire_leases(now), "no ack", now, effects)
+        for rest in self._delivery.due_rests(now):
+            if rest[0] in self._dying:
+                self._bury(rest[0], self._dying[rest[0]], now, effects)
+            else:
+                self._delivery.end_rest(rest)
+        if now >= self._liveness_at:
+            self._check_liveness(now, effects)
+        effects.replies.extend(self._delivery.pump(now))
+        return effects
+
+    # Messages in and out.
+
+    def _put(self, port: Port, put: Put, now: float, effects: Effects) -> Reply | None:
+        kept = self._keys.recall(put.key, now)
+        if kept is not None:
+            if is_same(kept, self._buffer.peek(kept.id), put.data):
+                return PutAck(put.key, kept.ttl, kept.id)
+            return Failed(put, Code.KEY_REUSED)
+        if not put.data and self._settings.empty is EmptyPolicy.IGNORE:
+            return None
+        refusal = self._refusal(put, now, effects)
+        if refusal is not None:
+            return Failed(put, refusal)
+        ttl = min(put.ttl or self._settings.ttl_default, self._settings.ttl_max)
+        row = self._store(put.key, ttl, put.data, now, effects, source=port.number)
+        return PutAck(put.key, ttl, row.id) if row else Failed(put, Code.IDS_EXHAUSTED)
+
+    def _refusal(self, put: Put, now: float, effects: Effects) -> Code | None:
+        settings = self._settings
+        size = len(put.data)
+        if size == 0 and settings.empty is EmptyPolicy.REFUSE:
+            return Code.EMPTY_DATA
+        if size > settings.data_bytes_max:
+            return Code.DATA_TOO_LARGE
+        if settings.ttl_strict and not 1 <= put.ttl <= settings.ttl_max:
+            return Code.TTL_REFUSED
+        if self._is_full(size):
+            for row in self._buffer.sweep(now):
+                self._remove(row.id, effects)
+            if self._is_full(size):
+                return Code.BUFFER_FULL
+        return None
+
+    def _is_full(self, size: int) -> bool:
+        settings, limits, usage = self._settings, self._shared.limits, self._shared.usage
+        return (
+            len(self._buffer) >= settings.messages_max
+            or self._buffer.bytes + size > settings.bytes_max
+            or usage.messages >= limits.messages_max
+            or usage.bytes + size > limits.bytes_max
+        )
+
+    def _store(
+        self,
+        key: int,
+        ttl: int,
+        data: bytes,
+        now: float,
+        effects: Effects,
+        *,
+        source: int = 0,
+        origin: Origin | None = None,
+    ) -> Row | None:
+        try:
+            message_id = self._shared.ids.next(now)
+        except IdsExhausted:
+            return None
+        row = Row(message_id, key, ttl, now + ttl, data, source, origin)
+        self._make_room_for_key(effects)
+        self._buffer.add(row)
+        if self._kept_mode is not self._delivery.mode:
+            self._kept_mode = self._delivery.mode
+            effects.changes.append(ModeSet(self._kept_mode))
+        effects.changes.append(row)
+        effects.changes.append(KeySet(key, self._keys.remember(row, now)))
+        self._delivery.stored(row)
+        return row
+
+    def _make_room_for_key(self, effects: Effects) -> None:
+        if self._keys and (
+            len(self._keys) >= self._settings.keys_max
+            or self._shared.usage.keys >= self._shared.limits.keys_max
+        ):
+            effects.changes.append(KeyGone(self._keys.forget_oldest()))
+
+    def _get(self, port: Port, get: Get, now: float) -> Reply:
+        row = self._buffer.get(get.id, now)
+        if row is None:
+            return Failed(get, Code.NOT_FOUND)
+        guest = self._delivery.guests.get(port)
+        if guest is not None and len(row.data) > guest.join.data_max:
+            return Failed(get, Code.TOO_LARGE_FOR_PEER)
+        return GetAck(row.id, row.data)
+
+    def _list(self, port: Port, request: List, now: float) -> ListAck:
+        """PA-03 to PA-05: both ends inclusive, 0 = open, start > end = newest first."""
+        guest = self._delivery.guests.get(port)
+        low, high, limit = request.start, request.end, request.limit
+        newest_first = low > high if high else low == U64_MAX
+        if newest_first:
+            low, high = high, low
+        elif high == 0:
+            high = U64_MAX
+        if guest is not None and guest.join.cursor_lists:
+            if limit == 0:
+                return ListAck([])
+            low, high = low + 1, high - 1
+        limit = limit or self._settings.list_page
+        if guest is not None:
+            limit = min(limit, guest.join.data_max // 8)
+        ids = self._buffer.between(low, high, now, newest_first=newest_first)
+        shown = (each for each in ids if self._delivery.shows(guest, each))
+        return ListAck(list(islice(shown, limit)))
+
+    def _remove(self, message_id: int, effects: Effects) -> None:
+        row = self._buffer.remove(message_id)
+        if row is None:
+            return
+        self._dying.pop(message_id, None)
+        self._delivery.forget(message_id)
+        effects.changes.append(Gone(message_id, row.key, self._keys.settle(row)))
+
+    # What consumers say of messages.
+
+    def _ack(self, port: Port, message_id: int, effects: Effects) -> None:
+        guest = self._delivery.guests.get(port)
+        if guest is not None and self._delivery.ack(guest, message_id):
+            self._remove(message_id, effects)
+
+    def _nack(self, port: Port, nack: Nack, now: float, effects: Effects) -> None:
+        guest = self._delivery.guests.get(port)
+        if guest is None:
+            return
+        if nack.reason is Reason.CANNOT_DECRYPT and self._delivery.mode is not Mode.QUEUE:
+            # Kept for others and for GET, but never again pushed to who cannot read it.
+            self._delivery.decline(guest, nack.id)
+            return
+        count = self._delivery.nack(guest, nack, now)
+        if count is None:
+            return
+        is_final = nack.reason in (Reason.REJECT, Reason.CANNOT_DECRYPT)
+        if not is_final:
+            self._count_failed({nack.id: count}, nack.reason.value, now, effects)
+        elif self._delivery.mode is Mode.QUEUE:
+            self._bury(nack.id, nack.reason.value, now, effects)
+        else:
+            log.info("message rejected: channel=%r id=%d", self._name, nack.id)
+            self._ack(port, nack.id, effects)
+
+    def _count_failed(
+        self, failed: dict[int, int], reason: str, now: float, effects: Effects
+    ) -> None:
+        for message_id, count in failed.items():
+            effects.changes.append(Tried(message_id, count))
+            if self._delivery.is_exhausted(message_id):
+                self._bury(message_id, reason, now, effects)
+
+    def _touch(self, port: Port, touch: Touch, now: float) -> Reply:
+        guest = self._delivery.guests.get(port)
+        ms = min(touch.ms, TOUCH_MS_MAX)
+        if guest is None or not self._delivery.touch(guest, touch.id, now + ms / 1000):
+            return Failed(touch, Code.LEASE_LOST)
+        return TouchAck(touch.id, ms)
+
+    # Dead letters (PS-14): the message rests here until its dead-letter channel has it.
+
+    def _bury(self, message_id: int, reason: str, now: float, effects: Effects) -> None:
+        row = self._buffer.get(message_id, now)
+        if row is None:
+            return
+        if self._name.endswith(DEAD_SUFFIX):
+            log.warning("dead letter dropped: channel=%r id=%d", self._name, message_id)
+            self._remove(message_id, effects)
+            return
+        self._dying[message_id] = reason
+        self._delivery.rest((message_id, 0), now + BURIAL_RETRY_S)
+        attempts = self._delivery.attempts.get(message_id, 0)
+        letter = Bury(self._name, message_id, attempts, reason, row.data)
+        effects.posts.append((self._name + DEAD_SUFFIX, letter))
+
+    def _keep_dead(self, letter: Bury, now: float, effects: Effects) -> None:
+        # The id of the dead message is its key here, so a letter posted twice is kept once.
+        if self._keys.recall(letter.id, now) is None:
+            if self._is_full(len(letter.data)):
+                log.warning("dead-letter channel full: channel=%r", self._name)
+                return
+            origin = Origin(letter.id, letter.attempts, letter.reason)
+            ttl = self._settings.dead_ttl
+            if not self._store(letter.id, ttl, letter.data, now, effects, origin=origin):
+                return
+        effects.posts.append((letter.channel, Buried(letter.id)))
+
+    # Guests.
+
+    def _join(self, port: Port, join: Join) -> Joined:
+        guest = self._delivery.guests.get(port)
+        if guest is None:
+            if not self._delivery.guests and not self._buffer:
+                self._delivery = self._deliver_by(self._settings.mode or join.mode, {})
+            guest = self._delivery.admit(port, join)
+            self._liveness_at = min(self._liveness_at, guest.liveness.due_at(port.heard_at))
+        return Joined(self._delivery.mode, guest.window)
+
+    def _leave(self, port: Port, now: float, effects: Effects) -> None:
+        guest = self._delivery.guests.get(port)
+        if guest is not None:
+            failed = self._delivery.dismiss(guest)
+            self._count_failed(failed, "connection lost", now, effects)
+        if not self._delivery.guests:
+            self._liveness_at = inf
+
+    def _feed(self, port: Port, message: Credit | Writable) -> None:
+        guest = self._delivery.guests.get(port)
+        if guest is None:
+            return
+        if isinstance(message, Credit):
+            self._delivery.grant(guest, message.count)
+        else:
+            self._delivery.hungry(guest)
+
+    def _check_liveness(self, now: float, effects: Effects) -> None:
+        earliest = inf
+        for port, guest in self._delivery.guests.items():
+            verdict = guest.liveness.check(port.heard_at, now)
+            if verdict is Verdict.PROBE:
+                effects.replies.append((port, Probe()))
+            elif verdict is Verdict.DEAD:
+                effects.replies.append((port, Hangup()))
+            earliest = min(earliest, guest.liveness.due_at(port.heard_at))
+        self._liveness_at = earliest

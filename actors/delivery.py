@@ -1,0 +1,340 @@
+"""Who is handed which message, under credit and leases (wire.md 3d, 3j). Pure: it writes nowhere.
+
+A message is *ready* until it is *leased* to a guest; a lease ends with an ack, a nack, its timeout
+or its guest. A message that came back may *rest* until a moment. The three modes differ in whose
+backlog a message stands, and in whose ack ends it: `modes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from random import Random
+from typing import Protocol
+
+import msgspec
+
+from actors.buffer import Buffer
+from actors.liveness import Liveness
+from actors.messages import Join, Mode, Msg, Nack, Port, Reason, Reply, Role
+from actors.store.seam import Row
+from actors.timers import Agenda
+
+ACK_TIMEOUT_S_MAX = 600.0
+BACKOFF_GROWTH = 1.5
+JITTER = 0.2
+REST_S_MAX = 3600.0
+BACKOFF_SHARE = 0.1
+"""A message whose lease timed out rests for this share of its ack timeout before the next try."""
+
+
+class DeliverySettings(msgspec.Struct, frozen=True):
+    """How a channel hands out messages. Times in seconds, windows in messages.
+
+    `attempts_max` holds in queue mode only.
+    """
+
+    ack_timeout_s: float = 30.0
+    attempts_max: int = 10
+    window: int = 32
+    window_max: int = 1024
+    window_queue_max: int = 8
+    window_bytes: int = 2**20
+
+
+Rest = tuple[int, int]
+"""A message, and the number of the one connection it rests for; 0: it rests for all."""
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    until: float
+    attempt: int
+    size: int
+
+
+class Guest:
+    """A connection in the channel: its credit, what it holds, and how far it was served."""
+
+    __slots__ = (
+        "acked",
+        "backlog",
+        "credit",
+        "cursor",
+        "held_bytes",
+        "join",
+        "joined_after",
+        "leases",
+        "liveness",
+        "port",
+        "served",
+        "window",
+    )
+
+    def __init__(self, port: Port, join: Join, window: int) -> None:
+        self.port = port
+        self.join = join
+        self.window = window
+        self.credit = window
+        self.leases: dict[int, Lease] = {}
+        self.held_bytes = 0
+        self.cursor = 0
+        self.joined_after = 0
+        self.backlog: Backlog | None = None
+        self.acked: set[int] | None = None
+        self.served = 0
+        self.liveness = Liveness(join.keep_alive_s)
+
+    @property
+    def receives(self) -> bool:
+        return self.join.push and self.join.role.consumes
+
+
+class Backlog(Protocol):
+    """What has not been handed out yet, in the order of ids, to one guest or to competing ones."""
+
+    def give_back(self, message_id: int) -> None:
+        """The message is ready again, out of turn."""
+
+    def next(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
+        """Take the lowest ready message that `guest` may have."""
+
+
+class Delivery:
+    """What all modes share: leases, credit, timeouts, rest. `modes` has the subclasses."""
+
+    mode: Mode
+
+    def __init__(
+        self, buffer: Buffer, settings: DeliverySettings, rng: Random, attempts: dict[int, int]
+    ) -> None:
+        self._buffer = buffer
+        self._settings = settings
+        self._rng = rng
+        self._hungry: dict[Guest, None] = {}
+        self._receivers: dict[Guest, None] = {}
+        self._rests: dict[Rest, float] = {}
+        self._agenda: Agenda[Rest] = Agenda(lambda when, rest: self._rests.get(rest) == when)
+        self.attempts = attempts
+        """Failed deliveries by message; only of messages that have any."""
+        self.guests: dict[Port, Guest] = {}
+        self.leases_at = inf
+        """No lease ends before this."""
+        self.stopped = False
+        """True while the node drains: nothing is pushed any more."""
+
+    # What the modes differ in.
+
+    def _enter(self, guest: Guest) -> None:
+        raise AssertionError("a mode gives every guest its backlog")
+
+    def stored(self, row: Row) -> None:
+        """A new message stands in the buffer."""
+        self._hungry.update(self._receivers)
+
+    def ack(self, guest: Guest, message_id: int) -> bool:
+        """The guest has the message. True: it may leave the buffer."""
+        self._release(guest, message_id)
+        return True
+
+    def _keeps_attempt(self) -> bool:
+        """Does a lost connection count as a failed attempt?"""
+        return False
+
+    def is_exhausted(self, message_id: int) -> bool:
+        """Were all attempts of the message used up?"""
+        return False
+
+    def shows(self, guest: Guest | None, message_id: int) -> bool:
+        """May LIST show the message to this guest?"""
+        return True
+
+    # What they share.
+
+    def window_for(self, join: Join) -> int:
+        """The window that a connection gets: asked for, capped, never widened."""
+        most = self._settings.window_max
+        if self.mode is Mode.QUEUE:
+            most = self._settings.window_queue_max
+        if join.ordered:
+            most = min(most, 1)
+        if join.window is not None:
+            return min(join.window, most)
+        return min(1 if join.role is Role.WORKER else self._settings.window, most)
+
+    def admit(self, port: Port, join: Join) -> Guest:
+        guest = self.guests[port] = Guest(port, join, self.window_for(join))
+        if guest.receives:
+            self._enter(guest)
+            self._receivers[guest] = None
+            self._hungry[guest] = None
+        return guest
+
+    def dismiss(self, guest: Guest) -> dict[int, int]:
+        """The guest left: what it held is ready at once. Gives the attempts that now count."""
+        del self.guests[guest.port]
+        self._hungry.pop(guest, None)
+        self._receivers.pop(guest, None)
+        failed = {}
+        for message_id, lease in guest.leases.items():
+            if self._keeps_attempt():
+                failed[message_id] = self._count(message_id, lease.attempt)
+            self._give_back(guest, message_id)
+        guest.leases.clear()
+        return failed
+
+    def hungry(self, guest: Guest) -> None:
+        """The guest can take more: it got credit, or its connection has room again."""
+        if guest.receives:
+            self._hungry[guest] = None
+
+    def pump(self, now: float) -> Iterator[tuple[Port, Reply]]:
+        """Lease out what can be leased."""
+        if self.stopped:
+            self._hungry.clear()
+        while self._hungry:
+            guest, _ = self._hungry.popitem()
+            while self._is_open(guest):
+                assert guest.backlog is not None, "only receivers are hungry"
+                row = guest.backlog.next(guest, self._buffer, now)
+                if row is None:
+                    break
+                yield guest.port, self._lease(guest, row, now)
+
+    def _is_open(self, guest: Guest) -> bool:
+        return (
+            guest.credit > 0
+            and guest.held_bytes < self._settings.window_bytes
+            and guest.port.writable
+        )
+
+    def _lease(self, guest: Guest, row: Row, now: float) -> Msg:
+        attempt = self.attempts.get(row.id, 0) + 1 if self.attempts else 1
+        until = now + self._timeout_s(attempt)
+        guest.leases[row.id] = Lease(until, attempt, len(row.data))
+        guest.held_bytes += len(row.data)
+        guest.credit -= 1
+        if until < self.leases_at:
+            self.leases_at = until
+        return Msg(row.id, attempt, row.data)
+
+    def _timeout_s(self, attempt: int) -> float:
+        timeout_s = self._settings.ack_timeout_s
+        if attempt > 1:
+            # The exponent is capped because past ACK_TIMEOUT_S_MAX it only grows to an overflow.
+            timeout_s *= BACKOFF_GROWTH ** min(attempt - 1, 20)
+        jitter = 1 - JITTER + 2 * JITTER * self._rng.random()
+        return min(timeout_s, max(ACK_TIMEOUT_S_MAX, self._settings.ack_timeout_s)) * jitter
+
+    def _release(self, guest: Guest, message_id: int, *, credit: bool = True) -> Lease | None:
+        lease = guest.leases.pop(message_id, None)
+        if lease is None:
+            return None
+        guest.held_bytes -= lease.size
+        if credit:
+            guest.credit += 1
+            self.hungry(guest)
+        return lease
+
+    def _count(self, message_id: int, attempt: int) -> int:
+        # Several guests may fail the same attempt (pair); it counts once.
+        count = self.attempts[message_id] = max(self.attempts.get(message_id, 0), attempt)
+        return count
+
+    def _give_back(self, guest: Guest, message_id: int) -> None:
+        if guest.backlog is not None and message_id in self._buffer:
+            guest.backlog.give_back(message_id)
+
+    def _rest_key(self, guest: Guest, message_id: int) -> Rest:
+        """Whose rest it is: the message's as a whole, or that for one guest (fanout)."""
+        return (message_id, 0)
+
+    def rest(self, rest: Rest, until: float) -> None:
+        """The message is ready again at `until`, and not before."""
+        self._rests[rest] = until
+        self._agenda.add(until, rest)
+
+    def end_rest(self, rest: Rest) -> None:
+        """The message is ready again."""
+        for guest in self._receivers:
+            if rest[0] not in guest.leases:
+                self._give_back(guest, rest[0])
+                self._hungry[guest] = None
+
+    def nack(self, guest: Guest, nack: Nack, now: float) -> int | None:
+        """A leased message comes back. Gives its failed attempts; None: it was not leased here."""
+        if nack.id not in guest.leases:
+            return None
+        shrinks = nack.reason is Reason.BUSY and guest.window > 1
+        if shrinks:
+            guest.window -= 1
+        lease = self._release(guest, nack.id, credit=not shrinks)
+        assert lease is not None
+        count = self._count(nack.id, lease.attempt)
+        if nack.reason is Reason.LATER and nack.delay_ms is not None:
+            rest_s = min(nack.delay_ms / 1000, REST_S_MAX)
+        else:
+            rest_s = self._timeout_s(lease.attempt) * BACKOFF_SHARE
+        self.rest(self._rest_key(guest, nack.id), now + rest_s)
+        return count
+
+    def decline(self, guest: Guest, message_id: int) -> None:
+        """The guest cannot use the message: it is not pushed to it again."""
+        self._release(guest, message_id)
+
+    def touch(self, guest: Guest, message_id: int, until: float) -> bool:
+        """Move the end of a lease. False: the guest does not hold it."""
+        lease = guest.leases.get(message_id)
+        if lease is None:
+            return False
+        guest.leases[message_id] = Lease(until, lease.attempt, lease.size)
+        self.leases_at = min(self.leases_at, until)
+        return True
+
+    def grant(self, guest: Guest, count: int) -> None:
+        guest.window = min(guest.window + count, 0xFFFF)
+        guest.credit = min(guest.credit + count, 0xFFFF)
+        self.hungry(guest)
+
+    def forget(self, message_id: int) -> None:
+        """The message left the buffer: every lease on it ends, and its credit returns, at once."""
+        self.attempts.pop(message_id, None)
+        if self._rests:
+            self._rests.pop((message_id, 0), None)
+        for guest in self.guests.values():
+            if guest.leases:
+                self._release(guest, message_id)
+
+    def expire_leases(self, now: float) -> dict[int, int]:
+        """End the leases that are due. Gives the attempts that now count."""
+        failed: dict[int, int] = {}
+        if now < self.leases_at:
+            return failed
+        earliest = inf
+        for guest in self.guests.values():
+            for message_id, lease in list(guest.leases.items()):
+                if lease.until > now:
+                    earliest = min(earliest, lease.until)
+                    continue
+                self._release(guest, message_id)
+                failed[message_id] = self._count(message_id, lease.attempt)
+                rest_s = self._timeout_s(lease.attempt) * BACKOFF_SHARE
+                self.rest(self._rest_key(guest, message_id), now + rest_s)
+        self.leases_at = earliest
+        return failed
+
+    @property
+    def rests_at(self) -> float:
+        return self._agenda.next_at if self._rests else inf
+
+    def due_rests(self, now: float) -> list[Rest]:
+        """The rests that are over; the caller ends each with `end_rest`, or starts another."""
+        if not self._rests:
+            return []
+        due = list(self._agenda.due(now))
+        for rest in due:
+            del self._rests[rest]
+        return due
+
+    @property
+    def leased(self) -> int:
+        return sum(len(guest.leases) for guest in self.guests.values())

@@ -1,0 +1,59 @@
+"""Message ids: 64-bit snowflakes that ascend whatever the clock does (P2P-08, PA-31).
+
+41 bits of milliseconds since EPOCH_MS, 10 bits of node instance, 12 bits of sequence; the top bit
+stays 0 because SQLite's integers are signed. The `snowflake-id` package composes and takes apart
+the values; its generator is not used, because it answers None when a millisecond is full or the
+clock steps back, and reads a clock of its own.
+"""
+
+from __future__ import annotations
+
+from snowflake import MAX_INSTANCE, MAX_SEQ, Snowflake
+
+from actors.errors import IdsExhausted
+
+EPOCH_MS = 1_288_834_974_657
+AHEAD_MS_MAX = 5_000
+
+
+class IdSource:
+    """Gives out ascending ids for one node. `instance` is the node's 10 bits."""
+
+    __slots__ = ("_ahead_ms_max", "_base", "_instance", "_ms", "_sequence")
+
+    def __init__(self, instance: int, *, last_id: int = 0, ahead_ms_max: int = AHEAD_MS_MAX):
+        if not 0 <= instance <= MAX_INSTANCE:
+            raise ValueError(f"instance must be within 0..{MAX_INSTANCE}, not {instance}")
+        self._instance = instance
+        self._ahead_ms_max = ahead_ms_max
+        last = Snowflake.parse(last_id, EPOCH_MS)
+        self._ms = max(int(last.timestamp), 0)
+        self._sequence = int(MAX_SEQ)
+        self._base = 0
+
+    def next(self, now: float) -> int:
+        """The next id at `now` (seconds since the Unix epoch).
+
+        A clock that stands or steps back keeps the last millisecond and counts on; a full
+        millisecond borrows the next one. Raises IdsExhausted more than 5 s ahead of `now`.
+        """
+        ms = int(now * 1000) - EPOCH_MS
+        if ms > self._ms:
+            self._enter(ms)
+        elif self._sequence < MAX_SEQ:
+            self._sequence += 1
+        else:
+            if self._ms + 1 > ms + self._ahead_ms_max:
+                raise IdsExhausted
+            self._enter(self._ms + 1)
+        return self._base + self._sequence
+
+    def _enter(self, ms: int) -> None:
+        self._base = int(Snowflake(ms, self._instance, EPOCH_MS, 0).value)
+        self._ms = ms
+        self._sequence = 0
+
+
+def created_ms(message_id: int) -> int:
+    """When an id was given out, in milliseconds since the Unix epoch."""
+    return int(Snowflake.parse(message_id, EPOCH_MS).milliseconds)

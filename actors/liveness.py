@@ -1,0 +1,45 @@
+"""Is the other end of a connection still there? Pings after silence (PA-28)."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+PROBES_MAX = 2
+
+
+class Verdict(Enum):
+    ALIVE = auto()
+    PROBE = auto()
+    DEAD = auto()
+
+
+class Liveness:
+    """Silence of `keep_alive_s` earns a ping, half of that a second one, half again the end.
+
+    With the default of 20 s: pings after 20 and 30 s, the end after 40. Any byte counts as life.
+    """
+
+    __slots__ = ("_keep_alive_s", "_probed_at", "_probes")
+
+    def __init__(self, keep_alive_s: float) -> None:
+        self._keep_alive_s = keep_alive_s
+        self._probes = 0
+        self._probed_at = 0.0
+
+    def due_at(self, heard_at: float) -> float:
+        """When `check` has something to say, if nothing is heard until then."""
+        if self._probes == 0 or heard_at > self._probed_at:
+            return heard_at + self._keep_alive_s
+        return self._probed_at + self._keep_alive_s / 2
+
+    def check(self, heard_at: float, now: float) -> Verdict:
+        """What the silence since `heard_at` means at `now`; PROBE asks the caller to ping."""
+        if now < self.due_at(heard_at):
+            return Verdict.ALIVE
+        if heard_at > self._probed_at:
+            self._probes = 0
+        if self._probes >= PROBES_MAX:
+            return Verdict.DEAD
+        self._probes += 1
+        self._probed_at = now
+        return Verdict.PROBE

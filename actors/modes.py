@@ -1,0 +1,283 @@
+"""The ways a channel hands out messages: pair, fanout and queue (wire.md 3d, PS-02, PS-06)."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from heapq import heapify, heappop, heappush
+from random import Random
+from typing import assert_never
+
+from actors.buffer import Buffer
+from actors.delivery import Delivery, DeliverySettings, Guest, Rest
+from actors.messages import Mode, Port, Reply
+from actors.store.seam import Row
+
+
+def _may_have(guest: Guest, row: Row) -> bool:
+    """Nobody is pushed what it put itself (PA-18), nor what it cannot take (PS-11)."""
+    return row.source != guest.port.number and len(row.data) <= guest.join.data_max
+
+
+class Returned:
+    """Ids that came back, lowest first, each once."""
+
+    __slots__ = ("_heap", "_members")
+
+    def __init__(self) -> None:
+        self._heap: list[int] = []
+        self._members: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, message_id: int) -> None:
+        if message_id not in self._members:
+            self._members.add(message_id)
+            heappush(self._heap, message_id)
+
+    def pop(self) -> int:
+        message_id = heappop(self._heap)
+        self._members.discard(message_id)
+        return message_id
+
+
+class OwnBacklog:
+    """One guest's view of the channel: a cursor, and what came back."""
+
+    __slots__ = ("_cursor", "_rests", "_returned")
+
+    def __init__(self, after: int, rests: Container[Rest]) -> None:
+        self._cursor = after
+        self._rests = rests
+        self._returned = Returned()
+
+    def give_back(self, message_id: int) -> None:
+        if message_id <= self._cursor:
+            self._returned.push(message_id)
+
+    def next(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
+        while self._returned:
+            row = buffer.get(self._returned.pop(), now)
+            if row is not None and row.id not in guest.leases and self._suits(guest, row):
+                return row
+        for row in buffer.after(self._cursor, now):
+            self._cursor = row.id
+            if self._suits(guest, row):
+                return row
+        return None
+
+    def _suits(self, guest: Guest, row: Row) -> bool:
+        # What rests is given back when its rest is over.
+        return _may_have(guest, row) and (row.id, 0) not in self._rests
+
+
+class SharedBacklog:
+    """What competing guests share. A message that one may not have stays for the others.
+
+    Every id up to `_floor` was handed out or is gone, or waits in `_returned`; above it, `_taken`
+    are the exceptions. A guest's own cursor remembers what it had to leave, so that nothing is
+    looked at twice.
+    """
+
+    __slots__ = ("_floor", "_rests", "_returned", "_taken")
+
+    def __init__(self, rests: Container[Rest]) -> None:
+        self._floor = 0
+        self._rests = rests
+        self._returned = Returned()
+        self._taken: set[int] = set()
+
+    def give_back(self, message_id: int) -> None:
+        self._returned.push(message_id)
+
+    def forget(self, message_id: int) -> None:
+        self._taken.discard(message_id)
+
+    def next(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
+        return self._next_returned(guest, buffer, now) or self._next_fresh(guest, buffer, now)
+
+    def _next_returned(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
+        left = []
+        found = None
+        while self._returned and found is None:
+            row = buffer.get(self._returned.pop(), now)
+            if row is None or (row.id, 0) in self._rests:
+                continue
+            if self._suits(guest, row):
+                found = row
+            else:
+                left.append(row.id)
+        for message_id in left:
+            self._returned.push(message_id)
+        return found
+
+    def _next_fresh(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
+        start = max(self._floor, guest.cursor)
+        is_contiguous = start == self._floor
+        for row in buffer.after(start, now):
+            guest.cursor = row.id
+            if row.id in self._taken:
+                if is_contiguous:
+                    self._advance(row.id)
+            elif self._suits(guest, row):
+                if is_contiguous:
+                    self._advance(row.id)
+                else:
+                    self._taken.add(row.id)
+                return row
+            else:
+                is_contiguous = False
+        return None
+
+    def _advance(self, message_id: int) -> None:
+        self._floor = message_id
+        self._taken.discard(message_id)
+
+    def _suits(self, guest: Guest, row: Row) -> bool:
+        return row.id > guest.joined_after and _may_have(guest, row)
+
+
+class Pair(Delivery):
+    """Every message to every other connection; the first ack ends it for all."""
+
+    mode = Mode.PAIR
+
+    def _enter(self, guest: Guest) -> None:
+        guest.backlog = OwnBacklog(guest.join.resume_after or 0, self._rests)
+
+
+class Fanout(Delivery):
+    """Every message to everyone who was subscribed when it was put; all of them must ack."""
+
+    mode = Mode.FANOUT
+
+    def __init__(
+        self, buffer: Buffer, settings: DeliverySettings, rng: Random, attempts: dict[int, int]
+    ) -> None:
+        super().__init__(buffer, settings, rng, attempts)
+        self._waiting: dict[int, int] = {}
+        self._numbers: dict[int, Guest] = {}
+
+    def _enter(self, guest: Guest) -> None:
+        after = guest.join.resume_after
+        guest.joined_after = self._buffer.last_id
+        guest.backlog = OwnBacklog(guest.joined_after if after is None else after, self._rests)
+        guest.acked = set()
+        self._numbers[guest.port.number] = guest
+
+    def dismiss(self, guest: Guest) -> dict[int, int]:
+        self._numbers.pop(guest.port.number, None)
+        for rest in [rest for rest in self._rests if rest[1] == guest.port.number]:
+            del self._rests[rest]
+        return super().dismiss(guest)
+
+    def stored(self, row: Row) -> None:
+        super().stored(row)
+        subscribed = sum(1 for guest in self._numbers.values() if _may_have(guest, row))
+        if subscribed:
+            self._waiting[row.id] = subscribed
+
+    def ack(self, guest: Guest, message_id: int) -> bool:
+        self._release(guest, message_id)
+        row = self._buffer.peek(message_id)
+        if guest.acked is None or row is None or message_id in guest.acked:
+            return False
+        guest.acked.add(message_id)
+        if message_id <= guest.joined_after or not _may_have(guest, row):
+            return False
+        # Who left without an ack is still counted: the message then stays until its deadline.
+        self._waiting[message_id] -= 1
+        return self._waiting[message_id] == 0
+
+    def shows(self, guest: Guest | None, message_id: int) -> bool:
+        return guest is None or guest.acked is None or message_id not in guest.acked
+
+    def forget(self, message_id: int) -> None:
+        super().forget(message_id)
+        self._waiting.pop(message_id, None)
+        for guest in self._numbers.values():
+            if guest.acked:
+                guest.acked.discard(message_id)
+            if self._rests:
+                self._rests.pop((message_id, guest.port.number), None)
+
+    def _rest_key(self, guest: Guest, message_id: int) -> Rest:
+        return (message_id, guest.port.number)
+
+    def end_rest(self, rest: Rest) -> None:
+        guest = self._numbers.get(rest[1])
+        if guest is not None:
+            self._give_back(guest, rest[0])
+            self._hungry[guest] = None
+
+
+class Queue(Delivery):
+    """Competing consumers: one lease at a time, to the one that holds the fewest."""
+
+    mode = Mode.QUEUE
+
+    def __init__(
+        self, buffer: Buffer, settings: DeliverySettings, rng: Random, attempts: dict[int, int]
+    ) -> None:
+        super().__init__(buffer, settings, rng, attempts)
+        self._backlog = SharedBacklog(self._rests)
+        self._turns = 0
+
+    def _enter(self, guest: Guest) -> None:
+        guest.joined_after = guest.join.resume_after or 0
+        guest.backlog = self._backlog
+
+    def _give_back(self, guest: Guest, message_id: int) -> None:
+        super()._give_back(guest, message_id)
+        self._hungry.update(self._receivers)
+
+    def end_rest(self, rest: Rest) -> None:
+        if rest[0] in self._buffer:
+            self._backlog.give_back(rest[0])
+            self._hungry.update(self._receivers)
+
+    def forget(self, message_id: int) -> None:
+        super().forget(message_id)
+        self._backlog.forget(message_id)
+
+    def _keeps_attempt(self) -> bool:
+        return True
+
+    def is_exhausted(self, message_id: int) -> bool:
+        return self.attempts.get(message_id, 0) >= self._settings.attempts_max
+
+    def pump(self, now: float) -> Iterator[tuple[Port, Reply]]:
+        """Hand out one at a time: the fewest unacked first, then who waited longest."""
+        if self.stopped:
+            self._hungry.clear()
+        free = [
+            (len(guest.leases), guest.served, guest.port.number, guest)
+            for guest in self._hungry
+            if self._is_open(guest)
+        ]
+        self._hungry.clear()
+        heapify(free)
+        while free:
+            _, _, number, guest = heappop(free)
+            row = self._backlog.next(guest, self._buffer, now)
+            if row is None:
+                continue
+            self._turns += 1
+            guest.served = self._turns
+            yield guest.port, self._lease(guest, row, now)
+            if self._is_open(guest):
+                heappush(free, (len(guest.leases), guest.served, number, guest))
+
+
+def delivery_for(
+    mode: Mode, buffer: Buffer, settings: DeliverySettings, rng: Random, attempts: dict[int, int]
+) -> Delivery:
+    match mode:
+        case Mode.PAIR:
+            return Pair(buffer, settings, rng, attempts)
+        case Mode.FANOUT:
+            return Fanout(buffer, settings, rng, attempts)
+        case Mode.QUEUE:
+            return Queue(buffer, settings, rng, attempts)
+        case _:
+            assert_never(mode)

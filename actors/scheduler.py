@@ -1,0 +1,325 @@
+"""Runs the cells of a node: inline while that is possible, in bounded turns otherwise.
+
+A batch runs in its sender's turn if its cell is idle, and waits in the cell's mailbox if the cell
+is busy, rests after a crash, or had its share. Mailboxes are bounded in bytes: `submit` says when
+to stop reading, `on_capacity` when to go on. One heap holds every deadline.
+
+The mail survives a crash of the behaviour; the batch in hand is not run again, its sender hears
+"outcome unknown". A cell that keeps crashing is quarantined, and the others never notice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from math import inf
+from random import Random
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from actors.cell import Behaviour, Cell, Effects, Spawn
+from actors.errors import Code
+from actors.messages import Batch, Buried, Bury, Drain, Failed, Join, Leave, Port
+from actors.store.seam import Store
+from actors.supervisor import RestartPolicy, Restarts, RestartsExceeded
+from actors.timers import Timers
+
+log = logging.getLogger(__name__)
+
+SLEEP_S_MAX = 30.0
+"""The scheduler looks at the clock this often, so a machine that slept is noticed."""
+
+
+class SchedulerSettings(msgspec.Struct, frozen=True):
+    """Limits of the runtime. `turn_messages` is one cell's share of a turn."""
+
+    turn_messages: int = 512
+    mailbox_bytes: int = 2**20
+    passivate_after_s: float = 60.0
+    restarts: RestartPolicy = RestartPolicy()
+
+
+class Counters(msgspec.Struct):
+    """What happened since the start."""
+
+    batches: int = 0
+    queued: int = 0
+    crashes: int = 0
+    quarantines: int = 0
+    passivations: int = 0
+
+
+class Scheduler:
+    """The cells of one node. Everything but `run` is synchronous; call it in the loop's thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        spawn: Spawn,
+        now: Callable[[], float],
+        rng: Random,
+        settings: SchedulerSettings,
+    ) -> None:
+        self._store = store
+        self._spawn = spawn
+        self._now = now
+        self._rng = rng
+        self._settings = settings
+        self.timers = Timers(self._earlier)
+        self.counters = Counters()
+        self.cells: dict[bytes, Cell] = {}
+        self._queue: deque[Cell] = deque()
+        self._waiting: dict[bytes, list[Callable[[], None]]] = {}
+        self._touched: dict[Port, None] = {}
+        self._depth = 0
+        self._kick: anyio.Event | None = None
+        self._sleeps_until = inf
+
+    def submit(self, name: bytes, batch: Batch) -> bool:
+        """Run or queue a batch. False: it was taken, but wait for `on_capacity` before the next."""
+        now = self._now()
+        cell = self.cells.get(name) or self._create(name, now)
+        if cell.is_quarantined:
+            self._refuse(batch, Code.QUARANTINED)
+        elif (
+            cell.busy
+            or cell.mail
+            or cell.resumes_at > now
+            or len(batch.messages) > self._settings.turn_messages
+        ):
+            return self._enqueue(cell, batch, now)
+        else:
+            self._run(cell, batch, now)
+        return True
+
+    def attach(self, name: bytes, port: Port, join: Join) -> bool:
+        """A connection enters a cell, which remembers it across a crash of its behaviour."""
+        cell = self.cells.get(name) or self._create(name, self._now())
+        if cell.guests is None:
+            cell.guests = {}
+        cell.guests[port] = join
+        return self.submit(name, Batch(port, [join]))
+
+    def detach(self, name: bytes, port: Port) -> None:
+        """The connection is gone."""
+        cell = self.cells.get(name)
+        if cell is None:
+            return
+        if cell.guests is not None:
+            cell.guests.pop(port, None)
+        self.submit(name, Batch(port, [Leave()]))
+
+    def on_capacity(self, name: bytes, resume: Callable[[], None]) -> None:
+        """Call `resume` once the cell's mailbox has room; at once if it has."""
+        cell = self.cells.get(name)
+        if cell is None or cell.mail_bytes <= self._settings.mailbox_bytes:
+            resume()
+        else:
+            self._waiting.setdefault(name, []).append(resume)
+
+    def drain(self) -> None:
+        """No cell pushes anything to its guests from here on (PA-36)."""
+        for name, cell in list(self.cells.items()):
+            if cell.guests:
+                self.submit(name, Batch(None, [Drain()]))
+
+    def turn(self, now: float) -> bool:
+        """Wake what is due and give each queued cell its share. True: there is more to do."""
+        for owner in self.timers.take_due(now):
+            owner.wake(now)
+        for _ in range(len(self._queue)):
+            self._run_mail(self._queue.popleft(), now)
+        return bool(self._queue)
+
+    def view(self, name: bytes) -> Behaviour | None:
+        """A cell's behaviour, for reading only; None while it has none."""
+        cell = self.cells.get(name)
+        return cell.behaviour if cell is not None else None
+
+    @property
+    def is_settled(self) -> bool:
+        """No mail waits and no deadline has passed."""
+        return not self._queue and self.timers.next_at > self._now()
+
+    async def run(self) -> None:
+        """Take turns until cancelled."""
+        while True:
+            if self.turn(self._now()):
+                await anyio.lowlevel.checkpoint()
+                continue
+            self._kick = anyio.Event()
+            self._sleeps_until = self.timers.next_at
+            if self._sleeps_until == inf:
+                await self._kick.wait()
+            else:
+                sleep_s = min(self._sleeps_until - self._now(), SLEEP_S_MAX)
+                with anyio.move_on_after(sleep_s):
+                    await self._kick.wait()
+            self._kick = None
+
+    def _earlier(self, when: float) -> None:
+        if self._kick is not None and when < self._sleeps_until:
+            self._kick.set()
+
+    def _create(self, name: bytes, now: float) -> Cell:
+        cell = self.cells[name] = Cell(name, self._wake, now)
+        return cell
+
+    def _enqueue(self, cell: Cell, batch: Batch, now: float) -> bool:
+        if cell.mail is None:
+            cell.mail = deque()
+        cell.mail.append(batch)
+        cell.mail_bytes += batch.size_bytes
+        self.counters.queued += 1
+        if cell.resumes_at > now:
+            self.timers.arm(cell, cell.resumes_at)
+        else:
+            self._queue_up(cell)
+        return cell.mail_bytes <= self._settings.mailbox_bytes
+
+    def _queue_up(self, cell: Cell) -> None:
+        if not cell.queued:
+            cell.queued = True
+            self._queue.append(cell)
+            if self._kick is not None:
+                self._kick.set()
+
+    def _run_mail(self, cell: Cell, now: float) -> None:
+        cell.queued = False
+        share = self._settings.turn_messages
+        while cell.mail and share > 0 and cell.resumes_at <= now:
+            batch = cell.mail.popleft()
+            if len(batch.messages) > share:
+                rest = Batch(batch.port, batch.messages[share:], batch.size_bytes)
+                cell.mail.appendleft(rest)
+                batch = Batch(batch.port, batch.messages[:share])
+            share -= len(batch.messages)
+            cell.mail_bytes -= batch.size_bytes
+            self._run(cell, batch, now)
+        if cell.mail and cell.resumes_at <= now:
+            self._queue_up(cell)
+        self._announce_capacity(cell)
+
+    def _announce_capacity(self, cell: Cell) -> None:
+        if cell.name in self._waiting and cell.mail_bytes <= self._settings.mailbox_bytes // 2:
+            for resume in self._waiting.pop(cell.name):
+                resume()
+
+    def _wake(self, cell: Cell, now: float) -> None:
+        if cell.resumes_at > now:
+            self.timers.arm(cell, cell.resumes_at)
+            return
+        cell.is_quarantined = False
+        if cell.busy:
+            raise AssertionError("a deadline never passes within a batch")
+        self._run(cell, None, now)
+        if cell.mail:
+            self._queue_up(cell)
+
+    def _run(self, cell: Cell, batch: Batch | None, now: float) -> None:
+        """Let the behaviour handle a batch, or look at the clock when there is none."""
+        self.counters.batches += 1
+        if batch is not None:
+            cell.used_at = now
+        cell.busy = True
+        self._depth += 1
+        try:
+            behaviour = cell.behaviour or self._activate(cell)
+            effects = behaviour.handle(batch, now) if batch is not None else behaviour.wake(now)
+            deadline = behaviour.deadline
+        except Exception:
+            self._crashed(cell, batch, now)
+        else:
+            if deadline < cell.deadline:
+                self.timers.arm(cell, deadline)
+            self._commit(cell, effects)
+        finally:
+            cell.busy = False
+            if not cell.guests:
+                self._tidy(cell, now)
+            self._flush_touched()
+
+    def _activate(self, cell: Cell) -> Behaviour:
+        snapshot = self._store.load(cell.name)
+        cell.behaviour = self._spawn(cell.name, snapshot, dict(cell.guests or {}))
+        return cell.behaviour
+
+    def _commit(self, cell: Cell, effects: Effects) -> None:
+        if effects.changes:
+            self._store.write(cell.name, effects.changes, partial(self._release, effects))
+        else:
+            self._release(effects)
+
+    def _release(self, effects: Effects) -> None:
+        touched = self._touched
+        for port, reply in effects.replies:
+            port.send(reply)
+            touched[port] = None
+        for name, message in effects.posts:
+            self.submit(name, Batch(None, [message]))
+
+    def _flush_touched(self) -> None:
+        """At the end of the outermost batch: one write for each connection that was touched."""
+        self._depth -= 1
+        if self._depth == 0:
+            while self._touched:
+                port, _ = self._touched.popitem()
+                port.flush()
+
+    def _tidy(self, cell: Cell, now: float) -> None:
+        """Without guests a cell is forgotten if it holds nothing, and passivated after a while."""
+        behaviour = cell.behaviour
+        if behaviour is None or cell.mail:
+            return
+        if behaviour.is_empty and cell.restarts is None:
+            self.timers.disarm(cell)
+            del self.cells[cell.name]
+            return
+        idle_at = cell.used_at + self._settings.passivate_after_s
+        if now >= idle_at:
+            self.counters.passivations += 1
+            cell.behaviour = None
+            cell.restarts = None
+            self.timers.arm(cell, behaviour.deadline)
+        else:
+            self.timers.arm(cell, idle_at)
+
+    def _crashed(self, cell: Cell, batch: Batch | None, now: float) -> None:
+        self.counters.crashes += 1
+        cell.behaviour = None
+        if cell.restarts is None:
+            cell.restarts = Restarts()
+        policy = self._settings.restarts
+        try:
+            rest_s = cell.restarts.count(policy, self._rng, now)
+            log.exception("cell crashed: name=%r restart_in_s=%.2f", cell.name, rest_s)
+        except RestartsExceeded:
+            self.counters.quarantines += 1
+            rest_s = policy.quarantine_s
+            cell.is_quarantined = True
+            log.exception("cell quarantined: name=%r for_s=%.0f", cell.name, rest_s)
+        cell.resumes_at = now + rest_s
+        self.timers.arm(cell, cell.resumes_at)
+        if batch is not None:
+            self._refuse(batch, Code.OUTCOME_UNKNOWN)
+        if cell.is_quarantined and cell.mail is not None:
+            while cell.mail:
+                self._refuse(cell.mail.popleft(), Code.QUARANTINED)
+            cell.mail_bytes = 0
+            self._announce_capacity(cell)
+
+    def _refuse(self, batch: Batch, code: Code) -> None:
+        """Nobody hangs: every message of the batch that has an asker is answered."""
+        if batch.port is None:
+            return
+        for message in batch.messages:
+            if not isinstance(message, Bury | Buried):
+                batch.port.send(Failed(message, code))
+        if self._depth:
+            self._touched[batch.port] = None
+        else:
+            batch.port.flush()

@@ -1,0 +1,104 @@
+"""Partitions in memory: a restart of the process forgets them, a crash of a channel does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+from actors.messages import Durability, Mode
+from actors.store.seam import (
+    Change,
+    Gone,
+    KeyGone,
+    KeyRow,
+    KeySet,
+    ModeSet,
+    Row,
+    Snapshot,
+    Tried,
+    Usage,
+)
+
+
+class Partition:
+    """One channel's rows. Dictionaries keep the order of entry, which is the order of ids."""
+
+    __slots__ = ("attempts", "keys", "mode", "rows")
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Row] = {}
+        self.keys: dict[int, KeyRow] = {}
+        self.attempts: dict[int, int] | None = None
+        self.mode: Mode | None = None
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            rows=list(self.rows.values()),
+            keys=dict(self.keys),
+            attempts=dict(self.attempts or {}),
+            mode=self.mode,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.rows and not self.keys
+
+
+class MemoryStore:
+    """The store without a disk. An empty partition is forgotten, so it costs nothing."""
+
+    durability = Durability.MEMORY
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self._partitions: dict[bytes, Partition] = {}
+
+    def load(self, name: bytes) -> Snapshot:
+        partition = self._partitions.get(name)
+        return partition.snapshot() if partition is not None else Snapshot()
+
+    def write(self, name: bytes, changes: Sequence[Change], done: Callable[[], None]) -> None:
+        partition = self._partitions.get(name)
+        if partition is None:
+            partition = self._partitions[name] = Partition()
+        for change in changes:
+            self._apply(partition, change)
+        if partition.is_empty:
+            del self._partitions[name]
+        done()
+
+    def _apply(self, partition: Partition, change: Change) -> None:
+        match change:
+            case Row():
+                partition.rows[change.id] = change
+                self.usage.messages += 1
+                self.usage.bytes += len(change.data)
+            case KeySet():
+                if change.key not in partition.keys:
+                    self.usage.keys += 1
+                partition.keys[change.key] = change.row
+            case Gone():
+                self._remove(partition, change)
+            case KeyGone():
+                if partition.keys.pop(change.key, None) is not None:
+                    self.usage.keys -= 1
+            case Tried():
+                if partition.attempts is None:
+                    partition.attempts = {}
+                partition.attempts[change.id] = change.attempts
+            case ModeSet():
+                partition.mode = change.mode
+            case _:
+                assert_never(change)
+
+    def _remove(self, partition: Partition, gone: Gone) -> None:
+        row = partition.rows.pop(gone.id, None)
+        if row is None:
+            return
+        self.usage.messages -= 1
+        self.usage.bytes -= len(row.data)
+        if partition.attempts is not None:
+            partition.attempts.pop(gone.id, None)
+        kept = partition.keys.get(gone.key)
+        if kept is not None and kept.id == gone.id:
+            partition.keys[gone.key] = KeyRow(kept.id, kept.ttl, kept.until, gone.digest)

@@ -1,0 +1,1 @@
+"""Millpond: a peer-to-peer buffering node, and the client that users import."""

@@ -1,0 +1,104 @@
+"""Who may do what: bearer tokens and their rights, one line each, from the token file (PA-39).
+
+    TOKEN  RIGHT[,RIGHT...]  [CHANNEL-PATTERN ...]      # rights: put get push ack list admin all
+
+Patterns are shell patterns over channel names; none means every channel. Without a token file every
+client is anonymous and may do everything, and administer the node from its own machine.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import stat
+from fnmatch import fnmatchcase
+from functools import reduce
+from hashlib import sha256
+from operator import or_
+from pathlib import Path
+
+import msgspec
+
+from actors.messages import Rights
+
+OTHERS_MAY_READ = stat.S_IRGRP | stat.S_IROTH
+NAMES = {
+    "put": Rights.PUT,
+    "get": Rights.GET,
+    "push": Rights.PUSH,
+    "ack": Rights.ACK,
+    "list": Rights.LIST,
+    "admin": Rights.ADMIN,
+    "all": Rights.ALL,
+}
+
+
+class TokenFileError(Exception):
+    """The token file cannot be used; the text says which line and why, never the token."""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """What one token allows, and where; no pattern = everywhere."""
+
+    rights: Rights
+    patterns: tuple[str, ...]
+
+    def covers(self, channel: bytes) -> bool:
+        name = channel.decode("utf-8", "surrogateescape")
+        return not self.patterns or any(fnmatchcase(name, each) for each in self.patterns)
+
+
+class Access:
+    """The node's door. Tokens are kept as digests, so a dump of the memory does not show them."""
+
+    def __init__(self, grants: dict[bytes, Grant] | None = None) -> None:
+        self._grants = grants
+
+    @property
+    def is_controlled(self) -> bool:
+        return self._grants is not None
+
+    def authorize(self, token: bytes | None, channel: bytes, address: str) -> Rights | None:
+        """The rights of a bearer token in a channel; None = refused."""
+        if self._grants is None:
+            return Rights.ALL if is_loopback(address) else Rights.CHANNEL
+        # Looked up by digest: how long a wrong token takes tells nothing about a right one.
+        grant = self._grants.get(sha256(token).digest()) if token is not None else None
+        if grant is None or not grant.covers(channel):
+            return None
+        return grant.rights
+
+
+def load_tokens(path: Path) -> Access:
+    """Read the token file. Raises TokenFileError, also when others may read the file."""
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise TokenFileError(f"{path}: {exc}") from exc
+    if mode & OTHERS_MAY_READ:
+        raise TokenFileError(f"{path}: others can read it; `chmod 600 {path}` first")
+    grants = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split("#", 1)[0].split()
+        if words:
+            grants[sha256(words[0].encode()).digest()] = _grant(words[1:], f"{path}:{number}")
+    return Access(grants)
+
+
+def _grant(words: list[str], where: str) -> Grant:
+    if not words:
+        raise TokenFileError(f"{where}: rights are missing after the token")
+    unknown = [name for name in words[0].split(",") if name not in NAMES]
+    if unknown:
+        known = " ".join(NAMES)
+        raise TokenFileError(f"{where}: unknown right {unknown[0]!r}; known are: {known}")
+    rights = reduce(or_, (NAMES[name] for name in words[0].split(",")))
+    return Grant(rights, tuple(words[1:]))
+
+
+def is_loopback(address: str) -> bool:
+    """Is the address this machine's own? Names of the simulated network are."""
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return True

@@ -1,0 +1,34 @@
+"""How long to wait before dialling again."""
+
+from __future__ import annotations
+
+from random import Random
+
+DOUBLINGS_MAX = 32
+
+
+class Backoff:
+    """Full jitter per attempt: uniform between 0 and `base_s` * 2^n, at most `max_s`.
+
+    A connection that stood longer than `stable_s` forgives what went before it, and its first
+    successor is tried at once, unless the node asked everybody to leave.
+    """
+
+    def __init__(
+        self, rng: Random, base_s: float = 0.1, max_s: float = 30.0, stable_s: float = 10.0
+    ) -> None:
+        self._rng = rng
+        self._base_s = base_s
+        self._max_s = max_s
+        self._stable_s = stable_s
+        self._failures = 0
+
+    def delay_s(self, lived_s: float, told_to_leave: bool = False) -> float:
+        """Seconds to wait after a connection that lived `lived_s` (0: it never stood)."""
+        if lived_s > self._stable_s:
+            self._failures = 0
+            if not told_to_leave:
+                return 0.0
+        ceiling_s = min(self._max_s, self._base_s * 2.0 ** min(self._failures, DOUBLINGS_MAX))
+        self._failures += 1
+        return self._rng.uniform(0.0, ceiling_s)

@@ -1,0 +1,266 @@
+"""The node's configuration: one frozen dataclass; flags win over environment, file and defaults.
+
+Every field is a key of the TOML file, a variable `MILLPOND_<FIELD>` and, where `serve` has it, a
+flag. `docs/limits.md` explains the limits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from actors.delivery import DeliverySettings
+from actors.limits import ChannelSettings, EmptyPolicy, NodeLimits
+from actors.messages import Mode
+from actors.scheduler import SchedulerSettings
+from transports.connection import ConnectionSettings
+from transports.greeting import GreetingSettings
+
+OFF = "off"
+ENVIRONMENT_PREFIX = "MILLPOND_"
+PACKET_BYTES_CEILING = 2**24 - 1
+PACKET_OVERHEAD_BYTES = 64
+
+
+class ConfigError(Exception):
+    """A setting that the node cannot use; the text names it and says why."""
+
+
+@dataclass(frozen=True)
+class ChannelRule:
+    """What holds for the channels that match a shell pattern; None = the node's default."""
+
+    pattern: str
+    mode: Mode | None = None
+    ttl: int | None = None
+    lease: float | None = None
+    attempts: int | None = None
+
+    @staticmethod
+    def parse(text: str) -> ChannelRule:
+        """Read `PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N]`. Raises ConfigError."""
+        pattern, _, rest = text.rpartition("=") if "," not in text else _split_rule(text)
+        first, *options = rest.split(",")
+        values: dict[str, Any] = {}
+        if not pattern or first.upper() not in Mode.__members__:
+            raise ConfigError(f"channel rule {text!r}: want PATTERN=pair|fanout|queue[,ttl=S,...]")
+        for option in options:
+            name, _, value = option.partition("=")
+            if name not in ("ttl", "lease", "attempts"):
+                raise ConfigError(f"channel rule {text!r}: unknown option {name!r}")
+            values[name] = _positive(f"channel rule {text!r}: {name}", value, name == "lease")
+        return ChannelRule(pattern, Mode[first.upper()], **values)
+
+
+def _split_rule(text: str) -> tuple[str, str, str]:
+    head, comma, options = text.partition(",")
+    pattern, equals, mode = head.rpartition("=")
+    return pattern, equals, mode + comma + options
+
+
+def _positive(what: str, text: str, is_fraction: bool) -> float | int:
+    try:
+        value = float(text) if is_fraction else int(text)
+    except ValueError as exc:
+        raise ConfigError(f"{what} must be a number, not {text!r}") from exc
+    if not 0 < value < float("inf"):
+        raise ConfigError(f"{what} must be above 0, not {text!r}")
+    return value
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a node can be told. Sizes in bytes, times in seconds unless the name says so."""
+
+    p2p: str = "127.0.0.1:7400"
+    ws: str = "127.0.0.1:7401"
+    default_channel: str = ""
+    require_hello: bool = False
+    channels: tuple[ChannelRule, ...] = ()
+    token_file: str = ""
+    insecure_public: bool = False
+    origins: tuple[str, ...] = ()
+    drain_timeout_s: float = 5.0
+
+    packet_bytes_max: int = 2**20
+    keep_alive_s: float = 20.0
+    handshake_s: float = 5.0
+    stalled_s: float = 30.0
+    malformed_max: int = 10
+    connections_max: int = 10_000
+    connections_per_address_max: int = 256
+    connections_before_ready_max: int = 512
+
+    ttl_default_s: int = 86_400
+    ttl_max_s: int = 604_800
+    ttl_strict: bool = False
+    dead_letter_ttl_s: int = 604_800
+    empty_put: EmptyPolicy = EmptyPolicy.IGNORE
+    list_page: int = 1000
+    window: int = 32
+    window_max: int = 1024
+    window_queue_max: int = 8
+    window_bytes: int = 2**20
+    ack_timeout_s: float = 30.0
+    attempts_max: int = 10
+    channel_messages_max: int = 100_000
+    channel_bytes_max: int = 64 * 2**20
+    keys_max: int = 65_536
+    node_messages_max: int = 1_000_000
+    node_bytes_max: int = 2**30
+    node_keys_max: int = 2_000_000
+    mailbox_bytes_max: int = 2**20
+    passivate_after_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 1024 <= self.packet_bytes_max <= PACKET_BYTES_CEILING:
+            raise ConfigError(f"packet_bytes_max must be within 1024..{PACKET_BYTES_CEILING}")
+        if len(self.default_channel.encode()) > 250:
+            raise ConfigError("default_channel must be at most 250 bytes")
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and value < 0:
+                raise ConfigError(f"{each.name} must not be negative")
+
+    @property
+    def connection(self) -> ConnectionSettings:
+        return ConnectionSettings(
+            greeting=GreetingSettings(
+                default_channel=self.default_channel.encode() or None,
+                require_hello=self.require_hello,
+                packet_bytes_max=self.packet_bytes_max,
+                keep_alive_ms=int(self.keep_alive_s * 1000),
+            ),
+            handshake_s=self.handshake_s,
+            stalled_s=self.stalled_s,
+            malformed_max=self.malformed_max,
+        )
+
+    @property
+    def scheduler(self) -> SchedulerSettings:
+        return SchedulerSettings(
+            mailbox_bytes=self.mailbox_bytes_max, passivate_after_s=self.passivate_after_s
+        )
+
+    @property
+    def node_limits(self) -> NodeLimits:
+        return NodeLimits(
+            messages_max=self.node_messages_max,
+            bytes_max=self.node_bytes_max,
+            keys_max=self.node_keys_max,
+        )
+
+    def channel_settings(self, rule: ChannelRule | None) -> ChannelSettings:
+        """The settings of the channels under a rule; None: of those without one."""
+        rule = rule or ChannelRule("*")
+        return ChannelSettings(
+            mode=rule.mode,
+            ttl_default=rule.ttl or self.ttl_default_s,
+            ttl_max=self.ttl_max_s,
+            ttl_strict=self.ttl_strict,
+            dead_ttl=self.dead_letter_ttl_s,
+            empty=self.empty_put,
+            data_bytes_max=self.packet_bytes_max - PACKET_OVERHEAD_BYTES,
+            messages_max=self.channel_messages_max,
+            bytes_max=self.channel_bytes_max,
+            keys_max=self.keys_max,
+            list_page=self.list_page,
+            delivery=DeliverySettings(
+                ack_timeout_s=rule.lease or self.ack_timeout_s,
+                attempts_max=rule.attempts or self.attempts_max,
+                window=self.window,
+                window_max=self.window_max,
+                window_queue_max=self.window_queue_max,
+                window_bytes=self.window_bytes,
+            ),
+        )
+
+
+class ChannelBook:
+    """The settings of each channel by its name; the first rule that matches holds."""
+
+    def __init__(self, config: Config) -> None:
+        self._rules = [(rule.pattern, config.channel_settings(rule)) for rule in config.channels]
+        self._default = config.channel_settings(None)
+
+    def settings(self, name: bytes) -> ChannelSettings:
+        if self._rules:
+            text = name.decode("utf-8", "surrogateescape")
+            for pattern, settings in self._rules:
+                if fnmatchcase(text, pattern):
+                    return settings
+        return self._default
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration, and where each field came from: flag, environment, file or default."""
+
+    config: Config
+    origins: dict[str, str] = field(default_factory=dict)
+
+
+def load(flags: Mapping[str, Any], environment: Mapping[str, str], path: Path | None) -> Loaded:
+    """Put the sources together. `flags`: fields that were given. Raises ConfigError."""
+    kinds = {each.name: each for each in dataclasses.fields(Config)}
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(kinds, "default")
+    for name, value in (_read_file(path) if path else {}).items():
+        if name not in kinds:
+            raise ConfigError(f"{path}: unknown setting {name!r}")
+        values[name] = _convert(name, kinds[name].default, value)
+        origins[name] = f"file {path}"
+    for name, each in kinds.items():
+        variable = ENVIRONMENT_PREFIX + name.upper()
+        if variable in environment:
+            values[name] = _convert(name, each.default, environment[variable])
+            origins[name] = f"environment {variable}"
+    for name, value in flags.items():
+        values[name] = _convert(name, kinds[name].default, value)
+        origins[name] = "flag"
+    return Loaded(Config(**values), origins)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+        raise ConfigError(f"{path}: {exc}") from exc
+
+
+def _convert(name: str, default: Any, value: Any) -> Any:
+    """Bring text from any source to the type of the field's default. Raises ConfigError."""
+    try:
+        match default:
+            case bool():
+                return _boolean(value)
+            case EmptyPolicy():
+                return EmptyPolicy(value)
+            case int():
+                return int(value)
+            case float():
+                return float(value)
+            case tuple():
+                parts = value.split(";") if isinstance(value, str) else list(value)
+                parts = [part for part in parts if part]
+                return tuple(map(ChannelRule.parse, parts)) if name == "channels" else tuple(parts)
+            case _:
+                return str(value)
+    except (ValueError, TypeError, AttributeError) as exc:
+        raise ConfigError(f"{name}: cannot use {value!r}") from exc
+
+
+def _boolean(value: Any) -> bool:
+    match str(value).lower():
+        case "true" | "1" | "yes" | "on":
+            return True
+        case "false" | "0" | "no" | "off" | "":
+            return False
+        case _:
+            raise ValueError(value)

@@ -1,0 +1,32 @@
+"""What a user of the client catches besides the coded `RequestError`s of `actors.errors`."""
+
+from __future__ import annotations
+
+from transports.nack import HelloCode
+
+
+class ConnectionLost(ConnectionError):
+    """The connection is gone for good; what was outstanding may or may not have been carried out."""
+
+
+class HandshakeRefused(ConnectionLost):
+    """The node does not let this client in; trying again would not help.
+
+    `code` is the node's reason (wire.md 3c), `status` the HTTP status on a WebSocket; either may be
+    None.
+    """
+
+    def __init__(
+        self, text: str, code: HelloCode | int | None = None, status: int | None = None
+    ) -> None:
+        super().__init__(text)
+        self.code = code
+        self.status = status
+
+
+class ModeMismatch(HandshakeRefused):
+    """The channel exists in another mode than the one asked for (PS-05)."""
+
+
+class ChannelClosed(Exception):
+    """The channel was closed on this side."""

@@ -1,0 +1,226 @@
+"""Requests that wait for their answers. The table outlives any one connection.
+
+PUTs are matched by key, GETs, TOUCHes and administration by their id, LISTs and PINGs by order
+(PA-27). What a lost connection left unanswered is either sent again, oldest first, or, where that
+could do harm, told so.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+
+from actors.errors import KeyReused, LeaseLost, OutcomeUnknown
+from actors.messages import Durability, Get, GetAck, List, Put, PutAck, Touch, TouchAck
+from node.answers import Answer
+from node.room import Room
+from transports import packet as wire
+from transports.nack import decode_refused
+from transports.packet import Admin, AdminReply, Ping, Refused, encode
+
+T = TypeVar("T")
+
+REQUEST_IDS = 2**32
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """A message is kept under `id` for `ttl` seconds, as durably as `durability` says.
+
+    `durability` is None where the node did not tell (a peer without the handshake).
+    """
+
+    id: int
+    ttl: int
+    key: int
+    durability: Durability | None
+
+
+class _Put:
+    __slots__ = ("answer", "packet")
+
+    def __init__(self, packet: bytes) -> None:
+        self.packet = packet
+        self.answer: Answer[Receipt] = Answer()
+
+
+class _List:
+    __slots__ = ("answer", "packet")
+
+    def __init__(self, packet: bytes) -> None:
+        self.packet = packet
+        self.answer: Answer[list[int]] = Answer()
+
+
+class _Ping:
+    __slots__ = ("answer", "sent_at")
+
+    def __init__(self, sent_at: float) -> None:
+        self.sent_at = sent_at
+        self.answer: Answer[float] = Answer()
+
+
+class InFlight:
+    """Every method that adds a request returns its packet and its answer, in this order."""
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.durability: Durability | None = None
+        self._puts: dict[int, _Put] = {}
+        self._gets: dict[int, Answer[bytes]] = {}
+        self._lists: deque[_List] = deque()
+        self._touches: dict[int, Answer[float]] = {}
+        self._admins: dict[int, Answer[bytes]] = {}
+        self._pings: deque[_Ping] = deque()
+        self._request_id = 0
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._puts
+
+    def put(self, put: Put) -> tuple[bytes, Answer[Receipt]]:
+        """Room for `len(packet)` bytes must have been taken; it is given back with the answer.
+
+        The same key with the same bytes joins the request that is in flight; with other bytes the
+        two answers could not be told apart, so it is `KeyReused` at once.
+        """
+        packet = encode(put)
+        if (pending := self._puts.get(put.key)) is not None:
+            self.room.give(len(packet))
+            if pending.packet != packet:
+                raise KeyReused
+            return b"", pending.answer
+        pending = self._puts[put.key] = _Put(packet)
+        return packet, pending.answer
+
+    def get(self, message_id: int) -> tuple[bytes, Answer[bytes]]:
+        """GETs of one message share one request."""
+        if (answer := self._gets.get(message_id)) is not None:
+            return b"", answer
+        answer = self._gets[message_id] = Answer()
+        return encode(Get(message_id)), answer
+
+    def list(self, start: int, end: int, limit: int) -> tuple[bytes, Answer[list[int]]]:
+        pending = _List(encode(List(limit, start, end)))
+        self._lists.append(pending)
+        return pending.packet, pending.answer
+
+    def touch(self, message_id: int, ms: int) -> tuple[bytes, Answer[float]]:
+        """The answer is the lease in seconds; a later TOUCH of the same message takes over."""
+        answer = self._touches.setdefault(message_id, Answer())
+        return encode(Touch(message_id, ms)), answer
+
+    def admin(self, operation: int, body: bytes) -> tuple[bytes, Answer[bytes]]:
+        self._request_id = (self._request_id + 1) % REQUEST_IDS
+        answer = self._admins[self._request_id] = Answer()
+        return encode(Admin(self._request_id, operation, body)), answer
+
+    def ping(self, now: float) -> tuple[bytes, Answer[float]]:
+        """The answer is the round trip in seconds."""
+        pending = _Ping(now)
+        self._pings.append(pending)
+        return encode(Ping(None)), pending.answer
+
+    def put_acked(self, ack: PutAck) -> None:
+        if (pending := self._puts.pop(ack.key, None)) is not None:
+            self.room.give(len(pending.packet))
+            pending.answer.resolve(Receipt(ack.id, ack.ttl, ack.key, self.durability))
+
+    def got(self, ack: GetAck) -> None:
+        if (answer := self._gets.pop(ack.id, None)) is not None:
+            answer.resolve(ack.data)
+
+    def listed(self, ids: list[int]) -> None:
+        if self._lists:
+            self._lists.popleft().answer.resolve(ids)
+
+    def touched(self, ack: TouchAck) -> None:
+        if (answer := self._touches.pop(ack.id, None)) is not None:
+            answer.resolve(ack.ms / 1000)
+
+    def administered(self, reply: AdminReply) -> None:
+        if (answer := self._admins.pop(reply.request_id, None)) is not None:
+            answer.resolve(reply.body)
+
+    def ponged(self, now: float) -> None:
+        """A PONG that nobody asked for is ignored (PA-28)."""
+        if self._pings:
+            pending = self._pings.popleft()
+            pending.answer.resolve(now - pending.sent_at)
+
+    def refused(self, refused: Refused) -> None:
+        """A NACK fails the request it names; without correlation, the oldest of its type."""
+        if (answer := self._refused_answer(refused)) is not None:
+            answer.fail(decode_refused(refused))
+
+    def lost(self) -> None:
+        """The connection ended: leases are gone, and administration is not repeated blindly."""
+        _fail(self._touches, LeaseLost("the connection that held the lease ended"))
+        _fail(self._admins, OutcomeUnknown("the connection ended before the answer came"))
+        for key in [key for key, put in self._puts.items() if put.answer.abandoned]:
+            self.room.give(len(self._puts.pop(key).packet))
+        for key in [key for key, answer in self._gets.items() if answer.abandoned]:
+            del self._gets[key]
+        self._lists = deque(pending for pending in self._lists if not pending.answer.abandoned)
+        self._pings = deque(pending for pending in self._pings if not pending.answer.abandoned)
+
+    def packets(self, now: float) -> Iterator[bytes]:
+        """What a new connection has to be asked again: PUTs with their keys first, in order."""
+        for put in self._puts.values():
+            yield put.packet
+        for message_id in self._gets:
+            yield encode(Get(message_id))
+        for pending in self._lists:
+            yield pending.packet
+        for ping in self._pings:
+            ping.sent_at = now
+            yield encode(Ping(None))
+
+    def fail(self, error: Exception) -> None:
+        """Nothing will be answered any more."""
+        for put in self._puts.values():
+            put.answer.fail(error)
+            self.room.give(len(put.packet))
+        self._puts.clear()
+        _fail(self._gets, error)
+        _fail(self._touches, error)
+        _fail(self._admins, error)
+        while self._lists:
+            self._lists.popleft().answer.fail(error)
+        while self._pings:
+            self._pings.popleft().answer.fail(error)
+
+    def _refused_answer(
+        self, refused: Refused
+    ) -> Answer[Receipt] | Answer[bytes] | Answer[list[int]] | Answer[float] | None:
+        correlation = refused.correlation
+        match refused.packet_type:
+            case wire.PUT:
+                put = _named(self._puts, correlation[:4])
+                if put is None:
+                    return None
+                self.room.give(len(put.packet))
+                return put.answer
+            case wire.GET:
+                return _named(self._gets, correlation[:8])
+            case wire.LIST:
+                return self._lists.popleft().answer if self._lists else None
+            case wire.TOUCH:
+                return _named(self._touches, correlation[:8])
+            case wire.ADMIN:
+                return _named(self._admins, correlation[:4])
+            case _:
+                return None
+
+
+def _named(pending: dict[int, T], correlation: bytes) -> T | None:
+    if correlation:
+        return pending.pop(int.from_bytes(correlation, "big"), None)
+    return pending.pop(next(iter(pending))) if pending else None
+
+
+def _fail(pending: dict[int, Answer[T]], error: Exception) -> None:
+    for answer in pending.values():
+        answer.fail(error)
+    pending.clear()

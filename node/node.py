@@ -1,0 +1,195 @@
+"""A node: wires store, cells and listeners together, and drains them in order."""
+
+from __future__ import annotations
+
+import resource
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from random import Random
+from types import TracebackType
+
+import anyio
+from anyio.abc import TaskGroup
+
+from actors.channel import Channel, Shared
+from actors.ids import IdSource
+from actors.messages import Durability, Join, Port
+from actors.scheduler import Scheduler
+from actors.store.memory import MemoryStore
+from actors.store.seam import Snapshot
+from actors.supervisor import RestartPolicy, contain, supervise
+from node import admin
+from node.access import Access, is_loopback, load_tokens
+from node.clock import Clock
+from node.config import OFF, ChannelBook, Config, ConfigError
+from node.reception import Reception
+from transports.framing import Framing, LengthPrefixed
+from transports.memory import Network
+from transports.seam import Listener, Session
+from transports.tcp import listen, parse_address
+from transports.websocket import ServerFraming
+
+
+class Node:
+    """One peer's node. `async with Node(config) as node` runs it; leaving the block drains it.
+
+    `rng` and `clock` are for tests: with the same ones and the same input a node does the same.
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        rng: Random | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.config = config or Config()
+        self.clock = clock or Clock(monotonic=anyio.current_time)
+        self.listeners: dict[str, str] = {}
+        """Where the node listens, by name: `p2p`, `ws`."""
+        self._rng = rng or Random()
+        token_file = self.config.token_file
+        self._access = load_tokens(Path(token_file)) if token_file else Access()
+        self._store = MemoryStore()
+        self._book = ChannelBook(self.config)
+        self._shared = Shared(
+            ids=IdSource(self._rng.randrange(1024)),
+            rng=self._rng,
+            usage=self._store.usage,
+            limits=self.config.node_limits,
+        )
+        self.scheduler = Scheduler(
+            self._store, self._spawn, self.clock.now, self._rng, self.config.scheduler
+        )
+        self.reception = Reception(
+            self.config,
+            self._access,
+            self.scheduler,
+            self.clock.now,
+            self._store.durability,
+            self._answer_admin,
+        )
+        self._started_at = self.clock.now()
+        self._open: list[Listener] = []
+        self._tasks: TaskGroup | None = None
+
+    @property
+    def durability(self) -> Durability:
+        return self._store.durability
+
+    async def __aenter__(self) -> Node:
+        """Start. Raises OSError for an address that is taken, ConfigError for one not allowed."""
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        try:
+            self._tasks.start_soon(
+                supervise,
+                "scheduler",
+                self.scheduler.run,
+                RestartPolicy(),
+                self._rng,
+                self.clock.now,
+            )
+            for name, address in (("p2p", self.config.p2p), ("ws", self.config.ws)):
+                if address != OFF:
+                    await self._listen(name, address)
+        except BaseException as exc:
+            self._tasks.cancel_scope.cancel()
+            await self._tasks.__aexit__(type(exc), exc, exc.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        assert self._tasks is not None
+        if exc is None:
+            await self.drain()
+        else:
+            with anyio.CancelScope(shield=True):
+                for listener in self._open:
+                    await listener.aclose()
+        self._tasks.cancel_scope.cancel()
+        return await self._tasks.__aexit__(kind, exc, trace)
+
+    async def drain(self) -> None:
+        """Stop as PA-36 says: no new pushes, goodbye to all, at most the drain timeout for acks."""
+        for listener in self._open:
+            await listener.aclose()
+        self._open.clear()
+        self.scheduler.drain()
+        with anyio.move_on_after(self.config.drain_timeout_s):
+            await self.reception.drain()
+        self.reception.close_all()
+
+    def listen_in(self, network: Network, address: str) -> None:
+        """Serve P2P on the simulated network as well."""
+        self._open.append(network.listen(address, self._p2p_session, self._tasks))
+
+    async def _listen(self, name: str, address: str) -> None:
+        assert self._tasks is not None
+        try:
+            host, port = parse_address(address)
+        except ValueError as exc:
+            raise ConfigError(f"{name}: {exc}") from exc
+        self._check_exposure(name, host)
+        session = self._p2p_session if name == "p2p" else self._ws_session
+        guard = partial(contain, f"connection/{name}")
+        listener = await listen(self._tasks, host, port, session, guard=guard)
+        self._open.append(listener)
+        self.listeners[name] = listener.address
+
+    def _check_exposure(self, name: str, host: str) -> None:
+        is_guarded = self._access.is_controlled or self.config.insecure_public
+        if not is_guarded and host != "localhost" and not is_loopback(host or "0.0.0.0"):
+            raise ConfigError(
+                f"{name}: {host or 'every address'} is reachable from outside and there is no "
+                "access control; give --token-file, or --insecure-public if you mean it"
+            )
+
+    def _p2p_session(self) -> Session:
+        return self._session(LengthPrefixed(self.config.packet_bytes_max))
+
+    def _ws_session(self) -> Session:
+        origins = frozenset(self.config.origins)
+        return self._session(ServerFraming(self.config.packet_bytes_max, origins))
+
+    def _session(self, framing: Framing) -> Session:
+        return self.reception.connection(framing)
+
+    def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Join]) -> Channel:
+        return Channel(name, snapshot, guests, self._book.settings(name), self._shared)
+
+    def _answer_admin(self, operation: int, body: bytes) -> bytes:
+        sources = admin.Sources(
+            scheduler=self.scheduler,
+            usage=self._store.usage,
+            wire=self.reception.counters,
+            durability=self.durability,
+            version=installed_version(),
+            uptime_s=self.clock.now() - self._started_at,
+            rss_bytes=rss_bytes(),
+            connections=len(self.reception.connections),
+        )
+        return admin.answer(operation, body, sources)
+
+
+def installed_version() -> str:
+    """The version of the installed package; a bare checkout has none."""
+    try:
+        return version("millpond")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def rss_bytes() -> int:
+    """The memory this process holds now, or its peak where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return pages * resource.getpagesize()

@@ -1,0 +1,99 @@
+"""The node's side of every P2P connection: who may come in, how many, and where they go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+
+import anyio
+
+from actors.messages import Durability, Rights
+from actors.scheduler import Scheduler
+from node.access import Access, is_loopback
+from node.config import Config
+from transports.connection import Connection, WireCounters
+from transports.framing import Framing
+
+
+class Reception:
+    """Implements `transports.connection.Host`: the scheduler's calls, and limits of connections."""
+
+    def __init__(
+        self,
+        config: Config,
+        access: Access,
+        scheduler: Scheduler,
+        now: Callable[[], float],
+        durability: Durability,
+        admin: Callable[[int, bytes], bytes],
+    ) -> None:
+        self.settings = config.connection
+        self.counters = WireCounters()
+        self.durability = durability
+        self.now = now
+        self.submit = scheduler.submit
+        self.attach = scheduler.attach
+        self.detach = scheduler.detach
+        self.on_capacity = scheduler.on_capacity
+        self.arm = scheduler.timers.arm
+        self.disarm = scheduler.timers.disarm
+        self.admin = admin
+        self.is_draining = False
+        self.connections: set[Connection] = set()
+        self._config = config
+        self._access = access
+        self._numbers = count(1)
+        self._by_address: Counter[str] = Counter()
+        self._before_ready: set[Connection] = set()
+        self._emptied: anyio.Event | None = None
+
+    def connection(self, framing: Framing) -> Connection:
+        """A session for a connection that was just accepted."""
+        return Connection(next(self._numbers), self, framing)
+
+    def authorize(self, token: bytes | None, channel: bytes, address: str) -> Rights | None:
+        return self._access.authorize(token, channel, address)
+
+    def entered(self, connection: Connection) -> bool:
+        config, address = self._config, connection.address
+        is_full = (
+            self.is_draining
+            or len(self.connections) >= config.connections_max
+            or len(self._before_ready) >= config.connections_before_ready_max
+            or (
+                not is_loopback(address)
+                and self._by_address[address] >= config.connections_per_address_max
+            )
+        )
+        self.connections.add(connection)
+        self._before_ready.add(connection)
+        self._by_address[address] += 1
+        return not is_full
+
+    def greeted(self, connection: Connection) -> None:
+        self._before_ready.discard(connection)
+
+    def left(self, connection: Connection) -> None:
+        if connection not in self.connections:
+            return
+        self.connections.discard(connection)
+        self._before_ready.discard(connection)
+        self._by_address[connection.address] -= 1
+        if self._by_address[connection.address] <= 0:
+            del self._by_address[connection.address]
+        if self._emptied is not None and not self.connections:
+            self._emptied.set()
+
+    async def drain(self) -> None:
+        """Turn newcomers away, say goodbye to all, and wait until they have gone."""
+        self.is_draining = True
+        self._emptied = anyio.Event()
+        for connection in list(self.connections):
+            connection.say_goodbye()
+        if self.connections:
+            await self._emptied.wait()
+
+    def close_all(self) -> None:
+        for connection in list(self.connections):
+            connection.close()

@@ -1,0 +1,230 @@
+"""Measures the rows of rows.toml, ours and peer in turn, and writes docs/benchmarks.*."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import fnmatch
+import json
+import os
+import platform
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.bench import plots, report
+from tests.bench.servers import ROOT, NotRun, ServerSpec, running, version_of
+
+BENCH = ROOT / "tests" / "bench"
+SECONDS, WARM_S = 3.0, 0.5
+QUICK_SECONDS, QUICK_WARM_S = 0.8, 0.2
+GENERATOR_SLACK_S = 30.0
+NUMBERS = ("rps", "recs", "p50_us", "p99_us", "p999_us", "max_us", "cpu", "server_cpu", "server_us")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One server of a row and what the generator does to it."""
+
+    server: str
+    listener: str
+    title: str
+    args: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A comparison; `targets` holds those of report.TARGETS that it has."""
+
+    name: str
+    title: str
+    metric: str
+    one_core: bool
+    seconds: float
+    targets: dict[str, float]
+    ours: Side
+    peer: Side
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one run of the program measures."""
+
+    servers: dict[str, ServerSpec]
+    python: str
+    rounds: int
+    quick: bool
+    deadline: float
+
+
+def load_rows(path: Path) -> tuple[dict[str, ServerSpec], list[Row]]:
+    """The servers and rows of a rows.toml; an unknown field raises TypeError or KeyError."""
+    table = tomllib.loads(path.read_text())
+    servers = {name: _server(name, spec) for name, spec in table["server"].items()}
+    return servers, [_row(row) for row in table["row"]]
+
+
+def _server(name: str, spec: dict[str, Any]) -> ServerSpec:
+    command, version = tuple(spec.pop("command")), tuple(spec.pop("version"))
+    return ServerSpec(name=name, command=command, version=version, **spec)
+
+
+def _row(row: dict[str, Any]) -> Row:
+    sides = {side: {"listener": "tcp", "title": "", **row.pop(side)} for side in ("ours", "peer")}
+    targets = {name: float(row.pop(name)) for name in report.TARGETS if name in row}
+    defaults = {"metric": "rps", "one_core": False, "seconds": SECONDS}
+    return Row(
+        **{**defaults, **row},
+        targets=targets,
+        ours=Side(**sides["ours"]),
+        peer=Side(**sides["peer"]),
+    )
+
+
+def measure(plan: Plan, row: Row, side: Side, key: str) -> dict[str, Any]:
+    """One run against a fresh server: the generator's JSON. Raises NotRun."""
+    cores = sorted(os.sched_getaffinity(0))
+    generator_core = cores[0] if row.one_core else cores[min(1, len(cores) - 1)]
+    seconds, warm_s = (QUICK_SECONDS, QUICK_WARM_S) if plan.quick else (row.seconds, WARM_S)
+    with running(plan.servers[side.server], plan.python, cores[0]) as server:
+        command = [
+            *("taskset", "-c", str(generator_core), str(BENCH / "loadgen")),
+            *("-t", str(server.port(side.listener)), "-S", str(server.pid), "-k", key),
+            *("-d", str(seconds), "-w", str(warm_s), *shlex.split(side.args)),
+        ]
+        limit_s = seconds + warm_s + GENERATOR_SLACK_S
+        try:
+            told = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
+        except subprocess.TimeoutExpired as exc:
+            raise NotRun(f"the generator did not end within {limit_s:.0f} s") from exc
+    if told.returncode not in (0, 3):  # 3: it ran, and counted errors
+        raise NotRun(f"{side.server}: {told.stderr.strip() or told.returncode}")
+    run: dict[str, Any] = json.loads(told.stdout)
+    if run["rps"] == 0 and not run["errs"]:
+        raise NotRun(f"{side.server}: no request was answered")
+    return {**run, "load": round(os.getloadavg()[0], 2)}
+
+
+def measure_row(plan: Plan, row: Row) -> dict[str, Any]:
+    """All rounds of a row, A B A B, with medians and the verdict's inputs."""
+    runs: dict[str, list[dict[str, Any]]] = {"ours": [], "peer": []}
+    result: dict[str, Any] = {"title": row.title, "metric": row.metric, "one_core": row.one_core}
+    result |= {"targets": row.targets}
+    try:
+        for number in range(plan.rounds):
+            for name, side in (("ours", row.ours), ("peer", row.peer)):
+                if time.monotonic() > plan.deadline:
+                    raise NotRun("time limit reached")
+                run = measure(plan, row, side, f"bench{number}x")
+                runs[name].append(run)
+                print(report.progress_line(row.name, number, side.server, run, row.metric))
+    except NotRun as exc:
+        return result | {"not_run": str(exc)}
+    for name, side in (("ours", row.ours), ("peer", row.peer)):
+        result[name] = _summary(side, runs[name], row.metric)
+    return result | {"ratio": report.ratio(result)}
+
+
+def _summary(side: Side, runs: list[dict[str, Any]], metric: str) -> dict[str, Any]:
+    medians = {number: median(run[number] for run in runs) for number in NUMBERS}
+    values = [run[metric] for run in runs]
+    return {
+        "server": side.server,
+        "title": side.title,
+        "args": side.args,
+        **medians,
+        "errs": sum(run["errs"] for run in runs),
+        "spread": round((max(values) - min(values)) / (medians[metric] or 1), 3),
+        "runs": runs,
+    }
+
+
+def describe_run(plan: Plan) -> dict[str, Any]:
+    """What was measured, where and when: quoted under the tables."""
+    cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(": ")[2] for line in cpuinfo if line.startswith("model name")]
+    cores = sorted(os.sched_getaffinity(0))
+    return {
+        "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _commit(),
+        "cpu": f"{models[0] if models else platform.machine()}, {len(cores)} cores",
+        "system": f"Linux {platform.release()}",
+        "pinning": "server and generator on cores of their own" if len(cores) > 1 else "ONE core",
+        "rounds": plan.rounds,
+        "load": [round(load, 2) for load in os.getloadavg()],
+        "servers": {
+            name: {"version": version_of(spec, plan.python), "config": spec.config}
+            for name, spec in plan.servers.items()
+        },
+    }
+
+
+def _commit() -> str:
+    rooms = ("node", "actors", "transports")
+    head = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    )
+    status = subprocess.run(
+        ["git", "status", "--porcelain", "--", *rooms], cwd=ROOT, capture_output=True, text=True
+    )
+    return (head.stdout.strip() or "unknown") + (" with local changes" if status.stdout else "")
+
+
+def write(docs: Path, run: dict[str, Any], rows: dict[str, Any], order: list[str]) -> None:
+    """Merge these rows into benchmarks.json and redraw the page's tables and the plots."""
+    data = docs / "benchmarks.json"
+    old = json.loads(data.read_text()) if data.exists() else {"runs": {}, "rows": {}}
+    merged = {**old["rows"], **{name: row | {"run": run["when"]} for name, row in rows.items()}}
+    kept = {name: merged[name] for name in order if name in merged}
+    stamps = {row["run"] for row in kept.values()}
+    runs = {**old["runs"], run["when"]: run}
+    document = {"runs": {when: runs[when] for when in sorted(stamps)}, "rows": kept}
+    data.write_text(json.dumps(document, indent=1) + "\n")
+    page = docs / "benchmarks.md"
+    drawn = plots.draw(docs, kept)
+    page.write_text(report.with_results(page.read_text(), report.tables(document, drawn)))
+    print(f"wrote {page} and {data}" + ("" if drawn else "; no plots: matplotlib is missing"))
+
+
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    """The options of scripts/bench."""
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round; writes nothing")
+    parser.add_argument("--rows", default="*", metavar="GLOB", help="only these, e.g. 'push-*'")
+    parser.add_argument("--node-python", default=sys.executable, metavar="PATH")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--time-limit", type=float, default=1200.0, metavar="S")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs", metavar="DIR")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    """Exit 0 when every row ran without errors and every floor holds, 1 if not, 2 on usage."""
+    options = parse_arguments(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so the server is stopped
+    servers, rows = load_rows(BENCH / "rows.toml")
+    chosen = [row for row in rows if fnmatch.fnmatch(row.name, options.rows)]
+    if not chosen or options.rounds < 1:
+        print(f"no row matches {options.rows!r}" if not chosen else "--rounds must be positive")
+        return 2
+    deadline = time.monotonic() + options.time_limit
+    rounds = 1 if options.quick else options.rounds
+    plan = Plan(servers, options.node_python, rounds, options.quick, deadline)
+    run, results = describe_run(plan), {}
+    for row in chosen:
+        results[row.name] = measure_row(plan, row)
+        print(report.verdict_line(row.name, results[row.name]), flush=True)
+    if not options.quick:
+        write(options.docs, run, results, [row.name for row in rows])
+    return 0 if all(report.passed(row) for row in results.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,158 @@
+"""Results to text: ratio, verdict, and the tables between the markers of docs/benchmarks.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TARGETS = ("floor", "goal", "p99_ms_floor", "p99_ms_goal")
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+GENERATOR_BUSY = 0.9
+SPREAD_WIDE = 0.3
+
+
+def ratio(row: dict[str, Any]) -> float:
+    """Median of ours over median of the peer, in the row's metric; 0 where the peer has none."""
+    ours, peer = (float(row[side][row["metric"]]) for side in ("ours", "peer"))
+    return round(ours / peer, 3) if peer else 0.0
+
+
+def holds(row: dict[str, Any], level: str) -> bool | None:
+    """Whether ratio and p99 reach `level` ("floor" or "goal"); None where the row has no figure."""
+    targets = row["targets"]
+    if level not in targets:
+        return None
+    p99_ms_max = targets.get(f"p99_ms_{level}")
+    slow = p99_ms_max is not None and row["ours"]["p99_us"] / 1e3 > p99_ms_max
+    return bool(row["ratio"] >= targets[level] and not slow)
+
+
+def errors(row: dict[str, Any]) -> int:
+    """Requests refused over all runs of both sides: such a row proves nothing."""
+    return int(row["ours"]["errs"]) + int(row["peer"]["errs"])
+
+
+def passed(row: dict[str, Any]) -> bool:
+    """Measured, without errors, and not under its floor."""
+    return "not_run" not in row and not errors(row) and holds(row, "floor") is not False
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """One word or two for the table."""
+    if "not_run" in row:
+        return f"not run: {row['not_run']}"
+    if errors(row):
+        return f"invalid: {errors(row)} errors"
+    match holds(row, "floor"), holds(row, "goal"):
+        case None, _:
+            return "no target"
+        case False, _:
+            return "**below the floor**"
+        case True, True:
+            return "goal reached"
+        case _:
+            return "floor holds"
+
+
+def progress_line(
+    name: str, number: int, server: str, run: dict[str, Any], metric: str
+) -> str:
+    """One run, for the terminal."""
+    text = (
+        f"{name:24} {number + 1} {server:8} {run[metric]:>11,.0f}/s  p50 {_ms(run['p50_us'])} ms  "
+        f"p99 {_ms(run['p99_us'])} ms  server {run['server_us']:.1f} us"
+    )
+    return f"{text}  {run['errs']} ERRORS, last {run['err']}" if run["errs"] else text
+
+
+def verdict_line(name: str, row: dict[str, Any]) -> str:
+    """One row, for the terminal."""
+    if "not_run" in row:
+        return f"{name:24} {verdict(row)}"
+    return f"{name:24} ratio {row['ratio']:.2f}, {_wanted(row, 'floor')} wanted: {verdict(row)}"
+
+
+def tables(document: dict[str, Any], plots: list[str]) -> str:
+    """The generated part of the page: results, costs, the runs they come from."""
+    rows = document["rows"]
+    measured = [row for row in rows.values() if "not_run" not in row]
+    parts = [
+        _table(
+            ("measure", "node /s", "Redis /s", "ratio", "floor", "goal", "verdict"),
+            [_result_cells(row) for row in rows.values()],
+        ),
+        "\n".join(f"![{name}]({name})" for name in plots),
+        "Milliseconds p50 / p99, and microseconds of server CPU per request:",
+        _table(
+            ("measure", "node ms", "peer ms", "node CPU", "peer CPU", "spread", "remarks"),
+            [_cost_cells(row) for row in measured],
+        ),
+        "\n".join(_run_lines(run) for run in document["runs"].values()),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def with_results(page: str, block: str) -> str:
+    """The page with what stands between the markers replaced; ValueError without the markers."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page lacks {BEGIN} or {END}")
+    return f"{before}{BEGIN}\n{block}\n{END}{after}"
+
+
+def _result_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    wanted = (_wanted(row, "floor"), _wanted(row, "goal"))
+    if "not_run" in row:
+        return (row["title"], "", "", "", *wanted, verdict(row))
+    metric = row["metric"]
+    title = f"{row['title']} / {row['peer']['title']}" + (" (one core)" if row["one_core"] else "")
+    rates = (f"{row['ours'][metric]:,.0f}", f"{row['peer'][metric]:,.0f}")
+    return (title, *rates, f"{row['ratio']:.2f}", *wanted, verdict(row))
+
+
+def _cost_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    ours, peer = row["ours"], row["peer"]
+    return (
+        row["title"],
+        *(f"{_ms(side['p50_us'])} / {_ms(side['p99_us'])}" for side in (ours, peer)),
+        *(f"{side['server_us']:.1f}" for side in (ours, peer)),
+        f"{ours['spread']:.0%}, {peer['spread']:.0%}",
+        ", ".join(_remarks(ours, "node") + _remarks(peer, "peer")),
+    )
+
+
+def _remarks(side: dict[str, Any], who: str) -> list[str]:
+    busy = [f"generator is the limit for {who}"] if side["cpu"] >= GENERATOR_BUSY else []
+    return busy + ([f"{who} unsteady"] if side["spread"] >= SPREAD_WIDE else [])
+
+
+def _run_lines(run: dict[str, Any]) -> str:
+    servers = "; ".join(
+        f"{name}: {server['version']} ({server['config']})"
+        for name, server in run["servers"].items()
+    )
+    load = run["load"][0]
+    return (
+        f"- {run['when']}, commit {run['commit']}, {run['cpu']}, {run['system']}, "
+        f"{run['pinning']}, {run['rounds']} rounds, load before {load}. {servers}."
+    )
+
+
+def _wanted(row: dict[str, Any], level: str) -> str:
+    targets = row["targets"]
+    if level not in targets:
+        return "-"
+    p99_ms_max = targets.get(f"p99_ms_{level}")
+    tail = f", p99 <= {p99_ms_max:g} ms" if p99_ms_max is not None else ""
+    return f"{targets[level]:g}{tail}"
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1e3:.2f}" if us < 10_000 else f"{us / 1e3:.0f}"
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    if not rows:
+        return ""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,143 @@
+"""Starts one server for one measurement and stops it by its process id, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+START_LIMIT_S = 20.0
+STOP_LIMIT_S = 10.0
+POLL_S = 0.02
+
+
+class NotRun(Exception):
+    """A measurement that could not be made, and why; never counted as passed."""
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """A kind of server, as `[server.NAME]` of rows.toml describes it."""
+
+    name: str
+    command: tuple[str, ...]
+    ready: str
+    version: tuple[str, ...]
+    config: str
+    env: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that answers: its process and the port of each listener."""
+
+    pid: int
+    ports: dict[str, int]
+
+    def port(self, listener: str) -> int:
+        """The port of a listener; a node that lacks it raises `NotRun`."""
+        if listener not in self.ports:
+            raise NotRun(f"the server has no listener {listener!r}")
+        return self.ports[listener]
+
+
+def version_of(spec: ServerSpec, python: str) -> str:
+    """What the server says it is, or why it cannot say so."""
+    try:
+        told = subprocess.run(
+            _filled(spec.version, python), cwd=ROOT, capture_output=True, text=True, timeout=20
+        )
+    except OSError as exc:
+        return f"unknown ({exc.strerror})"
+    return told.stdout.strip() or "unknown"
+
+
+@contextmanager
+def running(spec: ServerSpec, python: str, core: int) -> Iterator[Running]:
+    """A fresh server pinned to `core`. Raises `NotRun` when it does not come up."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        port = _free_port()
+        command = _filled(spec.command, python, port, folder)
+        for program in ("taskset", command[0]):
+            if shutil.which(program) is None:
+                raise NotRun(f"no {program}")
+        out, err = Path(folder, "stdout"), Path(folder, "stderr")
+        with out.open("wb") as out_file, err.open("wb") as err_file:
+            process = subprocess.Popen(
+                ["taskset", "-c", str(core), *command],
+                cwd=ROOT,
+                env={**os.environ, **spec.env},
+                stdin=subprocess.DEVNULL,
+                stdout=out_file,
+                stderr=err_file,
+            )
+        try:
+            yield Running(process.pid, _wait_ready(spec, process, port, out, err))
+        finally:
+            _stop(process)
+
+
+def _filled(
+    command: tuple[str, ...], python: str, port: int = 0, folder: str = ""
+) -> list[str]:
+    fills = {"{python}": python, "{port}": str(port), "{dir}": folder}
+    return [fills.get(word, word) for word in command]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_ready(
+    spec: ServerSpec, process: subprocess.Popen[bytes], port: int, out: Path, err: Path
+) -> dict[str, int]:
+    end = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < end and process.poll() is None:
+        ports = _ready_line(out) if spec.ready == "json-line" else _redis_ping(port)
+        if ports:
+            return ports
+        time.sleep(POLL_S)
+    said = err.read_text(errors="replace").strip().splitlines()
+    state = "hung at start" if process.poll() is None else f"exited with {process.returncode}"
+    raise NotRun(f"{spec.name} {state}{': ' + said[-1] if said else ''}")
+
+
+def _ready_line(out: Path) -> dict[str, int]:
+    line, newline, _ = out.read_text(errors="replace").partition("\n")
+    if not newline:
+        return {}
+    try:
+        listeners = json.loads(line)["listeners"]
+    except (ValueError, KeyError, TypeError) as exc:
+        raise NotRun(f"not a ready line: {line[:80]}") from exc
+    return {name: int(address.rpartition(":")[2]) for name, address in listeners.items()}
+
+
+def _redis_ping(port: int) -> dict[str, int]:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
+            probe.sendall(b"*1\r\n$4\r\nPING\r\n")
+            return {"tcp": port} if probe.recv(16) == b"+PONG\r\n" else {}
+    except OSError:
+        return {}
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

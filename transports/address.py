@@ -1,0 +1,21 @@
+"""Addresses as people write them: `host:port`, an IPv6 address in brackets."""
+
+from __future__ import annotations
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Split `host:port`. Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"{text!r}: put an IPv6 address in brackets, as in [::1]:7400")
+    plain = port.isascii() and port.isdigit() and len(port) <= 5
+    if not (host and plain and int(port) < 2**16):
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return host, int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """Join the two again."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

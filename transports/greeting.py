@@ -1,0 +1,128 @@
+"""What a client's first words earn: a place in a channel, or a refusal (wire.md 3b, PS-04..09)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from actors.errors import Code
+from actors.messages import Join, Rights, Role
+from transports.framing import Upgrade
+from transports.handshake import VERSION, Hello
+from transports.nack import HelloCode
+from transports.packet import CREDIT, EXTENSIONS, TOUCH, TOUCH_ACK
+
+NAME_BYTES_MAX = 250
+NODE_MARK = b"!"
+DEAD_SUFFIX = b"!dead"
+PACKET_BYTES_MIN = 1024
+PUSH_OVERHEAD_BYTES = 11
+KEEP_ALIVE_MS_MIN, KEEP_ALIVE_MS_MAX = 1_000, 300_000
+
+Authorize = Callable[[bytes | None, bytes], Rights | None]
+"""Rights of a bearer token (None: no token) in a channel; None = refused."""
+
+
+class GreetingSettings(msgspec.Struct, frozen=True):
+    """What the node offers to everyone."""
+
+    default_channel: bytes | None = None
+    require_hello: bool = False
+    packet_bytes_max: int = 2**20
+    keep_alive_ms: int = 20_000
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """A place in `channel`. `packet_bytes_max` is what the client takes in one packet."""
+
+    channel: bytes
+    join: Join
+    extensions: frozenset[int]
+    packet_bytes_max: int
+    keep_alive_ms: int
+
+    def put_refusal(self) -> Code | None:
+        if not self.join.role.produces:
+            return Code.WRONG_ROLE
+        return None if Rights.PUT in self.join.rights else Code.NOT_ALLOWED
+
+    def read_refusal(self, right: Rights) -> Code | None:
+        """Why GET or LIST is refused."""
+        if not self.join.role.consumes:
+            return Code.WRONG_ROLE
+        return None if right in self.join.rights else Code.NOT_ALLOWED
+
+    @property
+    def may_ack(self) -> bool:
+        return self.join.role.consumes and Rights.ACK in self.join.rights
+
+
+def admit_hello(
+    hello: Hello, upgrade: Upgrade, settings: GreetingSettings, authorize: Authorize
+) -> Admission | HelloCode:
+    """The place that a HELLO earns. Identities are refused, never served as anonymous."""
+    if not hello.version_min <= VERSION <= hello.version_max:
+        return HelloCode.NO_COMMON_VERSION
+    if hello.public_key is not None:
+        return HelloCode.AUTHENTICATION_FAILED
+    channel = hello.channel or upgrade.channel or settings.default_channel
+    if channel is None or not is_name(channel) or upgrade.channel not in (None, channel):
+        return HelloCode.MALFORMED
+    rights = _rights(hello.token or upgrade.token, channel, authorize)
+    if rights is None:
+        return HelloCode.AUTHENTICATION_FAILED
+    packet_bytes_max = settings.packet_bytes_max
+    if hello.packet_max is not None:
+        packet_bytes_max = max(PACKET_BYTES_MIN, min(hello.packet_max, packet_bytes_max))
+    keep_alive_ms = settings.keep_alive_ms if hello.keep_alive_ms is None else hello.keep_alive_ms
+    keep_alive_ms = max(KEEP_ALIVE_MS_MIN, min(keep_alive_ms, KEEP_ALIVE_MS_MAX))
+    role = hello.role or Role.BOTH
+    join = Join(
+        role=role,
+        push=hello.want_push and Rights.PUSH in rights,
+        rights=rights,
+        mode=hello.mode,
+        window=hello.window,
+        ordered=hello.ordered,
+        keep_alive_s=keep_alive_ms / 1000,
+        data_max=packet_bytes_max - PUSH_OVERHEAD_BYTES,
+        resume_after=hello.resume_after,
+        cursor_lists=hello.list_mode == 1,
+    )
+    extensions = hello.extensions & EXTENSIONS
+    if role is Role.WORKER:
+        extensions |= {CREDIT, TOUCH, TOUCH_ACK}
+    return Admission(channel, join, extensions, packet_bytes_max, keep_alive_ms)
+
+
+def admit_bare(
+    upgrade: Upgrade, settings: GreetingSettings, authorize: Authorize
+) -> Admission | None:
+    """The place of a client that says no HELLO; None: it has to say one (PS-09)."""
+    channel = upgrade.channel or settings.default_channel
+    if channel is None or settings.require_hello or upgrade.hello or not is_name(channel):
+        return None
+    rights = _rights(upgrade.token, channel, authorize)
+    if rights is None:
+        return None
+    join = Join(
+        rights=rights,
+        push=Rights.PUSH in rights,
+        keep_alive_s=settings.keep_alive_ms / 1000,
+        data_max=settings.packet_bytes_max - PUSH_OVERHEAD_BYTES,
+    )
+    return Admission(channel, join, frozenset(), settings.packet_bytes_max, settings.keep_alive_ms)
+
+
+def is_name(channel: bytes) -> bool:
+    """May a client name this channel? A dead-letter channel adds its suffix to its owner's name."""
+    return 0 < len(channel.removesuffix(DEAD_SUFFIX)) <= NAME_BYTES_MAX
+
+
+def _rights(token: bytes | None, channel: bytes, authorize: Authorize) -> Rights | None:
+    rights = authorize(token, channel)
+    if rights is not None and NODE_MARK in channel:
+        # Only their owner writes to the node's own channels (PS-14).
+        rights &= ~Rights.PUT
+    return rights

@@ -1,0 +1,213 @@
+"""TCP: `listen` and `dial`, by `loop_wire` on asyncio and uvloop, by `streams` elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import anyio
+from anyio.abc import (
+    ByteStream,
+    SocketAttribute,
+    SocketListener,
+    SocketStream,
+    TaskGroup,
+    TaskStatus,
+)
+from anyio.streams.tls import TLSStream
+
+from transports.address import format_address as format_address
+from transports.address import parse_address as parse_address
+from transports.loop_wire import LoopWire
+from transports.seam import Listener, Session, SessionFactory
+from transports.streams import FLUSH_S, HIGH_WATER_BYTES, Guard, drive, plainly
+
+BACKLOG = 1024
+HANDSHAKE_S = 10.0
+ACCEPT_RETRY_S = 0.1
+
+
+async def listen(
+    tasks: TaskGroup,
+    host: str,
+    port: int,
+    factory: SessionFactory,
+    *,
+    tls: ssl.SSLContext | None = None,
+    high_water_bytes: int = HIGH_WATER_BYTES,
+    guard: Guard = plainly,
+) -> Listener:
+    """Accept connections at one address, each with a session of its own; port 0 is any port.
+
+    `tasks` carries the connections where the running library needs tasks for them, each under
+    `guard`. Raises OSError, also when the port is taken.
+    """
+    bound = await _bind(host, port)
+    address = format_address(*bound.getsockname()[:2])
+    if _asyncio_runs():
+        server = await asyncio.get_running_loop().create_server(
+            lambda: LoopWire(factory(), high_water_bytes, secure=tls is not None),
+            sock=bound,
+            backlog=BACKLOG,
+            ssl=tls,
+            ssl_handshake_timeout=HANDSHAKE_S if tls else None,
+            ssl_shutdown_timeout=FLUSH_S if tls else None,
+        )
+        return _ServerListener(address, server)
+    listener = _StreamListener(address, await SocketListener.from_socket(bound))
+
+    async def serve(stream: SocketStream, session: Session) -> None:
+        await _serve(stream, session, tls, high_water_bytes, guard)
+
+    tasks.start_soon(listener.accept_all, tasks, factory, serve)
+    return listener
+
+
+async def dial(
+    tasks: TaskGroup,
+    host: str,
+    port: int,
+    session: Session,
+    *,
+    tls: ssl.SSLContext | None = None,
+    server_hostname: str | None = None,
+    high_water_bytes: int = HIGH_WATER_BYTES,
+    guard: Guard = plainly,
+) -> None:
+    """Connect `session`; returns once its `opened` was called. Raises OSError, TLS's included."""
+    name = server_hostname or host
+    if _asyncio_runs():
+        await asyncio.get_running_loop().create_connection(
+            lambda: LoopWire(session, high_water_bytes, secure=tls is not None),
+            host,
+            port,
+            ssl=tls,
+            server_hostname=name if tls else None,
+            ssl_handshake_timeout=HANDSHAKE_S if tls else None,
+            ssl_shutdown_timeout=FLUSH_S if tls else None,
+        )
+        return
+    stream = await anyio.connect_tcp(host, port)
+    secured = await _secure(stream, tls, name) if tls else None
+    await tasks.start(partial(_drive_socket, stream, secured, session, high_water_bytes, guard))
+
+
+async def _bind(host: str, port: int) -> socket.socket:
+    """One listening socket, IPv4 where a name has both; no SO_REUSEPORT: a taken port is taken."""
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setblocking(False)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address)
+        bound.listen(BACKLOG)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _asyncio_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class _ServerListener:
+    def __init__(self, address: str, server: asyncio.AbstractServer) -> None:
+        self.address = address
+        self._server = server
+
+    async def aclose(self) -> None:
+        self._server.close()
+        await asyncio.sleep(0)  # uvloop gives the port back one turn later
+
+
+_Serve = Callable[[SocketStream, Session], Coroutine[Any, Any, None]]
+
+
+class _StreamListener:
+    def __init__(self, address: str, listener: SocketListener) -> None:
+        self.address = address
+        self._listener = listener
+        self._scope = anyio.CancelScope()
+
+    async def accept_all(self, tasks: TaskGroup, factory: SessionFactory, serve: _Serve) -> None:
+        """Accept until `aclose`; without descriptors to spare, wait for some."""
+        try:
+            with self._scope:
+                while True:
+                    try:
+                        stream = await self._listener.accept()
+                    except anyio.BrokenResourceError:
+                        await anyio.sleep(ACCEPT_RETRY_S)
+                    else:
+                        tasks.start_soon(serve, stream, factory())
+        finally:
+            await anyio.aclose_forcefully(self._listener)
+
+    async def aclose(self) -> None:
+        self._scope.cancel()
+        await self._listener.aclose()
+
+
+async def _serve(
+    stream: SocketStream,
+    session: Session,
+    tls: ssl.SSLContext | None,
+    high_water_bytes: int,
+    guard: Guard,
+) -> None:
+    try:
+        secured = await _secure(stream, tls, None) if tls else None
+    except OSError:
+        return  # no TLS, no session: the other end has been told by the handshake itself
+    await _drive_socket(stream, secured, session, high_water_bytes, guard)
+
+
+async def _drive_socket(
+    stream: SocketStream,
+    secured: TLSStream | None,
+    session: Session,
+    high_water_bytes: int,
+    guard: Guard,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    remote = stream.extra(SocketAttribute.remote_address)
+    host, port = str(remote[0]), int(remote[1])
+    await drive(
+        secured or stream,
+        session,
+        peer=format_address(host, port),
+        host=host,
+        secure=secured is not None,
+        high_water_bytes=high_water_bytes,
+        guard=guard,
+        task_status=task_status,
+    )
+
+
+async def _secure(stream: ByteStream, tls: ssl.SSLContext, hostname: str | None) -> TLSStream:
+    """TLS as the client of `hostname`, or as the server when that is None. Raises OSError."""
+    secured: TLSStream | None = None
+    try:
+        with anyio.fail_after(HANDSHAKE_S):
+            secured = await TLSStream.wrap(
+                stream, server_side=hostname is None, hostname=hostname, ssl_context=tls
+            )
+        return secured
+    except (anyio.BrokenResourceError, anyio.EndOfStream) as exc:
+        raise ConnectionResetError("the TLS handshake broke off") from exc
+    finally:
+        if secured is None:
+            await anyio.aclose_forcefully(stream)
