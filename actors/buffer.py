@@ -91,6 +91,18 @@ class Buffer:
             if row is not None and row.expires_at > now:
                 yield row
 
+    def next_after(self, message_id: int, now: float) -> Row | None:
+        """The first message above an id that did not expire."""
+        order = self._order
+        if not order or order[-1] <= message_id:
+            return None
+        rows = self._rows
+        for at in range(bisect_right(order, message_id), len(order)):
+            row = rows.get(order[at])
+            if row is not None and row.expires_at > now:
+                return row
+        return None
+
     def between(self, low: int, high: int, now: float, *, newest_first: bool) -> Iterator[int]:
         """Ids from `low` to `high`, both inclusive, of messages that did not expire."""
         order = self._order

@@ -19,7 +19,7 @@ from actors.cell import Effects
 from actors.delivery import Delivery
 from actors.errors import Code, IdsExhausted
 from actors.ids import IdSource
-from actors.keys import Keys, is_same
+from actors.keys import Keys, is_same, window_s
 from actors.limits import ChannelSettings, EmptyPolicy, NodeLimits
 from actors.liveness import Verdict
 from actors.messages import (
@@ -56,7 +56,6 @@ from actors.modes import delivery_for
 from actors.store.seam import (
     Gone,
     KeyGone,
-    KeySet,
     ModeSet,
     Origin,
     Row,
@@ -138,13 +137,16 @@ class Channel:
 
     @property
     def deadline(self) -> float:
-        return min(
-            self._buffer.expiry_at,
-            self._keys.expiry_at,
-            self._delivery.leases_at,
-            self._delivery.rests_at,
-            self._liveness_at,
-        )
+        # Five comparisons; min() would cost as much as the rest of a batch's bookkeeping.
+        delivery = self._delivery
+        earliest = self._buffer.expiry_at
+        if self._keys.expiry_at < earliest:
+            earliest = self._keys.expiry_at
+        if delivery.leases_at < earliest:
+            earliest = delivery.leases_at
+        if self._liveness_at < earliest:
+            earliest = self._liveness_at
+        return min(earliest, delivery.rests_at) if delivery.has_rests else earliest
 
     @property
     def info(self) -> ChannelInfo:
@@ -171,7 +173,8 @@ class Channel:
                 reply = self._answer(batch.port, message, now, effects)
                 if reply is not None:
                     replies.append((batch.port, reply))
-        effects.replies.extend(self._delivery.pump(now))
+        if self._delivery.has_hungry:
+            effects.replies.extend(self._delivery.pump(now))
         return effects
 
     def _answer(self, port: Port, message: Mail, now: float, effects: Effects) -> Reply | None:
@@ -234,7 +237,7 @@ class Channel:
     def _put(self, port: Port, put: Put, now: float, effects: Effects) -> Reply | None:
         kept = self._keys.recall(put.key, now)
         if kept is not None:
-            if is_same(kept, self._buffer.peek(kept.id), put.data):
+            if is_same(kept, put.data):
                 return PutAck(put.key, kept.ttl, kept.id)
             return Failed(put, Code.KEY_REUSED)
         if not put.data and self._settings.empty is EmptyPolicy.IGNORE:
@@ -242,7 +245,9 @@ class Channel:
         refusal = self._refusal(put, now, effects)
         if refusal is not None:
             return Failed(put, refusal)
-        ttl = min(put.ttl or self._settings.ttl_default, self._settings.ttl_max)
+        ttl = put.ttl or self._settings.ttl_default
+        if ttl > self._settings.ttl_max:
+            ttl = self._settings.ttl_max
         row = self._store(put.key, ttl, put.data, now, effects, source=port.number)
         return PutAck(put.key, ttl, row.id) if row else Failed(put, Code.IDS_EXHAUSTED)
 
@@ -286,23 +291,24 @@ class Channel:
             message_id = self._shared.ids.next(now)
         except IdsExhausted:
             return None
-        row = Row(message_id, key, ttl, now + ttl, data, source, origin)
+        until = now + window_s(ttl)
+        row = Row(message_id, key, ttl, now + ttl, until, data, source, origin)
         self._make_room_for_key(effects)
         self._buffer.add(row)
         if self._kept_mode is not self._delivery.mode:
             self._kept_mode = self._delivery.mode
             effects.changes.append(ModeSet(self._kept_mode))
         effects.changes.append(row)
-        effects.changes.append(KeySet(key, self._keys.remember(row, now)))
+        self._keys.remember(row)
         self._delivery.stored(row)
         return row
 
     def _make_room_for_key(self, effects: Effects) -> None:
-        if self._keys and (
-            len(self._keys) >= self._settings.keys_max
-            or self._shared.usage.keys >= self._shared.limits.keys_max
+        count = len(self._keys)
+        if count >= self._settings.keys_max or (
+            count and self._shared.usage.keys >= self._shared.limits.keys_max
         ):
-            effects.changes.append(KeyGone(self._keys.forget_oldest()))
+            effects.changes.extend(map(KeyGone, self._keys.forget_oldest()))
 
     def _get(self, port: Port, get: Get, now: float) -> Reply:
         row = self._buffer.get(get.id, now)

@@ -22,7 +22,7 @@ from actors.timers import Agenda
 
 ACK_TIMEOUT_S_MAX = 600.0
 BACKOFF_GROWTH = 1.5
-JITTER = 0.2
+JITTER_MIN, JITTER_SPAN = 0.8, 0.4
 REST_S_MAX = 3600.0
 BACKOFF_SHARE = 0.1
 """A message whose lease timed out rests for this share of its ack timeout before the next try."""
@@ -66,6 +66,7 @@ class Guest:
         "leases",
         "liveness",
         "port",
+        "receives",
         "served",
         "window",
     )
@@ -83,10 +84,7 @@ class Guest:
         self.acked: set[int] | None = None
         self.served = 0
         self.liveness = Liveness(join.keep_alive_s)
-
-    @property
-    def receives(self) -> bool:
-        return self.join.push and self.join.role.consumes
+        self.receives = join.push and join.role.consumes
 
 
 class Backlog(Protocol):
@@ -221,9 +219,9 @@ class Delivery:
         timeout_s = self._settings.ack_timeout_s
         if attempt > 1:
             # The exponent is capped because past ACK_TIMEOUT_S_MAX it only grows to an overflow.
-            timeout_s *= BACKOFF_GROWTH ** min(attempt - 1, 20)
-        jitter = 1 - JITTER + 2 * JITTER * self._rng.random()
-        return min(timeout_s, max(ACK_TIMEOUT_S_MAX, self._settings.ack_timeout_s)) * jitter
+            grown_s = timeout_s * BACKOFF_GROWTH ** min(attempt - 1, 20)
+            timeout_s = min(grown_s, max(ACK_TIMEOUT_S_MAX, timeout_s))
+        return timeout_s * (JITTER_MIN + JITTER_SPAN * self._rng.random())
 
     def _release(self, guest: Guest, message_id: int, *, credit: bool = True) -> Lease | None:
         lease = guest.leases.pop(message_id, None)
@@ -321,6 +319,14 @@ class Delivery:
                 self.rest(self._rest_key(guest, message_id), now + rest_s)
         self.leases_at = earliest
         return failed
+
+    @property
+    def has_hungry(self) -> bool:
+        return bool(self._hungry)
+
+    @property
+    def has_rests(self) -> bool:
+        return bool(self._rests)
 
     @property
     def rests_at(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from itertools import islice
 from math import inf
 
 from actors.store.seam import KeyRow, Row
@@ -12,13 +13,23 @@ WINDOW_S_MAX = 86_400
 SWEEP_GAP_S = 1.0
 
 
+def window_s(ttl: int) -> int:
+    """How long the key of a message is remembered after its PUT (PA-08)."""
+    if ttl < WINDOW_S_MIN:
+        return WINDOW_S_MIN
+    return ttl if ttl < WINDOW_S_MAX else WINDOW_S_MAX
+
+
 class Keys:
-    """Keys by value, oldest first. When there are too many, forgetting the oldest risks a
-    duplicate; refusing the newest would lose a message."""
+    """Keys by value, oldest first. A key stands for its message, and for its digest afterwards.
+
+    When there are too many, forgetting the oldest risks a duplicate; refusing the newest would lose
+    a message.
+    """
 
     __slots__ = ("_rows", "expiry_at")
 
-    def __init__(self, rows: dict[int, KeyRow]) -> None:
+    def __init__(self, rows: dict[int, Row | KeyRow]) -> None:
         self._rows = rows
         self.expiry_at = min((row.until for row in rows.values()), default=inf)
         """No key's window ends before this; where a sweep is worth its cost."""
@@ -26,34 +37,39 @@ class Keys:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def recall(self, key: int, now: float) -> KeyRow | None:
+    def recall(self, key: int, now: float) -> Row | KeyRow | None:
         """What the key stands for, unless its window is over."""
         row = self._rows.get(key)
         return row if row is not None and row.until > now else None
 
-    def remember(self, row: Row, now: float) -> KeyRow:
-        """Enter the key of a new message, for max(ttl, 10 min), at most a day."""
-        until = now + min(max(row.ttl, WINDOW_S_MIN), WINDOW_S_MAX)
-        # A key whose window is over may still stand here; the new one is the youngest again.
-        self._rows.pop(row.key, None)
-        kept = self._rows[row.key] = KeyRow(row.id, row.ttl, until)
-        if until < self.expiry_at:
-            self.expiry_at = until
-        return kept
+    def remember(self, row: Row) -> None:
+        """Enter the key of a new message."""
+        rows = self._rows
+        if row.key in rows:
+            # The window of the older use is over; the key is the youngest again.
+            del rows[row.key]
+        rows[row.key] = row
+        if row.until < self.expiry_at:
+            self.expiry_at = row.until
 
-    def settle(self, row: Row) -> bytes | None:
-        """The message of a key leaves: keep its digest for later retries, and tell it."""
-        kept = self._rows.get(row.key)
-        if kept is None or kept.id != row.id:
+    def settle(self, row: Row) -> KeyRow | None:
+        """The message of a key leaves: keep its digest for later retries."""
+        if self._rows.get(row.key) is not row:
             return None
-        digest = sha256(row.data).digest()
-        self._rows[row.key] = KeyRow(kept.id, kept.ttl, kept.until, digest)
-        return digest
+        left = KeyRow(row.id, row.ttl, row.until, sha256(row.data).digest())
+        self._rows[row.key] = left
+        return left
 
-    def forget_oldest(self) -> int:
-        key = next(iter(self._rows))
-        del self._rows[key]
-        return key
+    def forget_oldest(self) -> list[int]:
+        """Forget a sixteenth of the keys, oldest first, and tell which.
+
+        One at a time would be slow: finding the first entry of a dictionary walks over every one
+        that was deleted before it.
+        """
+        oldest = list(islice(self._rows, 1 + len(self._rows) // 16))
+        for key in oldest:
+            del self._rows[key]
+        return oldest
 
     def sweep(self, now: float) -> list[int]:
         """Forget the keys whose window is over, and tell which."""
@@ -67,8 +83,8 @@ class Keys:
         return over
 
 
-def is_same(kept: KeyRow, stored: Row | None, data: bytes) -> bool:
-    """Is `data` what the key was first used with? `stored` is that message if it is still here."""
-    if stored is not None:
-        return stored.data == data
-    return kept.digest is not None and kept.digest == sha256(data).digest()
+def is_same(kept: Row | KeyRow, data: bytes) -> bool:
+    """Is `data` what the key was first used with?"""
+    if isinstance(kept, Row):
+        return kept.data == data
+    return kept.digest == sha256(data).digest()

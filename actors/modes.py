@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from random import Random
 from typing import assert_never
@@ -46,7 +46,7 @@ class OwnBacklog:
 
     __slots__ = ("_cursor", "_rests", "_returned")
 
-    def __init__(self, after: int, rests: Container[Rest]) -> None:
+    def __init__(self, after: int, rests: dict[Rest, float]) -> None:
         self._cursor = after
         self._rests = rests
         self._returned = Returned()
@@ -60,7 +60,7 @@ class OwnBacklog:
             row = buffer.get(self._returned.pop(), now)
             if row is not None and row.id not in guest.leases and self._suits(guest, row):
                 return row
-        for row in buffer.after(self._cursor, now):
+        while (row := buffer.next_after(self._cursor, now)) is not None:
             self._cursor = row.id
             if self._suits(guest, row):
                 return row
@@ -68,7 +68,7 @@ class OwnBacklog:
 
     def _suits(self, guest: Guest, row: Row) -> bool:
         # What rests is given back when its rest is over.
-        return _may_have(guest, row) and (row.id, 0) not in self._rests
+        return _may_have(guest, row) and not (self._rests and (row.id, 0) in self._rests)
 
 
 class SharedBacklog:
@@ -81,7 +81,7 @@ class SharedBacklog:
 
     __slots__ = ("_floor", "_rests", "_returned", "_taken")
 
-    def __init__(self, rests: Container[Rest]) -> None:
+    def __init__(self, rests: dict[Rest, float]) -> None:
         self._floor = 0
         self._rests = rests
         self._returned = Returned()

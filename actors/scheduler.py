@@ -249,9 +249,9 @@ class Scheduler:
         return cell.behaviour
 
     def _commit(self, cell: Cell, effects: Effects) -> None:
-        if effects.changes:
-            self._store.write(cell.name, effects.changes, partial(self._release, effects))
-        else:
+        if not effects.changes or self._store.write(
+            cell.name, effects.changes, partial(self._release, effects)
+        ):
             self._release(effects)
 
     def _release(self, effects: Effects) -> None:

@@ -32,6 +32,7 @@ from actors.messages import (
     Port,
     Probe,
     Put,
+    PutAck,
     Reply,
     Rights,
     Touch,
@@ -162,6 +163,7 @@ class Connection:
         "_inbox",
         "_is_provisional",
         "_malformed_at",
+        "_may_ack",
         "_opened_at",
         "_out",
         "_out_bytes",
@@ -170,6 +172,7 @@ class Connection:
         "_put_refusal",
         "_refusal",
         "_stalled_since",
+        "_tells_attempts",
         "_upgrade",
         "_waits_for_mailbox",
         "_wire",
@@ -186,6 +189,8 @@ class Connection:
         self._phase = Phase.OPENING
         self._admission: Admission | None = None
         self._put_refusal: Code | None = None
+        self._may_ack = False
+        self._tells_attempts = False
         self._owes_ready = False
         self._is_provisional = False
         self._out: list[bytes] = []
@@ -258,8 +263,10 @@ class Connection:
 
     def send(self, reply: Reply) -> None:
         match reply:
+            case PutAck():
+                self._add(p.encode(reply))
             case Msg():
-                self._add(p.encode_msgx(reply) if self._tells_attempts() else p.encode(reply))
+                self._add(p.encode_msgx(reply) if self._tells_attempts else p.encode(reply))
             case Failed():
                 self._tell_failure(reply)
             case Joined():
@@ -356,7 +363,7 @@ class Connection:
                     else:
                         self._tell_failure(Failed(value, self._put_refusal))
                 case Ack():
-                    if self._may_ack():
+                    if self._may_ack:
                         messages.append(value)
                 case Get() | List():
                     heavy += self._take_read(value, messages)
@@ -389,9 +396,9 @@ class Connection:
         match value:
             case p.Ping():
                 self._add(p.encode(self._pong(value)))
-            case Nack() if self._may_ack():
+            case Nack() if self._may_ack:
                 messages.append(value)
-            case Touch() if p.TOUCH in extensions and self._may_ack():
+            case Touch() if p.TOUCH in extensions and self._may_ack:
                 messages.append(value)
             case Credit() if p.CREDIT in extensions:
                 messages.append(value)
@@ -438,6 +445,8 @@ class Connection:
 
     def _must_wait(self) -> bool:
         """Read no further while the other end does not read its answers."""
+        if not self._wire.congested:
+            return self._waits_for_mailbox
         is_full = self._wire.unsent_bytes > self._host.settings.unread_bytes_max
         if is_full:
             self._wire.pause()
@@ -534,6 +543,8 @@ class Connection:
     def _enter(self, admission: Admission) -> None:
         self._admission = admission
         self._put_refusal = admission.put_refusal()
+        self._may_ack = admission.may_ack
+        self._tells_attempts = p.MSGX in admission.extensions
         self._phase = Phase.OPEN
         self._host.disarm(self)
         self._host.greeted(self)
@@ -596,6 +607,7 @@ class Connection:
         channel = self.channel
         self._admission = None
         self._put_refusal = Code.NOT_ALLOWED
+        self._may_ack = False
         if channel is not None:
             self._host.detach(channel, self)
 
@@ -639,9 +651,3 @@ class Connection:
                 self._abort()
             case _:
                 pass  # the others have no answer, so their failure has none either
-
-    def _tells_attempts(self) -> bool:
-        return self._admission is not None and p.MSGX in self._admission.extensions
-
-    def _may_ack(self) -> bool:
-        return self._admission is not None and self._admission.may_ack

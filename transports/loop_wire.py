@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
+import anyio
+
 from transports.address import format_address
 from transports.seam import Session
 from transports.streams import FLUSH_S, LINGER_BYTES, LINGER_S
@@ -27,15 +29,19 @@ class LoopWire(asyncio.Protocol):
         "_session",
         "_timer",
         "_transport",
+        "_wires",
         "host",
         "peer",
         "secure",
     )
 
-    def __init__(self, session: Session, high_water_bytes: int, *, secure: bool) -> None:
+    def __init__(
+        self, session: Session, wires: LoopWires, high_water_bytes: int, *, secure: bool
+    ) -> None:
         self.peer = self.host = ""
         self.secure = secure
         self._session = session
+        self._wires = wires
         self._high_water_bytes = high_water_bytes
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -90,6 +96,7 @@ class LoopWire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # what TCP and TLS always give
+        self._wires.add(self)
         host, port = transport.get_extra_info("peername", ("", 0))[:2]
         self.host, self.peer = host, format_address(host, port)
         self._transport.set_write_buffer_limits(self._high_water_bytes)
@@ -127,6 +134,7 @@ class LoopWire(asyncio.Protocol):
         self._transport = self._timer = None
         self._closing = True
         self._congested = False
+        self._wires.remove(self)
         session.ended()
 
     def _tell(self, event: Callable[..., None], *args: object) -> None:
@@ -150,3 +158,40 @@ class LoopWire(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(delay_s, end)
+
+
+class LoopWires:
+    """The open wires of one listener or dial. They end with the task that holds them."""
+
+    def __init__(self) -> None:
+        self._open: set[LoopWire] = set()
+        self._is_complete = False
+        self._over = asyncio.Event()
+
+    def add(self, wire: LoopWire) -> None:
+        self._open.add(wire)
+
+    def remove(self, wire: LoopWire) -> None:
+        self._open.discard(wire)
+        self._look()
+
+    def complete(self) -> None:
+        """No more wires come."""
+        self._is_complete = True
+        self._look()
+
+    async def hold(self, stop: Callable[[], None] = lambda: None) -> None:
+        """Return when the last wire is gone; cancelled, `stop` new ones and abort the open ones."""
+        try:
+            await self._over.wait()
+        finally:
+            stop()
+            self.complete()
+            for wire in tuple(self._open):
+                wire.abort()
+            with anyio.move_on_after(LINGER_S, shield=True):
+                await self._over.wait()
+
+    def _look(self) -> None:
+        if self._is_complete and not self._open:
+            self._over.set()

@@ -22,7 +22,7 @@ from anyio.streams.tls import TLSStream
 
 from transports.address import format_address as format_address
 from transports.address import parse_address as parse_address
-from transports.loop_wire import LoopWire
+from transports.loop_wire import LoopWire, LoopWires
 from transports.seam import Listener, Session, SessionFactory
 from transports.streams import FLUSH_S, HIGH_WATER_BYTES, Guard, drive, plainly
 
@@ -43,21 +43,24 @@ async def listen(
 ) -> Listener:
     """Accept connections at one address, each with a session of its own; port 0 is any port.
 
-    `tasks` carries the connections where the running library needs tasks for them, each under
-    `guard`. Raises OSError, also when the port is taken.
+    Listener and connections end with `tasks` at the latest. Where a connection needs a task of its
+    own, it runs under `guard`; elsewhere the event loop reports what a session raises. Raises
+    OSError, also when the port is taken.
     """
     bound = await _bind(host, port)
     address = format_address(*bound.getsockname()[:2])
     if _asyncio_runs():
+        wires = LoopWires()
         server = await asyncio.get_running_loop().create_server(
-            lambda: LoopWire(factory(), high_water_bytes, secure=tls is not None),
+            lambda: LoopWire(factory(), wires, high_water_bytes, secure=tls is not None),
             sock=bound,
             backlog=BACKLOG,
             ssl=tls,
             ssl_handshake_timeout=HANDSHAKE_S if tls else None,
             ssl_shutdown_timeout=FLUSH_S if tls else None,
         )
-        return _ServerListener(address, server)
+        tasks.start_soon(wires.hold, server.close)
+        return _LoopListener(address, server, wires)
     listener = _StreamListener(address, await SocketListener.from_socket(bound))
 
     async def serve(stream: SocketStream, session: Session) -> None:
@@ -81,8 +84,9 @@ async def dial(
     """Connect `session`; returns once its `opened` was called. Raises OSError, TLS's included."""
     name = server_hostname or host
     if _asyncio_runs():
+        wires = LoopWires()
         await asyncio.get_running_loop().create_connection(
-            lambda: LoopWire(session, high_water_bytes, secure=tls is not None),
+            lambda: LoopWire(session, wires, high_water_bytes, secure=tls is not None),
             host,
             port,
             ssl=tls,
@@ -90,6 +94,8 @@ async def dial(
             ssl_handshake_timeout=HANDSHAKE_S if tls else None,
             ssl_shutdown_timeout=FLUSH_S if tls else None,
         )
+        wires.complete()
+        tasks.start_soon(wires.hold)
         return
     stream = await anyio.connect_tcp(host, port)
     secured = await _secure(stream, tls, name) if tls else None
@@ -122,13 +128,15 @@ def _asyncio_runs() -> bool:
     return True
 
 
-class _ServerListener:
-    def __init__(self, address: str, server: asyncio.AbstractServer) -> None:
+class _LoopListener:
+    def __init__(self, address: str, server: asyncio.AbstractServer, wires: LoopWires) -> None:
         self.address = address
         self._server = server
+        self._wires = wires
 
     async def aclose(self) -> None:
         self._server.close()
+        self._wires.complete()
         await asyncio.sleep(0)  # uvloop gives the port back one turn later
 
 
@@ -148,6 +156,8 @@ class _StreamListener:
                 while True:
                     try:
                         stream = await self._listener.accept()
+                    except anyio.ClosedResourceError:
+                        return
                     except anyio.BrokenResourceError:
                         await anyio.sleep(ACCEPT_RETRY_S)
                     else:

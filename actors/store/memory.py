@@ -11,7 +11,6 @@ from actors.store.seam import (
     Gone,
     KeyGone,
     KeyRow,
-    KeySet,
     ModeSet,
     Row,
     Snapshot,
@@ -27,7 +26,7 @@ class Partition:
 
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
-        self.keys: dict[int, KeyRow] = {}
+        self.keys: dict[int, Row | KeyRow] = {}
         self.attempts: dict[int, int] | None = None
         self.mode: Mode | None = None
 
@@ -57,7 +56,7 @@ class MemoryStore:
         partition = self._partitions.get(name)
         return partition.snapshot() if partition is not None else Snapshot()
 
-    def write(self, name: bytes, changes: Sequence[Change], done: Callable[[], None]) -> None:
+    def write(self, name: bytes, changes: Sequence[Change], done: Callable[[], None]) -> bool:
         partition = self._partitions.get(name)
         if partition is None:
             partition = self._partitions[name] = Partition()
@@ -65,18 +64,12 @@ class MemoryStore:
             self._apply(partition, change)
         if partition.is_empty:
             del self._partitions[name]
-        done()
+        return True
 
     def _apply(self, partition: Partition, change: Change) -> None:
         match change:
             case Row():
-                partition.rows[change.id] = change
-                self.usage.messages += 1
-                self.usage.bytes += len(change.data)
-            case KeySet():
-                if change.key not in partition.keys:
-                    self.usage.keys += 1
-                partition.keys[change.key] = change.row
+                self._add(partition, change)
             case Gone():
                 self._remove(partition, change)
             case KeyGone():
@@ -91,6 +84,17 @@ class MemoryStore:
             case _:
                 assert_never(change)
 
+    def _add(self, partition: Partition, row: Row) -> None:
+        partition.rows[row.id] = row
+        self.usage.messages += 1
+        self.usage.bytes += len(row.data)
+        if row.key in partition.keys:
+            # The window of the older use is over; the key is the youngest again.
+            del partition.keys[row.key]
+            self.usage.keys -= 1
+        partition.keys[row.key] = row
+        self.usage.keys += 1
+
     def _remove(self, partition: Partition, gone: Gone) -> None:
         row = partition.rows.pop(gone.id, None)
         if row is None:
@@ -99,6 +103,5 @@ class MemoryStore:
         self.usage.bytes -= len(row.data)
         if partition.attempts is not None:
             partition.attempts.pop(gone.id, None)
-        kept = partition.keys.get(gone.key)
-        if kept is not None and kept.id == gone.id:
-            partition.keys[gone.key] = KeyRow(kept.id, kept.ttl, kept.until, gone.digest)
+        if gone.left is not None:
+            partition.keys[gone.key] = gone.left

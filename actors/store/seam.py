@@ -26,38 +26,35 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
 class Row(msgspec.Struct, frozen=True, gc=False):
     """A kept message (P2P-30, PA-33), and the change that keeps it.
 
-    `expires_at` is absolute; `source` is the number of the connection that put it, which means
-    something only while that connection lives (0: none).
+    `expires_at` and `until`, when the window of its key ends (PA-08), are absolute; `source` is the
+    number of the connection that put it, which means something only while that lives (0: none).
     """
 
     id: int
     key: int
     ttl: int
     expires_at: float
+    until: float
     data: bytes
     source: int = 0
     origin: Origin | None = None
 
 
 class KeyRow(msgspec.Struct, frozen=True, gc=False):
-    """An idempotency key, remembered until `until` (PA-08).
-
-    `digest` is the SHA-256 of the data once the message is gone; until then the message itself is
-    there to be compared with.
-    """
+    """What is left of a message once it is gone: its key, and the SHA-256 of its data."""
 
     id: int
     ttl: int
     until: float
-    digest: bytes | None = None
+    digest: bytes
 
 
 class Gone(msgspec.Struct, frozen=True, gc=False):
-    """The message left; its key stays behind with the digest (None: the key had left before)."""
+    """The message left; `left` stays behind for its key (None: the key had left before)."""
 
     id: int
     key: int
-    digest: bytes | None
+    left: KeyRow | None
 
 
 class KeyGone(msgspec.Struct, frozen=True, gc=False):
@@ -79,21 +76,17 @@ class ModeSet(msgspec.Struct, frozen=True, gc=False):
     mode: Mode
 
 
-class KeySet(msgspec.Struct, frozen=True, gc=False):
-    """A key enters with its message; it comes right after the message's row."""
-
-    key: int
-    row: KeyRow
-
-
-Change = Row | Gone | KeyGone | Tried | ModeSet | KeySet
+Change = Row | Gone | KeyGone | Tried | ModeSet
 
 
 class Snapshot(msgspec.Struct):
-    """Everything a channel is rebuilt from; `rows` ascend by id, `keys` by age."""
+    """Everything a channel is rebuilt from; `rows` ascend by id, `keys` by age.
+
+    While a message is kept, its row is what its key stands for.
+    """
 
     rows: list[Row] = []
-    keys: dict[int, KeyRow] = {}
+    keys: dict[int, Row | KeyRow] = {}
     attempts: dict[int, int] = {}
     mode: Mode | None = None
 
@@ -115,8 +108,8 @@ class Store(Protocol):
     def load(self, name: bytes) -> Snapshot:
         """What is kept for `name`; an unknown name gives an empty snapshot."""
 
-    def write(self, name: bytes, changes: Sequence[Change], done: Callable[[], None]) -> None:
-        """Apply `changes` in order; call `done` once they are as durable as promised.
+    def write(self, name: bytes, changes: Sequence[Change], done: Callable[[], None]) -> bool:
+        """Apply `changes` in order. True: they are as durable as promised already.
 
-        `done` may be called before `write` returns. Calls of one name are done in their order.
+        False: `done` will be called when they are; calls of one name are done in their order.
         """

@@ -152,7 +152,7 @@ def describe_run(plan: Plan) -> dict[str, Any]:
     models = [line.partition(": ")[2] for line in cpuinfo if line.startswith("model name")]
     cores = sorted(os.sched_getaffinity(0))
     return {
-        "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         "commit": _commit(),
         "cpu": f"{models[0] if models else platform.machine()}, {len(cores)} cores",
         "system": f"Linux {platform.release()}",

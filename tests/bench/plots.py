@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.bench import report
+
 RATIO, LATENCY = "benchmarks-ratio.svg", "benchmarks-latency.svg"
 
 
@@ -14,7 +16,7 @@ def draw(docs: Path, rows: dict[str, Any]) -> list[str]:
         import matplotlib
     except ImportError:
         return []
-    measured = [row for row in reversed(rows.values()) if "not_run" not in row]
+    measured = [row for row in reversed(rows.values()) if report.valid(row)]
     if not measured:
         return []
     matplotlib.use("svg")

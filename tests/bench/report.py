@@ -31,9 +31,14 @@ def errors(row: dict[str, Any]) -> int:
     return int(row["ours"]["errs"]) + int(row["peer"]["errs"])
 
 
+def valid(row: dict[str, Any]) -> bool:
+    """Measured, and without errors."""
+    return "not_run" not in row and not errors(row)
+
+
 def passed(row: dict[str, Any]) -> bool:
-    """Measured, without errors, and not under its floor."""
-    return "not_run" not in row and not errors(row) and holds(row, "floor") is not False
+    """Valid, and not under its floor."""
+    return valid(row) and holds(row, "floor") is not False
 
 
 def verdict(row: dict[str, Any]) -> str:
@@ -53,9 +58,7 @@ def verdict(row: dict[str, Any]) -> str:
             return "floor holds"
 
 
-def progress_line(
-    name: str, number: int, server: str, run: dict[str, Any], metric: str
-) -> str:
+def progress_line(name: str, number: int, server: str, run: dict[str, Any], metric: str) -> str:
     """One run, for the terminal."""
     text = (
         f"{name:24} {number + 1} {server:8} {run[metric]:>11,.0f}/s  p50 {_ms(run['p50_us'])} ms  "
@@ -68,7 +71,8 @@ def verdict_line(name: str, row: dict[str, Any]) -> str:
     """One row, for the terminal."""
     if "not_run" in row:
         return f"{name:24} {verdict(row)}"
-    return f"{name:24} ratio {row['ratio']:.2f}, {_wanted(row, 'floor')} wanted: {verdict(row)}"
+    text, wanted = verdict(row).strip("*"), _wanted(row, "floor")
+    return f"{name:24} ratio {row['ratio']:.3f}, wanted {wanted}: {text}"
 
 
 def tables(document: dict[str, Any], plots: list[str]) -> str:
@@ -77,7 +81,7 @@ def tables(document: dict[str, Any], plots: list[str]) -> str:
     measured = [row for row in rows.values() if "not_run" not in row]
     parts = [
         _table(
-            ("measure", "node /s", "Redis /s", "ratio", "floor", "goal", "verdict"),
+            ("measure", "node /s", "peer /s", "ratio", "floor", "goal", "verdict"),
             [_result_cells(row) for row in rows.values()],
         ),
         "\n".join(f"![{name}]({name})" for name in plots),
@@ -107,7 +111,7 @@ def _result_cells(row: dict[str, Any]) -> tuple[str, ...]:
     metric = row["metric"]
     title = f"{row['title']} / {row['peer']['title']}" + (" (one core)" if row["one_core"] else "")
     rates = (f"{row['ours'][metric]:,.0f}", f"{row['peer'][metric]:,.0f}")
-    return (title, *rates, f"{row['ratio']:.2f}", *wanted, verdict(row))
+    return (title, *rates, f"{row['ratio']:.3f}", *wanted, verdict(row))
 
 
 def _cost_cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -86,9 +86,7 @@ def running(spec: ServerSpec, python: str, core: int) -> Iterator[Running]:
             _stop(process)
 
 
-def _filled(
-    command: tuple[str, ...], python: str, port: int = 0, folder: str = ""
-) -> list[str]:
+def _filled(command: tuple[str, ...], python: str, port: int = 0, folder: str = "") -> list[str]:
     fills = {"{python}": python, "{port}": str(port), "{dir}": folder}
     return [fills.get(word, word) for word in command]
 

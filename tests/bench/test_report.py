@@ -1,0 +1,92 @@
+"""What scripts/bench concludes from figures: it must never call a failed row a passed one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.bench import report
+from tests.bench.compare import BENCH, Row, load_rows
+
+
+def side(rps: float, p99_us: float = 1000.0, errs: int = 0) -> dict[str, Any]:
+    numbers = {"rps": rps, "p50_us": 500.0, "p99_us": p99_us, "cpu": 0.5, "server_us": 10.0}
+    return {**numbers, "title": "PING", "spread": 0.1, "errs": errs}
+
+
+def row(ours: dict[str, Any], targets: dict[str, float], peer_rps: float = 100.0) -> dict[str, Any]:
+    made = {"title": "PUT", "metric": "rps", "one_core": False, "targets": targets}
+    made |= {"ours": ours, "peer": side(peer_rps)}
+    return made | {"ratio": report.ratio(made)}
+
+
+@pytest.mark.parametrize(
+    ("rps", "verdict", "passed"),
+    [
+        (49.4, "**below the floor**", False),
+        (50, "floor holds", True),
+        (79, "floor holds", True),
+        (80, "goal reached", True),
+    ],
+)
+def test_the_ratio_decides_between_floor_and_goal(rps, verdict, passed):
+    result = row(side(rps), {"floor": 0.5, "goal": 0.8})
+    assert (report.verdict(result), report.passed(result)) == (verdict, passed)
+
+
+def test_a_slow_tail_breaks_the_floor_though_the_rate_is_fine():
+    targets = {"floor": 0.4, "goal": 0.9, "p99_ms_floor": 4.0, "p99_ms_goal": 1.2}
+    assert report.verdict(row(side(95, p99_us=4100), targets)) == "**below the floor**"
+    assert report.verdict(row(side(95, p99_us=3900), targets)) == "floor holds"
+    assert report.verdict(row(side(95, p99_us=1200), targets)) == "goal reached"
+
+
+def test_one_refused_request_makes_a_row_invalid():
+    result = row(side(100, errs=1), {"floor": 0.5, "goal": 0.8})
+    assert report.verdict(result) == "invalid: 1 errors"
+    assert not report.passed(result)
+
+
+def test_a_row_that_did_not_run_says_why_and_has_not_passed():
+    result = {"title": "PUT", "targets": {"floor": 0.5}, "not_run": "no redis-server"}
+    assert report.verdict(result) == "not run: no redis-server"
+    assert not report.passed(result)
+    document = {"rows": {"put": result}, "runs": {}}
+    assert "not run: no redis-server" in report.tables(document, [])
+
+
+def test_a_row_without_a_target_passes_but_claims_nothing():
+    result = row(side(1), {})
+    assert report.verdict(result) == "no target"
+    assert report.passed(result)
+
+
+def test_only_what_stands_between_the_markers_is_replaced():
+    page = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
+    again = report.with_results(report.with_results(page, "new"), "newer")
+    assert again == f"before\n{report.BEGIN}\nnewer\n{report.END}\nafter\n"
+
+
+def test_a_page_without_markers_is_refused_rather_than_overwritten():
+    with pytest.raises(ValueError, match="lacks"):
+        report.with_results("a page\n", "block")
+
+
+def test_every_row_names_a_known_server_and_is_named_once():
+    servers, rows = load_rows(BENCH / "rows.toml")
+    assert len({each.name for each in rows}) == len(rows)
+    assert {name for each in rows for name in (each.ours.server, each.peer.server)} <= set(servers)
+
+
+def targets_of(rows: list[Row], prefix: str) -> set[tuple[float, float]]:
+    chosen = [each.targets for each in rows if each.name.startswith(prefix)]
+    return {(targets["floor"], targets["goal"]) for targets in chosen if targets}
+
+
+def test_the_targets_are_those_of_the_design():
+    _, rows = load_rows(BENCH / "rows.toml")
+    assert targets_of(rows, "put-c50-p16") == {(0.3, 0.6)}
+    assert targets_of(rows, "ws-") == {(0.07, 0.15)}
+    (push,) = [each for each in rows if each.name == "push-20"]
+    assert push.targets == {"floor": 0.4, "goal": 0.9, "p99_ms_floor": 4.0, "p99_ms_goal": 1.2}
