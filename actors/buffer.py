@@ -18,12 +18,15 @@ SWEEP_GAP_S_PER_MESSAGE = 1e-5
 
 
 class Buffer:
-    """Rows by id. Ids only ever ascend, so the order of entry is the order of ids."""
+    """Rows by id. Ids only ever ascend, so the order of entry is the order of ids.
 
-    __slots__ = ("_order", "_rows", "_survivor_expiry", "_sweep_at", "bytes", "expiry_at")
+    `rows` is for reading: by id, expired ones included.
+    """
+
+    __slots__ = ("_order", "_survivor_expiry", "_sweep_at", "bytes", "expiry_at", "rows")
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self._rows: dict[int, Row] = {}
+        self.rows: dict[int, Row] = {}
         self._order: list[int] = []
         self.bytes = 0
         self.expiry_at = inf
@@ -34,10 +37,10 @@ class Buffer:
             self.add(row)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def __contains__(self, message_id: int) -> bool:
-        return message_id in self._rows
+        return message_id in self.rows
 
     @property
     def last_id(self) -> int:
@@ -45,7 +48,7 @@ class Buffer:
         return self._order[-1] if self._order else 0
 
     def add(self, row: Row) -> None:
-        self._rows[row.id] = row
+        self.rows[row.id] = row
         self._order.append(row.id)
         self.bytes += len(row.data)
         if row.expires_at < self.expiry_at:
@@ -54,15 +57,15 @@ class Buffer:
             self._survivor_expiry = row.expires_at
 
     def remove(self, message_id: int) -> Row | None:
-        row = self._rows.pop(message_id, None)
+        row = self.rows.pop(message_id, None)
         if row is None:
             return None
         self.bytes -= len(row.data)
-        if not self._rows:
+        if not self.rows:
             self._order.clear()
             self._restart_sweep(inf)
-        elif len(self._order) > 2 * len(self._rows) + 64:
-            self._order = list(self._rows)
+        elif len(self._order) > 2 * len(self.rows) + 64:
+            self._order = list(self.rows)
             self._restart_sweep(self.expiry_at)
         return row
 
@@ -73,19 +76,15 @@ class Buffer:
 
     def get(self, message_id: int, now: float) -> Row | None:
         """The message, unless its deadline passed (P2P-14)."""
-        row = self._rows.get(message_id)
+        row = self.rows.get(message_id)
         return row if row is not None and row.expires_at > now else None
-
-    def peek(self, message_id: int) -> Row | None:
-        """The message, expired or not."""
-        return self._rows.get(message_id)
 
     def after(self, message_id: int, now: float) -> Iterator[Row]:
         """Messages above an id that did not expire, ascending; the buffer must not change."""
         order = self._order
         if not order or order[-1] <= message_id:
             return
-        rows = self._rows
+        rows = self.rows
         for at in range(bisect_right(order, message_id), len(order)):
             row = rows.get(order[at])
             if row is not None and row.expires_at > now:
@@ -96,7 +95,7 @@ class Buffer:
         order = self._order
         if not order or order[-1] <= message_id:
             return None
-        rows = self._rows
+        rows = self.rows
         for at in range(bisect_right(order, message_id), len(order)):
             row = rows.get(order[at])
             if row is not None and row.expires_at > now:
@@ -108,7 +107,7 @@ class Buffer:
         order = self._order
         span = range(bisect_left(order, low), bisect_right(order, high))
         for at in reversed(span) if newest_first else span:
-            row = self._rows.get(order[at])
+            row = self.rows.get(order[at])
             if row is not None and row.expires_at > now:
                 yield row.id
 
@@ -124,7 +123,7 @@ class Buffer:
         end = min(self._sweep_at + SWEEP_SLICE, len(self._order))
         expired = []
         for at in range(self._sweep_at, end):
-            row = self._rows.get(self._order[at])
+            row = self.rows.get(self._order[at])
             if row is None:
                 continue
             if row.expires_at <= now:
@@ -135,6 +134,6 @@ class Buffer:
             self._sweep_at = end
         else:
             self._sweep_at = 0
-            gap_s = len(self._rows) * SWEEP_GAP_S_PER_MESSAGE
+            gap_s = len(self.rows) * SWEEP_GAP_S_PER_MESSAGE
             self.expiry_at = max(self._survivor_expiry, now + gap_s)
         return expired

@@ -29,14 +29,13 @@ class Effects(msgspec.Struct):
 class Behaviour(Protocol):
     """What a cell does. Synchronous, so nothing interleaves; without I/O, so it never waits."""
 
+    deadline: float
+    """When `wake` has work to do; infinity = never. May be early, must not be late."""
+
     def handle(self, batch: Batch, now: float) -> Effects: ...
 
     def wake(self, now: float) -> Effects:
         """`deadline` passed, or something else needs a look at the clock."""
-
-    @property
-    def deadline(self) -> float:
-        """When `wake` has work to do; infinity = never. May be early, must not be late."""
 
     @property
     def is_empty(self) -> bool:

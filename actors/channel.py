@@ -105,6 +105,7 @@ class Channel:
         "_name",
         "_settings",
         "_shared",
+        "deadline",
     )
 
     def __init__(
@@ -126,6 +127,7 @@ class Channel:
         self._delivery = self._deliver_by(snapshot.mode or settings.mode, snapshot.attempts)
         for port, join in guests.items():
             self._join(port, join)
+        self.deadline = self._next_deadline()
 
     def _deliver_by(self, mode: Mode | None, attempts: dict[int, int]) -> Delivery:
         settings = self._settings.delivery
@@ -133,29 +135,25 @@ class Channel:
 
     @property
     def is_empty(self) -> bool:
-        return not self._buffer and not self._keys
+        return not self._buffer.rows and not self._keys.rows
 
-    @property
-    def deadline(self) -> float:
-        # Five comparisons; min() would cost as much as the rest of a batch's bookkeeping.
-        delivery = self._delivery
-        earliest = self._buffer.expiry_at
-        if self._keys.expiry_at < earliest:
-            earliest = self._keys.expiry_at
-        if delivery.leases_at < earliest:
-            earliest = delivery.leases_at
-        if self._liveness_at < earliest:
-            earliest = self._liveness_at
-        return min(earliest, delivery.rests_at) if delivery.has_rests else earliest
+    def _next_deadline(self) -> float:
+        return min(
+            self._buffer.expiry_at,
+            self._keys.expiry_at,
+            self._delivery.leases_at,
+            self._delivery.rests_at,
+            self._liveness_at,
+        )
 
     @property
     def info(self) -> ChannelInfo:
         guests = self._delivery.guests.values()
         return ChannelInfo(
             mode=self._delivery.mode.name.lower(),
-            messages=len(self._buffer),
+            messages=len(self._buffer.rows),
             bytes=self._buffer.bytes,
-            keys=len(self._keys),
+            keys=len(self._keys.rows),
             leased=self._delivery.leased,
             connections=len(guests),
             credit=sum(guest.credit for guest in guests if guest.receives),
@@ -164,44 +162,57 @@ class Channel:
     def handle(self, batch: Batch, now: float) -> Effects:
         """Everything of one read of one connection; pushes follow once, at the end."""
         effects = Effects()
-        if batch.port is None:
-            for message in batch.messages:
+        port = batch.port
+        for message in batch.messages:
+            if port is None:
                 self._take(message, now, effects)
-        else:
-            replies = effects.replies
-            for message in batch.messages:
-                reply = self._answer(batch.port, message, now, effects)
-                if reply is not None:
-                    replies.append((batch.port, reply))
-        if self._delivery.has_hungry:
-            effects.replies.extend(self._delivery.pump(now))
+                continue
+            # The two messages of every day come first, and without another call.
+            reply: Reply | None
+            if type(message) is Put:
+                reply = self._put(port, message, now, effects)
+            elif type(message) is Ack:
+                self._ack(port, message.id, effects)
+                continue
+            else:
+                reply = self._answer(port, message, now, effects)
+            if reply is not None:
+                effects.replies.append((port, reply))
+        self._push(now, effects)
         return effects
 
+    def _push(self, now: float, effects: Effects) -> None:
+        delivery = self._delivery
+        if delivery.hungry:
+            effects.replies.extend(delivery.pump(now))
+            if delivery.leases_at < self.deadline:
+                self.deadline = delivery.leases_at
+
     def _answer(self, port: Port, message: Mail, now: float, effects: Effects) -> Reply | None:
+        reply: Reply | None = None
         match message:
-            case Put():
-                return self._put(port, message, now, effects)
-            case Ack():
-                self._ack(port, message.id, effects)
             case Get():
                 return self._get(port, message, now)
             case List():
                 return self._list(port, message, now)
+            case Touch():
+                reply = self._touch(port, message, now)
+            case Join():
+                reply = self._join(port, message)
             case Nack():
                 self._nack(port, message, now, effects)
-            case Touch():
-                return self._touch(port, message, now)
             case Credit() | Writable():
                 self._feed(port, message)
-            case Join():
-                return self._join(port, message)
             case Leave():
                 self._leave(port, now, effects)
+            case Put() | Ack():
+                raise AssertionError("handled where they arrive")
             case Drain() | Bury() | Buried():
                 raise AssertionError("connections do not send what cells send one another")
             case _:
                 assert_never(message)
-        return None
+        self.deadline = self._next_deadline()
+        return reply
 
     def _take(self, message: Mail, now: float, effects: Effects) -> None:
         """What cells and the node itself send."""
@@ -229,27 +240,29 @@ class Channel:
                 self._delivery.end_rest(rest)
         if now >= self._liveness_at:
             self._check_liveness(now, effects)
-        effects.replies.extend(self._delivery.pump(now))
+        self._push(now, effects)
+        self.deadline = self._next_deadline()
         return effects
 
     # Messages in and out.
 
     def _put(self, port: Port, put: Put, now: float, effects: Effects) -> Reply | None:
-        kept = self._keys.recall(put.key, now)
-        if kept is not None:
+        kept = self._keys.rows.get(put.key)
+        if kept is not None and kept.until > now:
             if is_same(kept, put.data):
                 return PutAck(put.key, kept.ttl, kept.id)
             return Failed(put, Code.KEY_REUSED)
-        if not put.data and self._settings.empty is EmptyPolicy.IGNORE:
+        settings = self._settings
+        if not put.data and settings.empty is EmptyPolicy.IGNORE:
             return None
         refusal = self._refusal(put, now, effects)
         if refusal is not None:
             return Failed(put, refusal)
-        ttl = put.ttl or self._settings.ttl_default
-        if ttl > self._settings.ttl_max:
-            ttl = self._settings.ttl_max
-        row = self._store(put.key, ttl, put.data, now, effects, source=port.number)
-        return PutAck(put.key, ttl, row.id) if row else Failed(put, Code.IDS_EXHAUSTED)
+        ttl = put.ttl or settings.ttl_default
+        if ttl > settings.ttl_max:
+            ttl = settings.ttl_max
+        row = self._store(put.key, ttl, put.data, now, effects, port.number)
+        return PutAck(put.key, ttl, row.id) if row is not None else Failed(put, Code.IDS_EXHAUSTED)
 
     def _refusal(self, put: Put, now: float, effects: Effects) -> Code | None:
         settings = self._settings
@@ -270,7 +283,7 @@ class Channel:
     def _is_full(self, size: int) -> bool:
         settings, limits, usage = self._settings, self._shared.limits, self._shared.usage
         return (
-            len(self._buffer) >= settings.messages_max
+            len(self._buffer.rows) >= settings.messages_max
             or self._buffer.bytes + size > settings.bytes_max
             or usage.messages >= limits.messages_max
             or usage.bytes + size > limits.bytes_max
@@ -283,32 +296,30 @@ class Channel:
         data: bytes,
         now: float,
         effects: Effects,
-        *,
         source: int = 0,
         origin: Origin | None = None,
     ) -> Row | None:
+        shared, keys, delivery = self._shared, self._keys, self._delivery
         try:
-            message_id = self._shared.ids.next(now)
+            message_id = shared.ids.next(now)
         except IdsExhausted:
             return None
-        until = now + window_s(ttl)
-        row = Row(message_id, key, ttl, now + ttl, until, data, source, origin)
-        self._make_room_for_key(effects)
+        row = Row(message_id, key, ttl, now + ttl, now + window_s(ttl), data, source, origin)
+        if len(keys.rows) >= self._settings.keys_max or shared.usage.keys >= shared.limits.keys_max:
+            effects.changes.extend(map(KeyGone, keys.forget_oldest()))
         self._buffer.add(row)
-        if self._kept_mode is not self._delivery.mode:
-            self._kept_mode = self._delivery.mode
+        keys.remember(row)
+        if row.expires_at < self.deadline:
+            self.deadline = row.expires_at
+        if row.until < self.deadline:
+            self.deadline = row.until
+        if self._kept_mode is not delivery.mode:
+            self._kept_mode = delivery.mode
             effects.changes.append(ModeSet(self._kept_mode))
         effects.changes.append(row)
-        self._keys.remember(row)
-        self._delivery.stored(row)
+        if delivery.receivers:
+            delivery.stored(row)
         return row
-
-    def _make_room_for_key(self, effects: Effects) -> None:
-        count = len(self._keys)
-        if count >= self._settings.keys_max or (
-            count and self._shared.usage.keys >= self._shared.limits.keys_max
-        ):
-            effects.changes.extend(map(KeyGone, self._keys.forget_oldest()))
 
     def _get(self, port: Port, get: Get, now: float) -> Reply:
         row = self._buffer.get(get.id, now)
@@ -407,13 +418,13 @@ class Channel:
 
     def _keep_dead(self, letter: Bury, now: float, effects: Effects) -> None:
         # The id of the dead message is its key here, so a letter posted twice is kept once.
-        if self._keys.recall(letter.id, now) is None:
+        if letter.id not in self._keys.rows:
             if self._is_full(len(letter.data)):
                 log.warning("dead-letter channel full: channel=%r", self._name)
                 return
             origin = Origin(letter.id, letter.attempts, letter.reason)
             ttl = self._settings.dead_ttl
-            if not self._store(letter.id, ttl, letter.data, now, effects, origin=origin):
+            if not self._store(letter.id, ttl, letter.data, now, effects, 0, origin):
                 return
         effects.posts.append((letter.channel, Buried(letter.id)))
 
@@ -422,7 +433,7 @@ class Channel:
     def _join(self, port: Port, join: Join) -> Joined:
         guest = self._delivery.guests.get(port)
         if guest is None:
-            if not self._delivery.guests and not self._buffer:
+            if not self._delivery.guests and not self._buffer.rows:
                 self._delivery = self._deliver_by(self._settings.mode or join.mode, {})
             guest = self._delivery.admit(port, join)
             self._liveness_at = min(self._liveness_at, guest.liveness.due_at(port.heard_at))
@@ -443,7 +454,7 @@ class Channel:
         if isinstance(message, Credit):
             self._delivery.grant(guest, message.count)
         else:
-            self._delivery.hungry(guest)
+            self._delivery.feed(guest)
 
     def _check_liveness(self, now: float, effects: Effects) -> None:
         earliest = inf

@@ -108,10 +108,12 @@ class Delivery:
         self._buffer = buffer
         self._settings = settings
         self._rng = rng
-        self._hungry: dict[Guest, None] = {}
-        self._receivers: dict[Guest, None] = {}
         self._rests: dict[Rest, float] = {}
         self._agenda: Agenda[Rest] = Agenda(lambda when, rest: self._rests.get(rest) == when)
+        self.hungry: dict[Guest, None] = {}
+        """Who may be able to take more."""
+        self.receivers: dict[Guest, None] = {}
+        """Who is pushed messages at all."""
         self.attempts = attempts
         """Failed deliveries by message; only of messages that have any."""
         self.guests: dict[Port, Guest] = {}
@@ -127,7 +129,7 @@ class Delivery:
 
     def stored(self, row: Row) -> None:
         """A new message stands in the buffer."""
-        self._hungry.update(self._receivers)
+        self.hungry.update(self.receivers)
 
     def ack(self, guest: Guest, message_id: int) -> bool:
         """The guest has the message. True: it may leave the buffer."""
@@ -163,15 +165,15 @@ class Delivery:
         guest = self.guests[port] = Guest(port, join, self.window_for(join))
         if guest.receives:
             self._enter(guest)
-            self._receivers[guest] = None
-            self._hungry[guest] = None
+            self.receivers[guest] = None
+            self.hungry[guest] = None
         return guest
 
     def dismiss(self, guest: Guest) -> dict[int, int]:
         """The guest left: what it held is ready at once. Gives the attempts that now count."""
         del self.guests[guest.port]
-        self._hungry.pop(guest, None)
-        self._receivers.pop(guest, None)
+        self.hungry.pop(guest, None)
+        self.receivers.pop(guest, None)
         failed = {}
         for message_id, lease in guest.leases.items():
             if self._keeps_attempt():
@@ -180,17 +182,17 @@ class Delivery:
         guest.leases.clear()
         return failed
 
-    def hungry(self, guest: Guest) -> None:
+    def feed(self, guest: Guest) -> None:
         """The guest can take more: it got credit, or its connection has room again."""
         if guest.receives:
-            self._hungry[guest] = None
+            self.hungry[guest] = None
 
     def pump(self, now: float) -> Iterator[tuple[Port, Reply]]:
         """Lease out what can be leased."""
         if self.stopped:
-            self._hungry.clear()
-        while self._hungry:
-            guest, _ = self._hungry.popitem()
+            self.hungry.clear()
+        while self.hungry:
+            guest, _ = self.hungry.popitem()
             while self._is_open(guest):
                 assert guest.backlog is not None, "only receivers are hungry"
                 row = guest.backlog.next(guest, self._buffer, now)
@@ -230,7 +232,7 @@ class Delivery:
         guest.held_bytes -= lease.size
         if credit:
             guest.credit += 1
-            self.hungry(guest)
+            self.feed(guest)
         return lease
 
     def _count(self, message_id: int, attempt: int) -> int:
@@ -253,10 +255,10 @@ class Delivery:
 
     def end_rest(self, rest: Rest) -> None:
         """The message is ready again."""
-        for guest in self._receivers:
+        for guest in self.receivers:
             if rest[0] not in guest.leases:
                 self._give_back(guest, rest[0])
-                self._hungry[guest] = None
+                self.hungry[guest] = None
 
     def nack(self, guest: Guest, nack: Nack, now: float) -> int | None:
         """A leased message comes back. Gives its failed attempts; None: it was not leased here."""
@@ -291,7 +293,7 @@ class Delivery:
     def grant(self, guest: Guest, count: int) -> None:
         guest.window = min(guest.window + count, 0xFFFF)
         guest.credit = min(guest.credit + count, 0xFFFF)
-        self.hungry(guest)
+        self.feed(guest)
 
     def forget(self, message_id: int) -> None:
         """The message left the buffer: every lease on it ends, and its credit returns, at once."""
@@ -319,14 +321,6 @@ class Delivery:
                 self.rest(self._rest_key(guest, message_id), now + rest_s)
         self.leases_at = earliest
         return failed
-
-    @property
-    def has_hungry(self) -> bool:
-        return bool(self._hungry)
-
-    @property
-    def has_rests(self) -> bool:
-        return bool(self._rests)
 
     @property
     def rests_at(self) -> float:

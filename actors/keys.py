@@ -24,27 +24,22 @@ class Keys:
     """Keys by value, oldest first. A key stands for its message, and for its digest afterwards.
 
     When there are too many, forgetting the oldest risks a duplicate; refusing the newest would lose
-    a message.
+    a message. `rows` is for reading, keys whose window is over included.
     """
 
-    __slots__ = ("_rows", "expiry_at")
+    __slots__ = ("expiry_at", "rows")
 
     def __init__(self, rows: dict[int, Row | KeyRow]) -> None:
-        self._rows = rows
+        self.rows = rows
         self.expiry_at = min((row.until for row in rows.values()), default=inf)
         """No key's window ends before this; where a sweep is worth its cost."""
 
     def __len__(self) -> int:
-        return len(self._rows)
-
-    def recall(self, key: int, now: float) -> Row | KeyRow | None:
-        """What the key stands for, unless its window is over."""
-        row = self._rows.get(key)
-        return row if row is not None and row.until > now else None
+        return len(self.rows)
 
     def remember(self, row: Row) -> None:
         """Enter the key of a new message."""
-        rows = self._rows
+        rows = self.rows
         if row.key in rows:
             # The window of the older use is over; the key is the youngest again.
             del rows[row.key]
@@ -54,10 +49,10 @@ class Keys:
 
     def settle(self, row: Row) -> KeyRow | None:
         """The message of a key leaves: keep its digest for later retries."""
-        if self._rows.get(row.key) is not row:
+        if self.rows.get(row.key) is not row:
             return None
         left = KeyRow(row.id, row.ttl, row.until, sha256(row.data).digest())
-        self._rows[row.key] = left
+        self.rows[row.key] = left
         return left
 
     def forget_oldest(self) -> list[int]:
@@ -66,20 +61,20 @@ class Keys:
         One at a time would be slow: finding the first entry of a dictionary walks over every one
         that was deleted before it.
         """
-        oldest = list(islice(self._rows, 1 + len(self._rows) // 16))
+        oldest = list(islice(self.rows, 1 + len(self.rows) // 16))
         for key in oldest:
-            del self._rows[key]
+            del self.rows[key]
         return oldest
 
     def sweep(self, now: float) -> list[int]:
         """Forget the keys whose window is over, and tell which."""
         if now < self.expiry_at:
             return []
-        over = [key for key, row in self._rows.items() if row.until <= now]
+        over = [key for key, row in self.rows.items() if row.until <= now]
         for key in over:
-            del self._rows[key]
-        earliest = min((row.until for row in self._rows.values()), default=inf)
-        self.expiry_at = max(earliest, now + SWEEP_GAP_S) if self._rows else inf
+            del self.rows[key]
+        earliest = min((row.until for row in self.rows.values()), default=inf)
+        self.expiry_at = max(earliest, now + SWEEP_GAP_S) if self.rows else inf
         return over
 
 

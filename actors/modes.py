@@ -179,7 +179,7 @@ class Fanout(Delivery):
 
     def ack(self, guest: Guest, message_id: int) -> bool:
         self._release(guest, message_id)
-        row = self._buffer.peek(message_id)
+        row = self._buffer.rows.get(message_id)
         if guest.acked is None or row is None or message_id in guest.acked:
             return False
         guest.acked.add(message_id)
@@ -208,7 +208,7 @@ class Fanout(Delivery):
         guest = self._numbers.get(rest[1])
         if guest is not None:
             self._give_back(guest, rest[0])
-            self._hungry[guest] = None
+            self.hungry[guest] = None
 
 
 class Queue(Delivery):
@@ -229,12 +229,12 @@ class Queue(Delivery):
 
     def _give_back(self, guest: Guest, message_id: int) -> None:
         super()._give_back(guest, message_id)
-        self._hungry.update(self._receivers)
+        self.hungry.update(self.receivers)
 
     def end_rest(self, rest: Rest) -> None:
         if rest[0] in self._buffer:
             self._backlog.give_back(rest[0])
-            self._hungry.update(self._receivers)
+            self.hungry.update(self.receivers)
 
     def forget(self, message_id: int) -> None:
         super().forget(message_id)
@@ -249,13 +249,13 @@ class Queue(Delivery):
     def pump(self, now: float) -> Iterator[tuple[Port, Reply]]:
         """Hand out one at a time: the fewest unacked first, then who waited longest."""
         if self.stopped:
-            self._hungry.clear()
+            self.hungry.clear()
         free = [
             (len(guest.leases), guest.served, guest.port.number, guest)
-            for guest in self._hungry
+            for guest in self.hungry
             if self._is_open(guest)
         ]
-        self._hungry.clear()
+        self.hungry.clear()
         heapify(free)
         while free:
             _, _, number, guest = heappop(free)

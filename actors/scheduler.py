@@ -79,30 +79,25 @@ class Scheduler:
         self._kick: anyio.Event | None = None
         self._sleeps_until = inf
 
-    def submit(self, name: bytes, batch: Batch) -> bool:
+    def submit(self, name: bytes, batch: Batch, now: float) -> bool:
         """Run or queue a batch. False: it was taken, but wait for `on_capacity` before the next."""
-        now = self._now()
-        cell = self.cells.get(name) or self._create(name, now)
-        if cell.is_quarantined:
-            self._refuse(batch, Code.QUARANTINED)
-        elif (
-            cell.busy
-            or cell.mail
-            or cell.resumes_at > now
-            or len(batch.messages) > self._settings.turn_messages
-        ):
+        cell = self.cells.get(name)
+        if cell is None:
+            cell = self._create(name, now)
+        if cell.busy or cell.mail or cell.resumes_at > now:
+            return self._defer(cell, batch, now)
+        if len(batch.messages) > self._settings.turn_messages:
             return self._enqueue(cell, batch, now)
-        else:
-            self._run(cell, batch, now)
+        self._run(cell, batch, now)
         return True
 
-    def attach(self, name: bytes, port: Port, join: Join) -> bool:
+    def attach(self, name: bytes, port: Port, join: Join, now: float) -> bool:
         """A connection enters a cell, which remembers it across a crash of its behaviour."""
-        cell = self.cells.get(name) or self._create(name, self._now())
+        cell = self.cells.get(name) or self._create(name, now)
         if cell.guests is None:
             cell.guests = {}
         cell.guests[port] = join
-        return self.submit(name, Batch(port, [join]))
+        return self.submit(name, Batch(port, [join]), now)
 
     def detach(self, name: bytes, port: Port) -> None:
         """The connection is gone."""
@@ -111,7 +106,7 @@ class Scheduler:
             return
         if cell.guests is not None:
             cell.guests.pop(port, None)
-        self.submit(name, Batch(port, [Leave()]))
+        self.submit(name, Batch(port, [Leave()]), self._now())
 
     def on_capacity(self, name: bytes, resume: Callable[[], None]) -> None:
         """Call `resume` once the cell's mailbox has room; at once if it has."""
@@ -123,9 +118,10 @@ class Scheduler:
 
     def drain(self) -> None:
         """No cell pushes anything to its guests from here on (PA-36)."""
+        now = self._now()
         for name, cell in list(self.cells.items()):
             if cell.guests:
-                self.submit(name, Batch(None, [Drain()]))
+                self.submit(name, Batch(None, [Drain()]), now)
 
     def turn(self, now: float) -> bool:
         """Wake what is due and give each queued cell its share. True: there is more to do."""
@@ -168,6 +164,12 @@ class Scheduler:
     def _create(self, name: bytes, now: float) -> Cell:
         cell = self.cells[name] = Cell(name, self._wake, now)
         return cell
+
+    def _defer(self, cell: Cell, batch: Batch, now: float) -> bool:
+        if not cell.is_quarantined:
+            return self._enqueue(cell, batch, now)
+        self._refuse(batch, Code.QUARANTINED)
+        return True
 
     def _enqueue(self, cell: Cell, batch: Batch, now: float) -> bool:
         if cell.mail is None:
@@ -230,17 +232,22 @@ class Scheduler:
         try:
             behaviour = cell.behaviour or self._activate(cell)
             effects = behaviour.handle(batch, now) if batch is not None else behaviour.wake(now)
-            deadline = behaviour.deadline
         except Exception:
             self._crashed(cell, batch, now)
         else:
-            if deadline < cell.deadline:
-                self.timers.arm(cell, deadline)
-            self._commit(cell, effects)
+            if behaviour.deadline < cell.deadline:
+                self.timers.arm(cell, behaviour.deadline)
+            commit = self._store.write(cell.name, effects.changes) if effects.changes else None
+            if commit is None:
+                self._release(effects, now)
+            else:
+                commit.when_done(partial(self._release_later, effects))
         finally:
             cell.busy = False
-            if not cell.guests:
-                self._tidy(cell, now)
+            self._depth -= 1
+        if not cell.guests:
+            self._tidy(cell, now)
+        if self._depth == 0 and self._touched:
             self._flush_touched()
 
     def _activate(self, cell: Cell) -> Behaviour:
@@ -248,27 +255,23 @@ class Scheduler:
         cell.behaviour = self._spawn(cell.name, snapshot, dict(cell.guests or {}))
         return cell.behaviour
 
-    def _commit(self, cell: Cell, effects: Effects) -> None:
-        if not effects.changes or self._store.write(
-            cell.name, effects.changes, partial(self._release, effects)
-        ):
-            self._release(effects)
-
-    def _release(self, effects: Effects) -> None:
+    def _release(self, effects: Effects, now: float) -> None:
         touched = self._touched
         for port, reply in effects.replies:
             port.send(reply)
             touched[port] = None
         for name, message in effects.posts:
-            self.submit(name, Batch(None, [message]))
+            self.submit(name, Batch(None, [message]), now)
+
+    def _release_later(self, effects: Effects) -> None:
+        self._release(effects, self._now())
+        self._flush_touched()
 
     def _flush_touched(self) -> None:
         """At the end of the outermost batch: one write for each connection that was touched."""
-        self._depth -= 1
-        if self._depth == 0:
-            while self._touched:
-                port, _ = self._touched.popitem()
-                port.flush()
+        while self._touched:
+            port, _ = self._touched.popitem()
+            port.flush()
 
     def _tidy(self, cell: Cell, now: float) -> None:
         """Without guests a cell is forgotten if it holds nothing, and passivated after a while."""

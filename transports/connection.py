@@ -107,9 +107,9 @@ class Host(Protocol):
     @property
     def now(self) -> Callable[[], float]: ...
     @property
-    def submit(self) -> Callable[[bytes, Batch], bool]: ...
+    def submit(self) -> Callable[[bytes, Batch, float], bool]: ...
     @property
-    def attach(self) -> Callable[[bytes, Port, Join], bool]: ...
+    def attach(self) -> Callable[[bytes, Port, Join, float], bool]: ...
     @property
     def detach(self) -> Callable[[bytes, Port], None]: ...
     @property
@@ -158,6 +158,7 @@ class Connection:
 
     __slots__ = (
         "_admission",
+        "_channel",
         "_framing",
         "_host",
         "_inbox",
@@ -188,6 +189,7 @@ class Connection:
         self._wire: Wire
         self._phase = Phase.OPENING
         self._admission: Admission | None = None
+        self._channel: bytes | None = None
         self._put_refusal: Code | None = None
         self._may_ack = False
         self._tells_attempts = False
@@ -223,9 +225,8 @@ class Connection:
         self.heard_at = self._host.now()
         framing = self._framing
         packets = framing.feed(data)
-        outgoing = framing.outgoing()
-        if outgoing:
-            self._wire.write(outgoing)
+        if framing.speaks:
+            self._wire.write(framing.outgoing())
         if self._phase is Phase.OPENING and framing.upgrade is not None:
             self._await_greeting(framing.upgrade)
         counters = self._host.counters
@@ -264,7 +265,7 @@ class Connection:
     def send(self, reply: Reply) -> None:
         match reply:
             case PutAck():
-                self._add(p.encode(reply))
+                self._out.append(p.encode(reply))
             case Msg():
                 self._add(p.encode_msgx(reply) if self._tells_attempts else p.encode(reply))
             case Failed():
@@ -300,10 +301,6 @@ class Connection:
     def address(self) -> str:
         """The other end's host, without its port."""
         return self._wire.host
-
-    @property
-    def channel(self) -> bytes | None:
-        return self._admission.channel if self._admission is not None else None
 
     def say_goodbye(self) -> None:
         """No new pushes; acks count until the other end closes (PA-36)."""
@@ -347,9 +344,10 @@ class Connection:
         """Hand the packets to the channel; a slice at a time while their answers may be large."""
         messages: list[Mail] = []
         heavy = 0
+        decoders = p.DECODERS
         for position, packet in enumerate(packets):
             try:
-                value = p.decode(packet)
+                value = decoders[packet[0]](packet)
             except MalformedPacket as error:
                 self._count_malformed(error)
                 continue
@@ -357,14 +355,13 @@ class Connection:
                 if self._hear_first(packet[0], value) or self._phase not in TAKING:
                     continue
             match value:
-                case Put():
-                    if self._put_refusal is None:
-                        messages.append(value)
-                    else:
-                        self._tell_failure(Failed(value, self._put_refusal))
+                case Put() if self._put_refusal is None:
+                    messages.append(value)
                 case Ack():
                     if self._may_ack:
                         messages.append(value)
+                case Put():
+                    self._tell_failure(Failed(value, self._put_refusal or Code.NOT_ALLOWED))
                 case Get() | List():
                     heavy += self._take_read(value, messages)
                 case _:
@@ -377,8 +374,10 @@ class Connection:
                     return
         if messages:
             self._submit(messages, size_bytes)
-        self.flush()
-        self._must_wait()
+        if self._out:
+            self.flush()
+        if self._wire.congested:
+            self._must_wait()
 
     def _take_read(self, request: Get | List, messages: list[Mail]) -> bool:
         assert self._admission is not None
@@ -431,10 +430,10 @@ class Connection:
             self._add(p.encode(p.AdminReply(request.request_id, request.operation, body)))
 
     def _submit(self, messages: list[Mail], size_bytes: int) -> None:
-        channel = self.channel
+        channel = self._channel
         if channel is None:
             return
-        if not self._host.submit(channel, Batch(self, messages, size_bytes)):
+        if not self._host.submit(channel, Batch(self, messages, size_bytes), self.heard_at):
             self._waits_for_mailbox = True
             self._wire.pause()
             self._host.on_capacity(channel, self._mailbox_has_room)
@@ -542,13 +541,14 @@ class Connection:
 
     def _enter(self, admission: Admission) -> None:
         self._admission = admission
+        self._channel = admission.channel
         self._put_refusal = admission.put_refusal()
         self._may_ack = admission.may_ack
         self._tells_attempts = p.MSGX in admission.extensions
         self._phase = Phase.OPEN
         self._host.disarm(self)
         self._host.greeted(self)
-        self._host.attach(admission.channel, self, admission.join)
+        self._host.attach(admission.channel, self, admission.join, self._host.now())
 
     def _welcome(self, joined: Joined) -> None:
         if not self._owes_ready or self._admission is None:
@@ -604,7 +604,7 @@ class Connection:
         self._wire.close()
 
     def _leave_channel(self) -> None:
-        channel = self.channel
+        channel, self._channel = self._channel, None
         self._admission = None
         self._put_refusal = Code.NOT_ALLOWED
         self._may_ack = False

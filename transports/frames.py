@@ -101,6 +101,11 @@ class Frames:
         except IndexError:
             return b"".join([_header(len(packet), 0) + packet for packet in packets])
 
+    @property
+    def speaks(self) -> bool:
+        """`outgoing` has something."""
+        return bool(self._out)
+
     def outgoing(self) -> bytes:
         """The HTTP side of the upgrade, pongs, and the answer to a close."""
         out, self._out = self._out, b""

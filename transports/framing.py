@@ -47,6 +47,10 @@ class Framing(Protocol):
     def frame(self, packets: list[bytes]) -> bytes:
         """The packets as bytes of the stream."""
 
+    @property
+    def speaks(self) -> bool:
+        """`outgoing` has something."""
+
     def outgoing(self) -> bytes:
         """What the framing wants to send of its own accord; given out once."""
 
@@ -59,6 +63,7 @@ class LengthPrefixed:
 
     upgrade = Upgrade()
     closed = False
+    speaks = False
 
     __slots__ = ("_body", "_frame_size_max", "_head", "_midway", "_missing", "error")
 

@@ -121,10 +121,8 @@ class LoopWire(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._congested = False
-        if not self._closing:
-            self._tell(self._session.uncongested)
-        elif self._transport is not None:
-            self._end_after(LINGER_S, self._transport.close)
+        # asyncio ends a connection twice when it is closed or aborted in here.
+        asyncio.get_running_loop().call_soon(self._drained)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -136,6 +134,14 @@ class LoopWire(asyncio.Protocol):
         self._congested = False
         self._wires.remove(self)
         session.ended()
+
+    def _drained(self) -> None:
+        if self._transport is None:
+            return
+        if self._closing:
+            self._end_after(LINGER_S, self._transport.close)
+        elif not self._congested:
+            self._tell(self._session.uncongested)
 
     def _tell(self, event: Callable[..., None], *args: object) -> None:
         """Call the session where asyncio only logs what it raises, and end the connection then."""
@@ -184,13 +190,14 @@ class LoopWires:
         """Return when the last wire is gone; cancelled, `stop` new ones and abort the open ones."""
         try:
             await self._over.wait()
-        finally:
+        except asyncio.CancelledError:
             stop()
             self.complete()
             for wire in tuple(self._open):
                 wire.abort()
             with anyio.move_on_after(LINGER_S, shield=True):
                 await self._over.wait()
+            raise
 
     def _look(self) -> None:
         if self._is_complete and not self._open:

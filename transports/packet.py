@@ -125,7 +125,7 @@ def is_ack(packet_type: int) -> bool:
 def decode(packet: bytes) -> Packet:
     """The value of one packet; MSGX becomes a Msg too. Raises MalformedPacket."""
     try:
-        decoder = _DECODERS[packet[0]]
+        decoder = DECODERS[packet[0]]
     except IndexError:
         raise MalformedPacket(NACK) from None
     return decoder(packet)
@@ -350,4 +350,4 @@ _KNOWN: dict[int, Callable[[bytes], Packet]] = {
     ADMIN_REPLY: _admin(AdminReply),
     NACK: _decode_nack,
 }
-_DECODERS = [_KNOWN.get(packet_type, _decode_unknown) for packet_type in range(256)]
+DECODERS = [_KNOWN.get(packet_type, _decode_unknown) for packet_type in range(256)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import assert_never
 
 from actors.messages import Durability, Mode
@@ -38,10 +38,6 @@ class Partition:
             mode=self.mode,
         )
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.rows and not self.keys
-
 
 class MemoryStore:
     """The store without a disk. An empty partition is forgotten, so it costs nothing."""
@@ -56,15 +52,17 @@ class MemoryStore:
         partition = self._partitions.get(name)
         return partition.snapshot() if partition is not None else Snapshot()
 
-    def write(self, name: bytes, changes: Sequence[Change], done: Callable[[], None]) -> bool:
+    def write(self, name: bytes, changes: Sequence[Change]) -> None:
         partition = self._partitions.get(name)
         if partition is None:
             partition = self._partitions[name] = Partition()
         for change in changes:
-            self._apply(partition, change)
-        if partition.is_empty:
+            if type(change) is Row:
+                self._add(partition, change)
+            else:
+                self._apply(partition, change)
+        if not partition.rows and not partition.keys:
             del self._partitions[name]
-        return True
 
     def _apply(self, partition: Partition, change: Change) -> None:
         match change:

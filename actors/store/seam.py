@@ -99,6 +99,13 @@ class Usage(msgspec.Struct):
     keys: int = 0
 
 
+class Commit(Protocol):
+    """Changes on their way to the disk."""
+
+    def when_done(self, done: Callable[[], None]) -> None:
+        """Call `done` once they are as durable as promised; commits of one name end in order."""
+
+
 class Store(Protocol):
     """All partitions of a node, by name."""
 
@@ -108,8 +115,5 @@ class Store(Protocol):
     def load(self, name: bytes) -> Snapshot:
         """What is kept for `name`; an unknown name gives an empty snapshot."""
 
-    def write(self, name: bytes, changes: Sequence[Change], done: Callable[[], None]) -> bool:
-        """Apply `changes` in order. True: they are as durable as promised already.
-
-        False: `done` will be called when they are; calls of one name are done in their order.
-        """
+    def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:
+        """Apply `changes` in order. None: they are as durable as promised already."""

@@ -262,25 +262,19 @@ async def test_close_ends_both_ends_exactly_once(wires: Wires) -> None:
     assert server.events.count("ended") == client.events.count("ended") == 1
 
 
-async def test_eof_is_answered_before_the_end(wires: Wires, kind: str) -> None:
+async def test_eof_is_answered_before_the_end() -> None:
     def answer(wire: Wire) -> None:
         wire.write(b"answer" * 1000)
         wire.close()
 
-    if kind == "tls":
-        pytest.skip("TLS has no half-close: its end is both ends' end")
-    server, client = Recorder(on_eof=answer), Recorder()
-    await wires.pair(server, client)
-    client.wire.write(b"question")
-    client.on_received = lambda wire, data: None
-    await until(lambda: server.data == b"question")
-    listener = await wires.listen(lambda: late)
-    late = Recorder(on_eof=answer)
-    if wires.network is None:
+    server = Recorder(on_eof=answer)
+    async with anyio.create_task_group() as tasks:
+        listener = await listen(tasks, "127.0.0.1", 0, lambda: server)
         got = await _ask_by_plain_socket(*parse_address(listener.address))
         assert got == b"answer" * 1000
-        assert late.events == ["opened", "eof", "ended"]
-    await listener.aclose()
+        await until(lambda: server.is_over)
+        assert server.events == ["opened", "eof", "ended"]
+        await listener.aclose()
 
 
 async def _ask_by_plain_socket(host: str, port: int) -> bytes:
@@ -456,7 +450,6 @@ async def test_a_taken_port_is_an_error_and_a_freed_one_is_free() -> None:
         second = await listen(tasks, host, port, echo)
         assert second.address == first.address
         await second.aclose()
-        tasks.cancel_scope.cancel()
 
 
 async def test_small_writes_are_not_held_back() -> None:
@@ -471,7 +464,6 @@ async def test_small_writes_are_not_held_back() -> None:
                 client.wire.write(b"b")
                 await until(lambda count=count: len(client.data) == 2 * count)
         await listener.aclose()
-        tasks.cancel_scope.cancel()
 
 
 async def test_ipv6_addresses_are_in_brackets() -> None:
@@ -485,7 +477,6 @@ async def test_ipv6_addresses_are_in_brackets() -> None:
         await dial(tasks, *parse_address(listener.address), client)
         assert client.wire.peer == listener.address and client.wire.host == "::1"
         await listener.aclose()
-        tasks.cancel_scope.cancel()
 
 
 async def test_a_reset_by_the_other_end_ends_the_session_once() -> None:
@@ -502,7 +493,6 @@ async def test_a_reset_by_the_other_end_ends_the_session_once() -> None:
         await until(lambda: server.is_over)
         assert server.events == ["opened", "ended"]
         await listener.aclose()
-        tasks.cancel_scope.cancel()
 
 
 async def test_plain_bytes_at_a_tls_port_open_no_session(
@@ -517,7 +507,6 @@ async def test_plain_bytes_at_a_tls_port_open_no_session(
         await until(lambda: client.is_over)
         assert server.events == []
         await listener.aclose()
-        tasks.cancel_scope.cancel()
 
 
 async def test_an_untrusted_certificate_is_an_oserror(
@@ -535,7 +524,6 @@ async def test_an_untrusted_certificate_is_an_oserror(
             )
         assert client.events == []
         await listener.aclose()
-        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
