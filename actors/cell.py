@@ -19,9 +19,13 @@ from actors.supervisor import Restarts
 
 
 class Effects(msgspec.Struct):
-    """What a cell wants done: changes kept first, and only then replies sent and mail posted."""
+    """What a cell wants done: changes kept first, and only then replies sent and mail posted.
+
+    `answers` go to the port of the batch in hand, in order; `replies` to the ports they name.
+    """
 
     changes: list[Change] = []
+    answers: list[Reply] = []
     replies: list[tuple[Port, Reply]] = []
     posts: list[tuple[bytes, Mail]] = []
 

@@ -162,6 +162,7 @@ class Channel:
     def handle(self, batch: Batch, now: float) -> Effects:
         """Everything of one read of one connection; pushes follow once, at the end."""
         effects = Effects()
+        answers = effects.answers
         port = batch.port
         for message in batch.messages:
             if port is None:
@@ -177,7 +178,7 @@ class Channel:
             else:
                 reply = self._answer(port, message, now, effects)
             if reply is not None:
-                effects.replies.append((port, reply))
+                answers.append(reply)
         self._push(now, effects)
         return effects
 
@@ -252,12 +253,13 @@ class Channel:
             if is_same(kept, put.data):
                 return PutAck(put.key, kept.ttl, kept.id)
             return Failed(put, Code.KEY_REUSED)
-        settings = self._settings
-        if not put.data and settings.empty is EmptyPolicy.IGNORE:
-            return None
-        refusal = self._refusal(put, now, effects)
-        if refusal is not None:
-            return Failed(put, refusal)
+        settings, size = self._settings, len(put.data)
+        if not 0 < size <= settings.data_bytes_max or settings.ttl_strict or self._is_full(size):
+            if not size and settings.empty is EmptyPolicy.IGNORE:
+                return None
+            refusal = self._refusal(put, now, effects)
+            if refusal is not None:
+                return Failed(put, refusal)
         ttl = put.ttl or settings.ttl_default
         if ttl > settings.ttl_max:
             ttl = settings.ttl_max
@@ -281,10 +283,11 @@ class Channel:
         return None
 
     def _is_full(self, size: int) -> bool:
-        settings, limits, usage = self._settings, self._shared.limits, self._shared.usage
+        settings, shared, buffer = self._settings, self._shared, self._buffer
+        limits, usage = shared.limits, shared.usage
         return (
-            len(self._buffer.rows) >= settings.messages_max
-            or self._buffer.bytes + size > settings.bytes_max
+            len(buffer.rows) >= settings.messages_max
+            or buffer.bytes + size > settings.bytes_max
             or usage.messages >= limits.messages_max
             or usage.bytes + size > limits.bytes_max
         )

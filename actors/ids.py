@@ -19,17 +19,16 @@ AHEAD_MS_MAX = 5_000
 class IdSource:
     """Gives out ascending ids for one node. `instance` is the node's 10 bits."""
 
-    __slots__ = ("_ahead_ms_max", "_base", "_instance", "_ms", "_sequence")
+    __slots__ = ("_ahead_ms_max", "_asked_at", "_instance", "_last", "_last_of_ms", "_ms")
 
     def __init__(self, instance: int, *, last_id: int = 0, ahead_ms_max: int = AHEAD_MS_MAX):
         if not 0 <= instance <= MAX_INSTANCE:
             raise ValueError(f"instance must be within 0..{MAX_INSTANCE}, not {instance}")
         self._instance = instance
         self._ahead_ms_max = ahead_ms_max
-        last = Snowflake.parse(last_id, EPOCH_MS)
-        self._ms = max(int(last.timestamp), 0)
-        self._sequence = int(MAX_SEQ)
-        self._base = 0
+        self._ms = int(Snowflake.parse(last_id, EPOCH_MS).timestamp)
+        self._last = self._last_of_ms = 0
+        self._asked_at = 0.0
 
     def next(self, now: float) -> int:
         """The next id at `now` (seconds since the Unix epoch).
@@ -37,21 +36,24 @@ class IdSource:
         A clock that stands or steps back keeps the last millisecond and counts on; a full
         millisecond borrows the next one. Raises IdsExhausted more than 5 s ahead of `now`.
         """
-        ms = int(now * 1000) - EPOCH_MS
-        if ms > self._ms:
-            self._enter(ms)
-        elif self._sequence < MAX_SEQ:
-            self._sequence += 1
-        else:
-            if self._ms + 1 > ms + self._ahead_ms_max:
+        if now != self._asked_at:
+            self._asked_at = now
+            ms = int(now * 1000) - EPOCH_MS
+            if ms > self._ms:
+                self._enter(ms)
+        if self._last == self._last_of_ms:
+            ahead_of_ms = int(now * 1000) - EPOCH_MS + self._ahead_ms_max
+            if self._ms + 1 > ahead_of_ms:
                 raise IdsExhausted
             self._enter(self._ms + 1)
-        return self._base + self._sequence
+        self._last += 1
+        return self._last
 
     def _enter(self, ms: int) -> None:
-        self._base = int(Snowflake(ms, self._instance, EPOCH_MS, 0).value)
+        first = int(Snowflake(ms, self._instance, EPOCH_MS, 0).value)
         self._ms = ms
-        self._sequence = 0
+        self._last = first - 1
+        self._last_of_ms = first + MAX_SEQ
 
 
 def created_ms(message_id: int) -> int:

@@ -6,6 +6,7 @@ names are bytes. The structs form no cycles, so the garbage collector may skip t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, IntEnum, IntFlag
 from typing import Protocol
 
@@ -237,8 +238,8 @@ class Port(Protocol):
     def writable(self) -> bool:
         """False while its outgoing queue is full: push nothing, `Writable` follows."""
 
-    def send(self, reply: Reply) -> None:
-        """Take one reply; it leaves with the next `flush`."""
+    def send(self, replies: Sequence[Reply]) -> None:
+        """Take replies, in order; they leave with the next `flush`."""
 
     def flush(self) -> None:
         """Write what `send` took, in one piece."""

@@ -239,9 +239,9 @@ class Scheduler:
                 self.timers.arm(cell, behaviour.deadline)
             commit = self._store.write(cell.name, effects.changes) if effects.changes else None
             if commit is None:
-                self._release(effects, now)
+                self._release(batch, effects, now)
             else:
-                commit.when_done(partial(self._release_later, effects))
+                commit.when_done(partial(self._release_later, batch, effects))
         finally:
             cell.busy = False
             self._depth -= 1
@@ -255,16 +255,20 @@ class Scheduler:
         cell.behaviour = self._spawn(cell.name, snapshot, dict(cell.guests or {}))
         return cell.behaviour
 
-    def _release(self, effects: Effects, now: float) -> None:
+    def _release(self, batch: Batch | None, effects: Effects, now: float) -> None:
         touched = self._touched
+        if effects.answers:
+            assert batch is not None and batch.port is not None, "answers have an asker"
+            batch.port.send(effects.answers)
+            touched[batch.port] = None
         for port, reply in effects.replies:
-            port.send(reply)
+            port.send((reply,))
             touched[port] = None
         for name, message in effects.posts:
             self.submit(name, Batch(None, [message]), now)
 
-    def _release_later(self, effects: Effects) -> None:
-        self._release(effects, self._now())
+    def _release_later(self, batch: Batch | None, effects: Effects) -> None:
+        self._release(batch, effects, self._now())
         self._flush_touched()
 
     def _flush_touched(self) -> None:
@@ -319,9 +323,9 @@ class Scheduler:
         """Nobody hangs: every message of the batch that has an asker is answered."""
         if batch.port is None:
             return
-        for message in batch.messages:
-            if not isinstance(message, Bury | Buried):
-                batch.port.send(Failed(message, code))
+        batch.port.send(
+            [Failed(each, code) for each in batch.messages if not isinstance(each, Bury | Buried)]
+        )
         if self._depth:
             self._touched[batch.port] = None
         else:

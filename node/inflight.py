@@ -13,12 +13,12 @@ from typing import TypeVar
 
 import msgspec
 
-from actors.errors import KeyReused, LeaseLost, OutcomeUnknown
+from actors.errors import DataTooLarge, KeyReused, LeaseLost, OutcomeUnknown
 from actors.messages import Durability, Get, GetAck, List, Put, PutAck, Touch, TouchAck
 from node.answers import Answer
 from node.room import Room
 from transports import packet as wire
-from transports.nack import decode_refused
+from transports.nack import correlation_number, decode_refused
 from transports.packet import Admin, AdminReply, Ping, Refused, encode
 
 T = TypeVar("T")
@@ -165,10 +165,17 @@ class InFlight:
         self._lists = deque(pending for pending in self._lists if not pending.answer.abandoned)
         self._pings = deque(pending for pending in self._pings if not pending.answer.abandoned)
 
-    def packets(self, now: float) -> Iterator[bytes]:
-        """What a new connection has to be asked again: PUTs with their keys first, in order."""
-        for put in self._puts.values():
-            yield put.packet
+    def packets(self, now: float, packet_max: int) -> Iterator[bytes]:
+        """What a new connection has to be asked again: PUTs with their keys first, in order.
+
+        What this node would not take, and break off over, fails with `DataTooLarge`.
+        """
+        for key, put in list(self._puts.items()):
+            if len(put.packet) <= packet_max:
+                yield put.packet
+            else:
+                self.room.give(len(self._puts.pop(key).packet))
+                put.answer.fail(DataTooLarge())
         for message_id in self._gets:
             yield encode(Get(message_id))
         for pending in self._lists:
@@ -194,29 +201,29 @@ class InFlight:
     def _refused_answer(
         self, refused: Refused
     ) -> Answer[Receipt] | Answer[bytes] | Answer[list[int]] | Answer[float] | None:
-        correlation = refused.correlation
         match refused.packet_type:
             case wire.PUT:
-                put = _named(self._puts, correlation[:4])
+                put = _named(self._puts, refused)
                 if put is None:
                     return None
                 self.room.give(len(put.packet))
                 return put.answer
             case wire.GET:
-                return _named(self._gets, correlation[:8])
+                return _named(self._gets, refused)
             case wire.LIST:
                 return self._lists.popleft().answer if self._lists else None
             case wire.TOUCH:
-                return _named(self._touches, correlation[:8])
+                return _named(self._touches, refused)
             case wire.ADMIN:
-                return _named(self._admins, correlation[:4])
+                return _named(self._admins, refused)
             case _:
                 return None
 
 
-def _named(pending: dict[int, T], correlation: bytes) -> T | None:
-    if correlation:
-        return pending.pop(int.from_bytes(correlation, "big"), None)
+def _named(pending: dict[int, T], refused: Refused) -> T | None:
+    number = correlation_number(refused)
+    if number is not None:
+        return pending.pop(number, None)
     return pending.pop(next(iter(pending))) if pending else None
 
 

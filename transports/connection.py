@@ -7,7 +7,7 @@ brought becomes one batch for the channel, and everything that the batch caused 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from math import inf
 from typing import Protocol, assert_never
@@ -262,10 +262,17 @@ class Connection:
     def writable(self) -> bool:
         return self._phase is Phase.OPEN and not self._wire.congested
 
-    def send(self, reply: Reply) -> None:
+    def send(self, replies: Sequence[Reply]) -> None:
+        out, encoders = self._out, p.ENCODERS
+        for reply in replies:
+            # Most replies are receipts, and they are too small to be counted.
+            if type(reply) is PutAck:
+                out.append(encoders[PutAck](reply))
+            else:
+                self._send_other(reply)
+
+    def _send_other(self, reply: Reply) -> None:
         match reply:
-            case PutAck():
-                self._out.append(p.encode(reply))
             case Msg():
                 self._add(p.encode_msgx(reply) if self._tells_attempts else p.encode(reply))
             case Failed():

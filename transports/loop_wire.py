@@ -1,6 +1,6 @@
-"""A Wire on asyncio's and uvloop's own transports: a read calls the session, a write the transport.
+"""A Wire on asyncio's and uvloop's own transports, without a task, a queue or a future of its own.
 
-No task, no queue and no future per connection (performance.md 2a, 3): idle, it costs its slots.
+Idle, it costs its slots (performance.md 2a, 3). Reads and writes go through the listener's `Turn`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import anyio
 from transports.address import format_address
 from transports.seam import Session
 from transports.streams import FLUSH_S, LINGER_BYTES, LINGER_S
+from transports.turns import Turn
 
 
 class LoopWire(asyncio.Protocol):
@@ -21,7 +22,6 @@ class LoopWire(asyncio.Protocol):
 
     __slots__ = (
         "_closing",
-        "_congested",
         "_discarded_bytes",
         "_eof",
         "_high_water_bytes",
@@ -29,7 +29,11 @@ class LoopWire(asyncio.Protocol):
         "_session",
         "_timer",
         "_transport",
+        "_turn",
+        "_unwritten",
+        "_unwritten_bytes",
         "_wires",
+        "congested",
         "host",
         "peer",
         "secure",
@@ -42,25 +46,48 @@ class LoopWire(asyncio.Protocol):
         self.secure = secure
         self._session = session
         self._wires = wires
+        self._turn = wires.turn
+        self._unwritten: list[bytes] = []
+        self._unwritten_bytes = 0
         self._high_water_bytes = high_water_bytes
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._discarded_bytes = 0
-        self._closing = self._congested = self._eof = self._paused = False
-
-    @property
-    def congested(self) -> bool:
-        return self._congested
+        self._closing = self._eof = self._paused = False
+        self.congested = False
 
     @property
     def unsent_bytes(self) -> int:
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        if self._transport is None:
+            return 0
+        return self._transport.get_write_buffer_size() + self._unwritten_bytes
 
     def write(self, data: bytes) -> None:
-        transport = self._transport
+        if self._closing:
+            return
+        turn = self._turn
+        if turn.is_running and not self._unwritten:
+            turn.has_written(self)
+        self._unwritten.append(data)
+        self._unwritten_bytes += len(data)
+        if not turn.is_running or self._unwritten_bytes > self._high_water_bytes:
+            self.write_out()
+
+    def write_out(self) -> None:
+        """Give the transport what waited for the end of the turn."""
+        unwritten, transport = self._unwritten, self._transport
         # uvloop raises on a transport that a reset has closed before connection_lost is called.
-        if not (transport is None or self._closing or transport.is_closing()):
-            transport.write(data)
+        if unwritten and transport is not None and not transport.is_closing():
+            transport.write(unwritten[0] if len(unwritten) == 1 else b"".join(unwritten))
+        unwritten.clear()
+        self._unwritten_bytes = 0
+
+    def take(self, data: bytes) -> None:
+        """Hand what was read to the session; at the end of its life, to nobody."""
+        if self._closing:
+            self._discard(len(data))
+        else:
+            self._session.received(data)
 
     def pause(self) -> None:
         if self._transport is not None and not (self._eof or self._closing):
@@ -77,6 +104,7 @@ class LoopWire(asyncio.Protocol):
         if transport is None or self._closing:
             return
         self.resume()
+        self.write_out()
         self._closing = True
         if transport.is_closing():
             return
@@ -84,7 +112,11 @@ class LoopWire(asyncio.Protocol):
         if self._eof or not transport.can_write_eof():
             transport.close()
             return
-        transport.write_eof()
+        try:
+            transport.write_eof()
+        except OSError:  # a reset that is not told yet
+            transport.abort()
+            return
         transport.set_write_buffer_limits(0)  # now resume_writing means that all is sent
         if not transport.get_write_buffer_size():
             self._end_after(LINGER_S, transport.close)
@@ -103,12 +135,10 @@ class LoopWire(asyncio.Protocol):
         self._tell(self._session.opened, self)
 
     def data_received(self, data: bytes) -> None:
-        if self._closing:
-            self._discard(len(data))
-        else:
-            self._session.received(data)
+        self._turn.arrived(self, data)
 
     def eof_received(self) -> bool:
+        self._turn.run()  # what came before the end is heard before it
         self._eof = True
         if not self._closing:
             self._session.eof()
@@ -117,21 +147,22 @@ class LoopWire(asyncio.Protocol):
         return not self.secure  # TLS cannot stay half open
 
     def pause_writing(self) -> None:
-        self._congested = True
+        self.congested = True
 
     def resume_writing(self) -> None:
-        self._congested = False
+        self.congested = False
         # asyncio ends a connection twice when it is closed or aborted in here.
         asyncio.get_running_loop().call_soon(self._drained)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._turn.run()
         if self._timer is not None:
             self._timer.cancel()
         session = self._session
         del self._session  # wire and session no longer hold each other: no work for the collector
         self._transport = self._timer = None
         self._closing = True
-        self._congested = False
+        self.congested = False
         self._wires.remove(self)
         session.ended()
 
@@ -140,7 +171,7 @@ class LoopWire(asyncio.Protocol):
             return
         if self._closing:
             self._end_after(LINGER_S, self._transport.close)
-        elif not self._congested:
+        elif not self.congested:
             self._tell(self._session.uncongested)
 
     def _tell(self, event: Callable[..., None], *args: object) -> None:
@@ -170,6 +201,7 @@ class LoopWires:
     """The open wires of one listener or dial. They end with the task that holds them."""
 
     def __init__(self) -> None:
+        self.turn = Turn(asyncio.get_running_loop())
         self._open: set[LoopWire] = set()
         self._is_complete = False
         self._over = asyncio.Event()

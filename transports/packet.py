@@ -133,7 +133,7 @@ def decode(packet: bytes) -> Packet:
 
 def encode(packet: Packet) -> bytes:
     """The packet of one value; a Msg becomes MSG, its attempt is not told."""
-    return _ENCODERS[type(packet)](packet)
+    return ENCODERS[type(packet)](packet)
 
 
 def encode_msgx(msg: Msg) -> bytes:
@@ -304,7 +304,7 @@ def _encode_list_ack(ack: ListAck) -> bytes:
 
 
 # The key fixes the type of the function's argument, which no annotation of a dict can say.
-_ENCODERS: dict[type, Callable[[Any], bytes]] = {
+ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Put: lambda put: _KEY_TTL.pack(PUT, put.key, put.ttl) + put.data,
     PutAck: _encode_put_ack,
     Msg: lambda msg: _ID.pack(MSG, msg.id) + msg.data,

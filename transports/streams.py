@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -16,7 +15,7 @@ SEND_BYTES = 2**18
 FLUSH_S = 10.0
 LINGER_S = 0.2
 LINGER_BYTES = 2**16
-_GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, ssl.SSLError)
+_GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 Guard = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 """Runs one connection, and keeps what it raises from ending its siblings."""

