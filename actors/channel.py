@@ -185,7 +185,7 @@ class Channel:
     def _push(self, now: float, effects: Effects) -> None:
         delivery = self._delivery
         if delivery.hungry:
-            effects.replies.extend(delivery.pump(now))
+            delivery.pump(now, effects.replies)
             if delivery.leases_at < self.deadline:
                 self.deadline = delivery.leases_at
 

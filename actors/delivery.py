@@ -7,7 +7,6 @@ backlog a message stands, and in whose ack ends it: `modes`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import inf
 from random import Random
 from typing import Protocol
@@ -187,25 +186,21 @@ class Delivery:
         if guest.receives:
             self.hungry[guest] = None
 
-    def pump(self, now: float) -> Iterator[tuple[Port, Reply]]:
-        """Lease out what can be leased."""
+    def pump(self, now: float, replies: list[tuple[Port, Reply]]) -> None:
+        """Lease out what can be leased, and append the pushes to `replies`."""
         if self.stopped:
             self.hungry.clear()
         while self.hungry:
             guest, _ = self.hungry.popitem()
-            while self._is_open(guest):
-                assert guest.backlog is not None, "only receivers are hungry"
-                row = guest.backlog.next(guest, self._buffer, now)
+            if not guest.port.writable:
+                continue
+            backlog = guest.backlog
+            assert backlog is not None, "only receivers are hungry"
+            while guest.credit > 0 and guest.held_bytes < self._settings.window_bytes:
+                row = backlog.next(guest, self._buffer, now)
                 if row is None:
                     break
-                yield guest.port, self._lease(guest, row, now)
-
-    def _is_open(self, guest: Guest) -> bool:
-        return (
-            guest.credit > 0
-            and guest.held_bytes < self._settings.window_bytes
-            and guest.port.writable
-        )
+                replies.append((guest.port, self._lease(guest, row, now)))
 
     def _lease(self, guest: Guest, row: Row, now: float) -> Msg:
         attempt = self.attempts.get(row.id, 0) + 1 if self.attempts else 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from random import Random
 from typing import assert_never
@@ -19,24 +18,21 @@ def _may_have(guest: Guest, row: Row) -> bool:
 
 
 class Returned:
-    """Ids that came back, lowest first, each once."""
+    """Ids that came back, lowest first, each once. `heap` is for looking whether there are any."""
 
-    __slots__ = ("_heap", "_members")
+    __slots__ = ("_members", "heap")
 
     def __init__(self) -> None:
-        self._heap: list[int] = []
+        self.heap: list[int] = []
         self._members: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._heap)
 
     def push(self, message_id: int) -> None:
         if message_id not in self._members:
             self._members.add(message_id)
-            heappush(self._heap, message_id)
+            heappush(self.heap, message_id)
 
     def pop(self) -> int:
-        message_id = heappop(self._heap)
+        message_id = heappop(self.heap)
         self._members.discard(message_id)
         return message_id
 
@@ -56,7 +52,7 @@ class OwnBacklog:
             self._returned.push(message_id)
 
     def next(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
-        while self._returned:
+        while self._returned.heap:
             row = buffer.get(self._returned.pop(), now)
             if row is not None and row.id not in guest.leases and self._suits(guest, row):
                 return row
@@ -99,7 +95,7 @@ class SharedBacklog:
     def _next_returned(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
         left = []
         found = None
-        while self._returned and found is None:
+        while self._returned.heap and found is None:
             row = buffer.get(self._returned.pop(), now)
             if row is None or (row.id, 0) in self._rests:
                 continue
@@ -246,7 +242,14 @@ class Queue(Delivery):
     def is_exhausted(self, message_id: int) -> bool:
         return self.attempts.get(message_id, 0) >= self._settings.attempts_max
 
-    def pump(self, now: float) -> Iterator[tuple[Port, Reply]]:
+    def _is_open(self, guest: Guest) -> bool:
+        return (
+            guest.credit > 0
+            and guest.held_bytes < self._settings.window_bytes
+            and guest.port.writable
+        )
+
+    def pump(self, now: float, replies: list[tuple[Port, Reply]]) -> None:
         """Hand out one at a time: the fewest unacked first, then who waited longest."""
         if self.stopped:
             self.hungry.clear()
@@ -264,7 +267,7 @@ class Queue(Delivery):
                 continue
             self._turns += 1
             guest.served = self._turns
-            yield guest.port, self._lease(guest, row, now)
+            replies.append((guest.port, self._lease(guest, row, now)))
             if self._is_open(guest):
                 heappush(free, (len(guest.leases), guest.served, number, guest))
 

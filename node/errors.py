@@ -6,7 +6,7 @@ from transports.nack import HelloCode
 
 
 class ConnectionLost(ConnectionError):
-    """The connection is gone for good; what was outstanding may or may not have been carried out."""
+    """The connection is gone for good; what was outstanding may or may not have happened."""
 
 
 class HandshakeRefused(ConnectionLost):

@@ -101,7 +101,7 @@ class InFlight:
         answer = self._gets[message_id] = Answer()
         return encode(Get(message_id)), answer
 
-    def list(self, start: int, end: int, limit: int) -> tuple[bytes, Answer[list[int]]]:
+    def listing(self, start: int, end: int, limit: int) -> tuple[bytes, Answer[list[int]]]:
         pending = _List(encode(List(limit, start, end)))
         self._lists.append(pending)
         return pending.packet, pending.answer

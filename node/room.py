@@ -1,4 +1,4 @@
-"""Room for what is in flight: bounded in number and in bytes, handed out first come, first served."""
+"""Room for what is in flight: bounded in number and in bytes, first come, first served."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ class Session:
         match packet:
             case p.Closing(goodbye=goodbye):
                 self._told_to_leave(goodbye)
-            case p.Handshake(packet_type=p.READY, raw=raw) if self.ready is None or self.ready is BARE:
+            case p.Handshake(packet_type=p.READY, raw=raw):
                 self._welcomed(raw)
             case p.Handshake(packet_type=p.CHALLENGE):
                 self._break_off(HandshakeRefused("the node asks for an identity, none was given"))
@@ -205,6 +205,8 @@ class Session:
             self.send(encode_hello(self._hello))
 
     def _welcomed(self, raw: bytes) -> None:
+        if self.ready is not None and self.ready is not BARE:
+            return
         try:
             ready = decode_ready(raw)
         except MalformedHandshake as error:

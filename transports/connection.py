@@ -150,7 +150,10 @@ class Phase(Enum):
     CLOSED = auto()
 
 
-TAKING = (Phase.OPEN, Phase.LEAVING)
+# Reading a member of an enum costs more than a dictionary look-up; these are read for every packet.
+OPENING, WAITING, REFUSED = Phase.OPENING, Phase.WAITING, Phase.REFUSED
+OPEN, LEAVING, CLOSED = Phase.OPEN, Phase.LEAVING, Phase.CLOSED
+TAKING = (OPEN, LEAVING)
 
 
 class Connection:
@@ -187,7 +190,7 @@ class Connection:
         self._framing = framing
         self._upgrade: Upgrade | None = None
         self._wire: Wire
-        self._phase = Phase.OPENING
+        self._phase = OPENING
         self._admission: Admission | None = None
         self._channel: bytes | None = None
         self._put_refusal: Code | None = None
@@ -227,7 +230,7 @@ class Connection:
         packets = framing.feed(data)
         if framing.speaks:
             self._wire.write(framing.outgoing())
-        if self._phase is Phase.OPENING and framing.upgrade is not None:
+        if self._phase is OPENING and framing.upgrade is not None:
             self._await_greeting(framing.upgrade)
         counters = self._host.counters
         counters.bytes_in += len(data)
@@ -244,14 +247,14 @@ class Connection:
     def uncongested(self) -> None:
         self._stalled_since = inf
         self._continue()
-        if self._phase is Phase.OPEN:
+        if self._phase is OPEN:
             self._submit([Writable()], 0)
 
     def eof(self) -> None:
         self._close()
 
     def ended(self) -> None:
-        self._phase = Phase.CLOSED
+        self._phase = CLOSED
         self._host.disarm(self)
         self._leave_channel()
         self._host.left(self)
@@ -260,7 +263,7 @@ class Connection:
 
     @property
     def writable(self) -> bool:
-        return self._phase is Phase.OPEN and not self._wire.congested
+        return self._phase is OPEN and not self._wire.congested
 
     def send(self, replies: Sequence[Reply]) -> None:
         out, encoders = self._out, p.ENCODERS
@@ -311,12 +314,12 @@ class Connection:
 
     def say_goodbye(self) -> None:
         """No new pushes; acks count until the other end closes (PA-36)."""
-        if self._phase in (Phase.LEAVING, Phase.CLOSED):
+        if self._phase in (LEAVING, CLOSED):
             return
-        if self._phase is not Phase.OPENING:
+        if self._phase is not OPENING:
             self._add(p.GOODBYE)
             self.flush()
-        self._phase = Phase.LEAVING
+        self._phase = LEAVING
 
     def close(self) -> None:
         """The end of the node's patience."""
@@ -331,7 +334,7 @@ class Connection:
             case Phase.OPENING | Phase.WAITING:
                 if now >= self._opened_at + settings.handshake_s:
                     self._abort()
-                elif self._phase is Phase.WAITING:
+                elif self._phase is WAITING:
                     self._host.arm(self, self._opened_at + settings.handshake_s)
                     self._enter_provisionally()
             case Phase.OPEN | Phase.LEAVING:
@@ -459,7 +462,7 @@ class Connection:
         return is_full or self._waits_for_mailbox
 
     def _continue(self) -> None:
-        if self._waits_for_mailbox or self._phase is Phase.CLOSED:
+        if self._waits_for_mailbox or self._phase is CLOSED:
             return
         self.heard_at = self._host.now()
         packets, self._inbox = self._inbox, None
@@ -471,7 +474,7 @@ class Connection:
     # The first words.
 
     def _await_greeting(self, upgrade: Upgrade) -> None:
-        self._phase = Phase.WAITING
+        self._phase = WAITING
         self._upgrade = upgrade
         settings = self._host.settings
         if admit_bare(upgrade, settings.greeting, self._authorize) is not None:
@@ -484,7 +487,7 @@ class Connection:
 
     def _hear_first(self, packet_type: int, value: p.Packet) -> bool:
         """What a connection says first decides how it is served. True: there is no more to it."""
-        if self._phase not in (Phase.WAITING, *TAKING):
+        if self._phase not in (WAITING, *TAKING):
             return True
         match value:
             case p.Handshake(packet_type=p.HELLO):
@@ -505,7 +508,7 @@ class Connection:
         if self._is_provisional:
             self._is_provisional = False
             self._leave_channel()
-            self._phase = Phase.WAITING
+            self._phase = WAITING
         try:
             hello = decode_hello(raw)
         except MalformedHandshake:
@@ -518,7 +521,7 @@ class Connection:
             self._enter(verdict)
         elif verdict is HelloCode.AUTHENTICATION_FAILED:
             # The same delay and the same bytes, whatever was wrong (PA-39, PS-08).
-            self._phase = Phase.REFUSED
+            self._phase = REFUSED
             self._refusal = verdict
             self._host.disarm(self)
             self._host.arm(self, self._host.now() + settings.refusal_delay_s)
@@ -552,7 +555,7 @@ class Connection:
         self._put_refusal = admission.put_refusal()
         self._may_ack = admission.may_ack
         self._tells_attempts = p.MSGX in admission.extensions
-        self._phase = Phase.OPEN
+        self._phase = OPEN
         self._host.disarm(self)
         self._host.greeted(self)
         self._host.attach(admission.channel, self, admission.join, self._host.now())
@@ -578,7 +581,7 @@ class Connection:
 
     def _turn_away(self, code: HelloCode) -> None:
         self._host.counters.refused += 1
-        if self._phase is not Phase.OPENING:
+        if self._phase is not OPENING:
             self._add(encode_hello_refusal(code))
         self._abort()
 
@@ -599,13 +602,13 @@ class Connection:
                 self._abort(PROTOCOL_ERROR)
 
     def _close(self, close_code: int = NORMAL) -> None:
-        if self._phase is Phase.CLOSED:
+        if self._phase is CLOSED:
             return
         self.flush()
         farewell = self._framing.farewell(close_code)
         if farewell:
             self._wire.write(farewell)
-        self._phase = Phase.CLOSED
+        self._phase = CLOSED
         self._host.disarm(self)
         self._leave_channel()
         self._wire.close()
@@ -622,7 +625,7 @@ class Connection:
         """A NACK for each; ten within a minute are enough (PA-23, PS-12)."""
         settings = self._host.settings
         self._host.counters.malformed += 1
-        if self._phase is Phase.WAITING and not p.is_ack(error.packet_type):
+        if self._phase is WAITING and not p.is_ack(error.packet_type):
             if not self._enter_bare(error.packet_type):
                 return
         if p.is_ack(error.packet_type) or self._phase not in TAKING:
@@ -641,13 +644,13 @@ class Connection:
     # Small parts.
 
     def _add(self, packet: bytes) -> None:
-        if self._phase is Phase.CLOSED:
+        if self._phase is CLOSED:
             return
         self._out.append(packet)
         self._out_bytes += len(packet)
         if self._out_bytes > self._host.settings.unsent_bytes_max:
             self._host.counters.stalled += 1
-            self._phase = Phase.CLOSED
+            self._phase = CLOSED
             self._wire.abort()
 
     def _tell_failure(self, failed: Failed) -> None:

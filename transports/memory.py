@@ -1,7 +1,8 @@
 """A network in memory: named addresses, delay, cut segments, partitions, resets, stalled readers.
 
 Sessions see the same wires as on sockets. Time is the running library's, so trio's MockClock makes
-delays virtual; every link draws from a stream of its own out of the network's `rng`.
+delays virtual. Where a direction is cut depends on `rng` and on nothing else; how tasks interleave
+is up to the library, and trio shuffles them.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ class Network:
         self._stalled.discard(address)
         self._wake_all()
 
-    def new_cuts(self) -> Callable[[], int]:
-        """A source of segment lengths for one direction of one connection."""
+    def new_lengths(self) -> Callable[[], int]:
+        """Lengths between cuts, for one direction of one connection."""
         rng = random.Random(self._rng.getrandbits(64))
         return lambda: rng.randint(1, 1 << rng.randint(0, 12))
 
@@ -167,7 +168,8 @@ class _Pipe:
         self.source = source
         self.target = target
         self._network = network
-        self._next_cut = network.new_cuts()
+        self._next_length = network.new_lengths()
+        self._until_cut_bytes = self._next_length()
         self._segments: deque[tuple[float, bytes]] = deque()
         self._held_bytes = 0
         self._broken = False
@@ -227,14 +229,18 @@ class _Pipe:
         due, data = self._segments[0]
         if not data:
             raise anyio.EndOfStream
-        cut = min(max_bytes, self._next_cut()) if self._network.split else max_bytes
+        cut = min(max_bytes, self._until_cut_bytes) if self._network.split else max_bytes
         if cut < len(data):
             self._segments[0] = (due, data[cut:])
         else:
             self._segments.popleft()
-        self._held_bytes -= len(data[:cut])
+        taken = data[:cut]
+        self._held_bytes -= len(taken)
+        self._until_cut_bytes -= len(taken)
+        if self._until_cut_bytes <= 0:
+            self._until_cut_bytes = self._next_length()
         self.wake()
-        return data[:cut]
+        return taken
 
 
 class _End(ByteStream):

@@ -954,6 +954,7 @@ static void parse_options(int argc, char **argv) {
       opt.bytes < 0 || opt.keys <= 0 || strlen(opt.key) > 100) usage();
   if (op == PUSH) opt.keys = opt.connections;
   if (op == PUSH || op == FANOUT) opt.pipeline = opt.records = 1;
+  if (protocol->build == nats_build || protocol->build == http_build) opt.records = 1;
 }
 
 int main(int argc, char **argv) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import random
+from itertools import pairwise
 
 import anyio
 import pytest
@@ -71,13 +72,15 @@ def from_client(opcode: Opcode, data: bytes, fin: bool = True, **bits: bool) -> 
 
 def cut(wire: bytes, places: list[int]) -> list[bytes]:
     edges = [0, *sorted(place % (len(wire) + 1) for place in places), len(wire)]
-    return [wire[a:b] for a, b in zip(edges, edges[1:], strict=False) if a < b]
+    return [wire[a:b] for a, b in pairwise(edges) if a < b]
 
 
 # The upgrade.
 
 
-@pytest.mark.parametrize(("subprotocol", "hello"), [("p2pbuf.v1", False), ("p2pbuf.v1.hello", True)])
+@pytest.mark.parametrize(
+    ("subprotocol", "hello"), [("p2pbuf.v1", False), ("p2pbuf.v1.hello", True)]
+)
 def test_an_upgrade_names_the_channel_and_the_subprotocol(subprotocol: str, hello: bool) -> None:
     framing = ServerFraming(PACKET_MAX, frozenset())
     framing.feed(request_of(Sec_WebSocket_Protocol=f"other, {subprotocol}"))
@@ -92,7 +95,13 @@ def test_an_upgrade_names_the_channel_and_the_subprotocol(subprotocol: str, hell
 
 @pytest.mark.parametrize(
     ("path", "channel"),
-    [("a", b"a"), ("%00%ff", b"\x00\xff"), ("chat/1", b"chat/1"), ("%3F", b"?"), ("q%21dead", b"q!dead")],
+    [
+        ("a", b"a"),
+        ("%00%ff", b"\x00\xff"),
+        ("chat/1", b"chat/1"),
+        ("%3F", b"?"),
+        ("q%21dead", b"q!dead"),
+    ],
 )
 def test_channel_names_are_percent_encoded_bytes(path: str, channel: bytes) -> None:
     framing = ServerFraming(PACKET_MAX, frozenset())
@@ -131,7 +140,10 @@ def test_tokens_arrive_and_are_never_echoed_or_logged(
         (400, {"Sec_WebSocket_Protocol": "chat"}),
         (400, {"Sec_WebSocket_Protocol": "p2pbuf.v1, bearer.secret="}),
         (400, {"Sec_WebSocket_Protocol": "p2pbuf.v1, bearer.secret!"}),
-        (400, {"Sec_WebSocket_Protocol": "p2pbuf.v1, bearer.c2Vj", "Authorization": "Bearer secret"}),
+        (
+            400,
+            {"Sec_WebSocket_Protocol": "p2pbuf.v1, bearer.c2Vj", "Authorization": "Bearer secret"},
+        ),
         (400, {"Sec_WebSocket_Key": "secret"}),
         (400, {"Sec_WebSocket_Version": "12"}),
         (400, {"Host": None}),
@@ -307,15 +319,24 @@ def close_code(said: bytes) -> int:
         (from_client(Opcode.BINARY, bytes(PACKET_MAX + 1))[:14], FrameTooLarge, 1009),
         (b"\x82\xff\xff\xff\xff\xff\xff\xff\xff\xff", FrameTooLarge, 1009),
         (
-            from_client(Opcode.BINARY, bytes(PACKET_MAX), fin=False) + from_client(Opcode.CONT, b"x"),
+            from_client(Opcode.BINARY, bytes(PACKET_MAX), fin=False)
+            + from_client(Opcode.CONT, b"x"),
             FrameTooLarge,
             1009,
         ),
         (from_client(Opcode.BINARY, b""), FrameEmpty, 1002),
-        (from_client(Opcode.BINARY, b"", fin=False) + from_client(Opcode.CONT, b""), FrameEmpty, 1002),
+        (
+            from_client(Opcode.BINARY, b"", fin=False) + from_client(Opcode.CONT, b""),
+            FrameEmpty,
+            1002,
+        ),
         (Frame(Opcode.BINARY, b"hi").serialize(mask=False), WireError, 1002),
         (from_client(Opcode.CONT, b"hi"), WireError, 1002),
-        (from_client(Opcode.BINARY, b"a", fin=False) + from_client(Opcode.BINARY, b"b"), WireError, 1002),
+        (
+            from_client(Opcode.BINARY, b"a", fin=False) + from_client(Opcode.BINARY, b"b"),
+            WireError,
+            1002,
+        ),
         (b"\xc2\x81\0\0\0\0x", WireError, 1002),
         (b"\x83\x81\0\0\0\0x", WireError, 1002),
         (b"\x88\x81\0\0\0\0x", WireError, 1002),

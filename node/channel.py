@@ -1,0 +1,331 @@
+"""What users hold: a channel of a node, and the messages it pushes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import msgspec
+
+from actors.errors import (
+    BufferFull,
+    DataTooLarge,
+    EmptyData,
+    IdsExhausted,
+    LeaseLost,
+    NotNegotiated,
+    SlowDown,
+)
+from actors.messages import U64_MAX, Durability, Mode, Nack, Put, Reason
+from node.answers import Answer
+from node.errors import ChannelClosed
+from node.inbox import Counts, Delivery
+from node.inflight import Receipt
+from node.keys import KEYS, KeyCounter
+from node.link import Link
+from transports.packet import ADMIN, CREDIT, TOUCH, encode
+
+PUT_BYTES = 9
+TTL_MAX = 2**32 - 1
+MS_MAX = 2**32 - 1
+CREDIT_MAX = 2**16 - 1
+LIST_LIMIT_MAX = 2**16 - 1
+DRAIN_S = 5.0
+RETRY_S = 0.05, 2.0
+
+Ids = list[int]
+
+
+class Message:
+    """A pushed message. `async with message` acknowledges it on success, gives it back on an error.
+
+    Cancellation does neither: the node pushes the message again once its lease is over.
+    """
+
+    __slots__ = ("_connection", "_link", "_settled", "attempt", "channel", "data", "id")
+
+    def __init__(self, delivery: Delivery, channel: Channel, link: Link) -> None:
+        self.id = delivery.msg.id
+        self.data = delivery.msg.data
+        self.attempt = delivery.msg.attempt
+        self.channel = channel
+        self._connection = delivery.connection
+        self._link = link
+        self._settled = False
+
+    def __repr__(self) -> str:
+        return f"Message(id={self.id}, attempt={self.attempt}, data={self.data[:40]!r})"
+
+    async def ack(self) -> None:
+        """Done: the node may forget the message. Holds on a later connection as well."""
+        self._settled = True
+        await self.channel.ack(self.id)
+
+    async def nack(self, delay: float | None = None, *, reject: bool = False) -> None:
+        """Give the message back: for another attempt, in `delay` seconds, or as a dead letter."""
+        self._settled = True
+        if self._link.error is not None:
+            raise self._link.error
+        session = self._link.session
+        # With the connection the lease ended: the message is the node's again anyway.
+        if session is not None and session.number == self._connection:
+            reason = Reason.REJECT if reject else Reason.LATER
+            delay_ms = None if delay is None or reject else _milliseconds(delay)
+            self._link.send(encode(Nack(self.id, reason, delay_ms)))
+
+    async def touch(self, seconds: float) -> float:
+        """Hold the message for so long from now; the seconds granted. Raises LeaseLost."""
+        session = await self._link.live()
+        if session.number != self._connection:
+            raise LeaseLost("the connection that held the lease ended")
+        if not session.negotiated(TOUCH):
+            raise NotNegotiated
+        packet, answer = self._link.inflight.touch(self.id, _milliseconds(seconds))
+        self._link.send(packet, at_once=True)
+        return await answer.wait()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._settled:
+            return
+        if error is None:
+            await self.ack()
+        elif isinstance(error, Exception) and self._link.error is None:
+            await self.nack()
+
+
+class Channel:
+    """An open channel; see `connect`. Tasks may share it. Iterating gives the messages pushed."""
+
+    def __init__(self, name: str | bytes, link: Link, keys: KeyCounter, rng: Random) -> None:
+        self.name = name
+        self._link = link
+        self._keys = keys
+        self._rng = rng
+
+    def __repr__(self) -> str:
+        return f"Channel({self.name!r})"
+
+    @property
+    def mode(self) -> Mode | None:
+        """The mode the channel has; None where the other end has no handshake."""
+        return self._link.mode
+
+    @property
+    def durability(self) -> Durability | None:
+        """What a receipt promises on the present connection; None as above."""
+        return self._link.durability
+
+    @property
+    def window(self) -> int:
+        """How many messages the node pushes ahead of their acknowledgements."""
+        return self._link.window
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection stands now."""
+        return self._link.session is not None
+
+    @property
+    def closed(self) -> bool:
+        """Closed here, or lost for good."""
+        return self._link.error is not None
+
+    @property
+    def counts(self) -> Counts:
+        """What happened so far, connections and duplicates among it."""
+        return self._link.counts
+
+    async def put(
+        self, data: bytes, *, ttl: int = 0, key: int | None = None, retry_for: float = 0.0
+    ) -> Receipt:
+        """Have the node keep `data` for `ttl` seconds (0: the channel's default).
+
+        Returns when it is kept. Waits while too much is in flight. `key` names the message for a
+        retry by the caller; lost connections are bridged here, with one key throughout. While the
+        node is full or asks to slow down it is asked again for `retry_for` seconds. Raises
+        RequestErrors, ConnectionLost and ChannelClosed.
+        """
+        if retry_for > 0:
+            return await self._put_patiently(data, ttl, self._key(key), retry_for)
+        size = self._check(data, ttl)
+        if not self._link.inflight.room.take_nowait(size):
+            await self._link.inflight.room.take(size)
+        return await self._put(data, ttl, key, size)
+
+    def put_nowait(self, data: bytes, *, ttl: int = 0, key: int | None = None) -> Answer[Receipt]:
+        """Send without waiting; await what it returns for the receipt. See `put`.
+
+        Raises anyio.WouldBlock when too much is in flight.
+        """
+        size = self._check(data, ttl)
+        if not self._link.inflight.room.take_nowait(size):
+            raise anyio.WouldBlock
+        return self._put(data, ttl, key, size)
+
+    async def receive(self, timeout: float | None = None) -> Message:
+        """The next message; TimeoutError after `timeout` seconds without any."""
+        delivery = self._link.inbox.take_nowait()
+        if delivery is None:
+            with anyio.fail_after(timeout):
+                delivery = await self._link.inbox.take()
+        return Message(delivery, self, self._link)
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        try:
+            return await self.receive()
+        except ChannelClosed:
+            raise StopAsyncIteration from None
+
+    async def get(self, message_id: int) -> bytes:
+        """The data of a message that is kept; `ack` is still to do. Raises NotFound."""
+        self._check_open()
+        packet, answer = self._link.inflight.get(message_id)
+        if packet:
+            self._link.send(packet, at_once=True)
+        return await answer.wait()
+
+    async def list(self, start: int = 0, end: int = 0, limit: int = 0) -> Ids:
+        """Ids from `start` to `end`, both included, at most `limit` (0: the node's page).
+
+        `end` 0 is no end; `start` above `end` lists the newest first, as does the highest id.
+        """
+        if not 0 <= limit <= LIST_LIMIT_MAX:
+            raise ValueError(f"limit must be within 0..{LIST_LIMIT_MAX}")
+        self._check_open()
+        packet, answer = self._link.inflight.listing(start, end, limit)
+        self._link.send(packet, at_once=True)
+        return await answer.wait()
+
+    async def ids(self, start: int = 0, end: int = 0) -> AsyncIterator[int]:
+        """All ids from `start` to `end`, page by page; order and ends as in `list`."""
+        newest_first = start > end > 0 or (start == U64_MAX and end == 0)
+        if newest_first:
+            end = max(end, 1)
+        while page := await self.list(start, end):
+            for message_id in page:
+                yield message_id
+            last = page[-1]
+            if last == end or last == (0 if newest_first else U64_MAX):
+                return
+            start = last - 1 if newest_first else last + 1
+
+    async def ack(self, message_id: int) -> None:
+        """Let the node forget a message, pushed or not."""
+        self._check_open()
+        self._link.ack(message_id)
+
+    async def credit(self, count: int) -> None:
+        """Let the node push `count` more messages ahead of their acknowledgements."""
+        if not 0 < count <= CREDIT_MAX:
+            raise ValueError(f"credit must be within 1..{CREDIT_MAX}")
+        session = await self._link.live()
+        if not session.negotiated(CREDIT):
+            raise NotNegotiated
+        self._link.credit(count)
+
+    async def ping(self) -> float:
+        """The round trip to the node in seconds."""
+        self._check_open()
+        packet, answer = self._link.inflight.ping(self._link.now())
+        self._link.send(packet, at_once=True)
+        return await answer.wait()
+
+    async def admin(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
+        """Ask the node itself for something (wire.md 3g); needs the right to administer it.
+
+        Raises RequestErrors; OutcomeUnknown when the connection ends before the answer.
+        """
+        session = await self._link.live()
+        if not session.negotiated(ADMIN):
+            raise NotNegotiated
+        packet, answer = self._link.inflight.admin(operation, msgspec.msgpack.encode(body))
+        self._link.send(packet, at_once=True)
+        return msgspec.msgpack.decode(await answer.wait(), type=dict[str, Any])
+
+    async def flush(self, timeout: float = DRAIN_S) -> None:
+        """Wait until every put is answered, at most `timeout` seconds."""
+        with anyio.move_on_after(timeout):
+            await self._link.inflight.room.empty()
+
+    async def aclose(self) -> None:
+        """Wait for outstanding puts, send what waits, say goodbye. Iterations end."""
+        if not self.closed:
+            await self.flush()
+        await self._link.stop()
+
+    def _check_open(self) -> None:
+        if self._link.error is not None:
+            raise self._link.error
+
+    def _check(self, data: bytes, ttl: int) -> int:
+        self._check_open()
+        if not data:
+            raise EmptyData
+        if not 0 <= ttl <= TTL_MAX:
+            raise ValueError(f"ttl must be within 0..{TTL_MAX} seconds")
+        size = PUT_BYTES + len(data)
+        if size > self._link.packet_max:
+            raise DataTooLarge(f"the node takes packets of {self._link.packet_max} bytes at most")
+        return size
+
+    def _key(self, key: int | None) -> int:
+        if key is None:
+            key = self._keys.next()
+            while key in self._link.inflight:
+                key = self._keys.next()
+        elif not 0 <= key < KEYS:
+            raise ValueError(f"a key must be within 0..{KEYS - 1}")
+        return key
+
+    def _put(self, data: bytes, ttl: int, key: int | None, size: int) -> Answer[Receipt]:
+        """Room for `size` bytes was taken, and is given back here if the put comes to nothing."""
+        link = self._link
+        is_taken = False
+        try:
+            self._check_open()
+            put = Put(self._key(key), ttl, data)
+            is_taken = True
+        finally:
+            if not is_taken:
+                link.inflight.room.give(size)
+        packet, answer = link.inflight.put(put)
+        if packet:
+            # Alone in flight, it gains nothing by waiting for others of this turn.
+            link.send(packet, at_once=link.inflight.room.count == 1)
+        return answer
+
+    async def _put_patiently(self, data: bytes, ttl: int, key: int, retry_for: float) -> Receipt:
+        give_up_at = self._link.now() + retry_for
+        ceiling_s, ceiling_max_s = RETRY_S
+        while True:
+            try:
+                return await self.put(data, ttl=ttl, key=key)
+            except (BufferFull, SlowDown, IdsExhausted) as error:
+                delay_s = self._rng.uniform(0, ceiling_s)
+                if error.delay_ms is not None:
+                    delay_s += error.delay_ms / 1000
+                if self._link.now() + delay_s > give_up_at:
+                    raise
+            await anyio.sleep(delay_s)
+            ceiling_s = min(2 * ceiling_s, ceiling_max_s)
+
+
+def _milliseconds(seconds: float) -> int:
+    milliseconds = round(seconds * 1000)
+    if not 0 <= milliseconds <= MS_MAX:
+        raise ValueError(f"{seconds} seconds cannot be sent")
+    return milliseconds

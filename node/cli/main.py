@@ -1,0 +1,111 @@
+"""Finds the command, runs it, and turns every end into an exit code and at most one line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from traceback import extract_tb
+
+from node.cli.exits import Exit, Failure, first_cause
+
+COMMANDS = {
+    "serve": ("serve", "run a node"),
+    "put": ("put", "put a message into a channel"),
+    "recv": ("recv", "receive messages and acknowledge them"),
+    "list": ("kept", "list the ids of the messages kept in a channel"),
+    "get": ("kept", "print one message and leave it where it is"),
+    "ack": ("kept", "acknowledge messages by id, which deletes them"),
+    "ping": ("probe", "measure the round trip to a node"),
+    "info": ("probe", "show a running node and its channels"),
+    "doctor": ("doctor", "check this machine and the node, and say what to do"),
+    "config": ("config", "show the configuration that `serve` would use"),
+    "bench": ("bench", "measure a node"),
+}
+"""Each command's module and its line in `millpond --help`."""
+
+EPILOG = """\
+a first conversation:
+  millpond serve                          in one terminal
+  millpond put chat/1 'hello'             in another; prints the message's id
+  millpond recv chat/1                    prints the message and acknowledges it
+
+Commands talk to tcp://127.0.0.1:7400 unless --connect or MILLPOND_CONNECT says otherwise.
+`millpond COMMAND --help` shows a command's options and examples.
+
+exit codes: 0 ok, 1 failure, 2 usage, 3 timeout, 4 not found, 5 refused by access control
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `millpond` with these arguments (default: the process's own); gives the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(words)
+    except SystemExit as end:  # argparse ends so, after --help and after usage errors
+        return end.code if isinstance(end.code, int) else Exit.FAILURE
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BaseException as exc:
+        return _end(first_cause(exc), words)
+
+
+def _run(words: list[str]) -> int:
+    wanted = words[0] if words and words[0] in COMMANDS else None
+    parser = argparse.ArgumentParser(
+        prog="millpond",
+        description="A peer-to-peer buffering node: it keeps messages for peers that are away.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    if wanted is None:
+        for name, (_, summary) in COMMANDS.items():
+            subparsers.add_parser(name, help=summary)
+        return _without_command(parser, parser.parse_args(words))
+    module = import_module(f"node.cli.{COMMANDS[wanted][0]}")
+    module.add_parser(subparsers)
+    code: int = module.run(parser.parse_args(words))
+    return code
+
+
+def _without_command(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    if args.version:
+        from node.cli.versions import installed
+
+        print(f"millpond {installed('millpond') or 'unknown (not installed)'}")
+        return Exit.OK
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return Exit.USAGE
+    parser.error(f"{args.command}: options of a command come after it")
+
+
+def _end(error: BaseException, words: list[str]) -> int:
+    """The process entry: whatever ends a command becomes a code and one line."""
+    match error:
+        case Failure():
+            _complain(str(error), words)
+            return error.code
+        case BrokenPipeError():
+            # Whoever read our output has gone; the interpreter's last flush must not complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return Exit.OK
+        case KeyboardInterrupt():
+            return Exit.INTERRUPTED
+        case SystemExit(code=int(code)):
+            return code
+        case _:
+            frames = extract_tb(error.__traceback__)
+            where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+            _complain(f"internal error{where}: {type(error).__name__}: {error}", words)
+            return Exit.FAILURE
+
+
+def _complain(text: str, words: list[str]) -> None:
+    command = words[0] if words and words[0] in COMMANDS else ""
+    print(f"millpond {command}".rstrip() + f": {text}", file=sys.stderr)

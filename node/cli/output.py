@@ -1,0 +1,44 @@
+"""What commands print: bytes as they are, or one JSON object a line; always data, never logs."""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+from typing import Any
+
+from anyio import to_thread
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON, flushed."""
+    write((json.dumps(value, ensure_ascii=False) + "\n").encode())
+
+
+def print_line(text: str) -> None:
+    """One line of text, flushed."""
+    write((text + "\n").encode("utf-8", "surrogateescape"))
+
+
+def write(data: bytes) -> None:
+    """Write and flush. Raises BrokenPipeError when nobody reads any more."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+async def write_soon(data: bytes) -> None:
+    """Write and flush without holding up the connection while the reader is slow."""
+    if len(data) <= select.PIPE_BUF and select.select([], [sys.stdout], [], 0)[1]:
+        write(data)
+    else:
+        await to_thread.run_sync(write, data, abandon_on_cancel=True)
+
+
+def data_field(data: bytes) -> dict[str, str]:
+    """The JSON field of a message's bytes: `data` where it is UTF-8, else `data_base64`."""
+    try:
+        return {"data": data.decode("utf-8")}
+    except UnicodeDecodeError:
+        from base64 import b64encode
+
+        return {"data_base64": b64encode(data).decode("ascii")}

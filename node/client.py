@@ -1,0 +1,167 @@
+"""The client: `async with connect("tcp://127.0.0.1:7400", channel="chat/1") as channel`."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Literal, Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+
+from actors.messages import Mode, Role
+from node.address import Address, parse_url
+from node.backoff import Backoff
+from node.channel import Channel
+from node.events import Event
+from node.keys import KeyCounter
+from node.link import Link, LinkSettings
+from node.room import Room
+from node.session import Session
+from transports import tcp
+from transports.framing import Framing, LengthPrefixed
+from transports.handshake import Hello
+from transports.packet import EXTENSIONS
+from transports.websocket import ClientFraming
+
+FRAME_SIZE_MAX = 2**24 - 1
+IN_FLIGHT_BYTES_MAX = 8 * 2**20
+NAME_BYTES_MAX = 255
+
+RoleName = Literal["producer", "consumer", "both", "worker"]
+ModeName = Literal["pair", "fanout", "queue"]
+
+
+class Dialer(Protocol):
+    """Opens a wire for `session`, by default a socket; OSError when there is none to be had."""
+
+    async def __call__(
+        self, tasks: TaskGroup, host: str, port: int, session: Session, /
+    ) -> None: ...
+
+
+@asynccontextmanager
+async def connect(
+    url: str,
+    channel: str | bytes | None = None,
+    *,
+    role: RoleName = "both",
+    mode: ModeName | None = None,
+    window: int | None = None,
+    ordered: bool = False,
+    resume_after: int | None = None,
+    token: str | bytes | None = None,
+    tls: ssl.SSLContext | None = None,
+    key_counter: str | os.PathLike[str] | None = None,
+    reconnect: bool = True,
+    wait_s: float = 0.0,
+    bare: bool = False,
+    keep_alive_s: float = 20.0,
+    in_flight_max: int = 1024,
+    on_event: Callable[[Event], None] | None = None,
+    dialer: Dialer | None = None,
+    rng: Random | None = None,
+    now: Callable[[], float] = anyio.current_time,
+) -> AsyncIterator[Channel]:
+    """Join a channel of the node at `url` (tcp, tls, ws or wss), and leave it with the block.
+
+    `window`: so many messages may be pushed and not yet acknowledged; None = 32, a worker's 1.
+    `mode`: what the channel has to be; it is created so if it does not exist.
+    `key_counter`: a file that keeps idempotency keys apart across restarts of this program.
+    `wait_s`: keep trying for so long when the node is not there yet. Later losses are always
+    mended, with backoff, unless `reconnect` is off; `on_event` hears of them.
+    `bare`: go on without the handshake when the other end has none (3 s).
+
+    Raises ConnectionLost, HandshakeRefused, ModeMismatch, and ValueError for arguments.
+    """
+    name = _name(channel)
+    address = parse_url(url)
+    if address.websocket and name is None:
+        raise ValueError("a WebSocket needs a channel")
+    secret = token.encode() if isinstance(token, str) else token
+    context = _context(address, tls)
+    rng = rng or Random()
+    hello = Hello(
+        want_push=role != "producer",
+        ordered=ordered,
+        channel=name,
+        role=Role[role.upper()],
+        extensions=EXTENSIONS,
+        token=secret,
+        window=window,
+        keep_alive_ms=round(keep_alive_s * 1000),
+        resume_after=resume_after,
+        mode=None if mode is None else Mode[mode.upper()],
+    )
+    settings = LinkSettings(
+        dial=partial(_dial, dialer or partial(_dial_socket, tls=context), address),
+        framing=partial(_framing, address, name or b"", secret),
+        hello=hello,
+        on_event=on_event,
+        reconnect=reconnect,
+        bare=bare,
+        wait_s=wait_s,
+        idle_s=keep_alive_s,
+    )
+    keys = KeyCounter(rng, None if key_counter is None else Path(key_counter))
+    link = Link(settings, Room(in_flight_max, IN_FLIGHT_BYTES_MAX), Backoff(rng), now)
+    with _single_errors():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(link.run)
+            try:
+                await link.first.wait()
+                opened = Channel(channel if channel is not None else b"", link, keys, rng)
+                yield opened
+                await opened.flush()
+            finally:
+                await link.stop()
+                tasks.cancel_scope.cancel()
+
+
+async def _dial(dialer: Dialer, address: Address, tasks: TaskGroup, session: Session) -> None:
+    await dialer(tasks, address.host, address.port, session)
+
+
+async def _dial_socket(
+    tasks: TaskGroup, host: str, port: int, session: Session, *, tls: ssl.SSLContext | None
+) -> None:
+    await tcp.dial(tasks, host, port, session, tls=tls)
+
+
+def _framing(address: Address, channel: bytes, token: bytes | None) -> Framing:
+    if address.websocket:
+        return ClientFraming(str(address), channel, True, token, FRAME_SIZE_MAX)
+    return LengthPrefixed(FRAME_SIZE_MAX)
+
+
+def _context(address: Address, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    if not address.secure:
+        if tls is not None:
+            raise ValueError("a TLS context needs a tls:// or wss:// address")
+        return None
+    return tls or ssl.create_default_context()
+
+
+def _name(channel: str | bytes | None) -> bytes | None:
+    if channel is None:
+        return None
+    name = channel.encode() if isinstance(channel, str) else channel
+    if not 0 < len(name) <= NAME_BYTES_MAX:
+        raise ValueError(f"a channel's name has 1 to {NAME_BYTES_MAX} bytes, not {len(name)}")
+    return name
+
+
+@contextmanager
+def _single_errors() -> Generator[None]:
+    """What the block raises comes out as it is, not in the group of the task beside it."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) > 1:
+            raise
+        raise group.exceptions[0] from group.exceptions[0].__cause__
