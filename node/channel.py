@@ -1,11 +1,10 @@
-"""What users hold: a channel of a node, and the messages it pushes."""
+"""What users hold: one channel of a node, over however many connections it takes."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from random import Random
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import anyio
 import msgspec
@@ -15,93 +14,27 @@ from actors.errors import (
     DataTooLarge,
     EmptyData,
     IdsExhausted,
-    LeaseLost,
     NotNegotiated,
     SlowDown,
 )
-from actors.messages import U64_MAX, Durability, Mode, Nack, Put, Reason
+from actors.messages import U64_MAX, Durability, Mode, Put
 from node.answers import Answer
 from node.errors import ChannelClosed
-from node.inbox import Counts, Delivery
+from node.inbox import Counts
 from node.inflight import Receipt
 from node.keys import KEYS, KeyCounter
 from node.link import Link
-from transports.packet import ADMIN, CREDIT, TOUCH, encode
+from node.message import Message
+from transports.packet import ADMIN, CREDIT
 
 PUT_BYTES = 9
 TTL_MAX = 2**32 - 1
-MS_MAX = 2**32 - 1
 CREDIT_MAX = 2**16 - 1
 LIST_LIMIT_MAX = 2**16 - 1
 DRAIN_S = 5.0
 RETRY_S = 0.05, 2.0
 
 Ids = list[int]
-
-
-class Message:
-    """A pushed message. `async with message` acknowledges it on success, gives it back on an error.
-
-    Cancellation does neither: the node pushes the message again once its lease is over.
-    """
-
-    __slots__ = ("_connection", "_link", "_settled", "attempt", "channel", "data", "id")
-
-    def __init__(self, delivery: Delivery, channel: Channel, link: Link) -> None:
-        self.id = delivery.msg.id
-        self.data = delivery.msg.data
-        self.attempt = delivery.msg.attempt
-        self.channel = channel
-        self._connection = delivery.connection
-        self._link = link
-        self._settled = False
-
-    def __repr__(self) -> str:
-        return f"Message(id={self.id}, attempt={self.attempt}, data={self.data[:40]!r})"
-
-    async def ack(self) -> None:
-        """Done: the node may forget the message. Holds on a later connection as well."""
-        self._settled = True
-        await self.channel.ack(self.id)
-
-    async def nack(self, delay: float | None = None, *, reject: bool = False) -> None:
-        """Give the message back: for another attempt, in `delay` seconds, or as a dead letter."""
-        self._settled = True
-        if self._link.error is not None:
-            raise self._link.error
-        session = self._link.session
-        # With the connection the lease ended: the message is the node's again anyway.
-        if session is not None and session.number == self._connection:
-            reason = Reason.REJECT if reject else Reason.LATER
-            delay_ms = None if delay is None or reject else _milliseconds(delay)
-            self._link.send(encode(Nack(self.id, reason, delay_ms)))
-
-    async def touch(self, seconds: float) -> float:
-        """Hold the message for so long from now; the seconds granted. Raises LeaseLost."""
-        session = await self._link.live()
-        if session.number != self._connection:
-            raise LeaseLost("the connection that held the lease ended")
-        if not session.negotiated(TOUCH):
-            raise NotNegotiated
-        packet, answer = self._link.inflight.touch(self.id, _milliseconds(seconds))
-        self._link.send(packet, at_once=True)
-        return await answer.wait()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._settled:
-            return
-        if error is None:
-            await self.ack()
-        elif isinstance(error, Exception) and self._link.error is None:
-            await self.nack()
 
 
 class Channel:
@@ -173,11 +106,11 @@ class Channel:
             raise anyio.WouldBlock
         return self._put(data, ttl, key, size)
 
-    async def receive(self, timeout: float | None = None) -> Message:
-        """The next message; TimeoutError after `timeout` seconds without any."""
+    async def receive(self, timeout_s: float | None = None) -> Message:
+        """The next message; TimeoutError after `timeout_s` seconds without any."""
         delivery = self._link.inbox.take_nowait()
         if delivery is None:
-            with anyio.fail_after(timeout):
+            with anyio.fail_after(timeout_s):
                 delivery = await self._link.inbox.take()
         return Message(delivery, self, self._link)
 
@@ -256,9 +189,9 @@ class Channel:
         self._link.send(packet, at_once=True)
         return msgspec.msgpack.decode(await answer.wait(), type=dict[str, Any])
 
-    async def flush(self, timeout: float = DRAIN_S) -> None:
-        """Wait until every put is answered, at most `timeout` seconds."""
-        with anyio.move_on_after(timeout):
+    async def flush(self, timeout_s: float = DRAIN_S) -> None:
+        """Wait until every put is answered, at most `timeout_s` seconds."""
+        with anyio.move_on_after(timeout_s):
             await self._link.inflight.room.empty()
 
     async def aclose(self) -> None:
@@ -322,10 +255,3 @@ class Channel:
                     raise
             await anyio.sleep(delay_s)
             ceiling_s = min(2 * ceiling_s, ceiling_max_s)
-
-
-def _milliseconds(seconds: float) -> int:
-    milliseconds = round(seconds * 1000)
-    if not 0 <= milliseconds <= MS_MAX:
-        raise ValueError(f"{seconds} seconds cannot be sent")
-    return milliseconds

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
+from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -33,6 +36,7 @@ FRAME_SIZE_MAX = 2**24 - 1
 IN_FLIGHT_BYTES_MAX = 8 * 2**20
 NAME_BYTES_MAX = 255
 
+Member = TypeVar("Member", bound=IntEnum)
 RoleName = Literal["producer", "consumer", "both", "worker"]
 ModeName = Literal["pair", "fanout", "queue"]
 
@@ -66,7 +70,7 @@ async def connect(
     on_event: Callable[[Event], None] | None = None,
     dialer: Dialer | None = None,
     rng: Random | None = None,
-    now: Callable[[], float] = anyio.current_time,
+    now: Callable[[], float] | None = None,
 ) -> AsyncIterator[Channel]:
     """Join a channel of the node at `url` (tcp, tls, ws or wss), and leave it with the block.
 
@@ -90,13 +94,13 @@ async def connect(
         want_push=role != "producer",
         ordered=ordered,
         channel=name,
-        role=Role[role.upper()],
+        role=_member(Role, role),
         extensions=EXTENSIONS,
         token=secret,
         window=window,
         keep_alive_ms=round(keep_alive_s * 1000),
         resume_after=resume_after,
-        mode=None if mode is None else Mode[mode.upper()],
+        mode=None if mode is None else _member(Mode, mode),
     )
     settings = LinkSettings(
         dial=partial(_dial, dialer or partial(_dial_socket, tls=context), address),
@@ -109,7 +113,7 @@ async def connect(
         idle_s=keep_alive_s,
     )
     keys = KeyCounter(rng, None if key_counter is None else Path(key_counter))
-    link = Link(settings, Room(in_flight_max, IN_FLIGHT_BYTES_MAX), Backoff(rng), now)
+    link = Link(settings, Room(in_flight_max, IN_FLIGHT_BYTES_MAX), Backoff(rng), now or _clock())
     with _single_errors():
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(link.run)
@@ -121,6 +125,15 @@ async def connect(
             finally:
                 await link.stop()
                 tasks.cancel_scope.cancel()
+
+
+def _clock() -> Callable[[], float]:
+    """asyncio's own clock, but as it runs now: uvloop's stands still within a turn of the loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return anyio.current_time
+    return time.monotonic
 
 
 async def _dial(dialer: Dialer, address: Address, tasks: TaskGroup, session: Session) -> None:
@@ -156,12 +169,21 @@ def _name(channel: str | bytes | None) -> bytes | None:
     return name
 
 
+def _member(kind: type[Member], name: str) -> Member:
+    try:
+        return kind[name.upper()]
+    except KeyError:
+        names = ", ".join(member.name.lower() for member in kind)
+        raise ValueError(f"{name!r} is none of {names}") from None
+
+
 @contextmanager
 def _single_errors() -> Generator[None]:
     """What the block raises comes out as it is, not in the group of the task beside it."""
     try:
         yield
     except BaseExceptionGroup as group:
-        if len(group.exceptions) > 1:
-            raise
-        raise group.exceptions[0] from group.exceptions[0].__cause__
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from error.__cause__

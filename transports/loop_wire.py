@@ -25,6 +25,7 @@ class LoopWire(asyncio.Protocol):
         "_discarded_bytes",
         "_eof",
         "_high_water_bytes",
+        "_is_over",
         "_paused",
         "_session",
         "_timer",
@@ -53,7 +54,7 @@ class LoopWire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._discarded_bytes = 0
-        self._closing = self._eof = self._paused = False
+        self._closing = self._eof = self._paused = self._is_over = False
         self.congested = False
 
     @property
@@ -83,11 +84,17 @@ class LoopWire(asyncio.Protocol):
         self._unwritten_bytes = 0
 
     def take(self, data: bytes) -> None:
-        """Hand what was read to the session; at the end of its life, to nobody."""
-        if self._closing:
-            self._discard(len(data))
-        else:
+        """Hand what was read to the session, b"" being an end; while closing, to nobody."""
+        if data and not self._closing:
             self._session.received(data)
+        elif data:
+            self._discard(len(data))
+        elif self._transport is None:
+            self._finish()
+        elif self._closing:
+            self._transport.close()
+        else:
+            self._session.eof()
 
     def pause(self) -> None:
         if self._transport is not None and not (self._eof or self._closing):
@@ -135,15 +142,14 @@ class LoopWire(asyncio.Protocol):
         self._tell(self._session.opened, self)
 
     def data_received(self, data: bytes) -> None:
-        self._turn.arrived(self, data)
+        if self.secure:
+            self.take(data)
+        else:
+            self._turn.arrived(self, data)
 
     def eof_received(self) -> bool:
-        self._turn.run()  # what came before the end is heard before it
         self._eof = True
-        if not self._closing:
-            self._session.eof()
-        elif self._transport is not None:
-            self._transport.close()
+        self.data_received(b"")  # an end keeps its place behind what came before it
         return not self.secure  # TLS cannot stay half open
 
     def pause_writing(self) -> None:
@@ -155,16 +161,20 @@ class LoopWire(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(self._drained)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._turn.run()
         if self._timer is not None:
             self._timer.cancel()
-        session = self._session
-        del self._session  # wire and session no longer hold each other: no work for the collector
         self._transport = self._timer = None
-        self._closing = True
         self.congested = False
-        self._wires.remove(self)
-        session.ended()
+        self.data_received(b"")
+
+    def _finish(self) -> None:
+        self._closing = True
+        if not self._is_over:
+            self._is_over = True
+            session = self._session
+            del self._session  # the two no longer hold each other: no work for the collector
+            self._wires.remove(self)
+            session.ended()
 
     def _drained(self) -> None:
         if self._transport is None:

@@ -43,8 +43,10 @@ CODES: dict[Code, int] = {
     Code.NOT_NEGOTIATED: 0xF2,
     Code.NOT_ALLOWED: 0xF6,
     Code.OUTCOME_UNKNOWN: 0xFE,
+    Code.QUARANTINED: 0xFE,
 }
-_BY_BYTE = {byte: code for code, byte in CODES.items()}
+# The wire has one byte for "internal". Read back it is the careful one: ask again, same key.
+_BY_BYTE = {byte: code for code, byte in CODES.items()} | {0xFE: Code.OUTCOME_UNKNOWN}
 
 _CORRELATION_BYTES = {
     packet.PUT: 4,

@@ -497,6 +497,34 @@ async def test_a_reset_by_the_other_end_ends_the_session_once() -> None:
         await listener.aclose()
 
 
+@pytest.mark.parametrize("faulty_first", [False, True])
+async def test_an_error_beside_an_end_leaves_the_end_in_order(
+    wires: Wires, faulty_first: bool, kind: str
+) -> None:
+    """What one pass of the loop brings is handled together, and faults stay apart all the same."""
+
+    def crash(*_: object) -> None:
+        raise Crash("received")
+
+    if kind != "tcp":
+        pytest.skip("plain sockets only")
+    sound, faulty = echo(), Recorder(on_received=crash)
+    order = (faulty, sound) if faulty_first else (sound, faulty)
+    servers, peers = iter(order), {}
+    listener = await wires.listen(lambda: next(servers))
+    for server in order:
+        peers[id(server)] = socket.create_connection(parse_address(listener.address))
+        await until(lambda server=server: server.events)
+    await listener.aclose()
+    with LoopFailures(wires), peers[id(sound)] as leaving, peers[id(faulty)] as crashing:
+        crashing.sendall(b"crash")
+        leaving.shutdown(socket.SHUT_WR)
+        await until(lambda: sound.is_over and faulty.is_over)
+    assert sound.events == ["opened", "eof", "ended"]
+    assert faulty.events == ["opened", "ended"]
+    assert [str(failure) for failure in wires.failures] == ["received"]
+
+
 async def test_plain_bytes_at_a_tls_port_open_no_session(
     tls_contexts: tuple[ssl.SSLContext, ssl.SSLContext],
 ) -> None:

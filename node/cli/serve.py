@@ -1,0 +1,249 @@
+"""`millpond serve`: a node in the foreground, until a signal drains it."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import gc
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NoReturn
+
+import anyio
+
+from node.access import TokenFileError
+from node.cli.exits import Exit, Failure, first_cause, usage
+from node.cli.output import print_json, print_line
+from node.cli.systemd import notify
+from node.config import OFF, Config, ConfigError, load
+from node.node import Node, installed_version
+
+EPILOG = """\
+examples:
+  millpond serve                                    the default listeners, on this machine only
+  millpond serve --p2p 127.0.0.1:0 --ws off --json  any free port; the ready line tells which
+  millpond serve --channel 'jobs/*=queue,lease=60,attempts=5' --channel 'news/*=fanout,ttl=3600'
+  millpond serve --p2p 0.0.0.0:7400 --token-file /etc/millpond/tokens
+
+Every setting can also stand in --config FILE (TOML) or in the environment as MILLPOND_<SETTING>;
+`millpond config show --origin` prints them all and where each came from.
+A line of the token file: TOKEN RIGHT[,RIGHT...] [CHANNEL-PATTERN...]; rights are put, get, push,
+ack, list, admin, all. Nobody but its owner may be able to read the file.
+
+SIGTERM and SIGINT drain the node and exit with 0; a second signal exits at once with 1.
+This version keeps messages in memory: a restart forgets them, and the ready line says so.
+"""
+
+LISTENERS = {"p2p": "--p2p", "ws": "--ws"}
+ABSENT = {"s3p": "S3P", "rustlog": "RustLog", "http": "HTTP"}
+"""Listeners that this version does not have; their options take nothing but `off`."""
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+YOUNG_OBJECTS_MAX = 50_000
+"""Objects between two looks of the garbage collector; the hot path makes no cycles."""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `serve` to the command line."""
+    parser = subparsers.add_parser(
+        "serve",
+        description="Run a node: it keeps messages for peers that are away and pushes them when "
+        "they return.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_listeners(parser)
+    _add_store(parser)
+    parser.add_argument(
+        "--channel",
+        dest="channels",
+        action="append",
+        metavar="RULE",
+        help="PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N]; again for more, first match",
+    )
+    parser.add_argument("--default-channel", metavar="NAME", help="for clients that name none")
+    parser.add_argument("--require-hello", action="store_true", default=None, help="no bare mode")
+    parser.add_argument("--token-file", metavar="FILE", help="who may do what; see below")
+    parser.add_argument(
+        "--insecure-public",
+        action="store_true",
+        default=None,
+        help="listen on public addresses without access control",
+    )
+    parser.add_argument(
+        "--origin",
+        dest="origins",
+        action="append",
+        metavar="URL",
+        help="a web origin that browsers may connect from; again for more",
+    )
+    parser.add_argument("--drain-timeout", dest="drain_timeout_s", metavar="S", help="default 5")
+    parser.add_argument("--config", metavar="FILE", help="settings as TOML")
+    parser.add_argument("--loop", choices=("asyncio", "uvloop", "trio"), help="default uvloop")
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info"
+    )
+    parser.add_argument("--json", action="store_true", help="the ready line as one JSON object")
+
+
+def _add_listeners(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--p2p", metavar="H:P", help="default 127.0.0.1:7400; `off`: none")
+    parser.add_argument("--ws", metavar="H:P", help="P2P on WebSocket, default 127.0.0.1:7401")
+    for name, title in ABSENT.items():
+        parser.add_argument(
+            f"--{name}",
+            metavar="off",
+            default=os.environ.get(f"MILLPOND_{name.upper()}", OFF),
+            help=f"this version has no {title} listener",
+        )
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--memory", action="store_true", help="keep messages in memory (default)")
+    parser.add_argument("--data", metavar="DIR", help="this version has no store on disk")
+    parser.add_argument("--durability", metavar="memory", help="this version has no other")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run a node until a signal ends it."""
+    _refuse_absent(args)
+    config = _config(args)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=args.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    raise_descriptor_limit()
+    loop = args.loop or ("uvloop" if find_spec("uvloop") else "asyncio")
+    options = {"use_uvloop": True} if loop == "uvloop" else {}
+    if loop != "asyncio" and find_spec(loop) is None:
+        raise usage(f"--loop {loop}: {loop} is not installed; leave --loop out")
+    backend = "trio" if loop == "trio" else "asyncio"
+    return anyio.run(_serve, config, args.json, backend=backend, backend_options=options)
+
+
+def _refuse_absent(args: argparse.Namespace) -> None:
+    for name, title in ABSENT.items():
+        if getattr(args, name) != OFF:
+            raise usage(f"--{name}: this version has no {title} listener; leave --{name} out")
+    data = args.data or os.environ.get("MILLPOND_DATA")
+    durability = args.durability or os.environ.get("MILLPOND_DURABILITY", "memory")
+    if data:
+        raise usage("--data: this version keeps messages in memory only; leave --data out")
+    if durability != "memory":
+        raise usage(f"--durability {durability}: this version has only `memory`; leave it out")
+
+
+def _config(args: argparse.Namespace) -> Config:
+    fields = (
+        *("p2p", "ws", "channels", "default_channel", "require_hello", "token_file"),
+        *("insecure_public", "origins", "drain_timeout_s"),
+    )
+    flags = {name: getattr(args, name) for name in fields if getattr(args, name) is not None}
+    path = args.config or os.environ.get("MILLPOND_CONFIG")
+    try:
+        config = load(flags, os.environ, Path(path) if path else None).config
+    except ConfigError as exc:
+        raise usage(str(exc)) from exc
+    if config.p2p == config.ws == OFF:
+        raise usage("every listener is off, so nobody could reach the node; give --p2p or --ws")
+    return config
+
+
+def raise_descriptor_limit() -> None:
+    """Every connection costs a file descriptor: take as many as the system allows."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError):  # some systems have a lower limit that they do not tell
+        logging.getLogger(__name__).warning("descriptor limit stays as it is: hard=%d", hard)
+
+
+async def _serve(config: Config, as_json: bool) -> int:
+    with anyio.open_signal_receiver(*STOP_SIGNALS) as signals:
+        node = await _started(config)
+        try:
+            _tune_collector()
+            _announce(node, as_json)
+            notify("READY=1")
+            async for _ in signals:
+                break
+        except BaseException as exc:
+            await node.__aexit__(type(exc), exc, exc.__traceback__)
+            raise
+    for number in STOP_SIGNALS:
+        signal.signal(number, _exit_at_once)
+    notify("STOPPING=1")
+    await node.__aexit__(None, None, None)
+    return Exit.OK
+
+
+async def _started(config: Config) -> Node:
+    try:
+        node = Node(config)
+    except TokenFileError as exc:
+        raise usage(str(exc)) from exc
+    try:
+        return await node.__aenter__()
+    except BaseException as exc:
+        _explain(first_cause(exc), node)
+        raise
+
+
+def _explain(cause: BaseException, node: Node) -> None:
+    """Raise what the user can act on, if that is what kept the node from starting."""
+    name = next(name for name in LISTENERS if _is_missing(node, name))
+    address = getattr(node.config, name)
+    match cause:
+        case ConfigError():
+            raise usage(str(cause)) from cause
+        case OSError(errno=errno.EADDRINUSE):
+            text = f"{address} is taken: another node? Stop it, or choose another with --{name}"
+            raise Failure(f"{name}: {text}") from cause
+        case OSError(errno=errno.EACCES):
+            text = f"no permission to listen on {address}; choose a port above 1023 with --{name}"
+            raise Failure(f"{name}: {text}") from cause
+        case OSError(errno=errno.EADDRNOTAVAIL) | socket.gaierror():
+            text = f"{address} is not an address of this machine ({cause.strerror})"
+            raise usage(f"{name}: {text}") from cause
+        case OSError():
+            raise Failure(f"{name}: cannot listen on {address}: {cause.strerror}") from cause
+
+
+def _is_missing(node: Node, name: str) -> bool:
+    return getattr(node.config, name) != OFF and name not in node.listeners
+
+
+def _tune_collector() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)
+
+
+def _announce(node: Node, as_json: bool) -> None:
+    durability = node.durability.name.lower()
+    if as_json:
+        ready = {
+            "event": "ready",
+            "node": secrets.token_hex(8),
+            "version": installed_version(),
+            "durability": durability,
+            "listeners": node.listeners,
+        }
+        print_json(ready)
+        return
+    where = " ".join(f"{name}={address}" for name, address in node.listeners.items())
+    print_line(f"millpond ready: {where} ({durability} only: a restart forgets every message)")
+
+
+def _exit_at_once(number: int, _frame: object) -> NoReturn:
+    print(f"millpond serve: {signal.Signals(number).name} again: not drained", file=sys.stderr)
+    os._exit(Exit.FAILURE)

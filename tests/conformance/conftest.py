@@ -1,0 +1,25 @@
+"""Every test of this directory runs over each wiring, unless it asks for one."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.conformance.served import WIRINGS, Serve, backend, serve
+
+
+@pytest.fixture(params=WIRINGS)
+def wiring(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def anyio_backend(wiring: str) -> tuple[str, dict[str, Any]]:
+    return backend(wiring)
+
+
+@pytest.fixture(name="serve")
+def _serve(wiring: str) -> Serve:
+    return partial(serve, wiring)
