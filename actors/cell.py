@@ -27,7 +27,7 @@ class Effects(msgspec.Struct):
     changes: list[Change] = []
     answers: list[Reply] = []
     replies: list[tuple[Port, Reply]] = []
-    posts: list[tuple[bytes, Mail]] = []
+    posts: tuple[tuple[bytes, Mail], ...] = ()
 
 
 class Behaviour(Protocol):

@@ -19,7 +19,7 @@ from actors.cell import Effects
 from actors.delivery import Delivery
 from actors.errors import Code, IdsExhausted
 from actors.ids import IdSource
-from actors.keys import Keys, is_same, window_s
+from actors.keys import Keys, is_same
 from actors.limits import ChannelSettings, EmptyPolicy, NodeLimits
 from actors.liveness import Verdict
 from actors.messages import (
@@ -54,6 +54,7 @@ from actors.messages import (
 )
 from actors.modes import delivery_for
 from actors.store.seam import (
+    WINDOW_S_MIN,
     Gone,
     KeyGone,
     ModeSet,
@@ -62,6 +63,7 @@ from actors.store.seam import (
     Snapshot,
     Tried,
     Usage,
+    window_s,
 )
 
 log = logging.getLogger(__name__)
@@ -99,10 +101,13 @@ class Channel:
         "_buffer",
         "_delivery",
         "_dying",
+        "_is_measured",
         "_kept_mode",
         "_keys",
         "_liveness_at",
         "_name",
+        "_room_bytes",
+        "_room_messages",
         "_settings",
         "_shared",
         "deadline",
@@ -124,6 +129,8 @@ class Channel:
         self._dying: dict[int, str] = {}
         self._liveness_at = inf
         self._kept_mode = snapshot.mode
+        self._room_messages = self._room_bytes = 0
+        self._is_measured = False
         self._delivery = self._deliver_by(snapshot.mode or settings.mode, snapshot.attempts)
         for port, join in guests.items():
             self._join(port, join)
@@ -162,6 +169,7 @@ class Channel:
     def handle(self, batch: Batch, now: float) -> Effects:
         """Everything of one read of one connection; pushes follow once, at the end."""
         effects = Effects()
+        self._is_measured = False
         answers = effects.answers
         port = batch.port
         for message in batch.messages:
@@ -254,7 +262,16 @@ class Channel:
                 return PutAck(put.key, kept.ttl, kept.id)
             return Failed(put, Code.KEY_REUSED)
         settings, size = self._settings, len(put.data)
-        if not 0 < size <= settings.data_bytes_max or settings.ttl_strict or self._is_full(size):
+        if not self._is_measured:
+            self._measure_room()
+        self._room_messages -= 1
+        self._room_bytes -= size
+        if (
+            not 0 < size <= settings.data_bytes_max
+            or self._room_messages < 0
+            or self._room_bytes < 0
+            or settings.ttl_strict
+        ):
             if not size and settings.empty is EmptyPolicy.IGNORE:
                 return None
             refusal = self._refusal(put, now, effects)
@@ -275,22 +292,27 @@ class Channel:
             return Code.DATA_TOO_LARGE
         if settings.ttl_strict and not 1 <= put.ttl <= settings.ttl_max:
             return Code.TTL_REFUSED
-        if self._is_full(size):
+        if self._room_messages < 0 or self._room_bytes < 0:
             for row in self._buffer.sweep(now):
                 self._remove(row.id, effects)
-            if self._is_full(size):
+            if self._room_messages < 0 or self._room_bytes < 0:
+                # What is refused takes no room.
+                self._room_messages += 1
+                self._room_bytes += size
                 return Code.BUFFER_FULL
         return None
 
-    def _is_full(self, size: int) -> bool:
+    def _measure_room(self) -> None:
+        """How much may still come, by the channel's limits and the node's; once a batch."""
+        self._is_measured = True
         settings, shared, buffer = self._settings, self._shared, self._buffer
         limits, usage = shared.limits, shared.usage
-        return (
-            len(buffer.rows) >= settings.messages_max
-            or buffer.bytes + size > settings.bytes_max
-            or usage.messages >= limits.messages_max
-            or usage.bytes + size > limits.bytes_max
-        )
+        messages = settings.messages_max - len(buffer.rows)
+        node_messages = limits.messages_max - usage.messages
+        self._room_messages = messages if messages < node_messages else node_messages
+        size = settings.bytes_max - buffer.bytes
+        node_size = limits.bytes_max - usage.bytes
+        self._room_bytes = size if size < node_size else node_size
 
     def _store(
         self,
@@ -307,15 +329,16 @@ class Channel:
             message_id = shared.ids.next(now)
         except IdsExhausted:
             return None
-        row = Row(message_id, key, ttl, now + ttl, now + window_s(ttl), data, source, origin)
+        row = Row(message_id, key, ttl, now + ttl, data, source, origin)
         if len(keys.rows) >= self._settings.keys_max or shared.usage.keys >= shared.limits.keys_max:
             effects.changes.extend(map(KeyGone, keys.forget_oldest()))
         self._buffer.add(row)
-        keys.remember(row)
+        keys.remember(row, now + (WINDOW_S_MIN if ttl < WINDOW_S_MIN else window_s(ttl)))
+        # A message that outlives its key's window has a deadline beyond it, and is swept with it.
         if row.expires_at < self.deadline:
             self.deadline = row.expires_at
-        if row.until < self.deadline:
-            self.deadline = row.until
+        if keys.expiry_at < self.deadline:
+            self.deadline = keys.expiry_at
         if self._kept_mode is not delivery.mode:
             self._kept_mode = delivery.mode
             effects.changes.append(ModeSet(self._kept_mode))
@@ -357,6 +380,8 @@ class Channel:
         row = self._buffer.remove(message_id)
         if row is None:
             return
+        self._room_messages += 1
+        self._room_bytes += len(row.data)
         self._dying.pop(message_id, None)
         self._delivery.forget(message_id)
         effects.changes.append(Gone(message_id, row.key, self._keys.settle(row)))
@@ -417,19 +442,22 @@ class Channel:
         self._delivery.rest((message_id, 0), now + BURIAL_RETRY_S)
         attempts = self._delivery.attempts.get(message_id, 0)
         letter = Bury(self._name, message_id, attempts, reason, row.data)
-        effects.posts.append((self._name + DEAD_SUFFIX, letter))
+        effects.posts += ((self._name + DEAD_SUFFIX, letter),)
 
     def _keep_dead(self, letter: Bury, now: float, effects: Effects) -> None:
         # The id of the dead message is its key here, so a letter posted twice is kept once.
         if letter.id not in self._keys.rows:
-            if self._is_full(len(letter.data)):
+            self._measure_room()
+            self._room_messages -= 1
+            self._room_bytes -= len(letter.data)
+            if self._room_messages < 0 or self._room_bytes < 0:
                 log.warning("dead-letter channel full: channel=%r", self._name)
                 return
             origin = Origin(letter.id, letter.attempts, letter.reason)
             ttl = self._settings.dead_ttl
             if not self._store(letter.id, ttl, letter.data, now, effects, 0, origin):
                 return
-        effects.posts.append((letter.channel, Buried(letter.id)))
+        effects.posts += ((letter.channel, Buried(letter.id)),)
 
     # Guests.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import inf
 from random import Random
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 
@@ -99,7 +99,21 @@ class Backlog(Protocol):
 class Delivery:
     """What all modes share: leases, credit, timeouts, rest. `modes` has the subclasses."""
 
-    mode: Mode
+    __slots__ = (
+        "_agenda",
+        "_buffer",
+        "_rests",
+        "_rng",
+        "_settings",
+        "attempts",
+        "guests",
+        "hungry",
+        "leases_at",
+        "receivers",
+        "stopped",
+    )
+
+    mode: ClassVar[Mode]
 
     def __init__(
         self, buffer: Buffer, settings: DeliverySettings, rng: Random, attempts: dict[int, int]

@@ -8,16 +8,8 @@ from math import inf
 
 from actors.store.seam import KeyRow, Row
 
-WINDOW_S_MIN = 600
-WINDOW_S_MAX = 86_400
 SWEEP_GAP_S = 1.0
-
-
-def window_s(ttl: int) -> int:
-    """How long the key of a message is remembered after its PUT (PA-08)."""
-    if ttl < WINDOW_S_MIN:
-        return WINDOW_S_MIN
-    return ttl if ttl < WINDOW_S_MAX else WINDOW_S_MAX
+SWEEP_GAP_S_PER_KEY = 1e-4
 
 
 class Keys:
@@ -37,15 +29,15 @@ class Keys:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def remember(self, row: Row) -> None:
-        """Enter the key of a new message."""
+    def remember(self, row: Row, until: float) -> None:
+        """Enter the key of a new message, whose window ends at `until`."""
         rows = self.rows
         if row.key in rows:
             # The window of the older use is over; the key is the youngest again.
             del rows[row.key]
         rows[row.key] = row
-        if row.until < self.expiry_at:
-            self.expiry_at = row.until
+        if until < self.expiry_at:
+            self.expiry_at = until
 
     def settle(self, row: Row) -> KeyRow | None:
         """The message of a key leaves: keep its digest for later retries."""
@@ -74,7 +66,8 @@ class Keys:
         for key in over:
             del self.rows[key]
         earliest = min((row.until for row in self.rows.values()), default=inf)
-        self.expiry_at = max(earliest, now + SWEEP_GAP_S) if self.rows else inf
+        gap_s = SWEEP_GAP_S + SWEEP_GAP_S_PER_KEY * len(self.rows)
+        self.expiry_at = max(earliest, now + gap_s) if self.rows else inf
         return over
 
 

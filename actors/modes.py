@@ -136,6 +136,8 @@ class SharedBacklog:
 class Pair(Delivery):
     """Every message to every other connection; the first ack ends it for all."""
 
+    __slots__ = ()
+
     mode = Mode.PAIR
 
     def _enter(self, guest: Guest) -> None:
@@ -144,6 +146,8 @@ class Pair(Delivery):
 
 class Fanout(Delivery):
     """Every message to everyone who was subscribed when it was put; all of them must ack."""
+
+    __slots__ = ("_numbers", "_waiting")
 
     mode = Mode.FANOUT
 
@@ -209,6 +213,8 @@ class Fanout(Delivery):
 
 class Queue(Delivery):
     """Competing consumers: one lease at a time, to the one that holds the fewest."""
+
+    __slots__ = ("_backlog", "_turns")
 
     mode = Mode.QUEUE
 

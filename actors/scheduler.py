@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from random import Random
@@ -43,10 +44,10 @@ class SchedulerSettings(msgspec.Struct, frozen=True):
     restarts: RestartPolicy = RestartPolicy()
 
 
-class Counters(msgspec.Struct):
+@dataclass(slots=True)
+class Counters:
     """What happened since the start."""
 
-    batches: int = 0
     queued: int = 0
     crashes: int = 0
     quarantines: int = 0
@@ -224,9 +225,6 @@ class Scheduler:
 
     def _run(self, cell: Cell, batch: Batch | None, now: float) -> None:
         """Let the behaviour handle a batch, or look at the clock when there is none."""
-        self.counters.batches += 1
-        if batch is not None:
-            cell.used_at = now
         cell.busy = True
         self._depth += 1
         try:
@@ -246,6 +244,8 @@ class Scheduler:
             cell.busy = False
             self._depth -= 1
         if not cell.guests:
+            if batch is not None:
+                cell.used_at = now
             self._tidy(cell, now)
         if self._depth == 0 and self._touched:
             self._flush_touched()

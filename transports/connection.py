@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
 from typing import Protocol, assert_never
@@ -84,7 +85,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
     malformed_window_s: float = 60.0
 
 
-class WireCounters(msgspec.Struct):
+@dataclass(slots=True)
+class WireCounters:
     """What came and went over P2P connections since the start."""
 
     connections: int = 0
@@ -162,6 +164,7 @@ class Connection:
     __slots__ = (
         "_admission",
         "_channel",
+        "_encode_msg",
         "_framing",
         "_host",
         "_inbox",
@@ -176,7 +179,6 @@ class Connection:
         "_put_refusal",
         "_refusal",
         "_stalled_since",
-        "_tells_attempts",
         "_upgrade",
         "_waits_for_mailbox",
         "_wire",
@@ -195,7 +197,7 @@ class Connection:
         self._channel: bytes | None = None
         self._put_refusal: Code | None = None
         self._may_ack = False
-        self._tells_attempts = False
+        self._encode_msg: Callable[[Msg], bytes] = p.encode
         self._owes_ready = False
         self._is_provisional = False
         self._out: list[bytes] = []
@@ -266,18 +268,17 @@ class Connection:
         return self._phase is OPEN and not self._wire.congested
 
     def send(self, replies: Sequence[Reply]) -> None:
-        out, encoders = self._out, p.ENCODERS
+        # Receipts and pushes, the replies of every day, are bounded by requests and by the window.
         for reply in replies:
-            # Most replies are receipts, and they are too small to be counted.
             if type(reply) is PutAck:
-                out.append(encoders[PutAck](reply))
+                self._out.append(p.encode_put_ack(reply))
+            elif type(reply) is Msg:
+                self._out.append(self._encode_msg(reply))
             else:
                 self._send_other(reply)
 
     def _send_other(self, reply: Reply) -> None:
         match reply:
-            case Msg():
-                self._add(p.encode_msgx(reply) if self._tells_attempts else p.encode(reply))
             case Failed():
                 self._tell_failure(reply)
             case Joined():
@@ -554,7 +555,8 @@ class Connection:
         self._channel = admission.channel
         self._put_refusal = admission.put_refusal()
         self._may_ack = admission.may_ack
-        self._tells_attempts = p.MSGX in admission.extensions
+        if p.MSGX in admission.extensions:
+            self._encode_msg = p.encode_msgx
         self._phase = OPEN
         self._host.disarm(self)
         self._host.greeted(self)
@@ -630,6 +632,8 @@ class Connection:
                 return
         if p.is_ack(error.packet_type) or self._phase not in TAKING:
             return
+        if error.packet_type in p.EXTENSIONS and not self._speaks(error.packet_type):
+            return
         self._add(encode_malformed(error))
         now = self._host.now()
         if self._malformed_at is None:
@@ -642,6 +646,9 @@ class Connection:
             self._abort()
 
     # Small parts.
+
+    def _speaks(self, extension: int) -> bool:
+        return self._admission is not None and extension in self._admission.extensions
 
     def _add(self, packet: bytes) -> None:
         if self._phase is CLOSED:

@@ -138,16 +138,17 @@ class Frames:
                 start += wide
                 size = int.from_bytes(data[offset + 2 : offset + 2 + wide], "big")
             stop = start + size
-            if first & 0x0F == _TEXT:
+            is_plain = first == _BINARY and second & _MASKED == masked and not self._midway
+            if is_plain and stop <= end and 0 < size <= self._packet_max:
+                body = data[start:stop]
+                packets.append(apply_mask(body, data[start - 4 : start]) if masked else body)
+            elif first & 0x0F == _TEXT:
                 self._refuse_text()
             elif size > self._packet_max:
                 self._hand_over(data[offset:], packets)
             elif stop > end:
                 needed = stop - offset
                 break
-            elif first == _BINARY and second & _MASKED == masked and size and not self._midway:
-                body = data[start:stop]
-                packets.append(apply_mask(body, data[start - 4 : start]) if masked else body)
             else:
                 self._hand_over(data[offset:stop], packets)
             offset = stop

@@ -295,7 +295,8 @@ def _encode_pong(pong: Pong) -> bytes:
     return b"\x01" if pong.times is None else _TIMES.pack(PONG, *pong.times)
 
 
-def _encode_put_ack(ack: PutAck) -> bytes:
+def encode_put_ack(ack: PutAck) -> bytes:
+    """`encode` for the reply that is sent most."""
     return _KEY_TTL_ID.pack(PUT_ACK, ack.key, ack.ttl, ack.id)
 
 
@@ -306,7 +307,7 @@ def _encode_list_ack(ack: ListAck) -> bytes:
 # The key fixes the type of the function's argument, which no annotation of a dict can say.
 ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Put: lambda put: _KEY_TTL.pack(PUT, put.key, put.ttl) + put.data,
-    PutAck: _encode_put_ack,
+    PutAck: encode_put_ack,
     Msg: lambda msg: _ID.pack(MSG, msg.id) + msg.data,
     Ack: lambda ack: _ID.pack(MSG_ACK, ack.id),
     Get: lambda get: _ID.pack(GET, get.id),

@@ -8,11 +8,22 @@ store says that the changes are as durable as its mode promises.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
 from actors.messages import Durability, Mode
+
+WINDOW_S_MIN = 600
+WINDOW_S_MAX = 86_400
+
+
+def window_s(ttl: int) -> int:
+    """How long the key of a message is remembered after its PUT (PA-08)."""
+    if ttl < WINDOW_S_MIN:
+        return WINDOW_S_MIN
+    return ttl if ttl < WINDOW_S_MAX else WINDOW_S_MAX
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):
@@ -26,18 +37,22 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
 class Row(msgspec.Struct, frozen=True, gc=False):
     """A kept message (P2P-30, PA-33), and the change that keeps it.
 
-    `expires_at` and `until`, when the window of its key ends (PA-08), are absolute; `source` is the
-    number of the connection that put it, which means something only while that lives (0: none).
+    `expires_at` is absolute; `source` is the number of the connection that put it, which means
+    something only while that lives (0: none).
     """
 
     id: int
     key: int
     ttl: int
     expires_at: float
-    until: float
     data: bytes
     source: int = 0
     origin: Origin | None = None
+
+    @property
+    def until(self) -> float:
+        """When the window of its key ends. Derived: a field would cost every message 32 bytes."""
+        return self.expires_at - self.ttl + window_s(self.ttl)
 
 
 class KeyRow(msgspec.Struct, frozen=True, gc=False):
@@ -91,7 +106,8 @@ class Snapshot(msgspec.Struct):
     mode: Mode | None = None
 
 
-class Usage(msgspec.Struct):
+@dataclass(slots=True)
+class Usage:
     """What all partitions of a node hold together; `keys` are those whose message is gone."""
 
     messages: int = 0

@@ -1,0 +1,130 @@
+"""`millpond ping` and `info`: is the node there, and how is it doing."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from functools import partial
+from typing import Any
+
+from node.cli.arguments import add_channel, add_node_options, add_timeout, positive
+from node.cli.exits import Exit, Failure
+from node.cli.joining import PROBE, joined, run_in_loop
+from node.cli.output import print_json, print_line
+
+PING_EPILOG = """\
+examples:
+  millpond ping                                   three round trips to the node on this machine
+  millpond ping --connect ws://10.0.0.5:7401 -c 10
+"""
+INFO_EPILOG = """\
+examples:
+  millpond info              the node and its channels
+  millpond info chat/1       the node and one channel; exit code 4 when there is no such channel
+  millpond info --json       the same as one object
+
+Needs the right `admin`, which without a token file everybody on the node's own machine has.
+"""
+INFO = 1
+"""The operation of packet 90; docs/wire.md has the table."""
+CHANNELS_MAX = 1000
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `ping` and `info` to the command line."""
+    ping = subparsers.add_parser(
+        "ping",
+        description="Measure the round trip to a node.",
+        epilog=PING_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    ping.add_argument("-c", dest="count", type=positive, metavar="N", default=3)
+    ping.set_defaults(work=_ping)
+    info = subparsers.add_parser(
+        "info",
+        description="Show a running node and its channels.",
+        epilog=INFO_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    info.set_defaults(work=_info)
+    for parser in (ping, info):
+        add_channel(parser, optional=True)
+        add_timeout(parser)
+        add_node_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask the node."""
+    return run_in_loop(args, partial(args.work, args))
+
+
+async def _ping(args: argparse.Namespace) -> int:
+    times_ms: list[float] = []
+    async with joined(args, args.channel or PROBE, "consumer") as channel:
+        for number in range(1, args.count + 1):
+            times_ms.append(await channel.ping() * 1000)
+            if args.json:
+                print_json({"number": number, "ms": round(times_ms[-1], 3)})
+            else:
+                print_line(f"{args.connect}: {times_ms[-1]:.3f} ms")
+    if not args.json and args.count > 1:
+        mean_ms = sum(times_ms) / len(times_ms)
+        print_line(f"min {min(times_ms):.3f}  mean {mean_ms:.3f}  max {max(times_ms):.3f} ms")
+    return Exit.OK
+
+
+async def _info(args: argparse.Namespace) -> int:
+    async with joined(args, PROBE, "consumer") as channel:
+        answer = await channel.admin(INFO, {"channel": args.channel, "limit": CHANNELS_MAX})
+    if args.channel is not None and not answer["page"]:
+        name = os.fsdecode(args.channel)
+        raise Failure(f"the node has no channel {name!r} at present", Exit.NOT_FOUND)
+    if args.json:
+        print_json(answer)
+    else:
+        for line in _page(answer):
+            print_line(line)
+    return Exit.OK
+
+
+def _page(answer: dict[str, Any]) -> list[str]:
+    usage, wire, scheduler = answer["usage"], answer["wire"], answer["scheduler"]
+    kept = f"{usage['messages']} messages, {_size(usage['bytes'])}, {usage['keys']} keys"
+    rows = {
+        "version": answer["version"],
+        "up": f"{answer['uptime_s']:.0f} s",
+        "durability": answer["durability"],
+        "memory": _size(answer["rss_bytes"]),
+        "connections": f"{answer['connections']} now, {wire['connections']} in all",
+        "received": f"{wire['packets_in']} packets, {_size(wire['bytes_in'])}",
+        "refused": f"{wire['refused']} ({wire['malformed']} malformed, {wire['aborted']} aborted)",
+        "crashes": f"{scheduler['crashes']} ({scheduler['quarantines']} channels set aside)",
+        "kept": kept,
+        "channels": str(answer["channels"]),
+    }
+    lines = [f"{name:12} {value}" for name, value in rows.items()]
+    return [*lines, "", *_table(answer["page"]), *(["..."] if answer["more"] else [])]
+
+
+def _table(channels: dict[str, dict[str, Any]]) -> list[str]:
+    columns = ("mode", "messages", "bytes", "leased", "connections")
+    width = max([len(name) for name in channels] + [len("channel")])
+    lines = [f"{'channel':{width}}  " + "  ".join(f"{column:>11}" for column in columns)]
+    for name, channel in channels.items():
+        cells = "  ".join(f"{channel[column]!s:>11}" for column in columns)
+        lines.append(f"{_printable(name):{width}}  {cells}")
+    return lines
+
+
+def _printable(name: str) -> str:
+    """A channel's name is whatever a peer sent: keep control characters off the terminal."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in name)
+
+
+def _size(number: int) -> str:
+    value = float(number)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
