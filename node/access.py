@@ -60,7 +60,7 @@ class Access:
     def authorize(self, token: bytes | None, channel: bytes, address: str) -> Rights | None:
         """The rights of a bearer token in a channel; None = refused."""
         if self._grants is None:
-            return Rights.ALL if is_loopback(address) else Rights.CHANNEL
+            return Rights.CHANNEL if is_remote(address) else Rights.ALL
         # Looked up by digest: how long a wrong token takes tells nothing about a right one.
         grant = self._grants.get(sha256(token).digest()) if token is not None else None
         if grant is None or not grant.covers(channel):
@@ -96,9 +96,17 @@ def _grant(words: list[str], where: str) -> Grant:
     return Grant(rights, tuple(words[1:]))
 
 
-def is_loopback(address: str) -> bool:
-    """Is the address this machine's own? Names of the simulated network are."""
+def is_loopback(host: str) -> bool:
+    """Is it reachable from this machine alone? A name other than `localhost` may be anything."""
     try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
-        return True
+        return host == "localhost"
+
+
+def is_remote(address: str) -> bool:
+    """Did a connection come from another machine? The simulated network has names, not numbers."""
+    try:
+        return not ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +32,10 @@ from transports.memory import Network
 from transports.seam import Listener, Session
 from transports.tcp import listen, parse_address
 from transports.websocket import ServerFraming
+
+log = logging.getLogger(__name__)
+
+RESYNC_S = 30.0
 
 
 class Node:
@@ -93,14 +98,24 @@ class Node:
                 self._rng,
                 self.clock.now,
             )
+            self._tasks.start_soon(self._keep_time)
             for name, address in (("p2p", self.config.p2p), ("ws", self.config.ws)):
                 if address != OFF:
                     await self._listen(name, address)
-        except BaseException as exc:
+        except BaseException:
+            # Left without the exception: the caller gets it bare, not in a group.
             self._tasks.cancel_scope.cancel()
-            await self._tasks.__aexit__(type(exc), exc, exc.__traceback__)
+            await self._tasks.__aexit__(None, None, None)
             raise
         return self
+
+    async def _keep_time(self) -> None:
+        """After the machine slept, deadlines are due by the wall clock."""
+        while True:
+            await anyio.sleep(RESYNC_S)
+            ahead_s = self.clock.resync()
+            if ahead_s:
+                log.warning("clock moved forward: seconds=%.1f", ahead_s)
 
     async def __aexit__(
         self,
@@ -147,7 +162,7 @@ class Node:
 
     def _check_exposure(self, name: str, host: str) -> None:
         is_guarded = self._access.is_controlled or self.config.insecure_public
-        if not is_guarded and host != "localhost" and not is_loopback(host or "0.0.0.0"):
+        if not is_guarded and not is_loopback(host):
             raise ConfigError(
                 f"{name}: {host or 'every address'} is reachable from outside and there is no "
                 "access control; give --token-file, or --insecure-public if you mean it"

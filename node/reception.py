@@ -10,7 +10,7 @@ import anyio
 
 from actors.messages import Durability, Rights
 from actors.scheduler import Scheduler
-from node.access import Access, is_loopback
+from node.access import Access, is_remote
 from node.config import Config
 from transports.connection import Connection, WireCounters
 from transports.framing import Framing
@@ -62,7 +62,7 @@ class Reception:
             or len(self.connections) >= config.connections_max
             or len(self._before_ready) >= config.connections_before_ready_max
             or (
-                not is_loopback(address)
+                is_remote(address)
                 and self._by_address[address] >= config.connections_per_address_max
             )
         )

@@ -6,6 +6,7 @@ Refusals are raised as UpgradeRefused and never repeat what the request said: it
 from __future__ import annotations
 
 import base64
+import ipaddress
 import re
 from urllib.parse import quote, unquote_to_bytes
 
@@ -68,13 +69,27 @@ def _channel_of(path: str) -> bytes:
 
 
 def _check_origin(headers: Headers, origins: frozenset[str]) -> None:
-    """Only browsers send an Origin: it is the node's own, or one that was allowed."""
+    """Only browsers send an Origin: it is the node's own, or one that was allowed.
+
+    The node's own is an address or `localhost`. A name must be listed: a page of the same name, but
+    from elsewhere, could have its name point at this machine afterwards (DNS rebinding).
+    """
     hosts, given = headers.get_all("Host"), headers.get_all("Origin")
     if len(hosts) != 1 or len(given) > 1:
         raise UpgradeRefused(400, "one Host and at most one Origin")
-    own = {f"http://{hosts[0]}".lower(), f"https://{hosts[0]}".lower()}
+    host = hosts[0].lower()
+    own = {f"http://{host}", f"https://{host}"} if _is_address(host) else set()
     if given and given[0] not in origins and given[0].lower() not in own:
         raise UpgradeRefused(403, "the Origin is not allowed")
+
+
+def _is_address(host: str) -> bool:
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return name == "localhost"
+    return True
 
 
 def _token_of(headers: Headers) -> bytes | None:

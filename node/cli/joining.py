@@ -127,7 +127,8 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
     match error:
         case HandshakeRefused():
             return _refused(error, args, where)
-        case ConnectionLost(__cause__=ConnectionRefusedError() | ExceptionGroup()):
+        case ConnectionLost(__cause__=ConnectionRefusedError() | OSError(errno=None)):
+            # Without a number: a name with several addresses, each of which refused.
             return Failure(f"no node at {where}: start one with `millpond serve`")
         case ConnectionLost():
             return Failure(f"{where}: {error}; is a Millpond node there? `millpond doctor` looks")

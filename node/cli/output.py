@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import sys
 from typing import Any
 
-from anyio import to_thread
+import anyio
+
+STDIN = 0
+CHUNK_BYTES = 65_536
 
 
 def print_json(value: Any) -> None:
@@ -27,11 +31,23 @@ def write(data: bytes) -> None:
 
 
 async def write_soon(data: bytes) -> None:
-    """Write and flush without holding up the connection while the reader is slow."""
-    if len(data) <= select.PIPE_BUF and select.select([], [sys.stdout], [], 0)[1]:
-        write(data)
-    else:
-        await to_thread.run_sync(write, data, abandon_on_cancel=True)
+    """Write and flush, letting the connection work on while the reader is slow.
+
+    A pipe that is writable takes PIPE_BUF bytes without blocking, and promises no more.
+    """
+    for start in range(0, len(data), select.PIPE_BUF):
+        if not select.select([], [sys.stdout], [], 0)[1]:
+            await anyio.wait_writable(sys.stdout)
+        write(data[start : start + select.PIPE_BUF])
+
+
+async def read_soon() -> bytes:
+    """What stdin has now, or will have first; nothing at its end."""
+    try:
+        await anyio.wait_readable(STDIN)
+    except PermissionError:
+        pass  # a file is always readable, and therefore nothing to wait for
+    return os.read(STDIN, CHUNK_BYTES)
 
 
 def data_field(data: bytes) -> dict[str, str]:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import anyio
-from anyio import to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from actors.errors import RequestError
@@ -19,7 +18,7 @@ from node.channel import Channel
 from node.cli.arguments import U32_MAX, add_channel, add_node_options, seconds, u32
 from node.cli.exits import Exit, Failure, usage
 from node.cli.joining import explain, joined, run_in_loop
-from node.cli.output import print_json, print_line
+from node.cli.output import print_json, print_line, read_soon
 from node.inflight import Receipt
 
 EPILOG = """\
@@ -31,7 +30,6 @@ examples:
 
 The id is printed once the node keeps the message as durably as it promises (--json tells how).
 """
-CHUNK_BYTES = 65_536
 ANSWERS_MAX = 512
 RECONNECT_S = 30.0
 
@@ -144,7 +142,7 @@ async def _show_answers(
 
 async def _lines() -> AsyncIterator[bytes]:
     rest = b""
-    while chunk := await to_thread.run_sync(os.read, 0, CHUNK_BYTES, abandon_on_cancel=True):
+    while chunk := await read_soon():
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line

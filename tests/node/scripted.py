@@ -55,6 +55,7 @@ class Line:
         self._peer.stir()
 
     def received(self, data: bytes) -> None:
+        self._peer.reads.append(len(data))
         for raw in self._framing.feed(data):
             packet = p.decode(raw)
             self.heard.append(packet)
@@ -88,6 +89,7 @@ class Peer:
         self.answer = answer
         self.lines: list[Line] = []
         self.dialled_at: list[float] = []
+        self.reads: list[int] = []
         self.up = True
         self._stirred = anyio.Event()
         self.network.listen("peer", lambda: Line(self))

@@ -1,0 +1,210 @@
+"""`millpond doctor`: looks at this machine, the configuration and the node."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import resource
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+
+from node.access import TokenFileError, load_tokens
+from node.address import parse_url
+from node.cli.arguments import add_node_options, add_timeout
+from node.cli.exits import Exit, Failure
+from node.cli.joining import PROBE, explained, joined, read_token
+from node.cli.output import print_json, print_line
+from node.cli.versions import installed
+from node.config import OFF, Config, ConfigError, load
+from transports.address import parse_address
+
+EPILOG = """\
+Each line is ok, warn or fail; what is not ok says what to do. The exit code is 1 if anything
+failed, also when no node answers. The self test puts a message into a channel of its own, reads it
+back and acknowledges it.
+"""
+PACKAGES = ("anyio", "cryptography", "msgspec", "snowflake-id", "websockets")
+DESCRIPTORS_MIN = 1024
+CLOCK_S_MAX = 2.0
+YEAR_MIN = 2025
+SELF_TEST_TTL_S = 60
+SLOW_MS = 100.0
+
+
+class Finding(NamedTuple):
+    """What one check found; `level` is ok, warn or fail."""
+
+    check: str
+    level: str
+    text: str
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `doctor` to the command line."""
+    parser = subparsers.add_parser(
+        "doctor",
+        description="Check this machine and the node, and say what to do.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", metavar="FILE", default=os.environ.get("MILLPOND_CONFIG"))
+    add_timeout(parser)
+    add_node_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check everything; 1 if anything failed."""
+    worst = Exit.OK
+    for finding in _findings(args):
+        if args.json:
+            print_json(finding._asdict())
+        else:
+            print_line(f"{finding.level:5} {finding.check:14} {finding.text}")
+        if finding.level == "fail":
+            worst = Exit.FAILURE
+    return worst
+
+
+def _findings(args: argparse.Namespace) -> Iterator[Finding]:
+    yield from _versions()
+    yield _loop()
+    yield _descriptors()
+    yield _clock()
+    config = Config()
+    try:
+        config = load({}, os.environ, Path(args.config) if args.config else None).config
+        yield Finding("configuration", "ok", args.config or "environment and defaults")
+    except ConfigError as exc:
+        yield Finding("configuration", "fail", str(exc))
+    yield from _token_files(args, config)
+    for name, address in (("p2p", config.p2p), ("ws", config.ws)):
+        if address != OFF:
+            yield _port(name, address)
+    yield from _node(args)
+
+
+def _versions() -> Iterator[Finding]:
+    own = installed("millpond") or "not installed (run from a checkout)"
+    yield Finding("millpond", "ok", f"{own}, Python {platform.python_version()} ({sys.platform})")
+    missing = [package for package in PACKAGES if installed(package) is None]
+    if missing:
+        text = f"not installed: {', '.join(missing)}; run scripts/run, or `pip install .`"
+        yield Finding("packages", "fail", text)
+    else:
+        yield Finding("packages", "ok", ", ".join(f"{each} {installed(each)}" for each in PACKAGES))
+
+
+def _loop() -> Finding:
+    version = installed("uvloop")
+    if version is None:
+        return Finding("event loop", "warn", "asyncio; `pip install uvloop` makes a node faster")
+    return Finding("event loop", "ok", f"uvloop {version}")
+
+
+def _descriptors() -> Finding:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        return Finding("descriptors", "ok", "unlimited")
+    if hard < DESCRIPTORS_MIN:
+        text = f"{hard} at most: so few connections; raise the limit (ulimit -Hn, LimitNOFILE=)"
+        return Finding("descriptors", "warn", text)
+    return Finding("descriptors", "ok", f"up to {hard}, one for each connection")
+
+
+def _clock() -> Finding:
+    """Message ids and times to live follow the wall clock; a file's time stamp is a second look."""
+    with tempfile.NamedTemporaryFile() as file:
+        apart_s = abs(Path(file.name).stat().st_mtime - time.time())
+    if time.gmtime().tm_year < YEAR_MIN:
+        text = f"it is not {time.gmtime().tm_year}: set the clock before message ids are given out"
+        return Finding("clock", "fail", text)
+    if apart_s > CLOCK_S_MAX:
+        text = f"{apart_s:.0f} s away from the file system's; synchronise the clocks"
+        return Finding("clock", "warn", text)
+    return Finding("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
+
+
+def _token_files(args: argparse.Namespace, config: Config) -> Iterator[Finding]:
+    if config.token_file:
+        try:
+            load_tokens(Path(config.token_file))
+            yield Finding("access control", "ok", config.token_file)
+        except TokenFileError as exc:
+            yield Finding("access control", "fail", str(exc))
+    else:
+        yield Finding("access control", "ok", "none: everybody on this machine, nobody else")
+    if args.token_file and args.token_file != config.token_file:
+        try:
+            read_token(args.token_file)
+            yield Finding("token", "ok", args.token_file)
+        except Failure as exc:
+            yield Finding("token", "fail", str(exc))
+
+
+def _port(name: str, address: str) -> Finding:
+    check = f"port {name}"
+    try:
+        host, port = parse_address(address)
+        family, kind, protocol, _, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
+            0
+        ]
+    except (ValueError, OSError) as exc:
+        return Finding(check, "fail", f"{address}: {exc}; set another with --{name}")
+    with socket.socket(family, kind, protocol) as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind(found)
+        except OSError as exc:
+            return Finding(check, "ok", f"{address} is in use ({exc.strerror}): by a node?")
+    return Finding(check, "ok", f"{address} is free")
+
+
+def _node(args: argparse.Namespace) -> Iterator[Finding]:
+    try:
+        with explained(args):
+            where = str(parse_url(args.connect))
+            yield _round_trip(where, anyio.run(partial(_ping, args)))
+        with explained(args):
+            anyio.run(partial(_self_test, args))
+        yield Finding("self test", "ok", "put, list, get and ack")
+    except Failure as exc:
+        level = "warn" if exc.code is Exit.REFUSED else "fail"
+        yield Finding("node", level, str(exc))
+
+
+def _round_trip(where: str, ms: float) -> Finding:
+    if ms > SLOW_MS:
+        text = f"{where} answers in {ms:.0f} ms: far away, or busy (`millpond info`)"
+        return Finding("node", "warn", text)
+    return Finding("node", "ok", f"{where} answers in {ms:.3f} ms")
+
+
+async def _ping(args: argparse.Namespace) -> float:
+    with anyio.fail_after(args.timeout):
+        async with joined(args, PROBE, "consumer") as channel:
+            await channel.ping()
+            return await channel.ping() * 1000
+
+
+async def _self_test(args: argparse.Namespace) -> None:
+    data = os.urandom(16)
+    name = b"millpond-doctor/" + data.hex().encode()
+    with anyio.fail_after(args.timeout):
+        async with joined(args, name, "both") as channel:
+            receipt = await channel.put(data, ttl=SELF_TEST_TTL_S)
+            if receipt.id not in await channel.list():
+                raise Failure("the message just put is not listed: report this as a bug")
+            if await channel.get(receipt.id) != data:
+                raise Failure("the message just put came back changed: report this as a bug")
+            await channel.ack(receipt.id)
+            if await channel.list():
+                raise Failure("the message just acknowledged is still there: report this as a bug")

@@ -1,0 +1,159 @@
+"""A node without a loop, a socket or a clock of its own: connections on wires that only record.
+
+Time passes when the test says so, and everything is synchronous: what a connection does with
+hostile input can be tried a hundred thousand times.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from node.clock import Clock
+from node.config import Config
+from node.node import Node
+from tests.conformance import packets as p
+from tests.conformance.peer import Prefixed
+from tests.conformance.served import LOBBY, SEED_OF_NODE_5, START_S
+from transports.connection import Connection
+from transports.streams import HIGH_WATER_BYTES
+
+
+class RecordedWire:
+    """Keeps what is written. The other end takes it at once, unless `reads` is False."""
+
+    secure = False
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.host = host
+        self.peer = f"{host}:40000"
+        self.reads = True
+        self.paused = self.closed = self.aborted = False
+        self.unsent_bytes = 0
+        self.unsent_bytes_peak = 0
+        self.written = bytearray()
+
+    @property
+    def congested(self) -> bool:
+        return self.unsent_bytes > HIGH_WATER_BYTES
+
+    @property
+    def is_over(self) -> bool:
+        return self.closed or self.aborted
+
+    def write(self, data: bytes) -> None:
+        if self.is_over:
+            return
+        self.written += data
+        if not self.reads:
+            self.unsent_bytes += len(data)
+            self.unsent_bytes_peak = max(self.unsent_bytes_peak, self.unsent_bytes)
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Line:
+    """One connection and its wire, driven as the transports drive them."""
+
+    def __init__(self, rig: Rig, connection: Connection, wire: RecordedWire) -> None:
+        self._rig = rig
+        self._prefixed = Prefixed()
+        self._has_ended = False
+        self.connection = connection
+        self.wire = wire
+        connection.opened(wire)
+
+    def feed(self, data: bytes) -> None:
+        """Bytes as one read brings them; none once the wire was closed."""
+        if not self.wire.is_over:
+            self.connection.received(data)
+        self._rig.settle()
+
+    def say(self, *packets: bytes) -> None:
+        self.feed(p.framed(*packets))
+
+    def heard(self) -> list[bytes]:
+        """The packets that were written since the last look."""
+        data = bytes(self.wire.written)
+        self.wire.written.clear()
+        return self._prefixed.feed(data)[0]
+
+    def ask(self, *packets: bytes) -> list[bytes]:
+        self.say(*packets)
+        return self.heard()
+
+    def read(self) -> None:
+        """The other end takes everything that waits."""
+        was_congested = self.wire.congested
+        self.wire.unsent_bytes = 0
+        if was_congested and not self.wire.is_over:
+            self.connection.uncongested()
+        self._rig.settle()
+
+    def eof(self) -> None:
+        if not self.wire.is_over:
+            self.connection.eof()
+        self._rig.settle()
+
+    def end(self) -> None:
+        """The connection is gone, as it is at some time after its close."""
+        if not self._has_ended:
+            self._has_ended = True
+            self.connection.ended()
+        self._rig.settle()
+
+
+class Rig:
+    """A node that is never entered: its loop is `advance`."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._elapsed_s = 0.0
+        settings = {"default_channel": LOBBY.decode()} | settings
+        self.node = Node(
+            Config(**settings),
+            rng=Random(SEED_OF_NODE_5),
+            clock=Clock(monotonic=lambda: self._elapsed_s, wall=lambda: START_S),
+        )
+
+    def connect(self, host: str = "127.0.0.1") -> Line:
+        """A TCP connection on which nothing was said."""
+        session = self.node._p2p_session()
+        assert isinstance(session, Connection)
+        return Line(self, session, RecordedWire(host))
+
+    def greeted(
+        self, channel: bytes = b"chat/1", tags: p.Tags | None = None, **how: Any
+    ) -> Line:
+        """A connection past its READY."""
+        line = self.connect()
+        (ready,) = line.ask(p.hello(channel, tags, **how))
+        p.read_ready(ready)
+        return line
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and every deadline on the way at its own moment."""
+        end = self._elapsed_s + seconds
+        while (at := self._next_at()) <= end:
+            self._elapsed_s = max(self._elapsed_s, at)
+            self.settle()
+        self._elapsed_s = end
+        self.settle()
+
+    def settle(self) -> None:
+        """Turn until nothing is due and no mail waits."""
+        scheduler = self.node.scheduler
+        while scheduler.turn(self.node.clock.now()):
+            pass
+
+    def _next_at(self) -> float:
+        return self.node.scheduler.timers.next_at - START_S

@@ -1,0 +1,229 @@
+"""A connection on a recorded wire, with a real scheduler behind it: order, limits, endings."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance import packets as p
+from tests.conformance.recorded import Line, Rig
+from transports.connection import HEAVY_REQUESTS_MAX
+
+pytestmark = pytest.mark.wire
+
+MIB = 2**20
+
+
+def test_packets_of_one_read_are_answered_in_one_write_in_order() -> None:
+    line = Rig().greeted()
+    answers = line.ask(p.put(1, b"a"), p.put(2, b"b"), p.list_())
+    ids = [int.from_bytes(answer[9:], "big") for answer in answers[:2]]
+    assert answers == [p.put_ack(1, ids[0]), p.put_ack(2, ids[1]), p.list_ack(*ids)]
+
+
+def test_a_hello_and_its_first_requests_may_come_together() -> None:
+    line = Rig().connect()
+    ready, stored, listed = line.ask(p.hello(b"chat/1"), p.put(1, b"x"), p.list_())
+    assert ready[0] == 0x83 and stored[0] == 7 and len(listed) == 9
+
+
+def test_what_came_before_a_goodbye_in_the_same_read_is_carried_out() -> None:
+    rig = Rig()
+    reader, leaving = rig.greeted(), rig.greeted()
+    (stored,) = leaving.ask(p.put(1, b"x"))
+    message_id = int.from_bytes(stored[9:], "big")
+    reader.say(p.ack(message_id), p.put(2, b"y"), p.GOODBYE, p.put(3, b"after the goodbye"))
+    assert reader.wire.closed
+    (listed,) = leaving.ask(p.list_())[-1:]
+    assert len(listed) == 9 and listed != p.list_ack(message_id)
+
+
+def test_pa_23_what_came_before_the_tenth_malformed_packet_is_carried_out_and_answered() -> None:
+    rig = Rig()
+    line = rig.greeted()
+    answers = line.ask(p.put(1, b"x"), *[b"\x04short"] * 10, p.put(2, b"never"))
+    assert [each[:3] for each in answers if each[0] == 0xFF] == [b"\xff\x04\xf0"] * 10 + [p.ABORT]
+    assert sum(each[0] == 7 for each in answers) == 1 and answers[-1] == p.ABORT
+    assert line.wire.closed
+    assert len(rig.greeted().heard() + rig.greeted().ask(p.list_())) == 2
+
+
+@pytest.mark.parametrize("packet", [b"\x84", b"\x86abc", b"\x87", b"\x88ab", b"\x90", b"\x91x"])
+def test_p2p_19_a_malformed_extension_is_dropped_unless_it_was_negotiated(packet: bytes) -> None:
+    rig = Rig()
+    for line in (rig.connect(), rig.greeted()):
+        assert line.ask(*[packet] * 20) == []
+        assert line.ask(p.PING) == [p.PONG]
+    extensions = {p.EXTENSIONS: bytes(range(0x84, 0x92))}
+    negotiated = rig.greeted(tags=extensions)
+    expected = [] if packet[0] & 1 or packet[0] == 0x88 else [p.nack(packet[0], 0xF0, packet[1:9])]
+    assert negotiated.ask(packet) == expected
+
+
+@pytest.mark.parametrize("packet", [p.credit(1), p.touch(1, 2), p.admin(1, 1, b""), b"\x88" * 20])
+def test_an_extension_is_no_first_word_of_a_bare_client(packet: bytes) -> None:
+    line = Rig().connect()
+    assert line.ask(packet) == []
+    (ready,) = line.ask(p.hello(b"chat/1"))
+    assert ready[0] == 0x83
+
+
+def test_too_many_connections_are_told_so() -> None:
+    rig = Rig(connections_max=2)
+    first, second = rig.greeted(), rig.greeted()
+    third = rig.connect()
+    assert third.heard() == [p.TOO_MANY_CONNECTIONS, p.ABORT] and third.wire.closed
+    third.end()
+    first.end()
+    assert rig.greeted().ask(p.PING) == [p.PONG]
+    assert second.ask(p.PING) == [p.PONG]
+
+
+def test_connections_of_one_address_are_limited_but_not_those_of_this_machine() -> None:
+    rig = Rig(connections_per_address_max=1)
+    near, far = "127.0.0.1", "192.0.2.7"
+    assert not any(rig.connect(near).wire.closed for _ in range(3))
+    first = rig.connect(far)
+    assert rig.connect(far).heard() == [p.TOO_MANY_CONNECTIONS, p.ABORT]
+    assert rig.connect("192.0.2.8").heard() == []
+    first.end()
+    assert rig.connect(far).wire.closed, "the refused one still stands"
+
+
+def test_connections_before_ready_are_limited() -> None:
+    rig = Rig(connections_before_ready_max=2)
+    waiting = [rig.connect(), rig.connect()]
+    assert rig.connect().heard() == [p.TOO_MANY_CONNECTIONS, p.ABORT]
+    waiting[0].ask(p.hello(b"chat/1"))
+    assert rig.connect().wire.closed, "the refused one still waits for its end"
+
+
+def test_a_goodbye_before_the_greeting_closes_at_once() -> None:
+    rig = Rig(default_channel="")
+    line = rig.connect()
+    line.connection.say_goodbye()
+    assert line.heard() == [p.GOODBYE] and line.wire.closed
+    line.say(p.get(1), p.put(1, b"x"), p.hello(b"chat/1"))
+    assert line.heard() == []
+
+
+def test_a_goodbye_to_a_silent_bare_client_is_not_taken_back_by_its_hello() -> None:
+    rig = Rig()
+    line = rig.connect()
+    rig.advance(1)
+    line.connection.say_goodbye()
+    assert line.heard() == [p.GOODBYE]
+    assert all(packet[0] != 0x83 for packet in line.ask(p.hello(b"chat/1")))
+
+
+def test_a_goodbye_to_one_who_is_about_to_be_refused_closes() -> None:
+    rig = Rig()
+    line = rig.connect()
+    line.say(p.hello(b"chat/1", {p.PUBLIC_KEY: bytes(32), p.NONCE: bytes(32)}))
+    line.connection.say_goodbye()
+    line.say(p.get(1), p.list_(), p.put(1, b"x"), p.ack(1))
+    assert line.heard() == [p.GOODBYE] and line.wire.closed
+
+
+def test_ps_12_malformed_packets_far_apart_do_not_add_up() -> None:
+    rig = Rig()
+    line = rig.greeted(tags={p.KEEP_ALIVE: p.u32(300_000)})
+    for _ in range(30):
+        assert line.ask(b"\x04short") == [p.nack(4, 0xF0, b"short")]
+        rig.advance(6.7)
+    assert not line.wire.is_over
+
+
+def _with_large_messages(rig: Rig, count: int, size: int) -> tuple[Line, list[int]]:
+    line = rig.greeted(tags={p.ROLE: p.BOTH}, flags=0)
+    ids = [
+        int.from_bytes(line.ask(p.put(key, bytes(size)))[0][9:], "big") for key in range(count)
+    ]
+    return line, ids
+
+
+def test_as_many_large_answers_as_fit_are_made_at_a_time() -> None:
+    rig = Rig()
+    line, (message_id,) = _with_large_messages(rig, 1, MIB - 64)
+    line.wire.reads = False
+    line.say(*[p.get(message_id)] * 100_000)
+    assert line.wire.paused
+    answered = len(line.heard())
+    while line.wire.unsent_bytes:
+        line.read()
+        answered += len(line.heard())
+        if answered > 200:
+            break
+    assert line.wire.unsent_bytes_peak <= (4 + HEAVY_REQUESTS_MAX) * MIB
+    assert not line.wire.is_over
+
+
+def test_many_of_the_largest_messages_can_be_read_in_one_go() -> None:
+    size = 8 * MIB - 64
+    rig = Rig(packet_bytes_max=8 * MIB)
+    line, ids = _with_large_messages(rig, 6, size)
+    answers = []
+    line.say(*[p.get(each) for each in ids])
+    answers = line.heard()
+    assert [len(each) for each in answers] == [9 + size] * 6 and not line.wire.is_over
+
+
+def test_a_peer_that_reads_nothing_is_pushed_nothing_more_and_closed_after_30_s() -> None:
+    rig = Rig(window=1024, window_bytes=64 * MIB)
+    stalled, other = rig.greeted(), rig.greeted()
+    producer = rig.greeted(tags={p.ROLE: p.PRODUCER})
+    stalled.wire.reads = False
+    for key in range(40):
+        producer.say(p.put(key, bytes(100_000)))
+    assert len(other.heard()) == 40
+    pushed = len(stalled.heard())
+    assert 10 <= pushed < 15
+    rig.advance(29)
+    assert not stalled.wire.is_over
+    rig.advance(1.5)
+    assert stalled.wire.aborted and not other.wire.is_over
+    stalled.end()
+    assert producer.ask(p.PING)[-1:] == [p.PONG]
+
+
+def test_a_peer_that_reads_again_gets_the_rest() -> None:
+    rig = Rig(window=1024, window_bytes=64 * MIB)
+    slow, producer = rig.greeted(), rig.greeted(tags={p.ROLE: p.PRODUCER})
+    slow.wire.reads = False
+    for key in range(40):
+        producer.say(p.put(key, bytes(100_000)))
+    rig.advance(15)
+    for _ in range(10):
+        slow.read()
+    rig.advance(3)
+    assert len([each for each in slow.heard() if each[0] == 2]) == 40
+    assert not slow.wire.is_over
+
+
+def test_what_was_asked_before_a_half_close_is_answered() -> None:
+    rig = Rig()
+    line, (message_id,) = _with_large_messages(rig, 1, MIB - 64)
+    line.wire.reads = False
+    line.say(*[p.get(message_id)] * 50)
+    line.eof()
+    for _ in range(60):
+        line.read()
+    assert len(line.heard()) == 50 and line.wire.closed
+
+
+def test_a_large_batch_before_a_half_close_is_answered() -> None:
+    rig = Rig()
+    line = rig.greeted()
+    line.connection.received(p.framed(*(p.put(key, b"x") for key in range(2000))))
+    line.connection.eof()
+    rig.settle()
+    assert len(line.heard()) == 2000 and line.wire.closed
+
+
+def test_administration_survives_hostile_bodies() -> None:
+    line = Rig().greeted(tags={p.EXTENSIONS: b"\x90\x91"})
+    nested = b"\x81\xa1x" + b"\x91" * 100_000 + b"\xc0"
+    for body in (b"", b"\xc1", b"\x81", nested, b"\x81\xa5limit\xa1x", b"\x80\x80"):
+        assert line.ask(p.admin(7, 1, body)) == [p.nack(0x90, 0xF0, p.u32(7))]
+    assert line.ask(p.admin(7, 250, b"\x80")) == [p.nack(0x90, 0xF0, p.u32(7))]
+    (answer,) = line.ask(p.admin(8, 1, b"\x80"))
+    assert answer[:6] == b"\x91" + p.u32(8) + b"\x01"
