@@ -264,12 +264,10 @@ class Channel:
         settings, size = self._settings, len(put.data)
         if not self._is_measured:
             self._measure_room()
-        self._room_messages -= 1
-        self._room_bytes -= size
         if (
             not 0 < size <= settings.data_bytes_max
-            or self._room_messages < 0
-            or self._room_bytes < 0
+            or self._room_messages < 1
+            or self._room_bytes < size
             or settings.ttl_strict
         ):
             if not size and settings.empty is EmptyPolicy.IGNORE:
@@ -292,15 +290,15 @@ class Channel:
             return Code.DATA_TOO_LARGE
         if settings.ttl_strict and not 1 <= put.ttl <= settings.ttl_max:
             return Code.TTL_REFUSED
-        if self._room_messages < 0 or self._room_bytes < 0:
+        if not self._has_room(size):
             for row in self._buffer.sweep(now):
                 self._remove(row.id, effects)
-            if self._room_messages < 0 or self._room_bytes < 0:
-                # What is refused takes no room.
-                self._room_messages += 1
-                self._room_bytes += size
+            if not self._has_room(size):
                 return Code.BUFFER_FULL
         return None
+
+    def _has_room(self, size: int) -> bool:
+        return self._room_messages >= 1 and self._room_bytes >= size
 
     def _measure_room(self) -> None:
         """How much may still come, by the channel's limits and the node's; once a batch."""
@@ -332,6 +330,8 @@ class Channel:
         row = Row(message_id, key, ttl, now + ttl, data, source, origin)
         if len(keys.rows) >= self._settings.keys_max or shared.usage.keys >= shared.limits.keys_max:
             effects.changes.extend(map(KeyGone, keys.forget_oldest()))
+        self._room_messages -= 1
+        self._room_bytes -= len(data)
         self._buffer.add(row)
         keys.remember(row, now + (WINDOW_S_MIN if ttl < WINDOW_S_MIN else window_s(ttl)))
         # A message that outlives its key's window has a deadline beyond it, and is swept with it.
@@ -448,9 +448,7 @@ class Channel:
         # The id of the dead message is its key here, so a letter posted twice is kept once.
         if letter.id not in self._keys.rows:
             self._measure_room()
-            self._room_messages -= 1
-            self._room_bytes -= len(letter.data)
-            if self._room_messages < 0 or self._room_bytes < 0:
+            if not self._has_room(len(letter.data)):
                 log.warning("dead-letter channel full: channel=%r", self._name)
                 return
             origin = Origin(letter.id, letter.attempts, letter.reason)

@@ -74,7 +74,7 @@ def answer(operation: int, body: bytes, sources: Sources) -> bytes:
 def _read(body: bytes, shape: type[InfoRequest]) -> InfoRequest:
     try:
         return msgspec.msgpack.decode(body, type=shape)
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, RecursionError) as exc:  # deep nesting is no MsgspecError
         raise Malformed(str(exc)) from exc
 
 

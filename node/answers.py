@@ -44,7 +44,8 @@ class Answer(Generic[T]):
         if not self.done:
             await self._until_done()
         if self._error is not None:
-            raise self._error
+            # Raised by many: each raise would lengthen the traceback of the one before.
+            raise self._error.with_traceback(None)
         return self._value
 
     def __await__(self) -> Generator[Any, None, T]:

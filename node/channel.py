@@ -15,7 +15,9 @@ from actors.errors import (
     EmptyData,
     IdsExhausted,
     NotNegotiated,
+    OutcomeUnknown,
     SlowDown,
+    StorageFailed,
 )
 from actors.messages import U64_MAX, Durability, Mode, Put
 from node.answers import Answer
@@ -33,6 +35,7 @@ CREDIT_MAX = 2**16 - 1
 LIST_LIMIT_MAX = 2**16 - 1
 DRAIN_S = 5.0
 RETRY_S = 0.05, 2.0
+LATER = (BufferFull, SlowDown, IdsExhausted, StorageFailed, OutcomeUnknown)
 
 Ids = list[int]
 
@@ -86,8 +89,8 @@ class Channel:
 
         Returns when it is kept. Waits while too much is in flight. `key` names the message for a
         retry by the caller; lost connections are bridged here, with one key throughout. While the
-        node is full or asks to slow down it is asked again for `retry_for` seconds. Raises
-        RequestErrors, ConnectionLost and ChannelClosed.
+        node is full, in trouble or asks to slow down, it is asked again for `retry_for` seconds.
+        Raises RequestErrors, ConnectionLost and ChannelClosed.
         """
         if retry_for > 0:
             return await self._put_patiently(data, ttl, self._key(key), retry_for)
@@ -202,7 +205,7 @@ class Channel:
 
     def _check_open(self) -> None:
         if self._link.error is not None:
-            raise self._link.error
+            raise self._link.error.with_traceback(None)
 
     def _check(self, data: bytes, ttl: int) -> int:
         self._check_open()
@@ -247,7 +250,7 @@ class Channel:
         while True:
             try:
                 return await self.put(data, ttl=ttl, key=key)
-            except (BufferFull, SlowDown, IdsExhausted) as error:
+            except LATER as error:
                 delay_s = self._rng.uniform(0, ceiling_s)
                 if error.delay_ms is not None:
                     delay_s += error.delay_ms / 1000

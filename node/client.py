@@ -23,12 +23,13 @@ from node.backoff import Backoff
 from node.channel import Channel
 from node.events import Event
 from node.keys import KeyCounter
-from node.link import Link, LinkSettings
+from node.link import Dial, Link, LinkSettings
 from node.room import Room
 from node.session import Session
 from transports import tcp
+from transports.errors import MalformedHandshake
 from transports.framing import Framing, LengthPrefixed
-from transports.handshake import Hello
+from transports.handshake import Hello, encode_hello
 from transports.packet import EXTENSIONS
 from transports.websocket import ClientFraming
 
@@ -88,7 +89,6 @@ async def connect(
     if address.websocket and name is None:
         raise ValueError("a WebSocket needs a channel")
     secret = token.encode() if isinstance(token, str) else token
-    context = _context(address, tls)
     rng = rng or Random()
     hello = Hello(
         want_push=role != "producer",
@@ -102,8 +102,9 @@ async def connect(
         resume_after=resume_after,
         mode=None if mode is None else _member(Mode, mode),
     )
+    _check(hello)
     settings = LinkSettings(
-        dial=partial(_dial, dialer or partial(_dial_socket, tls=context), address),
+        dial=_dialling(dialer, address, tls),
         framing=partial(_framing, address, name or b"", secret),
         hello=hello,
         on_event=on_event,
@@ -114,14 +115,24 @@ async def connect(
     )
     keys = KeyCounter(rng, None if key_counter is None else Path(key_counter))
     link = Link(settings, Room(in_flight_max, IN_FLIGHT_BYTES_MAX), Backoff(rng), now or _clock())
+    async with _running(link):
+        joined = Channel(channel if channel is not None else b"", link, keys, rng)
+        yield joined
+        await joined.flush()
+
+
+@asynccontextmanager
+async def _running(link: Link) -> AsyncIterator[None]:
+    """The link as a task beside the block, which starts once the first connection stands.
+
+    What the block raises comes out as it is, not in the group of the task.
+    """
     with _single_errors():
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(link.run)
             try:
                 await link.first.wait()
-                opened = Channel(channel if channel is not None else b"", link, keys, rng)
-                yield opened
-                await opened.flush()
+                yield
             finally:
                 await link.stop()
                 tasks.cancel_scope.cancel()
@@ -136,14 +147,16 @@ def _clock() -> Callable[[], float]:
     return time.monotonic
 
 
-async def _dial(dialer: Dialer, address: Address, tasks: TaskGroup, session: Session) -> None:
-    await dialer(tasks, address.host, address.port, session)
+def _dialling(dialer: Dialer | None, address: Address, tls: ssl.SSLContext | None) -> Dial:
+    context = _context(address, tls)
 
+    async def dial(tasks: TaskGroup, session: Session) -> None:
+        if dialer is not None:
+            await dialer(tasks, address.host, address.port, session)
+        else:
+            await tcp.dial(tasks, address.host, address.port, session, tls=context)
 
-async def _dial_socket(
-    tasks: TaskGroup, host: str, port: int, session: Session, *, tls: ssl.SSLContext | None
-) -> None:
-    await tcp.dial(tasks, host, port, session, tls=tls)
+    return dial
 
 
 def _framing(address: Address, channel: bytes, token: bytes | None) -> Framing:
@@ -169,6 +182,13 @@ def _name(channel: str | bytes | None) -> bytes | None:
     return name
 
 
+def _check(hello: Hello) -> None:
+    try:
+        encode_hello(hello)
+    except MalformedHandshake as error:
+        raise ValueError(str(error)) from error
+
+
 def _member(kind: type[Member], name: str) -> Member:
     try:
         return kind[name.upper()]
@@ -179,7 +199,6 @@ def _member(kind: type[Member], name: str) -> Member:
 
 @contextmanager
 def _single_errors() -> Generator[None]:
-    """What the block raises comes out as it is, not in the group of the task beside it."""
     try:
         yield
     except BaseExceptionGroup as group:

@@ -85,7 +85,7 @@ class Inbox:
         """Wait for a push. Raises what `fail` was given, once nothing waits any more."""
         while (delivery := self.take_nowait()) is None:
             if self._error is not None:
-                raise self._error
+                raise self._error.with_traceback(None)
             if self._arrived.is_set():
                 self._arrived = anyio.Event()
             await self._arrived.wait()

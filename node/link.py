@@ -69,7 +69,8 @@ class Link:
         self._number = 0
         self._live_at = 0.0
         self._stopping = False
-        self._scope = anyio.CancelScope()
+        # Shielded: only `stop` ends it, so that a cancelled user still says goodbye.
+        self._scope = anyio.CancelScope(shield=True)
         self._changed = anyio.Event()
         self._unsent = anyio.Event()
         self.inbox.size_max = max(1, self.window)
@@ -86,7 +87,7 @@ class Link:
         """Wait for a connection that may be used; raises why there will be none."""
         while (session := self.session) is None:
             if self.error is not None:
-                raise self.error
+                raise self.error.with_traceback(None)
             if self._changed.is_set():
                 self._changed = anyio.Event()
             await self._changed.wait()

@@ -46,7 +46,7 @@ class Message:
         """Give the message back: for another attempt, in `delay` seconds, or as a dead letter."""
         self._settled = True
         if self._link.error is not None:
-            raise self._link.error
+            raise self._link.error.with_traceback(None)
         session = self._link.session
         # With the connection the lease ended: the message is the node's again anyway.
         if session is not None and session.number == self._connection:

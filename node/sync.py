@@ -127,8 +127,11 @@ class Channel:
         return self._portal.call(put)
 
     def put_nowait(self, data: bytes, *, ttl: int = 0, key: int | None = None) -> Pending:
-        put = partial(self._channel.put_nowait, data, ttl=ttl, key=key)
-        return Pending(self._portal.call(put), self._portal)
+        # The portal would await an answer that is returned to it as it is.
+        def put() -> Pending:
+            return Pending(self._channel.put_nowait(data, ttl=ttl, key=key), self._portal)
+
+        return self._portal.call(put)
 
     def receive(self, timeout_s: float | None = None) -> Message:
         message = self._portal.call(self._channel.receive, timeout_s)

@@ -23,10 +23,12 @@ from actors.messages import (
     Durability,
     Failed,
     Get,
+    GetAck,
     Hangup,
     Join,
     Joined,
     List,
+    ListAck,
     Mail,
     Msg,
     Nack,
@@ -67,8 +69,8 @@ from transports.seam import Wire
 NORMAL, PROTOCOL_ERROR, POLICY_VIOLATION, TOO_BIG = 1000, 1002, 1008, 1009
 """WebSocket close codes; plain TCP has none."""
 
-HEAVY_REQUESTS_MAX = 8
-"""So many GETs or LISTs go to the channel at once: their answers may be a packet each."""
+HEAVY_BYTES_MAX = 8 * 2**20
+"""GETs and LISTs are under way for so much at once: their answers may be a whole packet each."""
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True):
@@ -166,6 +168,7 @@ class Connection:
         "_channel",
         "_encode_msg",
         "_framing",
+        "_has_eof",
         "_host",
         "_inbox",
         "_is_provisional",
@@ -177,6 +180,7 @@ class Connection:
         "_owes_ready",
         "_phase",
         "_put_refusal",
+        "_reads_pending",
         "_refusal",
         "_stalled_since",
         "_upgrade",
@@ -200,6 +204,8 @@ class Connection:
         self._encode_msg: Callable[[Msg], bytes] = p.encode
         self._owes_ready = False
         self._is_provisional = False
+        self._has_eof = False
+        self._reads_pending = 0
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._inbox: list[bytes] | None = None
@@ -219,6 +225,7 @@ class Connection:
         self._opened_at = self.heard_at = self._host.now()
         self._host.counters.connections += 1
         if not self._host.entered(self):
+            self._upgrade = self._framing.upgrade
             self._turn_away(HelloCode.TOO_MANY_CONNECTIONS)
         elif self._framing.upgrade is not None:
             self._await_greeting(self._framing.upgrade)
@@ -253,7 +260,14 @@ class Connection:
             self._submit([Writable()], 0)
 
     def eof(self) -> None:
-        self._close()
+        """No more comes: what was asked is answered, nothing is pushed any more."""
+        if self._phase is OPEN:
+            self._phase = LEAVING
+        if self._phase is LEAVING:
+            self._has_eof = True
+            self._finish()
+        elif self._phase is not REFUSED:
+            self._close()
 
     def ended(self) -> None:
         self._phase = CLOSED
@@ -280,7 +294,12 @@ class Connection:
     def _send_other(self, reply: Reply) -> None:
         match reply:
             case Failed():
+                if isinstance(reply.request, Get | List):
+                    self._reads_pending -= 1
                 self._tell_failure(reply)
+            case GetAck() | ListAck():
+                self._reads_pending -= 1
+                self._add(p.encode(reply))
             case Joined():
                 self._welcome(reply)
             case Probe():
@@ -301,6 +320,8 @@ class Connection:
         if self._wire.congested and self._stalled_since == inf:
             self._stalled_since = self._host.now()
             self._host.arm(self, self._stalled_since + self._host.settings.stalled_s)
+        if self._inbox is not None and not self._must_wait():
+            self._continue()
 
     # What the node calls.
 
@@ -320,7 +341,11 @@ class Connection:
         if self._phase is not OPENING:
             self._add(p.GOODBYE)
             self.flush()
-        self._phase = LEAVING
+        self._is_provisional = False
+        if self._phase is OPEN:
+            self._phase = LEAVING
+        else:
+            self._close()
 
     def close(self) -> None:
         """The end of the node's patience."""
@@ -354,13 +379,16 @@ class Connection:
     def _take(self, packets: list[bytes], size_bytes: int) -> None:
         """Hand the packets to the channel; a slice at a time while their answers may be large."""
         messages: list[Mail] = []
-        heavy = 0
+        heavy_bytes = 0
         decoders = p.DECODERS
         for position, packet in enumerate(packets):
             try:
                 value = decoders[packet[0]](packet)
             except MalformedPacket as error:
-                self._count_malformed(error)
+                if self._count_malformed(error):
+                    self._submit(messages, size_bytes)
+                    self._abort()
+                    return
                 continue
             if self._phase not in TAKING or self._is_provisional:
                 if self._hear_first(packet[0], value) or self._phase not in TAKING:
@@ -374,14 +402,19 @@ class Connection:
                 case Put():
                     self._tell_failure(Failed(value, self._put_refusal or Code.NOT_ALLOWED))
                 case Get() | List():
-                    heavy += self._take_read(value, messages)
+                    heavy_bytes += self._take_read(value, messages)
+                case p.Closing():
+                    self._submit(messages, size_bytes)  # what came before it counts
+                    self._close()
+                    return
                 case _:
                     self._take_rare(value, messages)
-            if heavy >= HEAVY_REQUESTS_MAX:
+            if heavy_bytes >= HEAVY_BYTES_MAX:
                 self._submit(messages, size_bytes)
-                messages, heavy, size_bytes = [], 0, 0
-                if self._must_wait():
+                messages, heavy_bytes, size_bytes = [], 0, 0
+                if self._must_wait() or self._reads_pending:
                     self._inbox = packets[position + 1 :]
+                    self._wire.pause()
                     return
         if messages:
             self._submit(messages, size_bytes)
@@ -390,15 +423,17 @@ class Connection:
         if self._wire.congested:
             self._must_wait()
 
-    def _take_read(self, request: Get | List, messages: list[Mail]) -> bool:
+    def _take_read(self, request: Get | List, messages: list[Mail]) -> int:
+        """Gives how large the answer may be, in bytes."""
         assert self._admission is not None
         right = Rights.GET if isinstance(request, Get) else Rights.LIST
         refusal = self._admission.read_refusal(right)
         if refusal is None:
             messages.append(request)
-            return True
+            self._reads_pending += 1
+            return self._admission.packet_bytes_max
         self._tell_failure(Failed(request, refusal))
-        return False
+        return 0
 
     def _take_rare(self, value: p.Packet, messages: list[Mail]) -> None:
         assert self._admission is not None
@@ -414,8 +449,6 @@ class Connection:
                 messages.append(value)
             case p.Admin() if p.ADMIN in extensions:
                 self._administer(value)
-            case p.Closing():
-                self._close()
             case p.Handshake(packet_type=p.HELLO):
                 self._add(encode_hello_refusal(HelloCode.MALFORMED))
             case _:
@@ -442,7 +475,7 @@ class Connection:
 
     def _submit(self, messages: list[Mail], size_bytes: int) -> None:
         channel = self._channel
-        if channel is None:
+        if channel is None or not messages:
             return
         if not self._host.submit(channel, Batch(self, messages, size_bytes), self.heard_at):
             self._waits_for_mailbox = True
@@ -465,12 +498,22 @@ class Connection:
     def _continue(self) -> None:
         if self._waits_for_mailbox or self._phase is CLOSED:
             return
+        if self._inbox is not None and self._reads_pending:
+            return  # `flush` comes here again with the last of those answers
         self.heard_at = self._host.now()
         packets, self._inbox = self._inbox, None
         if packets:
             self._take(packets, 0)
         if self._inbox is None and not self._must_wait():
             self._wire.resume()
+        if self._has_eof:
+            self._finish()
+
+    def _finish(self) -> None:
+        """After the other end's last byte: close behind the answer to everything before."""
+        if self._inbox is None and not self._waits_for_mailbox and self._admission is not None:
+            # Answered in turn, and by nothing but `Joined`: its guest is in the channel already.
+            self._submit([self._admission.join], 0)
 
     # The first words.
 
@@ -493,10 +536,12 @@ class Connection:
         match value:
             case p.Handshake(packet_type=p.HELLO):
                 self._greet(value.raw)
-            case p.Handshake() | p.Unknown():
-                self._host.counters.dropped += 1
             case p.Closing():
                 self._close()
+            case p.Handshake() | p.Unknown():
+                self._host.counters.dropped += 1
+            case _ if packet_type in p.EXTENSIONS:
+                self._host.counters.dropped += 1
             case _ if self._is_provisional:
                 self._is_provisional = False
                 return False
@@ -564,6 +609,8 @@ class Connection:
 
     def _welcome(self, joined: Joined) -> None:
         if not self._owes_ready or self._admission is None:
+            if self._has_eof:
+                self._close()
             return
         self._owes_ready = False
         ready = Ready(
@@ -583,7 +630,7 @@ class Connection:
 
     def _turn_away(self, code: HelloCode) -> None:
         self._host.counters.refused += 1
-        if self._phase is not OPENING:
+        if self._upgrade is not None:
             self._add(encode_hello_refusal(code))
         self._abort()
 
@@ -623,27 +670,27 @@ class Connection:
         if channel is not None:
             self._host.detach(channel, self)
 
-    def _count_malformed(self, error: MalformedPacket) -> None:
-        """A NACK for each; ten within a minute are enough (PA-23, PS-12)."""
+    def _count_malformed(self, error: MalformedPacket) -> bool:
+        """A NACK for each; True: ten within a minute are enough (PA-23, PS-12)."""
         settings = self._host.settings
         self._host.counters.malformed += 1
-        if self._phase is WAITING and not p.is_ack(error.packet_type):
-            if not self._enter_bare(error.packet_type):
-                return
-        if p.is_ack(error.packet_type) or self._phase not in TAKING:
-            return
+        if p.is_ack(error.packet_type):
+            return False
         if error.packet_type in p.EXTENSIONS and not self._speaks(error.packet_type):
-            return
+            return False
+        if self._phase is WAITING and not self._enter_bare(error.packet_type):
+            return False
+        if self._phase not in TAKING:
+            return False
         self._add(encode_malformed(error))
         now = self._host.now()
         if self._malformed_at is None:
             self._malformed_at = deque(maxlen=settings.malformed_max)
         self._malformed_at.append(now)
-        if (
+        return (
             len(self._malformed_at) == settings.malformed_max
             and self._malformed_at[0] > now - settings.malformed_window_s
-        ):
-            self._abort()
+        )
 
     # Small parts.
 

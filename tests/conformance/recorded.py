@@ -131,9 +131,7 @@ class Rig:
         assert isinstance(session, Connection)
         return Line(self, session, RecordedWire(host))
 
-    def greeted(
-        self, channel: bytes = b"chat/1", tags: p.Tags | None = None, **how: Any
-    ) -> Line:
+    def greeted(self, channel: bytes = b"chat/1", tags: p.Tags | None = None, **how: Any) -> Line:
         """A connection past its READY."""
         line = self.connect()
         (ready,) = line.ask(p.hello(channel, tags, **how))

@@ -115,7 +115,9 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(wiring: str, *, seed: int = SEED_OF_NODE_5, **settings: Any) -> AsyncIterator[Served]:
+async def serve(
+    wiring: str, *, seed: int = SEED_OF_NODE_5, **settings: Any
+) -> AsyncIterator[Served]:
     """Run a node; `settings` are fields of its configuration."""
     settings = {"default_channel": LOBBY.decode(), "p2p": OFF, "ws": OFF} | settings
     clock = None

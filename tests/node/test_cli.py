@@ -1,0 +1,341 @@
+"""The commands that talk to a node: output, JSON shapes, exit codes; over TCP and WebSocket."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import pytest
+
+from node.cli.main import main
+from tests.node.processes import ROOT, Serving, command, environment, serving, started
+
+Told = NamedTuple("Told", [("code", int), ("out", bytes), ("err", str)])
+Run = Callable[..., Told]
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Serving]:
+    with serving("--channel", "jobs/*=queue") as ready:
+        yield ready
+
+
+@pytest.fixture(params=["tcp", "ws"])
+def run(
+    node: Serving,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> Run:
+    """Run a command in this process, against the node in the other."""
+    monkeypatch.setenv("MILLPOND_CONNECT", node.urls[request.param])
+
+    def run(*words: str) -> Told:
+        code = main(words)
+        out, err = capfdbinary.readouterr()
+        return Told(code, out, err.decode())
+
+    return run
+
+
+@pytest.fixture
+def channel() -> str:
+    return f"test/{uuid4().hex}"
+
+
+def objects(told: Told) -> list[dict[str, Any]]:
+    assert told.code == 0, told.err
+    return [json.loads(line) for line in told.out.splitlines()]
+
+
+def test_put_list_get_ack(run: Run, channel: str):
+    """P2P-06, P2P-10, P2P-11, P2P-13; ids are decimal, one a line."""
+    ids = [run("put", channel, text).out.decode().strip() for text in ("one", "two", "three")]
+    assert ids == sorted(ids, key=int)
+    assert run("list", channel).out.decode().split() == ids
+    assert run("list", channel, "--limit", "2").out.decode().split() == ids[:2]
+    assert run("list", channel, "--from", ids[1]).out.decode().split() == ids[1:]
+    assert run("list", channel, "--to", ids[1]).out.decode().split() == ids[:2]
+    newest = run("list", channel, "--from", str(2**64 - 1), "--limit", "1")
+    assert newest.out.decode().split() == [ids[2]]
+    assert run("get", channel, ids[1]) == (0, b"two\n", "")
+    assert run("ack", channel, ids[0], ids[1]) == (0, b"", "")
+    assert run("list", channel).out.decode().split() == ids[2:]
+    assert run("get", channel, ids[2], "--ack").out == b"three\n"
+    assert run("list", channel) == (0, b"", "")
+
+
+def test_json_has_ids_as_strings_and_bytes_as_text_or_base64(run: Run, channel: str):
+    [kept] = objects(run("put", channel, "hé", "--ttl", "60", "--key", "7", "--json"))
+    assert kept == {"id": kept["id"], "ttl": 60, "key": 7, "durability": "memory"}
+    assert isinstance(kept["id"], str) and int(kept["id"]) > 2**53
+    assert objects(run("list", channel, "--json")) == [{"id": kept["id"]}]
+    assert objects(run("get", channel, kept["id"], "--json")) == [{"id": kept["id"], "data": "hé"}]
+    assert objects(run("ack", channel, kept["id"], "--json")) == [{"acked": [kept["id"]]}]
+    [kept] = objects(run("put", channel, os.fsdecode(b"\xff\x00"[:1]), "--json"))
+    [pushed] = objects(run("recv", channel, "--json"))
+    assert pushed == {"id": kept["id"], "attempt": 1, "data_base64": "/w=="}
+
+
+def test_the_same_key_and_data_put_again_is_the_same_message(run: Run, channel: str):
+    """P2P-07, PA-10."""
+    first = run("put", channel, "hi", "--key", "1")
+    assert run("put", channel, "hi", "--key", "1").out == first.out
+    other = run("put", channel, "other", "--key", "1")
+    assert other.code == 1 and "key was used before" in other.err
+
+
+def test_recv_prints_and_acknowledges(run: Run, channel: str):
+    """P2P-09, P2P-10."""
+    for text in ("one", "two", "three"):
+        run("put", channel, text)
+    assert run("recv", channel) == (0, b"one\n", "")
+    assert run("recv", channel, "-n", "2").out == b"two\nthree\n"
+    assert run("list", channel).out == b""
+
+
+def test_recv_without_ack_leaves_the_messages(run: Run, channel: str):
+    """P2P-15."""
+    for number in range(40):
+        run("put", channel, str(number)) if number < 3 else None
+    assert run("recv", channel, "-n", "3", "--no-ack").out == b"0\n1\n2\n"
+    assert len(run("list", channel).out.split()) == 3
+
+
+def test_no_ack_goes_beyond_the_window(run: Run, channel: str):
+    """PS-03: what is never acknowledged is replaced by credit."""
+    for number in range(5):
+        run("put", channel, str(number))
+    told = run("recv", channel, "-n", "5", "--no-ack", "--window", "2", "--timeout", "5")
+    assert told == (0, b"0\n1\n2\n3\n4\n", "")
+
+
+def test_recv_that_times_out_exits_3_with_what_came(run: Run, channel: str):
+    run("put", channel, "one")
+    assert run("recv", channel, "-n", "2", "--timeout", "0.3") == (3, b"one\n", "")
+    assert run("list", channel).out == b""
+
+
+def test_a_message_larger_than_a_pipe_comes_out_whole(
+    node: Serving, channel: str, capsys: pytest.CaptureFixture[str]
+):
+    large = bytes(range(256)) * 2000
+    env = environment(MILLPOND_CONNECT=node.urls["tcp"])
+    assert command("put", channel, input=large, env=env).returncode == 0
+    assert command("recv", channel, env=env).stdout == large + b"\n"
+
+
+def test_recv_refuses_a_mode_that_the_channel_does_not_have(run: Run):
+    """PS-05."""
+    told = run("recv", "jobs/mail", "--mode", "fanout", "--timeout", "5")
+    assert told.code == 1 and "queue mode" in told.err
+
+
+def test_what_is_not_there_exits_4(run: Run, channel: str):
+    """P2P-12."""
+    told = run("get", channel, "42")
+    assert told == (4, b"", "millpond get: no such message: never there, expired or acknowledged\n")
+    assert run("ack", channel, "42").code == 0
+    assert run("info", channel + "/none").code == 4
+
+
+def test_ping_tells_round_trips(run: Run):
+    """P2P-04."""
+    [one, two] = objects(run("ping", "-c", "2", "--json"))
+    assert [one["number"], two["number"]] == [1, 2]
+    assert 0 < one["ms"] < 5000
+    assert run("ping", "-c", "2").out.decode().splitlines()[-1].startswith("min ")
+
+
+def test_info_shows_the_node_and_a_channel(run: Run, channel: str):
+    run("put", channel, "hello")
+    [told] = objects(run("info", channel, "--json"))
+    assert told["durability"] == "memory"
+    assert told["page"][channel]["messages"] == 1
+    page = run("info").out.decode()
+    assert "durability   memory" in page and channel in page
+    assert channel in run("info", channel).out.decode()
+
+
+def test_doctor_finds_the_node_well(run: Run):
+    findings = {each["check"]: each["level"] for each in objects(run("doctor", "--json"))}
+    assert findings["node"] == findings["self test"] == "ok"
+    assert {"packages", "event loop", "descriptors", "clock", "configuration"} <= set(findings)
+    assert "ok    self test" in run("doctor").out.decode()
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("words", ["put c x", "recv c", "list c", "ping", "info"])
+def test_without_a_node_one_line_says_what_to_do(
+    words: str, closed_port: int, capsys: pytest.CaptureFixture[str]
+):
+    assert main([*words.split(), "--connect", f"tcp://127.0.0.1:{closed_port}"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"no node at 127.0.0.1:{closed_port}" in line and "millpond serve" in line
+
+
+def test_doctor_fails_without_a_node(closed_port: int, capfd: pytest.CaptureFixture[str]):
+    assert main(["doctor", "--connect", f"tcp://127.0.0.1:{closed_port}"]) == 1
+    assert "fail  node" in capfd.readouterr().out
+
+
+def test_a_silent_other_end_is_a_timeout(capsys: pytest.CaptureFixture[str]):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        assert main(["list", "c", "--timeout", "0.2", "--connect", url]) == 3
+    assert "--timeout" in capsys.readouterr().err
+
+
+USAGE = {
+    "put": "required: CHANNEL",
+    "put c ": "empty messages",
+    "put c x --lines": "leave DATA out",
+    "put c x --ttl soon": "not a whole number",
+    "put c x --ttl 4294967296": "not a whole number",
+    "put c x --key -1": "expected one argument",
+    "put c x --connect http://127.0.0.1": "scheme must be one of",
+    "put c x --token-file /nonexistent": "--token-file",
+    f"put {256 * 'c'} x": "1 to 255 bytes, not 256",
+    "recv c -n 0": "at least 1",
+    "recv c -n 2 --follow": "not allowed with",
+    "list c --from x": "not a message id",
+    "get c 18446744073709551616": "not a message id",
+    "ack c": "required: ID",
+    "config": "required: ACTION",
+    "nonsense": "invalid choice",
+}
+
+
+@pytest.mark.parametrize("words", USAGE)
+def test_usage_errors_exit_2(words: str, capsys: pytest.CaptureFixture[str]):
+    assert main(words.split(" ")) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert USAGE[words] in told.err.splitlines()[-1]
+
+
+def test_without_a_command_help_is_shown(capsys: pytest.CaptureFixture[str]):
+    assert main([]) == 2
+    assert main(["--help"]) == 0
+    assert main(["--version"]) == 0
+    assert "exit codes: 0 ok, 1 failure" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name", ["serve", "put", "recv", "list", "get", "ack", "ping", "info", "doctor", "config"]
+)
+def test_every_command_has_help_and_json(name: str, capsys: pytest.CaptureFixture[str]):
+    assert main([name, *(["show"] if name == "config" else []), "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "--json" in told
+    assert "example" in told or "exit code" in told
+
+
+def test_lines_are_a_message_each_and_empty_ones_are_left_out(node: Serving, channel: str):
+    env = environment(MILLPOND_CONNECT=node.urls["tcp"])
+    words = ("put", channel, "--lines", "--key", "4294967295", "--json")
+    done = command(*words, input=b"one\n\ntwo\nthree", env=env)
+    kept = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["key"] for each in kept] == [4294967295, 0, 1]
+    assert command("recv", channel, "-n", "3", env=env).stdout == b"one\ntwo\nthree\n"
+    again = command(*words, input=b"one\n\ntwo\nthree", env=env)
+    assert again.stdout == done.stdout
+    assert command("list", channel, env=env).stdout == b""
+
+
+def test_lines_are_put_as_they_come(node: Serving, channel: str):
+    env = environment(MILLPOND_CONNECT=node.urls["tcp"])
+    with started("put", channel, "--lines", stdin=subprocess.PIPE, env=env) as process:
+        for _ in range(2):
+            process.stdin.write(b"line\n")
+            process.stdin.flush()
+            assert process.stdout.readline().strip().isdigit()
+        process.stdin.close()
+        assert process.wait(5) == 0
+
+
+def test_follow_goes_on_until_interrupted(node: Serving, channel: str):
+    env = environment(MILLPOND_CONNECT=node.urls["ws"])
+    with started("recv", channel, "--follow", env=env) as process:
+        for data in (b"one", b"two"):
+            assert main(["put", channel, data.decode(), "--connect", node.urls["tcp"]]) == 0
+            assert process.stdout.readline() == data + b"\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(5) == 0
+        assert process.stderr.read() == b""
+    assert command("list", channel, env=env).stdout == b""
+
+
+def test_a_message_that_nobody_read_is_not_acknowledged(node: Serving, channel: str):
+    """P2P-15: `recv | head -1` takes one message, the next one stays."""
+    env = environment(MILLPOND_CONNECT=node.urls["tcp"])
+    with started("recv", channel, "--follow", env=env) as process:
+        assert main(["put", channel, "one", "--connect", node.urls["tcp"]]) == 0
+        assert process.stdout.readline() == b"one\n"
+        process.stdout.close()
+        assert main(["put", channel, "two", "--connect", node.urls["tcp"]]) == 0
+        assert process.wait(5) == 0
+        assert process.stderr.read() == b""
+    assert command("recv", channel, env=env).stdout == b"two\n"
+
+
+def test_a_connection_that_does_not_come_back_is_a_failure(channel: str):
+    with serving() as node:
+        url = node.urls["tcp"]
+        with started(
+            "recv", channel, "--follow", "--reconnect", "0.3", "--connect", url
+        ) as process:
+            assert main(["put", channel, "one", "--connect", url]) == 0
+            assert process.stdout.readline() == b"one\n"
+            node.process.kill()
+            assert process.wait(10) == 1
+            assert b"not back within 0.3 s" in process.stderr.read()
+
+
+def test_tokens_open_what_they_are_good_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """P2P-24, PA-39: refusals exit 5 and never show a token."""
+    tokens = tmp_path / "tokens"
+    mine = tmp_path / "mine"
+    for file, text in ((tokens, "s3cret put,list chat/*\nroot all\n"), (mine, "s3cret\n")):
+        file.touch(0o600)
+        file.write_text(text)
+    with serving("--token-file", str(tokens)) as node:
+        monkeypatch.setenv("MILLPOND_CONNECT", node.urls["tcp"])
+        assert main(["put", "chat/1", "x"]) == 5
+        assert "give a token" in capfd.readouterr().err
+        monkeypatch.setenv("MILLPOND_TOKEN_FILE", str(mine))
+        assert main(["put", "chat/1", "x"]) == 0
+        message = capfd.readouterr().out.strip()
+        assert main(["get", "chat/1", message]) == 5
+        assert main(["put", "other", "x"]) == 5
+        assert main(["info"]) == 5
+        assert main(["put", "chat/1", "x", "--connect", node.urls["ws"]]) == 0
+        assert main(["put", "other", "x", "--connect", node.urls["ws"]]) == 5
+        assert "s3cret" not in capfd.readouterr().err
+    mine.chmod(0o644)
+    assert main(["put", "chat/1", "x"]) == 2
+    assert "chmod 600" in capfd.readouterr().err
+
+
+def test_a_command_does_not_import_what_it_does_not_use():
+    code = "import sys; import node.cli.main; node.cli.main.main(['--help']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=20, check=True
+    )
+    loaded = set(done.stdout.decode().splitlines()[-1].split())
+    assert not loaded & {"asyncio", "websockets", "uvloop", "msgspec", "cryptography"}

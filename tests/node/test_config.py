@@ -1,0 +1,129 @@
+"""The configuration: which source wins, what is refused, and `config show`."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from actors.limits import EmptyPolicy
+from actors.messages import Mode
+from node.cli.main import main
+from node.config import ChannelBook, ChannelRule, Config, ConfigError, load
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    file = tmp_path / "millpond.toml"
+    file.write_text(
+        'p2p = "127.0.0.1:1"\nwindow = 3\nkeep_alive_s = 1.5\nrequire_hello = true\n'
+        'channels = ["jobs/*=queue,lease=2.5", "*=fanout"]\nempty_put = "refuse"\n'
+    )
+    return file
+
+
+def test_flags_win_over_environment_over_file_over_defaults(settings: Path):
+    environment = {"MILLPOND_P2P": "127.0.0.1:2", "MILLPOND_WINDOW": "4", "PATH": "/bin"}
+    loaded = load({"p2p": "127.0.0.1:3"}, environment, settings)
+    assert loaded.config.p2p == "127.0.0.1:3"
+    assert loaded.config.window == 4
+    assert loaded.config.keep_alive_s == 1.5
+    assert loaded.config.ws == Config().ws
+    assert loaded.origins["p2p"] == "flag"
+    assert loaded.origins["window"] == "environment MILLPOND_WINDOW"
+    assert loaded.origins["keep_alive_s"] == f"file {settings}"
+    assert loaded.origins["ws"] == "default"
+
+
+def test_text_becomes_the_type_of_the_setting(settings: Path):
+    environment = {
+        "MILLPOND_REQUIRE_HELLO": "no",
+        "MILLPOND_ORIGINS": "https://a.example;https://b.example",
+        "MILLPOND_DRAIN_TIMEOUT_S": "0.5",
+        "MILLPOND_EMPTY_PUT": "store",
+    }
+    config = load({}, environment, settings).config
+    assert config.require_hello is False
+    assert config.origins == ("https://a.example", "https://b.example")
+    assert config.drain_timeout_s == 0.5
+    assert config.empty_put is EmptyPolicy.STORE
+    assert [rule.pattern for rule in config.channels] == ["jobs/*", "*"]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"MILLPOND_WINDOW": "many"},
+        {"MILLPOND_WINDOW": "-1"},
+        {"MILLPOND_REQUIRE_HELLO": "perhaps"},
+        {"MILLPOND_EMPTY_PUT": "burn"},
+        {"MILLPOND_CHANNELS": "jobs"},
+        {"MILLPOND_PACKET_BYTES_MAX": "16777216"},
+        {"MILLPOND_DEFAULT_CHANNEL": 251 * "c"},
+    ],
+)
+def test_what_a_setting_cannot_be_is_refused_by_name(environment: dict[str, str]):
+    [variable] = environment
+    name = variable.removeprefix("MILLPOND_").lower().removesuffix("s")
+    with pytest.raises(ConfigError, match=f"(?i){name}"):
+        load({}, environment, None)
+
+
+@pytest.mark.parametrize("text", ["colour = 1\n", "window = [\n", b"\xff = 1\n"])
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str | bytes):
+    file = tmp_path / "bad.toml"
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(ConfigError, match=re.escape(str(file))):
+        load({}, {}, file)
+
+
+def test_a_channel_rule_gives_mode_ttl_lease_and_attempts():
+    """PS-05: configuration decides the mode, the first rule that matches holds."""
+    rules = tuple(map(ChannelRule.parse, ["jobs/*=queue,ttl=60,lease=2.5,attempts=3", "*=FANOUT"]))
+    book = ChannelBook(Config(channels=rules))
+    jobs, other = book.settings(b"jobs/mail"), book.settings(b"chat/\xff")
+    assert jobs.mode is Mode.QUEUE
+    assert (jobs.ttl_default, jobs.delivery.ack_timeout_s) == (60, 2.5)
+    assert jobs.delivery.attempts_max == 3
+    assert other.mode is Mode.FANOUT
+    assert ChannelBook(Config()).settings(b"c").mode is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "queue", "=queue", "a=", "a=tree", "a=queue,ttl", "a=queue,ttl=0", "a=queue,x=1"]
+)
+def test_a_rule_that_cannot_be_read_is_refused(text: str):
+    with pytest.raises(ConfigError, match="channel rule"):
+        ChannelRule.parse(text)
+
+
+def test_config_show_prints_a_file_that_means_the_same(
+    settings: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MILLPOND_WINDOW", "5")
+    assert main(["config", "show", "--config", str(settings)]) == 0
+    shown = capfd.readouterr().out
+    monkeypatch.delenv("MILLPOND_WINDOW")
+    copy = settings.with_name("copy.toml")
+    copy.write_text(shown)
+    assert load({}, {}, copy).config == load({"window": 5}, {}, settings).config
+
+
+def test_config_show_tells_origins(settings: Path, capfd: pytest.CaptureFixture[str]):
+    words = ["config", "show", "--origin", "--config", str(settings)]
+    assert main(words) == 0
+    plain = capfd.readouterr().out
+    assert f"window = 3  # file {settings}" in plain.splitlines()
+    assert tomllib.loads(plain)["channels"] == ["jobs/*=queue,lease=2.5", "*=fanout"]
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["window"] == {"value": 3, "origin": f"file {settings}"}
+    assert told["ws"] == {"value": "127.0.0.1:7401", "origin": "default"}
+
+
+def test_config_show_refuses_what_serve_would(capfd: pytest.CaptureFixture[str]):
+    assert main(["config", "show", "--config", "/nonexistent"]) == 2
+    assert "/nonexistent" in capfd.readouterr().err
