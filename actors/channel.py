@@ -9,21 +9,16 @@ from __future__ import annotations
 import logging
 from itertools import islice
 from math import inf
-from random import Random
 from typing import assert_never
-
-import msgspec
 
 from actors.buffer import Buffer
 from actors.cell import Effects
 from actors.delivery import Delivery
 from actors.errors import Code, IdsExhausted
-from actors.ids import IdSource
 from actors.keys import Keys, is_same
-from actors.limits import ChannelSettings, EmptyPolicy, NodeLimits
-from actors.liveness import Verdict
+from actors.limits import ChannelSettings, EmptyPolicy
+from actors.liveness import survey
 from actors.messages import (
-    U64_MAX,
     Ack,
     Batch,
     Buried,
@@ -33,7 +28,6 @@ from actors.messages import (
     Failed,
     Get,
     GetAck,
-    Hangup,
     Join,
     Joined,
     Leave,
@@ -43,7 +37,6 @@ from actors.messages import (
     Mode,
     Nack,
     Port,
-    Probe,
     Put,
     PutAck,
     Reason,
@@ -53,6 +46,9 @@ from actors.messages import (
     Writable,
 )
 from actors.modes import delivery_for
+from actors.pages import Page
+from actors.room import Room
+from actors.shared import ChannelInfo, Shared
 from actors.store.seam import (
     WINDOW_S_MIN,
     Gone,
@@ -62,7 +58,6 @@ from actors.store.seam import (
     Row,
     Snapshot,
     Tried,
-    Usage,
     window_s,
 )
 
@@ -73,27 +68,6 @@ BURIAL_RETRY_S = 5.0
 TOUCH_MS_MAX = 3_600_000
 
 
-class Shared(msgspec.Struct, frozen=True):
-    """What the channels of one node have in common."""
-
-    ids: IdSource
-    rng: Random
-    usage: Usage
-    limits: NodeLimits = NodeLimits()
-
-
-class ChannelInfo(msgspec.Struct, frozen=True):
-    """A channel as `info` shows it."""
-
-    mode: str
-    messages: int
-    bytes: int
-    keys: int
-    leased: int
-    connections: int
-    credit: int
-
-
 class Channel:
     """The behaviour of a channel's cell."""
 
@@ -101,13 +75,11 @@ class Channel:
         "_buffer",
         "_delivery",
         "_dying",
-        "_is_measured",
         "_kept_mode",
         "_keys",
         "_liveness_at",
         "_name",
-        "_room_bytes",
-        "_room_messages",
+        "_room",
         "_settings",
         "_shared",
         "deadline",
@@ -129,8 +101,7 @@ class Channel:
         self._dying: dict[int, str] = {}
         self._liveness_at = inf
         self._kept_mode = snapshot.mode
-        self._room_messages = self._room_bytes = 0
-        self._is_measured = False
+        self._room = Room(self._buffer, settings, shared.limits, shared.usage)
         self._delivery = self._deliver_by(snapshot.mode or settings.mode, snapshot.attempts)
         for port, join in guests.items():
             self._join(port, join)
@@ -169,7 +140,7 @@ class Channel:
     def handle(self, batch: Batch, now: float) -> Effects:
         """Everything of one read of one connection; pushes follow once, at the end."""
         effects = Effects()
-        self._is_measured = False
+        self._room.is_measured = False
         answers = effects.answers
         port = batch.port
         for message in batch.messages:
@@ -248,7 +219,9 @@ class Channel:
             else:
                 self._delivery.end_rest(rest)
         if now >= self._liveness_at:
-            self._check_liveness(now, effects)
+            ports = ((guest.port, guest.liveness) for guest in self._delivery.guests.values())
+            verdicts, self._liveness_at = survey(ports, now)
+            effects.replies.extend(verdicts)
         self._push(now, effects)
         self.deadline = self._next_deadline()
         return effects
@@ -262,12 +235,13 @@ class Channel:
                 return PutAck(put.key, kept.ttl, kept.id)
             return Failed(put, Code.KEY_REUSED)
         settings, size = self._settings, len(put.data)
-        if not self._is_measured:
-            self._measure_room()
+        room = self._room
+        if not room.is_measured:
+            room.measure()
         if (
             not 0 < size <= settings.data_bytes_max
-            or self._room_messages < 1
-            or self._room_bytes < size
+            or room.messages < 1
+            or room.bytes < size
             or settings.ttl_strict
         ):
             if not size and settings.empty is EmptyPolicy.IGNORE:
@@ -290,27 +264,12 @@ class Channel:
             return Code.DATA_TOO_LARGE
         if settings.ttl_strict and not 1 <= put.ttl <= settings.ttl_max:
             return Code.TTL_REFUSED
-        if not self._has_room(size):
+        if not self._room.fits(size):
             for row in self._buffer.sweep(now):
                 self._remove(row.id, effects)
-            if not self._has_room(size):
+            if not self._room.fits(size):
                 return Code.BUFFER_FULL
         return None
-
-    def _has_room(self, size: int) -> bool:
-        return self._room_messages >= 1 and self._room_bytes >= size
-
-    def _measure_room(self) -> None:
-        """How much may still come, by the channel's limits and the node's; once a batch."""
-        self._is_measured = True
-        settings, shared, buffer = self._settings, self._shared, self._buffer
-        limits, usage = shared.limits, shared.usage
-        messages = settings.messages_max - len(buffer.rows)
-        node_messages = limits.messages_max - usage.messages
-        self._room_messages = messages if messages < node_messages else node_messages
-        size = settings.bytes_max - buffer.bytes
-        node_size = limits.bytes_max - usage.bytes
-        self._room_bytes = size if size < node_size else node_size
 
     def _store(
         self,
@@ -330,8 +289,8 @@ class Channel:
         row = Row(message_id, key, ttl, now + ttl, data, source, origin)
         if len(keys.rows) >= self._settings.keys_max or shared.usage.keys >= shared.limits.keys_max:
             effects.changes.extend(map(KeyGone, keys.forget_oldest()))
-        self._room_messages -= 1
-        self._room_bytes -= len(data)
+        self._room.messages -= 1
+        self._room.bytes -= len(data)
         self._buffer.add(row)
         keys.remember(row, now + (WINDOW_S_MIN if ttl < WINDOW_S_MIN else window_s(ttl)))
         # A message that outlives its key's window has a deadline beyond it, and is swept with it.
@@ -357,22 +316,12 @@ class Channel:
         return GetAck(row.id, row.data)
 
     def _list(self, port: Port, request: List, now: float) -> ListAck:
-        """PA-03 to PA-05: both ends inclusive, 0 = open, start > end = newest first."""
         guest = self._delivery.guests.get(port)
-        low, high, limit = request.start, request.end, request.limit
-        newest_first = low > high if high else low == U64_MAX
-        if newest_first:
-            low, high = high, low
-        elif high == 0:
-            high = U64_MAX
-        if guest is not None and guest.join.cursor_lists:
-            if limit == 0:
-                return ListAck([])
-            low, high = low + 1, high - 1
-        limit = limit or self._settings.list_page
+        page = Page.asked(request, cursors=guest is not None and guest.join.cursor_lists)
+        limit = self._settings.list_page if page.limit is None else page.limit
         if guest is not None:
             limit = min(limit, guest.join.data_max // 8)
-        ids = self._buffer.between(low, high, now, newest_first=newest_first)
+        ids = self._buffer.between(page.low, page.high, now, newest_first=page.newest_first)
         shown = (each for each in ids if self._delivery.shows(guest, each))
         return ListAck(list(islice(shown, limit)))
 
@@ -380,8 +329,8 @@ class Channel:
         row = self._buffer.remove(message_id)
         if row is None:
             return
-        self._room_messages += 1
-        self._room_bytes += len(row.data)
+        self._room.messages += 1
+        self._room.bytes += len(row.data)
         self._dying.pop(message_id, None)
         self._delivery.forget(message_id)
         effects.changes.append(Gone(message_id, row.key, self._keys.settle(row)))
@@ -447,13 +396,12 @@ class Channel:
     def _keep_dead(self, letter: Bury, now: float, effects: Effects) -> None:
         # The id of the dead message is its key here, so a letter posted twice is kept once.
         if letter.id not in self._keys.rows:
-            self._measure_room()
-            if not self._has_room(len(letter.data)):
-                log.warning("dead-letter channel full: channel=%r", self._name)
-                return
+            self._room.measure()
             origin = Origin(letter.id, letter.attempts, letter.reason)
-            ttl = self._settings.dead_ttl
-            if not self._store(letter.id, ttl, letter.data, now, effects, 0, origin):
+            if not self._room.fits(len(letter.data)) or not self._store(
+                letter.id, self._settings.dead_ttl, letter.data, now, effects, 0, origin
+            ):
+                log.warning("dead letter refused for now: channel=%r", self._name)
                 return
         effects.posts += ((letter.channel, Buried(letter.id)),)
 
@@ -484,14 +432,3 @@ class Channel:
             self._delivery.grant(guest, message.count)
         else:
             self._delivery.feed(guest)
-
-    def _check_liveness(self, now: float, effects: Effects) -> None:
-        earliest = inf
-        for port, guest in self._delivery.guests.items():
-            verdict = guest.liveness.check(port.heard_at, now)
-            if verdict is Verdict.PROBE:
-                effects.replies.append((port, Probe()))
-            elif verdict is Verdict.DEAD:
-                effects.replies.append((port, Hangup()))
-            earliest = min(earliest, guest.liveness.due_at(port.heard_at))
-        self._liveness_at = earliest

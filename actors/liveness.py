@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum, auto
+from math import inf
+
+from actors.messages import Hangup, Port, Probe, Reply
 
 PROBES_MAX = 2
 
@@ -43,3 +47,21 @@ class Liveness:
         self._probes += 1
         self._probed_at = now
         return Verdict.PROBE
+
+
+def survey(
+    guests: Iterable[tuple[Port, Liveness]], now: float
+) -> tuple[list[tuple[Port, Reply]], float]:
+    """Check all connections of a channel: whom to ping or hang up on, and when to look again."""
+    replies: list[tuple[Port, Reply]] = []
+    earliest = inf
+    for port, liveness in guests:
+        match liveness.check(port.heard_at, now):
+            case Verdict.PROBE:
+                replies.append((port, Probe()))
+            case Verdict.DEAD:
+                replies.append((port, Hangup()))
+            case Verdict.ALIVE:
+                pass
+        earliest = min(earliest, liveness.due_at(port.heard_at))
+    return replies, earliest

@@ -11,10 +11,11 @@ from itertools import islice
 
 import msgspec
 
-from actors.channel import Channel, ChannelInfo
+from actors.channel import Channel
 from actors.errors import Malformed
 from actors.messages import Durability
 from actors.scheduler import Counters, Scheduler
+from actors.shared import ChannelInfo
 from actors.store.seam import Usage
 from transports.connection import WireCounters
 

@@ -15,10 +15,11 @@ from types import TracebackType
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.channel import Channel, Shared
+from actors.channel import Channel
 from actors.ids import IdSource
 from actors.messages import Durability, Join, Port
 from actors.scheduler import Scheduler
+from actors.shared import Shared
 from actors.store.memory import MemoryStore
 from actors.store.seam import Snapshot
 from actors.supervisor import RestartPolicy, contain, supervise

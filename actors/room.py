@@ -1,0 +1,39 @@
+"""Room in a channel: its own limits and the node's, whichever is reached first (PA-35)."""
+
+from __future__ import annotations
+
+from actors.buffer import Buffer
+from actors.limits import ChannelSettings, NodeLimits
+from actors.store.seam import Usage
+
+
+class Room:
+    """What may still come. Measured once for each batch, counted down within it."""
+
+    __slots__ = ("_buffer", "_limits", "_settings", "_usage", "bytes", "is_measured", "messages")
+
+    def __init__(
+        self, buffer: Buffer, settings: ChannelSettings, limits: NodeLimits, usage: Usage
+    ) -> None:
+        self._buffer = buffer
+        self._settings = settings
+        self._limits = limits
+        self._usage = usage
+        self.messages = 0
+        self.bytes = 0
+        self.is_measured = False
+
+    def measure(self) -> None:
+        """Look at what is kept now. The store knows of changes only at the end of a batch."""
+        settings, limits, usage, buffer = self._settings, self._limits, self._usage, self._buffer
+        self.is_measured = True
+        messages = settings.messages_max - len(buffer.rows)
+        node_messages = limits.messages_max - usage.messages
+        self.messages = messages if messages < node_messages else node_messages
+        size = settings.bytes_max - buffer.bytes
+        node_size = limits.bytes_max - usage.bytes
+        self.bytes = size if size < node_size else node_size
+
+    def fits(self, size: int) -> bool:
+        """Is there room for a message of `size` bytes?"""
+        return self.messages >= 1 and self.bytes >= size
