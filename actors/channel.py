@@ -14,9 +14,10 @@ from typing import assert_never
 from actors.buffer import Buffer
 from actors.cell import Effects
 from actors.delivery import Delivery
-from actors.errors import Code, IdsExhausted
-from actors.keys import Keys, is_same
-from actors.limits import ChannelSettings, EmptyPolicy
+from actors.errors import Code
+from actors.intake import Intake
+from actors.keys import Keys
+from actors.limits import ChannelSettings
 from actors.liveness import survey
 from actors.messages import (
     Ack,
@@ -38,7 +39,6 @@ from actors.messages import (
     Nack,
     Port,
     Put,
-    PutAck,
     Reason,
     Reply,
     Touch,
@@ -47,18 +47,14 @@ from actors.messages import (
 )
 from actors.modes import delivery_for
 from actors.pages import Page
-from actors.room import Room
 from actors.shared import ChannelInfo, Shared
 from actors.store.seam import (
-    WINDOW_S_MIN,
     Gone,
     KeyGone,
     ModeSet,
     Origin,
-    Row,
     Snapshot,
     Tried,
-    window_s,
 )
 
 log = logging.getLogger(__name__)
@@ -75,11 +71,11 @@ class Channel:
         "_buffer",
         "_delivery",
         "_dying",
+        "_intake",
         "_kept_mode",
         "_keys",
         "_liveness_at",
         "_name",
-        "_room",
         "_settings",
         "_shared",
         "deadline",
@@ -101,7 +97,7 @@ class Channel:
         self._dying: dict[int, str] = {}
         self._liveness_at = inf
         self._kept_mode = snapshot.mode
-        self._room = Room(self._buffer, settings, shared.limits, shared.usage)
+        self._intake = Intake(self._buffer, self._keys, settings, shared, self._sweep)
         self._delivery = self._deliver_by(snapshot.mode or settings.mode, snapshot.attempts)
         for port, join in guests.items():
             self._join(port, join)
@@ -140,7 +136,8 @@ class Channel:
     def handle(self, batch: Batch, now: float) -> Effects:
         """Everything of one read of one connection; pushes follow once, at the end."""
         effects = Effects()
-        self._room.is_measured = False
+        intake = self._intake
+        intake.room.is_measured = False
         answers = effects.answers
         port = batch.port
         for message in batch.messages:
@@ -150,7 +147,7 @@ class Channel:
             # The two messages of every day come first, and without another call.
             reply: Reply | None
             if type(message) is Put:
-                reply = self._put(port, message, now, effects)
+                reply = intake.put(message, port.number, now, effects)
             elif type(message) is Ack:
                 self._ack(port, message.id, effects)
                 continue
@@ -158,8 +155,25 @@ class Channel:
                 reply = self._answer(port, message, now, effects)
             if reply is not None:
                 answers.append(reply)
+        if intake.fresh:
+            self._take_in(effects)
         self._push(now, effects)
         return effects
+
+    def _take_in(self, effects: Effects) -> None:
+        """Messages were added: they may be pushed, and they have deadlines."""
+        delivery, fresh = self._delivery, self._intake.fresh
+        if self._kept_mode is not delivery.mode:
+            self._kept_mode = delivery.mode
+            effects.changes.append(ModeSet(delivery.mode))
+        if delivery.receivers:
+            delivery.stored(fresh)
+        fresh.clear()
+        # A message that outlives its key's window has a deadline beyond it.
+        if self._buffer.expiry_at < self.deadline:
+            self.deadline = self._buffer.expiry_at
+        if self._keys.expiry_at < self.deadline:
+            self.deadline = self._keys.expiry_at
 
     def _push(self, now: float, effects: Effects) -> None:
         delivery = self._delivery
@@ -209,8 +223,7 @@ class Channel:
     def wake(self, now: float) -> Effects:
         """Expiry, lost leases, ended rests and silent connections."""
         effects = Effects()
-        for row in self._buffer.sweep(now):
-            self._remove(row.id, effects)
+        self._sweep(now, effects)
         effects.changes.extend(KeyGone(key) for key in self._keys.sweep(now))
         self._count_failed(self._delivery.expire_leases(now), "no ack", now, effects)
         for rest in self._delivery.due_rests(now):
@@ -227,84 +240,6 @@ class Channel:
         return effects
 
     # Messages in and out.
-
-    def _put(self, port: Port, put: Put, now: float, effects: Effects) -> Reply | None:
-        kept = self._keys.rows.get(put.key)
-        if kept is not None and kept.until > now:
-            if is_same(kept, put.data):
-                return PutAck(put.key, kept.ttl, kept.id)
-            return Failed(put, Code.KEY_REUSED)
-        settings, size = self._settings, len(put.data)
-        room = self._room
-        if not room.is_measured:
-            room.measure()
-        if (
-            not 0 < size <= settings.data_bytes_max
-            or room.messages < 1
-            or room.bytes < size
-            or settings.ttl_strict
-        ):
-            if not size and settings.empty is EmptyPolicy.IGNORE:
-                return None
-            refusal = self._refusal(put, now, effects)
-            if refusal is not None:
-                return Failed(put, refusal)
-        ttl = put.ttl or settings.ttl_default
-        if ttl > settings.ttl_max:
-            ttl = settings.ttl_max
-        row = self._store(put.key, ttl, put.data, now, effects, port.number)
-        return PutAck(put.key, ttl, row.id) if row is not None else Failed(put, Code.IDS_EXHAUSTED)
-
-    def _refusal(self, put: Put, now: float, effects: Effects) -> Code | None:
-        settings = self._settings
-        size = len(put.data)
-        if size == 0 and settings.empty is EmptyPolicy.REFUSE:
-            return Code.EMPTY_DATA
-        if size > settings.data_bytes_max:
-            return Code.DATA_TOO_LARGE
-        if settings.ttl_strict and not 1 <= put.ttl <= settings.ttl_max:
-            return Code.TTL_REFUSED
-        if not self._room.fits(size):
-            for row in self._buffer.sweep(now):
-                self._remove(row.id, effects)
-            if not self._room.fits(size):
-                return Code.BUFFER_FULL
-        return None
-
-    def _store(
-        self,
-        key: int,
-        ttl: int,
-        data: bytes,
-        now: float,
-        effects: Effects,
-        source: int = 0,
-        origin: Origin | None = None,
-    ) -> Row | None:
-        shared, keys, delivery = self._shared, self._keys, self._delivery
-        try:
-            message_id = shared.ids.next(now)
-        except IdsExhausted:
-            return None
-        row = Row(message_id, key, ttl, now + ttl, data, source, origin)
-        if len(keys.rows) >= self._settings.keys_max or shared.usage.keys >= shared.limits.keys_max:
-            effects.changes.extend(map(KeyGone, keys.forget_oldest()))
-        self._room.messages -= 1
-        self._room.bytes -= len(data)
-        self._buffer.add(row)
-        keys.remember(row, now + (WINDOW_S_MIN if ttl < WINDOW_S_MIN else window_s(ttl)))
-        # A message that outlives its key's window has a deadline beyond it, and is swept with it.
-        if row.expires_at < self.deadline:
-            self.deadline = row.expires_at
-        if keys.expiry_at < self.deadline:
-            self.deadline = keys.expiry_at
-        if self._kept_mode is not delivery.mode:
-            self._kept_mode = delivery.mode
-            effects.changes.append(ModeSet(self._kept_mode))
-        effects.changes.append(row)
-        if delivery.receivers:
-            delivery.stored(row)
-        return row
 
     def _get(self, port: Port, get: Get, now: float) -> Reply:
         row = self._buffer.get(get.id, now)
@@ -325,12 +260,16 @@ class Channel:
         shown = (each for each in ids if self._delivery.shows(guest, each))
         return ListAck(list(islice(shown, limit)))
 
+    def _sweep(self, now: float, effects: Effects) -> None:
+        for row in self._buffer.sweep(now):
+            self._remove(row.id, effects)
+
     def _remove(self, message_id: int, effects: Effects) -> None:
         row = self._buffer.remove(message_id)
         if row is None:
             return
-        self._room.messages += 1
-        self._room.bytes += len(row.data)
+        self._intake.room.messages += 1
+        self._intake.room.bytes += len(row.data)
         self._dying.pop(message_id, None)
         self._delivery.forget(message_id)
         effects.changes.append(Gone(message_id, row.key, self._keys.settle(row)))
@@ -396,10 +335,11 @@ class Channel:
     def _keep_dead(self, letter: Bury, now: float, effects: Effects) -> None:
         # The id of the dead message is its key here, so a letter posted twice is kept once.
         if letter.id not in self._keys.rows:
-            self._room.measure()
+            intake, ttl = self._intake, self._settings.dead_ttl
+            intake.room.measure()
             origin = Origin(letter.id, letter.attempts, letter.reason)
-            if not self._room.fits(len(letter.data)) or not self._store(
-                letter.id, self._settings.dead_ttl, letter.data, now, effects, 0, origin
+            if not intake.room.fits(len(letter.data)) or not intake.keep(
+                letter.id, ttl, letter.data, now, effects, 0, origin
             ):
                 log.warning("dead letter refused for now: channel=%r", self._name)
                 return

@@ -7,6 +7,7 @@ backlog a message stands, and in whose ack ends it: `modes`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from random import Random
 from typing import ClassVar, Protocol
@@ -140,8 +141,8 @@ class Delivery:
     def _enter(self, guest: Guest) -> None:
         raise AssertionError("a mode gives every guest its backlog")
 
-    def stored(self, row: Row) -> None:
-        """A new message stands in the buffer."""
+    def stored(self, rows: Sequence[Row]) -> None:
+        """New messages stand in the buffer."""
         self.hungry.update(self.receivers)
 
     def ack(self, guest: Guest, message_id: int) -> bool:

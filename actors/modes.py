@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from random import Random
 from typing import assert_never
@@ -171,11 +172,12 @@ class Fanout(Delivery):
             del self._rests[rest]
         return super().dismiss(guest)
 
-    def stored(self, row: Row) -> None:
-        super().stored(row)
-        subscribed = sum(1 for guest in self._numbers.values() if _may_have(guest, row))
-        if subscribed:
-            self._waiting[row.id] = subscribed
+    def stored(self, rows: Sequence[Row]) -> None:
+        super().stored(rows)
+        for row in rows:
+            subscribed = sum(1 for guest in self._numbers.values() if _may_have(guest, row))
+            if subscribed:
+                self._waiting[row.id] = subscribed
 
     def ack(self, guest: Guest, message_id: int) -> bool:
         self._release(guest, message_id)

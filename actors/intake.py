@@ -1,0 +1,108 @@
+"""What becomes of a PUT: kept, recognized as a retry, or refused (P2P-06..08, PA-06..11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from actors.buffer import Buffer
+from actors.cell import Effects
+from actors.errors import Code, IdsExhausted
+from actors.keys import Keys, is_same
+from actors.limits import ChannelSettings, EmptyPolicy
+from actors.messages import Failed, Put, PutAck, Reply
+from actors.room import Room
+from actors.shared import Shared
+from actors.store.seam import WINDOW_S_MIN, KeyGone, Origin, Row, window_s
+
+
+class Intake:
+    """The way into a channel's buffer. `fresh` collects what one batch added.
+
+    `sweep` removes what has expired; it is called when there is no room.
+    """
+
+    __slots__ = ("_buffer", "_keys", "_settings", "_shared", "_sweep", "fresh", "room")
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        keys: Keys,
+        settings: ChannelSettings,
+        shared: Shared,
+        sweep: Callable[[float, Effects], None],
+    ) -> None:
+        self._buffer = buffer
+        self._keys = keys
+        self._settings = settings
+        self._shared = shared
+        self._sweep = sweep
+        self.room = Room(buffer, settings, shared.limits, shared.usage)
+        self.fresh: list[Row] = []
+
+    def put(self, put: Put, source: int, now: float, effects: Effects) -> Reply | None:
+        """The answer to a PUT from connection `source`; None for one that is ignored."""
+        kept = self._keys.rows.get(put.key)
+        if kept is not None and kept.until > now:
+            if is_same(kept, put.data):
+                return PutAck(put.key, kept.ttl, kept.id)
+            return Failed(put, Code.KEY_REUSED)
+        settings, room, size = self._settings, self.room, len(put.data)
+        if not room.is_measured:
+            room.measure()
+        if (
+            not 0 < size <= settings.data_bytes_max
+            or room.messages < 1
+            or room.bytes < size
+            or settings.ttl_strict
+        ):
+            if not size and settings.empty is EmptyPolicy.IGNORE:
+                return None
+            refusal = self._refusal(put, now, effects)
+            if refusal is not None:
+                return Failed(put, refusal)
+        ttl = put.ttl or settings.ttl_default
+        if ttl > settings.ttl_max:
+            ttl = settings.ttl_max
+        message_id = self.keep(put.key, ttl, put.data, now, effects, source)
+        return PutAck(put.key, ttl, message_id) if message_id else Failed(put, Code.IDS_EXHAUSTED)
+
+    def keep(
+        self,
+        key: int,
+        ttl: int,
+        data: bytes,
+        now: float,
+        effects: Effects,
+        source: int = 0,
+        origin: Origin | None = None,
+    ) -> int:
+        """Put a message into the buffer; gives its id, or 0 when there are no ids left for now."""
+        shared, keys, room = self._shared, self._keys, self.room
+        try:
+            message_id = shared.ids.next(now)
+        except IdsExhausted:
+            return 0
+        row = Row(message_id, key, ttl, now + ttl, data, source, origin)
+        if len(keys.rows) >= self._settings.keys_max or shared.usage.keys >= shared.limits.keys_max:
+            effects.changes.extend(map(KeyGone, keys.forget_oldest()))
+        room.messages -= 1
+        room.bytes -= len(data)
+        self._buffer.add(row)
+        keys.remember(row, now + (WINDOW_S_MIN if ttl < WINDOW_S_MIN else window_s(ttl)))
+        self.fresh.append(row)
+        effects.changes.append(row)
+        return message_id
+
+    def _refusal(self, put: Put, now: float, effects: Effects) -> Code | None:
+        settings, size = self._settings, len(put.data)
+        if size == 0 and settings.empty is EmptyPolicy.REFUSE:
+            return Code.EMPTY_DATA
+        if size > settings.data_bytes_max:
+            return Code.DATA_TOO_LARGE
+        if settings.ttl_strict and not 1 <= put.ttl <= settings.ttl_max:
+            return Code.TTL_REFUSED
+        if not self.room.fits(size):
+            self._sweep(now, effects)
+            if not self.room.fits(size):
+                return Code.BUFFER_FULL
+        return None

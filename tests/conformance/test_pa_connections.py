@@ -1,0 +1,382 @@
+"""PA-19 to PA-39 (wire.md 2.3): pushes, malformed input, liveness, ids, limits and endings."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from actors.ids import created_ms
+from tests.conformance import packets as p
+from tests.conformance.served import START_S, Serve, virtual_time
+
+PATIENT = {p.KEEP_ALIVE: p.u32(300_000)}
+CONSUMING = {p.ROLE: p.CONSUMER}
+PRODUCING = {p.ROLE: p.PRODUCER}
+ONE = {p.WINDOW: p.u16(1)}
+
+
+@virtual_time
+async def test_pa_19_a_silent_bare_client_is_pushed_to_after_250_ms(serve: Serve) -> None:
+    async with serve() as mill:
+        message_id = await (await mill.bare()).put(1, b"x")
+        silent = await mill.bare(push_starts=False)
+        await silent.silent_for(0.24)
+        await silent.expect(p.msg(message_id, b"x"), within_s=0.02)
+
+
+async def test_pa_19_pushes_start_with_the_first_packet_or_the_handshake(serve: Serve) -> None:
+    async with serve() as mill:
+        message_id = await (await mill.bare()).put(1, b"x")
+        for said in (p.PING, p.list_(), p.ack(42)):
+            peer = await mill.bare(push_starts=False)
+            await peer.send(said)
+            got = await peer.packets(2 if said != p.ack(42) else 1)
+            assert p.msg(message_id, b"x") in got
+        greeted = await mill.hello(b"lobby")
+        await greeted.expect(p.msg(message_id, b"x"))
+
+
+async def test_pa_20_pair_hands_to_all_and_the_first_ack_ends_it(serve: Serve) -> None:
+    async with serve() as mill:
+        producer = await mill.hello(tags=PRODUCING)
+        one, two = await mill.hello(tags=CONSUMING), await mill.hello(tags=CONSUMING)
+        message_id = await producer.put(1, b"x")
+        await one.expect(p.msg(message_id, b"x"))
+        await two.expect(p.msg(message_id, b"x"))
+        await one.send(p.ack(message_id))
+        assert await one.ids() == [] and await two.ids() == []
+
+
+async def test_pa_20_fanout_keeps_until_all_have_acked(serve: Serve) -> None:
+    async with serve() as mill:
+        producer = await mill.hello(tags=PRODUCING | {p.MODE: p.FANOUT})
+        one, two = await mill.hello(tags=CONSUMING), await mill.hello(tags=CONSUMING)
+        message_id = await producer.put(1, b"x")
+        for reader in (one, two):
+            await reader.expect(p.msg(message_id, b"x"))
+        for reader in (one, two):
+            assert await two.ids() == [message_id]
+            await reader.send(p.ack(message_id))
+            assert await reader.ids() == []
+        late = await mill.hello(flags=0)
+        assert await late.ids() == []
+
+
+async def test_pa_20_queue_hands_each_to_one(serve: Serve) -> None:
+    async with serve() as mill:
+        producer = await mill.hello(tags=PRODUCING | {p.MODE: p.QUEUE})
+        workers = [await mill.hello(tags=CONSUMING | {p.WINDOW: p.u16(8)}) for _ in range(3)]
+        ids = [await producer.put(key, b"job") for key in range(9)]
+        got = [await worker.packets(3) for worker in workers]
+        for worker in workers:
+            await worker.quiet()
+        pushed = sorted(int.from_bytes(each[1:9], "big") for each in sum(got, []))
+        assert pushed == ids
+
+
+@virtual_time
+async def test_pa_21_what_expires_in_flight_is_gone_at_its_deadline(serve: Serve) -> None:
+    async with serve() as mill:
+        producer = await mill.hello(tags=PATIENT | PRODUCING)
+        reader = await mill.hello(tags=PATIENT | CONSUMING | ONE)
+        first = await producer.put(1, b"a", ttl=10)
+        second = await producer.put(2, b"b", ttl=1000)
+        await reader.expect(p.msg(first, b"a"))
+        await anyio.sleep(9.9)
+        await reader.quiet()
+        await reader.expect(p.msg(second, b"b"), within_s=0.5)
+        assert await reader.ask(p.get(first)) == p.not_found(first)
+        await reader.send(p.ack(first))
+        await reader.quiet()
+        assert await reader.ids() == [second]
+
+
+_MALFORMED = [
+    (b"\x00\x00", b"\xff\x00\xf0"),
+    (b"\x02short", b"\xff\x02\xf0short"),
+    (b"\x04", b"\xff\x04\xf0"),
+    (b"\x04" + bytes(9), b"\xff\x04\xf0" + bytes(8)),
+    (b"\x06\x01\x02\x03\x04\x00\x00\x00", b"\xff\x06\xf0\x01\x02\x03\x04"),
+    (b"\x08" + bytes(19), b"\xff\x08\xf0"),
+]
+
+
+@pytest.mark.parametrize(("packet", "answer"), _MALFORMED)
+async def test_pa_23_a_malformed_packet_is_refused_ten_within_a_minute_close(
+    serve: Serve, packet: bytes, answer: bytes
+) -> None:
+    async with serve() as mill:
+        bystander, peer = await mill.hello(), await mill.hello()
+        for _ in range(9):
+            await peer.send(packet)
+            await peer.expect(answer)
+        await peer.quiet()
+        await peer.send(packet, p.put(1, b"too late"))
+        await peer.ends_with(answer, p.ABORT)
+        assert await bystander.ids() == []
+
+
+@virtual_time
+async def test_pa_23_nine_a_minute_are_borne(serve: Serve) -> None:
+    async with serve() as mill:
+        peer = await mill.hello(tags=PATIENT)
+        for _ in range(5):
+            await peer.send(*[b"\x04"] * 9)
+            await peer.expect(*[b"\xff\x04\xf0"] * 9)
+            await anyio.sleep(60.1)
+        await peer.quiet()
+
+
+@pytest.mark.parametrize(
+    "packet", [b"\x01\x00", b"\x03", b"\x03" + bytes(7), b"\x05", b"\x07ab", b"\x09a", b"\xff\x06"]
+)
+async def test_pa_23_malformed_acks_and_nacks_are_dropped(serve: Serve, packet: bytes) -> None:
+    async with serve() as mill:
+        peer = await mill.hello()
+        await peer.send(*[packet] * 30)
+        await peer.quiet()
+
+
+async def test_pa_24_an_empty_packet_ends_the_connection(serve: Serve) -> None:
+    async with serve() as mill:
+        for peer in (await mill.dial(bare=True), await mill.bare(), await mill.hello()):
+            await peer.send(p.PING, b"", p.PING)
+            await peer.ends_with(p.PONG, p.ABORT)
+            if mill.is_websocket:
+                assert peer.close_code == 1002
+
+
+async def test_pa_25_nack_ff_with_other_codes_is_no_end(serve: Serve) -> None:
+    async with serve() as mill:
+        peer = await mill.hello()
+        await peer.send(*(p.nack(0xFF, code) for code in range(1, 255)))
+        await peer.quiet()
+
+
+async def test_pa_26_acks_of_what_was_never_asked_are_dropped(serve: Serve) -> None:
+    async with serve() as mill:
+        for peer in (await mill.bare(), await mill.hello()):
+            message_id = await peer.put(1, b"x")
+            await peer.send(
+                p.PONG,
+                b"\x01" + bytes(24),
+                p.get_ack(message_id, b"x"),
+                p.put_ack(1, message_id),
+                p.list_ack(message_id),
+            )
+            await peer.quiet()
+            await peer.send(p.ack(message_id))
+
+
+async def test_pa_27_answers_to_one_type_come_in_order(serve: Serve) -> None:
+    async with serve() as mill:
+        peer = await mill.hello()
+        ids = [await peer.put(key, b"x") for key in range(20)]
+        await peer.send(*(p.list_(count) for count in range(1, 21)))
+        await peer.expect(*(p.list_ack(*ids[:count]) for count in range(1, 21)))
+        await peer.send(*(b"\x00" + p.u64(stamp) for stamp in range(20)))
+        assert [each[1:9] for each in await peer.packets(20)] == [p.u64(each) for each in range(20)]
+
+
+@virtual_time
+@pytest.mark.parametrize("keep_alive_s", [None, 1, 8, 300])
+async def test_pa_28_silence_earns_two_pings_and_a_goodbye(
+    serve: Serve, keep_alive_s: int | None
+) -> None:
+    async with serve() as mill:
+        tags = {p.KEEP_ALIVE: p.u32(1000 * keep_alive_s)} if keep_alive_s else {}
+        peers = [await mill.hello(tags=tags)]
+        if keep_alive_s is None:
+            peers.append(await mill.bare())
+        for peer in peers:
+            for packet, share in ((p.PING, 1.0), (p.PING, 1.5), (p.GOODBYE, 2.0)):
+                await peer.expect(packet, within_s=400)
+                silence_s = (keep_alive_s or 20) * share
+                assert anyio.current_time() == pytest.approx(silence_s, abs=0.01)
+            await peer.ends_with()
+
+
+@virtual_time
+@pytest.mark.parametrize("sign", [p.PONG, p.PING, p.ack(1), b"\x55", b"\xfe"])
+async def test_pa_28_any_packet_is_a_sign_of_life(serve: Serve, sign: bytes) -> None:
+    async with serve() as mill:
+        mill.network.latency_s = 0.001
+        peer = await mill.hello()
+        for _ in range(30):
+            await anyio.sleep(19)
+            await peer.send(sign)
+        if sign == p.PING:
+            await peer.expect(*[p.PONG] * 30)
+        await peer.quiet()
+
+
+@virtual_time
+async def test_pa_28_an_answered_ping_keeps_the_connection(serve: Serve) -> None:
+    async with serve() as mill:
+        mill.network.latency_s = 0.001
+        peer = await mill.hello()
+        for _ in range(20):
+            await peer.expect(p.PING, within_s=21)
+            await peer.send(p.PONG)
+        assert anyio.current_time() > 390
+
+
+@pytest.mark.parametrize("size", [1, 7, 9, 16, 24, 300])
+async def test_pa_29_a_ping_of_another_length_is_malformed(serve: Serve, size: int) -> None:
+    async with serve() as mill:
+        peer = await mill.bare()
+        assert await peer.ask(bytes(1 + size)) == b"\xff\x00\xf0"
+        await peer.quiet()
+
+
+@virtual_time
+async def test_pa_30_ids_tell_the_nodes_time_whatever_the_client_says(serve: Serve) -> None:
+    async with serve() as mill:
+        peer = await mill.bare()
+        for stamp in (0, p.U64_MAX):
+            answer = await peer.ask(b"\x00" + p.u64(stamp))
+            assert answer == b"\x01" + p.u64(stamp) + 2 * p.u64(int(START_S * 1000))
+        assert created_ms(await peer.put(1, b"x")) == int(START_S * 1000)
+
+
+@virtual_time
+async def test_pa_31_ids_are_41_bits_of_time_10_of_node_12_of_sequence(serve: Serve) -> None:
+    async with serve() as mill:
+        peer = await mill.hello(tags=PATIENT)
+        ids = []
+        for start in range(0, 5000, 500):
+            await peer.send(*(p.put(key, b"x") for key in range(start, start + 500)))
+            got = await peer.packets(500)
+            ids += [int.from_bytes(each[9:], "big") for each in got]
+        first_ms = int(START_S * 1000) - 1_288_834_974_657
+        wanted = [(first_ms + at // 4096) << 22 | 5 << 12 | at % 4096 for at in range(5000)]
+        assert ids == wanted and ids[-1] < 2**63
+        await anyio.sleep(1)
+        later = await peer.put(5000, b"x")
+        assert later == (first_ms + 1000) << 22 | 5 << 12
+
+
+async def test_pa_34_what_is_too_large_for_a_message_is_refused(serve: Serve) -> None:
+    async with serve(packet_bytes_max=4096) as mill:
+        peer, reader = await mill.hello(), await mill.hello(tags=CONSUMING)
+        for size in (4033, 4087):
+            assert await peer.ask(p.put(1, bytes(size))) == p.nack(6, 0x24, p.u32(1))
+        message_id = await peer.put(1, bytes(4032))
+        await reader.expect(p.msg(message_id, bytes(4032)))
+        assert await peer.ask(p.get(message_id)) == p.get_ack(message_id, bytes(4032))
+
+
+async def test_pa_34_what_is_too_large_for_a_packet_ends_the_connection(serve: Serve) -> None:
+    async with serve(packet_bytes_max=4096) as mill:
+        for peer in (await mill.dial(bare=True), await mill.bare(), await mill.hello()):
+            await peer.send(bytes(4097))
+            await peer.ends_with(p.ABORT)
+            if mill.is_websocket:
+                assert peer.close_code == 1009
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"channel_messages_max": 3},
+        {"channel_bytes_max": 3000},
+        {"node_messages_max": 3},
+        {"node_bytes_max": 3000},
+    ],
+)
+async def test_pa_35_a_full_buffer_refuses_and_loses_nothing(
+    serve: Serve, limit: dict[str, int]
+) -> None:
+    async with serve(**limit) as mill:
+        peer = await mill.hello()
+        ids = [await peer.put(key, bytes(1000)) for key in range(3)]
+        for _ in range(2):
+            assert (await peer.ask(p.put(9, b"x" * 1000)))[:7] == p.nack(6, 0x26, p.u32(9))
+        assert await peer.ids() == ids
+        await peer.send(p.ack(ids[0]))
+        assert await peer.ids() == [*ids[1:], await peer.put(9, b"x" * 1000)][:2]
+
+
+@virtual_time
+async def test_pa_36_a_node_that_stops_says_goodbye_and_takes_acks_for_5_s(serve: Serve) -> None:
+    async with serve() as mill:
+        producer, reader = await mill.hello(tags=PATIENT), await mill.hello(tags=PATIENT)
+        silent, waiting = await mill.bare(), await mill.dial()
+        ids = [await producer.put(key, b"x") for key in range(2)]
+        await reader.expect(*(p.msg(each, b"x") for each in ids))
+        async with anyio.create_task_group() as tasks:
+            start = anyio.current_time()
+            tasks.start_soon(mill.node.drain)
+            for peer in (producer, reader, silent, waiting):
+                await peer.expect(p.GOODBYE)
+            await reader.send(p.ack(ids[0]))
+            kept = await producer.put(7, b"not pushed any more")
+            await anyio.sleep(4)
+            assert await producer.ids() == [ids[1], kept]
+            await reader.ends_with(within_s=2)
+            assert anyio.current_time() - start == pytest.approx(5, abs=0.5)
+
+
+@virtual_time
+async def test_pa_36_a_stopping_node_is_gone_once_all_have_left(serve: Serve) -> None:
+    async with serve() as mill:
+        peers = [await mill.hello() for _ in range(20)]
+        start = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(mill.node.drain)
+            for peer in peers:
+                await peer.expect(p.GOODBYE)
+                await peer.send(p.GOODBYE)
+        assert anyio.current_time() - start < 1
+        with pytest.raises(OSError):
+            await mill.dial()
+
+
+@virtual_time
+@pytest.mark.parametrize(
+    ("nack", "after_s"),
+    [
+        (p.nack(2, 0x30, b"%s" + p.u32(5000)), 5),
+        (p.nack(2, 0x30, b"%s" + p.u32(0)), 0),
+        (p.nack(2, 0x30, b"%s"), 4),
+        (p.nack(2, 0x32, b"%s"), 4),
+        (p.nack(2, 0x77, b"%s"), 4),
+    ],
+)
+async def test_pa_37_a_message_that_is_given_back_comes_again(
+    serve: Serve, nack: bytes, after_s: float
+) -> None:
+    async with serve() as mill:
+        producer, reader = await mill.hello(tags=PRODUCING), await mill.hello(tags=CONSUMING)
+        message_id = await producer.put(1, b"x")
+        await reader.expect(p.msg(message_id, b"x"))
+        start = anyio.current_time()
+        await reader.send(nack.replace(b"%s", p.u64(message_id)))
+        await reader.expect(p.msg(message_id, b"x"), within_s=6)
+        assert after_s * 0.6 <= anyio.current_time() - start <= after_s * 1.3
+        assert await reader.ids() == [message_id]
+
+
+async def test_pa_37_a_rejected_message_is_gone(serve: Serve) -> None:
+    async with serve() as mill:
+        producer, reader = await mill.hello(tags=PRODUCING), await mill.hello(tags=CONSUMING)
+        message_id = await producer.put(1, b"x")
+        await reader.expect(p.msg(message_id, b"x"))
+        await reader.send(p.nack(2, 0x31, p.u64(42)), p.nack(6, 0x31, p.u32(1)))
+        assert await reader.ids() == [message_id]
+        await reader.send(p.nack(2, 0x31, p.u64(message_id)))
+        assert await reader.ids() == []
+
+
+@pytest.mark.parametrize("mode", [p.PAIR, p.QUEUE])
+async def test_pa_38_what_a_lost_connection_held_is_ready_at_once(
+    serve: Serve, mode: bytes
+) -> None:
+    async with serve() as mill:
+        producer = await mill.hello(tags=PRODUCING | {p.MODE: mode})
+        lost = await mill.hello(tags=CONSUMING)
+        message_id = await producer.put(1, b"x")
+        await lost.expect(p.msg(message_id, b"x"))
+        await lost.aclose()
+        heir = await mill.hello(tags=CONSUMING)
+        await heir.expect(p.msg(message_id, b"x"))
