@@ -42,10 +42,10 @@ class Liveness:
             return Verdict.ALIVE
         if heard_at > self._probed_at:
             self._probes = 0
+        self._probed_at = now  # who hangs up takes its time, and is asked again only after a while
         if self._probes >= PROBES_MAX:
             return Verdict.DEAD
         self._probes += 1
-        self._probed_at = now
         return Verdict.PROBE
 
 

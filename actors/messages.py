@@ -228,6 +228,8 @@ Reply = Joined | PutAck | Msg | GetAck | ListAck | TouchAck | Failed | Probe | H
 class Port(Protocol):
     """A channel's view of a connection. None of these block, and none of them raise."""
 
+    __slots__ = ()
+
     number: int
     """Unlike that of every other connection of this run of the node; from 1."""
 

@@ -17,7 +17,7 @@ from actors.messages import Durability
 from actors.scheduler import Counters, Scheduler
 from actors.shared import ChannelInfo
 from actors.store.seam import Usage
-from transports.connection import WireCounters
+from transports.host import WireCounters
 
 
 class Operation(IntEnum):

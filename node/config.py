@@ -18,8 +18,8 @@ from actors.delivery import DeliverySettings
 from actors.limits import ChannelSettings, EmptyPolicy, NodeLimits
 from actors.messages import Mode
 from actors.scheduler import SchedulerSettings
-from transports.connection import ConnectionSettings
 from transports.greeting import GreetingSettings
+from transports.host import ConnectionSettings
 
 OFF = "off"
 ENVIRONMENT_PREFIX = "MILLPOND_"

@@ -12,8 +12,9 @@ from actors.messages import Durability, Rights
 from actors.scheduler import Scheduler
 from node.access import Access, is_remote
 from node.config import Config
-from transports.connection import Connection, WireCounters
+from transports.connection import Connection
 from transports.framing import Framing
+from transports.host import Visitor, WireCounters
 
 
 class Reception:
@@ -40,12 +41,12 @@ class Reception:
         self.disarm = scheduler.timers.disarm
         self.admin = admin
         self.is_draining = False
-        self.connections: set[Connection] = set()
+        self.connections: set[Visitor] = set()
         self._config = config
         self._access = access
         self._numbers = count(1)
         self._by_address: Counter[str] = Counter()
-        self._before_ready: set[Connection] = set()
+        self._before_ready: set[Visitor] = set()
         self._emptied: anyio.Event | None = None
 
     def connection(self, framing: Framing) -> Connection:
@@ -55,8 +56,8 @@ class Reception:
     def authorize(self, token: bytes | None, channel: bytes, address: str) -> Rights | None:
         return self._access.authorize(token, channel, address)
 
-    def entered(self, connection: Connection) -> bool:
-        config, address = self._config, connection.address
+    def entered(self, visitor: Visitor) -> bool:
+        config, address = self._config, visitor.address
         is_full = (
             self.is_draining
             or len(self.connections) >= config.connections_max
@@ -66,22 +67,22 @@ class Reception:
                 and self._by_address[address] >= config.connections_per_address_max
             )
         )
-        self.connections.add(connection)
-        self._before_ready.add(connection)
+        self.connections.add(visitor)
+        self._before_ready.add(visitor)
         self._by_address[address] += 1
         return not is_full
 
-    def greeted(self, connection: Connection) -> None:
-        self._before_ready.discard(connection)
+    def greeted(self, visitor: Visitor) -> None:
+        self._before_ready.discard(visitor)
 
-    def left(self, connection: Connection) -> None:
-        if connection not in self.connections:
+    def left(self, visitor: Visitor) -> None:
+        if visitor not in self.connections:
             return
-        self.connections.discard(connection)
-        self._before_ready.discard(connection)
-        self._by_address[connection.address] -= 1
-        if self._by_address[connection.address] <= 0:
-            del self._by_address[connection.address]
+        self.connections.discard(visitor)
+        self._before_ready.discard(visitor)
+        self._by_address[visitor.address] -= 1
+        if self._by_address[visitor.address] <= 0:
+            del self._by_address[visitor.address]
         if self._emptied is not None and not self.connections:
             self._emptied.set()
 

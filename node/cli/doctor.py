@@ -154,15 +154,13 @@ def _port(name: str, address: str) -> Finding:
     check = f"port {name}"
     try:
         host, port = parse_address(address)
-        family, kind, protocol, _, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
-            0
-        ]
+        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (ValueError, OSError) as exc:
         return Finding(check, "fail", f"{address}: {exc}; set another with --{name}")
-    with socket.socket(family, kind, protocol) as bound:
+    with socket.socket(family, socket.SOCK_STREAM) as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            bound.bind(found)
+            bound.bind(where)
         except OSError as exc:
             return Finding(check, "ok", f"{address} is in use ({exc.strerror}): by a node?")
     return Finding(check, "ok", f"{address} is free")

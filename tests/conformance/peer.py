@@ -136,8 +136,9 @@ class Prefixed:
 class Upgraded:
     """Packets as binary messages of a WebSocket that is open."""
 
-    def __init__(self, core: ClientProtocol) -> None:
+    def __init__(self, core: ClientProtocol, response: Response) -> None:
         self.core = core
+        self.response = response
 
     def encode(self, packets: Iterable[bytes]) -> bytes:
         for packet in packets:
@@ -312,4 +313,4 @@ async def upgrade(
     assert isinstance(response, Response)
     if core.handshake_exc is not None:
         raise Refused(response)
-    return Upgraded(core)
+    return Upgraded(core, response)

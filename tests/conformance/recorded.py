@@ -28,6 +28,7 @@ class RecordedWire:
         self.host = host
         self.peer = f"{host}:40000"
         self.reads = True
+        self.high_water_bytes = HIGH_WATER_BYTES
         self.paused = self.closed = self.aborted = False
         self.unsent_bytes = 0
         self.unsent_bytes_peak = 0
@@ -35,7 +36,7 @@ class RecordedWire:
 
     @property
     def congested(self) -> bool:
-        return self.unsent_bytes > HIGH_WATER_BYTES
+        return self.unsent_bytes > self.high_water_bytes
 
     @property
     def is_over(self) -> bool:
@@ -62,12 +63,58 @@ class RecordedWire:
         self.aborted = True
 
 
+class Upgradable:
+    """Reads what a node says on a WebSocket: the 101, then frames without a mask."""
+
+    def __init__(self) -> None:
+        self._tail = b""
+        self._is_open = False
+        self.close_code: int | None = None
+
+    def feed(self, data: bytes) -> tuple[list[bytes], bytes]:
+        self._tail += data
+        if not self._is_open:
+            head, end, rest = self._tail.partition(b"\r\n\r\n")
+            if not end:
+                return [], b""
+            self._is_open = head.startswith(b"HTTP/1.1 101 ")
+            self._tail = rest if self._is_open else b""
+        found = []
+        while (frame := self._next_frame()) is not None:
+            opcode, body = frame
+            if opcode == 2:
+                found.append(body)
+            elif opcode == 8:
+                self.close_code = int.from_bytes(body[:2], "big")
+        return found, b""
+
+    def _next_frame(self) -> tuple[int, bytes] | None:
+        if len(self._tail) < 2:
+            return None
+        assert self._tail[0] & 0xF0 == 0x80 and self._tail[1] < 128, "whole frames, no mask"
+        size, start = self._tail[1], 2
+        if size > 125:
+            start = 4 if size == 126 else 10
+            size = int.from_bytes(self._tail[2:start], "big")
+        if len(self._tail) < start + size:
+            return None
+        opcode, body = self._tail[0] & 0x0F, self._tail[start : start + size]
+        self._tail = self._tail[start + size :]
+        return opcode, body
+
+
 class Line:
     """One connection and its wire, driven as the transports drive them."""
 
-    def __init__(self, rig: Rig, connection: Connection, wire: RecordedWire) -> None:
+    def __init__(
+        self,
+        rig: Rig,
+        connection: Connection,
+        wire: RecordedWire,
+        framing: Prefixed | Upgradable | None = None,
+    ) -> None:
         self._rig = rig
-        self._prefixed = Prefixed()
+        self._framing = framing or Prefixed()
         self._has_ended = False
         self.connection = connection
         self.wire = wire
@@ -86,7 +133,7 @@ class Line:
         """The packets that were written since the last look."""
         data = bytes(self.wire.written)
         self.wire.written.clear()
-        return self._prefixed.feed(data)[0]
+        return self._framing.feed(data)[0]
 
     def ask(self, *packets: bytes) -> list[bytes]:
         self.say(*packets)
@@ -130,6 +177,12 @@ class Rig:
         session = self.node._p2p_session()
         assert isinstance(session, Connection)
         return Line(self, session, RecordedWire(host))
+
+    def connect_websocket(self, host: str = "127.0.0.1") -> Line:
+        """A connection whose upgrade is still to come."""
+        session = self.node._ws_session()
+        assert isinstance(session, Connection)
+        return Line(self, session, RecordedWire(host), Upgradable())
 
     def greeted(self, channel: bytes = b"chat/1", tags: p.Tags | None = None, **how: Any) -> Line:
         """A connection past its READY."""

@@ -1,4 +1,4 @@
-"""Real nodes and commands as processes of their own, ended by their process id, with bounded waits."""
+"""Real nodes and commands as processes of their own: bounded waits, ended by process id."""
 
 from __future__ import annotations
 

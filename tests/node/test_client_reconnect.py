@@ -443,9 +443,10 @@ async def test_a_real_node_keeps_every_message_once_however_often_connections_br
     peer = Peer(seed=seed)
     network = peer.network
     network.latency_s, network.split = 0.01, True
+    all_seen = anyio.Event()
 
     async def break_often() -> None:
-        while True:
+        while not all_seen.is_set():
             await anyio.sleep(rng.uniform(0.02, 0.2))
             network.reset("node")
 
@@ -454,13 +455,11 @@ async def test_a_real_node_keeps_every_message_once_however_often_connections_br
         node.listen_in(network, "node")
         url = "tcp://node:1"
         consumed: set[bytes] = set()
-        all_seen = anyio.Event()
         async with (
             anyio.create_task_group() as tasks,
             connect(url, "c", role="producer", dialer=peer.dial, rng=rng) as producer,
             connect(url, "c", role="consumer", dialer=peer.dial, rng=rng) as consumer,
         ):
-            tasks.start_soon(break_often)
 
             async def consume() -> None:
                 async for message in consumer:
@@ -470,6 +469,7 @@ async def test_a_real_node_keeps_every_message_once_however_often_connections_br
                         all_seen.set()
 
             tasks.start_soon(consume)
+            tasks.start_soon(break_often)
             receipts = []
             for batch in range(30):
                 answers = [producer.put_nowait(b"%d/%d" % (batch, n), ttl=600) for n in range(10)]

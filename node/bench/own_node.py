@@ -1,0 +1,102 @@
+"""A node of the benchmark's own: a child process on a free port, ended by its process id."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+import node
+
+READY_S, END_S = 20.0, 10.0
+SERVE = ("serve", "--memory", "--p2p", "127.0.0.1:0", "--ws", "off", "--log-level", "error")
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class NodeNotReady(Exception):
+    """The node did not come up; it said why on stderr."""
+
+
+class OwnNode(msgspec.Struct, frozen=True):
+    """Where a node is, and how many seconds it has worked, if that can be seen."""
+
+    url: str
+    cpu: Callable[[], float] | None
+
+
+@contextmanager
+def own_node(**settings: str) -> Iterator[OwnNode]:
+    """A fresh node with its default settings, but these. Raises NodeNotReady."""
+    environment = {name: value for name, value in os.environ.items() if "MILLPOND" not in name}
+    environment |= {f"MILLPOND_{name.upper()}": value for name, value in settings.items()}
+    # In a session of its own: Ctrl-C ends the benchmark, which then ends the node.
+    with (
+        _ending_like_ctrl_c(),
+        subprocess.Popen(
+            [sys.executable, "-m", "node", *SERVE, "--json"],
+            cwd=Path(node.__file__).parents[1],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            yield OwnNode(_url(process), _cpu_of(process.pid))
+        finally:
+            _end(process)
+
+
+def _url(process: subprocess.Popen[bytes]) -> str:
+    assert process.stdout is not None
+    told, _, _ = select.select([process.stdout], [], [], READY_S)
+    line = process.stdout.readline() if told else b""
+    if not line:
+        raise NodeNotReady(f"the node was not ready within {READY_S:g} s, or ended")
+    address: str = json.loads(line)["listeners"]["p2p"]
+    return f"tcp://{address}"
+
+
+def _cpu_of(pid: int) -> Callable[[], float] | None:
+    """Seconds of processor time so far, by Linux's account; None elsewhere."""
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.exists():
+        return None
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+
+    def cpu() -> float:
+        # The second field, the name, may hold spaces; user and system time are the 14th and 15th.
+        fields = stat.read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / ticks_per_s
+
+    return cpu
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+@contextmanager
+def _ending_like_ctrl_c() -> Iterator[None]:
+    """These signals unwind the process, too: otherwise the node would stay behind."""
+    before = [
+        (number, signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT)))
+        for number in STOP_SIGNALS
+    ]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

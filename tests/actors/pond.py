@@ -1,0 +1,196 @@
+"""A store, a scheduler and channels on a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from actors.channel import Channel
+from actors.delivery import DeliverySettings
+from actors.ids import IdSource
+from actors.limits import ChannelSettings, NodeLimits
+from actors.messages import (
+    Ack,
+    Batch,
+    Credit,
+    Get,
+    Join,
+    Joined,
+    List,
+    Mail,
+    Mode,
+    Msg,
+    Nack,
+    Port,
+    Put,
+    PutAck,
+    Reason,
+    Reply,
+    Touch,
+)
+from actors.scheduler import Scheduler, SchedulerSettings
+from actors.shared import ChannelInfo, Shared
+from actors.store.memory import MemoryStore
+from actors.store.seam import Snapshot
+from tests.actors.ports import RecordingPort
+
+START_S = 1_763_683_200.0
+NAME = b"orders"
+TURNS_MAX = 20_000
+
+
+class Pond:
+    """Channels named at will, all with the same settings; `dead` are those of `!dead` channels."""
+
+    def __init__(
+        self,
+        settings: ChannelSettings | None = None,
+        *,
+        dead: ChannelSettings | None = None,
+        limits: NodeLimits | None = None,
+        runtime: SchedulerSettings | None = None,
+        seed: int = 1,
+    ) -> None:
+        self.now = START_S
+        self.settings = settings or ChannelSettings()
+        self.dead = dead or ChannelSettings()
+        self.store = MemoryStore()
+        rng = Random(seed)
+        self.shared = Shared(IdSource(5), rng, self.store.usage, limits or NodeLimits())
+        self.crash_on_spawn: Callable[[bytes], bool] = lambda name: False
+        self.scheduler = Scheduler(
+            self.store, self._spawn, lambda: self.now, rng, runtime or SchedulerSettings()
+        )
+        self._ports = 0
+
+    def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Join]) -> Channel:
+        if self.crash_on_spawn(name):
+            raise RuntimeError("this channel cannot be built")
+        settings = self.dead if name.endswith(b"!dead") else self.settings
+        return Channel(name, snapshot, guests, settings, self.shared)
+
+    def port(self) -> RecordingPort:
+        self._ports += 1
+        return RecordingPort(self._ports, self.now)
+
+    def join(self, name: bytes = NAME, **join: Any) -> Peer:
+        """A connection that asks for pushes unless told otherwise, and never falls silent."""
+        peer = Peer(self, name, self.port())
+        self.scheduler.attach(name, peer.port, Join(**{"keep_alive_s": 1e9, **join}), self.now)
+        match peer.port.take():
+            case [Joined() as joined, *pushes]:
+                peer.joined = joined
+                peer.port.written += pushes
+        return peer
+
+    def producer(self, name: bytes = NAME, **join: Any) -> Peer:
+        return self.join(name, push=False, **join)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; whatever is due happens when it is due."""
+        end = self.now + seconds
+        for _ in range(TURNS_MAX):
+            due = self.scheduler.timers.next_at
+            if due <= end:
+                self.now = max(self.now, due)
+            elif self.scheduler.is_settled:
+                break
+            self.scheduler.turn(self.now)
+        else:
+            raise AssertionError("the scheduler never comes to rest")
+        self.now = end
+
+    def settle(self) -> None:
+        self.advance(0)
+
+    def post(self, message: Mail, name: bytes = NAME) -> None:
+        """What cells say to one another."""
+        self.scheduler.submit(name, Batch(None, [message]), self.now)
+
+    def crash(self, name: bytes = NAME) -> None:
+        """Make a channel fail: no cell ever sends another one a Credit."""
+        self.post(Credit(1), name)
+
+    def info(self, name: bytes = NAME) -> ChannelInfo:
+        channel = self.scheduler.view(name)
+        assert isinstance(channel, Channel)
+        return channel.info
+
+    def kept(self, name: bytes = NAME) -> list[bytes]:
+        """What the store has of a channel."""
+        return [row.data for row in self.store.load(name).rows]
+
+
+class Peer:
+    """A connection in a channel, and what it says."""
+
+    joined: Joined
+
+    def __init__(self, pond: Pond, name: bytes, port: RecordingPort) -> None:
+        self.pond = pond
+        self.name = name
+        self.port = port
+        self._key = port.number * 1_000_000
+
+    def say(self, *messages: Mail) -> None:
+        """One read of the connection."""
+        self.pond.scheduler.submit(self.name, Batch(self.port, list(messages)), self.pond.now)
+
+    def ask(self, *messages: Mail) -> list[Reply]:
+        """What comes back besides pushes, which stay for `pushed`."""
+        self.say(*messages)
+        taken = self.port.take()
+        self.port.written = [each for each in taken if isinstance(each, Msg)]
+        return [each for each in taken if not isinstance(each, Msg)]
+
+    def put(self, data: bytes = b"hi", *, key: int | None = None, ttl: int = 3600) -> PutAck:
+        if key is None:
+            self._key += 1
+            key = self._key
+        (reply,) = self.ask(Put(key, ttl, data))
+        assert isinstance(reply, PutAck), reply
+        return reply
+
+    def pushed(self) -> list[Msg]:
+        return self.port.pushed()
+
+    def pushed_ids(self) -> list[int]:
+        return [each.id for each in self.pushed()]
+
+    def ack(self, *ids: int) -> None:
+        assert self.ask(*map(Ack, ids)) == []
+
+    def nack(self, message_id: int, reason: Reason = Reason.LATER, ms: int | None = None) -> None:
+        assert self.ask(Nack(message_id, reason, ms)) == []
+
+    def touch(self, message_id: int, ms: int) -> Reply:
+        (reply,) = self.ask(Touch(message_id, ms))
+        return reply
+
+    def credit(self, count: int) -> None:
+        assert self.ask(Credit(count)) == []
+
+    def get(self, message_id: int) -> Reply:
+        (reply,) = self.ask(Get(message_id))
+        return reply
+
+    def list(self, start: int = 0, end: int = 0, limit: int = 0) -> list[int]:
+        (reply,) = self.ask(List(limit, start, end))
+        return reply.ids  # type: ignore[union-attr]
+
+    def leave(self) -> None:
+        self.pond.scheduler.detach(self.name, self.port)
+        self.port.take()
+
+
+def queue(**delivery: Any) -> ChannelSettings:
+    return ChannelSettings(mode=Mode.QUEUE, delivery=DeliverySettings(**delivery))
+
+
+def fanout(**delivery: Any) -> ChannelSettings:
+    return ChannelSettings(mode=Mode.FANOUT, delivery=DeliverySettings(**delivery))
+
+
+def pair(**delivery: Any) -> ChannelSettings:
+    return ChannelSettings(mode=Mode.PAIR, delivery=DeliverySettings(**delivery))

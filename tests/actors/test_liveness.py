@@ -1,0 +1,54 @@
+"""Pings after silence, and the end of patience (PA-28)."""
+
+from __future__ import annotations
+
+from actors.liveness import Liveness, Verdict
+from actors.messages import Hangup, Probe
+from tests.actors.pond import Pond
+
+
+def test_pa_28_pings_after_20_and_30_seconds_and_the_end_after_40() -> None:
+    liveness, verdicts = Liveness(20.0), []
+    for now in range(0, 41):
+        if (verdict := liveness.check(0.0, float(now))) is not Verdict.ALIVE:
+            verdicts.append((now, verdict))
+    assert verdicts == [(20, Verdict.PROBE), (30, Verdict.PROBE), (40, Verdict.DEAD)]
+
+
+def test_pa_28_any_traffic_starts_the_silence_anew() -> None:
+    liveness = Liveness(20.0)
+    assert liveness.check(0.0, 20.0) is Verdict.PROBE
+    assert liveness.due_at(25.0) == 45.0
+    assert liveness.check(25.0, 44.0) is Verdict.ALIVE
+    assert [liveness.check(25.0, now) for now in (45.0, 55.0, 65.0)] == [
+        Verdict.PROBE,
+        Verdict.PROBE,
+        Verdict.DEAD,
+    ]
+
+
+def test_pa_28_a_channel_pings_only_its_silent_connections() -> None:
+    pond = Pond()
+    silent, alive = pond.join(keep_alive_s=20.0), pond.join(keep_alive_s=20.0)
+    told = []
+    for _ in range(39):
+        pond.advance(1)
+        alive.port.heard_at = pond.now
+        told.append(silent.port.take())
+        assert alive.port.take() == []
+    assert [second for second, replies in enumerate(told, 1) if replies == [Probe()]] == [20, 30]
+    pond.advance(1)
+    assert silent.port.take() == [Hangup()]
+
+
+def test_a_channel_does_not_spin_while_a_dead_connection_takes_its_time_to_close() -> None:
+    pond = Pond()
+    silent = pond.join(keep_alive_s=20.0)
+    pond.advance(40)
+    assert silent.port.take() == [Probe(), Probe(), Hangup()]
+    assert pond.scheduler.timers.next_at > pond.now
+    pond.advance(600)
+    assert set(silent.port.take()) <= {Hangup()}
+    silent.leave()
+    pond.advance(60)
+    assert pond.scheduler.cells == {}

@@ -1,0 +1,56 @@
+"""Partitions in memory: what is written is what a channel is rebuilt from (P2P-22, P2P-30)."""
+
+from __future__ import annotations
+
+from actors.messages import Mode
+from actors.store.memory import MemoryStore
+from actors.store.seam import Gone, KeyGone, KeyRow, ModeSet, Row, Snapshot, Tried, Usage
+
+A, B = Row(1, 10, 60, 100.0, b"one"), Row(2, 20, 60, 100.0, b"four", 3)
+LEFT = KeyRow(1, 60, 700.0, b"digest")
+
+
+def test_p2p_22_names_are_partitions_of_their_own() -> None:
+    store = MemoryStore()
+    assert store.write(b"a", [ModeSet(Mode.QUEUE), A, B, Tried(2, 4)]) is None
+    assert store.load(b"b") == Snapshot()
+    assert store.load(b"a") == Snapshot([A, B], {10: A, 20: B}, {2: 4}, Mode.QUEUE)
+    assert store.usage == Usage(messages=2, bytes=7, keys=0)
+
+
+def test_a_message_that_is_gone_leaves_its_key_until_that_is_gone() -> None:
+    store = MemoryStore()
+    store.write(b"a", [A, B, Tried(1, 2), Gone(1, 10, LEFT)])
+    assert store.load(b"a") == Snapshot([B], {10: LEFT, 20: B}, {}, None)
+    assert store.usage == Usage(messages=1, bytes=4, keys=1)
+    store.write(b"a", [KeyGone(10), Gone(2, 20, None)])
+    assert store.load(b"a") == Snapshot()
+    assert store.usage == Usage()
+
+
+def test_an_emptied_partition_is_forgotten_with_its_mode() -> None:
+    store = MemoryStore()
+    store.write(b"a", [ModeSet(Mode.QUEUE), A, Gone(1, 10, None)])
+    assert store.load(b"a").mode is None and store._partitions == {}
+
+
+def test_writing_the_same_departure_twice_counts_once() -> None:
+    store = MemoryStore()
+    store.write(b"a", [A, B, Gone(1, 10, LEFT), Gone(1, 10, LEFT), KeyGone(10), KeyGone(10)])
+    assert store.usage == Usage(messages=1, bytes=4, keys=0)
+
+
+def test_a_key_used_again_is_the_younger_message_s() -> None:
+    store = MemoryStore()
+    again = Row(3, 10, 60, 900.0, b"again")
+    store.write(b"a", [A, B, Gone(1, 10, LEFT), again])
+    assert store.load(b"a").keys == {20: B, 10: again}
+    assert store.usage.keys == 0
+
+
+def test_pa_08_the_key_of_an_older_message_does_not_come_back_over_a_younger_digest() -> None:
+    store = MemoryStore()
+    long_kept, young = Row(1, 10, 604_800, 1e6, b"old"), Row(2, 10, 60, 9e4, b"young")
+    digest = KeyRow(2, 60, 9e4, b"digest")
+    store.write(b"a", [long_kept, KeyGone(10), young, Gone(2, 10, digest)])
+    assert store.load(b"a").keys == {10: digest}

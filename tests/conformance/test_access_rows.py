@@ -1,0 +1,159 @@
+"""P2P-24, P2P-25, PA-39, PS-08: tokens and their rights, and refusals that tell nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.conformance import packets as p
+from tests.conformance.peer import Peer
+from tests.conformance.served import Serve, Served, virtual_time
+
+TOKENS = """
+all-of-it       all
+chat-only       put,get,push,ack,list       chat/*  talk/?
+putting         put
+getting         get
+pushing         push
+acking          ack
+listing         list
+in-the-lobby    put,list                    lobby   # where bare clients are
+"""
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> str:
+    path = tmp_path / "tokens"
+    path.write_text(TOKENS)
+    path.chmod(0o600)
+    return str(path)
+
+
+async def _enter(mill: Served, token: bytes, channel: bytes = b"chat/1") -> Peer:
+    return await mill.hello(channel, {p.TOKEN: token})
+
+
+async def test_p2p_24_each_right_allows_its_packets_and_no_others(
+    serve: Serve, token_file: str
+) -> None:
+    async with serve(token_file=token_file) as mill:
+        owner = await _enter(mill, b"all-of-it")
+        message_id = await owner.put(1, b"x")
+        putting = await _enter(mill, b"putting")
+        await putting.put(2, b"y")
+        await putting.quiet()
+        for token, allowed in ((b"putting", 6), (b"getting", 4), (b"listing", 8), (b"acking", 3)):
+            peer = await _enter(mill, token)
+            answers = {
+                6: (p.put(7, b"x"), p.nack(6, 0xF6, p.u32(7))),
+                4: (p.get(message_id), p.nack(4, 0xF6, p.u64(message_id))),
+                8: (p.list_(), p.nack(8, 0xF6)),
+            }
+            for kind, (request, refusal) in answers.items():
+                answer = await peer.ask(request)
+                assert answer[0] == kind + 1 if kind == allowed else answer == refusal
+            await peer.quiet()
+
+
+async def test_p2p_24_acks_and_pushes_need_their_rights(serve: Serve, token_file: str) -> None:
+    async with serve(token_file=token_file) as mill:
+        owner = await _enter(mill, b"all-of-it")
+        getting, listing = await _enter(mill, b"getting"), await _enter(mill, b"listing")
+        message_id = await owner.put(1, b"x")
+        await getting.send(p.ack(message_id), p.nack(2, 0x31, p.u64(message_id)))
+        await getting.quiet()
+        assert await listing.ids() == [message_id]
+        pushing = await _enter(mill, b"pushing")
+        await pushing.expect(p.msg(message_id, b"x"))
+        await pushing.send(p.ack(message_id))
+        await pushing.quiet()
+        assert await listing.ids() == [message_id]
+        acking = await _enter(mill, b"acking")
+        await acking.send(p.ack(message_id))
+        await acking.quiet()
+        assert await listing.ids() == []
+
+
+async def test_p2p_24_patterns_name_the_channels_of_a_token(serve: Serve, token_file: str) -> None:
+    async with serve(token_file=token_file) as mill:
+        for channel in (b"chat/", b"chat/1", b"chat/a/b", b"talk/x"):
+            await (await _enter(mill, b"chat-only", channel)).put(1, b"x")
+        others = (b"chat", b"xchat/1", b"talk/xy", b"Chat/1", b"lobby")
+        refused = [await mill.greet(channel, {p.TOKEN: b"chat-only"}) for channel in others]
+        for peer in refused:
+            await peer.ends_with(p.AUTHENTICATION_FAILED, p.ABORT)
+
+
+async def test_p2p_24_administration_needs_its_right(serve: Serve, token_file: str) -> None:
+    async with serve(token_file=token_file) as mill:
+        tags = {p.EXTENSIONS: b"\x90\x91"}
+        owner = await mill.hello(b"chat/1", tags | {p.TOKEN: b"all-of-it"})
+        assert (await owner.ask(p.admin(7, 1, b"\x80")))[:6] == b"\x91" + p.u32(7) + b"\x01"
+        chat = await mill.hello(b"chat/1", tags | {p.TOKEN: b"chat-only"})
+        assert await chat.ask(p.admin(7, 1, b"\x80")) == p.nack(0x90, 0xF6, p.u32(7))
+    async with serve() as mill:
+        anonymous = await mill.hello(b"chat/1", tags)
+        assert (await anonymous.ask(p.admin(7, 1, b"\x80")))[0] == 0x91
+        not_negotiated = await mill.hello(b"chat/1")
+        await not_negotiated.send(p.admin(7, 1, b"\x80"))
+        await not_negotiated.quiet()
+
+
+@virtual_time
+async def test_p2p_25_pa_39_refusals_are_the_same_bytes_after_the_same_delay(
+    serve: Serve, token_file: str
+) -> None:
+    async with serve(token_file=token_file) as mill:
+        delays = set()
+        for channel, tags in (
+            (b"chat/1", {p.TOKEN: b"wrong"}),
+            (b"chat/1", {}),
+            (b"chat/1", {p.TOKEN: b""}),
+            (b"other", {p.TOKEN: b"chat-only"}),
+            (b"other!dead", {p.TOKEN: b"chat-only"}),
+            (b"chat/1", {p.TOKEN: b"all-of-it", p.PUBLIC_KEY: bytes(32), p.NONCE: bytes(32)}),
+        ):
+            start = anyio.current_time()
+            peer = await mill.greet(channel, tags)
+            await peer.expect(p.AUTHENTICATION_FAILED, p.ABORT)
+            delays.add(round(anyio.current_time() - start, 6))
+            await peer.ends_with()
+        assert delays == {0.2}
+
+
+async def test_p2p_25_ps_08_who_is_refused_is_told_f5_and_closed(
+    serve: Serve, token_file: str
+) -> None:
+    async with serve(token_file=token_file) as mill:
+        tokens = (b"wrong", b"", b"all-of-it ", b"ALL-OF-IT")
+        refused = [await mill.greet(b"chat/1", {p.TOKEN: token}) for token in tokens]
+        for peer in refused:
+            await peer.send(p.put(1, b"smuggled"))
+        for peer in refused:
+            await peer.ends_with(p.AUTHENTICATION_FAILED, p.ABORT)
+        assert await (await _enter(mill, b"all-of-it")).ids() == []
+
+
+@pytest.mark.parametrize("wiring", ["memory", "tcp-uvloop"])
+async def test_p2p_24_a_bare_client_has_no_token_to_show(serve: Serve, token_file: str) -> None:
+    async with serve(token_file=token_file) as mill:
+        peer = await mill.dial()
+        await peer.send(p.put(1, b"x"))
+        await peer.ends_with(p.nack(6, 0xF6), p.ABORT)
+
+
+@pytest.mark.parametrize("wiring", ["memory", "tcp-uvloop", "tcp-trio"])
+async def test_p2p_25_too_many_connections_are_told_f7(serve: Serve) -> None:
+    async with serve(connections_max=2) as mill:
+        peers = [await mill.hello(), await mill.hello()]
+        third = await mill.dial()
+        await third.ends_with(bytes.fromhex("ff80f7"), p.ABORT)
+        await peers[0].send(p.GOODBYE)
+        await peers[0].ends_with()
+        await peers[1].quiet()
+        await third.aclose()
+        await peers[0].aclose()
+        await anyio.sleep(0.1)
+        await (await mill.hello()).quiet()

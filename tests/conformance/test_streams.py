@@ -1,0 +1,299 @@
+"""The byte stream of a connection: any split, slow and half-open peers, peers that stop reading."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from websockets.frames import Frame, Opcode
+
+from node.node import rss_bytes
+from tests.conformance import packets as p
+from tests.conformance.peer import Peer
+from tests.conformance.recorded import Line, Rig
+from tests.conformance.served import Serve, virtual_time
+
+MIB = 2**20
+PATIENT = {p.KEEP_ALIVE: p.u32(300_000)}
+CONSUMING = {p.ROLE: p.CONSUMER}
+PRODUCING = {p.ROLE: p.PRODUCER}
+FIRST_ID = 0x1BA3CA3A0FC05000
+"""Of the first message of a rig: its clock stands, and it is node 5."""
+
+DIALOGUE = [
+    p.hello(b"chat/1", {p.ROLE: p.BOTH, p.EXTENSIONS: b"\x84\x86\x87"}),
+    p.put(1, b"first"),
+    p.put(2, bytes(300)),
+    p.put(1, b"other data"),
+    p.list_(),
+    p.get(FIRST_ID),
+    b"\x04bad",
+    b"\x55unknown",
+    p.ack(FIRST_ID),
+    p.get(FIRST_ID),
+    p.touch(FIRST_ID + 1, 5),
+    p.put(3, b"third"),
+    p.list_(1),
+    p.PING,
+    p.hello(b"chat/2"),
+    p.put(4, b"last"),
+    p.GOODBYE,
+    p.put(5, b"after the end"),
+]
+UPGRADE = (
+    b"GET /v1/channels/chat%2F1 HTTP/1.1\r\nHost: 127.0.0.1:7401\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: p2pbuf.v1.hello\r\n\r\n"
+)
+
+
+def _by_type(packets: list[bytes]) -> dict[bytes, list[bytes]]:
+    """Answers of one type keep their order; those of different types may overtake each other."""
+    found: dict[bytes, list[bytes]] = {}
+    for packet in packets:
+        found.setdefault(packet[: 2 if packet[0] == 0xFF else 1], []).append(packet)
+    return found
+
+
+def _cut(wire: bytes, places: list[int]) -> list[bytes]:
+    edges = sorted({0, len(wire), *(place % len(wire) for place in places)})
+    return [wire[a:b] for a, b in pairwise(edges)]
+
+
+def _over_tcp(rig: Rig) -> tuple[Line, list[bytes]]:
+    return rig.connect(), [p.framed(*DIALOGUE)]
+
+
+def _over_websocket(rig: Rig) -> tuple[Line, list[bytes]]:
+    frames = [Frame(Opcode.BINARY, packet).serialize(mask=True) for packet in DIALOGUE]
+    # What comes before the 101 is refused, so no client sends it.
+    return rig.connect_websocket(), [UPGRADE, b"".join(frames)]
+
+
+@pytest.mark.wire
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(0, 5000), max_size=40), st.sampled_from([_over_tcp, _over_websocket]))
+def test_any_split_of_a_dialogue_has_the_same_outcome(places, over) -> None:  # type: ignore[no-untyped-def]
+    outcomes = []
+    for cuts in ([], places):
+        rig = Rig()
+        reader = rig.greeted(tags=CONSUMING)
+        line, parts = over(rig)
+        for part in parts:
+            for chunk in _cut(part, cuts):
+                line.feed(chunk)
+        assert line.wire.closed
+        # The message that is acked soon is pushed or not, as the cuts have it.
+        pushes = [each[9:] for each in reader.heard() if each[9:] != b"first"]
+        outcomes.append((_by_type(line.heard()), pushes, reader.ask(p.list_())))
+    assert outcomes[0] == outcomes[1]
+    answers, pushes, listed = outcomes[0]
+    assert sum(map(len, answers.values())) == 14
+    assert pushes == [bytes(300), b"third", b"last"]
+    assert listed == [p.list_ack(*(FIRST_ID + at for at in (1, 2, 3)))]
+
+
+async def _converse(peer: Peer, *, slowly: bool) -> None:
+    said = [p.put(1, b"a"), p.list_(), p.put(2, bytes(500)), p.get(1), p.PING]
+    stream = b"".join(peer.framing.encode([each]) for each in said)
+    step = 1 if slowly else len(stream)
+    for at in range(0, len(stream), step):
+        await peer.pipe.send(stream[at : at + step])
+    assert sorted(each[0] for each in await peer.packets(5)) == [1, 7, 7, 9, 0xFF]
+
+
+async def test_a_peer_may_send_byte_by_byte(serve: Serve) -> None:
+    async with serve() as mill:
+        slow, quick = await mill.hello(), await mill.hello(b"chat/2")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_converse_slowly, slow)
+            await _converse(quick, slowly=False)
+
+
+async def _converse_slowly(peer: Peer) -> None:
+    await _converse(peer, slowly=True)
+
+
+@virtual_time
+async def test_a_network_that_cuts_and_delays_changes_nothing(serve: Serve) -> None:
+    async with serve() as mill:
+        mill.network.split = True
+        mill.network.latency_s = 0.05
+        producer, reader = await mill.hello(tags=PATIENT), await mill.hello(tags=PATIENT)
+        for key in range(50):
+            message_id = await producer.put(key, bytes((key,)) * 5000)
+            await reader.expect(p.msg(message_id, bytes((key,)) * 5000))
+            await reader.send(p.ack(message_id))
+        assert await reader.ids() == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\x00\x00\x00\x00",
+        b"\xff\xff\xff\xff",
+        b"\x00\x10\x00\x01",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"*3\r\n$6\r\nCREATE\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+    ],
+)
+@pytest.mark.parametrize("wiring", ["memory", "tcp-uvloop", "tcp-trio"])
+async def test_what_is_no_frame_is_refused_from_its_first_four_bytes(
+    serve: Serve, said: bytes
+) -> None:
+    async with serve() as mill:
+        for peer in (await mill.dial(), await mill.hello()):
+            await peer.pipe.send(said)
+            await peer.ends_with(p.ABORT)
+
+
+async def test_packets_before_a_broken_frame_are_carried_out(serve: Serve) -> None:
+    async with serve(packet_bytes_max=4096) as mill:
+        peer = await mill.hello()
+        await peer.send(p.put(1, b"x"), bytes(5000), p.put(2, b"y"))
+        answer, end = await peer.rest()
+        assert answer[0] == 7 and end == p.ABORT
+        assert len(await (await mill.hello(flags=0)).ids()) == 1
+
+
+@pytest.mark.parametrize("wiring", ["tcp-uvloop", "tcp-trio"])
+async def test_a_half_closed_peer_is_answered_and_then_closed(serve: Serve) -> None:
+    async with serve() as mill:
+        for count in (1, 50, 2000):
+            peer = await mill.hello(b"chat/%d" % count)
+            await peer.send(*(p.put(key, b"x" * 10) for key in range(count)), p.list_(count))
+            await peer.pipe.send_eof()
+            *receipts, listed = await peer.rest()
+            assert [each[:5] for each in receipts] == [b"\x07" + p.u32(k) for k in range(count)]
+            assert len(listed) == 1 + 8 * count
+
+
+@pytest.mark.parametrize("wiring", ["tcp-uvloop", "tcp-trio"])
+async def test_a_half_closed_peer_gets_large_answers_whole(serve: Serve) -> None:
+    async with serve() as mill:
+        producer = await mill.hello(tags=PRODUCING)
+        ids = [await producer.put(key, bytes(MIB - 64)) for key in range(20)]
+        peer = await mill.hello(flags=0)
+        await peer.send(*map(p.get, ids))
+        await peer.pipe.send_eof()
+        assert [each[:9] for each in await peer.rest()] == [b"\x05" + p.u64(each) for each in ids]
+
+
+@pytest.mark.parametrize("said", [b"", b"\x00", b"\x00\x00\x00\x05\x06", p.hello(b"chat/1")[:9]])
+async def test_a_peer_that_leaves_in_the_middle_harms_nothing(serve: Serve, said: bytes) -> None:
+    async with serve() as mill:
+        bystander = await mill.hello()
+        for _ in range(5):
+            peer = await mill.dial()
+            if said:
+                await peer.pipe.send(said)
+            await peer.aclose()
+        await bystander.quiet()
+
+
+@virtual_time
+async def test_a_peer_behind_a_dead_network_is_given_up_and_its_messages_go_to_others(
+    serve: Serve,
+) -> None:
+    async with serve() as mill:
+        mill.network.latency_s = 0.01
+        producer = await mill.hello(tags=PATIENT | PRODUCING | {p.MODE: p.QUEUE})
+        lost = await mill.dial(b"chat/1", source="far")
+        await lost.send(p.hello(b"chat/1", {p.ROLE: p.WORKER}))
+        await lost.packet()
+        mill.network.partition("far", "node")
+        message_id = await producer.put(1, b"x", ttl=3600)
+        heir = await mill.hello(tags=PATIENT | {p.ROLE: p.WORKER})
+        await heir.silent_for(20)
+        await heir.expect(p.msg(message_id, b"x"), within_s=25)
+
+
+@virtual_time
+async def test_a_handshake_has_5_s(serve: Serve) -> None:
+    async with serve(default_channel="") as mill:
+        silent, dribbling = await mill.dial(), await mill.dial()
+        hello = dribbling.framing.encode([p.hello(b"chat/1")])
+        for at in range(9):
+            await dribbling.pipe.send(hello[at : at + 1])
+            await anyio.sleep(0.5)
+        await silent.silent_for(0.4)
+        for peer in (silent, dribbling):
+            await peer.ends_with(p.ABORT)
+        assert anyio.current_time() == pytest.approx(5, abs=0.01)
+
+
+@virtual_time
+async def test_a_silent_bare_client_may_still_say_hello(serve: Serve) -> None:
+    async with serve() as mill:
+        message_id = await (await mill.bare()).put(1, b"in the lobby")
+        peer = await mill.dial()
+        await peer.expect(p.msg(message_id, b"in the lobby"))
+        await peer.send(p.hello(b"chat/1"))
+        p.read_ready(await peer.packet())
+        assert await peer.ids() == []
+        other = await mill.dial()
+        await other.expect(p.msg(message_id, b"in the lobby"))
+
+
+async def test_a_hello_and_its_puts_may_come_together(serve: Serve) -> None:
+    async with serve() as mill:
+        peer = await mill.dial(b"chat/1")
+        await peer.send(p.hello(b"chat/1"), *(p.put(key, b"x") for key in range(30)), p.list_())
+        p.read_ready(await peer.packet())
+        assert [each[:5] for each in await peer.packets(30)] == [
+            b"\x07" + p.u32(key) for key in range(30)
+        ]
+        assert len(await peer.packet()) == 1 + 8 * 30
+
+
+@virtual_time
+async def test_a_peer_that_stops_reading_is_closed_after_30_s_and_others_are_served(
+    serve: Serve,
+) -> None:
+    async with serve(window=1024, window_bytes=64 * MIB) as mill:
+        producer = await mill.hello(tags=PATIENT | PRODUCING)
+        quick = await mill.hello(tags=PATIENT | CONSUMING)
+        stalled = await mill.dial(b"chat/1", source="far")
+        await stalled.send(p.hello(b"chat/1", PATIENT | CONSUMING))
+        p.read_ready(await stalled.packet())
+        mill.network.stall("far")
+        for key in range(60):
+            message_id = await producer.put(key, bytes(100_000), ttl=3600)
+            await quick.expect(p.msg(message_id, bytes(100_000)))
+            await quick.send(p.ack(message_id))
+        assert anyio.current_time() < 1 and len(mill.node.reception.connections) == 3
+        await anyio.sleep(29)
+        assert len(mill.node.reception.connections) == 3
+        await anyio.sleep(2)
+        assert len(mill.node.reception.connections) == 2
+        await quick.quiet()
+
+
+@pytest.mark.parametrize("wiring", ["tcp-uvloop", "tcp-trio"])
+async def test_100_000_requests_for_large_messages_do_not_fill_the_memory(serve: Serve) -> None:
+    async with serve() as mill:
+        bystander = await mill.hello(tags=PRODUCING)
+        message_id = await bystander.put(1, bytes(MIB - 64))
+        greedy = await mill.hello(flags=0)
+        before = rss_bytes()
+        peak = 0
+
+        async def ask_for_all() -> None:
+            request = p.framed(*[p.get(message_id)] * 1000)
+            for _ in range(100):
+                await greedy.pipe.send(request)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask_for_all)
+            for key in range(2, 60):
+                await bystander.put(key, b"others are served")
+                peak = max(peak, rss_bytes())
+                await anyio.sleep(0.005)
+            tasks.cancel_scope.cancel()
+        answers = [(await greedy.packet())[:9] for _ in range(50)]
+        assert answers == [b"\x05" + p.u64(message_id)] * 50
+        assert peak - before < 64 * MIB

@@ -1,0 +1,229 @@
+"""Random and mutated streams against whole connections: no crash, no flood, no nonsense back.
+
+An input is what one connection sends from its first byte to its end. Inputs run against a node
+with small limits, several connections at a time, some of which do not read, while time passes.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from msgspec import structs
+
+from actors.limits import EmptyPolicy
+from node.config import ChannelRule
+from tests.conformance import packets as p
+from tests.conformance.recorded import Line, Rig
+from transports import connection
+from transports.errors import MalformedPacket
+from transports.packet import DECODERS
+
+pytestmark = pytest.mark.wire
+
+INPUTS_PER_RIG = 250
+LINES = 4
+PACKET_MAX = 4096
+HEAVY_BYTES = 20_000
+UNREAD_BYTES = 50_000
+UNSENT_MAX = 250_000
+HEAD = b"GET /v1/channels/%s HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+HEAD += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+HEAD += b"Sec-WebSocket-Protocol: p2pbuf.v1%s\r\n\r\n"
+CHANNELS = [b"a", b"b", b"queue/1", b"all/1", b"a!dead"]
+NUMBERS = [0, 1, 2, 0xFF, 0x1000, 2**31, 2**32 - 1]
+
+
+class Fuzzer:
+    """Makes inputs out of one seed; it knows the ids that the node gave out."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.ids = [0, 1, p.U64_MAX]
+
+    def id(self) -> int:
+        return self.rng.choice(self.ids)
+
+    def number(self) -> int:
+        return self.rng.choice(NUMBERS)
+
+    def data(self) -> bytes:
+        return self.rng.randbytes(self.rng.choice([0, 1, 20, 20, 20, 1000, 4030, 4080]))
+
+    def hello(self) -> bytes:
+        rng = self.rng
+        tags = {
+            p.ROLE: bytes((rng.randrange(1, 5),)),
+            p.WINDOW: p.u16(rng.choice([0, 1, 4, 65_535])),
+            p.PACKET_MAX: p.u32(rng.choice([0, 1024, 4096, 2**32 - 1])),
+            p.KEEP_ALIVE: p.u32(self.number()),
+            p.EXTENSIONS: bytes(rng.randrange(0x80, 0x92) for _ in range(rng.randrange(12))),
+            p.LIST_MODE: bytes((rng.randrange(3),)),
+            p.RESUME_AFTER: p.u64(self.id()),
+            p.MODE: bytes((rng.randrange(3),)),
+        }
+        given = {tag: tags[tag] for tag in rng.sample(sorted(tags), rng.randrange(len(tags)))}
+        return p.hello(rng.choice(CHANNELS), given, flags=rng.randrange(8))
+
+    def packet(self) -> bytes:
+        rng = self.rng
+        match rng.randrange(16):
+            case 0:
+                return self.hello()
+            case 1 | 2 | 3 | 4:
+                return p.put(rng.randrange(40), self.data(), self.number())
+            case 5 | 6:
+                return p.ack(self.id())
+            case 7:
+                return p.get(self.id())
+            case 8:
+                return p.list_(rng.choice([0, 1, 65_535]), self.id(), self.id())
+            case 9:
+                delay = rng.choice([b"", b"\x00", p.u32(self.number())])
+                code = rng.choice([0x30, 0x31, 0x32, 0x33, rng.randrange(256)])
+                return p.nack(rng.choice([2, 0x88, 6]), code, p.u64(self.id()) + delay)
+            case 10:
+                return p.touch(self.id(), self.number())
+            case 11:
+                return p.credit(rng.choice([0, 1, 65_535]))
+            case 12:
+                return p.admin(self.number(), rng.randrange(3), rng.choice([b"\x80", self.data()]))
+            case 13:
+                return rng.choice([p.PING, b"\x00" + p.u64(self.id()), p.PONG])
+            case 14:
+                return bytes((rng.randrange(256),)) + self.data()
+            case _:
+                return rng.choice([p.GOODBYE, p.ABORT, p.nack(0xFF, rng.randrange(256)), p.PING])
+
+    def mutated(self, data: bytes) -> bytes:
+        """The same with a few bytes changed, removed or put in."""
+        changed = bytearray(data)
+        for _ in range(self.rng.randrange(1, 4)):
+            at = self.rng.randrange(len(changed) + 1)
+            length = self.rng.randrange(3)
+            changed[at : at + length] = self.rng.randbytes(self.rng.randrange(3))
+        return bytes(changed)
+
+    def frame(self, data: bytes) -> bytes:
+        """A WebSocket frame, mostly a good one; a mask of zeros leaves the data as it is."""
+        first = 0x82 if self.rng.random() < 0.97 else self.rng.randrange(256)
+        size = len(data)
+        length = bytes((0x80 | size,)) if size < 126 else b"\xfe" + p.u16(size)
+        return bytes((first,)) + length + bytes(4) + data
+
+    def stream(self, *, websocket: bool) -> bytes:
+        rng = self.rng
+        count = 700 if rng.random() < 0.02 else rng.choice([1, 2, 5, 10, 20, 40])
+        packets = [self.packet() for _ in range(count)]
+        if rng.random() < 0.8:
+            packets.insert(0, self.hello())
+        if rng.random() < 0.4:
+            at = rng.randrange(len(packets))
+            packets[at] = self.mutated(packets[at])
+        if websocket:
+            head = HEAD % (rng.choice(CHANNELS), rng.choice([b"", b".hello"]))
+            data = head + b"".join(map(self.frame, packets))
+        else:
+            data = p.framed(*packets)
+        return self.mutated(data) if rng.random() < 0.2 else data
+
+
+class Session:
+    """One connection with its input under way."""
+
+    def __init__(self, rig: Rig, fuzzer: Fuzzer) -> None:
+        rng = fuzzer.rng
+        websocket = rng.random() < 0.3
+        self._fuzzer = fuzzer
+        self._rest = fuzzer.stream(websocket=websocket)
+        # A head comes alone: frames before the 101 are refused.
+        self._first = self._rest.find(b"\r\n\r\n") + 4 if websocket else 0
+        self.line: Line = rig.connect_websocket() if websocket else rig.connect()
+        self.line.wire.reads = rng.random() < 0.8
+        self.line.wire.high_water_bytes = UNREAD_BYTES // 2
+
+    def step(self) -> bool:
+        """One read's worth, or one look from the other end. False: the connection is over."""
+        rng, line = self._fuzzer.rng, self.line
+        if line.wire.is_over or not self._rest:
+            if rng.random() < 0.5:
+                line.eof()
+            line.end()
+            return False
+        if rng.random() < 0.01:
+            line.connection.say_goodbye()
+        if line.wire.paused or rng.random() < 0.05:
+            line.read()
+        else:
+            size = self._first or rng.choice([1, 7, 100, 4096, 65_536])
+            self._first = 0
+            line.feed(self._rest[:size])
+            self._rest = self._rest[size:]
+        self.judge()
+        return True
+
+    def judge(self) -> None:
+        """What came back is within the limits and makes sense."""
+        assert self.line.wire.unsent_bytes_peak <= UNSENT_MAX
+        for packet in self.line.heard():
+            assert 0 < len(packet) <= PACKET_MAX or packet[0] == 0x91, packet[:20].hex()
+            try:
+                DECODERS[packet[0]](packet)
+            except MalformedPacket as exc:
+                raise AssertionError(packet.hex()) from exc
+            if packet[0] in (2, 7):
+                self._fuzzer.ids.append(int.from_bytes(packet[-8:], "big"))
+                self._fuzzer.ids.append(int.from_bytes(packet[1:9], "big"))
+                del self._fuzzer.ids[3:-60]
+
+
+def _run(seed: int, inputs: int) -> None:
+    fuzzer = Fuzzer(seed)
+    rig = Rig(
+        packet_bytes_max=PACKET_MAX,
+        channels=(ChannelRule.parse("queue/*=queue,attempts=2"), ChannelRule.parse("all/*=fanout")),
+        channel_messages_max=30,
+        keys_max=50,
+        mailbox_bytes_max=20_000,
+        window_bytes=30_000,
+        empty_put=fuzzer.rng.choice(list(EmptyPolicy)),
+    )
+    reception = rig.node.reception
+    reception.settings = structs.replace(reception.settings, unread_bytes_max=UNREAD_BYTES)
+    sessions: list[Session] = []
+    while inputs or sessions:
+        while inputs and len(sessions) < LINES:
+            inputs -= 1
+            sessions.append(Session(rig, fuzzer))
+        sessions = [session for session in sessions if session.step()]
+        if fuzzer.rng.random() < 0.1:
+            rig.advance(fuzzer.rng.choice([0.01, 0.3, 6, 35, 700]))
+    _settle(rig)
+
+
+def _settle(rig: Rig) -> None:
+    """Nothing crashed, nobody is left over, and after a week there is nothing to remember."""
+    node = rig.node
+    assert node.scheduler.counters.crashes == 0
+    assert not node.reception.connections
+    rig.advance(8 * 86_400)
+    usage = node._store.usage
+    assert (usage.messages, usage.bytes, usage.keys) == (0, 0, 0)
+    assert not node.scheduler.cells
+
+
+@pytest.fixture(autouse=True)
+def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAVY_BYTES_MAX", HEAVY_BYTES)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_10_000_hostile_streams_harm_nothing(seed: int) -> None:
+    _run(seed, INPUTS_PER_RIG)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(1000, 1400))
+def test_a_million_hostile_streams_harm_nothing(seed: int) -> None:
+    for part in range(10):
+        _run(seed * 10 + part, INPUTS_PER_RIG)

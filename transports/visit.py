@@ -1,0 +1,320 @@
+"""How a P2P connection begins and ends: first words, a place in a channel, refusal, goodbye.
+
+What lies between, requests and replies, is `connection`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from math import inf
+from typing import assert_never
+
+from actors.errors import Code
+from actors.messages import Msg, Port, Rights
+from transports import packet as p
+from transports.errors import FrameTooLarge, MalformedHandshake, UpgradeRefused, WireError
+from transports.framing import Framing, Upgrade
+from transports.greeting import Admission, admit_bare, admit_hello
+from transports.handshake import decode_hello
+from transports.host import Host
+from transports.nack import HelloCode, encode_hello_refusal, encode_refusal
+from transports.seam import Wire
+
+NORMAL, PROTOCOL_ERROR, POLICY_VIOLATION, TOO_BIG = 1000, 1002, 1008, 1009
+"""WebSocket close codes; plain TCP has none."""
+
+
+class Phase(Enum):
+    OPENING = auto()
+    """The framing is not up yet (WebSocket)."""
+    WAITING = auto()
+    """Nothing that matters was said yet."""
+    REFUSED = auto()
+    """Refused, and told so after the delay that is the same for all."""
+    OPEN = auto()
+    LEAVING = auto()
+    """We said goodbye; acks still count until the other end closes."""
+    CLOSED = auto()
+
+
+# Reading a member of an enum costs more than a dictionary look-up; these are read for every packet.
+OPENING, WAITING, REFUSED = Phase.OPENING, Phase.WAITING, Phase.REFUSED
+OPEN, LEAVING, CLOSED = Phase.OPEN, Phase.LEAVING, Phase.CLOSED
+TAKING = (OPEN, LEAVING)
+
+
+class Visit(Port):
+    """A connection from its first byte to its place in a channel, and at its end."""
+
+    __slots__ = (
+        "_admission",
+        "_channel",
+        "_encode_msg",
+        "_framing",
+        "_host",
+        "_inbox",
+        "_is_provisional",
+        "_may_ack",
+        "_opened_at",
+        "_out",
+        "_out_bytes",
+        "_owes_ready",
+        "_phase",
+        "_put_refusal",
+        "_refusal",
+        "_stalled_since",
+        "_upgrade",
+        "_wire",
+        "deadline",
+        "heard_at",
+        "number",
+    )
+
+    def __init__(self, number: int, host: Host, framing: Framing) -> None:
+        self.number = number
+        self.heard_at = 0.0
+        self.deadline = inf
+        self._host = host
+        self._framing = framing
+        self._wire: Wire
+        self._phase = OPENING
+        self._upgrade: Upgrade | None = None
+        self._opened_at = 0.0
+        self._refusal: HelloCode | None = None
+        self._is_provisional = False
+        self._owes_ready = False
+        self._admission: Admission | None = None
+        self._channel: bytes | None = None
+        self._put_refusal: Code | None = None
+        self._may_ack = False
+        self._encode_msg: Callable[[Msg], bytes] = p.encode
+        self._inbox: list[bytes] | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._stalled_since = inf
+
+    def opened(self, wire: Wire) -> None:
+        self._wire = wire
+        self._opened_at = self.heard_at = self._host.now()
+        self._host.counters.connections += 1
+        if not self._host.entered(self):
+            self._upgrade = self._framing.upgrade
+            self._turn_away(HelloCode.TOO_MANY_CONNECTIONS)
+        elif self._framing.upgrade is not None:
+            self._await_greeting(self._framing.upgrade)
+        else:
+            self._host.arm(self, self._opened_at + self._host.settings.handshake_s)
+
+    @property
+    def peer(self) -> str:
+        return self._wire.peer
+
+    @property
+    def address(self) -> str:
+        """The other end's host, without its port."""
+        return self._wire.host
+
+    def wake(self, now: float) -> None:
+        """A deadline of the connection itself passed; those of its messages are the channel's."""
+        settings = self._host.settings
+        match self._phase:
+            case Phase.REFUSED:
+                self._turn_away(self._refusal or HelloCode.NOT_ALLOWED)
+            case Phase.OPENING | Phase.WAITING:
+                if now >= self._opened_at + settings.handshake_s:
+                    self._abort()
+                elif self._phase is WAITING:
+                    self._host.arm(self, self._opened_at + settings.handshake_s)
+                    self._enter_provisionally()
+            case Phase.OPEN | Phase.LEAVING:
+                if now >= self._stalled_since + settings.stalled_s:
+                    self._host.counters.stalled += 1
+                    self._wire.abort()
+                elif self._stalled_since < inf:
+                    self._host.arm(self, self._stalled_since + settings.stalled_s)
+            case Phase.CLOSED:
+                pass
+            case _:
+                assert_never(self._phase)
+
+    # The first words.
+
+    def _await_greeting(self, upgrade: Upgrade) -> None:
+        self._phase = WAITING
+        self._upgrade = upgrade
+        settings = self._host.settings
+        if admit_bare(upgrade, settings.greeting, self._authorize) is not None:
+            self._host.arm(self, self._opened_at + settings.bare_push_after_s)
+        else:
+            self._host.arm(self, self._opened_at + settings.handshake_s)
+
+    def _authorize(self, token: bytes | None, channel: bytes) -> Rights | None:
+        return self._host.authorize(token, channel, self._wire.host)
+
+    def _hear_first(self, packet_type: int, value: p.Packet) -> bool:
+        """What a connection says first decides how it is served. True: there is no more to it."""
+        if self._phase not in (WAITING, *TAKING):
+            return True
+        match value:
+            case p.Handshake(packet_type=p.HELLO):
+                self._greet(value.raw)
+            case p.Closing():
+                self._close()
+            case p.Handshake() | p.Unknown():
+                self._host.counters.dropped += 1
+            case _ if packet_type in p.EXTENSIONS:
+                self._host.counters.dropped += 1
+            case _ if self._is_provisional:
+                self._is_provisional = False
+                return False
+            case _:
+                return not self._enter_bare(packet_type)
+        return True
+
+    def _greet(self, raw: bytes) -> None:
+        assert self._upgrade is not None
+        if self._is_provisional:
+            self._is_provisional = False
+            self._leave_channel()
+            self._phase = WAITING
+        try:
+            hello = decode_hello(raw)
+        except MalformedHandshake:
+            self._turn_away(HelloCode.MALFORMED)
+            return
+        settings = self._host.settings
+        verdict = admit_hello(hello, self._upgrade, settings.greeting, self._authorize)
+        if isinstance(verdict, Admission):
+            self._owes_ready = True
+            self._enter(verdict)
+        elif verdict is HelloCode.AUTHENTICATION_FAILED:
+            # The same delay and the same bytes, whatever was wrong (PA-39, PS-08).
+            self._phase = REFUSED
+            self._refusal = verdict
+            self._host.disarm(self)
+            self._host.arm(self, self._host.now() + settings.refusal_delay_s)
+        else:
+            self._turn_away(verdict)
+
+    def _enter_bare(self, packet_type: int) -> bool:
+        assert self._upgrade is not None
+        greeting = self._host.settings.greeting
+        admission = admit_bare(self._upgrade, greeting, self._authorize)
+        if admission is None:
+            self._add(encode_refusal(packet_type, Code.NOT_ALLOWED))
+            self._host.counters.refused += 1
+            self._abort()
+            return False
+        self._enter(admission)
+        return True
+
+    def _enter_provisionally(self) -> None:
+        """Silence is a bare client that waits for pushes, unless a HELLO still comes (PA-19)."""
+        assert self._upgrade is not None
+        greeting = self._host.settings.greeting
+        admission = admit_bare(self._upgrade, greeting, self._authorize)
+        if admission is not None:
+            self._is_provisional = True
+            self._enter(admission)
+
+    def _enter(self, admission: Admission) -> None:
+        self._admission = admission
+        self._channel = admission.channel
+        self._put_refusal = admission.put_refusal()
+        self._may_ack = admission.may_ack
+        if p.MSGX in admission.extensions:
+            self._encode_msg = p.encode_msgx
+        self._phase = OPEN
+        self._host.disarm(self)
+        self._host.greeted(self)
+        self._host.attach(admission.channel, self, admission.join, self._host.now())
+
+    # What leaves.
+
+    def _add(self, packet: bytes) -> None:
+        if self._phase is CLOSED:
+            return
+        self._out.append(packet)
+        self._out_bytes += len(packet)
+        if self._out_bytes > self._host.settings.unsent_bytes_max:
+            self._host.counters.stalled += 1
+            self._phase = CLOSED
+            self._wire.abort()
+
+    def flush(self) -> None:
+        out = self._out
+        if not out:
+            return
+        self._wire.write(self._framing.frame(out))
+        out.clear()
+        self._out_bytes = 0
+        if self._wire.congested and self._stalled_since == inf:
+            self._stalled_since = self._host.now()
+            self._host.arm(self, self._stalled_since + self._host.settings.stalled_s)
+        if self._inbox is not None:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Packets wait in `_inbox`, and something was written: perhaps they need not any more."""
+
+    # The end.
+
+    def _turn_away(self, code: HelloCode) -> None:
+        self._host.counters.refused += 1
+        if self._upgrade is not None:
+            self._add(encode_hello_refusal(code))
+        self._abort()
+
+    def _abort(self, close_code: int = POLICY_VIOLATION) -> None:
+        self._host.counters.aborted += 1
+        if self._upgrade is not None:
+            self._add(p.ABORT)
+        self._close(close_code)
+
+    def _break_off(self, error: WireError) -> None:
+        """The stream cannot be read any further (PA-24, PA-34)."""
+        match error:
+            case UpgradeRefused():
+                self._close()
+            case FrameTooLarge():
+                self._abort(TOO_BIG)
+            case _:
+                self._abort(PROTOCOL_ERROR)
+
+    def say_goodbye(self) -> None:
+        """No new pushes; acks count until the other end closes (PA-36)."""
+        if self._phase in (LEAVING, CLOSED):
+            return
+        if self._phase is not OPENING:
+            self._add(p.GOODBYE)
+            self.flush()
+        self._is_provisional = False
+        if self._phase is OPEN:
+            self._phase = LEAVING
+        else:
+            self._close()
+
+    def close(self) -> None:
+        """The end of the node's patience."""
+        self._close()
+
+    def _close(self, close_code: int = NORMAL) -> None:
+        if self._phase is CLOSED:
+            return
+        self.flush()
+        farewell = self._framing.farewell(close_code)
+        if farewell:
+            self._wire.write(farewell)
+        self._phase = CLOSED
+        self._host.disarm(self)
+        self._leave_channel()
+        self._wire.close()
+
+    def _leave_channel(self) -> None:
+        channel, self._channel = self._channel, None
+        self._admission = None
+        self._put_refusal = Code.NOT_ALLOWED
+        self._may_ack = False
+        if channel is not None:
+            self._host.detach(channel, self)
