@@ -282,12 +282,12 @@ class Scheduler:
         behaviour = cell.behaviour
         if behaviour is None or cell.mail:
             return
-        if behaviour.is_empty and cell.restarts is None:
+        idle_at = cell.used_at + self._settings.passivate_after_s
+        # What crashed is remembered for as long as if it held something, to be counted.
+        if behaviour.is_empty and (cell.restarts is None or now >= idle_at):
             self.timers.disarm(cell)
             del self.cells[cell.name]
-            return
-        idle_at = cell.used_at + self._settings.passivate_after_s
-        if now >= idle_at:
+        elif now >= idle_at:
             self.counters.passivations += 1
             cell.behaviour = None
             cell.restarts = None

@@ -92,6 +92,8 @@ class Config:
     handshake_s: float = 5.0
     stalled_s: float = 30.0
     malformed_max: int = 10
+    requests_per_s_max: int = 0
+    rate_refusals_max: int = 1000
     connections_max: int = 10_000
     connections_per_address_max: int = 256
     connections_before_ready_max: int = 512
@@ -140,6 +142,8 @@ class Config:
             handshake_s=self.handshake_s,
             stalled_s=self.stalled_s,
             malformed_max=self.malformed_max,
+            requests_per_s_max=self.requests_per_s_max,
+            rate_refusals_max=self.rate_refusals_max,
         )
 
     @property

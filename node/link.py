@@ -211,9 +211,10 @@ class Link:
         """Ping after silence; two pings without any answer end the connection (PA-28)."""
         tries = 0
         while tries < PING_TRIES:
-            silent_s = self.now() - session.heard_at
-            if silent_s < self._settings.idle_s:
-                await anyio.sleep(self._settings.idle_s - silent_s)
+            # Against a point in time: a rest of less than the clock can tell would never pass.
+            wait_s = session.heard_at + self._settings.idle_s - self.now()
+            if wait_s > 0:
+                await anyio.sleep(wait_s)
                 continue
             heard_at = session.heard_at
             packet, answer = self.inflight.ping(self.now())

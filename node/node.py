@@ -124,15 +124,27 @@ class Node:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        assert self._tasks is not None
         if exc is None:
-            await self.drain()
-        else:
-            with anyio.CancelScope(shield=True):
-                for listener in self._open:
-                    await listener.aclose()
+            try:
+                await self.drain()
+            except BaseException as stopped:  # cancelled, most likely: the tasks end all the same
+                if not await self._stop(stopped):
+                    raise
+                return None
+        return await self._stop(exc)
+
+    async def _stop(self, exc: BaseException | None) -> bool | None:
+        """End listeners and tasks at once. True: `exc` was their own cancellation."""
+        assert self._tasks is not None
+        with anyio.CancelScope(shield=True):
+            for listener in self._open:
+                await listener.aclose()
         self._tasks.cancel_scope.cancel()
-        return await self._tasks.__aexit__(kind, exc, trace)
+        if exc is None or isinstance(exc, Exception):
+            # Left without the exception: the caller gets it bare, not in a group.
+            await self._tasks.__aexit__(None, None, None)
+            return None
+        return await self._tasks.__aexit__(type(exc), exc, exc.__traceback__)
 
     async def drain(self) -> None:
         """Stop as PA-36 says: no new pushes, goodbye to all, at most the drain timeout for acks."""

@@ -40,6 +40,7 @@ from transports.errors import (
 )
 from transports.framing import Framing
 from transports.handshake import Ready, encode_ready
+from transports.greeting import Admission
 from transports.host import Host
 from transports.nack import (
     HelloCode,
@@ -48,6 +49,7 @@ from transports.nack import (
     encode_malformed,
     encode_refusal,
 )
+from transports.rate import Bucket
 from transports.visit import (
     CLOSED,
     LEAVING,
@@ -66,10 +68,11 @@ HEAVY_BYTES_MAX = 8 * 2**20
 class Connection(Visit):
     """One client. How it comes in and how it leaves is `Visit`."""
 
-    __slots__ = ("_has_eof", "_malformed_at", "_reads_pending", "_waits_for_mailbox")
+    __slots__ = ("_bucket", "_has_eof", "_malformed_at", "_reads_pending", "_waits_for_mailbox")
 
     def __init__(self, number: int, host: Host, framing: Framing) -> None:
         super().__init__(number, host, framing)
+        self._bucket: Bucket | None = None
         self._has_eof = False
         self._reads_pending = 0
         self._waits_for_mailbox = False
@@ -113,6 +116,11 @@ class Connection(Visit):
             self._finish()
         elif self._phase is not REFUSED:
             self._close()
+
+    def _enter(self, admission: Admission) -> None:
+        per_s = self._host.settings.requests_per_s_max
+        self._bucket = Bucket(per_s, self._host.now()) if per_s else None
+        super()._enter(admission)
 
     def ended(self) -> None:
         self._phase = CLOSED
@@ -202,6 +210,8 @@ class Connection(Visit):
             if self._phase not in TAKING or self._is_provisional:
                 if self._hear_first(packet[0], value) or self._phase not in TAKING:
                     continue
+            if self._bucket is not None and self._is_too_fast(value):
+                continue
             match value:
                 case Put() if self._put_refusal is None:
                     messages.append(value)
@@ -231,6 +241,19 @@ class Connection(Visit):
             self.flush()
         if self._wire.congested:
             self._must_wait()
+
+    def _is_too_fast(self, value: p.Packet) -> bool:
+        """Refuse what is above the rate; who goes on regardless is sent away (P2P-25)."""
+        assert self._bucket is not None
+        if not isinstance(value, Put | Get | List):
+            return False
+        delay_ms = self._bucket.take(self.heard_at)
+        if delay_ms:
+            self._host.counters.slowed += 1
+            self._add(encode_failed(Failed(value, Code.SLOW_DOWN, delay_ms)))
+            if self._bucket.refused >= self._host.settings.rate_refusals_max:
+                self._abort()
+        return delay_ms > 0
 
     def _take_read(self, request: Get | List, messages: list[Mail]) -> int:
         """Gives how large the answer may be, in bytes."""

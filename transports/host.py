@@ -13,7 +13,10 @@ from transports.greeting import GreetingSettings
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True):
-    """Limits of a connection; docs/limits.md. Times in seconds."""
+    """Limits of a connection; docs/limits.md. Times in seconds.
+
+    `requests_per_s_max` 0 is no limit; `rate_refusals_max` in a row end the connection.
+    """
 
     greeting: GreetingSettings = GreetingSettings()
     handshake_s: float = 5.0
@@ -24,6 +27,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
     unsent_bytes_max: int = 32 * 2**20
     malformed_max: int = 10
     malformed_window_s: float = 60.0
+    requests_per_s_max: int = 0
+    rate_refusals_max: int = 1000
 
 
 @dataclass(slots=True)
@@ -38,6 +43,7 @@ class WireCounters:
     refused: int = 0
     aborted: int = 0
     stalled: int = 0
+    slowed: int = 0
 
 
 class Visitor(Protocol):

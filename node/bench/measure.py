@@ -17,7 +17,7 @@ from node.bench.target import Target, leave_all
 from node.bench.verify import Fault, Faults
 
 WARM_SHARE, WARM_S_MAX = 0.25, 0.5
-SETTLE_S = 5.0
+SETTLE_S, SETTLE_BROKEN_S = 5.0, 0.5
 CONNECT_S = 20.0
 
 
@@ -89,8 +89,6 @@ async def measure(load: Load, target: Target, seconds: float, clocks: Clocks) ->
         await _settle(run, streams, load)
         await leave_all(peers)
         tasks.cancel_scope.cancel()
-    for stream in streams:
-        stream.close()
     return msgspec.structs.replace(
         result,
         duplicates=sum(stream.duplicates for stream in streams),
@@ -145,14 +143,17 @@ async def _timed(
 async def _settle(run: Run, streams: list[Stream], load: Load) -> None:
     """Send no more, and wait for what is under way; what then stays away is a fault."""
     run.is_sending = False
-    with anyio.move_on_after(SETTLE_S) as patience:
+    is_broken = run.broken.is_set()
+    with anyio.move_on_after(SETTLE_BROKEN_S if is_broken else SETTLE_S) as patience:
         for stream in streams:
             await stream.settled()
-        if load.kind is Kind.PUT and not run.broken.is_set():
+        if load.kind is Kind.PUT and not is_broken:
             for stream in streams:
                 await read_back(stream.producer, stream.kept, run.faults)
-    if patience.cancelled_caught:
-        text = f"the node was not done within {SETTLE_S:g} s"
+    for stream in streams:
+        stream.close()
+    if patience.cancelled_caught and not run.faults:
+        text = f"LIST or GET was not answered within {SETTLE_S:g} s"
         run.faults.note(Fault.UNACKNOWLEDGED, text)
 
 

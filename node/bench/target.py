@@ -41,10 +41,16 @@ class Target(msgspec.Struct, frozen=True):
         """The name of a channel of this run alone."""
         return b"%s/%d" % (self.prefix, number)
 
+    def framing(self, channel: bytes) -> Framing:
+        """How packets lie in the byte stream there."""
+        if self.address.websocket:
+            return ClientFraming(str(self.address), channel, True, self.token, PACKET_MAX)
+        return LengthPrefixed(PACKET_MAX)
+
     def peer(self, hello: Hello, faults: Faults, on_end: Callable[[], None]) -> Peer:
         """A connection that is not made yet; the token goes with its HELLO."""
         hello = msgspec.structs.replace(hello, token=self.token)
-        return Peer(self._framing(hello.channel or b""), hello, faults, on_end)
+        return Peer(self.framing(hello.channel or b""), hello, faults, on_end)
 
     async def dial(self, tasks: TaskGroup, peer: Peer) -> None:
         """Connect, and wait until the node is ready. Raises ConnectionLost."""
@@ -70,11 +76,6 @@ class Target(msgspec.Struct, frozen=True):
         ) as channel:
             answer = await channel.admin(INFO, {"limit": 1})
         return {name: answer[name] for name in ("rss_bytes", "channels")}
-
-    def _framing(self, channel: bytes) -> Framing:
-        if self.address.websocket:
-            return ClientFraming(str(self.address), channel, True, self.token, PACKET_MAX)
-        return LengthPrefixed(PACKET_MAX)
 
 
 async def leave_all(peers: Sequence[Peer]) -> None:

@@ -8,7 +8,7 @@ import secrets
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -136,7 +136,8 @@ def _measure_all(args: argparse.Namespace, chosen: list[Row]) -> int:
             print_line(HEADER)
         results.append(result)
         _show(result, args.json)
-    if any(isinstance(each, LoadResult) and each.generator > BUSY for each in results):
+    busy = [each for each in results if isinstance(each, LoadResult) and each.generator > BUSY]
+    if busy and not args.json:
         print("* the generator had no time left: the node may do more", file=sys.stderr)
     bad = [each.row for each in results if not each.ok]
     if bad:
@@ -189,18 +190,16 @@ def _target(where: argparse.Namespace) -> Target:
 
 
 def _run_in_loop(row: Row, node: OwnNode, target: Target, duration_s: float) -> Result:
-    work: Callable[[], Awaitable[Result]]
+    options = {"use_uvloop": find_spec("uvloop") is not None}
     match row:
         case Load():
             clocks = Clocks(time.perf_counter, time.process_time, node.cpu)
             work = partial(measure, row, target, duration_s, clocks)
+            return anyio.run(work, backend_options=options)
         case Footprint():
-            work = partial(weigh, row, target)
+            return anyio.run(weigh, row, target, backend_options=options)
         case _:
             assert_never(row)
-    options = {"use_uvloop": find_spec("uvloop") is not None}
-    result: Result = anyio.run(work, backend="asyncio", backend_options=options)
-    return result
 
 
 def _show(result: Result, as_json: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -23,3 +25,11 @@ def anyio_backend(wiring: str) -> tuple[str, dict[str, Any]]:
 @pytest.fixture(name="serve")
 def _serve(wiring: str) -> Serve:
     return partial(serve, wiring)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_crashed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A crash of a cell or of a connection is contained and logged: here it is a failure."""
+    yield
+    logged = [*caplog.get_records("setup"), *caplog.get_records("call")]
+    assert [each.getMessage() for each in logged if each.levelno >= logging.ERROR] == []

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+from contextlib import suppress
 from itertools import pairwise
+from random import Random
 
 import anyio
 import pytest
+from anyio.abc import SocketAttribute
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
 from node.node import rss_bytes
 from tests.conformance import packets as p
-from tests.conformance.peer import Peer
+from tests.conformance.peer import Ended, Peer, SocketPipe
 from tests.conformance.recorded import Line, Rig
 from tests.conformance.served import Serve, virtual_time
 
@@ -297,3 +302,34 @@ async def test_100_000_requests_for_large_messages_do_not_fill_the_memory(serve:
         answers = [(await greedy.packet())[:9] for _ in range(50)]
         assert answers == [b"\x05" + p.u64(message_id)] * 50
         assert peak - before < 64 * MIB
+
+
+def _reset_on_close(pipe: SocketPipe) -> None:
+    """Close as a crashed machine does: with a reset instead of an end."""
+    raw = pipe.stream.extra(SocketAttribute.raw_socket)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+@pytest.mark.parametrize("wiring", ["tcp-uvloop", "tcp-trio", "ws-asyncio", "ws-trio"])
+async def test_resets_in_the_middle_of_anything_harm_nobody(serve: Serve) -> None:
+    rng = Random(7)
+    async with serve() as mill:
+        bystander = await mill.hello(tags=PATIENT | PRODUCING)
+        message_id = await bystander.put(1, bytes(MIB - 64))
+        requests = [p.put(2, b"x"), p.get(message_id), p.ack(42), b"\x04bad", p.GOODBYE, bytes(2)]
+        for _ in range(60):
+            peer = await mill.dial(b"chat/1")
+            said = [p.hello(b"chat/1", {p.ROLE: rng.choice([p.BOTH, p.CONSUMER])})]
+            said += rng.choices(requests, k=rng.randrange(30))
+            stream = peer.framing.encode(each for each in said if each)
+            _reset_on_close(peer.pipe)
+            with suppress(Ended):
+                await peer.pipe.send(stream[: rng.choice([len(stream), rng.randrange(len(stream))])])
+            for _ in range(rng.randrange(3)):
+                with anyio.move_on_after(0.002):
+                    await peer.pipe.receive()
+            await peer.aclose()
+        await bystander.put(3, b"still there")
+        with anyio.fail_after(5):
+            while len(mill.node.reception.connections) > 1:
+                await anyio.sleep(0.01)

@@ -48,7 +48,7 @@ class Fuzzer:
         return self.rng.choice(NUMBERS)
 
     def data(self) -> bytes:
-        return self.rng.randbytes(self.rng.choice([0, 1, 20, 20, 20, 1000, 4030, 4080]))
+        return self.rng.randbytes(self.rng.choice([0, 1, 20, 20, 1000, 4030, 4030, 4080]))
 
     def hello(self) -> bytes:
         rng = self.rng
@@ -117,6 +117,8 @@ class Fuzzer:
         packets = [self.packet() for _ in range(count)]
         if rng.random() < 0.8:
             packets.insert(0, self.hello())
+        if rng.random() < 0.1:
+            packets += [rng.choice([p.get(self.ids[-1]), self.packet()])] * 200
         if rng.random() < 0.4:
             at = rng.randrange(len(packets))
             packets[at] = self.mutated(packets[at])
@@ -139,7 +141,7 @@ class Session:
         # A head comes alone: frames before the 101 are refused.
         self._first = self._rest.find(b"\r\n\r\n") + 4 if websocket else 0
         self.line: Line = rig.connect_websocket() if websocket else rig.connect()
-        self.line.wire.reads = rng.random() < 0.8
+        self.line.wire.reads = rng.random() < 0.5
         self.line.wire.high_water_bytes = UNREAD_BYTES // 2
 
     def step(self) -> bool:
@@ -172,9 +174,9 @@ class Session:
             except MalformedPacket as exc:
                 raise AssertionError(packet.hex()) from exc
             if packet[0] in (2, 7):
-                self._fuzzer.ids.append(int.from_bytes(packet[-8:], "big"))
-                self._fuzzer.ids.append(int.from_bytes(packet[1:9], "big"))
-                del self._fuzzer.ids[3:-60]
+                number = packet[1:9] if packet[0] == 2 else packet[9:]
+                self._fuzzer.ids.append(int.from_bytes(number, "big"))
+                del self._fuzzer.ids[3:-20]
 
 
 def _run(seed: int, inputs: int) -> None:

@@ -1,0 +1,98 @@
+"""Behaviours for tests of the runtime, and a scheduler that runs them on a clock of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from random import Random
+
+from actors.cell import Effects
+from actors.messages import Ack, Batch, Get, GetAck, Join, Joined, Mail, Mode, Port, Put
+from actors.scheduler import Scheduler, SchedulerSettings
+from actors.store.memory import MemoryStore
+from actors.store.seam import Row, Snapshot, Store
+from tests.actors.ports import RecordingPort
+
+START_S = 1_763_683_200.0
+
+
+class Echo:
+    """Answers a Get with its id, keeps what is Put, and does to an Ack what the test says."""
+
+    def __init__(self, works: Works, name: bytes, snapshot: Snapshot, guests: dict[Port, Join]):
+        self.works = works
+        self.name = name
+        self.kept = [row.key for row in snapshot.rows]
+        self.guests = list(guests)
+        self.deadline = works.deadlines.get(name, inf)
+        self.woken: list[float] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.kept
+
+    def handle(self, batch: Batch, now: float) -> Effects:
+        effects = Effects()
+        for message in batch.messages:
+            self.works.handled.append((self.name, message))
+            match message:
+                case Put(key=key, data=data):
+                    self.kept.append(key)
+                    effects.changes.append(Row(key, key, 60, now + 60, data))
+                case Get(id=message_id) if batch.port is not None:
+                    effects.answers.append(GetAck(message_id, b""))
+                case Join():
+                    effects.answers.append(Joined(Mode.PAIR, 1))
+                case Ack(id=message_id):
+                    effects.posts += tuple(self.works.on_ack(self.name, message_id))
+                case _:
+                    pass
+        return effects
+
+    def wake(self, now: float) -> Effects:
+        if now >= self.deadline:
+            self.woken.append(now)
+            self.deadline = self.works.deadlines[self.name] = inf
+        self.works.on_wake(self.name, now)
+        return Effects()
+
+
+class Works:
+    """The scheduler under test. `handled` is every message that any cell took, in order."""
+
+    def __init__(self, *, store: Store | None = None, seed: int = 1, **settings: object) -> None:
+        self.now = START_S
+        self.handled: list[tuple[bytes, Mail]] = []
+        self.spawned: list[Echo] = []
+        self.deadlines: dict[bytes, float] = {}
+        self.on_ack: Callable[[bytes, int], list[tuple[bytes, Mail]]] = crash_on_ack
+        self.on_wake: Callable[[bytes, float], None] = lambda name, now: None
+        self.store = store or MemoryStore()
+        self.scheduler = Scheduler(
+            self.store,
+            self._spawn,
+            lambda: self.now,
+            Random(seed),
+            SchedulerSettings(**settings),  # type: ignore[arg-type]
+        )
+
+    def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Join]) -> Echo:
+        echo = Echo(self, name, snapshot, guests)
+        self.spawned.append(echo)
+        return echo
+
+    def submit(self, name: bytes, port: RecordingPort | None, *mail: Mail, size: int = 0) -> bool:
+        return self.scheduler.submit(name, Batch(port, list(mail), size), self.now)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        while self.scheduler.turn(self.now):
+            pass
+
+    def ids(self, name: bytes) -> list[int]:
+        """What a cell was asked to Get."""
+        return [each.id for cell, each in self.handled if cell == name and isinstance(each, Get)]
+
+
+def crash_on_ack(name: bytes, message_id: int) -> list[tuple[bytes, Mail]]:
+    raise RuntimeError(f"{name!r} cannot handle {message_id}")

@@ -1,0 +1,273 @@
+"""PUT: receipts, time to live, idempotency keys, refusals and quotas."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import pytest
+
+from actors.errors import Code
+from actors.limits import ChannelSettings, EmptyPolicy, NodeLimits
+from actors.messages import Ack, Failed, Get, Put, PutAck
+from tests.actors.pond import START_S, Pond
+
+DAY = 86_400
+
+
+def refusal(peer, put: Put) -> Code:
+    (reply,) = peer.ask(put)
+    assert isinstance(reply, Failed) and reply.request == put, reply
+    return reply.code
+
+
+def test_p2p_06_08_a_receipt_has_key_ttl_and_an_ascending_id() -> None:
+    producer = Pond().producer()
+    replies = producer.ask(*(Put(key, 60, b"hi") for key in (0, 1, 2**32 - 1)))
+    ids = [each.id for each in replies]
+    assert replies == [PutAck(key, 60, i) for key, i in zip((0, 1, 2**32 - 1), ids, strict=True)]
+    assert ids == sorted(set(ids)) and ids[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "honoured"), [(0, DAY), (1, 1), (7 * DAY, 7 * DAY), (7 * DAY + 1, 7 * DAY)]
+)
+def test_pa_06_07_ttl_is_defaulted_and_clamped_and_told(asked: int, honoured: int) -> None:
+    pond = Pond()
+    assert pond.producer().put(ttl=asked).ttl == honoured
+    assert pond.store.load(b"orders").rows[0].expires_at == START_S + honoured
+
+
+@pytest.mark.parametrize("ttl", [0, 7 * DAY + 1])
+def test_pa_06_strict_mode_refuses_what_it_would_change(ttl: int) -> None:
+    pond = Pond(ChannelSettings(ttl_strict=True))
+    producer = pond.producer()
+    assert refusal(producer, Put(1, ttl, b"hi")) is Code.TTL_REFUSED
+    assert pond.kept() == []
+    assert producer.put(key=1, ttl=60).ttl == 60
+
+
+def test_pa_11_key_zero_is_an_ordinary_key() -> None:
+    producer = Pond().producer()
+    first = producer.put(b"hi", key=0)
+    assert producer.put(b"hi", key=0) == first
+    assert refusal(producer, Put(0, 60, b"other")) is Code.KEY_REUSED
+
+
+def test_pa_08_keys_are_the_channel_s_whoever_uses_them() -> None:
+    pond = Pond()
+    first = pond.producer().put(b"hi", key=1)
+    assert pond.producer().put(b"hi", key=1) == first
+    elsewhere = pond.producer(b"another channel").put(b"other", key=1)
+    assert elsewhere.id != first.id
+
+
+@pytest.mark.parametrize(
+    ("ttl", "window"), [(60, 600), (3600, 3600), (2 * DAY, DAY)], ids=["short", "ttl", "cap"]
+)
+@pytest.mark.parametrize("acked", [True, False])
+def test_pa_08_a_key_is_known_for_its_window_acked_or_not(ttl, window, acked) -> None:
+    pond = Pond()
+    producer = pond.producer()
+    receipt = producer.put(b"hi", key=1, ttl=ttl)
+    if acked:
+        producer.ack(receipt.id)
+    pond.advance(window - 0.001)
+    assert producer.put(b"hi", key=1, ttl=ttl) == receipt
+    pond.advance(0.001)
+    assert producer.put(b"other", key=1, ttl=ttl).id > receipt.id
+
+
+def test_pa_08_a_message_that_outlives_its_key_s_window_is_kept_all_the_same() -> None:
+    pond = Pond()
+    producer = pond.producer()
+    old = producer.put(b"old", key=1, ttl=3 * DAY)
+    pond.advance(DAY + 10)
+    new = producer.put(b"new", key=1, ttl=60)
+    producer.ack(new.id)
+    assert producer.list() == [old.id] and pond.kept() == [b"old"]
+    pond.crash()
+    pond.advance(1)
+    assert producer.put(b"new", key=1, ttl=60) == new
+    pond.advance(2 * DAY)
+    assert pond.kept() == []
+
+
+def test_keys_survive_a_crash_and_passivation() -> None:
+    pond = Pond()
+    producer = pond.producer()
+    kept, gone = producer.put(b"kept", key=1), producer.put(b"gone", key=2)
+    producer.ack(gone.id)
+    pond.crash()
+    pond.advance(1)
+    assert (producer.put(b"kept", key=1), producer.put(b"gone", key=2)) == (kept, gone)
+    producer.leave()
+    pond.advance(120)
+    assert pond.scheduler.view(b"orders") is None
+    producer = pond.producer()
+    assert (producer.put(b"kept", key=1), producer.put(b"gone", key=2)) == (kept, gone)
+    assert refusal(producer, Put(2, 60, b"other")) is Code.KEY_REUSED
+
+
+def test_keys_beyond_the_limit_push_out_the_oldest() -> None:
+    pond = Pond(ChannelSettings(keys_max=64))
+    producer = pond.producer()
+    first = producer.put(b"hi", key=0)
+    for key in range(1, 64):
+        producer.put(b"hi", key=key)
+    assert producer.put(b"hi", key=0) == first
+    producer.put(b"hi", key=64)
+    assert pond.info().keys <= 64
+    assert producer.put(b"hi", key=0).id > first.id
+    assert len(pond.kept()) == 66, "no message is dropped for a key"
+
+
+def test_the_node_limits_the_keys_of_gone_messages() -> None:
+    pond = Pond(limits=NodeLimits(keys_max=40))
+    producer = pond.producer()
+    for _ in range(100):
+        producer.ack(producer.put().id)
+        assert pond.store.usage.keys <= 41
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [(EmptyPolicy.IGNORE, []), (EmptyPolicy.REFUSE, []), (EmptyPolicy.STORE, [b""])],
+)
+def test_p2p_20_pa_22_empty_data(policy: EmptyPolicy, kept: list[bytes]) -> None:
+    pond = Pond(ChannelSettings(empty=policy))
+    producer = pond.producer()
+    replies = producer.ask(Put(1, 60, b""))
+    assert pond.kept() == kept
+    match policy:
+        case EmptyPolicy.IGNORE:
+            assert replies == []
+        case EmptyPolicy.REFUSE:
+            assert replies == [Failed(Put(1, 60, b""), Code.EMPTY_DATA)]
+        case EmptyPolicy.STORE:
+            assert isinstance(replies[0], PutAck)
+
+
+def test_pa_34_data_above_the_limit_is_refused_and_at_the_limit_kept() -> None:
+    pond = Pond(ChannelSettings(data_bytes_max=10))
+    producer = pond.producer()
+    assert refusal(producer, Put(1, 60, bytes(11))) is Code.DATA_TOO_LARGE
+    producer.put(bytes(10), key=1)
+
+
+@pytest.mark.parametrize(
+    "quota",
+    [
+        {"settings": ChannelSettings(messages_max=3)},
+        {"settings": ChannelSettings(bytes_max=35)},
+        {"limits": NodeLimits(messages_max=3)},
+        {"limits": NodeLimits(bytes_max=35)},
+    ],
+    ids=["channel messages", "channel bytes", "node messages", "node bytes"],
+)
+@pytest.mark.parametrize("batched", [True, False])
+def test_pa_35_a_full_buffer_refuses_and_drops_nothing(quota, batched) -> None:
+    pond = Pond(**quota)
+    producer = pond.producer()
+    puts = [Put(key, 60, bytes(10)) for key in range(5)]
+    replies = producer.ask(*puts) if batched else [producer.ask(each)[0] for each in puts]
+    assert [type(each) for each in replies] == [PutAck] * 3 + [Failed] * 2
+    assert {each.code for each in replies[3:]} == {Code.BUFFER_FULL}
+    assert pond.store.usage.messages == 3
+    assert producer.put(bytes(10), key=0, ttl=60) == replies[0], "a retry needs no room"
+    producer.ack(replies[1].id)
+    assert producer.put(bytes(10), key=3)
+
+
+def test_pa_35_an_ack_makes_room_within_its_batch() -> None:
+    pond = Pond(ChannelSettings(messages_max=1))
+    producer = pond.producer()
+    kept = producer.put()
+    assert isinstance(producer.ask(Ack(kept.id), Put(5, 60, b"hi"))[0], PutAck)
+
+
+def test_pa_35_what_expired_makes_room_even_before_a_sweep() -> None:
+    pond = Pond(ChannelSettings(messages_max=3))
+    producer = pond.producer()
+    for _ in range(3):
+        producer.put(ttl=5)
+    pond.now += 5
+    producer.put(b"new")
+    assert pond.kept() == [b"new"]
+
+
+def test_pa_35_the_node_s_quota_is_shared_by_its_channels() -> None:
+    pond = Pond(limits=NodeLimits(messages_max=2))
+    one, two = pond.producer(b"one"), pond.producer(b"two")
+    first = one.put()
+    one.put()
+    assert refusal(two, Put(1, 60, b"hi")) is Code.BUFFER_FULL
+    one.ack(first.id)
+    two.put(key=1)
+
+
+def test_pa_31_no_ids_left_is_a_refusal_and_nothing_is_kept() -> None:
+    pond = Pond()
+    producer = pond.producer()
+    producer.put()
+    pond.now -= 3600
+    puts = [Put(key, 60, b"hi") for key in range(5000)]
+    codes = {type(each) for each in producer.ask(*puts[:500])}
+    assert codes == {PutAck}, "the last millisecond still has ids"
+    for start in range(500, 5000, 500):
+        last = producer.ask(*puts[start : start + 500])[-1]
+    assert last == Failed(puts[-1], Code.IDS_EXHAUSTED)
+    assert len(pond.kept()) == 4096
+    pond.now += 3600.001
+    assert producer.ask(puts[-1])[0].id
+
+
+def test_p2p_22_channels_never_see_each_other() -> None:
+    pond = Pond()
+    here, there = pond.join(b"here"), pond.join(b"there")
+    receipt = here.put(b"secret")
+    assert there.list() == [] and there.pushed() == []
+    assert there.get(receipt.id) == Failed(Get(receipt.id), Code.NOT_FOUND)
+    there.ack(receipt.id)
+    assert pond.kept(b"here") == [b"secret"] and pond.kept(b"there") == []
+
+
+def test_p2p_27_channels_appear_on_demand_and_go_without_a_trace() -> None:
+    pond = Pond()
+    for number in range(100):
+        pond.join(b"channel %d" % number).leave()
+    assert pond.scheduler.cells == {}
+    producer = pond.producer()
+    producer.ack(producer.put(ttl=60).id)
+    producer.leave()
+    pond.advance(700)
+    assert pond.scheduler.cells == {} and pond.store._partitions == {}
+
+
+def test_p2p_14_expired_messages_are_swept_in_slices_and_the_space_returns() -> None:
+    pond = Pond()
+    producer, other = pond.producer(), pond.producer(b"other")
+    for start in range(0, 9000, 500):
+        producer.ask(*(Put(key, 60, b"hi") for key in range(start, start + 500)))
+    pond.now += 60
+    pond.scheduler.turn(pond.now)
+    assert 0 < pond.info().messages < 9000, "one turn takes one slice"
+    other.put()
+    pond.settle()
+    assert pond.info().messages == 0 and pond.store.usage.messages == 1
+
+
+def test_the_same_seed_and_input_give_the_same_effects() -> None:
+    def run(seed: int) -> list[bytes]:
+        dice, pond, said = Random(9), Pond(seed=seed), []
+        peers = [pond.join(name) for name in (b"a", b"b", b"a", b"a")]
+        for _ in range(300):
+            peer = dice.choice(peers)
+            peer.say(Put(dice.randrange(99), dice.randrange(90), b"hi"), Get(1))
+            if dice.random() < 0.3:
+                pond.advance(dice.random() * 20)
+            said += [msgspec.json.encode(each.port.take(), enc_hook=str) for each in peers]
+        return said
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)

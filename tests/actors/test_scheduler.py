@@ -1,0 +1,258 @@
+"""The runtime of cells: inline when idle, queued when not, fair, bounded, woken in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import anyio
+import pytest
+import trio.testing
+
+from actors.messages import Ack, Batch, Durability, Get, GetAck, Join, Joined, Mode, Put
+from actors.store.memory import MemoryStore
+from actors.store.seam import Change, Row
+from tests.actors.cells import START_S, Works
+from tests.actors.ports import RecordingPort
+
+A, B = b"a", b"b"
+
+
+def gets(start: int, end: int) -> list[Get]:
+    return [Get(each) for each in range(start, end)]
+
+
+def test_an_idle_cell_runs_in_its_sender_s_turn_and_flushes_once() -> None:
+    works, port = Works(), RecordingPort(1)
+    assert works.submit(A, port, *gets(0, 3))
+    assert port.take() == [GetAck(each, b"") for each in range(3)]
+    assert port.flushes == 1 and works.scheduler.is_settled
+
+
+def test_a_change_is_kept_before_its_reply_is_sent() -> None:
+    works, port = Works(), RecordingPort(1)
+    seen: list[list[Row]] = []
+    port.on_send = lambda replies: seen.append(works.store.load(A).rows)
+    works.submit(A, port, Put(7, 60, b"hi"), Get(7))
+    assert [[row.key for row in rows] for rows in seen] == [[7]]
+
+
+def test_mail_for_a_busy_cell_waits_for_the_next_turn_in_order() -> None:
+    works, port = Works(), RecordingPort(1)
+
+    def more(replies: Sequence[object]) -> None:
+        port.on_send = None
+        works.submit(A, port, Get(2))
+        works.submit(A, port, Get(3))
+        assert works.ids(A) == [1]
+
+    port.on_send = more
+    works.submit(A, port, Get(1))
+    works.submit(A, port, Get(4))  # behind what waits already
+    assert works.ids(A) == [1]
+    assert not works.scheduler.is_settled
+    works.pass_time(0)
+    assert works.ids(A) == [1, 2, 3, 4]
+
+
+def test_a_batch_of_ten_thousand_starves_nobody() -> None:
+    works, port = Works(turn_messages=512), RecordingPort(1)
+    works.submit(A, port, *gets(0, 10_000))
+    works.submit(A, port, Get(10_000))
+    works.submit(B, port, *gets(0, 600))
+    works.submit(b"idle", port, Get(1))
+    assert works.ids(b"idle") == [1] and works.ids(A) == []
+    works.scheduler.turn(works.now)
+    assert (len(works.ids(A)), len(works.ids(B))) == (512, 512)
+    works.scheduler.turn(works.now)
+    assert (len(works.ids(A)), len(works.ids(B))) == (1024, 600)
+    works.pass_time(0)
+    assert works.ids(A) == list(range(10_001))
+
+
+def test_a_full_mailbox_says_so_and_calls_when_half_of_it_is_free() -> None:
+    works, port = Works(turn_messages=2, mailbox_bytes=100), RecordingPort(1)
+    calls: list[str] = []
+    works.submit(A, port, *gets(0, 3), size=10)  # too much for one turn: queued
+    assert works.submit(A, port, *gets(3, 5), size=60)
+    assert not works.submit(A, port, *gets(5, 7), size=60)
+    works.scheduler.on_capacity(A, lambda: calls.append("a"))
+    works.scheduler.on_capacity(b"unknown", lambda: calls.append("unknown"))
+    assert calls == ["unknown"]
+    works.scheduler.turn(works.now)
+    works.scheduler.turn(works.now)
+    assert calls == ["unknown"]  # 120 bytes still wait, or 60
+    works.pass_time(0)
+    assert calls == ["unknown", "a"] and works.ids(A) == list(range(7))
+    works.scheduler.on_capacity(A, lambda: calls.append("at once"))
+    assert calls[-1] == "at once"
+
+
+def test_a_resumed_connection_may_send_from_within_the_call() -> None:
+    works, port = Works(turn_messages=2, mailbox_bytes=10), RecordingPort(1)
+    assert not works.submit(A, port, *gets(0, 3), size=20)
+    works.scheduler.on_capacity(A, lambda: works.submit(A, port, Get(3), size=20) and None)
+    works.pass_time(0)
+    assert works.ids(A) == [0, 1, 2, 3]
+
+
+def test_cells_post_to_one_another_and_each_connection_is_written_once() -> None:
+    works, port = Works(), RecordingPort(1)
+    works.on_ack = lambda name, number: [(B, Get(number)), (A, Get(number + 1))]
+    works.submit(A, port, Ack(1), Get(9))
+    assert works.ids(B) == [1] and works.ids(A) == [9]
+    works.pass_time(0)
+    assert works.ids(A) == [9, 2]
+    assert port.flushes == 1
+
+
+def test_a_cell_is_woken_at_its_earliest_deadline() -> None:
+    works, port = Works(), RecordingPort(1)
+    works.deadlines = {A: START_S + 5, B: START_S + 3}
+    for name in (A, B):
+        works.submit(name, port, Put(1, 60, b""))
+    assert works.scheduler.timers.next_at == START_S + 3
+    works.pass_time(4)
+    assert [(each.name, each.woken) for each in works.spawned] == [(A, []), (B, [START_S + 4])]
+    works.pass_time(1)
+    assert works.spawned[0].woken == [START_S + 5]
+
+
+def test_an_empty_cell_without_guests_is_forgotten() -> None:
+    works, port = Works(), RecordingPort(1)
+    works.submit(A, port, Get(1))
+    assert works.scheduler.cells == {}
+    assert works.scheduler.attach(A, port, Join(), works.now)
+    assert list(works.scheduler.cells) == [A]
+    works.scheduler.detach(A, port)
+    assert works.scheduler.cells == {} and works.scheduler.timers.next_at == float("inf")
+
+
+def test_a_cell_that_keeps_something_is_passivated_and_rebuilt() -> None:
+    works, port = Works(passivate_after_s=60), RecordingPort(1)
+    works.submit(A, port, Put(1, 60, b""))
+    works.pass_time(59)
+    works.submit(A, port, Put(2, 60, b""))
+    works.pass_time(59)
+    assert works.scheduler.view(A) is works.spawned[0]
+    works.pass_time(1)
+    assert works.scheduler.view(A) is None and works.scheduler.counters.passivations == 1
+    works.submit(A, port, Get(1))
+    assert len(works.spawned) == 2 and works.spawned[1].kept == [1, 2]
+
+
+def test_a_passivated_cell_keeps_its_deadline() -> None:
+    works, port = Works(passivate_after_s=60), RecordingPort(1)
+    works.deadlines = {A: START_S + 500}
+    works.submit(A, port, Put(1, 60, b""))
+    works.pass_time(60)
+    assert works.scheduler.view(A) is None
+    assert works.scheduler.timers.next_at == START_S + 500
+    works.pass_time(440)
+    assert works.spawned[1].woken == [START_S + 500]
+
+
+def test_a_cell_with_guests_is_never_passivated() -> None:
+    works, port = Works(passivate_after_s=60), RecordingPort(1)
+    works.scheduler.attach(A, port, Join(), works.now)
+    works.submit(A, port, Put(1, 60, b""))
+    works.pass_time(1000)
+    assert works.scheduler.view(A) is works.spawned[0]
+    works.scheduler.detach(A, port)
+    works.pass_time(60)
+    assert works.scheduler.view(A) is None
+
+
+class LateCommit:
+    def __init__(self) -> None:
+        self.done: list[Callable[[], None]] = []
+
+    def when_done(self, done: Callable[[], None]) -> None:
+        self.done.append(done)
+
+
+class LateStore(MemoryStore):
+    """Applies changes at once, and promises them when the test says."""
+
+    durability = Durability.DISK
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits: list[LateCommit] = []
+
+    def write(self, name: bytes, changes: Sequence[Change]) -> LateCommit:
+        super().write(name, changes)
+        self.commits.append(LateCommit())
+        return self.commits[-1]
+
+
+def test_replies_wait_until_the_store_has_kept_its_promise() -> None:
+    store, port = LateStore(), RecordingPort(1)
+    works = Works(store=store)
+    works.on_ack = lambda name, number: [(B, Get(number))]
+    works.submit(A, port, Put(1, 60, b""), Get(5), Ack(6))
+    assert port.take() == [] and works.ids(B) == []
+    (done,) = store.commits[0].done
+    done()
+    assert port.take() == [GetAck(5, b"")] and works.ids(B) == [6]
+
+
+async def test_run_takes_what_is_submitted_while_it_sleeps(anyio_backend: object) -> None:
+    works, port, done = Works(), RecordingPort(1), anyio.Event()
+    port.on_send = lambda replies: done.set() if works.ids(A)[-1:] == [1999] else None
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(works.scheduler.run)
+            await anyio.wait_all_tasks_blocked()
+            works.submit(A, port, *gets(0, 2000))
+            await done.wait()
+            tasks.cancel_scope.cancel()
+    assert works.ids(A) == list(range(2000))
+
+
+@pytest.mark.parametrize(
+    "anyio_backend", [("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})]
+)
+async def test_run_wakes_cells_on_time_and_earlier_ones_first(anyio_backend: object) -> None:
+    works, port = Works(), RecordingPort(1)
+    zero = anyio.current_time()
+    works.scheduler._now = lambda: START_S + anyio.current_time() - zero
+    woken: list[tuple[bytes, float]] = []
+    works.on_wake = lambda name, now: woken.append((name, round(now - START_S, 6)))
+    works.deadlines = {A: START_S + 1000, B: START_S + 7}
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(works.scheduler.run)
+        works.submit(A, port, Put(1, 60, b""))
+        await anyio.sleep(5)
+        works.submit(B, port, Put(1, 60, b""))  # earlier than what the scheduler sleeps for
+        await anyio.sleep(2000)
+        tasks.cancel_scope.cancel()
+    # Passivation looks at its own times too; the behaviours are never late.
+    assert (B, 7.0) in woken and (A, 1000.0) in woken and min(woken)[1] >= 7.0
+
+
+def test_batches_of_strangers_and_guests_are_told_apart() -> None:
+    works, port = Works(), RecordingPort(1)
+    works.scheduler.attach(A, port, Join(mode=Mode.QUEUE), works.now)
+    assert port.take() == [Joined(Mode.PAIR, 1)]
+    assert works.scheduler.cells[A].guests == {port: Join(mode=Mode.QUEUE)}
+    works.scheduler.submit(A, Batch(RecordingPort(2), [Get(1)]), works.now)
+    assert list(works.scheduler.cells[A].guests or {}) == [port]
+
+
+def test_a_cell_that_another_one_s_waking_emptied_is_left_alone() -> None:
+    works, port = Works(), RecordingPort(1)
+    works.deadlines = dict.fromkeys((A, B, b"c"), START_S + 5)
+    for name in (A, B, b"c"):
+        works.submit(name, port, Put(1, 60, b""))
+    woken: list[bytes] = []
+
+    def empty_b(name: bytes, now: float) -> None:
+        woken.append(name)
+        if name == A:
+            works.spawned[1].kept.clear()
+            works.submit(B, None, Get(1))
+            assert B not in works.scheduler.cells
+
+    works.on_wake = empty_b
+    works.pass_time(5)
+    assert woken == [A, b"c"] and B not in works.scheduler.cells

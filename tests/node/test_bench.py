@@ -1,0 +1,339 @@
+"""`millpond bench p2p`: real runs, their JSON, and that it sees through a node that is at fault."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from actors.messages import PutAck
+from node import Node
+from node.address import parse_url
+from node.bench import measure as measuring
+from node.bench.content import SIZE_MIN, Content
+from node.bench.latency import Latencies
+from node.bench.measure import Clocks, LoadResult, measure
+from node.bench.rows import Kind, Load, rows
+from node.bench.target import Target
+from node.bench.verify import Deliveries, Fault, Faults, Receipts
+from node.cli.main import main
+from node.config import Config
+from tests.node.processes import Serving, command, serving, started
+from transports.framing import LengthPrefixed
+from transports.packet import GET_ACK, MSG, PUT_ACK
+
+
+class Told(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Bench = Callable[..., Told]
+
+LOAD_FIELDS = set(LoadResult.__struct_fields__)
+MEMORY_FIELDS = {
+    *("row", "kind", "count", "size", "bytes_each", "channels", "faults", "first_fault", "ok")
+}
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Serving]:
+    with serving() as ready:
+        yield ready
+
+
+@pytest.fixture
+def bench(capfd: pytest.CaptureFixture[str]) -> Bench:
+    """Run the benchmark in this process."""
+
+    def bench(*words: str) -> Told:
+        code = main(["bench", "p2p", *words])
+        return Told(code, *capfd.readouterr())
+
+    return bench
+
+
+def objects(told: Told) -> list[dict[str, Any]]:
+    assert (told.code, told.err) == (0, "")
+    return [json.loads(line) for line in told.out.splitlines()]
+
+
+def test_each_kind_of_load_on_a_node_of_its_own(bench: Bench):
+    found = objects(bench("--json", "--seconds", "0.2", "--rows", "*-c50-p16-100"))
+    assert [each["kind"] for each in found] == ["put", "push", "fanout"]
+    for each in found:
+        assert set(each) == LOAD_FIELDS
+        assert (each["connections"], each["pipeline"], each["size"]) == (50, 16, 100)
+        assert each["ok"] is True and each["faults"] == {} and each["duplicates"] == 0
+        assert each["count"] > 0
+        assert each["rate"] == pytest.approx(each["count"] / each["seconds"], rel=0.02)
+        assert 0 < each["p50_us"] <= each["p99_us"] <= each["max_us"]
+        assert each["generator"] > 0
+        assert (each["node_us"] is not None) == (sys.platform == "linux")
+
+
+def test_memory_of_channels_where_a_message_waits(bench: Bench):
+    (each,) = objects(bench("--json", "--rows", "memory-waiting", "--channels", "300"))
+    assert set(each) == MEMORY_FIELDS
+    assert (each["channels"], each["size"]) == (300, 100)
+    assert each["bytes_each"] > 100
+
+
+def test_memory_of_idle_channels_and_connections(bench: Bench, node: Serving):
+    words = ("--json", "--connect", node.urls["tcp"], "--channels", "50", "--connections", "50")
+    left, connected = objects(bench(*words, "--rows", "memory-c*"))
+    assert left["channels"] == 0, "a channel that holds nothing is forgotten"
+    assert connected["channels"] == 50
+    assert set(left) == set(connected) == MEMORY_FIELDS
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+def test_a_node_that_runs_already_keeps_nothing_of_the_load(
+    bench: Bench, node: Serving, scheme: str
+):
+    shape = ("--connections", "3", "--pipeline", "2", "--size", "20")
+    words = ("--json", "--connect", node.urls[scheme], "--seconds", "0.2", *shape)
+    found = objects(bench(*words, "--rows", "p*-c3-p2-20"))
+    assert [(each["kind"], each["node_us"]) for each in found] == [("put", None), ("push", None)]
+    assert info(node)["usage"]["messages"] == 0
+
+
+def test_the_table_has_a_line_a_row(bench: Bench, node: Serving):
+    words = ("--seconds", "0.1", "--connect", node.urls["tcp"])
+    told = bench(*words, "--rows", "put-c1-p1-1*")
+    words = [line.split()[0] for line in told.out.splitlines()]
+    assert words == ["row", "put-c1-p1-100", "put-c1-p1-1024"]
+
+
+def test_a_node_that_dies_is_a_fault_and_exit_1():
+    with serving() as victim:
+        words = ("--connect", victim.urls["tcp"], "--seconds", "10", "--rows", "put-c1-p1-100")
+        with started("bench", "p2p", "--json", *words) as bench:
+            wait_for(lambda: info(victim)["channels"] > 1)  # the one that asks has its own
+            victim.process.kill()
+            out, err = bench.communicate(timeout=10)
+        assert json.loads(out)["faults"] == {"disconnected": 1, "unacknowledged": 1}
+        assert bench.returncode == 1 and b"at fault in put-c1-p1-100" in err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_benchmark_leaves_no_node_behind(number: signal.Signals):
+    with started("bench", "p2p", "--seconds", "20", "--rows", "put-c1-p1-100") as bench:
+        wait_for(lambda: children(bench.pid) != [])
+        (child,) = children(bench.pid)
+        wait_for(lambda: sockets(child) > 3)  # it listens, and serves the load
+        bench.send_signal(number)
+        assert bench.wait(10) == 130
+        assert not Path(f"/proc/{child}").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--rows", "nothing"], 2, "the name of no row"),
+        (["--size", "15"], 2, "at least 16 bytes"),
+        (["--seconds", "0"], 2, "more than 0 seconds"),
+        (["--connect", "http://x"], 2, "the scheme must be one of"),
+        (["--connect", "tcp://127.0.0.1:1", "--rows", "put-c1-p1-100"], 1, "millpond serve"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_in_a_line(
+    bench: Bench, words: list[str], code: int, said: str
+):
+    told = bench(*words)
+    assert told.code == code and said in told.err
+
+
+def test_a_node_that_refuses_access_is_exit_5(bench: Bench, tmp_path: Path):
+    """P2P-25."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("secret all\n")
+    tokens.chmod(0o600)
+    with serving("--token-file", str(tokens)) as guarded:
+        words = ("--connect", guarded.urls["tcp"], "--seconds", "0.1", "--rows", "put-c1-p1-100")
+        assert bench(*words).code == 5
+        assert bench(*words, "--token-file", str(tokens)).code == 0
+
+
+class Distorted(LengthPrefixed):
+    """The framing of a connection to a node that does something wrong."""
+
+    distort: Callable[[list[bytes]], list[bytes]]
+
+    def feed(self, data: bytes) -> list[bytes]:
+        return self.distort(super().feed(data))
+
+
+class Faulty(Target, frozen=True, kw_only=True):
+    """A node that treats every 100th packet of a type in a wrong way."""
+
+    packet_type: int
+    wrong: Callable[[bytes], list[bytes]]
+
+    def framing(self, channel: bytes) -> Distorted:
+        framing = Distorted(2**20)
+        seen = 0
+
+        def distort(packets: list[bytes]) -> list[bytes]:
+            nonlocal seen
+            out: list[bytes] = []
+            for packet in packets:
+                seen += packet[0] == self.packet_type
+                is_hit = packet[0] == self.packet_type and seen % 100 == 1
+                out += self.wrong(packet) if is_hit else [packet]
+            return out
+
+        framing.distort = distort
+        return framing
+
+
+def lose(packet: bytes) -> list[bytes]:
+    return []
+
+
+def repeat(packet: bytes) -> list[bytes]:
+    return [packet, packet]
+
+
+def damage(packet: bytes) -> list[bytes]:
+    return [packet[:-1] + bytes((packet[-1] ^ 1,))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "packet_type", "wrong", "fault"),
+    [
+        (Kind.PUT, PUT_ACK, lose, Fault.UNACKNOWLEDGED),
+        (Kind.PUT, PUT_ACK, repeat, Fault.UNEXPECTED),
+        (Kind.PUT, GET_ACK, damage, Fault.DAMAGED),
+        (Kind.PUSH, MSG, lose, Fault.LOST),
+        (Kind.PUSH, MSG, damage, Fault.DAMAGED),
+        (Kind.FANOUT, MSG, lose, Fault.LOST),
+    ],
+)
+async def test_a_node_at_fault_is_found_out(
+    kind: Kind,
+    packet_type: int,
+    wrong: Callable[[bytes], list[bytes]],
+    fault: Fault,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    result = await measured(kind, packet_type, wrong, monkeypatch)
+    assert fault.value in result.faults
+    assert not result.ok and result.first_fault
+
+
+async def test_pushes_that_come_again_are_counted_and_allowed(monkeypatch: pytest.MonkeyPatch):
+    """P2P-15."""
+    result = await measured(Kind.PUSH, MSG, repeat, monkeypatch)
+    assert result.duplicates > 0
+    assert result.ok, result.first_fault
+
+
+async def measured(
+    kind: Kind,
+    packet_type: int,
+    wrong: Callable[[bytes], list[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> LoadResult:
+    monkeypatch.setattr(measuring, "SETTLE_S", 0.2)
+    clocks = Clocks(time.perf_counter, time.process_time)
+    async with Node(Config(p2p="127.0.0.1:0", ws="off")) as node:
+        url = f"tcp://{node.listeners['p2p']}"
+        target = Faulty(url, parse_url(url), b"test", packet_type=packet_type, wrong=wrong)
+        return await measure(Load(kind, 2, 4, 64), target, 0.1, clocks)
+
+
+def test_receipts_come_once_and_ascend():
+    """P2P-06, P2P-08."""
+    faults = Faults()
+    receipts = Receipts(faults)
+    receipts.outstanding |= {1, 2, 3, 4}
+    assert receipts.settle(PutAck(1, 60, 10)) and receipts.settle(PutAck(2, 60, 11))
+    receipts.close()
+    assert faults.counts == {Fault.UNACKNOWLEDGED: 2}
+    assert not receipts.settle(PutAck(2, 60, 11))
+    assert receipts.settle(PutAck(3, 60, 11))
+    receipts.outstanding.clear()
+    receipts.close()
+    assert faults.counts == {Fault.UNACKNOWLEDGED: 2, Fault.UNEXPECTED: 1, Fault.DISORDERED: 1}
+    assert faults.first == "no receipt for key 3"
+
+
+def test_deliveries_may_come_in_disorder_and_again_but_all_must_come():
+    """P2P-15."""
+    faults, content = Faults(), Content(7, 40)
+    deliveries = Deliveries(content, faults)
+    order = [0, 2, 1, 2, 0, 5, 4]
+    assert [deliveries.take(content.make(each), 6) for each in order] == [0, 2, 1, None, None, 5, 4]
+    assert deliveries.duplicates == 2 and not faults
+    deliveries.close(6)
+    assert faults.counts == {Fault.LOST: 1}
+    assert faults.first == "message 3 never came"
+
+
+def test_a_message_that_nobody_put_is_damaged():
+    faults, content = Faults(), Content(7, 40)
+    deliveries = Deliveries(content, faults)
+    whole = content.make(0)
+    flipped = [bytearray(whole) for _ in whole]
+    for place, data in enumerate(flipped):
+        data[place] ^= 0x10
+    strange = [*map(bytes, flipped), b"", whole[:-1], whole + b"x", Content(8, 40).make(0)]
+    assert {deliveries.take(data, 1) for data in strange} == {None}
+    assert deliveries.take(content.make(1), 1) is None, "not put yet"
+    assert faults.counts == {Fault.DAMAGED: len(strange) + 1}
+    assert deliveries.take(whole, 1) == 0
+
+
+@pytest.mark.parametrize("size", [SIZE_MIN, 100, 1024])
+def test_contents_have_their_size_and_their_place(size: int):
+    content = Content(3, size)
+    assert [len(content.make(each)) for each in (0, 2**63)] == [size, size]
+    assert [content.read(content.make(each)) for each in (0, 2**63)] == [0, 2**63]
+
+
+def test_percentiles_are_exact_to_the_microsecond():
+    latencies = Latencies()
+    assert latencies.percentiles_us(0.5, 1.0) == [0, 0]
+    for us in range(100, 0, -1):
+        latencies.add(us / 1e6)
+    assert latencies.percentiles_us(0.5, 0.99, 1.0) == [50, 99, 100]
+
+
+def test_a_shape_replaces_the_usual_ones():
+    names = [row.name for row in rows("pu*", connections=7, pipeline=3)]
+    assert names == ["put-c7-p3-100", "put-c7-p3-1024", "push-c7-p3-100", "push-c7-p3-1024"]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def info(node: Serving) -> dict[str, Any]:
+    told = command("info", "--connect", node.urls["tcp"], "--json")
+    answer: dict[str, Any] = json.loads(told.stdout)
+    return answer
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def sockets(pid: int) -> int:
+    count = 0
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            count += str(path.readlink()).startswith("socket:")
+    return count

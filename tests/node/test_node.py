@@ -1,0 +1,198 @@
+"""A node's life: its listeners, whom it refuses to be exposed to, and how it ends."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from node.config import OFF, Config, ConfigError
+from node.node import Node
+from tests.conformance import packets as p
+from tests.conformance.peer import Peer, Prefixed, connect_tcp, upgrade
+
+ANY = "127.0.0.1:0"
+QUICK = {"p2p": ANY, "ws": OFF, "drain_timeout_s": 0.3}
+
+
+async def _greeted(node: Node, tags: p.Tags | None = None) -> Peer:
+    peer = Peer(await connect_tcp(node.listeners["p2p"]), Prefixed())
+    await peer.send(p.hello(b"chat/1", tags))
+    p.read_ready(await peer.packet())
+    return peer
+
+
+@asynccontextmanager
+async def _visited(node: Node) -> AsyncIterator[Peer]:
+    """A running node with a peer that never says goodbye."""
+    async with node:
+        async with await _greeted(node) as peer:
+            yield peer
+
+
+def _is_free(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError:
+            return False
+    return True
+
+
+async def test_a_node_tells_where_it_listens() -> None:
+    async with Node(Config(p2p=ANY, ws=ANY)) as node:
+        assert set(node.listeners) == {"p2p", "ws"}
+        async with await _greeted(node) as peer:
+            await peer.quiet()
+        pipe = await connect_tcp(node.listeners["ws"])
+        async with Peer(pipe, await upgrade(pipe, b"chat/1", "p2pbuf.v1")) as peer:
+            await peer.quiet()
+        addresses = list(node.listeners.values())
+    assert all(map(_is_free, addresses))
+
+
+async def test_a_listener_that_is_off_is_absent() -> None:
+    async with Node(Config(p2p=ANY, ws=OFF)) as node:
+        assert list(node.listeners) == ["p2p"]
+    async with Node(Config(p2p=OFF, ws=OFF)) as node:
+        assert node.listeners == {}
+
+
+async def test_a_taken_port_is_an_os_error_and_leaves_nothing_behind() -> None:
+    async with Node(Config(p2p=ANY, ws=OFF)) as first:
+        taken = first.listeners["p2p"]
+        second = Node(Config(p2p=ANY, ws=taken))
+        with pytest.raises(OSError):
+            async with second:
+                raise AssertionError("started on a taken port")
+        assert _is_free(second.listeners["p2p"])
+        async with await _greeted(first) as peer:
+            await peer.quiet()
+
+
+@pytest.mark.parametrize("address", ["", ":0", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", "[::1:0"])
+async def test_an_address_that_is_none_is_a_config_error(address: str) -> None:
+    with pytest.raises(ConfigError, match="ws"):
+        async with Node(Config(p2p=OFF, ws=address)):
+            raise AssertionError("started")
+
+
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "example.invalid:0", "127.0.0.1.x:0"]
+)
+async def test_without_access_control_a_node_is_not_exposed(address: str) -> None:
+    for config in (Config(p2p=address, ws=OFF), Config(p2p=OFF, ws=address)):
+        with pytest.raises(ConfigError, match="--token-file"):
+            async with Node(config):
+                raise AssertionError("started")
+
+
+async def test_this_machine_needs_no_access_control() -> None:
+    for host in ("127.0.0.1", "localhost", "[::1]"):
+        async with Node(Config(p2p=f"{host}:0", ws=OFF)) as node:
+            assert node.listeners["p2p"].rpartition(":")[2] != "0"
+
+
+async def test_with_tokens_or_on_demand_it_is_exposed(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("s3cret all\n")
+    tokens.chmod(0o600)
+    for how in ({"token_file": str(tokens)}, {"insecure_public": True}):
+        async with Node(Config(p2p="0.0.0.0:0", ws=OFF, **how)) as node:
+            port = node.listeners["p2p"].rpartition(":")[2]
+            async with Peer(await connect_tcp(f"127.0.0.1:{port}"), Prefixed()) as peer:
+                await peer.send(p.hello(b"chat/1", {p.TOKEN: b"s3cret"}))
+                p.read_ready(await peer.packet())
+
+
+async def test_pa_36_leaving_takes_the_drain_timeout_at_most() -> None:
+    node = Node(Config(**QUICK))
+    start = anyio.current_time()
+    async with node:
+        peer = await _greeted(node)
+        waiting = Peer(await connect_tcp(node.listeners["p2p"]), Prefixed())
+    assert 0.2 < anyio.current_time() - start < 2
+    await peer.ends_with(p.GOODBYE)
+    await waiting.rest()
+    for each in (peer, waiting):
+        await each.aclose()
+
+
+async def test_pa_36_leaving_is_quick_when_all_have_left() -> None:
+    start = anyio.current_time()
+    async with Node(Config(p2p=ANY, ws=ANY, drain_timeout_s=30)) as node:
+        async with await _greeted(node) as peer:
+            await peer.quiet()
+    assert anyio.current_time() - start < 2
+
+
+async def test_pa_36_what_was_acked_while_it_drained_is_kept_and_what_was_acked_is_gone() -> None:
+    async with Node(Config(p2p=ANY, ws=OFF)) as node:
+        producer, reader = await _greeted(node), await _greeted(node)
+        first = await producer.put(1, b"a")
+        await reader.expect(p.msg(first, b"a"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.drain)
+            await reader.expect(p.GOODBYE)
+            await producer.expect(p.GOODBYE)
+            await reader.send(p.ack(first), p.GOODBYE)
+            await reader.ends_with()
+            second = await producer.put(2, b"b")
+            assert await producer.ids() == [second]
+            await producer.send(p.GOODBYE)
+            await producer.ends_with()
+        for each in (producer, reader):
+            await each.aclose()
+        assert node._store.usage.messages == 1
+
+
+async def test_a_draining_node_takes_no_new_connections() -> None:
+    async with Node(Config(**QUICK)) as node:
+        async with await _greeted(node), anyio.create_task_group() as tasks:
+            tasks.start_soon(node.drain)
+            await anyio.sleep(0.05)
+            with pytest.raises(OSError):
+                await connect_tcp(node.listeners["p2p"])
+
+
+async def test_what_the_block_raises_comes_out_as_it_is() -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with _visited(Node(Config(p2p=ANY, ws=OFF))):
+            raise KeyError("mine")
+
+
+async def test_a_cancelled_block_ends_at_once() -> None:
+    node = Node(Config(p2p=ANY, ws=OFF))
+    start = anyio.current_time()
+    with anyio.move_on_after(0.1) as scope:
+        async with _visited(node):
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught and anyio.current_time() - start < 2
+    assert _is_free(node.listeners["p2p"])
+
+
+async def test_a_cancelled_drain_ends_at_once() -> None:
+    node = Node(Config(p2p=ANY, ws=OFF, drain_timeout_s=30))
+    start = anyio.current_time()
+    peer: Peer | None = None
+    with anyio.move_on_after(0.3) as scope:
+        async with node:
+            peer = await _greeted(node)
+    assert scope.cancelled_caught and anyio.current_time() - start < 2
+    assert _is_free(node.listeners["p2p"])
+    assert peer is not None
+    assert (await peer.rest())[:1] == [p.GOODBYE]
+    await peer.aclose()
+
+
+async def test_two_nodes_share_nothing() -> None:
+    async with Node(Config(p2p=ANY, ws=OFF)) as one, Node(Config(p2p=ANY, ws=OFF)) as two:
+        async with await _greeted(one) as here, await _greeted(two) as there:
+            message_id = await here.put(1, b"x")
+            assert await there.ids() == [] and await here.ids() == [message_id]
