@@ -22,12 +22,14 @@ class Effects(msgspec.Struct):
     """What a cell wants done: changes kept first, and only then replies sent and mail posted.
 
     `answers` go to the port of the batch in hand, in order; `replies` to the ports they name.
+    `guests` are to be admitted like this, should the behaviour crash.
     """
 
     changes: list[Change] = []
     answers: list[Reply] = []
     replies: list[tuple[Port, Reply]] = []
     posts: tuple[tuple[bytes, Mail], ...] = ()
+    guests: tuple[tuple[Port, Join], ...] = ()
 
 
 class Behaviour(Protocol):
@@ -44,6 +46,10 @@ class Behaviour(Protocol):
     @property
     def is_empty(self) -> bool:
         """Nothing is kept: without guests the cell can be forgotten."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Without guests, nothing would be lost by building it anew from the store."""
 
 
 Spawn = Callable[[bytes, Snapshot, dict[Port, Join]], Behaviour]

@@ -98,7 +98,8 @@ class Channel:
         self._liveness_at = inf
         self._kept_mode = snapshot.mode
         self._intake = Intake(self._buffer, self._keys, settings, shared, self._sweep)
-        self._delivery = self._deliver_by(snapshot.mode or settings.mode, snapshot.attempts)
+        mode = settings.mode if snapshot.mode is None else snapshot.mode
+        self._delivery = self._deliver_by(mode, snapshot.attempts)
         for port, join in guests.items():
             self._join(port, join)
         self.deadline = self._next_deadline()
@@ -110,6 +111,10 @@ class Channel:
     @property
     def is_empty(self) -> bool:
         return not self._buffer.rows and not self._keys.rows
+
+    @property
+    def is_settled(self) -> bool:
+        return not self._delivery.has_rests
 
     def _next_deadline(self) -> float:
         return min(
@@ -193,10 +198,12 @@ class Channel:
                 reply = self._touch(port, message, now)
             case Join():
                 reply = self._join(port, message)
+                self._remember(port, effects)
             case Nack():
                 self._nack(port, message, now, effects)
             case Credit() | Writable():
                 self._feed(port, message)
+                self._remember(port, effects)
             case Leave():
                 self._leave(port, now, effects)
             case Put() | Ack():
@@ -312,7 +319,12 @@ class Channel:
     def _touch(self, port: Port, touch: Touch, now: float) -> Reply:
         guest = self._delivery.guests.get(port)
         ms = min(touch.ms, TOUCH_MS_MAX)
-        if guest is None or not self._delivery.touch(guest, touch.id, now + ms / 1000):
+        is_kept = self._buffer.get(touch.id, now) is not None
+        if (
+            guest is None
+            or not is_kept
+            or not self._delivery.touch(guest, touch.id, now + ms / 1000)
+        ):
             return Failed(touch, Code.LEASE_LOST)
         return TouchAck(touch.id, ms)
 
@@ -351,10 +363,18 @@ class Channel:
         guest = self._delivery.guests.get(port)
         if guest is None:
             if not self._delivery.guests and not self._buffer.rows:
-                self._delivery = self._deliver_by(self._settings.mode or join.mode, {})
+                configured = self._settings.mode
+                self._delivery = self._deliver_by(
+                    join.mode if configured is None else configured, {}
+                )
             guest = self._delivery.admit(port, join)
             self._liveness_at = min(self._liveness_at, guest.liveness.due_at(port.heard_at))
         return Joined(self._delivery.mode, guest.window)
+
+    def _remember(self, port: Port, effects: Effects) -> None:
+        guest = self._delivery.guests.get(port)
+        if guest is not None:
+            effects.guests += ((port, self._delivery.rejoin(guest)),)
 
     def _leave(self, port: Port, now: float, effects: Effects) -> None:
         guest = self._delivery.guests.get(port)

@@ -60,6 +60,7 @@ class Guest:
         "backlog",
         "credit",
         "cursor",
+        "declined",
         "held_bytes",
         "join",
         "joined_after",
@@ -82,6 +83,7 @@ class Guest:
         self.joined_after = 0
         self.backlog: Backlog | None = None
         self.acked: set[int] | None = None
+        self.declined: set[int] | None = None
         self.served = 0
         self.liveness = Liveness(join.keep_alive_s)
         self.receives = join.push and join.role.consumes
@@ -183,6 +185,10 @@ class Delivery:
             self.hungry[guest] = None
         return guest
 
+    def rejoin(self, guest: Guest) -> Join:
+        """How to admit the guest again after a crash, with what it was granted since."""
+        return msgspec.structs.replace(guest.join, mode=self.mode, window=guest.window)
+
     def dismiss(self, guest: Guest) -> dict[int, int]:
         """The guest left: what it held is ready at once. Gives the attempts that now count."""
         del self.guests[guest.port]
@@ -239,9 +245,12 @@ class Delivery:
         lease = guest.leases.pop(message_id, None)
         if lease is None:
             return None
+        # Who had credit left was offered everything already: more credit changes nothing.
+        was_full = guest.credit <= 0 or guest.held_bytes >= self._settings.window_bytes
         guest.held_bytes -= lease.size
         if credit:
             guest.credit += 1
+        if was_full:
             self.feed(guest)
         return lease
 
@@ -289,7 +298,10 @@ class Delivery:
 
     def decline(self, guest: Guest, message_id: int) -> None:
         """The guest cannot use the message: it is not pushed to it again."""
-        self._release(guest, message_id)
+        if self._release(guest, message_id) is not None:
+            if guest.declined is None:
+                guest.declined = set()
+            guest.declined.add(message_id)
 
     def touch(self, guest: Guest, message_id: int, until: float) -> bool:
         """Move the end of a lease. False: the guest does not hold it."""
@@ -313,6 +325,8 @@ class Delivery:
         for guest in self.guests.values():
             if guest.leases:
                 self._release(guest, message_id)
+            if guest.declined:
+                guest.declined.discard(message_id)
 
     def expire_leases(self, now: float) -> dict[int, int]:
         """End the leases that are due. Gives the attempts that now count."""
@@ -340,10 +354,12 @@ class Delivery:
         """The rests that are over; the caller ends each with `end_rest`, or starts another."""
         if not self._rests:
             return []
-        due = list(self._agenda.due(now))
-        for rest in due:
-            del self._rests[rest]
-        return due
+        # A rest that was entered twice for one moment comes twice.
+        return [rest for rest in self._agenda.due(now) if self._rests.pop(rest, None) is not None]
+
+    @property
+    def has_rests(self) -> bool:
+        return bool(self._rests)
 
     @property
     def leased(self) -> int:

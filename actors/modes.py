@@ -7,9 +7,11 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import assert_never
 
+import msgspec
+
 from actors.buffer import Buffer
 from actors.delivery import Delivery, DeliverySettings, Guest, Rest
-from actors.messages import Mode, Port, Reply
+from actors.messages import Join, Mode, Port, Reply
 from actors.store.seam import Row
 
 
@@ -41,15 +43,15 @@ class Returned:
 class OwnBacklog:
     """One guest's view of the channel: a cursor, and what came back."""
 
-    __slots__ = ("_cursor", "_rests", "_returned")
+    __slots__ = ("_after", "_cursor", "_rests", "_returned")
 
     def __init__(self, after: int, rests: dict[Rest, float]) -> None:
-        self._cursor = after
+        self._after = self._cursor = after
         self._rests = rests
         self._returned = Returned()
 
     def give_back(self, message_id: int) -> None:
-        if message_id <= self._cursor:
+        if self._after < message_id <= self._cursor:
             self._returned.push(message_id)
 
     def next(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
@@ -65,7 +67,12 @@ class OwnBacklog:
 
     def _suits(self, guest: Guest, row: Row) -> bool:
         # What rests is given back when its rest is over.
-        return _may_have(guest, row) and not (self._rests and (row.id, 0) in self._rests)
+        return (
+            _may_have(guest, row)
+            and not (self._rests and (row.id, 0) in self._rests)
+            and not (guest.acked and row.id in guest.acked)
+            and not (guest.declined and row.id in guest.declined)
+        )
 
 
 class SharedBacklog:
@@ -165,6 +172,12 @@ class Fanout(Delivery):
         guest.backlog = OwnBacklog(guest.joined_after if after is None else after, self._rests)
         guest.acked = set()
         self._numbers[guest.port.number] = guest
+
+    def rejoin(self, guest: Guest) -> Join:
+        join = super().rejoin(guest)
+        if guest.receives and join.resume_after is None:
+            join = msgspec.structs.replace(join, resume_after=guest.joined_after)
+        return join
 
     def dismiss(self, guest: Guest) -> dict[int, int]:
         self._numbers.pop(guest.port.number, None)

@@ -213,6 +213,8 @@ class Scheduler:
                 resume()
 
     def _wake(self, cell: Cell, now: float) -> None:
+        if self.cells.get(cell.name) is not cell:
+            return  # forgotten in this very turn
         if cell.resumes_at > now:
             self.timers.arm(cell, cell.resumes_at)
             return
@@ -235,6 +237,9 @@ class Scheduler:
         else:
             if behaviour.deadline < cell.deadline:
                 self.timers.arm(cell, behaviour.deadline)
+            for port, join in effects.guests:
+                if cell.guests is not None and port in cell.guests:
+                    cell.guests[port] = join
             commit = self._store.write(cell.name, effects.changes) if effects.changes else None
             if commit is None:
                 self._release(batch, effects, now)
@@ -252,7 +257,13 @@ class Scheduler:
 
     def _activate(self, cell: Cell) -> Behaviour:
         snapshot = self._store.load(cell.name)
-        cell.behaviour = self._spawn(cell.name, snapshot, dict(cell.guests or {}))
+        guests = dict(cell.guests or {})
+        for batch in cell.mail or ():
+            if batch.port is not None and any(isinstance(each, Join) for each in batch.messages):
+                guests.pop(
+                    batch.port, None
+                )  # it is still to be welcomed, and pushed nothing before
+        cell.behaviour = self._spawn(cell.name, snapshot, guests)
         return cell.behaviour
 
     def _release(self, batch: Batch | None, effects: Effects, now: float) -> None:
@@ -287,13 +298,13 @@ class Scheduler:
         if behaviour.is_empty and (cell.restarts is None or now >= idle_at):
             self.timers.disarm(cell)
             del self.cells[cell.name]
-        elif now >= idle_at:
+        elif now < idle_at:
+            self.timers.arm(cell, idle_at)
+        elif behaviour.is_settled:
             self.counters.passivations += 1
             cell.behaviour = None
             cell.restarts = None
             self.timers.arm(cell, behaviour.deadline)
-        else:
-            self.timers.arm(cell, idle_at)
 
     def _crashed(self, cell: Cell, batch: Batch | None, now: float) -> None:
         self.counters.crashes += 1

@@ -75,8 +75,7 @@ def admit_hello(
     packet_bytes_max = settings.packet_bytes_max
     if hello.packet_max is not None:
         packet_bytes_max = max(PACKET_BYTES_MIN, min(hello.packet_max, packet_bytes_max))
-    keep_alive_ms = settings.keep_alive_ms if hello.keep_alive_ms is None else hello.keep_alive_ms
-    keep_alive_ms = max(KEEP_ALIVE_MS_MIN, min(keep_alive_ms, KEEP_ALIVE_MS_MAX))
+    keep_alive_ms = _keep_alive_ms(hello.keep_alive_ms, settings)
     role = hello.role or Role.BOTH
     join = Join(
         role=role,
@@ -106,18 +105,24 @@ def admit_bare(
     rights = _rights(upgrade.token, channel, authorize)
     if rights is None:
         return None
+    keep_alive_ms = _keep_alive_ms(None, settings)
     join = Join(
         rights=rights,
         push=Rights.PUSH in rights,
-        keep_alive_s=settings.keep_alive_ms / 1000,
+        keep_alive_s=keep_alive_ms / 1000,
         data_max=settings.packet_bytes_max - PUSH_OVERHEAD_BYTES,
     )
-    return Admission(channel, join, frozenset(), settings.packet_bytes_max, settings.keep_alive_ms)
+    return Admission(channel, join, frozenset(), settings.packet_bytes_max, keep_alive_ms)
 
 
 def is_name(channel: bytes) -> bool:
     """May a client name this channel? A dead-letter channel adds its suffix to its owner's name."""
     return 0 < len(channel.removesuffix(DEAD_SUFFIX)) <= NAME_BYTES_MAX
+
+
+def _keep_alive_ms(asked: int | None, settings: GreetingSettings) -> int:
+    wanted = settings.keep_alive_ms if asked is None else asked
+    return max(KEEP_ALIVE_MS_MIN, min(wanted, KEEP_ALIVE_MS_MAX))
 
 
 def _rights(token: bytes | None, channel: bytes, authorize: Authorize) -> Rights | None:

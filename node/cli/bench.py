@@ -22,7 +22,7 @@ from node.bench.content import SIZE_MIN
 from node.bench.footprint import FootprintResult, weigh
 from node.bench.measure import CONNECT_S, Clocks, LoadResult, measure
 from node.bench.own_node import NodeNotReady, OwnNode, own_node
-from node.bench.rows import CHANNELS, Footprint, Load, Row, rows
+from node.bench.rows import CHANNELS, PIPELINE_MAX, Footprint, Load, Row, rows
 from node.bench.target import Target
 from node.cli.arguments import positive, seconds
 from node.cli.exits import Exit, Failure, usage
@@ -65,7 +65,7 @@ allowed). A memory row has count, size, bytes_each, and channels: how many more 
 """
 
 BUSY = 0.9
-HEADER = f"{'row':22}{'rate':>12}{'p50':>11}{'p99':>11}{'max':>11}{'node CPU':>11}{'generator':>11}"
+HEADER = f"{'row':22}{'rate':>12}{'p50':>12}{'p99':>12}{'max':>12}{'node CPU':>11}{'generator':>11}"
 
 Result = LoadResult | FootprintResult
 
@@ -106,6 +106,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure the chosen rows, one after the other."""
     if args.size is not None and args.size < SIZE_MIN:
         raise usage(f"--size: a message that can be checked has at least {SIZE_MIN} bytes")
+    if args.pipeline is not None and args.pipeline > PIPELINE_MAX:
+        raise usage(f"--pipeline: at most {PIPELINE_MAX}, which is what one LIST can tell")
     chosen = rows(
         args.rows,
         connections=args.connections,
@@ -220,7 +222,7 @@ def _show(result: Result, as_json: bool) -> None:
 
 
 def _load_line(result: LoadResult) -> str:
-    times = "".join(f"{us / 1000:>8.3f} ms" for us in (result.p50_us, result.p99_us, result.max_us))
+    times = "".join(f"{us / 1000:>9.3f} ms" for us in (result.p50_us, result.p99_us, result.max_us))
     work = "-" if result.node_us is None else f"{result.node_us:.1f} us"
     share = f"{result.generator:.0%}{'*' if result.generator > BUSY else ' '}"
     again = f"  {result.duplicates} pushed again" if result.duplicates else ""

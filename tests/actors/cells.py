@@ -31,6 +31,10 @@ class Echo:
     def is_empty(self) -> bool:
         return not self.kept
 
+    @property
+    def is_settled(self) -> bool:
+        return True
+
     def handle(self, batch: Batch, now: float) -> Effects:
         effects = Effects()
         for message in batch.messages:

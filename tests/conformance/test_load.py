@@ -1,4 +1,4 @@
-"""Many connections at once to a node in a process of its own: each is served, and what each costs."""
+"""Many connections at once to a node in a process of its own: all are served; what each costs."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import anyio
 import pytest
 
@@ -70,7 +72,7 @@ async def test_pa_20_queue_hands_each_to_one(serve: Serve) -> None:
         got = [await worker.packets(3) for worker in workers]
         for worker in workers:
             await worker.quiet()
-        pushed = sorted(int.from_bytes(each[1:9], "big") for each in sum(got, []))
+        pushed = sorted(int.from_bytes(each[1:9], "big") for each in chain(*got))
         assert pushed == ids
 
 

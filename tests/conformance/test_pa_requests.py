@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import anyio
 import pytest
 
@@ -194,7 +196,7 @@ async def test_pa_13_pushes_are_repeated_after_30_s_then_ever_later(serve: Serve
             times.append(anyio.current_time())
             await producer.send(p.PONG)
             await consumer.send(p.PONG)
-        gaps = [late - early for early, late in zip(times, times[1:], strict=False)]
+        gaps = [late - early for early, late in pairwise(times)]
         for gap, timeout_s in zip(gaps, (30, 45, 67.5), strict=True):
             assert 0.8 * 1.1 * timeout_s <= gap <= 1.2 * 1.1 * timeout_s
 

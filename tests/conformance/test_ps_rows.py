@@ -360,7 +360,9 @@ async def test_ps_14_a_job_whose_attempts_are_used_up_is_a_dead_letter(serve: Se
         await anyio.sleep(1)
         await worker.quiet()
         assert await worker.ids() == []
-        assert [data for _, data in await _dead(await mill.hello(b"jobs!dead", flags=0))] == [b"job"]
+        assert [data for _, data in await _dead(await mill.hello(b"jobs!dead", flags=0))] == [
+            b"job"
+        ]
 
 
 async def test_ps_14_only_the_node_writes_to_names_with_its_mark(serve: Serve) -> None:

@@ -35,13 +35,18 @@ def shown_rows() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_has_a_test_or_a_reason(row: str) -> None:
-    tests = shown_rows().get(row, [])
+    tests = TABLE["tests"].get(row, [])
     reason = TABLE["exceptions"].get(row)
     assert bool(tests) != bool(reason), f"{row}: {tests or reason or 'neither test nor reason'}"
 
 
+@pytest.mark.parametrize("row", ROWS)
+def test_the_table_names_the_tests_that_carry_the_row(row: str) -> None:
+    assert sorted(TABLE["tests"].get(row, [])) == sorted(shown_rows().get(row, []))
+
+
 def test_the_table_names_rows_that_exist() -> None:
-    named = {*shown_rows(), *TABLE["exceptions"], *TABLE["partly"]}
+    named = {*shown_rows(), *TABLE["tests"], *TABLE["exceptions"], *TABLE["partly"]}
     assert named <= set(ROWS)
 
 

@@ -1,4 +1,4 @@
-"""P2P over WebSocket (wire.md 3a, 3b): path, subprotocol, token, origin, frames; and a real client."""
+"""P2P over WebSocket (wire.md 3a, 3b): path, subprotocol, token, origin, frames; a real client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def token_file(tmp_path: Path) -> str:
     return str(path)
 
 
-async def _open(mill: Served, *subprotocols: str, channel: bytes = b"chat/1", **how: object) -> Peer:
+async def _open(
+    mill: Served, *subprotocols: str, channel: bytes = b"chat/1", **how: object
+) -> Peer:
     pipe = await mill.raw()
     try:
         return Peer(pipe, await upgrade(pipe, channel, *subprotocols, **how))  # type: ignore[arg-type]
@@ -75,9 +77,7 @@ async def test_a_subprotocol_must_be_agreed_on(serve: Serve, offers: list[str]) 
         assert refused.value.status == 400
 
 
-async def test_one_subprotocol_is_echoed_and_never_the_token(
-    serve: Serve, token_file: str
-) -> None:
+async def test_one_subprotocol_is_echoed_and_never_the_token(serve: Serve, token_file: str) -> None:
     async with serve(token_file=token_file) as mill:
         bearer = "bearer." + base64.urlsafe_b64encode("\u00fc\u00df".encode()).decode().rstrip("=")
         for offers in ([bearer, HELLO], [HELLO, bearer, BARE]):
@@ -218,6 +218,33 @@ async def test_a_request_that_is_no_websocket_gets_an_http_answer(serve: Serve) 
                 answer += data
             await pipe.aclose()
             assert answer.startswith(status)
+
+
+async def test_who_says_nothing_in_time_is_closed(serve: Serve) -> None:
+    async with serve(handshake_s=0.2) as mill:
+        silent, slow = await mill.raw(), await mill.raw()
+        await slow.send(b"GET /v1/channels/a HTT")
+        promised = await _open(mill, HELLO)
+        assert await silent.receive() == b"" and await slow.receive() == b""
+        await promised.ends_with(p.ABORT)
+        assert promised.close_code == 1008
+        for pipe in (silent, slow, promised.pipe):
+            await pipe.aclose()
+
+
+async def test_pa_36_a_goodbye_is_a_packet_and_then_a_close_frame(serve: Serve) -> None:
+    async with serve(drain_timeout_s=0.3) as mill:
+        polite, silent, half = await mill.hello(), await mill.hello(), await mill.raw()
+        await half.send(b"GET /v1/channels/a HTT")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(mill.node.drain)
+            await polite.expect(p.GOODBYE)
+            await polite.send(p.GOODBYE)
+            await polite.ends_with()
+            await silent.ends_with(p.GOODBYE)
+        assert await half.receive() == b""
+        await half.aclose()
+        assert polite.close_code == silent.close_code == 1000
 
 
 @pytest.mark.parametrize("compression", [None, "deflate"])

@@ -141,6 +141,7 @@ def test_an_interrupted_benchmark_leaves_no_node_behind(number: signal.Signals):
     [
         (["--rows", "nothing"], 2, "the name of no row"),
         (["--size", "15"], 2, "at least 16 bytes"),
+        (["--pipeline", "65536"], 2, "at most 65535"),
         (["--seconds", "0"], 2, "more than 0 seconds"),
         (["--connect", "http://x"], 2, "the scheme must be one of"),
         (["--connect", "tcp://127.0.0.1:1", "--rows", "put-c1-p1-100"], 1, "millpond serve"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -16,7 +17,7 @@ from tests.conformance import packets as p
 from tests.conformance.peer import Peer, Prefixed, connect_tcp, upgrade
 
 ANY = "127.0.0.1:0"
-QUICK = {"p2p": ANY, "ws": OFF, "drain_timeout_s": 0.3}
+QUICK = Config(p2p=ANY, ws=OFF, drain_timeout_s=0.3)
 
 
 async def _greeted(node: Node, tags: p.Tags | None = None) -> Peer:
@@ -76,7 +77,9 @@ async def test_a_taken_port_is_an_os_error_and_leaves_nothing_behind() -> None:
             await peer.quiet()
 
 
-@pytest.mark.parametrize("address", ["", ":0", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", "[::1:0"])
+@pytest.mark.parametrize(
+    "address", ["", ":0", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", "[::1:0"]
+)
 async def test_an_address_that_is_none_is_a_config_error(address: str) -> None:
     with pytest.raises(ConfigError, match="ws"):
         async with Node(Config(p2p=OFF, ws=address)):
@@ -103,8 +106,9 @@ async def test_with_tokens_or_on_demand_it_is_exposed(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("s3cret all\n")
     tokens.chmod(0o600)
-    for how in ({"token_file": str(tokens)}, {"insecure_public": True}):
-        async with Node(Config(p2p="0.0.0.0:0", ws=OFF, **how)) as node:
+    exposed = Config(p2p="0.0.0.0:0", ws=OFF, token_file=str(tokens))
+    for config in (exposed, replace(exposed, token_file="", insecure_public=True)):
+        async with Node(config) as node:
             port = node.listeners["p2p"].rpartition(":")[2]
             async with Peer(await connect_tcp(f"127.0.0.1:{port}"), Prefixed()) as peer:
                 await peer.send(p.hello(b"chat/1", {p.TOKEN: b"s3cret"}))
@@ -112,7 +116,7 @@ async def test_with_tokens_or_on_demand_it_is_exposed(tmp_path: Path) -> None:
 
 
 async def test_pa_36_leaving_takes_the_drain_timeout_at_most() -> None:
-    node = Node(Config(**QUICK))
+    node = Node(QUICK)
     start = anyio.current_time()
     async with node:
         peer = await _greeted(node)
@@ -153,7 +157,7 @@ async def test_pa_36_what_was_acked_while_it_drained_is_kept_and_what_was_acked_
 
 
 async def test_a_draining_node_takes_no_new_connections() -> None:
-    async with Node(Config(**QUICK)) as node:
+    async with Node(QUICK) as node:
         async with await _greeted(node), anyio.create_task_group() as tasks:
             tasks.start_soon(node.drain)
             await anyio.sleep(0.05)

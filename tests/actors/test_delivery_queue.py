@@ -1,0 +1,128 @@
+"""Queue mode: competing consumers, one lease at a time (wire.md 3d)."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.messages import Reason
+from tests.actors.pond import Pond, queue
+
+
+@pytest.fixture
+def pond() -> Pond:
+    return Pond(queue())
+
+
+def test_a_message_is_leased_to_one_consumer(pond: Pond) -> None:
+    producer, workers = pond.producer(), [pond.join() for _ in range(3)]
+    receipt = producer.put()
+    assert sum((worker.pushed_ids() for worker in workers), []) == [receipt.id]
+    assert pond.info().leased == 1
+
+
+def test_the_fewest_unacked_come_first_then_who_waited_longest(pond: Pond) -> None:
+    producer, workers = pond.producer(), [pond.join(window=3) for _ in range(3)]
+    ids = [producer.put().id for _ in range(6)]
+    assert [worker.pushed_ids() for worker in workers] == [ids[0::3], ids[1::3], ids[2::3]]
+    workers[1].ack(ids[1], ids[4])
+    new = [producer.put().id for _ in range(3)]
+    assert workers[1].pushed_ids() == new[:2]
+    assert workers[0].pushed_ids() == new[2:]
+
+
+def test_no_starvation_of_a_consumer_with_window_one(pond: Pond) -> None:
+    producer, workers = pond.producer(), [pond.join(window=1) for _ in range(2)]
+    served = [0, 0]
+    for _ in range(20):
+        producer.put()
+        for number, worker in enumerate(workers):
+            for message_id in worker.pushed_ids():
+                served[number] += 1
+                worker.ack(message_id)
+    assert served == [10, 10]
+
+
+def test_pa_38_a_lost_connection_hands_over_at_once_and_counts_the_attempt(pond: Pond) -> None:
+    producer, first, second = pond.producer(), pond.join(), pond.join()
+    receipt = producer.put()
+    assert first.pushed_ids() == [receipt.id] and second.pushed() == []
+    first.leave()
+    assert [(each.id, each.attempt) for each in second.pushed()] == [(receipt.id, 2)]
+
+
+def test_a_nacked_message_goes_to_whoever_is_free(pond: Pond) -> None:
+    producer, first = pond.producer(), pond.join(window=1)
+    receipt = producer.put(ttl=36_000)
+    second = pond.join(window=1)
+    first.pushed()
+    first.nack(receipt.id, Reason.LATER, 5000)
+    producer.put()
+    assert len(first.pushed_ids() + second.pushed_ids()) == 1
+    pond.advance(5)
+    assert receipt.id in first.pushed_ids() + second.pushed_ids()
+
+
+def test_pa_18_what_one_may_not_have_stays_for_the_others(pond: Pond) -> None:
+    both = pond.join(window=8)
+    own = [both.put().id for _ in range(3)]
+    foreign = pond.producer().put().id
+    assert both.pushed_ids() == [foreign]
+    worker = pond.join(window=8)
+    assert worker.pushed_ids() == own
+    worker.nack(own[1], Reason.LATER, 0)
+    pond.settle()
+    assert both.pushed() == [] and worker.pushed_ids() == [own[1]]
+    worker.leave()
+    assert pond.join().pushed_ids() == own
+
+
+def test_ps_11_resume_after_skips_for_one_and_leaves_it_to_others(pond: Pond) -> None:
+    producer = pond.producer()
+    a, b, c = (producer.put().id for _ in range(3))
+    late = pond.join(resume_after=b)
+    assert late.pushed_ids() == [c]
+    assert pond.join(window=8).pushed_ids() == [a, b]
+
+
+def test_what_does_not_fit_one_consumer_goes_to_another(pond: Pond) -> None:
+    producer, small, large = pond.producer(), pond.join(data_max=1024), pond.join()
+    big, little = producer.put(bytes(2000)), producer.put()
+    assert large.pushed_ids() == [big.id] and small.pushed_ids() == [little.id]
+    large.leave()
+    pond.advance(100)
+    assert big.id not in small.pushed_ids()
+
+
+def test_a_nack_delay_outlasts_that_everyone_leaves() -> None:
+    pond = Pond(queue())
+    producer, worker = pond.producer(), pond.join()
+    receipt = producer.put(ttl=36_000)
+    worker.pushed()
+    worker.nack(receipt.id, Reason.LATER, 600_000)
+    worker.leave(), producer.leave()
+    pond.advance(300)
+    late = pond.join()
+    assert late.pushed() == []
+    pond.advance(300)
+    assert [(each.id, each.attempt) for each in late.pushed()] == [(receipt.id, 2)]
+
+
+def test_attempts_outlast_passivation(pond: Pond) -> None:
+    producer, worker = pond.producer(), pond.join()
+    producer.put(ttl=36_000)
+    worker.leave(), producer.leave()
+    pond.advance(300)
+    assert pond.scheduler.view(b"orders") is None
+    assert [each.attempt for each in pond.join().pushed()] == [2]
+
+
+def test_a_thousand_messages_reach_their_workers_once(pond: Pond) -> None:
+    producer, workers = pond.producer(), [pond.join() for _ in range(5)]
+    put = [producer.put().id for _ in range(1000)]
+    got: list[int] = []
+    while len(got) < 1000:
+        for worker in workers:
+            ids = worker.pushed_ids()
+            got += ids
+            worker.ack(*ids)
+    assert sorted(got) == put and pond.kept() == []

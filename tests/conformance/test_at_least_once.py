@@ -1,0 +1,112 @@
+"""P2P-15, PA-09, PA-38: whatever the network does, what was acknowledged is delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import anyio
+import pytest
+
+from tests.conformance import packets as p
+from tests.conformance.peer import Ended, Peer
+from tests.conformance.served import Serve, Served, virtual_time
+
+MESSAGES = 60
+PRODUCING, CONSUMING = {p.ROLE: p.PRODUCER}, {p.ROLE: p.CONSUMER}
+
+
+class Outcome:
+    """What the producer was promised, and what the consumers were handed."""
+
+    def __init__(self) -> None:
+        self.promised: dict[int, int] = {}
+        self.handed: dict[int, set[int]] = {}
+        self.is_complete = anyio.Event()
+
+    def hand(self, message_id: int, data: bytes, consumer: int) -> None:
+        self.handed.setdefault(message_id, set()).add(consumer)
+        assert self.promised.get(int(data), message_id) == message_id, "stored twice"
+        if len(self.promised) == MESSAGES and set(self.promised.values()) <= set(self.handed):
+            self.is_complete.set()
+
+
+async def _connected(mill: Served, name: str, tags: p.Tags) -> Peer:
+    peer = await mill.dial(b"chat/1", source=name)
+    await peer.send(p.hello(b"chat/1", tags))
+    p.read_ready(await peer.packet())
+    return peer
+
+
+async def _produce(mill: Served, outcome: Outcome, tags: p.Tags) -> None:
+    """PUT every message until its ack is there, again with the same key after every loss."""
+    while len(outcome.promised) < MESSAGES:
+        try:
+            peer = await _connected(mill, "producer", PRODUCING | tags)
+            for key in range(MESSAGES):
+                if key not in outcome.promised:
+                    outcome.promised[key] = await peer.put(key, b"%d" % key, ttl=86_400)
+                    await anyio.sleep(0.3)
+        except (Ended, TimeoutError, OSError):
+            await anyio.sleep(0.1)
+
+
+async def _consume(
+    mill: Served, outcome: Outcome, number: int, is_careless: Callable[[], bool]
+) -> None:
+    """Take what is pushed and ack it, unless that is forgotten."""
+    while True:
+        try:
+            peer = await _connected(mill, f"consumer-{number}", CONSUMING)
+            while True:
+                packet = await peer.packet(within_s=60)
+                if packet == p.PING:
+                    await peer.send(p.PONG)
+                elif packet[0] == 2:
+                    message_id = int.from_bytes(packet[1:9], "big")
+                    outcome.hand(message_id, packet[9:], number)
+                    if not is_careless():
+                        await peer.send(p.ack(message_id))
+        except (Ended, TimeoutError, OSError):
+            await anyio.sleep(0.1)
+
+
+async def _trouble(mill: Served, rng: Random) -> None:
+    """Resets, partitions and stalls, one after the other."""
+    names = ["producer", "consumer-1", "consumer-2"]
+    while True:
+        await anyio.sleep(rng.uniform(0, 2))
+        name = rng.choice(names)
+        match rng.randrange(3):
+            case 0:
+                mill.network.reset(name)
+            case 1:
+                mill.network.partition(name, "node")
+                await anyio.sleep(rng.choice([0.5, 15]))
+                mill.network.heal(name, "node")
+            case _:
+                mill.network.stall(name)
+                await anyio.sleep(rng.choice([0.5, 15]))
+                mill.network.unstall(name)
+
+
+@virtual_time
+@pytest.mark.parametrize("mode", [p.PAIR, p.QUEUE], ids=["pair", "queue"])
+@pytest.mark.parametrize("seed", range(3))
+async def test_p2p_15_what_was_acknowledged_is_delivered_over_any_network(
+    serve: Serve, seed: int, mode: bytes
+) -> None:
+    rng = Random(seed)
+    async with serve(seed=seed, attempts_max=1000) as mill:
+        mill.network.latency_s = 0.01
+        mill.network.split = True
+        outcome = Outcome()
+        with anyio.fail_after(7200):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_trouble, mill, rng)
+                tasks.start_soon(_produce, mill, outcome, {p.MODE: mode})
+                for number in (1, 2):
+                    tasks.start_soon(_consume, mill, outcome, number, lambda: rng.random() < 0.2)
+                await outcome.is_complete.wait()
+                tasks.cancel_scope.cancel()
+        assert len(set(outcome.promised.values())) == MESSAGES
