@@ -31,6 +31,7 @@ from actors.timers import Timers
 
 log = logging.getLogger(__name__)
 
+SLEEP_S_MIN = 1e-6
 SLEEP_S_MAX = 30.0
 """The scheduler looks at the clock this often, so a machine that slept is noticed."""
 
@@ -153,7 +154,8 @@ class Scheduler:
             if self._sleeps_until == inf:
                 await self._kick.wait()
             else:
-                sleep_s = min(self._sleeps_until - self._now(), SLEEP_S_MAX)
+                # At least what the clock can tell, or a virtual clock would never get there.
+                sleep_s = max(SLEEP_S_MIN, min(self._sleeps_until - self._now(), SLEEP_S_MAX))
                 with anyio.move_on_after(sleep_s):
                     await self._kick.wait()
             self._kick = None
