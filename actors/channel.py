@@ -97,7 +97,7 @@ class Channel:
         self._dying: dict[int, str] = {}
         self._liveness_at = inf
         self._kept_mode = snapshot.mode
-        self._intake = Intake(self._buffer, self._keys, settings, shared, self._sweep)
+        self._intake = Intake(self._buffer, self._keys, settings, shared)
         mode = settings.mode if snapshot.mode is None else snapshot.mode
         self._delivery = self._deliver_by(mode, snapshot.attempts)
         for port, join in guests.items():
@@ -152,7 +152,7 @@ class Channel:
             # The two messages of every day come first, and without another call.
             reply: Reply | None
             if type(message) is Put:
-                reply = intake.put(message, port.number, now, effects)
+                reply = intake.put(message, port.number, now, effects, self)
             elif type(message) is Ack:
                 self._ack(port, message.id, effects)
                 continue
@@ -230,7 +230,7 @@ class Channel:
     def wake(self, now: float) -> Effects:
         """Expiry, lost leases, ended rests and silent connections."""
         effects = Effects()
-        self._sweep(now, effects)
+        self.sweep(now, effects)
         effects.changes.extend(KeyGone(key) for key in self._keys.sweep(now))
         self._count_failed(self._delivery.expire_leases(now), "no ack", now, effects)
         for rest in self._delivery.due_rests(now):
@@ -267,7 +267,8 @@ class Channel:
         shown = (each for each in ids if self._delivery.shows(guest, each))
         return ListAck(list(islice(shown, limit)))
 
-    def _sweep(self, now: float, effects: Effects) -> None:
+    def sweep(self, now: float, effects: Effects) -> None:
+        """Remove the expired messages that a slice of the buffer shows."""
         for row in self._buffer.sweep(now):
             self._remove(row.id, effects)
 

@@ -124,8 +124,9 @@ class Delivery:
         self._buffer = buffer
         self._settings = settings
         self._rng = rng
-        self._rests: dict[Rest, float] = {}
-        self._agenda: Agenda[Rest] = Agenda(lambda when, rest: self._rests.get(rest) == when)
+        rests: dict[Rest, float] = {}
+        self._rests = rests
+        self._agenda: Agenda[Rest] = Agenda(lambda when, rest: rests.get(rest) == when)
         self.hungry: dict[Guest, None] = {}
         """Who may be able to take more."""
         self.receivers: dict[Guest, None] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from actors.buffer import Buffer
 from actors.cell import Effects
@@ -15,13 +15,15 @@ from actors.shared import Shared
 from actors.store.seam import WINDOW_S_MIN, KeyGone, Origin, Row, window_s
 
 
+class Sweeper(Protocol):
+    def sweep(self, now: float, effects: Effects) -> None:
+        """Remove what has expired: there is no room."""
+
+
 class Intake:
-    """The way into a channel's buffer. `fresh` collects what one batch added.
+    """The way into a channel's buffer. `fresh` collects what one batch added."""
 
-    `sweep` removes what has expired; it is called when there is no room.
-    """
-
-    __slots__ = ("_buffer", "_keys", "_settings", "_shared", "_sweep", "fresh", "room")
+    __slots__ = ("_buffer", "_keys", "_settings", "_shared", "fresh", "room")
 
     def __init__(
         self,
@@ -29,18 +31,21 @@ class Intake:
         keys: Keys,
         settings: ChannelSettings,
         shared: Shared,
-        sweep: Callable[[float, Effects], None],
     ) -> None:
         self._buffer = buffer
         self._keys = keys
         self._settings = settings
         self._shared = shared
-        self._sweep = sweep
         self.room = Room(buffer, settings, shared.limits, shared.usage)
         self.fresh: list[Row] = []
 
-    def put(self, put: Put, source: int, now: float, effects: Effects) -> Reply | None:
-        """The answer to a PUT from connection `source`; None for one that is ignored."""
+    def put(
+        self, put: Put, source: int, now: float, effects: Effects, sweeper: Sweeper
+    ) -> Reply | None:
+        """The answer to a PUT from connection `source`; None for one that is ignored.
+
+        The channel is `sweeper`, an argument because a cycle would keep it in memory for long.
+        """
         kept = self._keys.rows.get(put.key)
         if kept is not None and kept.until > now:
             if is_same(kept, put.data):
@@ -57,7 +62,7 @@ class Intake:
         ):
             if not size and settings.empty is EmptyPolicy.IGNORE:
                 return None
-            refusal = self._refusal(put, now, effects)
+            refusal = self._refusal(put, now, effects, sweeper)
             if refusal is not None:
                 return Failed(put, refusal)
         ttl = put.ttl or settings.ttl_default
@@ -93,7 +98,7 @@ class Intake:
         effects.changes.append(row)
         return message_id
 
-    def _refusal(self, put: Put, now: float, effects: Effects) -> Code | None:
+    def _refusal(self, put: Put, now: float, effects: Effects, sweeper: Sweeper) -> Code | None:
         settings, size = self._settings, len(put.data)
         if size == 0 and settings.empty is EmptyPolicy.REFUSE:
             return Code.EMPTY_DATA
@@ -102,7 +107,7 @@ class Intake:
         if settings.ttl_strict and not 1 <= put.ttl <= settings.ttl_max:
             return Code.TTL_REFUSED
         if not self.room.fits(size):
-            self._sweep(now, effects)
+            sweeper.sweep(now, effects)
             if not self.room.fits(size):
                 return Code.BUFFER_FULL
         return None

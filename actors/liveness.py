@@ -32,7 +32,7 @@ class Liveness:
 
     def due_at(self, heard_at: float) -> float:
         """When `check` has something to say, if nothing is heard until then."""
-        if self._probes == 0 or heard_at > self._probed_at:
+        if self._probes == 0 or heard_at >= self._probed_at:
             return heard_at + self._keep_alive_s
         return self._probed_at + self._keep_alive_s / 2
 
@@ -40,7 +40,8 @@ class Liveness:
         """What the silence since `heard_at` means at `now`; PROBE asks the caller to ping."""
         if now < self.due_at(heard_at):
             return Verdict.ALIVE
-        if heard_at > self._probed_at:
+        # An answer within the clock's grain came at the moment of its ping, and counts.
+        if heard_at >= self._probed_at:
             self._probes = 0
         self._probed_at = now  # who hangs up takes its time, and is asked again only after a while
         if self._probes >= PROBES_MAX:

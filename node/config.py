@@ -27,6 +27,11 @@ PACKET_BYTES_CEILING = 2**24 - 1
 PACKET_OVERHEAD_BYTES = 64
 
 
+MAY_BE_ZERO = frozenset(
+    {"drain_timeout_s", "passivate_after_s", "rate_refusals_max", "requests_per_s_max", "window"}
+)
+
+
 class ConfigError(Exception):
     """A setting that the node cannot use; the text names it and says why."""
 
@@ -126,9 +131,10 @@ class Config:
             raise ConfigError("default_channel must be at most 250 bytes")
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if is_number and value < 0:
-                raise ConfigError(f"{each.name} must not be negative")
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                continue
+            if not (value >= 0 if each.name in MAY_BE_ZERO else value > 0):
+                raise ConfigError(f"{each.name} cannot be {value}")
 
     @property
     def connection(self) -> ConnectionSettings:

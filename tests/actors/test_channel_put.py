@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from random import Random
 
 import msgspec
 import pytest
 
+from actors.channel import Channel
 from actors.errors import Code
 from actors.limits import ChannelSettings, EmptyPolicy, NodeLimits
 from actors.messages import Ack, Failed, Get, Put, PutAck
@@ -271,3 +273,24 @@ def test_the_same_seed_and_input_give_the_same_effects() -> None:
 
     assert run(1) == run(1)
     assert run(1) != run(2)
+
+
+def test_what_is_passivated_or_forgotten_goes_without_the_garbage_collector() -> None:
+    def alive() -> int:
+        return sum(isinstance(each, Channel) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before, pond = alive(), Pond()
+        producer, consumer = pond.producer(), pond.join()
+        receipt = producer.put()
+        consumer.nack(receipt.id)
+        pond.join(b"empty").leave()
+        for peer in (producer, consumer):
+            peer.leave()
+        pond.advance(600)
+        assert pond.scheduler.counters.passivations == 1
+        assert alive() == before
+    finally:
+        gc.enable()

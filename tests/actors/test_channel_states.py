@@ -81,7 +81,7 @@ def test_ready_window_opens_leased(settings) -> None:
 @pytest.mark.parametrize("window", [0, 1], ids=["ready", "leased"])
 def test_ready_or_leased_get_answers_and_changes_nothing(window) -> None:
     pond = Pond(queue())
-    producer, consumer = pond.producer(), pond.join(window=window)
+    producer, _holder = pond.producer(), pond.join(window=window)
     receipt = producer.put(b"hi")
     before = pond.info()
     assert pond.producer().get(receipt.id) == GetAck(receipt.id, b"hi")

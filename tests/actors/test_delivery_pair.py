@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from actors.errors import Code
@@ -158,7 +160,7 @@ def test_p2p_15_an_unacked_push_comes_again_at_growing_intervals() -> None:
     producer.put(ttl=7 * 86_400)
     consumer.pushed()
     times = [0.0, *push_times(pond, consumer, 9000, 0.5)]
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
     assert len(gaps) > 12
     for attempt, gap in enumerate(gaps):
         timeout_s = min(30 * 1.5**attempt, 600)

@@ -16,7 +16,7 @@ def pond() -> Pond:
 def test_a_message_is_leased_to_one_consumer(pond: Pond) -> None:
     producer, workers = pond.producer(), [pond.join() for _ in range(3)]
     receipt = producer.put()
-    assert sum((worker.pushed_ids() for worker in workers), []) == [receipt.id]
+    assert [each for worker in workers for each in worker.pushed_ids()] == [receipt.id]
     assert pond.info().leased == 1
 
 

@@ -8,11 +8,13 @@ from tests.actors.pond import Pond
 
 
 def test_pa_28_pings_after_20_and_30_seconds_and_the_end_after_40() -> None:
-    liveness, verdicts = Liveness(20.0), []
-    for now in range(0, 41):
-        if (verdict := liveness.check(0.0, float(now))) is not Verdict.ALIVE:
-            verdicts.append((now, verdict))
-    assert verdicts == [(20, Verdict.PROBE), (30, Verdict.PROBE), (40, Verdict.DEAD)]
+    liveness = Liveness(20.0)
+    verdicts = [(now, liveness.check(0.0, float(now))) for now in range(41)]
+    assert [each for each in verdicts if each[1] is not Verdict.ALIVE] == [
+        (20, Verdict.PROBE),
+        (30, Verdict.PROBE),
+        (40, Verdict.DEAD),
+    ]
 
 
 def test_pa_28_any_traffic_starts_the_silence_anew() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 from random import Random
 
 import anyio
@@ -192,7 +193,7 @@ async def test_a_task_actor_is_restarted_with_growing_backoff_until_it_returns(
             raise OSError("not yet")
 
     await supervise("test", run, RestartPolicy(), Random(1), anyio.current_time)
-    waits = [later - earlier for earlier, later in zip(starts, starts[1:], strict=False)]
+    waits = [later - earlier for earlier, later in pairwise(starts)]
     assert len(waits) == 3
     assert all(0.025 * 2**n <= wait <= 0.0501 * 2**n for n, wait in enumerate(waits))
 

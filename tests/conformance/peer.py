@@ -122,14 +122,16 @@ class Prefixed:
 
     def feed(self, data: bytes) -> tuple[list[bytes], bytes]:
         """Packets, and what the framing itself wants to answer."""
-        self._tail += data
+        data = self._tail + data
         found = []
-        while len(self._tail) >= 4:
-            end = 4 + int.from_bytes(self._tail[:4], "big")
-            if len(self._tail) < end:
+        at = 0
+        while len(data) - at >= 4:
+            end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+            if len(data) < end:
                 break
-            found.append(self._tail[4:end])
-            self._tail = self._tail[end:]
+            found.append(data[at + 4 : end])
+            at = end
+        self._tail = data[at:]
         return found, b""
 
 

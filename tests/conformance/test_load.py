@@ -104,6 +104,18 @@ def test_1000_connections_each_get_their_push(request: pytest.FixtureRequest) ->
     assert _serve_many(1000, request) < BYTES_EACH_MAX
 
 
+def test_an_announced_length_costs_nothing_until_its_bytes_come() -> None:
+    with _node() as (address, pid):
+        connections = [_greet(address, b"load", p.PRODUCER) for _ in range(200)]
+        before = _rss_bytes(pid)
+        for connection in connections:
+            connection.sendall(p.u32(2**20) + p.put(1, b"the rest never comes"))
+        _put(address, b"others are served")
+        assert _rss_bytes(pid) - before < len(connections) * BYTES_EACH_MAX
+        for connection in connections:
+            connection.close()
+
+
 @pytest.mark.full
 def test_10000_connections_each_get_their_push(request: pytest.FixtureRequest) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -222,6 +222,16 @@ async def test_pa_28_an_answered_ping_keeps_the_connection(serve: Serve) -> None
         assert anyio.current_time() > 390
 
 
+@virtual_time
+async def test_pa_28_a_ping_answered_in_the_same_moment_keeps_the_connection(serve: Serve) -> None:
+    """uvloop's clock counts milliseconds, and loopback is quicker than that."""
+    async with serve() as mill:
+        peer = await mill.hello()
+        for _ in range(4):
+            await peer.expect(p.PING, within_s=21)
+            await peer.send(p.PONG)
+
+
 @pytest.mark.parametrize("size", [1, 7, 9, 16, 24, 300])
 async def test_pa_29_a_ping_of_another_length_is_malformed(serve: Serve, size: int) -> None:
     async with serve() as mill:

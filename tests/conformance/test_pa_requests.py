@@ -35,6 +35,25 @@ async def test_pa_02_a_hello_names_the_channel_and_the_version(serve: Serve) -> 
         await peer.quiet()
 
 
+async def test_pa_02_ready_tells_what_was_granted(serve: Serve) -> None:
+    async with serve() as mill:
+        plain = await mill.greet(b"chat/1")
+        assert p.read_ready(await plain.packet()) == (
+            1,
+            {
+                p.WINDOW: p.u16(32),
+                p.PACKET_MAX: p.u32(2**20),
+                p.KEEP_ALIVE: p.u32(20_000),
+                p.MODE: p.PAIR,
+                p.DURABILITY: b"\x00",
+            },
+        )
+        greedy = await mill.greet(b"chat/1", {p.EXTENSIONS: bytes(range(256))[:255]}, flags=0xFF)
+        flags, tags = p.read_ready(await greedy.packet())
+        assert flags == 5, "duplex is not offered"
+        assert set(tags[p.EXTENSIONS]) == {0x84, 0x86, 0x87, 0x88, 0x90, 0x91}
+
+
 async def _ten(peer: Peer) -> list[int]:
     return [await peer.put(key, b"x") for key in range(10)]
 

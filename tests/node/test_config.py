@@ -127,3 +127,10 @@ def test_config_show_tells_origins(settings: Path, capfd: pytest.CaptureFixture[
 def test_config_show_refuses_what_serve_would(capfd: pytest.CaptureFixture[str]):
     assert main(["config", "show", "--config", "/nonexistent"]) == 2
     assert "/nonexistent" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["list_page", "malformed_max", "ttl_default_s", "stalled_s"])
+def test_a_limit_of_zero_is_refused_where_it_would_break_something(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} cannot be 0"):
+        Config(**{name: 0})
+    assert Config(window=0, requests_per_s_max=0).window == 0

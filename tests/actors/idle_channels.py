@@ -1,0 +1,88 @@
+"""Run in a process of its own: what channels cost in resident memory, as one line of JSON."""
+
+from __future__ import annotations
+
+import gc
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+
+from actors.messages import Ack, Batch, Join, Msg, Put
+from tests.actors.pond import Pond
+from tests.actors.ports import RecordingPort
+
+CHANNELS = 100_000
+WARM = 2_000
+
+
+def rss_bytes() -> int:
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def name(number: int) -> bytes:
+    return b"channel/%012d" % number
+
+
+def join_and_leave(pond: Pond, number: int) -> None:
+    port = RecordingPort(1, pond.now)
+    pond.scheduler.attach(name(number), port, Join(), pond.now)
+    pond.scheduler.detach(name(number), port)
+
+
+def put_push_and_ack(pond: Pond, number: int) -> None:
+    """One message goes through, and everyone leaves."""
+    channel, scheduler, now = name(number), pond.scheduler, pond.now
+    producer, consumer = RecordingPort(1, now), RecordingPort(2, now)
+    for port in (producer, consumer):
+        scheduler.attach(channel, port, Join(), now)
+    scheduler.submit(channel, Batch(producer, [Put(1, 60, b"hi")]), now)
+    push = consumer.written[-1]
+    assert isinstance(push, Msg)
+    scheduler.submit(channel, Batch(consumer, [Ack(push.id)]), now)
+    for port in (producer, consumer):
+        scheduler.detach(channel, port)
+
+
+def growth(pond: Pond, before: int) -> float:
+    return round((rss_bytes() - before) / CHANNELS, 1)
+
+
+def pass_seconds(pond: Pond, seconds: int) -> None:
+    """Coarser than `Pond.advance`, which stops at every one of so many deadlines."""
+    for _ in range(seconds):
+        pond.now += 1
+        while pond.scheduler.turn(pond.now):
+            pass
+
+
+def main() -> None:
+    pond, started = Pond(), time.perf_counter()
+    for number in range(WARM):
+        join_and_leave(pond, -number)
+        put_push_and_ack(pond, -number)
+        pond.now += 0.002
+    pass_seconds(pond, 1000)
+    assert pond.scheduler.cells == {}
+    measured, before = dict[str, float](), rss_bytes()
+    for number in range(CHANNELS):
+        join_and_leave(pond, number)
+    measured["joined and left"] = growth(pond, before)
+    for number in range(CHANNELS):
+        put_push_and_ack(pond, number)
+        pond.now += 0.0005
+    measured["inside the key window"] = growth(pond, before)
+    pass_seconds(pond, 120)
+    measured["inside the key window, passivated"] = growth(pond, before)
+    pass_seconds(pond, 700)
+    measured["after the key window"] = growth(pond, before)
+    measured["cells left"] = len(pond.scheduler.cells)
+    measured["seconds"] = round(time.perf_counter() - started, 1)
+    json.dump(measured, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

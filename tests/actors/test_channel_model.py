@@ -1,0 +1,229 @@
+"""Random lives of a channel against a simple model of what it promises (wire.md 3d, 3j).
+
+After every step: LIST is what the model keeps (no message lost, none past its deadline, an ack
+deletes), nobody holds more than its credit, a queue leases a message once. At the end: whatever is
+kept reaches a consumer that takes everything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from random import Random
+
+import pytest
+
+from actors.channel import Channel
+from actors.limits import ChannelSettings
+from actors.messages import Credit, Leave, Mode, Msg, Nack, Put, PutAck, Reason, Touch, Writable
+from tests.actors.pond import NAME, Peer, Pond, fanout, pair, queue
+
+DEAD = NAME + b"!dead"
+LEASE_S_MIN = 24.0
+STEPS = 400
+
+
+class Life:
+    """A pond, its model, and dice."""
+
+    def __init__(self, settings: ChannelSettings, seed: int) -> None:
+        self.dice = Random(seed)
+        self.pond = Pond(settings, seed=seed)
+        self.watcher = self.pond.producer()
+        self.mode = settings.mode
+        self.peers: list[Peer] = []
+        self.kept: dict[int, tuple[float, int, bytes]] = {}
+        """Deadline, source and data of what must be there."""
+        self.receipts: dict[int, PutAck] = {}
+        self.held: dict[int, tuple[Peer, float]] = {}
+        """Who was pushed a message last, and until when at least it is that one's alone."""
+        self.last_id = 0
+        self.crashed_at = 0.0
+
+    def step(self) -> None:
+        moves = [self.put] * 4 + [self.ack] * 4 + [self.nack, self.touch, self.credit, self.clog]
+        moves += [self.wait] * 3 + [self.join, self.leave, self.retry]
+        if self.dice.random() < 0.02:
+            moves = [self.crash]
+        self.dice.choice(moves)()
+        self.check()
+
+    def some_peer(self) -> Peer:
+        return self.dice.choice(self.peers) if self.peers else self.watcher
+
+    def some_id(self) -> int:
+        if self.last_id and self.dice.random() < 0.9:
+            return self.dice.choice(list(self.kept) or [self.last_id])
+        return self.dice.randrange(2**63)
+
+    def put(self) -> None:
+        peer, ttl = self.some_peer(), self.dice.choice((1, 20, 100, 90_000))
+        data = bytes(self.dice.randrange(1, 30))
+        receipt = peer.put(data, ttl=ttl)
+        assert receipt.id > self.last_id
+        self.last_id = receipt.id
+        self.receipts[receipt.key] = receipt
+        self.kept[receipt.id] = (self.pond.now + ttl, peer.port.number, data)
+        self.retry_data = (receipt, data)
+
+    def retry(self) -> None:
+        if self.last_id:
+            receipt, data = self.retry_data
+            assert self.some_peer().put(data, key=receipt.key) == receipt
+
+    def ack(self) -> None:
+        peer, message_id = self.some_peer(), self.some_id()
+        peer.ack(message_id)
+        if self.mode is not Mode.FANOUT:
+            self.kept.pop(message_id, None)
+            self.held.pop(message_id, None)
+
+    def nack(self) -> None:
+        held = [(message_id, peer) for message_id, (peer, _) in self.held.items()]
+        if held:
+            message_id, peer = self.dice.choice(held)
+            reason = self.dice.choice((Reason.LATER, Reason.BUSY, Reason.OTHER))
+            peer.ask(Nack(message_id, reason, self.dice.choice((None, 0, 1000, 60_000))))
+            del self.held[message_id]
+
+    def touch(self) -> None:
+        peer, message_id = self.some_peer(), self.some_id()
+        peer.ask(Touch(message_id, ms := self.dice.randrange(100_000)))
+        if message_id in self.held and self.held[message_id][0] is peer:
+            self.held[message_id] = (peer, self.pond.now + ms / 1000)
+
+    def credit(self) -> None:
+        self.some_peer().ask(Credit(self.dice.randrange(3)))
+
+    def clog(self) -> None:
+        port = self.some_peer().port
+        port.writable = not port.writable
+        if port.writable:
+            self.some_peer().say(Writable())
+
+    def join(self) -> None:
+        if len(self.peers) < 5:
+            window = self.dice.choice((None, 0, 1, 3))
+            self.peers.append(self.pond.join(window=window, ordered=self.dice.random() < 0.1))
+
+    def leave(self) -> None:
+        if self.peers:
+            peer = self.peers.pop(self.dice.randrange(len(self.peers)))
+            self.collect(peer)
+            peer.leave()
+            self.held = {each: held for each, held in self.held.items() if held[0] is not peer}
+
+    def wait(self) -> None:
+        self.pond.advance(self.dice.choice((0.1, 1, 5, 40)))
+
+    def crash(self) -> None:
+        if self.pond.now < self.crashed_at + 60:
+            return  # a second one would be on its way to quarantine
+        self.crashed_at = self.pond.now
+        self.pond.crash()
+        self.pond.advance(0.1)
+        self.held.clear()
+
+    def collect(self, peer: Peer) -> None:
+        for push in peer.pushed():
+            assert push.id in self.kept or push.id <= self.last_id
+            if push.id in self.kept:
+                _, source, data = self.kept[push.id]
+                assert source != peer.port.number and data == push.data
+            self.held[push.id] = (peer, self.pond.now)
+
+    def check(self) -> None:
+        self.pond.settle()
+        now = self.pond.now
+        for peer in (*self.peers, self.watcher):
+            self.collect(peer)
+        self.kept = {each: kept for each, kept in self.kept.items() if kept[0] > now}
+        self.held = {each: held for each, held in self.held.items() if each in self.kept}
+        dead = {row.origin.id for row in self.pond.store.load(DEAD).rows if row.origin}
+        assert len(dead) == len(self.pond.store.load(DEAD).rows)
+        if self.mode is Mode.FANOUT:
+            self.kept = {each: self.kept[each] for each in self.watcher.list(limit=9999)}
+        shown = self.watcher.list(limit=9999)
+        assert set(shown).isdisjoint(dead) and shown == sorted(shown)
+        assert set(shown) | (dead & set(self.kept)) == set(self.kept)
+        self.kept = {each: self.kept[each] for each in shown}
+        self.check_leases()
+
+    def check_leases(self) -> None:
+        channel = self.pond.scheduler.view(NAME)
+        assert isinstance(channel, Channel)
+        holders: Counter[int] = Counter()
+        for guest in channel._delivery.guests.values():
+            assert guest.credit >= 0 and guest.credit + len(guest.leases) == guest.window
+            assert guest.held_bytes == sum(lease.size for lease in guest.leases.values())
+            assert set(guest.leases) <= set(self.kept)
+            holders.update(guest.leases.keys())
+        if self.mode is Mode.QUEUE:
+            assert max(holders.values(), default=1) == 1
+        assert channel.info.messages == len(self.kept)
+        assert self.pond.store.usage.messages == len(self.kept) + len(self.pond.kept(DEAD))
+
+    def finish(self) -> None:
+        """Everyone leaves; who comes now takes everything there is."""
+        for peer in self.peers:
+            self.collect(peer)
+            peer.leave()
+        self.pond.advance(1)
+        self.check_deadlines()
+        last = self.pond.join(resume_after=0)
+        expected = {each for each, kept in self.kept.items() if kept[0] > self.pond.now + 7200}
+        got: set[int] = set()
+        for _ in range(7200 // 60):
+            while ids := last.pushed_ids():
+                got.update(ids)
+                last.ack(*ids)
+            self.pond.advance(60)
+        letters = {row.origin.id for row in self.pond.store.load(DEAD).rows if row.origin}
+        assert expected <= got | letters
+
+    def check_deadlines(self) -> None:
+        now = self.pond.now
+        self.kept = {each: kept for each, kept in self.kept.items() if kept[0] > now}
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "settings",
+    [pair(), fanout(), queue(attempts_max=10**6), queue(attempts_max=3)],
+    ids=["pair", "fanout", "queue", "queue with dead letters"],
+)
+def test_p2p_10_14_15_whatever_happens_the_promises_hold(
+    settings: ChannelSettings, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    life = Life(settings, seed)
+    for _ in range(STEPS):
+        life.step()
+    life.finish()
+    assert life.pond.scheduler.counters.quarantines == 0
+
+
+def test_a_queue_hands_a_message_to_the_next_only_after_the_last_lost_it() -> None:
+    """What a worker sees: between a push and its end, nobody else is pushed the same message."""
+    dice, pond = Random(4), Pond(queue(ack_timeout_s=30, attempts_max=10**6))
+    producer, workers = pond.producer(), [pond.join(window=3) for _ in range(4)]
+    held: dict[int, tuple[Peer, float]] = {}
+    for _ in range(2000):
+        producer.put(ttl=dice.choice((30, 3000)))
+        pond.advance(dice.random() * 3)
+        for worker in workers:
+            for push in worker.pushed():
+                if push.id in held:
+                    assert pond.now >= held[push.id][1] + LEASE_S_MIN - 3
+                held[push.id] = (worker, pond.now)
+                if dice.random() < 0.6:
+                    worker.ack(push.id)
+    assert len(held) > 500
+
+
+def test_leave_and_put_in_one_breath_keep_what_was_put() -> None:
+    pond = Pond()
+    peer = pond.join()
+    peer.say(Put(1, 60, b"last words"), Leave())
+    assert pond.kept() == [b"last words"]
+    assert [each.data for each in pond.join().pushed() if isinstance(each, Msg)] == [b"last words"]
