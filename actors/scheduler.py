@@ -78,6 +78,7 @@ class Scheduler:
         self._waiting: dict[bytes, list[Callable[[], None]]] = {}
         self._touched: dict[Port, None] = {}
         self._depth = 0
+        self._wake_cell = self._wake  # one bound method for all cells, not one for each
         self._kick: anyio.Event | None = None
         self._sleeps_until = inf
 
@@ -108,6 +109,8 @@ class Scheduler:
             return
         if cell.guests is not None:
             cell.guests.pop(port, None)
+            if not cell.guests:
+                cell.guests = None  # an empty dictionary keeps its table
         self.submit(name, Batch(port, [Leave()]), self._now())
 
     def on_capacity(self, name: bytes, resume: Callable[[], None]) -> None:
@@ -138,6 +141,13 @@ class Scheduler:
         cell = self.cells.get(name)
         return cell.behaviour if cell is not None else None
 
+    def inspect(self, name: bytes) -> Behaviour | None:
+        """`view`, but of a passivated cell a behaviour built for the occasion."""
+        cell = self.cells.get(name)
+        if cell is None or cell.resumes_at > self._now():
+            return None
+        return cell.behaviour or self._spawn(name, self._store.load(name), {})
+
     @property
     def is_settled(self) -> bool:
         """No mail waits and no deadline has passed."""
@@ -165,7 +175,7 @@ class Scheduler:
             self._kick.set()
 
     def _create(self, name: bytes, now: float) -> Cell:
-        cell = self.cells[name] = Cell(name, self._wake, now)
+        cell = self.cells[name] = Cell(name, self._wake_cell, now)
         return cell
 
     def _defer(self, cell: Cell, batch: Batch, now: float) -> bool:

@@ -104,6 +104,6 @@ def _info(request: InfoRequest, sources: Sources) -> InfoAnswer:
 
 def _pages(names: list[bytes], scheduler: Scheduler) -> Iterator[tuple[str, ChannelInfo]]:
     for name in names:
-        behaviour = scheduler.view(name)
+        behaviour = scheduler.inspect(name)
         if isinstance(behaviour, Channel):
             yield name.decode("utf-8", "backslashreplace"), behaviour.info

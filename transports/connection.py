@@ -39,8 +39,8 @@ from transports.errors import (
     MalformedPacket,
 )
 from transports.framing import Framing
-from transports.handshake import Ready, encode_ready
 from transports.greeting import Admission
+from transports.handshake import Ready, encode_ready
 from transports.host import Host
 from transports.nack import (
     HelloCode,
@@ -328,7 +328,10 @@ class Connection(Visit):
         except RequestError as error:
             self._add(encode_refusal(p.ADMIN, error.code, correlation))
         else:
-            self._add(p.encode(p.AdminReply(request.request_id, request.operation, body)))
+            reply = p.encode(p.AdminReply(request.request_id, request.operation, body))
+            if len(reply) > self._admission.packet_bytes_max:
+                reply = encode_refusal(p.ADMIN, Code.TOO_LARGE_FOR_PEER, correlation)
+            self._add(reply)
 
     # Backpressure.
 

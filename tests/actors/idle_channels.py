@@ -13,7 +13,6 @@ from actors.messages import Ack, Batch, Join, Msg, Put
 from tests.actors.pond import Pond
 from tests.actors.ports import RecordingPort
 
-CHANNELS = 100_000
 WARM = 2_000
 
 
@@ -47,10 +46,6 @@ def put_push_and_ack(pond: Pond, number: int) -> None:
         scheduler.detach(channel, port)
 
 
-def growth(pond: Pond, before: int) -> float:
-    return round((rss_bytes() - before) / CHANNELS, 1)
-
-
 def pass_seconds(pond: Pond, seconds: int) -> None:
     """Coarser than `Pond.advance`, which stops at every one of so many deadlines."""
     for _ in range(seconds):
@@ -59,30 +54,36 @@ def pass_seconds(pond: Pond, seconds: int) -> None:
             pass
 
 
-def main() -> None:
+def main(channels: int, channels_per_s: int) -> None:
+    """All channels are joined and left; then each has one message within their common window."""
     pond, started = Pond(), time.perf_counter()
     for number in range(WARM):
         join_and_leave(pond, -number)
         put_push_and_ack(pond, -number)
-        pond.now += 0.002
     pass_seconds(pond, 1000)
     assert pond.scheduler.cells == {}
     measured, before = dict[str, float](), rss_bytes()
-    for number in range(CHANNELS):
+
+    def measure(what: str) -> None:
+        measured[what] = round((rss_bytes() - before) / channels, 1)
+
+    for number in range(channels):
         join_and_leave(pond, number)
-    measured["joined and left"] = growth(pond, before)
-    for number in range(CHANNELS):
+    measure("joined and left")
+    for number in range(channels):
         put_push_and_ack(pond, number)
-        pond.now += 0.0005
-    measured["inside the key window"] = growth(pond, before)
-    pass_seconds(pond, 120)
-    measured["inside the key window, passivated"] = growth(pond, before)
+        if (number + 1) % channels_per_s == 0:
+            pass_seconds(pond, 1)
+    measure("just used")
+    pass_seconds(pond, 70)
+    measure("passivated, inside the key window")
+    assert len(pond.scheduler.cells) == channels
     pass_seconds(pond, 700)
-    measured["after the key window"] = growth(pond, before)
+    measure("after the key window")
     measured["cells left"] = len(pond.scheduler.cells)
     measured["seconds"] = round(time.perf_counter() - started, 1)
     json.dump(measured, sys.stdout)
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

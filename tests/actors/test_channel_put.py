@@ -105,7 +105,7 @@ def test_keys_survive_a_crash_and_passivation() -> None:
     assert (producer.put(b"kept", key=1), producer.put(b"gone", key=2)) == (kept, gone)
     producer.leave()
     pond.advance(120)
-    assert pond.scheduler.view(b"orders") is None
+    assert pond.scheduler.cells[b"orders"].behaviour is None
     producer = pond.producer()
     assert (producer.put(b"kept", key=1), producer.put(b"gone", key=2)) == (kept, gone)
     assert refusal(producer, Put(2, 60, b"other")) is Code.KEY_REUSED

@@ -112,7 +112,7 @@ def test_attempts_outlast_passivation(pond: Pond) -> None:
     producer.put(ttl=36_000)
     worker.leave(), producer.leave()
     pond.advance(300)
-    assert pond.scheduler.view(b"orders") is None
+    assert pond.scheduler.cells[b"orders"].behaviour is None
     assert [each.attempt for each in pond.join().pushed()] == [2]
 
 

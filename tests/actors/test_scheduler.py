@@ -133,9 +133,9 @@ def test_a_cell_that_keeps_something_is_passivated_and_rebuilt() -> None:
     works.pass_time(59)
     works.submit(A, port, Put(2, 60, b""))
     works.pass_time(59)
-    assert works.scheduler.view(A) is works.spawned[0]
+    assert works.scheduler.cells[A].behaviour is works.spawned[0]
     works.pass_time(1)
-    assert works.scheduler.view(A) is None and works.scheduler.counters.passivations == 1
+    assert works.scheduler.cells[A].behaviour is None and works.scheduler.counters.passivations == 1
     works.submit(A, port, Get(1))
     assert len(works.spawned) == 2 and works.spawned[1].kept == [1, 2]
 
@@ -145,7 +145,7 @@ def test_a_passivated_cell_keeps_its_deadline() -> None:
     works.deadlines = {A: START_S + 500}
     works.submit(A, port, Put(1, 60, b""))
     works.pass_time(60)
-    assert works.scheduler.view(A) is None
+    assert works.scheduler.cells[A].behaviour is None
     assert works.scheduler.timers.next_at == START_S + 500
     works.pass_time(440)
     assert works.spawned[1].woken == [START_S + 500]
@@ -156,10 +156,10 @@ def test_a_cell_with_guests_is_never_passivated() -> None:
     works.scheduler.attach(A, port, Join(), works.now)
     works.submit(A, port, Put(1, 60, b""))
     works.pass_time(1000)
-    assert works.scheduler.view(A) is works.spawned[0]
+    assert works.scheduler.cells[A].behaviour is works.spawned[0]
     works.scheduler.detach(A, port)
     works.pass_time(60)
-    assert works.scheduler.view(A) is None
+    assert works.scheduler.cells[A].behaviour is None
 
 
 class LateCommit:

@@ -1,4 +1,4 @@
-"""What `from node import ...` offers: a short list, each name where it says, nothing loaded early."""
+"""What `from node import ...` offers: a short list, and nothing loaded before it is used."""
 
 import subprocess
 import sys

@@ -1,0 +1,36 @@
+"""What a channel costs when nobody is in it, measured in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+IDLE_BYTES_MAX = 400
+
+
+def measure(channels: int, channels_per_s: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "tests.actors.idle_channels", str(channels)]
+    done = subprocess.run(
+        [*command, str(channels_per_s)], cwd=ROOT, capture_output=True, check=True, timeout=300
+    )
+    measured: dict[str, float] = json.loads(done.stdout)
+    print(f"\n{channels} channels, bytes of resident memory for each: {measured}")
+    return measured
+
+
+@pytest.mark.parametrize(
+    ("channels", "channels_per_s"),
+    [(4_000, 4_000), pytest.param(100_000, 250, marks=pytest.mark.full)],
+)
+def test_p2p_27_a_channel_that_was_left_or_whose_keys_are_over_costs_nothing_to_speak_of(
+    channels: int, channels_per_s: int
+) -> None:
+    measured = measure(channels, channels_per_s)
+    assert measured["joined and left"] <= IDLE_BYTES_MAX
+    assert measured["after the key window"] <= IDLE_BYTES_MAX
+    assert measured["cells left"] == 0
