@@ -16,6 +16,7 @@ import pytest
 from actors.channel import Channel
 from actors.limits import ChannelSettings
 from actors.messages import Credit, Leave, Mode, Msg, Nack, Put, PutAck, Reason, Touch, Writable
+from actors.modes import Queue
 from tests.actors.pond import NAME, Peer, Pond, fanout, pair, queue
 
 DEAD = NAME + b"!dead"
@@ -227,3 +228,24 @@ def test_leave_and_put_in_one_breath_keep_what_was_put() -> None:
     peer.say(Put(1, 60, b"last words"), Leave())
     assert pond.kept() == [b"last words"]
     assert [each.data for each in pond.join().pushed() if isinstance(each, Msg)] == [b"last words"]
+
+
+def test_nothing_is_remembered_of_messages_that_are_gone() -> None:
+    """A worker that also puts leaves its own messages to others; all come back once and more."""
+    pond = Pond(queue(ack_timeout_s=1, attempts_max=10**6))
+    peers = [pond.join(window=4) for _ in range(3)]
+    for turn in range(300):
+        peers[turn % 3].put(ttl=600)
+        pond.advance(0.5)
+        for peer in peers:
+            peer.ack(*peer.pushed_ids()[::2])
+    for _ in range(40):
+        pond.advance(10)
+        for peer in peers:
+            peer.ack(*peer.pushed_ids())
+    channel = pond.scheduler.view(NAME)
+    assert isinstance(channel, Channel) and isinstance(channel._delivery, Queue)
+    delivery = channel._delivery
+    assert pond.kept() == [] and delivery.attempts == {} and not delivery.has_rests
+    assert delivery._backlog._taken == set() and delivery._backlog._returned.heap == []
+    assert len(delivery._agenda) <= 64 and not pond.store.load(NAME).attempts

@@ -225,7 +225,7 @@ def test_10_000_hostile_streams_harm_nothing(seed: int) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(1000, 1400))
-def test_a_million_hostile_streams_harm_nothing(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(1000, 1040))
+def test_100_000_hostile_streams_harm_nothing(seed: int) -> None:
     for part in range(10):
         _run(seed * 10 + part, INPUTS_PER_RIG)
