@@ -81,6 +81,7 @@ class Place:
         self._environment = plain | {
             "HOME": str(folder),
             "PATH": f"{commands}:{os.environ['PATH']}",
+            "PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "MILLPOND_P2P": self.here("127.0.0.1:7400"),
