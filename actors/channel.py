@@ -129,6 +129,7 @@ class Channel:
     def info(self) -> ChannelInfo:
         guests = self._delivery.guests.values()
         return ChannelInfo(
+            name=self._name,
             mode=self._delivery.mode.name.lower(),
             messages=len(self._buffer.rows),
             bytes=self._buffer.bytes,
@@ -168,7 +169,8 @@ class Channel:
     def _take_in(self, effects: Effects) -> None:
         """Messages were added: they may be pushed, and they have deadlines."""
         delivery, fresh = self._delivery, self._intake.fresh
-        if self._kept_mode is not delivery.mode:
+        # With the last message and key, the store forgot the mode as well.
+        if self._kept_mode is not delivery.mode or len(self._buffer.rows) == len(fresh):
             self._kept_mode = delivery.mode
             effects.changes.append(ModeSet(delivery.mode))
         if delivery.receivers:

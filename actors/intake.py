@@ -20,6 +20,10 @@ class Sweeper(Protocol):
         """Remove what has expired: there is no room."""
 
 
+KEYS_SPARED = 16
+"""A channel with so few keys keeps them, whatever the node's limit says."""
+
+
 class Intake:
     """The way into a channel's buffer. `fresh` collects what one batch added."""
 
@@ -88,8 +92,10 @@ class Intake:
         except IdsExhausted:
             return 0
         row = Row(message_id, key, ttl, now + ttl, data, source, origin)
-        if len(keys.rows) >= self._settings.keys_max or shared.usage.keys >= shared.limits.keys_max:
+        if len(keys.rows) >= self._settings.keys_max:
             effects.changes.extend(map(KeyGone, keys.forget_oldest()))
+        elif shared.usage.keys >= shared.limits.keys_max and len(keys.rows) > KEYS_SPARED:
+            effects.changes.extend(map(KeyGone, keys.forget_left()))
         room.messages -= 1
         room.bytes -= len(data)
         self._buffer.add(row)

@@ -47,6 +47,14 @@ class Keys:
         self.rows[row.key] = left
         return left
 
+    def forget_left(self) -> list[int]:
+        """Forget a sixteenth of the keys whose message is gone, oldest first, and tell which."""
+        left = [key for key, row in self.rows.items() if isinstance(row, KeyRow)]
+        oldest = left[: 1 + len(left) // 16]
+        for key in oldest:
+            del self.rows[key]
+        return oldest
+
     def forget_oldest(self) -> list[int]:
         """Forget a sixteenth of the keys, oldest first, and tell which.
 

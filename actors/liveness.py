@@ -9,6 +9,7 @@ from math import inf
 from actors.messages import Hangup, Port, Probe, Reply
 
 PROBES_MAX = 2
+SURVEY_GAP_S_PER_GUEST = 1e-4
 
 
 class Verdict(Enum):
@@ -56,7 +57,9 @@ def survey(
     """Check all connections of a channel: whom to ping or hang up on, and when to look again."""
     replies: list[tuple[Port, Reply]] = []
     earliest = inf
+    count = 0
     for port, liveness in guests:
+        count += 1
         match liveness.check(port.heard_at, now):
             case Verdict.PROBE:
                 replies.append((port, Probe()))
@@ -65,4 +68,5 @@ def survey(
             case Verdict.ALIVE:
                 pass
         earliest = min(earliest, liveness.due_at(port.heard_at))
-    return replies, earliest
+    # Surveys of many connections keep a distance, or each one's deadline would survey them all.
+    return replies, max(earliest, now + count * SURVEY_GAP_S_PER_GUEST) if count else earliest

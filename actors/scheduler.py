@@ -130,7 +130,11 @@ class Scheduler:
 
     def turn(self, now: float) -> bool:
         """Wake what is due and give each queued cell its share. True: there is more to do."""
-        for owner in self.timers.take_due(now):
+        for _ in range(len(self.timers)):
+            # One at a time: should a wake fail, the others are still armed.
+            owner = self.timers.take_due(now)
+            if owner is None:
+                break
             owner.wake(now)
         for _ in range(len(self._queue)):
             self._run_mail(self._queue.popleft(), now)
@@ -140,13 +144,6 @@ class Scheduler:
         """A cell's behaviour, for reading only; None while it has none."""
         cell = self.cells.get(name)
         return cell.behaviour if cell is not None else None
-
-    def inspect(self, name: bytes) -> Behaviour | None:
-        """`view`, but of a passivated cell a behaviour built for the occasion."""
-        cell = self.cells.get(name)
-        if cell is None or cell.resumes_at > self._now():
-            return None
-        return cell.behaviour or self._spawn(name, self._store.load(name), {})
 
     @property
     def is_settled(self) -> bool:
@@ -244,6 +241,8 @@ class Scheduler:
         try:
             behaviour = cell.behaviour or self._activate(cell)
             effects = behaviour.handle(batch, now) if batch is not None else behaviour.wake(now)
+            # A failed write is a crash: the behaviour must not keep what the store does not.
+            commit = self._store.write(cell.name, effects.changes) if effects.changes else None
         except Exception:
             self._crashed(cell, batch, now)
         else:
@@ -252,7 +251,6 @@ class Scheduler:
             for port, join in effects.guests:
                 if cell.guests is not None and port in cell.guests:
                     cell.guests[port] = join
-            commit = self._store.write(cell.name, effects.changes) if effects.changes else None
             if commit is None:
                 self._release(batch, effects, now)
             else:
@@ -310,6 +308,7 @@ class Scheduler:
         if behaviour.is_empty and (cell.restarts is None or now >= idle_at):
             self.timers.disarm(cell)
             del self.cells[cell.name]
+            cell.behaviour = None  # an outdated deadline may still hold the cell
         elif now < idle_at:
             self.timers.arm(cell, idle_at)
         elif behaviour.is_settled:

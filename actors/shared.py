@@ -23,6 +23,7 @@ class Shared(msgspec.Struct, frozen=True):
 class ChannelInfo(msgspec.Struct, frozen=True):
     """A channel as `info` shows it."""
 
+    name: bytes
     mode: str
     messages: int
     bytes: int

@@ -54,7 +54,11 @@ class Agenda(Generic[T]):
     def due(self, now: float) -> Iterator[T]:
         """Remove and give the current entries up to `now`, earliest first."""
         while self.next_at <= now:
-            yield heappop(self._heap)[2]
+            yield self.pop()
+
+    def pop(self) -> T:
+        """Remove and give the earliest entry, right after a look at `next_at`."""
+        return heappop(self._heap)[2]
 
 
 class Timed(Protocol):
@@ -95,10 +99,13 @@ class Timers:
     def next_at(self) -> float:
         return self._agenda.next_at
 
-    def take_due(self, now: float) -> list[Timed]:
-        """The owners whose deadline passed, earliest first; each is disarmed."""
-        owners = []
-        for owner in self._agenda.due(now):
-            owner.deadline = inf
-            owners.append(owner)
-        return owners
+    def __len__(self) -> int:
+        return len(self._agenda)
+
+    def take_due(self, now: float) -> Timed | None:
+        """The owner whose deadline passed first, disarmed; None when there is none left."""
+        if self._agenda.next_at > now:
+            return None
+        owner = self._agenda.pop()
+        owner.deadline = inf
+        return owner

@@ -2,7 +2,8 @@
 
     TOKEN  RIGHT[,RIGHT...]  [CHANNEL-PATTERN ...]      # rights: put get push ack list admin all
 
-Patterns are shell patterns over channel names; none means every channel. Without a token file every
+Patterns are shell patterns over channel names; none means every channel. Lines of one token add up;
+a comment has a line of its own. Without a token file every
 client is anonymous and may do everything, and administer the node from its own machine.
 """
 
@@ -50,7 +51,7 @@ class Grant(msgspec.Struct, frozen=True):
 class Access:
     """The node's door. Tokens are kept as digests, so a dump of the memory does not show them."""
 
-    def __init__(self, grants: dict[bytes, Grant] | None = None) -> None:
+    def __init__(self, grants: dict[bytes, list[Grant]] | None = None) -> None:
         self._grants = grants
 
     @property
@@ -62,10 +63,9 @@ class Access:
         if self._grants is None:
             return Rights.CHANNEL if is_remote(address) else Rights.ALL
         # Looked up by digest: how long a wrong token takes tells nothing about a right one.
-        grant = self._grants.get(sha256(token).digest()) if token is not None else None
-        if grant is None or not grant.covers(channel):
-            return None
-        return grant.rights
+        grants = self._grants.get(sha256(token).digest(), []) if token is not None else []
+        covering = [grant.rights for grant in grants if grant.covers(channel)]
+        return reduce(or_, covering) if covering else None
 
 
 def load_tokens(path: Path) -> Access:
@@ -77,11 +77,17 @@ def load_tokens(path: Path) -> Access:
         raise TokenFileError(f"{path}: {exc}") from exc
     if mode & OTHERS_MAY_READ:
         raise TokenFileError(f"{path}: others can read it; `chmod 600 {path}` first")
-    grants = {}
+    grants: dict[bytes, list[Grant]] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.split("#", 1)[0].split()
-        if words:
-            grants[sha256(words[0].encode()).digest()] = _grant(words[1:], f"{path}:{number}")
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        where = f"{path}:{number}"
+        if any(word.startswith("#") for word in words):
+            # As a comment it would widen the line: without its pattern it holds everywhere.
+            raise TokenFileError(f"{where}: a comment needs a line of its own")
+        token = sha256(words[0].encode()).digest()
+        grants[token] = [*grants.get(token, []), _grant(words[1:], where)]
     return Access(grants)
 
 

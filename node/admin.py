@@ -5,19 +5,23 @@ Each operation has a number, a request and an answer; docs/wire.md has the table
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import IntEnum
-from itertools import islice
+from heapq import nsmallest
 
 import msgspec
 
 from actors.channel import Channel
 from actors.errors import Malformed
-from actors.messages import Durability
+from actors.messages import Mode
 from actors.scheduler import Counters, Scheduler
 from actors.shared import ChannelInfo
-from actors.store.seam import Usage
+from actors.store.seam import Store, Usage
 from transports.host import WireCounters
+
+PAGE_MAX = 1000
+PAGE_BYTES_MAX = 32 * 1024
+CHANNEL_BYTES = 120
+"""About what a channel's figures take in an answer, besides its name."""
 
 
 class Operation(IntEnum):
@@ -46,7 +50,7 @@ class InfoAnswer(msgspec.Struct):
     usage: Usage
     scheduler: Counters
     wire: WireCounters
-    page: dict[str, ChannelInfo]
+    page: list[ChannelInfo]
     more: bool
 
 
@@ -54,9 +58,8 @@ class Sources(msgspec.Struct):
     """Where the answers come from."""
 
     scheduler: Scheduler
-    usage: Usage
+    store: Store
     wire: WireCounters
-    durability: Durability
     version: str
     uptime_s: float
     rss_bytes: int
@@ -80,30 +83,45 @@ def _read(body: bytes, shape: type[InfoRequest]) -> InfoRequest:
 
 
 def _info(request: InfoRequest, sources: Sources) -> InfoAnswer:
-    scheduler = sources.scheduler
+    scheduler, limit = sources.scheduler, max(1, min(request.limit, PAGE_MAX))
     if request.channel is not None:
         names = [request.channel] if request.channel in scheduler.cells else []
     else:
-        names = sorted(name for name in scheduler.cells if name > request.after)
-    limit = max(1, min(request.limit, 1000))
-    page = dict(islice(_pages(names, scheduler), limit))
+        later = (name for name in scheduler.cells if name > request.after)
+        names = nsmallest(limit + 1, later)
+    page = _page(names[:limit], sources)
     return InfoAnswer(
         version=sources.version,
         uptime_s=round(sources.uptime_s, 3),
-        durability=sources.durability.name.lower(),
+        durability=sources.store.durability.name.lower(),
         rss_bytes=sources.rss_bytes,
         connections=sources.connections,
         channels=len(scheduler.cells),
-        usage=sources.usage,
+        usage=sources.store.usage,
         scheduler=scheduler.counters,
         wire=sources.wire,
         page=page,
-        more=len(names) > limit,
+        more=len(page) < len(names),
     )
 
 
-def _pages(names: list[bytes], scheduler: Scheduler) -> Iterator[tuple[str, ChannelInfo]]:
+def _page(names: list[bytes], sources: Sources) -> list[ChannelInfo]:
+    """The channels, as many of the first as surely fit into a packet."""
+    page: list[ChannelInfo] = []
+    size = 0
     for name in names:
-        behaviour = scheduler.inspect(name)
-        if isinstance(behaviour, Channel):
-            yield name.decode("utf-8", "backslashreplace"), behaviour.info
+        size += len(name) + CHANNEL_BYTES
+        if size > PAGE_BYTES_MAX and page:
+            break
+        page.append(_channel(name, sources))
+    return page
+
+
+def _channel(name: bytes, sources: Sources) -> ChannelInfo:
+    behaviour = sources.scheduler.view(name)
+    if isinstance(behaviour, Channel):
+        return behaviour.info
+    # Passivated: what it holds is in the store, and nobody is in it.
+    kept = sources.store.weigh(name)
+    mode = (kept.mode or Mode.PAIR).name.lower()
+    return ChannelInfo(name, mode, kept.messages, kept.bytes, kept.keys, 0, 0, 0)

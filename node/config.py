@@ -32,6 +32,17 @@ MAY_BE_ZERO = frozenset(
 )
 
 
+U16_MAX, U32_MAX = 2**16 - 1, 2**32 - 1
+MOST_OF_ALL = 2.0**53
+MOST = {
+    **dict.fromkeys(("ttl_default_s", "ttl_max_s", "dead_letter_ttl_s"), U32_MAX),
+    **dict.fromkeys(("window", "window_max", "window_queue_max", "list_page"), U16_MAX),
+    "attempts_max": U16_MAX,
+    "keep_alive_s": U32_MAX // 1000,
+}
+"""What the fields of the packets can carry."""
+
+
 class ConfigError(Exception):
     """A setting that the node cannot use; the text names it and says why."""
 
@@ -76,6 +87,11 @@ def _positive(what: str, text: str, is_fraction: bool) -> float | int:
     if not 0 < value < float("inf"):
         raise ConfigError(f"{what} must be above 0, not {text!r}")
     return value
+
+
+def _check_rule(rule: ChannelRule) -> None:
+    if (rule.ttl or 0) > U32_MAX or (rule.attempts or 0) > U16_MAX:
+        raise ConfigError(f"channel rule for {rule.pattern!r}: ttl or attempts is too large")
 
 
 @dataclass(frozen=True)
@@ -133,8 +149,11 @@ class Config:
             value = getattr(self, each.name)
             if not isinstance(value, int | float) or isinstance(value, bool):
                 continue
-            if not (value >= 0 if each.name in MAY_BE_ZERO else value > 0):
+            is_positive = value >= 0 if each.name in MAY_BE_ZERO else value > 0
+            if not is_positive or value > MOST.get(each.name, MOST_OF_ALL):
                 raise ConfigError(f"{each.name} cannot be {value}")
+        for rule in self.channels:
+            _check_rule(rule)
 
     @property
     def connection(self) -> ConnectionSettings:

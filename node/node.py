@@ -197,9 +197,8 @@ class Node:
     def _answer_admin(self, operation: int, body: bytes) -> bytes:
         sources = admin.Sources(
             scheduler=self.scheduler,
-            usage=self._store.usage,
+            store=self._store,
             wire=self.reception.counters,
-            durability=self.durability,
             version=installed_version(),
             uptime_s=self.clock.now() - self._started_at,
             rss_bytes=rss_bytes(),

@@ -61,7 +61,7 @@ from transports.visit import (
     Visit,
 )
 
-HEAVY_BYTES_MAX = 8 * 2**20
+HEAVY_BYTES_MAX = 4 * 2**20
 """GETs and LISTs are under way for so much at once: their answers may be a whole packet each."""
 
 
@@ -211,7 +211,11 @@ class Connection(Visit):
                 if self._hear_first(packet[0], value) or self._phase not in TAKING:
                     continue
             if self._bucket is not None and self._is_too_fast(value):
-                continue
+                if self._bucket.refused < self._host.settings.rate_refusals_max:
+                    continue
+                self._submit(messages, size_bytes)  # what came before it counts
+                self._abort()
+                return
             match value:
                 case Put() if self._put_refusal is None:
                     messages.append(value)
@@ -223,18 +227,21 @@ class Connection(Visit):
                 case Get() | List():
                     heavy_bytes += self._take_read(value, messages)
                 case p.Closing():
-                    self._submit(messages, size_bytes)  # what came before it counts
+                    if self._phase is OPEN:
+                        self._phase = LEAVING  # what came before it counts; nothing is pushed
+                    self._submit(messages, size_bytes)
                     self._close()
                     return
                 case _:
                     self._take_rare(value, messages)
             if heavy_bytes >= HEAVY_BYTES_MAX:
                 self._submit(messages, size_bytes)
-                messages, heavy_bytes, size_bytes = [], 0, 0
-                if self._must_wait() or self._reads_pending:
-                    self._inbox = packets[position + 1 :]
-                    self._wire.pause()
-                    return
+                self.flush()
+                # What such requests cost is not known before: others get their turn in between.
+                self._inbox = packets[position + 1 :]
+                self._wire.pause()
+                self._host.arm(self, self.heard_at)
+                return
         if messages:
             self._submit(messages, size_bytes)
         if self._out:
@@ -251,8 +258,6 @@ class Connection(Visit):
         if delay_ms:
             self._host.counters.slowed += 1
             self._add(encode_failed(Failed(value, Code.SLOW_DOWN, delay_ms)))
-            if self._bucket.refused >= self._host.settings.rate_refusals_max:
-                self._abort()
         return delay_ms > 0
 
     def _take_read(self, request: Get | List, messages: list[Mail]) -> int:

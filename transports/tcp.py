@@ -179,9 +179,9 @@ async def _serve(
 ) -> None:
     try:
         secured = await _secure(stream, tls, None) if tls else None
+        await _drive_socket(stream, secured, session, high_water_bytes, guard)
     except OSError:
-        return  # no TLS, no session: the other end has been told by the handshake itself
-    await _drive_socket(stream, secured, session, high_water_bytes, guard)
+        return  # gone before it was a connection: no TLS, or reset while it waited to be accepted
 
 
 async def _drive_socket(
@@ -193,7 +193,10 @@ async def _drive_socket(
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    remote = stream.extra(SocketAttribute.remote_address)
+    remote = stream.extra(SocketAttribute.remote_address, None)
+    if remote is None:
+        await anyio.aclose_forcefully(stream)
+        raise ConnectionResetError("the other end is gone already")
     host, port = str(remote[0]), int(remote[1])
     await drive(
         secured or stream,

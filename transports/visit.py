@@ -128,6 +128,8 @@ class Visit(Port):
                     self._host.arm(self, self._opened_at + settings.handshake_s)
                     self._enter_provisionally()
             case Phase.OPEN | Phase.LEAVING:
+                if self._inbox is not None:
+                    self._go_on()
                 if now >= self._stalled_since + settings.stalled_s:
                     self._host.counters.stalled += 1
                     self._wire.abort()

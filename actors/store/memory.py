@@ -16,15 +16,17 @@ from actors.store.seam import (
     Snapshot,
     Tried,
     Usage,
+    Weight,
 )
 
 
 class Partition:
     """One channel's rows. Dictionaries keep the order of entry, which is the order of ids."""
 
-    __slots__ = ("attempts", "keys", "mode", "rows")
+    __slots__ = ("attempts", "bytes", "keys", "mode", "rows")
 
     def __init__(self) -> None:
+        self.bytes = 0
         self.rows: dict[int, Row] = {}
         self.keys: dict[int, KeyRow] = {}
         """Keys of messages that are gone; those of kept ones are in their rows."""
@@ -55,6 +57,13 @@ class MemoryStore:
     def load(self, name: bytes) -> Snapshot:
         partition = self._partitions.get(name)
         return partition.snapshot() if partition is not None else Snapshot()
+
+    def weigh(self, name: bytes) -> Weight:
+        partition = self._partitions.get(name)
+        if partition is None:
+            return Weight()
+        keys = len(partition.rows) + len(partition.keys)
+        return Weight(len(partition.rows), partition.bytes, keys, partition.mode)
 
     def write(self, name: bytes, changes: Sequence[Change]) -> None:
         partition = self._partitions.get(name)
@@ -88,6 +97,7 @@ class MemoryStore:
 
     def _add(self, partition: Partition, row: Row) -> None:
         partition.rows[row.id] = row
+        partition.bytes += len(row.data)
         self.usage.messages += 1
         self.usage.bytes += len(row.data)
         if partition.keys and partition.keys.pop(row.key, None) is not None:
@@ -97,6 +107,7 @@ class MemoryStore:
         row = partition.rows.pop(gone.id, None)
         if row is None:
             return
+        partition.bytes -= len(row.data)
         self.usage.messages -= 1
         self.usage.bytes -= len(row.data)
         if partition.attempts is not None:

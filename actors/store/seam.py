@@ -115,6 +115,15 @@ class Usage:
     keys: int = 0
 
 
+class Weight(msgspec.Struct, frozen=True):
+    """What a partition holds, counted without loading it."""
+
+    messages: int = 0
+    bytes: int = 0
+    keys: int = 0
+    mode: Mode | None = None
+
+
 class Commit(Protocol):
     """Changes on their way to the disk."""
 
@@ -130,6 +139,9 @@ class Store(Protocol):
 
     def load(self, name: bytes) -> Snapshot:
         """What is kept for `name`; an unknown name gives an empty snapshot."""
+
+    def weigh(self, name: bytes) -> Weight:
+        """How much is kept for `name`, at no more than the cost of a look-up."""
 
     def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:
         """Apply `changes` in order. None: they are as durable as promised already."""

@@ -19,7 +19,8 @@ getting         get
 pushing         push
 acking          ack
 listing         list
-in-the-lobby    put,list                    lobby   # where bare clients are
+# where bare clients are
+in-the-lobby    put,list                    lobby
 """
 
 

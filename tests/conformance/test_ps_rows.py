@@ -379,3 +379,18 @@ async def test_ps_14_names_have_1_to_250_bytes(serve: Serve) -> None:
         for size in (251, 255):
             peer = await mill.greet(b"n" * size)
             await peer.ends_with(p.MALFORMED_HELLO, p.ABORT)
+
+
+async def test_who_says_goodbye_behind_an_ack_is_pushed_nothing_more(serve: Serve) -> None:
+    """A push to one who leaves would use up an attempt of a job that nobody has seen."""
+    async with serve() as mill:
+        producer = await mill.hello(b"jobs", PATIENT | PRODUCING | {p.MODE: p.QUEUE})
+        first = await producer.put(1, b"first")
+        await producer.put(2, b"second")
+        tags = {p.ROLE: p.WORKER, p.EXTENSIONS: b"\x88"}
+        leaving = await mill.hello(b"jobs", tags)
+        await leaving.expect(p.msgx(first, 1, b"first"))
+        await leaving.send(p.ack(first), p.GOODBYE)
+        staying = await mill.hello(b"jobs", tags)
+        pushed = await staying.packet()
+        assert pushed[0] == 0x88 and pushed[9:11] == b"\x00\x01" and pushed[11:] == b"second"

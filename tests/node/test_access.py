@@ -73,10 +73,22 @@ def test_patterns_choose_channels(
 
 
 def test_comments_and_empty_lines_mean_nothing(tmp_path: Path) -> None:
-    access = load(tmp_path, "\n# a comment\n   \n  one\tput # who it is\ntwo get chat/*#\n")
+    access = load(tmp_path, "\n# a comment\n   \n  one\tput\ntwo get chat/#*\n")
     assert access.authorize(b"one", b"x", NEAR) == Rights.PUT
-    assert access.authorize(b"two", b"chat/1", NEAR) == Rights.GET
+    assert access.authorize(b"two", b"chat/#1", NEAR) == Rights.GET
     assert access.authorize(b"#", b"x", NEAR) is None
+
+
+def test_a_comment_behind_a_grant_is_refused_because_it_may_be_a_pattern(tmp_path: Path) -> None:
+    with pytest.raises(TokenFileError, match="tokens:1: a comment needs a line of its own"):
+        load(tmp_path, "bob put #general\n")
+
+
+def test_lines_of_one_token_add_up(tmp_path: Path) -> None:
+    access = load(tmp_path, "carol put inbox/*\ncarol get outbox/*\n")
+    assert access.authorize(b"carol", b"inbox/a", NEAR) == Rights.PUT
+    assert access.authorize(b"carol", b"outbox/a", NEAR) == Rights.GET
+    assert access.authorize(b"carol", b"other", NEAR) is None
 
 
 def test_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:

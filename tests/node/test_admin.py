@@ -25,6 +25,22 @@ async def test_info_shows_passivated_channels_and_pages_by_name() -> None:
             page = await asking.admin(1, {"after": b"asking", "limit": 2})
             rest = await asking.admin(1, {"after": b"box/1", "limit": 2})
             one = await asking.admin(1, {"channel": b"box/1"})
-    assert list(page["page"]) == ["box/0", "box/1"] and page["more"]
-    assert list(rest["page"]) == ["box/2"] and not rest["more"]
-    assert one["page"]["box/1"]["messages"] == 1 and one["usage"]["messages"] == 3
+    assert [each["name"] for each in page["page"]] == [b"box/0", b"box/1"] and page["more"]
+    assert [each["name"] for each in rest["page"]] == [b"box/2"] and not rest["more"]
+    assert one["page"][0]["messages"] == 1 and one["usage"]["messages"] == 3
+
+
+async def test_long_names_never_make_an_answer_too_large() -> None:
+    async with Node(Config(**OFF), rng=Random(1)) as node:
+        url = f"tcp://{node.listeners['p2p']}"
+        names = [b"\xff" * 240 + b"%04d" % number for number in range(300)]
+        for name in names:
+            async with connect(url, channel=name, role="producer") as box:
+                await box.put(b"kept")
+        async with connect(url, channel="asking", window=0) as asking:
+            seen, after, more = [], b"asking", True
+            while more:
+                answer = await asking.admin(1, {"after": after, "limit": 1000})
+                seen += [each["name"] for each in answer["page"]]
+                after, more = seen[-1], answer["more"]
+    assert seen == names

@@ -176,6 +176,7 @@ def test_many_of_the_largest_messages_can_be_read_in_one_go() -> None:
     line, ids = _with_large_messages(rig, 6, size)
     answers = []
     line.say(*[p.get(each) for each in ids])
+    rig.advance(0)
     answers = line.heard()
     assert [len(each) for each in answers] == [9 + size] * 6 and not line.wire.is_over
 

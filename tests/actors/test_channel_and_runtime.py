@@ -1,0 +1,60 @@
+"""What once went wrong between the parts of a channel and its runtime."""
+
+from __future__ import annotations
+
+from math import inf
+
+from actors.limits import NodeLimits
+from actors.messages import Joined, Mode
+from actors.scheduler import SchedulerSettings
+from tests.actors.pond import Pond
+
+
+def test_ps_05_a_queue_that_was_empty_for_long_is_still_one_after_a_rebuild() -> None:
+    pond = Pond(runtime=SchedulerSettings(passivate_after_s=0))
+    producer = pond.producer(mode=Mode.QUEUE)
+    worker = pond.join()
+    worker.ack(producer.put().id)
+    pond.advance(700)
+    producer.put()
+    for peer in (producer, worker):
+        peer.leave()
+    pond.advance(1)
+    assert pond.scheduler.counters.passivations >= 1
+    assert pond.join().joined == Joined(Mode.QUEUE, 8)
+
+
+def test_pa_09_at_the_nodes_limit_of_keys_a_quiet_channel_keeps_its_own() -> None:
+    pond = Pond(limits=NodeLimits(keys_max=40))
+    busy = pond.producer(b"busy")
+    for _ in range(60):
+        busy.ack(busy.put().id)
+    quiet = pond.producer(b"quiet")
+    first = quiet.put(key=1)
+    quiet.put(key=2)
+    assert quiet.put(key=1) == first
+
+
+class Sleeper:
+    def __init__(self, *, fails: bool) -> None:
+        self.deadline = inf
+        self.fails = fails
+        self.woken = 0
+
+    def wake(self, now: float) -> None:
+        self.woken += 1
+        if self.fails:
+            raise RuntimeError("wakes badly")
+
+
+def test_a_deadline_that_fails_leaves_the_others_armed() -> None:
+    pond = Pond()
+    bad, good = Sleeper(fails=True), Sleeper(fails=False)
+    for each in (bad, good):
+        pond.scheduler.timers.arm(each, pond.now + 1)
+    for _ in range(2):
+        try:
+            pond.scheduler.turn(pond.now + 2)
+        except RuntimeError:
+            continue
+    assert (bad.woken, good.woken) == (1, 1)
