@@ -129,6 +129,7 @@ class Channel:
     async def get(self, message_id: int) -> bytes:
         """The data of a message that is kept; `ack` is still to do. Raises NotFound."""
         self._check_open()
+        _check_u64("message_id", message_id)
         packet, answer = self._link.inflight.get(message_id)
         if packet:
             self._link.send(packet, at_once=True)
@@ -141,6 +142,8 @@ class Channel:
         """
         if not 0 <= limit <= LIST_LIMIT_MAX:
             raise ValueError(f"limit must be within 0..{LIST_LIMIT_MAX}")
+        _check_u64("start", start)
+        _check_u64("end", end)
         self._check_open()
         packet, answer = self._link.inflight.listing(start, end, limit)
         self._link.send(packet, at_once=True)
@@ -162,6 +165,7 @@ class Channel:
     async def ack(self, message_id: int) -> None:
         """Let the node forget a message, pushed or not."""
         self._check_open()
+        _check_u64("message_id", message_id)
         self._link.ack(message_id)
 
     async def credit(self, count: int) -> None:
@@ -209,8 +213,12 @@ class Channel:
 
     def _check(self, data: bytes, ttl: int) -> int:
         self._check_open()
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"data must be bytes, not {type(data).__name__}")
         if not data:
             raise EmptyData
+        if not isinstance(ttl, int):
+            raise TypeError("ttl must be whole seconds")
         if not 0 <= ttl <= TTL_MAX:
             raise ValueError(f"ttl must be within 0..{TTL_MAX} seconds")
         size = PUT_BYTES + len(data)
@@ -223,7 +231,7 @@ class Channel:
             key = self._keys.next()
             while key in self._link.inflight:
                 key = self._keys.next()
-        elif not 0 <= key < KEYS:
+        elif not isinstance(key, int) or not 0 <= key < KEYS:
             raise ValueError(f"a key must be within 0..{KEYS - 1}")
         return key
 
@@ -233,7 +241,7 @@ class Channel:
         is_taken = False
         try:
             self._check_open()
-            put = Put(self._key(key), ttl, data)
+            put = Put(self._key(key), ttl, bytes(data))
             is_taken = True
         finally:
             if not is_taken:
@@ -258,3 +266,8 @@ class Channel:
                     raise
             await anyio.sleep(delay_s)
             ceiling_s = min(2 * ceiling_s, ceiling_max_s)
+
+
+def _check_u64(name: str, value: int) -> None:
+    if not isinstance(value, int) or not 0 <= value <= U64_MAX:
+        raise ValueError(f"{name} must be within 0..{U64_MAX}")

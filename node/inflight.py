@@ -63,7 +63,10 @@ class _Ping:
 
 
 class InFlight:
-    """Every method that adds a request returns its packet and its answer, in this order."""
+    """Every method that adds a request returns its packet and its answer, in this order.
+
+    What cannot be encoded is not entered: it would be sent again with every connection.
+    """
 
     def __init__(self, room: Room) -> None:
         self.room = room
@@ -98,8 +101,9 @@ class InFlight:
         """GETs of one message share one request."""
         if (answer := self._gets.get(message_id)) is not None:
             return b"", answer
+        packet = encode(Get(message_id))
         answer = self._gets[message_id] = Answer()
-        return encode(Get(message_id)), answer
+        return packet, answer
 
     def listing(self, start: int, end: int, limit: int) -> tuple[bytes, Answer[list[int]]]:
         pending = _List(encode(List(limit, start, end)))
@@ -108,13 +112,14 @@ class InFlight:
 
     def touch(self, message_id: int, ms: int) -> tuple[bytes, Answer[float]]:
         """The answer is the lease in seconds; a later TOUCH of the same message takes over."""
-        answer = self._touches.setdefault(message_id, Answer())
-        return encode(Touch(message_id, ms)), answer
+        packet = encode(Touch(message_id, ms))
+        return packet, self._touches.setdefault(message_id, Answer())
 
     def admin(self, operation: int, body: bytes) -> tuple[bytes, Answer[bytes]]:
         self._request_id = (self._request_id + 1) % REQUEST_IDS
+        packet = encode(Admin(self._request_id, operation, body))
         answer = self._admins[self._request_id] = Answer()
-        return encode(Admin(self._request_id, operation, body)), answer
+        return packet, answer
 
     def ping(self, now: float) -> tuple[bytes, Answer[float]]:
         """The answer is the round trip in seconds."""

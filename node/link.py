@@ -20,6 +20,7 @@ from node.session import WINDOW, Desk, Session
 from transports.errors import UpgradeRefused
 from transports.framing import Framing
 from transports.handshake import Hello
+from transports.nack import HelloCode
 from transports.packet import encode
 
 PACKET_MAX = 2**20
@@ -250,14 +251,17 @@ class Link:
 
     def _is_final(self, failure: Exception, give_up_at: float) -> bool:
         match failure:
+            case HandshakeRefused(code=HelloCode.TOO_MANY_CONNECTIONS):
+                pass  # the node is full for now
             case HandshakeRefused():
                 return True
             case UpgradeRefused(status=status) if status < 500:
                 return True
-            case _ if self.first.done:
-                return not self._settings.reconnect
             case _:
-                return self.now() >= give_up_at
+                pass
+        if self.first.done:
+            return not self._settings.reconnect
+        return self.now() >= give_up_at
 
     def _give_up(self, error: Exception) -> None:
         if self.error is None:

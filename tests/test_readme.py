@@ -1,8 +1,8 @@
 """Runs what README.md shows, section by section, and compares what it shows.
 
 In a `console` block lines behind `$ ` are commands, the others what they print. A `console
-terminal` block is a program that stays: a terminal of its own, in which lines behind `> ` are typed.
-A `python` block that begins with `# NAME.py` is a file, any other is run.
+terminal` block is a program that stays, a terminal of its own: lines behind `> ` are typed. A
+`python` block that begins with `# NAME.py` is a file, any other is run.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         for name, value in values.items():
             origin = f"  # {loaded.origins[name]}" if args.origin else ""
             # What json writes for these types is TOML as well.
-            print_line(f"{name} = {json.dumps(value)}{origin}")
+            print_line(f"{name} = {json.dumps(value, ensure_ascii=False)}{origin}")
     return Exit.OK
 
 

@@ -76,6 +76,13 @@ async def _ping(args: argparse.Namespace) -> int:
 async def _info(args: argparse.Namespace) -> int:
     async with joined(args, PROBE, "consumer") as channel:
         answer = await channel.admin(INFO, {"channel": args.channel, "limit": CHANNELS_MAX})
+        while answer["more"]:
+            after = answer["page"][-1]["name"]
+            rest = await channel.admin(INFO, {"after": after, "limit": CHANNELS_MAX})
+            answer["page"] += rest["page"]
+            answer["more"] = rest["more"]
+    for each in answer["page"]:
+        each["name"] = each["name"].decode("utf-8", "backslashreplace")
     if args.channel is not None and not answer["page"]:
         name = os.fsdecode(args.channel)
         raise Failure(f"the node has no channel {name!r} at present", Exit.NOT_FOUND)
@@ -103,16 +110,16 @@ def _page(answer: dict[str, Any]) -> list[str]:
         "channels": str(answer["channels"]),
     }
     lines = [f"{name:12} {value}" for name, value in rows.items()]
-    return [*lines, "", *_table(answer["page"]), *(["..."] if answer["more"] else [])]
+    return [*lines, "", *_table(answer["page"])]
 
 
-def _table(channels: dict[str, dict[str, Any]]) -> list[str]:
+def _table(channels: list[dict[str, Any]]) -> list[str]:
     columns = ("mode", "messages", "bytes", "leased", "connections")
-    width = max([len(name) for name in channels] + [len("channel")])
+    width = max([len(_printable(each["name"])) for each in channels] + [len("channel")])
     lines = [f"{'channel':{width}}  " + "  ".join(f"{column:>11}" for column in columns)]
-    for name, channel in channels.items():
+    for channel in channels:
         cells = "  ".join(f"{channel[column]!s:>11}" for column in columns)
-        lines.append(f"{_printable(name):{width}}  {cells}")
+        lines.append(f"{_printable(channel['name']):{width}}  {cells}")
     return lines
 
 

@@ -44,7 +44,7 @@ LISTENERS = {"p2p": "--p2p", "ws": "--ws"}
 ABSENT = {"s3p": "S3P", "rustlog": "RustLog", "http": "HTTP"}
 """Listeners that this version does not have; their options take nothing but `off`."""
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 YOUNG_OBJECTS_MAX = 50_000
 """Objects between two looks of the garbage collector; the hot path makes no cycles."""
 
@@ -167,8 +167,14 @@ def raise_descriptor_limit() -> None:
         logging.getLogger(__name__).warning("descriptor limit stays as it is: hard=%d", hard)
 
 
+def _stop_signals() -> list[signal.Signals]:
+    """A terminal that closes (SIGHUP) drains the node too, unless it was started to outlive it."""
+    return [each for each in STOP_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+
+
 async def _serve(config: Config, as_json: bool) -> int:
-    with anyio.open_signal_receiver(*STOP_SIGNALS) as signals:
+    stops = _stop_signals()
+    with anyio.open_signal_receiver(*stops) as signals:
         node = await _started(config)
         try:
             _tune_collector()
@@ -179,7 +185,7 @@ async def _serve(config: Config, as_json: bool) -> int:
         except BaseException as exc:
             await node.__aexit__(type(exc), exc, exc.__traceback__)
             raise
-    for number in STOP_SIGNALS:
+    for number in stops:
         signal.signal(number, _exit_at_once)
     notify("STOPPING=1")
     await node.__aexit__(None, None, None)

@@ -14,7 +14,6 @@ def due(timers: Timers, now: float) -> list[Timed]:
     return owners
 
 
-
 class Sleeper:
     def __init__(self) -> None:
         self.deadline = inf

@@ -163,7 +163,7 @@ def test_info_shows_the_node_and_a_channel(run: Run, channel: str):
     run("put", channel, "hello")
     [told] = objects(run("info", channel, "--json"))
     assert told["durability"] == "memory"
-    assert told["page"][channel]["messages"] == 1
+    assert [each["messages"] for each in told["page"] if each["name"] == channel] == [1]
     page = run("info").out.decode()
     assert "durability   memory" in page and channel in page
     assert channel in run("info", channel).out.decode()

@@ -287,7 +287,23 @@ async def test_a_partition_is_noticed_and_mended() -> None:
     assert peer.line.of(Put)[0].data == b"across"
 
 
-@pytest.mark.parametrize("code", list(HelloCode))
+async def test_a_node_that_is_full_is_asked_again() -> None:
+    def refuse_twice(line: Line, packet: p.Packet) -> None:
+        if len(peer.lines) <= 2:
+            line.say(encode_hello_refusal(HelloCode.TOO_MANY_CONNECTIONS), p.ABORT)
+        else:
+            line.say(encode_ready(READY))
+
+    peer = Peer(refuse_twice)
+    async with join(peer, wait_s=60) as channel:
+        assert channel.connected
+    assert len(peer.lines) == 3
+
+
+FINAL = [code for code in HelloCode if code is not HelloCode.TOO_MANY_CONNECTIONS]
+
+
+@pytest.mark.parametrize("code", FINAL)
 async def test_a_refused_handshake_is_final(code: HelloCode) -> None:
     def refuse(line: Line, packet: p.Packet) -> None:
         line.say(encode_hello_refusal(code), p.ABORT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 
-import anyio
+import anyio.lowlevel
 
 from node import Config, Node, connect
 
@@ -17,6 +17,6 @@ async def test_resets_while_they_wait_to_be_accepted_do_not_end_the_node() -> No
             with socket.create_connection((host, int(port))) as raw:
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             if number % 20 == 0:
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
         async with connect(f"tcp://{host}:{port}", channel="chat/1") as channel:
             assert (await channel.put(b"still here")).id
