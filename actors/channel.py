@@ -287,6 +287,9 @@ class Channel:
     # What consumers say of messages.
 
     def _ack(self, port: Port, message_id: int, effects: Effects) -> None:
+        if message_id not in self._buffer.rows:
+            self._shared.counters.late_acks += 1
+            return
         guest = self._delivery.guests.get(port)
         if guest is not None and self._delivery.ack(guest, message_id):
             self._remove(message_id, effects)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 
 import msgspec
@@ -11,6 +12,13 @@ from actors.limits import NodeLimits
 from actors.store.seam import Usage
 
 
+@dataclass(slots=True)
+class DeliveryCounters:
+    """What happened in all channels since the start. `late_acks`: of messages not there (PA-16)."""
+
+    late_acks: int = 0
+
+
 class Shared(msgspec.Struct, frozen=True):
     """What the channels of one node have in common."""
 
@@ -18,6 +26,7 @@ class Shared(msgspec.Struct, frozen=True):
     rng: Random
     usage: Usage
     limits: NodeLimits = NodeLimits()
+    counters: DeliveryCounters = msgspec.field(default_factory=DeliveryCounters)
 
 
 class ChannelInfo(msgspec.Struct, frozen=True):

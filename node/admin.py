@@ -14,7 +14,7 @@ from actors.channel import Channel
 from actors.errors import Malformed
 from actors.messages import Mode
 from actors.scheduler import Counters, Scheduler
-from actors.shared import ChannelInfo
+from actors.shared import ChannelInfo, DeliveryCounters
 from actors.store.seam import Store, Usage
 from transports.host import WireCounters
 
@@ -49,6 +49,7 @@ class InfoAnswer(msgspec.Struct):
     channels: int
     usage: Usage
     scheduler: Counters
+    delivery: DeliveryCounters
     wire: WireCounters
     page: list[ChannelInfo]
     more: bool
@@ -59,6 +60,7 @@ class Sources(msgspec.Struct):
 
     scheduler: Scheduler
     store: Store
+    delivery: DeliveryCounters
     wire: WireCounters
     version: str
     uptime_s: float
@@ -99,6 +101,7 @@ def _info(request: InfoRequest, sources: Sources) -> InfoAnswer:
         channels=len(scheduler.cells),
         usage=sources.store.usage,
         scheduler=scheduler.counters,
+        delivery=sources.delivery,
         wire=sources.wire,
         page=page,
         more=len(page) < len(names),

@@ -198,6 +198,7 @@ class Node:
         sources = admin.Sources(
             scheduler=self.scheduler,
             store=self._store,
+            delivery=self._shared.counters,
             wire=self.reception.counters,
             version=installed_version(),
             uptime_s=self.clock.now() - self._started_at,

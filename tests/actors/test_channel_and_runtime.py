@@ -58,3 +58,12 @@ def test_a_deadline_that_fails_leaves_the_others_armed() -> None:
         except RuntimeError:
             continue
     assert (bad.woken, good.woken) == (1, 1)
+
+
+def test_pa_16_acks_of_what_is_not_there_are_ignored_and_counted() -> None:
+    pond = Pond()
+    producer, consumer = pond.producer(), pond.join()
+    receipt = producer.put()
+    for _ in range(3):
+        consumer.ack(receipt.id)
+    assert pond.shared.counters.late_acks == 2 and pond.info().messages == 0
