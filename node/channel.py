@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from operator import index
 from random import Random
 from typing import Any
 
@@ -30,6 +31,7 @@ from node.message import Message
 from transports.packet import ADMIN, CREDIT
 
 PUT_BYTES = 9
+OPERATION_MAX = 2**8 - 1
 TTL_MAX = 2**32 - 1
 CREDIT_MAX = 2**16 - 1
 LIST_LIMIT_MAX = 2**16 - 1
@@ -38,6 +40,7 @@ RETRY_S = 0.05, 2.0
 LATER = (BufferFull, SlowDown, IdsExhausted, StorageFailed, OutcomeUnknown)
 
 Ids = list[int]
+Data = bytes | bytearray | memoryview
 
 
 class Channel:
@@ -90,8 +93,10 @@ class Channel:
         Returns when it is kept. Waits while too much is in flight. `key` names the message for a
         retry by the caller; lost connections are bridged here, with one key throughout. While the
         node is full, in trouble or asks to slow down, it is asked again for `retry_for` seconds.
-        Raises RequestErrors, ConnectionLost and ChannelClosed.
+        Raises RequestErrors, ConnectionLost and ChannelClosed; TypeError and ValueError for
+        arguments.
         """
+        data = _bytes(data)
         if retry_for > 0:
             return await self._put_patiently(data, ttl, self._key(key), retry_for)
         size = self._check(data, ttl)
@@ -104,6 +109,7 @@ class Channel:
 
         Raises anyio.WouldBlock when too much is in flight.
         """
+        data = _bytes(data)
         size = self._check(data, ttl)
         if not self._link.inflight.room.take_nowait(size):
             raise anyio.WouldBlock
@@ -128,8 +134,8 @@ class Channel:
 
     async def get(self, message_id: int) -> bytes:
         """The data of a message that is kept; `ack` is still to do. Raises NotFound."""
+        message_id = _number(message_id, U64_MAX, "an id")
         self._check_open()
-        _check_u64("message_id", message_id)
         packet, answer = self._link.inflight.get(message_id)
         if packet:
             self._link.send(packet, at_once=True)
@@ -140,10 +146,8 @@ class Channel:
 
         `end` 0 is no end; `start` above `end` lists the newest first, as does the highest id.
         """
-        if not 0 <= limit <= LIST_LIMIT_MAX:
-            raise ValueError(f"limit must be within 0..{LIST_LIMIT_MAX}")
-        _check_u64("start", start)
-        _check_u64("end", end)
+        start, end = _number(start, U64_MAX, "start"), _number(end, U64_MAX, "end")
+        limit = _number(limit, LIST_LIMIT_MAX, "limit")
         self._check_open()
         packet, answer = self._link.inflight.listing(start, end, limit)
         self._link.send(packet, at_once=True)
@@ -164,13 +168,13 @@ class Channel:
 
     async def ack(self, message_id: int) -> None:
         """Let the node forget a message, pushed or not."""
+        message_id = _number(message_id, U64_MAX, "an id")
         self._check_open()
-        _check_u64("message_id", message_id)
         self._link.ack(message_id)
 
     async def credit(self, count: int) -> None:
         """Let the node push `count` more messages ahead of their acknowledgements."""
-        if not 0 < count <= CREDIT_MAX:
+        if not 0 < index(count) <= CREDIT_MAX:
             raise ValueError(f"credit must be within 1..{CREDIT_MAX}")
         session = await self._link.live()
         if not session.negotiated(CREDIT):
@@ -189,6 +193,7 @@ class Channel:
 
         Raises RequestErrors; OutcomeUnknown when the connection ends before the answer.
         """
+        operation = _number(operation, OPERATION_MAX, "operation")
         session = await self._link.live()
         if not session.negotiated(ADMIN):
             raise NotNegotiated
@@ -213,14 +218,9 @@ class Channel:
 
     def _check(self, data: bytes, ttl: int) -> int:
         self._check_open()
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(f"data must be bytes, not {type(data).__name__}")
         if not data:
             raise EmptyData
-        if not isinstance(ttl, int):
-            raise TypeError("ttl must be whole seconds")
-        if not 0 <= ttl <= TTL_MAX:
-            raise ValueError(f"ttl must be within 0..{TTL_MAX} seconds")
+        _number(ttl, TTL_MAX, "ttl")
         size = PUT_BYTES + len(data)
         if size > self._link.packet_max:
             raise DataTooLarge(f"the node takes packets of {self._link.packet_max} bytes at most")
@@ -231,9 +231,8 @@ class Channel:
             key = self._keys.next()
             while key in self._link.inflight:
                 key = self._keys.next()
-        elif not isinstance(key, int) or not 0 <= key < KEYS:
-            raise ValueError(f"a key must be within 0..{KEYS - 1}")
-        return key
+            return key
+        return _number(key, KEYS - 1, "a key")
 
     def _put(self, data: bytes, ttl: int, key: int | None, size: int) -> Answer[Receipt]:
         """Room for `size` bytes was taken, and is given back here if the put comes to nothing."""
@@ -241,12 +240,11 @@ class Channel:
         is_taken = False
         try:
             self._check_open()
-            put = Put(self._key(key), ttl, bytes(data))
+            packet, answer = link.inflight.put(Put(self._key(key), ttl, data))
             is_taken = True
         finally:
             if not is_taken:
                 link.inflight.room.give(size)
-        packet, answer = link.inflight.put(put)
         if packet:
             # Alone in flight, it gains nothing by waiting for others of this turn.
             link.send(packet, at_once=link.inflight.room.count == 1)
@@ -268,6 +266,14 @@ class Channel:
             ceiling_s = min(2 * ceiling_s, ceiling_max_s)
 
 
-def _check_u64(name: str, value: int) -> None:
-    if not isinstance(value, int) or not 0 <= value <= U64_MAX:
-        raise ValueError(f"{name} must be within 0..{U64_MAX}")
+def _number(value: int, most: int, name: str) -> int:
+    """`value` as it fits the wire; TypeError and ValueError are the user's."""
+    number = index(value)
+    if not 0 <= number <= most:
+        raise ValueError(f"{name} must be within 0..{most}, not {number}")
+    return number
+
+
+def _bytes(data: Data) -> bytes:
+    """A copy, unless nobody can change it; TypeError where there are no bytes."""
+    return data if isinstance(data, bytes) else memoryview(data).tobytes()

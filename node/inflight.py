@@ -63,10 +63,7 @@ class _Ping:
 
 
 class InFlight:
-    """Every method that adds a request returns its packet and its answer, in this order.
-
-    What cannot be encoded is not entered: it would be sent again with every connection.
-    """
+    """Every method that adds a request returns its packet and its answer, in this order."""
 
     def __init__(self, room: Room) -> None:
         self.room = room
@@ -85,14 +82,15 @@ class InFlight:
     def put(self, put: Put) -> tuple[bytes, Answer[Receipt]]:
         """Room for `len(packet)` bytes must have been taken; it is given back with the answer.
 
-        The same key with the same bytes joins the request that is in flight; with other bytes the
-        two answers could not be told apart, so it is `KeyReused` at once.
+        The same key with the same bytes joins the request that is in flight, and needs no room of
+        its own; with other bytes the two answers could not be told apart, so it is `KeyReused` at
+        once. Where this raises, the room is still the caller's to give back.
         """
         packet = encode(put)
         if (pending := self._puts.get(put.key)) is not None:
-            self.room.give(len(packet))
             if pending.packet != packet:
                 raise KeyReused
+            self.room.give(len(packet))
             return b"", pending.answer
         pending = self._puts[put.key] = _Put(packet)
         return packet, pending.answer
@@ -163,18 +161,15 @@ class InFlight:
         """The connection ended: leases are gone, and administration is not repeated blindly."""
         _fail(self._touches, LeaseLost("the connection that held the lease ended"))
         _fail(self._admins, OutcomeUnknown("the connection ended before the answer came"))
-        for key in [key for key, put in self._puts.items() if put.answer.abandoned]:
-            self.room.give(len(self._puts.pop(key).packet))
-        for key in [key for key, answer in self._gets.items() if answer.abandoned]:
-            del self._gets[key]
-        self._lists = deque(pending for pending in self._lists if not pending.answer.abandoned)
-        self._pings = deque(pending for pending in self._pings if not pending.answer.abandoned)
+        self._forget_abandoned()
 
     def packets(self, now: float, packet_max: int) -> Iterator[bytes]:
         """What a new connection has to be asked again: PUTs with their keys first, in order.
 
-        What this node would not take, and break off over, fails with `DataTooLarge`.
+        What nobody waits for any more is left out. What this node would not take, and break off
+        over, fails with `DataTooLarge`.
         """
+        self._forget_abandoned()
         for key, put in list(self._puts.items()):
             if len(put.packet) <= packet_max:
                 yield put.packet
@@ -202,6 +197,15 @@ class InFlight:
             self._lists.popleft().answer.fail(error)
         while self._pings:
             self._pings.popleft().answer.fail(error)
+
+    def _forget_abandoned(self) -> None:
+        """Only between connections: on one that stands, the answers still come, in order."""
+        for key in [key for key, put in self._puts.items() if put.answer.abandoned]:
+            self.room.give(len(self._puts.pop(key).packet))
+        for key in [key for key, answer in self._gets.items() if answer.abandoned]:
+            del self._gets[key]
+        self._lists = deque(pending for pending in self._lists if not pending.answer.abandoned)
+        self._pings = deque(pending for pending in self._pings if not pending.answer.abandoned)
 
     def _refused_answer(
         self, refused: Refused

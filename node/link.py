@@ -251,17 +251,14 @@ class Link:
 
     def _is_final(self, failure: Exception, give_up_at: float) -> bool:
         match failure:
-            case HandshakeRefused(code=HelloCode.TOO_MANY_CONNECTIONS):
-                pass  # the node is full for now
-            case HandshakeRefused():
+            case HandshakeRefused(code=code) if code != HelloCode.TOO_MANY_CONNECTIONS:
                 return True
             case UpgradeRefused(status=status) if status < 500:
                 return True
+            case _ if self.first.done:
+                return not self._settings.reconnect
             case _:
-                pass
-        if self.first.done:
-            return not self._settings.reconnect
-        return self.now() >= give_up_at
+                return self.now() >= give_up_at
 
     def _give_up(self, error: Exception) -> None:
         if self.error is None:

@@ -574,18 +574,3 @@ async def test_the_key_counter_file_is_used(tmp_path: Path) -> None:
         assert (await channel.put(b"x")).key == 500
     async with memory(peer, key_counter=path) as channel:
         assert (await channel.put(b"x")).key == 500 + BLOCK
-
-
-async def test_arguments_that_no_packet_can_carry_are_refused_and_leave_nothing_behind(
-    url: str,
-) -> None:
-    async with connect(url, channel="chat/odd", in_flight_max=2) as channel:
-        for _ in range(3):
-            for wrong in (-1, 2**64):
-                with pytest.raises(ValueError, match="message_id"):
-                    await channel.get(wrong)
-            with pytest.raises(TypeError, match="bytes"):
-                await channel.put("text")  # type: ignore[arg-type]
-            with pytest.raises(TypeError, match="seconds"):
-                await channel.put(b"x", ttl=1.5)  # type: ignore[arg-type]
-        assert (await channel.put(b"good")).id
