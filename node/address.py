@@ -30,6 +30,10 @@ def parse_url(url: str) -> Address:
         raise ValueError(f"{url!r}: no host")
     if parts.username is not None or parts.query or parts.fragment or parts.path not in ("", "/"):
         raise ValueError(f"{url!r}: only scheme://host:port is allowed")
+    try:
+        parts.hostname.encode("idna")
+    except UnicodeError as exc:
+        raise ValueError(f"{url!r}: no such host can be: {exc}") from exc
     port = PORTS[parts.scheme] if parts.port is None else parts.port
     if port == 0:
         raise ValueError(f"{url!r}: port 0 cannot be dialled")

@@ -23,8 +23,8 @@ def add_node_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token-file",
         metavar="FILE",
-        default=os.environ.get("MILLPOND_TOKEN_FILE"),
-        help="its first word is the token (MILLPOND_TOKEN_FILE)",
+        default=os.environ.get("MILLPOND_TOKEN"),
+        help="its first word is the token (MILLPOND_TOKEN names the file, too)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 

@@ -57,8 +57,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for name, value in values.items():
             origin = f"  # {loaded.origins[name]}" if args.origin else ""
-            # What json writes for these types is TOML as well.
-            print_line(f"{name} = {json.dumps(value, ensure_ascii=False)}{origin}")
+            print_line(f"{name} = {_toml(value)}{origin}")
     return Exit.OK
 
 
@@ -66,6 +65,11 @@ def settings(loaded: Loaded) -> dict[str, Any]:
     """Every setting as text, number, truth value or list, the way a file would have it."""
     config = loaded.config
     return {each.name: _plain(getattr(config, each.name)) for each in dataclasses.fields(config)}
+
+
+def _toml(value: Any) -> str:
+    """What json writes for these types is TOML as well, once DEL is escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _plain(value: Any) -> Any:

@@ -91,7 +91,7 @@ class Patience:
 
 
 def read_token(file: str | None) -> str | None:
-    """The token in a file that nobody else may read: its first word, `#` starts a comment."""
+    """The token in a file that nobody else may read: the first word that is no comment."""
     if not file:
         return None
     try:
@@ -102,7 +102,8 @@ def read_token(file: str | None) -> str | None:
     if mode & (stat.S_IRGRP | stat.S_IROTH):
         raise usage(f"--token-file: others can read it; `chmod 600 {file}` first")
     for line in lines:
-        if words := line.split("#", 1)[0].split():
+        words = line.split()
+        if words and not words[0].startswith("#"):
             return words[0]
     raise usage(f"--token-file: there is no token in {file}")
 

@@ -7,6 +7,7 @@ import os
 from functools import partial
 from typing import Any
 
+from node.channel import Channel
 from node.cli.arguments import add_channel, add_node_options, add_timeout, positive
 from node.cli.exits import Exit, Failure
 from node.cli.joining import PROBE, joined, run_in_loop
@@ -75,14 +76,7 @@ async def _ping(args: argparse.Namespace) -> int:
 
 async def _info(args: argparse.Namespace) -> int:
     async with joined(args, PROBE, "consumer") as channel:
-        answer = await channel.admin(INFO, {"channel": args.channel, "limit": CHANNELS_MAX})
-        while answer["more"]:
-            after = answer["page"][-1]["name"]
-            rest = await channel.admin(INFO, {"after": after, "limit": CHANNELS_MAX})
-            answer["page"] += rest["page"]
-            answer["more"] = rest["more"]
-    for each in answer["page"]:
-        each["name"] = each["name"].decode("utf-8", "backslashreplace")
+        answer = await _all_pages(channel, args.channel)
     if args.channel is not None and not answer["page"]:
         name = os.fsdecode(args.channel)
         raise Failure(f"the node has no channel {name!r} at present", Exit.NOT_FOUND)
@@ -92,6 +86,21 @@ async def _info(args: argparse.Namespace) -> int:
         for line in _page(answer):
             print_line(line)
     return Exit.OK
+
+
+async def _all_pages(channel: Channel, only: bytes | None) -> dict[str, Any]:
+    """The node's newest figures, and the channels of all pages; names as text."""
+    page: list[dict[str, Any]] = []
+    after, more = b"", True
+    while more:
+        request = {"channel": only, "after": after, "limit": CHANNELS_MAX}
+        answer = await channel.admin(INFO, request)
+        page += answer["page"]
+        more = answer["more"] and bool(answer["page"])
+        after = page[-1]["name"] if page else b""
+    for each in page:
+        each["name"] = each["name"].decode("utf-8", "backslashreplace")
+    return answer | {"page": page}
 
 
 def _page(answer: dict[str, Any]) -> list[str]:
@@ -115,11 +124,12 @@ def _page(answer: dict[str, Any]) -> list[str]:
 
 def _table(channels: list[dict[str, Any]]) -> list[str]:
     columns = ("mode", "messages", "bytes", "leased", "connections")
-    width = max([len(_printable(each["name"])) for each in channels] + [len("channel")])
+    names = [_printable(channel["name"]) for channel in channels]
+    width = max(len(name) for name in (*names, "channel"))
     lines = [f"{'channel':{width}}  " + "  ".join(f"{column:>11}" for column in columns)]
-    for channel in channels:
+    for name, channel in zip(names, channels, strict=True):
         cells = "  ".join(f"{channel[column]!s:>11}" for column in columns)
-        lines.append(f"{_printable(channel['name']):{width}}  {cells}")
+        lines.append(f"{name:{width}}  {cells}")
     return lines
 
 

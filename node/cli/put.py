@@ -14,11 +14,12 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from actors.errors import RequestError
 from node.answers import Answer
-from node.channel import Channel
+from node.channel import PUT_BYTES, Channel
 from node.cli.arguments import U32_MAX, add_channel, add_node_options, seconds, u32
 from node.cli.exits import Exit, Failure, usage
 from node.cli.joining import explain, joined, run_in_loop
 from node.cli.output import print_json, print_line, read_soon
+from node.client import FRAME_SIZE_MAX
 from node.inflight import Receipt
 
 EPILOG = """\
@@ -32,6 +33,8 @@ The id is printed once the node keeps the message as durably as it promises (--j
 """
 ANSWERS_MAX = 512
 RECONNECT_S = 30.0
+DATA_MAX = FRAME_SIZE_MAX - PUT_BYTES
+"""Bytes of a message that no packet can exceed; most nodes take less, and say so."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -73,19 +76,33 @@ def run(args: argparse.Namespace) -> int:
         if args.data not in (None, "-"):
             raise usage("--lines reads stdin; leave DATA out")
         return run_in_loop(args, partial(_put_lines, args))
-    return run_in_loop(args, partial(_put_one, args, _data(args.data)))
-
-
-def _data(argument: str | None) -> bytes:
-    if argument is None and sys.stdin.isatty():
+    if args.data is None and sys.stdin.isatty():
         raise usage("nothing to put: give DATA, or - to type it and end with Ctrl-D")
-    data = sys.stdin.buffer.read() if argument in (None, "-") else os.fsencode(argument)
+    return run_in_loop(args, partial(_put_one, args))
+
+
+async def _data(argument: str | None) -> bytes:
+    data = await _read_all() if argument is None or argument == "-" else os.fsencode(argument)
     if not data:
         raise usage("the message is empty, and a node ignores empty messages")
     return data
 
 
-async def _put_one(args: argparse.Namespace, data: bytes) -> int:
+async def _read_all() -> bytes:
+    data = bytearray()
+    while chunk := await read_soon():
+        data += chunk
+        if len(data) > DATA_MAX:
+            raise _too_large("stdin")
+    return bytes(data)
+
+
+def _too_large(what: str) -> Failure:
+    return Failure(f"{what} is larger than any message: {DATA_MAX} bytes at most")
+
+
+async def _put_one(args: argparse.Namespace) -> int:
+    data = await _data(args.data)
     async with joined(args, args.channel, "producer", reconnect_s=args.reconnect) as channel:
         _show(await channel.put(data, ttl=args.ttl, key=args.key), args.json)
     return Exit.OK
@@ -141,13 +158,17 @@ async def _show_answers(
 
 
 async def _lines() -> AsyncIterator[bytes]:
-    rest = b""
+    rest = bytearray()
     while chunk := await read_soon():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line
+        *ends, start = chunk.split(b"\n")
+        for end in ends:
+            yield bytes(rest + end)
+            rest.clear()
+        rest += start
+        if len(rest) > DATA_MAX:
+            raise _too_large("a line")
     if rest:
-        yield rest
+        yield bytes(rest)
 
 
 def _show(receipt: Receipt, as_json: bool) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import anyio
 
+from actors.errors import NotNegotiated
+from actors.messages import Mode
 from node.channel import Channel
 from node.cli.arguments import add_channel, add_node_options, positive, seconds
 from node.cli.exits import Exit
@@ -53,7 +56,7 @@ def add_parser(subparsers: Any) -> None:
         "--window",
         type=positive,
         metavar="N",
-        help=f"how many messages may be on their way at once (default {WINDOW}, at most -n)",
+        help=f"how many messages may be on their way at once (default {WINDOW} or -n; queue: 1)",
     )
     parser.add_argument("--mode", choices=("pair", "fanout", "queue"), help="what it has to be")
     parser.add_argument(
@@ -82,10 +85,11 @@ async def _receive(args: argparse.Namespace, timeout_s: float | None) -> int:
             args.channel,
             "consumer",
             mode=args.mode,
-            window=min(args.window or _window(args), WINDOW_MAX),
+            window=min(args.window or 1, WINDOW_MAX),
             reconnect_s=args.reconnect,
         ) as channel:
             with anyio.move_on_after(timeout_s) as scope:
+                await _widen(channel, args)
                 await _print_messages(channel, args)
         if scope.cancelled_caught:
             code = Exit.TIMEOUT
@@ -94,8 +98,12 @@ async def _receive(args: argparse.Namespace, timeout_s: float | None) -> int:
     return Exit.OK if args.follow else Exit.INTERRUPTED
 
 
-def _window(args: argparse.Namespace) -> int:
-    return WINDOW if args.follow else min(args.count, WINDOW)
+async def _widen(channel: Channel, args: argparse.Namespace) -> None:
+    """More at once, unless --window says how much, or these are jobs that others could do."""
+    wanted = WINDOW if args.follow else min(args.count, WINDOW)
+    if args.window is None and channel.mode is not Mode.QUEUE and wanted > channel.window:
+        with suppress(NotNegotiated):
+            await channel.credit(wanted - channel.window)
 
 
 async def _print_messages(channel: Channel, args: argparse.Namespace) -> None:
@@ -103,13 +111,13 @@ async def _print_messages(channel: Channel, args: argparse.Namespace) -> None:
     while left is None or left > 0:
         message = await channel.receive()
         await write_soon(_line(message, args.json))
-        if args.no_ack:
-            # What is never acknowledged fills the window: ask for another one instead.
-            await channel.credit(1)
-        else:
-            await message.ack()
         if left is not None:
             left -= 1
+        if not args.no_ack:
+            await message.ack()
+        elif left != 0:
+            # What is never acknowledged fills the window: ask for another one instead.
+            await channel.credit(1)
 
 
 def _line(message: Message, as_json: bool) -> bytes:

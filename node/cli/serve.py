@@ -36,7 +36,7 @@ Every setting can also stand in --config FILE (TOML) or in the environment as MI
 A line of the token file: TOKEN RIGHT[,RIGHT...] [CHANNEL-PATTERN...]; rights are put, get, push,
 ack, list, admin, all. Nobody but its owner may be able to read the file.
 
-SIGTERM and SIGINT drain the node and exit with 0; a second signal exits at once with 1.
+SIGTERM, SIGINT and SIGHUP drain the node and exit with 0; a second signal exits at once with 1.
 This version keeps messages in memory: a restart forgets them, and the ready line says so.
 """
 
@@ -167,14 +167,10 @@ def raise_descriptor_limit() -> None:
         logging.getLogger(__name__).warning("descriptor limit stays as it is: hard=%d", hard)
 
 
-def _stop_signals() -> list[signal.Signals]:
-    """A terminal that closes (SIGHUP) drains the node too, unless it was started to outlive it."""
-    return [each for each in STOP_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
-
-
 async def _serve(config: Config, as_json: bool) -> int:
-    stops = _stop_signals()
-    with anyio.open_signal_receiver(*stops) as signals:
+    # `nohup` ignores SIGHUP for its commands: that stays.
+    numbers = [each for each in STOP_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    with anyio.open_signal_receiver(*numbers) as signals:
         node = await _started(config)
         try:
             _tune_collector()
@@ -185,7 +181,7 @@ async def _serve(config: Config, as_json: bool) -> int:
         except BaseException as exc:
             await node.__aexit__(type(exc), exc, exc.__traceback__)
             raise
-    for number in stops:
+    for number in numbers:
         signal.signal(number, _exit_at_once)
     notify("STOPPING=1")
     await node.__aexit__(None, None, None)

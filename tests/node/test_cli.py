@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import pytest
 
+from node.cli.joining import read_token
 from node.cli.main import main
 from tests.node.processes import ROOT, Serving, command, environment, serving, started
 
@@ -163,10 +164,42 @@ def test_info_shows_the_node_and_a_channel(run: Run, channel: str):
     run("put", channel, "hello")
     [told] = objects(run("info", channel, "--json"))
     assert told["durability"] == "memory"
-    assert [each["messages"] for each in told["page"] if each["name"] == channel] == [1]
+    [shown] = told["page"]
+    assert (shown["name"], shown["messages"]) == (channel, 1)
     page = run("info").out.decode()
     assert "durability   memory" in page and channel in page
     assert channel in run("info", channel).out.decode()
+
+
+def test_info_shows_every_page_and_names_that_are_no_text(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("node.cli.probe.CHANNELS_MAX", 2)
+    names = [f"pages/{number}" for number in range(5)]
+    for name in (*names, os.fsdecode(b"pages/\xff")):
+        run("put", name, "hello")
+    [told] = objects(run("info", "--json"))
+    shown = [each["name"] for each in told["page"]]
+    assert shown == sorted(shown) and not told["more"]
+    assert {*names, "pages/\\xff"} <= set(shown)
+    lines = run("info").out.decode().splitlines()
+    assert sum(line.startswith("pages/") for line in lines) == 6
+
+
+def test_recv_takes_one_job_at_a_time(node: Serving, run: Run):
+    """PS-03: what one receiver will not show soon stays for the others."""
+    name = f"jobs/{uuid4().hex}"
+    env = environment(MILLPOND_CONNECT=node.urls["tcp"])
+    for number in range(4):
+        run("put", name, str(number))
+    for words in (["--mode", "queue"], []):
+        with started(
+            "recv", name, "-n", "3", "--no-ack", "--timeout", "9", *words, env=env
+        ) as first:
+            assert [first.stdout.readline() for _ in range(3)] == [b"0\n", b"1\n", b"2\n"]
+            assert first.wait(5) == 0
+    last = objects(run("recv", name, "-n", "4", "--json"))[3]
+    assert (last["data"], last["attempt"]) == ("3", 1)
 
 
 def test_doctor_finds_the_node_well(run: Run):
@@ -211,6 +244,7 @@ USAGE = {
     "put c x --ttl 4294967296": "not a whole number",
     "put c x --key -1": "not a whole number",
     "put c x --connect http://127.0.0.1": "scheme must be one of",
+    "put c x --connect tcp://a..b:7400": "no such host",
     "put c x --token-file /nonexistent": "--token-file",
     f"put {256 * 'c'} x": "1 to 255 bytes, not 256",
     "recv c -n 0": "at least 1",
@@ -271,6 +305,26 @@ def test_lines_are_put_as_they_come(node: Serving, channel: str):
         assert process.wait(5) == 0
 
 
+@pytest.mark.parametrize("words", [(), ("--lines",)])
+def test_what_never_ends_is_refused_early(words: tuple[str, ...], node: Serving, channel: str):
+    env = environment(MILLPOND_CONNECT=node.urls["tcp"])
+    done = command("put", channel, *words, input=bytes(2**24 + 2**20), env=env)
+    assert done.returncode == 1 and done.stdout == b""
+    [line] = done.stderr.decode().splitlines()
+    assert "is larger than any message" in line
+
+
+@pytest.mark.parametrize("words", [(), ("--lines",)])
+def test_the_timeout_of_put_holds_while_stdin_is_open(
+    words: tuple[str, ...], node: Serving, channel: str
+):
+    env = environment(MILLPOND_CONNECT=node.urls["tcp"])
+    options = ("--timeout", "0.3", *words)
+    with started("put", channel, *options, stdin=subprocess.PIPE, env=env) as process:
+        assert process.wait(5) == 3
+        assert b"--timeout" in process.stderr.read()
+
+
 def test_follow_goes_on_until_interrupted(node: Serving, channel: str):
     env = environment(MILLPOND_CONNECT=node.urls["ws"])
     with started("recv", channel, "--follow", env=env) as process:
@@ -322,7 +376,7 @@ def test_tokens_open_what_they_are_good_for(
         monkeypatch.setenv("MILLPOND_CONNECT", node.urls["tcp"])
         assert main(["put", "chat/1", "x"]) == 5
         assert "give a token" in capfd.readouterr().err
-        monkeypatch.setenv("MILLPOND_TOKEN_FILE", str(mine))
+        monkeypatch.setenv("MILLPOND_TOKEN", str(mine))
         assert main(["put", "chat/1", "x"]) == 0
         message = capfd.readouterr().out.strip()
         assert main(["get", "chat/1", message]) == 5
@@ -334,6 +388,23 @@ def test_tokens_open_what_they_are_good_for(
     mine.chmod(0o644)
     assert main(["put", "chat/1", "x"]) == 2
     assert "chmod 600" in capfd.readouterr().err
+
+
+def test_the_nodes_token_file_is_no_token_of_a_client(
+    node: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MILLPOND_CONNECT", node.urls["tcp"])
+    monkeypatch.setenv("MILLPOND_TOKEN_FILE", str(tmp_path / "absent"))
+    assert main(["ping", "-c", "1"]) == 0
+    monkeypatch.setenv("MILLPOND_TOKEN", str(tmp_path / "absent"))
+    assert main(["ping", "-c", "1"]) == 2
+
+
+def test_a_token_may_hold_a_hash_sign_but_not_begin_with_it(tmp_path: Path):
+    mine = tmp_path / "mine"
+    mine.touch(0o600)
+    mine.write_text("# a comment\n  \ns3#cret rest\n")
+    assert read_token(str(mine)) == "s3#cret"
 
 
 def test_a_command_does_not_import_what_it_does_not_use(closed_port: int):

@@ -48,7 +48,7 @@ def test_the_plain_ready_line_says_where_and_that_memory_forgets():
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_says_goodbye_to_peers_and_exits_0(loop: str, number: signal.Signals):
     """PA-36, P2P-17."""
     with serving("--loop", loop, "--default-channel", "chat/1") as node:
@@ -59,6 +59,19 @@ def test_a_signal_says_goodbye_to_peers_and_exits_0(loop: str, number: signal.Si
             assert peer.recv(64) == GOODBYE
         assert node.process.wait(5) == 0
         assert node.process.stderr.read() == b""
+
+
+def test_a_node_behind_nohup_stays_when_its_terminal_goes():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with serving() as node:
+            node.process.send_signal(signal.SIGHUP)
+            with pytest.raises(subprocess.TimeoutExpired):
+                node.process.wait(0.3)
+            node.process.terminate()
+            assert node.process.wait(5) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("loop", LOOPS)

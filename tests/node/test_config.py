@@ -112,6 +112,15 @@ def test_config_show_prints_a_file_that_means_the_same(
     assert load({}, {}, copy).config == load({"window": 5}, {}, settings).config
 
 
+def test_config_show_writes_toml_whatever_the_text(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    name = 'chat/\U0001d11e\x7f\t"\u00e9'
+    monkeypatch.setenv("MILLPOND_DEFAULT_CHANNEL", name)
+    assert main(["config", "show"]) == 0
+    assert tomllib.loads(capfd.readouterr().out)["default_channel"] == name
+
+
 def test_config_show_tells_origins(settings: Path, capfd: pytest.CaptureFixture[str]):
     words = ["config", "show", "--origin", "--config", str(settings)]
     assert main(words) == 0
