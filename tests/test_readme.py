@@ -184,6 +184,13 @@ class Terminal:
         self._dialogue.join(2 * LIMIT_S)
         assert not self._failure, self._failure
 
+    def interrupt(self) -> None:
+        """Ctrl-C, once the dialogue is over: the program ends though it could read on."""
+        self.finish()
+        os.killpg(self._process.pid, signal.SIGINT)
+        self._listener.join(5)
+        assert not self._listener.is_alive(), f"{self.command} does not end"
+
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
@@ -243,6 +250,22 @@ def test_what_is_shown_is_what_happens(title: str, tmp_path: Path) -> None:
                 run_python(place, block)
         for terminal in opened:
             terminal.finish()
+
+
+def test_the_chat_ends_on_ctrl_c(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    opened: list[Terminal] = []
+    with ExitStack() as stack:
+        for block in (SECTIONS["First message"][0], *SECTIONS["Chat between two"]):
+            if block.language == "python":
+                run_python(place, block)
+            else:
+                opened.append(Terminal(place, block.text))
+                stack.callback(opened[-1].close)
+                opened[-1].await_ready()
+        _, alice, bob = opened
+        bob.finish()
+        alice.interrupt()
 
 
 def test_the_sections_are_found() -> None:
