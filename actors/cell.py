@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
 import msgspec
 
+from actors.errors import Code
 from actors.messages import Batch, Join, Mail, Port, Reply
-from actors.store.seam import Change, Snapshot
+from actors.store.changes import Change, Snapshot
+from actors.store.seam import Commit
 from actors.supervisor import Restarts
 
 
@@ -56,6 +59,15 @@ Spawn = Callable[[bytes, Snapshot, dict[Port, Join]], Behaviour]
 """Builds a behaviour from what is kept, with the guests that were there before a crash."""
 
 
+@dataclass(slots=True)
+class Held:
+    """What a batch does to the world outside, waiting until what came before it is kept."""
+
+    batch: Batch | None
+    effects: Effects
+    commit: Commit | None
+
+
 class Cell:
     """A name, a behaviour that may be missing, and what survives it."""
 
@@ -65,11 +77,13 @@ class Cell:
         "busy",
         "deadline",
         "guests",
-        "is_quarantined",
+        "held",
+        "held_bytes",
         "mail",
         "mail_bytes",
         "name",
         "queued",
+        "refusal",
         "restarts",
         "resumes_at",
         "used_at",
@@ -81,14 +95,17 @@ class Cell:
         self.behaviour: Behaviour | None = None
         self.busy = False
         self.queued = False
-        self.is_quarantined = False
         self.deadline = inf
         self.guests: dict[Port, Join] | None = None
         self.mail: deque[Batch] | None = None
         self.mail_bytes = 0
         self.restarts: Restarts | None = None
+        self.refusal: Code | None = None
+        """Mail is not kept but refused, with this code: the cell is quarantined."""
         self.resumes_at = 0.0
-        """After a crash: not run before this."""
+        """After a crash: not run before this. Infinity while its state is being loaded."""
+        self.held: deque[Held] | None = None
+        self.held_bytes = 0
         self.used_at = now
 
     def wake(self, now: float) -> None:

@@ -7,6 +7,7 @@ leases of what it pushed, and the liveness of the connections in it. State table
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from itertools import islice
 from math import inf
 from typing import assert_never
@@ -48,14 +49,7 @@ from actors.messages import (
 from actors.modes import delivery_for
 from actors.pages import Page
 from actors.shared import ChannelInfo, Shared
-from actors.store.seam import (
-    Gone,
-    KeyGone,
-    ModeSet,
-    Origin,
-    Snapshot,
-    Tried,
-)
+from actors.store.changes import Gone, ModeSet, Origin, Row, Snapshot, Tried
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +132,11 @@ class Channel:
             connections=len(guests),
             credit=sum(guest.credit for guest in guests if guest.receives),
         )
+
+    def export(self, after: int) -> Iterator[tuple[Row, int]]:
+        """Messages above an id with their failed deliveries; read on while nothing changes."""
+        attempts = self._delivery.attempts
+        return ((row, attempts.get(row.id, 0)) for row in self._buffer.after(after, 0.0))
 
     def handle(self, batch: Batch, now: float) -> Effects:
         """Everything of one read of one connection; pushes follow once, at the end."""
@@ -233,7 +232,7 @@ class Channel:
         """Expiry, lost leases, ended rests and silent connections."""
         effects = Effects()
         self.sweep(now, effects)
-        effects.changes.extend(KeyGone(key) for key in self._keys.sweep(now))
+        effects.changes += self._keys.sweep(now)
         self._count_failed(self._delivery.expire_leases(now), "no ack", now, effects)
         for rest in self._delivery.due_rests(now):
             if rest[0] in self._dying:
@@ -282,7 +281,7 @@ class Channel:
         self._intake.room.bytes += len(row.data)
         self._dying.pop(message_id, None)
         self._delivery.forget(message_id)
-        effects.changes.append(Gone(message_id, row.key, self._keys.settle(row)))
+        effects.changes.append(Gone(message_id, row.key, self._keys.settle(row), len(row.data)))
 
     # What consumers say of messages.
 

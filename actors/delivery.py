@@ -17,7 +17,7 @@ import msgspec
 from actors.buffer import Buffer
 from actors.liveness import Liveness
 from actors.messages import Join, Mode, Msg, Nack, Port, Reason, Reply, Role
-from actors.store.seam import Row
+from actors.store.changes import Row
 from actors.timers import Agenda
 
 ACK_TIMEOUT_S_MAX = 600.0

@@ -30,6 +30,10 @@ class IdSource:
         self._last = self._last_of_ms = 0
         self._asked_at = 0.0
 
+    def resume(self, instance: int, last_id: int) -> None:
+        """Go on where a former run of the node ended: nothing below `last_id` comes again."""
+        self.__init__(instance, last_id=last_id, ahead_ms_max=self._ahead_ms_max)  # type: ignore[misc]
+
     def next(self, now: float) -> int:
         """The next id at `now` (seconds since the Unix epoch).
 

@@ -12,7 +12,7 @@ from actors.limits import ChannelSettings, EmptyPolicy
 from actors.messages import Failed, Put, PutAck, Reply
 from actors.room import Room
 from actors.shared import Shared
-from actors.store.seam import WINDOW_S_MIN, KeyGone, Origin, Row, window_s
+from actors.store.changes import WINDOW_S_MIN, Origin, Row, window_s
 
 
 class Sweeper(Protocol):
@@ -40,7 +40,7 @@ class Intake:
         self._keys = keys
         self._settings = settings
         self._shared = shared
-        self.room = Room(buffer, settings, shared.limits, shared.usage)
+        self.room = Room(buffer, settings, shared)
         self.fresh: list[Row] = []
 
     def put(
@@ -63,6 +63,7 @@ class Intake:
             or room.messages < 1
             or room.bytes < size
             or settings.ttl_strict
+            or not room.is_writable
         ):
             if not size and settings.empty is EmptyPolicy.IGNORE:
                 return None
@@ -93,13 +94,16 @@ class Intake:
             return 0
         row = Row(message_id, key, ttl, now + ttl, data, source, origin)
         if len(keys.rows) >= self._settings.keys_max:
-            effects.changes.extend(map(KeyGone, keys.forget_oldest()))
+            effects.changes += keys.forget_oldest()
         elif shared.usage.keys >= shared.limits.keys_max and len(keys.rows) > KEYS_SPARED:
-            effects.changes.extend(map(KeyGone, keys.forget_left()))
+            effects.changes += keys.forget_left()
         room.messages -= 1
         room.bytes -= len(data)
         self._buffer.add(row)
-        keys.remember(row, now + (WINDOW_S_MIN if ttl < WINDOW_S_MIN else window_s(ttl)))
+        until = now + (WINDOW_S_MIN if ttl < WINDOW_S_MIN else window_s(ttl))
+        older = keys.remember(row, until)
+        if older is not None:
+            effects.changes.append(older)
         self.fresh.append(row)
         effects.changes.append(row)
         return message_id
@@ -112,6 +116,8 @@ class Intake:
             return Code.DATA_TOO_LARGE
         if settings.ttl_strict and not 1 <= put.ttl <= settings.ttl_max:
             return Code.TTL_REFUSED
+        if not self.room.is_writable:
+            return Code.STORAGE_FAILED
         if not self.room.fits(size):
             sweeper.sweep(now, effects)
             if not self.room.fits(size):

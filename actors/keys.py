@@ -6,7 +6,7 @@ from hashlib import sha256
 from itertools import islice
 from math import inf
 
-from actors.store.seam import KeyRow, Row
+from actors.store.changes import KeyGone, KeyRow, Row
 
 SWEEP_GAP_S = 1.0
 SWEEP_GAP_S_PER_KEY = 1e-4
@@ -29,15 +29,15 @@ class Keys:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def remember(self, row: Row, until: float) -> None:
-        """Enter the key of a new message, whose window ends at `until`."""
+    def remember(self, row: Row, until: float) -> KeyGone | None:
+        """Enter the key of a new message, whose window ends at `until`; gives what that ends."""
         rows = self.rows
-        if row.key in rows:
-            # The window of the older use is over; the key is the youngest again.
-            del rows[row.key]
+        # Where the window of an older use is over, the key is the youngest again.
+        older = rows.pop(row.key, None) if row.key in rows else None
         rows[row.key] = row
         if until < self.expiry_at:
             self.expiry_at = until
+        return _gone(row.key, older) if older is not None else None
 
     def settle(self, row: Row) -> KeyRow | None:
         """The message of a key leaves: keep its digest for later retries."""
@@ -47,36 +47,35 @@ class Keys:
         self.rows[row.key] = left
         return left
 
-    def forget_left(self) -> list[int]:
+    def forget_left(self) -> list[KeyGone]:
         """Forget a sixteenth of the keys whose message is gone, oldest first, and tell which."""
         left = [key for key, row in self.rows.items() if isinstance(row, KeyRow)]
         oldest = left[: 1 + len(left) // 16]
-        for key in oldest:
-            del self.rows[key]
-        return oldest
+        return [_gone(key, self.rows.pop(key)) for key in oldest]
 
-    def forget_oldest(self) -> list[int]:
+    def forget_oldest(self) -> list[KeyGone]:
         """Forget a sixteenth of the keys, oldest first, and tell which.
 
         One at a time would be slow: finding the first entry of a dictionary walks over every one
         that was deleted before it.
         """
         oldest = list(islice(self.rows, 1 + len(self.rows) // 16))
-        for key in oldest:
-            del self.rows[key]
-        return oldest
+        return [_gone(key, self.rows.pop(key)) for key in oldest]
 
-    def sweep(self, now: float) -> list[int]:
+    def sweep(self, now: float) -> list[KeyGone]:
         """Forget the keys whose window is over, and tell which."""
         if now < self.expiry_at:
             return []
         over = [key for key, row in self.rows.items() if row.until <= now]
-        for key in over:
-            del self.rows[key]
+        gone = [_gone(key, self.rows.pop(key)) for key in over]
         earliest = min((row.until for row in self.rows.values()), default=inf)
         gap_s = SWEEP_GAP_S + SWEEP_GAP_S_PER_KEY * len(self.rows)
         self.expiry_at = max(earliest, now + gap_s) if self.rows else inf
-        return over
+        return gone
+
+
+def _gone(key: int, row: Row | KeyRow) -> KeyGone:
+    return KeyGone(key, isinstance(row, KeyRow))
 
 
 def is_same(kept: Row | KeyRow, data: bytes) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 from actors.buffer import Buffer
 from actors.delivery import Delivery, DeliverySettings, Guest, Rest
 from actors.messages import Join, Mode, Port, Reply
-from actors.store.seam import Row
+from actors.store.changes import Row
 
 
 def _may_have(guest: Guest, row: Row) -> bool:

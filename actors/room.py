@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 from actors.buffer import Buffer
-from actors.limits import ChannelSettings, NodeLimits
-from actors.store.seam import Usage
+from actors.limits import ChannelSettings
+from actors.shared import Shared
 
 
 class Room:
     """What may still come. Measured once for each batch, counted down within it."""
 
-    __slots__ = ("_buffer", "_limits", "_settings", "_usage", "bytes", "is_measured", "messages")
+    __slots__ = (
+        "_buffer",
+        "_health",
+        "_limits",
+        "_settings",
+        "_usage",
+        "bytes",
+        "is_measured",
+        "is_writable",
+        "messages",
+    )
 
-    def __init__(
-        self, buffer: Buffer, settings: ChannelSettings, limits: NodeLimits, usage: Usage
-    ) -> None:
+    def __init__(self, buffer: Buffer, settings: ChannelSettings, shared: Shared) -> None:
         self._buffer = buffer
         self._settings = settings
-        self._limits = limits
-        self._usage = usage
+        self._limits = shared.limits
+        self._usage = shared.usage
+        self._health = shared.health
         self.messages = 0
         self.bytes = 0
         self.is_measured = False
+        self.is_writable = True
+        """False: the store takes nothing new for now."""
 
     def measure(self) -> None:
         """Look at what is kept now. The store knows of changes only at the end of a batch."""
         settings, limits, usage, buffer = self._settings, self._limits, self._usage, self._buffer
         self.is_measured = True
+        self.is_writable = self._health.is_writable
         messages = settings.messages_max - len(buffer.rows)
         node_messages = limits.messages_max - usage.messages
         self.messages = messages if messages < node_messages else node_messages
@@ -36,4 +48,4 @@ class Room:
 
     def fits(self, size: int) -> bool:
         """Is there room for a message of `size` bytes?"""
-        return self.messages >= 1 and self.bytes >= size
+        return self.is_writable and self.messages >= 1 and self.bytes >= size

@@ -22,10 +22,12 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from actors.cell import Behaviour, Cell, Effects, Spawn
+from actors.cell import Behaviour, Cell, Spawn
 from actors.errors import Code
-from actors.messages import Batch, Buried, Bury, Drain, Failed, Join, Leave, Port
-from actors.store.seam import Store
+from actors.messages import Batch, Drain, Join, Leave, Mail, Port
+from actors.outgoing import Outgoing
+from actors.store.changes import Snapshot
+from actors.store.seam import Fault, Pending, Store
 from actors.supervisor import RestartPolicy, Restarts, RestartsExceeded
 from actors.timers import Timers
 
@@ -34,6 +36,10 @@ log = logging.getLogger(__name__)
 SLEEP_S_MIN = 1e-6
 SLEEP_S_MAX = 30.0
 """The scheduler looks at the clock this often, so a machine that slept is noticed."""
+
+
+LOAD_RETRY_S = 5.0
+"""A partition that could not be read is tried again after this; meanwhile it refuses."""
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True):
@@ -76,8 +82,7 @@ class Scheduler:
         self.cells: dict[bytes, Cell] = {}
         self._queue: deque[Cell] = deque()
         self._waiting: dict[bytes, list[Callable[[], None]]] = {}
-        self._touched: dict[Port, None] = {}
-        self._depth = 0
+        self._outgoing = Outgoing(self._post, self._committed)
         self._wake_cell = self._wake  # one bound method for all cells, not one for each
         self._kick: anyio.Event | None = None
         self._sleeps_until = inf
@@ -87,7 +92,12 @@ class Scheduler:
         cell = self.cells.get(name)
         if cell is None:
             cell = self._create(name, now)
-        if cell.busy or cell.mail or cell.resumes_at > now:
+        if (
+            cell.busy
+            or cell.mail
+            or cell.resumes_at > now
+            or cell.held_bytes > self._settings.mailbox_bytes
+        ):
             return self._defer(cell, batch, now)
         if len(batch.messages) > self._settings.turn_messages:
             return self._enqueue(cell, batch, now)
@@ -101,6 +111,11 @@ class Scheduler:
             cell.guests = {}
         cell.guests[port] = join
         return self.submit(name, Batch(port, [join]), now)
+
+    def adopt(self, name: bytes, deadline: float) -> None:
+        """There is a cell that nobody has asked for since the start; it has work at `deadline`."""
+        cell = self._create(name, -inf)
+        self.timers.arm(cell, deadline)
 
     def detach(self, name: bytes, port: Port) -> None:
         """The connection is gone."""
@@ -176,9 +191,9 @@ class Scheduler:
         return cell
 
     def _defer(self, cell: Cell, batch: Batch, now: float) -> bool:
-        if not cell.is_quarantined:
+        if cell.refusal is None:
             return self._enqueue(cell, batch, now)
-        self._refuse(batch, Code.QUARANTINED)
+        self._outgoing.refuse(batch, cell.refusal)
         return True
 
     def _enqueue(self, cell: Cell, batch: Batch, now: float) -> bool:
@@ -203,7 +218,8 @@ class Scheduler:
     def _run_mail(self, cell: Cell, now: float) -> None:
         cell.queued = False
         share = self._settings.turn_messages
-        while cell.mail and share > 0 and cell.resumes_at <= now:
+        held_max = self._settings.mailbox_bytes
+        while cell.mail and share > 0 and cell.resumes_at <= now and cell.held_bytes <= held_max:
             batch = cell.mail.popleft()
             if len(batch.messages) > share:
                 rest = Batch(batch.port, batch.messages[share:], batch.size_bytes)
@@ -212,7 +228,8 @@ class Scheduler:
             share -= len(batch.messages)
             cell.mail_bytes -= batch.size_bytes
             self._run(cell, batch, now)
-        if cell.mail and cell.resumes_at <= now:
+        # What is held back by commits is queued up again when they are done.
+        if cell.mail and cell.resumes_at <= now and cell.held_bytes <= held_max:
             self._queue_up(cell)
         self._announce_capacity(cell)
 
@@ -227,7 +244,7 @@ class Scheduler:
         if cell.resumes_at > now:
             self.timers.arm(cell, cell.resumes_at)
             return
-        cell.is_quarantined = False
+        cell.refusal = None
         if cell.busy:
             raise AssertionError("a deadline never passes within a batch")
         self._run(cell, None, now)
@@ -237,11 +254,14 @@ class Scheduler:
     def _run(self, cell: Cell, batch: Batch | None, now: float) -> None:
         """Let the behaviour handle a batch, or look at the clock when there is none."""
         cell.busy = True
-        self._depth += 1
+        outgoing = self._outgoing
+        outgoing.enter()
         try:
-            behaviour = cell.behaviour or self._activate(cell)
+            behaviour = cell.behaviour or self._activate(cell, batch)
+            if behaviour is None:
+                return
             effects = behaviour.handle(batch, now) if batch is not None else behaviour.wake(now)
-            # A failed write is a crash: the behaviour must not keep what the store does not.
+            # A write that raises is a crash: the behaviour must not keep what the store does not.
             commit = self._store.write(cell.name, effects.changes) if effects.changes else None
         except Exception:
             self._crashed(cell, batch, now)
@@ -251,57 +271,86 @@ class Scheduler:
             for port, join in effects.guests:
                 if cell.guests is not None and port in cell.guests:
                     cell.guests[port] = join
-            if commit is None:
-                self._release(batch, effects, now)
+            if commit is None and not cell.held:
+                outgoing.release(batch, effects)
             else:
-                commit.when_done(partial(self._release_later, batch, effects))
+                outgoing.hold(cell, batch, effects, commit)
         finally:
             cell.busy = False
-            self._depth -= 1
-        if not cell.guests:
-            if batch is not None:
-                cell.used_at = now
-            self._tidy(cell, now)
-        if self._depth == 0 and self._touched:
-            self._flush_touched()
+            if not cell.guests:
+                if batch is not None:
+                    cell.used_at = now
+                self._tidy(cell, now)
+            outgoing.leave()
 
-    def _activate(self, cell: Cell) -> Behaviour:
-        snapshot = self._store.load(cell.name)
+    def _activate(self, cell: Cell, batch: Batch | None) -> Behaviour | None:
+        """Build the behaviour; None while what it is built from is being loaded."""
+        kept = self._store.load(cell.name)
+        if not isinstance(kept, Pending):
+            return self._build(cell, kept)
+        cell.resumes_at = inf
+        kept.when_done(partial(self._loaded, cell))
+        if cell.behaviour is None and batch is not None:
+            self._put_back(cell, batch)
+        return cell.behaviour  # it may have been there at once
+
+    def _put_back(self, cell: Cell, batch: Batch) -> None:
+        """The batch in hand is the first to be handled once the cell is loaded."""
+        if cell.refusal is not None:
+            self._outgoing.refuse(batch, cell.refusal)
+            return
+        if cell.mail is None:
+            cell.mail = deque()
+        cell.mail.appendleft(batch)
+        cell.mail_bytes += batch.size_bytes
+
+    def _loaded(self, cell: Cell, kept: Snapshot | Fault) -> None:
+        now = self._now()
+        if isinstance(kept, Fault):
+            log.error("cell not loaded: name=%r fault=%s", cell.name, kept.name)
+            self._quarantine(cell, Code.STORAGE_FAILED, LOAD_RETRY_S, now)
+            return
+        cell.resumes_at = 0.0
+        try:
+            self._build(cell, kept)
+        except Exception:
+            self._crashed(cell, None, now)
+            return
+        if cell.mail:
+            self._queue_up(cell)
+        if not cell.busy:
+            self._run(cell, None, now)
+
+    def _build(self, cell: Cell, snapshot: Snapshot) -> Behaviour:
         guests = dict(cell.guests or {})
         for batch in cell.mail or ():
             if batch.port is not None and any(isinstance(each, Join) for each in batch.messages):
-                guests.pop(
-                    batch.port, None
-                )  # it is still to be welcomed, and pushed nothing before
+                # It is still to be welcomed, and pushed nothing before.
+                guests.pop(batch.port, None)
         cell.behaviour = self._spawn(cell.name, snapshot, guests)
         return cell.behaviour
 
-    def _release(self, batch: Batch | None, effects: Effects, now: float) -> None:
-        touched = self._touched
-        if effects.answers:
-            assert batch is not None and batch.port is not None, "answers have an asker"
-            batch.port.send(effects.answers)
-            touched[batch.port] = None
-        for port, reply in effects.replies:
-            port.send((reply,))
-            touched[port] = None
-        for name, message in effects.posts:
-            self.submit(name, Batch(None, [message]), now)
+    def _post(self, name: bytes, message: Mail) -> None:
+        self.submit(name, Batch(None, [message]), self._now())
 
-    def _release_later(self, batch: Batch | None, effects: Effects) -> None:
-        self._release(batch, effects, self._now())
-        self._flush_touched()
-
-    def _flush_touched(self) -> None:
-        """At the end of the outermost batch: one write for each connection that was touched."""
-        while self._touched:
-            port, _ = self._touched.popitem()
-            port.flush()
+    def _committed(self, cell: Cell, fault: Fault | None) -> None:
+        """Effects that were held have left, or will not."""
+        now = self._now()
+        if fault is not None:
+            # The behaviour knows what the store does not: it is built anew, guests and mail stay.
+            cell.behaviour = None
+            self.timers.arm(cell, now)
+        if cell.busy:
+            return
+        if cell.mail and cell.resumes_at <= now:
+            self._queue_up(cell)
+        if not cell.guests:
+            self._tidy(cell, now)
 
     def _tidy(self, cell: Cell, now: float) -> None:
         """Without guests a cell is forgotten if it holds nothing, and passivated after a while."""
         behaviour = cell.behaviour
-        if behaviour is None or cell.mail:
+        if behaviour is None or cell.mail or cell.held:
             return
         idle_at = cell.used_at + self._settings.passivate_after_s
         # What crashed is remembered for as long as if it held something, to be counted.
@@ -325,30 +374,25 @@ class Scheduler:
         policy = self._settings.restarts
         try:
             rest_s = cell.restarts.count(policy, self._rng, now)
-            log.exception("cell crashed: name=%r restart_in_s=%.2f", cell.name, rest_s)
         except RestartsExceeded:
             self.counters.quarantines += 1
-            rest_s = policy.quarantine_s
-            cell.is_quarantined = True
-            log.exception("cell quarantined: name=%r for_s=%.0f", cell.name, rest_s)
+            log.exception("cell quarantined: name=%r for_s=%.0f", cell.name, policy.quarantine_s)
+            if batch is not None:
+                self._outgoing.refuse(batch, Code.OUTCOME_UNKNOWN)
+            self._quarantine(cell, Code.QUARANTINED, policy.quarantine_s, now)
+            return
+        log.exception("cell crashed: name=%r restart_in_s=%.2f", cell.name, rest_s)
         cell.resumes_at = now + rest_s
         self.timers.arm(cell, cell.resumes_at)
         if batch is not None:
-            self._refuse(batch, Code.OUTCOME_UNKNOWN)
-        if cell.is_quarantined and cell.mail is not None:
-            while cell.mail:
-                self._refuse(cell.mail.popleft(), Code.QUARANTINED)
-            cell.mail_bytes = 0
-            self._announce_capacity(cell)
+            self._outgoing.refuse(batch, Code.OUTCOME_UNKNOWN)
 
-    def _refuse(self, batch: Batch, code: Code) -> None:
-        """Nobody hangs: every message of the batch that has an asker is answered."""
-        if batch.port is None:
-            return
-        batch.port.send(
-            [Failed(each, code) for each in batch.messages if not isinstance(each, Bury | Buried)]
-        )
-        if self._depth:
-            self._touched[batch.port] = None
-        else:
-            batch.port.flush()
+    def _quarantine(self, cell: Cell, code: Code, rest_s: float, now: float) -> None:
+        """Refuse everything for a while; the others never notice."""
+        cell.refusal = code
+        cell.resumes_at = now + rest_s
+        self.timers.arm(cell, cell.resumes_at)
+        while cell.mail:
+            self._outgoing.refuse(cell.mail.popleft(), code)
+        cell.mail_bytes = 0
+        self._announce_capacity(cell)

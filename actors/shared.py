@@ -9,7 +9,7 @@ import msgspec
 
 from actors.ids import IdSource
 from actors.limits import NodeLimits
-from actors.store.seam import Usage
+from actors.store.seam import Health, Usage
 
 
 @dataclass(slots=True)
@@ -27,6 +27,7 @@ class Shared(msgspec.Struct, frozen=True):
     usage: Usage
     limits: NodeLimits = NodeLimits()
     counters: DeliveryCounters = msgspec.field(default_factory=DeliveryCounters)
+    health: Health = msgspec.field(default_factory=Health)
 
 
 class ChannelInfo(msgspec.Struct, frozen=True):

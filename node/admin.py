@@ -5,29 +5,41 @@ Each operation has a number, a request and an answer; docs/wire.md has the table
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
 from heapq import nsmallest
+from typing import TypeVar
 
 import msgspec
 
 from actors.channel import Channel
-from actors.errors import Malformed
-from actors.messages import Mode
+from actors.errors import ERRORS, Malformed, NotAllowed, OutcomeUnknown
+from actors.messages import Durability, Mode, Rights
 from actors.scheduler import Counters, Scheduler
 from actors.shared import ChannelInfo, DeliveryCounters
-from actors.store.seam import Store, Usage
+from actors.store.changes import Origin, Row
+from actors.store.counters import StoreCounters
+from actors.store.durable import DurableStore
+from actors.store.seam import Health, Store, Usage
 from transports.host import WireCounters
 
 PAGE_MAX = 1000
 PAGE_BYTES_MAX = 32 * 1024
 CHANNEL_BYTES = 120
 """About what a channel's figures take in an answer, besides its name."""
+EXPORT_BYTES_MIN, EXPORT_BYTES_MAX = 512, 256 * 1024
+MESSAGE_BYTES = 160
+"""At most what a message takes in an answer, besides its data and the reason of a dead letter."""
+MAY_EXPORT = Rights.ADMIN | Rights.GET
+
+Shape = TypeVar("Shape")
 
 
 class Operation(IntEnum):
     """What a running node can be asked."""
 
     INFO = 1
+    EXPORT = 2
 
 
 class InfoRequest(msgspec.Struct):
@@ -36,6 +48,14 @@ class InfoRequest(msgspec.Struct):
     channel: bytes | None = None
     after: bytes = b""
     limit: int = 100
+
+
+class StoreInfo(msgspec.Struct):
+    """The store on disk; a node in memory has none."""
+
+    folder: str
+    health: Health
+    counters: StoreCounters
 
 
 class InfoAnswer(msgspec.Struct):
@@ -51,7 +71,36 @@ class InfoAnswer(msgspec.Struct):
     scheduler: Counters
     delivery: DeliveryCounters
     wire: WireCounters
+    store: StoreInfo | None
     page: list[ChannelInfo]
+    more: bool
+
+
+class ExportRequest(msgspec.Struct):
+    """Messages of a channel that the asker is in, above the id `after`; about `bytes_max`."""
+
+    channel: bytes
+    after: int = 0
+    bytes_max: int = EXPORT_BYTES_MAX
+
+
+class Exported(msgspec.Struct):
+    """A message as it is kept. `data` is None where it is too large: GET it."""
+
+    id: int
+    key: int
+    ttl: int
+    expires_at: float
+    attempts: int
+    origin: Origin | None
+    data: bytes | None
+
+
+class ExportAnswer(msgspec.Struct):
+    """A page of a channel's messages, in the order of their ids."""
+
+    mode: str
+    messages: list[Exported]
     more: bool
 
 
@@ -63,21 +112,25 @@ class Sources(msgspec.Struct):
     delivery: DeliveryCounters
     wire: WireCounters
     version: str
+    durability: Durability
     uptime_s: float
     rss_bytes: int
     connections: int
 
 
 def answer(operation: int, body: bytes, sources: Sources) -> bytes:
-    """Carry out one request. Raises Malformed for an unknown operation or an unreadable body."""
+    """Carry out one request. Raises Malformed for an unknown operation or an unreadable body,
+    NotAllowed, and for a channel that is not served now what its requests get."""
     match operation:
         case Operation.INFO:
             return msgspec.msgpack.encode(_info(_read(body, InfoRequest), sources))
+        case Operation.EXPORT:
+            return msgspec.msgpack.encode(_export(_read(body, ExportRequest), sources))
         case _:
             raise Malformed(f"unknown operation {operation}")
 
 
-def _read(body: bytes, shape: type[InfoRequest]) -> InfoRequest:
+def _read(body: bytes, shape: type[Shape]) -> Shape:
     try:
         return msgspec.msgpack.decode(body, type=shape)
     except (msgspec.MsgspecError, RecursionError) as exc:  # deep nesting is no MsgspecError
@@ -95,7 +148,7 @@ def _info(request: InfoRequest, sources: Sources) -> InfoAnswer:
     return InfoAnswer(
         version=sources.version,
         uptime_s=round(sources.uptime_s, 3),
-        durability=sources.store.durability.name.lower(),
+        durability=sources.durability.name.lower(),
         rss_bytes=sources.rss_bytes,
         connections=sources.connections,
         channels=len(scheduler.cells),
@@ -103,6 +156,7 @@ def _info(request: InfoRequest, sources: Sources) -> InfoAnswer:
         scheduler=scheduler.counters,
         delivery=sources.delivery,
         wire=sources.wire,
+        store=_store(sources.store),
         page=page,
         more=len(page) < len(names),
     )
@@ -128,3 +182,37 @@ def _channel(name: bytes, sources: Sources) -> ChannelInfo:
     kept = sources.store.weigh(name)
     mode = (kept.mode or Mode.PAIR).name.lower()
     return ChannelInfo(name, mode, kept.messages, kept.bytes, kept.keys, 0, 0, 0)
+
+
+def _store(store: Store) -> StoreInfo | None:
+    if not isinstance(store, DurableStore):
+        return None
+    return StoreInfo(str(store.folder.absolute()), store.health, store.counters)
+
+
+def _export(request: ExportRequest, sources: Sources) -> ExportAnswer:
+    cell = sources.scheduler.cells.get(request.channel)
+    guests = (cell.guests if cell is not None else None) or {}
+    if cell is None or not any(join.rights & MAY_EXPORT == MAY_EXPORT for join in guests.values()):
+        raise NotAllowed("only who is in the channel, with the rights admin and get, may export it")
+    if cell.refusal is not None:
+        raise ERRORS[cell.refusal]
+    if not isinstance(cell.behaviour, Channel):
+        raise OutcomeUnknown("the channel is being restarted; try again")
+    bytes_max = min(max(request.bytes_max, EXPORT_BYTES_MIN), EXPORT_BYTES_MAX)
+    rows = cell.behaviour.export(request.after)
+    page = list(_export_page(rows, bytes_max))
+    return ExportAnswer(cell.behaviour.info.mode, page, next(rows, None) is not None)
+
+
+def _export_page(rows: Iterator[tuple[Row, int]], bytes_max: int) -> Iterator[Exported]:
+    """At least one message; two halves, so that the last one never makes it too much."""
+    size, half = 0, bytes_max // 2
+    for row, attempts in rows:
+        origin = row.origin
+        head = MESSAGE_BYTES + (len(origin.reason.encode()) if origin is not None else 0)
+        data = row.data if head + len(row.data) <= half else None
+        size += head + len(data or b"")
+        yield Exported(row.id, row.key, row.ttl, row.expires_at, attempts, origin, data)
+        if size >= half:
+            return

@@ -16,8 +16,9 @@ from typing import Any
 
 from actors.delivery import DeliverySettings
 from actors.limits import ChannelSettings, EmptyPolicy, NodeLimits
-from actors.messages import Mode
+from actors.messages import Durability, Mode
 from actors.scheduler import SchedulerSettings
+from actors.store.settings import StoreSettings
 from transports.greeting import GreetingSettings
 from transports.host import ConnectionSettings
 
@@ -56,10 +57,14 @@ class ChannelRule:
     ttl: int | None = None
     lease: float | None = None
     attempts: int | None = None
+    durability: Durability | None = None
 
     @staticmethod
     def parse(text: str) -> ChannelRule:
-        """Read `PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N]`. Raises ConfigError."""
+        """Read `PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N,durability=disk|os|memory]`.
+
+        Raises ConfigError.
+        """
         pattern, _, rest = text.rpartition("=") if "," not in text else _split_rule(text)
         first, *options = rest.split(",")
         values: dict[str, Any] = {}
@@ -67,6 +72,9 @@ class ChannelRule:
             raise ConfigError(f"channel rule {text!r}: want PATTERN=pair|fanout|queue[,ttl=S,...]")
         for option in options:
             name, _, value = option.partition("=")
+            if name == "durability":
+                values[name] = _durability(f"channel rule {text!r}: durability", value)
+                continue
             if name not in ("ttl", "lease", "attempts"):
                 raise ConfigError(f"channel rule {text!r}: unknown option {name!r}")
             values[name] = _positive(f"channel rule {text!r}: {name}", value, name == "lease")
@@ -77,6 +85,12 @@ def _split_rule(text: str) -> tuple[str, str, str]:
     head, comma, options = text.partition(",")
     pattern, equals, mode = head.rpartition("=")
     return pattern, equals, mode + comma + options
+
+
+def _durability(what: str, text: str) -> Durability:
+    if text.upper() not in Durability.__members__:
+        raise ConfigError(f"{what} must be disk, os or memory, not {text!r}")
+    return Durability[text.upper()]
 
 
 def _positive(what: str, text: str, is_fraction: bool) -> float | int:
@@ -100,6 +114,8 @@ class Config:
 
     p2p: str = "127.0.0.1:7400"
     ws: str = "127.0.0.1:7401"
+    data: str = ""
+    durability: Durability = Durability.DISK
     default_channel: str = ""
     require_hello: bool = False
     channels: tuple[ChannelRule, ...] = ()
@@ -139,6 +155,9 @@ class Config:
     node_keys_max: int = 2_000_000
     mailbox_bytes_max: int = 2**20
     passivate_after_s: float = 60.0
+    segment_bytes: int = 16 * 2**20
+    journal_bytes_max: int = 64 * 2**20
+    partition_handles_max: int = 256
 
     def __post_init__(self) -> None:
         if not 1024 <= self.packet_bytes_max <= PACKET_BYTES_CEILING:
@@ -147,11 +166,13 @@ class Config:
             raise ConfigError("default_channel must be at most 250 bytes")
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
-            if not isinstance(value, int | float) or isinstance(value, bool):
+            if not isinstance(value, int | float) or isinstance(value, bool | Durability):
                 continue
             is_positive = value >= 0 if each.name in MAY_BE_ZERO else value > 0
             if not is_positive or value > MOST.get(each.name, MOST_OF_ALL):
                 raise ConfigError(f"{each.name} cannot be {value}")
+        if self.journal_bytes_max < 2 * self.segment_bytes:
+            raise ConfigError("journal_bytes_max must be at least twice segment_bytes")
         for rule in self.channels:
             _check_rule(rule)
 
@@ -175,6 +196,14 @@ class Config:
     def scheduler(self) -> SchedulerSettings:
         return SchedulerSettings(
             mailbox_bytes=self.mailbox_bytes_max, passivate_after_s=self.passivate_after_s
+        )
+
+    @property
+    def store(self) -> StoreSettings:
+        return StoreSettings(
+            segment_bytes=self.segment_bytes,
+            journal_bytes_max=self.journal_bytes_max,
+            handles_max=self.partition_handles_max,
         )
 
     @property
@@ -215,15 +244,26 @@ class ChannelBook:
     """The settings of each channel by its name; the first rule that matches holds."""
 
     def __init__(self, config: Config) -> None:
-        self._rules = [(rule.pattern, config.channel_settings(rule)) for rule in config.channels]
-        self._default = config.channel_settings(None)
+        self._rules = [(rule, config.channel_settings(rule)) for rule in config.channels]
+        self._default = (ChannelRule("*"), config.channel_settings(None))
+        self._durability = config.durability if config.data else Durability.MEMORY
 
     def settings(self, name: bytes) -> ChannelSettings:
+        return self._find(name)[1]
+
+    def durability(self, name: bytes) -> Durability:
+        """What the channel promises; without a data folder nothing is more than memory."""
+        durability = self._find(name)[0].durability
+        if durability is None or self._durability is Durability.MEMORY:
+            return self._durability
+        return durability
+
+    def _find(self, name: bytes) -> tuple[ChannelRule, ChannelSettings]:
         if self._rules:
             text = name.decode("utf-8", "surrogateescape")
-            for pattern, settings in self._rules:
-                if fnmatchcase(text, pattern):
-                    return settings
+            for found in self._rules:
+                if fnmatchcase(text, found[0].pattern):
+                    return found
         return self._default
 
 
@@ -271,6 +311,8 @@ def _convert(name: str, default: Any, value: Any) -> Any:
                 return _boolean(value)
             case EmptyPolicy():
                 return EmptyPolicy(value)
+            case Durability():
+                return _durability(name, str(value))
             case int():
                 return int(value)
             case float():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import time
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -20,14 +21,17 @@ from actors.ids import IdSource
 from actors.messages import Durability, Join, Port
 from actors.scheduler import Scheduler
 from actors.shared import Shared
+from actors.store.changes import Snapshot
+from actors.store.disk import Disk, OsDisk
+from actors.store.durable import DurableStore
 from actors.store.memory import MemoryStore
-from actors.store.seam import Snapshot
 from actors.supervisor import RestartPolicy, contain, supervise
 from node import admin
 from node.access import Access, is_loopback, load_tokens
 from node.clock import Clock
 from node.config import OFF, ChannelBook, Config, ConfigError
 from node.reception import Reception
+from node.storage import FolderLock, LoopSurroundings
 from transports.framing import Framing, LengthPrefixed
 from transports.memory import Network
 from transports.seam import Listener, Session
@@ -37,6 +41,8 @@ from transports.websocket import ServerFraming
 log = logging.getLogger(__name__)
 
 RESYNC_S = 30.0
+INSTANCES = 1024
+"""Ids carry ten random bits of the node that gave them out."""
 
 
 class Node:
@@ -51,6 +57,7 @@ class Node:
         *,
         rng: Random | None = None,
         clock: Clock | None = None,
+        disk: Disk | None = None,
     ) -> None:
         self.config = config or Config()
         self.clock = clock or Clock(monotonic=loop_time())
@@ -59,12 +66,14 @@ class Node:
         self._rng = rng or Random()
         token_file = self.config.token_file
         self._access = load_tokens(Path(token_file)) if token_file else Access()
-        self._store = MemoryStore()
         self._book = ChannelBook(self.config)
+        self._lock: FolderLock | None = None
+        self._store = self._choose_store(disk or OsDisk())
         self._shared = Shared(
-            ids=IdSource(self._rng.randrange(1024)),
+            ids=IdSource(self._rng.randrange(INSTANCES)),
             rng=self._rng,
             usage=self._store.usage,
+            health=self._store.health,
             limits=self.config.node_limits,
         )
         self.scheduler = Scheduler(
@@ -84,10 +93,52 @@ class Node:
 
     @property
     def durability(self) -> Durability:
-        return self._store.durability
+        """What an acknowledgement promises where no rule of a channel says otherwise."""
+        return self.config.durability if self.config.data else Durability.MEMORY
+
+    def _choose_store(self, disk: Disk) -> DurableStore | MemoryStore:
+        if self.durability is Durability.MEMORY:
+            return MemoryStore()
+        around = LoopSurroundings(self.clock.now, self._rng)
+        folder = Path(self.config.data)
+        return DurableStore(folder, disk, self.config.store, around, self._book.durability)
+
+    def _open_store(self) -> None:
+        """Take the data folder, and go on where the last run ended."""
+        store = self._store
+        if not isinstance(store, DurableStore):
+            return
+        self._lock = FolderLock(Path(self.config.data))
+        began_at = time.monotonic()
+        found = store.open()
+        instance = store.facts.get("instance")
+        if instance is None:
+            instance = self._rng.randrange(INSTANCES)
+            store.note({"instance": instance})
+        self._shared.ids.resume(instance, store.last_id)
+        for kept in store.kept():
+            self.scheduler.adopt(kept.name, kept.deadline)
+        is_worth_telling = store.usage.messages or found.torn_bytes or found.damages
+        log.log(
+            logging.INFO if is_worth_telling else logging.DEBUG,
+            "store opened: folder=%s messages=%d records=%d torn_bytes=%d damages=%d seconds=%.3f",
+            self.config.data,
+            store.usage.messages,
+            found.records,
+            found.torn_bytes,
+            len(found.damages),
+            time.monotonic() - began_at,
+        )
+
+    def _close_store(self) -> None:
+        if isinstance(self._store, DurableStore) and self._lock is not None:
+            self._store.close()
+            self._lock.release()
+            self._lock = None
 
     async def __aenter__(self) -> Node:
         """Start. Raises OSError for an address that is taken, ConfigError for one not allowed."""
+        self._open_store()
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         try:
@@ -107,6 +158,7 @@ class Node:
             # Left without the exception: the caller gets it bare, not in a group.
             self._tasks.cancel_scope.cancel()
             await self._tasks.__aexit__(None, None, None)
+            self._close_store()
             raise
         return self
 
@@ -140,11 +192,14 @@ class Node:
             for listener in self._open:
                 await listener.aclose()
         self._tasks.cancel_scope.cancel()
-        if exc is None or isinstance(exc, Exception):
-            # Left without the exception: the caller gets it bare, not in a group.
-            await self._tasks.__aexit__(None, None, None)
-            return None
-        return await self._tasks.__aexit__(type(exc), exc, exc.__traceback__)
+        try:
+            if exc is None or isinstance(exc, Exception):
+                # Left without the exception: the caller gets it bare, not in a group.
+                await self._tasks.__aexit__(None, None, None)
+                return None
+            return await self._tasks.__aexit__(type(exc), exc, exc.__traceback__)
+        finally:
+            self._close_store()
 
     async def drain(self) -> None:
         """Stop as PA-36 says: no new pushes, goodbye to all, at most the drain timeout for acks."""
@@ -201,6 +256,7 @@ class Node:
             delivery=self._shared.counters,
             wire=self.reception.counters,
             version=installed_version(),
+            durability=self.durability,
             uptime_s=self.clock.now() - self._started_at,
             rss_bytes=rss_bytes(),
             connections=len(self.reception.connections),

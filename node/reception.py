@@ -26,7 +26,7 @@ class Reception:
         access: Access,
         scheduler: Scheduler,
         now: Callable[[], float],
-        durability: Durability,
+        durability: Callable[[bytes], Durability],
         admin: Callable[[int, bytes], bytes],
     ) -> None:
         self.settings = config.connection

@@ -32,8 +32,13 @@ LIMIT_S = 30.0
 FENCE = re.compile(r"^```(\w+)([ \w]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PORT = re.compile(r"127\.0\.0\.1:(\d{4})\b")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
 SERVES = re.compile(r"\$ (scripts/run|millpond serve)")
-VARIES = ((re.compile(r"\b\d{18,19}\b"), "ID"), (re.compile(r"in \d+\.\d\ds"), "in TIME"))
+VARIES = (
+    (re.compile(r"\b\d{18,19}\b"), "ID"),
+    (re.compile(r"in \d+\.\d\ds"), "in TIME"),
+    (re.compile(r"/\S+/(?=\.local/share/)"), "~/"),
+)
 
 
 class Block(NamedTuple):
@@ -76,7 +81,7 @@ class Place:
             command = commands / name
             command.write_text(f'#!/bin/sh\nexec {python} {words} "$@"\n')
             command.chmod(0o755)
-        ours = ("MILLPOND", "PYTEST")
+        ours = ("MILLPOND", "PYTEST", "XDG_DATA_HOME")
         plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         self._environment = plain | {
             "HOME": str(folder),
@@ -158,7 +163,8 @@ class Terminal:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._lines.put(line)
+            if not LOGGED.match(line):
+                self._lines.put(line)
 
     def _converse(self) -> None:
         assert self._process.stdin is not None

@@ -175,7 +175,7 @@ class Connection(Visit):
             window=joined.window,
             extensions=self._admission.extensions,
             mode=joined.mode,
-            durability=self._host.durability,
+            durability=self._host.durability(self._admission.channel),
             list_mode=1 if self._admission.join.cursor_lists else None,
             want_push=self._admission.join.push,
             ordered=self._admission.join.ordered,

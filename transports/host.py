@@ -74,7 +74,10 @@ class Host(Protocol):
 
     settings: ConnectionSettings
     counters: WireCounters
-    durability: Durability
+
+    @property
+    def durability(self) -> Callable[[bytes], Durability]:
+        """What an acknowledgement of a channel promises."""
 
     @property
     def now(self) -> Callable[[], float]: ...

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from actors.messages import Durability, Mode
-from actors.store.seam import (
+from actors.store.changes import (
     Change,
+    Chunk,
+    Dropped,
     Gone,
     KeyGone,
+    KeyLeft,
     KeyRow,
+    Kind,
+    LogSnapshot,
     ModeSet,
+    Noted,
     Row,
     Snapshot,
     Tried,
-    Usage,
-    Weight,
+    Trimmed,
+    kind_of,
 )
+from actors.store.entry import fold
+from actors.store.log_layer import LogLayer
+from actors.store.reader import pick
+from actors.store.seam import Health, Kept, Seek, Usage, Weight
 
 
 class Partition:
@@ -48,11 +58,14 @@ class Partition:
 class MemoryStore:
     """The store without a disk. An empty partition is forgotten, so it costs nothing."""
 
-    durability = Durability.MEMORY
-
-    def __init__(self) -> None:
-        self.usage = Usage()
+    def __init__(self, usage: Usage | None = None) -> None:
+        self.usage = Usage() if usage is None else usage
+        self.health = Health()
         self._partitions: dict[bytes, Partition] = {}
+        self._logs: dict[bytes, LogLayer] = {}
+
+    def durability(self, name: bytes) -> Durability:
+        return Durability.MEMORY
 
     def load(self, name: bytes) -> Snapshot:
         partition = self._partitions.get(name)
@@ -65,7 +78,21 @@ class MemoryStore:
         keys = len(partition.rows) + len(partition.keys)
         return Weight(len(partition.rows), partition.bytes, keys, partition.mode)
 
+    def kept(self) -> Iterator[Kept]:
+        return iter(())
+
+    def outline(self, name: bytes) -> LogSnapshot:
+        log = self._logs.get(name)
+        return log.apply_to(LogSnapshot()) if log is not None else LogSnapshot()
+
+    def read(self, name: bytes, seek: Seek) -> list[Chunk]:
+        log = self._logs.get(name)
+        return pick(log.kept(), seek) if log is not None else []
+
     def write(self, name: bytes, changes: Sequence[Change]) -> None:
+        if kind_of(changes[0]) is Kind.LOG:
+            self._write_log(name, changes)
+            return
         partition = self._partitions.get(name)
         if partition is None:
             partition = self._partitions[name] = Partition()
@@ -76,6 +103,14 @@ class MemoryStore:
                 self._apply(partition, change)
         if not partition.rows and not partition.keys:
             del self._partitions[name]
+
+    def _write_log(self, name: bytes, changes: Sequence[Change]) -> None:
+        log = self._logs.get(name)
+        if log is None:
+            log = self._logs[name] = LogLayer(is_base=True)
+        fold(log, changes)
+        if not log:
+            del self._logs[name]
 
     def _apply(self, partition: Partition, change: Change) -> None:
         match change:
@@ -92,6 +127,12 @@ class MemoryStore:
                 partition.attempts[change.id] = change.attempts
             case ModeSet():
                 partition.mode = change.mode
+            case KeyLeft():
+                if change.key not in partition.keys:
+                    self.usage.keys += 1
+                partition.keys[change.key] = change.left
+            case Chunk() | Trimmed() | Noted() | Dropped():
+                raise AssertionError("a queue does not take changes of a log")
             case _:
                 assert_never(change)
 

@@ -1,109 +1,23 @@
-"""The seam of the store: what a channel keeps, and how its changes get there.
+"""The seam of the store: what a cell keeps, and how its changes get there.
 
-A channel never reads the store while it works. It is built from a `Snapshot`, and from then on
+A cell never reads the store while it works. It is built from what `load` gives, and from then on
 every change it makes to itself goes to the store as a value; what it answers is released when the
 store says that the changes are as durable as its mode promises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from enum import Enum, auto
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from actors.messages import Durability, Mode
+from actors.store.changes import Change, Chunk, LogSnapshot, Position, Snapshot
 
-WINDOW_S_MIN = 600
-WINDOW_S_MAX = 86_400
-
-
-def window_s(ttl: int) -> int:
-    """How long the key of a message is remembered after its PUT (PA-08)."""
-    if ttl < WINDOW_S_MIN:
-        return WINDOW_S_MIN
-    return ttl if ttl < WINDOW_S_MAX else WINDOW_S_MAX
-
-
-class Origin(msgspec.Struct, frozen=True, gc=False):
-    """Where a dead letter comes from (PS-14)."""
-
-    id: int
-    attempts: int
-    reason: str
-
-
-class Row(msgspec.Struct, frozen=True, gc=False):
-    """A kept message (P2P-30, PA-33), and the change that keeps it.
-
-    `expires_at` is absolute; `source` is the number of the connection that put it, which means
-    something only while that lives (0: none).
-    """
-
-    id: int
-    key: int
-    ttl: int
-    expires_at: float
-    data: bytes
-    source: int = 0
-    origin: Origin | None = None
-
-    @property
-    def until(self) -> float:
-        """When the window of its key ends. Derived: a field would cost every message 32 bytes."""
-        return self.expires_at - self.ttl + window_s(self.ttl)
-
-
-class KeyRow(msgspec.Struct, frozen=True, gc=False):
-    """What is left of a message once it is gone: its key, and the SHA-256 of its data."""
-
-    id: int
-    ttl: int
-    until: float
-    digest: bytes
-
-
-class Gone(msgspec.Struct, frozen=True, gc=False):
-    """The message left; `left` stays behind for its key (None: the key had left before)."""
-
-    id: int
-    key: int
-    left: KeyRow | None
-
-
-class KeyGone(msgspec.Struct, frozen=True, gc=False):
-    """The key's window is over: the same key is new again."""
-
-    key: int
-
-
-class Tried(msgspec.Struct, frozen=True, gc=False):
-    """So many deliveries of the message have failed."""
-
-    id: int
-    attempts: int
-
-
-class ModeSet(msgspec.Struct, frozen=True, gc=False):
-    """The channel's mode, as long as it holds a message (PS-05)."""
-
-    mode: Mode
-
-
-Change = Row | Gone | KeyGone | Tried | ModeSet
-
-
-class Snapshot(msgspec.Struct):
-    """Everything a channel is rebuilt from; `rows` ascend by id, `keys` by age.
-
-    While a message is kept, its row is what its key stands for.
-    """
-
-    rows: list[Row] = []
-    keys: dict[int, Row | KeyRow] = {}
-    attempts: dict[int, int] = {}
-    mode: Mode | None = None
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -115,8 +29,17 @@ class Usage:
     keys: int = 0
 
 
+@dataclass(slots=True)
+class Health:
+    """Can changes be kept now? `reason` says why not; `failures` counts since the start."""
+
+    is_writable: bool = True
+    reason: str = ""
+    failures: int = 0
+
+
 class Weight(msgspec.Struct, frozen=True):
-    """What a partition holds, counted without loading it."""
+    """What a partition holds, counted without loading it. `keys`: of kept messages and others."""
 
     messages: int = 0
     bytes: int = 0
@@ -124,24 +47,103 @@ class Weight(msgspec.Struct, frozen=True):
     mode: Mode | None = None
 
 
-class Commit(Protocol):
-    """Changes on their way to the disk."""
+class Fault(Enum):
+    """Why the store did not do what it was asked. Values, not exceptions: they cross threads."""
 
-    def when_done(self, done: Callable[[], None]) -> None:
-        """Call `done` once they are as durable as promised; commits of one name end in order."""
+    NOT_KEPT = auto()
+    """The changes are not kept, now or after a restart."""
+    DAMAGED = auto()
+    """What the disk gives back of this partition is not what was written; it is not served."""
+    UNREADABLE = auto()
+    """The disk could not be read just now."""
+
+
+class Pending(Generic[T]):
+    """Something that the store finishes later, in the loop's thread."""
+
+    __slots__ = ("_value", "_waiting", "is_done")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._value: T | None = None
+        self._waiting: list[Callable[[T], None]] | None = None
+
+    def when_done(self, done: Callable[[T], None]) -> None:
+        """Call `done` with the result: in order of asking, at once if it is there already."""
+        if self.is_done:
+            done(self._value)  # type: ignore[arg-type]  # it is a T once it is done
+        elif self._waiting is None:
+            self._waiting = [done]
+        else:
+            self._waiting.append(done)
+
+    def finish(self, value: T) -> None:
+        """Give the result to everybody who waits."""
+        self.is_done = True
+        self._value = value
+        waiting, self._waiting = self._waiting, None
+        for done in waiting or ():
+            done(value)
+
+
+Commit = Pending[Fault | None]
+"""Changes on their way to the disk. None: they are as durable as promised."""
+
+
+class Where(Enum):
+    """What a position to read a log from is counted in."""
+
+    SEQUENCE = auto()
+    TIMESTAMP = auto()
+    ID = auto()
+
+
+class Seek(msgspec.Struct, frozen=True):
+    """Read from the first chunk that ends after `sequence` and, if they are what counts, holds a
+    record at or above the timestamp or id, for about `bytes_max` bytes (at least one chunk, if
+    there is any)."""
+
+    where: Where
+    sequence: int = 0
+    timestamp: int = 0
+    id: Position = Position(0, 0)
+    bytes_max: int = 2**20
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A partition that a restart found; nothing of it expires before `deadline`."""
+
+    name: bytes
+    deadline: float
 
 
 class Store(Protocol):
     """All partitions of a node, by name."""
 
-    durability: Durability
     usage: Usage
+    health: Health
 
-    def load(self, name: bytes) -> Snapshot:
-        """What is kept for `name`; an unknown name gives an empty snapshot."""
+    def durability(self, name: bytes) -> Durability:
+        """What an acknowledgement of `name` promises."""
+
+    def load(self, name: bytes) -> Snapshot | Pending[Snapshot | Fault]:
+        """What is kept for the queue `name`; an unknown name gives an empty snapshot."""
 
     def weigh(self, name: bytes) -> Weight:
         """How much is kept for `name`, at no more than the cost of a look-up."""
 
     def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:
-        """Apply `changes` in order. None: they are as durable as promised already."""
+        """Apply `changes` in order. None: nobody needs to wait for them."""
+
+    def kept(self) -> Iterator[Kept]:
+        """The queues that hold something."""
+
+
+class LogStore(Protocol):
+    """The side of the store that serves logs; their changes go through `Store.write`."""
+
+    def outline(self, name: bytes) -> LogSnapshot | Pending[LogSnapshot | Fault]:
+        """The outline of the log `name`; an unknown name gives an empty one."""
+
+    def read(self, name: bytes, seek: Seek) -> list[Chunk] | Pending[list[Chunk] | Fault]:
+        """Chunks in order. Those that are not yet as durable as promised are not among them."""

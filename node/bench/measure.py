@@ -32,7 +32,8 @@ class Clocks(msgspec.Struct, frozen=True):
 class LoadResult(msgspec.Struct, frozen=True):
     """A load's figures; `count` are receipts of a PUT, or messages that reached a subscriber.
 
-    `generator` is this side's share of a core; `node_us` the node's work for each of `count`.
+    `generator` is this side's share of a core; `node_us` the node's work for each of `count`;
+    `durability` what its receipts promise (None: it did not tell).
     """
 
     row: str
@@ -48,6 +49,7 @@ class LoadResult(msgspec.Struct, frozen=True):
     max_us: int
     generator: float
     node_us: float | None
+    durability: str | None
     duplicates: int
     faults: dict[str, int]
     first_fault: str
@@ -89,8 +91,10 @@ async def measure(load: Load, target: Target, seconds: float, clocks: Clocks) ->
         await _settle(run, streams, load)
         await leave_all(peers)
         tasks.cancel_scope.cancel()
+    promised = peers[0].durability
     return msgspec.structs.replace(
         result,
+        durability=None if promised is None else promised.name.lower(),
         duplicates=sum(stream.duplicates for stream in streams),
         faults={fault.value: count for fault, count in run.faults.counts.items()},
         first_fault=run.faults.first,
@@ -133,6 +137,7 @@ async def _timed(
         max_us=max_us,
         generator=round(own_s / took_s, 3),
         node_us=round(node_s / count * 1e6, 2) if clocks.node_cpu and count else None,
+        durability=None,
         duplicates=0,
         faults={},
         first_fault="",

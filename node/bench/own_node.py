@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,10 +14,11 @@ from pathlib import Path
 import msgspec
 
 import node
+from node.bench.scratch import ending_like_ctrl_c
 
 READY_S, END_S = 20.0, 10.0
-SERVE = ("serve", "--memory", "--p2p", "127.0.0.1:0", "--ws", "off", "--log-level", "error")
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+SERVE = ("serve", "--p2p", "127.0.0.1:0", "--ws", "off", "--log-level", "error", "--json")
+IN_MEMORY = ("--memory",)
 
 
 class NodeNotReady(Exception):
@@ -32,16 +32,21 @@ class OwnNode(msgspec.Struct, frozen=True):
     cpu: Callable[[], float] | None
 
 
+def on_disk(folder: Path, durability: str) -> tuple[str, ...]:
+    """The options of a node that keeps its data in a folder."""
+    return ("--data", str(folder), "--durability", durability)
+
+
 @contextmanager
-def own_node(**settings: str) -> Iterator[OwnNode]:
+def own_node(*store: str, **settings: str) -> Iterator[OwnNode]:
     """A fresh node with its default settings, but these. Raises NodeNotReady."""
     environment = {name: value for name, value in os.environ.items() if "MILLPOND" not in name}
     environment |= {f"MILLPOND_{name.upper()}": value for name, value in settings.items()}
     # In a session of its own: Ctrl-C ends the benchmark, which then ends the node.
     with (
-        _ending_like_ctrl_c(),
+        ending_like_ctrl_c(),
         subprocess.Popen(
-            [sys.executable, "-m", "node", *SERVE, "--json"],
+            [sys.executable, "-m", "node", *SERVE, *(store or IN_MEMORY)],
             cwd=Path(node.__file__).parents[1],
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -50,7 +55,7 @@ def own_node(**settings: str) -> Iterator[OwnNode]:
         ) as process,
     ):
         try:
-            yield OwnNode(_url(process), _cpu_of(process.pid))
+            yield OwnNode(_url(process), cpu_of(process.pid))
         finally:
             _end(process)
 
@@ -65,7 +70,7 @@ def _url(process: subprocess.Popen[bytes]) -> str:
     return f"tcp://{address}"
 
 
-def _cpu_of(pid: int) -> Callable[[], float] | None:
+def cpu_of(pid: int) -> Callable[[], float] | None:
     """Seconds of processor time so far, by Linux's account; None elsewhere."""
     stat = Path(f"/proc/{pid}/stat")
     if not stat.exists():
@@ -86,17 +91,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(END_S)
     except subprocess.TimeoutExpired:
         process.kill()
-
-
-@contextmanager
-def _ending_like_ctrl_c() -> Iterator[None]:
-    """These signals unwind the process, too: otherwise the node would stay behind."""
-    before = [
-        (number, signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT)))
-        for number in STOP_SIGNALS
-    ]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)

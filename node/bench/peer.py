@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from actors.messages import Ack, GetAck, ListAck, Msg, PutAck
+from actors.messages import Ack, Durability, GetAck, ListAck, Msg, PutAck
 from node.bench.verify import Fault, Faults
 from node.errors import ConnectionLost, HandshakeRefused, ModeMismatch
 from transports import packet as p
@@ -29,8 +29,9 @@ def ignore(batch: list[Answer]) -> None:
 class Peer:
     """One connection of the load, as a session on any wire.
 
-    `settled` is set once it may be used or never will; `failure` says why not. What goes wrong
-    later is counted in `faults`, and `on_end` is called if the node ends the connection.
+    `settled` is set once it may be used or never will; `failure` says why not, `durability` what
+    the node's receipts promise (None: it did not tell). What goes wrong later is counted in
+    `faults`, and `on_end` is called if the node ends the connection.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Peer:
     ) -> None:
         self.take: TakeBatch = ignore
         self.failure: ConnectionLost | None = None
+        self.durability: Durability | None = None
         self.settled = anyio.Event()
         self.gone = anyio.Event()
         self._framing = framing
@@ -142,6 +144,7 @@ class Peer:
         if self._hello.mode is not None and ready.mode not in (None, self._hello.mode):
             self._fail(ModeMismatch(f"the node keeps channel {self._hello.channel!r} differently"))
             return
+        self.durability = ready.durability
         self.settled.set()
 
     def _fail(self, error: ConnectionLost) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
 CONNECT = "tcp://127.0.0.1:7400"
 TIMEOUT_S = 10.0
@@ -12,9 +13,15 @@ U64_MAX = 2**64 - 1
 NAME_BYTES_MAX = 255
 
 
-def add_node_options(parser: argparse.ArgumentParser) -> None:
-    """`--connect`, `--token-file` and `--json`."""
-    parser.add_argument(
+def add_node_options(parser: argparse.ArgumentParser, *, or_data: bool = False) -> None:
+    """`--connect`, or `--data` in its place if there is a way without a node; `--token-file` and
+    `--json`."""
+    where = parser.add_mutually_exclusive_group()
+    if or_data:
+        where.add_argument(
+            "--data", type=Path, metavar="DIR", help="the data folder of a node that is stopped"
+        )
+    where.add_argument(
         "--connect",
         metavar="URL",
         default=os.environ.get("MILLPOND_CONNECT", CONNECT),

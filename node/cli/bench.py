@@ -1,4 +1,4 @@
-"""`millpond bench p2p`: how fast a node is on this machine, and whether what it says is right."""
+"""`millpond bench`: how fast a node is on this machine, and whether what it says is right."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, assert_never
 
 import anyio
@@ -21,9 +22,10 @@ from node.address import parse_url
 from node.bench.content import SIZE_MIN
 from node.bench.footprint import FootprintResult, weigh
 from node.bench.measure import CONNECT_S, Clocks, LoadResult, measure
-from node.bench.own_node import NodeNotReady, OwnNode, own_node
+from node.bench.own_node import NodeNotReady, OwnNode, on_disk, own_node
 from node.bench.rows import CHANNELS, PIPELINE_MAX, Footprint, Load, Row, rows
 from node.bench.target import Target
+from node.cli import bench_store
 from node.cli.arguments import positive, seconds
 from node.cli.exits import Exit, Failure, usage
 from node.cli.joining import explained, read_token
@@ -36,6 +38,7 @@ examples:
   millpond bench p2p --rows 'push-*' --seconds 5    some rows, for longer
   millpond bench p2p --rows 'put-*' --connections 200 --pipeline 4 --size 500
   millpond bench p2p --rows 'memory-*' --json
+  millpond bench p2p --rows 'put-*' --durability disk   each receipt waits for the disk
   millpond bench p2p --connect tcp://127.0.0.1:7400  a node that runs already, with what it holds
 
 rows: KIND-cCONNECTIONS-pPIPELINE-SIZE, PIPELINE being the messages in flight for each producer
@@ -56,12 +59,16 @@ of what the row counts, whatever limits the rate. Ratios to other servers: docs/
 
 Each row gets a fresh node with the default settings; in memory rows it passivates idle channels at
 once. With --connect the memory rows need the right `admin` and a node that does nothing else.
+--durability disk or os: the node keeps its data on disk, in a new folder that is removed
+afterwards, below --data or else where `millpond serve` would have it. `millpond bench store`
+measures the store alone, without sockets.
 
 --json prints an object for each row as soon as it is measured. All have row, kind, faults (an
 object: how often each fault was seen), first_fault (in words) and ok. A load has connections,
 pipeline, size, seconds, count, rate (a second), p50_us, p99_us, max_us, generator (a share of a
-core), node_us (null where it cannot be seen) and duplicates (messages pushed again, which is
-allowed). A memory row has count, size, bytes_each, and channels: how many more the node has.
+core), node_us (null where it cannot be seen), durability (what the receipts promise) and duplicates
+(messages pushed again, which is allowed). A memory row has count, size, bytes_each, and channels:
+how many more the node has.
 """
 
 BUSY = 0.9
@@ -73,7 +80,12 @@ Result = LoadResult | FootprintResult
 def add_parser(subparsers: Any) -> None:
     """Add `bench` to the command line."""
     bench = subparsers.add_parser("bench", description="Measure a node, and check its answers.")
-    kinds = bench.add_subparsers(dest="protocol", metavar="PROTOCOL", required=True)
+    kinds = bench.add_subparsers(dest="what", metavar="WHAT", required=True)
+    _add_p2p(kinds)
+    bench_store.add_parser(kinds)
+
+
+def _add_p2p(kinds: Any) -> None:
     parser = kinds.add_parser(
         "p2p",
         help="PUT, push and fan-out of the P2P buffer protocol; memory of what is idle",
@@ -99,11 +111,20 @@ def add_parser(subparsers: Any) -> None:
         default=os.environ.get("MILLPOND_TOKEN"),
         help="its first word is the token (MILLPOND_TOKEN names the file, too)",
     )
+    own = {"choices": ("disk", "os", "memory"), "help": "what its own node promises"}
+    parser.add_argument("--durability", **own)
+    parser.add_argument("--data", type=Path, metavar="DIR", help="its own node's data goes below")
     parser.add_argument("--json", action="store_true", help="one JSON object a row; see below")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure the chosen rows, one after the other."""
+    if args.what == "store":
+        return bench_store.run(args)
+    if args.connect is not None and (args.durability or args.data):
+        raise usage("--durability and --data are for a node of its own; leave --connect out")
+    if args.data is not None and args.durability == "memory":
+        raise usage("--data: in memory nothing is kept on disk; leave it out")
     if args.size is not None and args.size < SIZE_MIN:
         raise usage(f"--size: a message that can be checked has at least {SIZE_MIN} bytes")
     if args.pipeline is not None and args.pipeline > PIPELINE_MAX:
@@ -135,6 +156,8 @@ def _measure_all(args: argparse.Namespace, chosen: list[Row]) -> int:
         with _progress(f"{row.name} ({number} of {len(chosen)})"):
             result = _measure(args, row)
         if not args.json and not results:
+            if _durability(args) != "memory":
+                print_line(f"durability {_durability(args)}, {bench_store.described(args.data)}")
             print_line(HEADER)
         results.append(result)
         _show(result, args.json)
@@ -172,11 +195,27 @@ def _node(args: argparse.Namespace, row: Row) -> Iterator[OwnNode]:
     if args.connect is not None:
         yield OwnNode(args.connect, None)
         return
+    settings = {"passivate_after_s": "0"} if isinstance(row, Footprint) else {}
     try:
-        with own_node(**({"passivate_after_s": "0"} if isinstance(row, Footprint) else {})) as node:
+        with _store(args) as store, own_node(*store, **settings) as node:
             yield node
     except NodeNotReady as exc:
         raise Failure(str(exc)) from exc
+
+
+def _durability(args: argparse.Namespace) -> str:
+    return args.durability or ("disk" if args.data else "memory")
+
+
+@contextmanager
+def _store(args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
+    """The options of `serve` that choose the store, with a folder for as long as it is needed."""
+    durability = _durability(args)
+    if durability == "memory":
+        yield ()
+        return
+    with bench_store.folder(args.data) as data:
+        yield on_disk(data, durability)
 
 
 def _target(where: argparse.Namespace) -> Target:

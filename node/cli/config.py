@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from actors.messages import Durability
 from node.cli.exits import Exit, usage
 from node.cli.output import print_json, print_line
 from node.config import ChannelRule, ConfigError, Loaded, load
@@ -78,6 +79,8 @@ def _plain(value: Any) -> Any:
             return [_plain(each) for each in value]
         case ChannelRule():
             return _rule(value)
+        case Durability():
+            return value.name.lower()
         case Enum():
             return value.value
         case _:
@@ -86,6 +89,11 @@ def _plain(value: Any) -> Any:
 
 def _rule(rule: ChannelRule) -> str:
     assert rule.mode is not None
-    options = {"ttl": rule.ttl, "lease": rule.lease, "attempts": rule.attempts}
+    options = {
+        "ttl": rule.ttl,
+        "lease": rule.lease,
+        "attempts": rule.attempts,
+        "durability": None if rule.durability is None else rule.durability.name.lower(),
+    }
     given = [f"{name}={value}" for name, value in options.items() if value is not None]
     return f"{rule.pattern}=" + ",".join([rule.mode.name.lower(), *given])

@@ -13,24 +13,39 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 
+from actors.messages import Durability
 from node.access import TokenFileError, load_tokens
 from node.address import parse_url
-from node.cli.arguments import add_node_options, add_timeout
-from node.cli.exits import Exit, Failure
+from node.cli.arguments import add_node_options, add_timeout, channel_name
+from node.cli.doctor_folder import folder_findings
+from node.cli.exits import Exit, Failure, usage
+from node.cli.finding import Finding
+from node.cli.folder import data_folder, existing
 from node.cli.joining import PROBE, explained, joined, read_token
 from node.cli.output import print_json, print_line
+from node.cli.repair import repair_channel
 from node.cli.versions import installed
 from node.config import OFF, Config, ConfigError, load
 from transports.address import parse_address
 
 EPILOG = """\
+examples:
+  millpond doctor                             this machine, the configuration, the node that answers
+  millpond doctor --data /srv/millpond        this machine and a data folder, without a node
+  millpond doctor --data /srv/millpond --repair jobs/mail
+
 Each line is ok, warn or fail; what is not ok says what to do. The exit code is 1 if anything
 failed, also when no node answers. The self test puts a message into a channel of its own, reads it
 back and acknowledges it.
+
+A data folder (by default that of `millpond serve`) is looked at for its disk, and if no node uses
+it, everything in it is read and verified. Nothing in it is changed. --repair gives a damaged
+channel a new file with all that is still good in the old one and the journal; the old file is kept
+in DIR/damaged.
 """
 PACKAGES = ("anyio", "cryptography", "msgspec", "snowflake-id", "websockets")
 DESCRIPTORS_MIN = 1024
@@ -38,14 +53,6 @@ CLOCK_S_MAX = 2.0
 YEAR_MIN = 2025
 SELF_TEST_TTL_S = 60
 SLOW_MS = 100.0
-
-
-class Finding(NamedTuple):
-    """What one check found; `level` is ok, warn or fail."""
-
-    check: str
-    level: str
-    text: str
 
 
 def add_parser(subparsers: Any) -> None:
@@ -57,12 +64,19 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", metavar="FILE", default=os.environ.get("MILLPOND_CONFIG"))
+    parser.add_argument(
+        "--repair", metavar="CHANNEL", type=channel_name, help="make it usable again; with --data"
+    )
     add_timeout(parser)
-    add_node_options(parser)
+    add_node_options(parser, or_data=True)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check everything; 1 if anything failed."""
+    if args.repair is not None:
+        if args.data is None:
+            raise usage("--repair needs --data: the folder of a node that is stopped")
+        return repair_channel(existing(args.data), args.repair, as_json=args.json)
     worst = Exit.OK
     for finding in _findings(args):
         if args.json:
@@ -85,11 +99,26 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         yield Finding("configuration", "ok", args.config or "environment and defaults")
     except ConfigError as exc:
         yield Finding("configuration", "fail", str(exc))
+    if args.data is not None:
+        yield from folder_findings(existing(args.data))
+        return
     yield from _token_files(args, config)
+    yield from _usual_folder(config)
     for name, address in (("p2p", config.p2p), ("ws", config.ws)):
         if address != OFF:
             yield _port(name, address)
     yield from _node(args)
+
+
+def _usual_folder(config: Config) -> Iterator[Finding]:
+    if config.durability is Durability.MEMORY:
+        yield Finding("data folder", "ok", "none: messages are kept in memory")
+        return
+    folder = Path(config.data) if config.data else data_folder(os.environ)
+    if (folder / "journal").is_dir():
+        yield from folder_findings(folder)
+    else:
+        yield Finding("data folder", "ok", f"{folder} will be made by `millpond serve`")
 
 
 def _versions() -> Iterator[Finding]:

@@ -19,6 +19,8 @@ COMMANDS = {
     "list": ("kept", "list the ids of the messages kept in a channel"),
     "get": ("kept", "print one message and leave it where it is"),
     "ack": ("kept", "acknowledge messages by id, which deletes them"),
+    "export": ("export", "write what a channel keeps, as lines of JSON"),
+    "import": ("import_", "put exported messages into a node"),
     "ping": ("probe", "measure the round trip to a node"),
     "info": ("probe", "show a running node and its channels"),
     "doctor": ("doctor", "check this machine and the node, and say what to do"),

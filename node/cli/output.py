@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import select
 import sys
 from typing import Any
 
 import anyio
-
-STDIN = 0
-CHUNK_BYTES = 65_536
 
 
 def print_json(value: Any) -> None:
@@ -41,13 +37,9 @@ async def write_soon(data: bytes) -> None:
         write(data[start : start + select.PIPE_BUF])
 
 
-async def read_soon() -> bytes:
-    """What stdin has now, or will have first; nothing at its end."""
-    try:
-        await anyio.wait_readable(STDIN)
-    except PermissionError:
-        pass  # a file is always readable, and therefore nothing to wait for
-    return os.read(STDIN, CHUNK_BYTES)
+def counted(messages: int) -> str:
+    """The number of messages in words."""
+    return "1 message" if messages == 1 else f"{messages} messages"
 
 
 def data_field(data: bytes) -> dict[str, str]:

@@ -116,10 +116,30 @@ def _page(answer: dict[str, Any]) -> list[str]:
         "refused": f"{wire['refused']} ({wire['malformed']} malformed, {wire['aborted']} aborted)",
         "crashes": f"{scheduler['crashes']} ({scheduler['quarantines']} channels set aside)",
         "kept": kept,
+        **_store_rows(answer["store"]),
         "channels": str(answer["channels"]),
     }
     lines = [f"{name:12} {value}" for name, value in rows.items()]
     return [*lines, "", *_table(answer["page"])]
+
+
+def _store_rows(store: dict[str, Any] | None) -> dict[str, str]:
+    if store is None:
+        return {}
+    health, counters = store["health"], store["counters"]
+    state = "writable" if health["is_writable"] else f"NOT WRITABLE: {health['reason']}"
+    journal = f"{_size(counters['journal_bytes'])} in {counters['segments']} segments"
+    work = f"{counters['groups']} groups, {counters['syncs']} syncs"
+    moved = f"{counters['flushes']} flushes, {counters['carries']} carries"
+    rows = {
+        "data folder": store["folder"],
+        "store": f"{state}, {health['failures']} failures",
+        "journal": f"{journal}, {work}",
+        "partitions": f"{counters['files']} files, {moved}",
+    }
+    if counters["damaged"]:
+        rows["damaged"] = f"{counters['damaged']} channels: `millpond doctor --data`"
+    return rows
 
 
 def _table(channels: list[dict[str, Any]]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,8 @@ from node.channel import PUT_BYTES, Channel
 from node.cli.arguments import U32_MAX, add_channel, add_node_options, seconds, u32
 from node.cli.exits import Exit, Failure, usage
 from node.cli.joining import explain, joined, run_in_loop
-from node.cli.output import print_json, print_line, read_soon
+from node.cli.output import print_json, print_line
+from node.cli.reading import lines_soon, read_soon, too_large
 from node.client import FRAME_SIZE_MAX
 from node.inflight import Receipt
 
@@ -93,12 +93,8 @@ async def _read_all() -> bytes:
     while chunk := await read_soon():
         data += chunk
         if len(data) > DATA_MAX:
-            raise _too_large("stdin")
+            raise too_large("stdin", DATA_MAX)
     return bytes(data)
-
-
-def _too_large(what: str) -> Failure:
-    return Failure(f"{what} is larger than any message: {DATA_MAX} bytes at most")
 
 
 async def _put_one(args: argparse.Namespace) -> int:
@@ -125,7 +121,7 @@ async def _send_lines(
     """Keeps several lines in flight; empty ones are left out, the node would ignore them."""
     count = 0
     with answers:
-        async for line in _lines():
+        async for line in lines_soon(DATA_MAX):
             if line:
                 key = None if args.key is None else (args.key + count) % (U32_MAX + 1)
                 await answers.send(await _sent(channel, line, args.ttl, key))
@@ -155,20 +151,6 @@ async def _show_answers(
                 assert failure is not None
                 raise Failure(f"message {number}: {failure}", failure.code) from exc
             _show(receipt, args.json)
-
-
-async def _lines() -> AsyncIterator[bytes]:
-    rest = bytearray()
-    while chunk := await read_soon():
-        *ends, start = chunk.split(b"\n")
-        for end in ends:
-            yield bytes(rest + end)
-            rest.clear()
-        rest += start
-        if len(rest) > DATA_MAX:
-            raise _too_large("a line")
-    if rest:
-        yield bytes(rest)
 
 
 def _show(receipt: Receipt, as_json: bool) -> None:

@@ -11,14 +11,19 @@ import secrets
 import signal
 import socket
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 import anyio
 
+from actors.messages import Durability
+from actors.store.damage import read_notes
+from actors.store.disk import OsDisk
 from node.access import TokenFileError
 from node.cli.exits import Exit, Failure, first_cause, usage
+from node.cli.folder import DATA_DEFAULT, data_folder, explain_folder
 from node.cli.output import print_json, print_line
 from node.cli.systemd import notify
 from node.config import OFF, Config, ConfigError, load
@@ -37,7 +42,8 @@ A line of the token file: TOKEN RIGHT[,RIGHT...] [CHANNEL-PATTERN...]; rights ar
 ack, list, admin, all. Nobody but its owner may be able to read the file.
 
 SIGTERM, SIGINT and SIGHUP drain the node and exit with 0; a second signal exits at once with 1.
-This version keeps messages in memory: a restart forgets them, and the ready line says so.
+Messages are kept in the data folder and survive a restart and a crash; with --memory a restart
+forgets them, and the ready line says so.
 """
 
 LISTENERS = {"p2p": "--p2p", "ws": "--ws"}
@@ -65,7 +71,8 @@ def add_parser(subparsers: Any) -> None:
         dest="channels",
         action="append",
         metavar="RULE",
-        help="PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N]; again for more, first match",
+        help="PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N,durability=disk|os|memory]; "
+        "again for more, first match",
     )
     parser.add_argument("--default-channel", metavar="NAME", help="for clients that name none")
     parser.add_argument("--require-hello", action="store_true", default=None, help="no bare mode")
@@ -105,14 +112,21 @@ def _add_listeners(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--memory", action="store_true", help="keep messages in memory (default)")
-    parser.add_argument("--data", metavar="DIR", help="this version has no store on disk")
-    parser.add_argument("--durability", metavar="memory", help="this version has no other")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--memory", action="store_true", help="keep nothing on the disk")
+    where.add_argument("--data", metavar="DIR", help="the data folder, default " + DATA_DEFAULT)
+    parser.add_argument(
+        "--durability",
+        metavar="disk|os|memory",
+        help="what an acknowledgement promises: on the disk (default), with the operating system, "
+        "or nothing",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Run a node until a signal ends it."""
     _refuse_absent(args)
+    _refuse_contradictions(args)
     config = _config(args)
     logging.basicConfig(
         stream=sys.stderr,
@@ -132,25 +146,33 @@ def _refuse_absent(args: argparse.Namespace) -> None:
     for name, title in ABSENT.items():
         if getattr(args, name) != OFF:
             raise usage(f"--{name}: this version has no {title} listener; leave --{name} out")
-    data = args.data or os.environ.get("MILLPOND_DATA")
-    durability = args.durability or os.environ.get("MILLPOND_DURABILITY", "memory")
-    if data:
-        raise usage("--data: this version keeps messages in memory only; leave --data out")
-    if durability != "memory":
-        raise usage(f"--durability {durability}: this version has only `memory`; leave it out")
+
+
+def _refuse_contradictions(args: argparse.Namespace) -> None:
+    if args.memory and args.durability not in (None, "memory"):
+        raise usage("--memory promises nothing to be kept; leave --durability out")
+    if args.data is not None and args.durability == "memory":
+        raise usage("--durability memory would leave the data folder empty; leave --data out")
 
 
 def _config(args: argparse.Namespace) -> Config:
     fields = (
         *("p2p", "ws", "channels", "default_channel", "require_hello", "token_file"),
-        *("insecure_public", "origins", "drain_timeout_s"),
+        *("insecure_public", "origins", "drain_timeout_s", "data", "durability"),
     )
-    flags = {name: getattr(args, name) for name in fields if getattr(args, name) is not None}
+    given: dict[str, Any] = {name: getattr(args, name) for name in fields}
+    flags = {name: value for name, value in given.items() if value is not None}
+    if args.memory:
+        flags |= {"data": "", "durability": "memory"}
     path = args.config or os.environ.get("MILLPOND_CONFIG")
     try:
         config = load(flags, os.environ, Path(path) if path else None).config
     except ConfigError as exc:
         raise usage(str(exc)) from exc
+    if config.durability is Durability.MEMORY:
+        config = replace(config, data="")
+    elif not config.data:
+        config = replace(config, data=str(data_folder(os.environ)))
     if config.p2p == config.ws == OFF:
         raise usage("every listener is off, so nobody could reach the node; give --p2p or --ws")
     return config
@@ -202,6 +224,10 @@ async def _started(config: Config) -> Node:
 
 def _explain(cause: BaseException, node: Node) -> None:
     """Raise what the user can act on, if that is what kept the node from starting."""
+    if node.config.data:
+        failure = explain_folder(cause, Path(node.config.data))
+        if failure is not None:
+            raise failure from cause
     name = next(name for name in LISTENERS if _is_missing(node, name))
     address = getattr(node.config, name)
     match cause:
@@ -232,18 +258,28 @@ def _tune_collector() -> None:
 
 def _announce(node: Node, as_json: bool) -> None:
     durability = node.durability.name.lower()
+    data = node.config.data
+    damaged = len(read_notes(Path(data) / "damaged", OsDisk())) if data else 0
+    if damaged:
+        text = f"{damaged} damaged, the rest is served: see `millpond doctor --data {data}`"
+        print(f"millpond serve: {text}", file=sys.stderr)
     if as_json:
         ready = {
             "event": "ready",
             "node": secrets.token_hex(8),
             "version": installed_version(),
             "durability": durability,
+            "data": data or None,
+            "damaged": damaged,
             "listeners": node.listeners,
         }
         print_json(ready)
         return
     where = " ".join(f"{name}={address}" for name, address in node.listeners.items())
-    print_line(f"millpond ready: {where} ({durability} only: a restart forgets every message)")
+    if node.durability is Durability.MEMORY:
+        print_line(f"millpond ready: {where} ({durability} only: a restart forgets every message)")
+    else:
+        print_line(f"millpond ready: {where} data={data} durability={durability}")
 
 
 def _exit_at_once(number: int, _frame: object) -> NoReturn:

@@ -9,8 +9,9 @@ from random import Random
 from actors.cell import Effects
 from actors.messages import Ack, Batch, Get, GetAck, Join, Joined, Mail, Mode, Port, Put
 from actors.scheduler import Scheduler, SchedulerSettings
+from actors.store.changes import Row, Snapshot
 from actors.store.memory import MemoryStore
-from actors.store.seam import Row, Snapshot, Store
+from actors.store.seam import Store
 from tests.actors.ports import RecordingPort
 
 START_S = 1_763_683_200.0

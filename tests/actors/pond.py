@@ -31,8 +31,8 @@ from actors.messages import (
 )
 from actors.scheduler import Scheduler, SchedulerSettings
 from actors.shared import ChannelInfo, Shared
+from actors.store.changes import Snapshot
 from actors.store.memory import MemoryStore
-from actors.store.seam import Snapshot
 from tests.actors.ports import RecordingPort
 
 START_S = 1_763_683_200.0
@@ -57,7 +57,13 @@ class Pond:
         self.dead = dead or ChannelSettings()
         self.store = MemoryStore()
         rng = Random(seed)
-        self.shared = Shared(IdSource(5), rng, self.store.usage, limits or NodeLimits())
+        self.shared = Shared(
+            IdSource(5),
+            rng,
+            self.store.usage,
+            limits or NodeLimits(),
+            health=self.store.health,
+        )
         self.crash_on_spawn: Callable[[bytes], bool] = lambda name: False
         self.scheduler = Scheduler(
             self.store, self._spawn, lambda: self.now, rng, runtime or SchedulerSettings()

@@ -6,7 +6,7 @@ from math import inf
 from random import Random
 
 from actors.buffer import SWEEP_SLICE, Buffer
-from actors.store.seam import Row
+from actors.store.changes import Row
 
 
 def row(message_id: int, expires_at: float = 100.0, data: bytes = b"data") -> Row:

@@ -8,7 +8,7 @@ from math import inf
 import pytest
 
 from actors.keys import Keys, is_same
-from actors.store.seam import KeyRow, Row, window_s
+from actors.store.changes import KeyGone, KeyRow, Row, window_s
 
 
 def row(key: int, *, message_id: int = 1, now: float = 0.0, ttl: int = 60) -> Row:
@@ -46,21 +46,29 @@ def test_a_key_used_again_after_its_window_belongs_to_the_younger_message() -> N
     assert keys.rows[1] is young
 
 
+def test_what_is_forgotten_says_whether_its_message_was_gone() -> None:
+    keys, old = Keys({}), row(1)
+    remember(keys, old)
+    keys.settle(old)
+    assert keys.remember(row(1, message_id=2, now=90_000.0), inf) == KeyGone(1, True)
+    assert keys.forget_oldest() == [KeyGone(1, False)]
+
+
 def test_a_sweep_forgets_the_keys_whose_window_is_over() -> None:
     keys = Keys({})
     for key, ttl in ((1, 60), (2, 700), (3, 60)):
         remember(keys, row(key, ttl=ttl))
     assert keys.expiry_at == 600.0 and keys.sweep(599.0) == []
-    assert keys.sweep(600.0) == [1, 3]
+    assert keys.sweep(600.0) == [KeyGone(1, False), KeyGone(3, False)]
     assert keys.expiry_at == 700.0
-    assert keys.sweep(700.0) == [2] and keys.expiry_at == inf
+    assert keys.sweep(700.0) == [KeyGone(2, False)] and keys.expiry_at == inf
 
 
 def test_the_oldest_keys_go_first_and_at_least_one() -> None:
     keys = Keys({})
     for key in range(32):
         remember(keys, row(key))
-    assert keys.forget_oldest() == [0, 1, 2]
+    assert [gone.key for gone in keys.forget_oldest()] == [0, 1, 2]
     assert list(keys.rows) == list(range(3, 32))
     single = Keys({9: row(9)})
-    assert single.forget_oldest() == [9] and len(single) == 0
+    assert single.forget_oldest() == [KeyGone(9, False)] and len(single) == 0

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import anyio
 import pytest
 import trio.testing
 
-from actors.messages import Ack, Batch, Durability, Get, GetAck, Join, Joined, Mode, Put
+from actors.messages import Ack, Batch, Get, GetAck, Join, Joined, Mode, Put
+from actors.store.changes import Change, Row
 from actors.store.memory import MemoryStore
-from actors.store.seam import Change, Row
+from actors.store.seam import Commit
 from tests.actors.cells import START_S, Works
 from tests.actors.ports import RecordingPort
 
@@ -162,26 +163,16 @@ def test_a_cell_with_guests_is_never_passivated() -> None:
     assert works.scheduler.cells[A].behaviour is None
 
 
-class LateCommit:
-    def __init__(self) -> None:
-        self.done: list[Callable[[], None]] = []
-
-    def when_done(self, done: Callable[[], None]) -> None:
-        self.done.append(done)
-
-
 class LateStore(MemoryStore):
     """Applies changes at once, and promises them when the test says."""
 
-    durability = Durability.DISK
-
     def __init__(self) -> None:
         super().__init__()
-        self.commits: list[LateCommit] = []
+        self.commits: list[Commit] = []
 
-    def write(self, name: bytes, changes: Sequence[Change]) -> LateCommit:
+    def write(self, name: bytes, changes: Sequence[Change]) -> Commit:  # type: ignore[override]
         super().write(name, changes)
-        self.commits.append(LateCommit())
+        self.commits.append(Commit())
         return self.commits[-1]
 
 
@@ -191,8 +182,7 @@ def test_replies_wait_until_the_store_has_kept_its_promise() -> None:
     works.on_ack = lambda name, number: [(B, Get(number))]
     works.submit(A, port, Put(1, 60, b""), Get(5), Ack(6))
     assert port.take() == [] and works.ids(B) == []
-    (done,) = store.commits[0].done
-    done()
+    store.commits[0].finish(None)
     assert port.take() == [GetAck(5, b"")] and works.ids(B) == [6]
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from actors.messages import Mode
+from actors.store.changes import Gone, KeyGone, KeyRow, ModeSet, Row, Snapshot, Tried
 from actors.store.memory import MemoryStore
-from actors.store.seam import Gone, KeyGone, KeyRow, ModeSet, Row, Snapshot, Tried, Usage
+from actors.store.seam import Usage
 
 A, B = Row(1, 10, 60, 100.0, b"one"), Row(2, 20, 60, 100.0, b"four", 3)
 LEFT = KeyRow(1, 60, 700.0, b"digest")

@@ -1,4 +1,4 @@
-"""Measures the rows of rows.toml, ours and peer in turn, and writes docs/benchmarks.*."""
+"""Measures the rows of rows*.toml, ours and peer in turn, and writes docs/benchmarks.*."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from node.bench.scratch import file_system
 from tests.bench import plots, report
 from tests.bench.servers import ROOT, NotRun, ServerSpec, running, version_of
 
@@ -59,21 +60,29 @@ class Plan:
 
     servers: dict[str, ServerSpec]
     python: str
+    disk: Path
     rounds: int
     quick: bool
     deadline: float
 
 
-def load_rows(path: Path) -> tuple[dict[str, ServerSpec], list[Row]]:
-    """The servers and rows of a rows.toml; an unknown field raises TypeError or KeyError."""
-    table = tomllib.loads(path.read_text())
-    servers = {name: _server(name, spec) for name, spec in table["server"].items()}
-    return servers, [_row(row) for row in table["row"]]
+def load_rows(folder: Path) -> tuple[dict[str, ServerSpec], list[Row]]:
+    """All servers and rows of a folder; an unknown field raises TypeError or KeyError."""
+    tables = [tomllib.loads(path.read_text()) for path in sorted(folder.glob("rows*.toml"))]
+    specs = {name: spec for table in tables for name, spec in table["server"].items()}
+    servers = {name: _server(name, _like(specs, spec)) for name, spec in specs.items()}
+    return servers, [_row(row) for table in tables for row in table["row"]]
+
+
+def _like(specs: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
+    """What a server does not say itself is that of the one it is `like`."""
+    model = specs[spec["like"]] if "like" in spec else {}
+    return {name: value for name, value in {**model, **spec}.items() if name != "like"}
 
 
 def _server(name: str, spec: dict[str, Any]) -> ServerSpec:
-    command, version = tuple(spec.pop("command")), tuple(spec.pop("version"))
-    return ServerSpec(name=name, command=command, version=version, **spec)
+    words = {each: tuple(spec[each]) for each in ("command", "version")}
+    return ServerSpec(name=name, **{**spec, **words})
 
 
 def _row(row: dict[str, Any]) -> Row:
@@ -93,7 +102,7 @@ def measure(plan: Plan, row: Row, side: Side, key: str) -> dict[str, Any]:
     cores = sorted(os.sched_getaffinity(0))
     generator_core = cores[0] if row.one_core else cores[min(1, len(cores) - 1)]
     seconds, warm_s = (QUICK_SECONDS, QUICK_WARM_S) if plan.quick else (row.seconds, WARM_S)
-    with running(plan.servers[side.server], plan.python, cores[0]) as server:
+    with running(plan.servers[side.server], plan.python, cores[0], plan.disk) as server:
         command = [
             *("taskset", "-c", str(generator_core), str(BENCH / "loadgen")),
             *("-t", str(server.port(side.listener)), "-S", str(server.pid), "-k", key),
@@ -158,6 +167,7 @@ def describe_run(plan: Plan) -> dict[str, Any]:
         "system": f"Linux {platform.release()}",
         "pinning": "server and generator on cores of their own" if len(cores) > 1 else "ONE core",
         "rounds": plan.rounds,
+        "disk": file_system(plan.disk) or "unknown",
         "load": [round(load, 2) for load in os.getloadavg()],
         "servers": {
             name: {"version": version_of(spec, plan.python), "config": spec.config}
@@ -200,7 +210,10 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--rows", default="*", metavar="GLOB", help="only these, e.g. 'push-*'")
     parser.add_argument("--node-python", default=sys.executable, metavar="PATH")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--time-limit", type=float, default=1200.0, metavar="S")
+    parser.add_argument("--time-limit", type=float, default=2400.0, metavar="S")
+    parser.add_argument(
+        "--disk", type=Path, default=Path("/var/tmp"), metavar="DIR", help="where servers keep data"
+    )
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", metavar="DIR")
     return parser.parse_args(argv)
 
@@ -209,14 +222,15 @@ def main(argv: list[str]) -> int:
     """Exit 0 when every row ran without errors and every floor holds, 1 if not, 2 on usage."""
     options = parse_arguments(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so the server is stopped
-    servers, rows = load_rows(BENCH / "rows.toml")
+    servers, rows = load_rows(BENCH)
     chosen = [row for row in rows if fnmatch.fnmatch(row.name, options.rows)]
     if not chosen or options.rounds < 1:
         print(f"no row matches {options.rows!r}" if not chosen else "--rounds must be positive")
         return 2
     deadline = time.monotonic() + options.time_limit
     rounds = 1 if options.quick else options.rounds
-    plan = Plan(servers, options.node_python, rounds, options.quick, deadline)
+    python, disk = options.node_python, options.disk
+    plan = Plan(servers, python, disk, rounds, options.quick, deadline)
     run, results = describe_run(plan), {}
     for row in chosen:
         results[row.name] = measure_row(plan, row)

@@ -59,11 +59,11 @@ typedef struct {
 
 static struct {
   const char *proto, *host, *op, *key, *path;
-  int port, connections, pipeline, records, bytes, keys, ttl_s, acks, server_pid;
+  int port, connections, pipeline, records, bytes, keys, ttl_s, acks, server_pid, durability;
   double run_s, warm_s;
 } opt = {.proto = "p2p", .host = "127.0.0.1", .op = "put", .key = "lab", .path = "/lab",
          .connections = 1, .pipeline = 1, .records = 1, .bytes = 100, .keys = 1, .ttl_s = 60,
-         .run_s = 3, .warm_s = 0.3};
+         .durability = -1, .run_s = 3, .warm_s = 0.3};
 
 static const Protocol *protocol;
 static enum op op;
@@ -341,8 +341,9 @@ static size_t p2p_setup_packet(Conn *c, unsigned char *packet, size_t room) {
   return n;
 }
 
-/* READY: 83 flags TLV*; the mode in tag 0e must be the wanted one. */
+/* READY: 83 flags TLV*; the mode in tag 0e and the durability in tag 81 must be the wanted ones. */
 static void p2p_ready(const unsigned char *p, size_t n) {
+  int durability = -1;
   if (n < 2 || p[0] != 0x83) {
     note_hex(p, n);
     die("HELLO was not answered by READY");
@@ -351,8 +352,11 @@ static void p2p_ready(const unsigned char *p, size_t n) {
     size_t size = p[at + 1] << 8 | p[at + 2];
     if (p[at] == 0x0e && size == 1 && at + 4 <= n && op == FANOUT && p[at + 3] != 1)
       die("the channel is in mode %d, not fanout", p[at + 3]);
+    if (p[at] == 0x81 && size == 1 && at + 4 <= n) durability = p[at + 3];
     at += 3 + size;
   }
+  if (opt.durability >= 0 && durability != opt.durability)
+    die("the server promises durability %d, not %d", durability, opt.durability);
 }
 
 /* HELLO: 80 "P2PB" vmin vmax flags TLV* (channel, role, and the mode for fanout). */
@@ -904,7 +908,8 @@ static void run(void) {
 static void __attribute__((noreturn)) usage(void) {
   fputs("usage: loadgen -p PROTO -t PORT [-h host] [-c connections] [-P pipeline]\n"
         "               [-n records/request] [-s bytes/record] [-o op] [-k key] [-K keys]\n"
-        "               [-T ttl] [-A] [-d secs] [-w warm-up] [-U http-path] [-S server-pid]\n"
+        "               [-T ttl] [-A] [-D durability] [-d secs] [-w warm-up] [-U http-path]\n"
+        "               [-S server-pid]\n"
         "  p2p, p2pws: put|ping|push|fanout   redis: xadd|xread|lpush|rpop|ping|push|fanout\n"
         "  s3p: append|read   rustlog: produce|fetch|ping   nats: publish   http: post|get\n",
         stderr);
@@ -930,7 +935,8 @@ static void parse_op(void) {
 
 static void parse_options(int argc, char **argv) {
   int letter;
-  while ((letter = getopt(argc, argv, "p:h:t:c:P:n:s:o:k:K:T:Ad:w:U:S:")) != -1) switch (letter) {
+  const char *letters = "p:h:t:c:P:n:s:o:k:K:T:AD:d:w:U:S:";
+  while ((letter = getopt(argc, argv, letters)) != -1) switch (letter) {
     case 'p': opt.proto = optarg; break;
     case 'h': opt.host = optarg; break;
     case 't': opt.port = atoi(optarg); break;
@@ -943,6 +949,7 @@ static void parse_options(int argc, char **argv) {
     case 'K': opt.keys = atoi(optarg); break;
     case 'T': opt.ttl_s = atoi(optarg); break;
     case 'A': opt.acks = 1; break;
+    case 'D': opt.durability = atoi(optarg); break;
     case 'd': opt.run_s = atof(optarg); break;
     case 'w': opt.warm_s = atof(optarg); break;
     case 'U': opt.path = optarg; break;

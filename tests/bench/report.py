@@ -138,7 +138,8 @@ def _run_lines(run: dict[str, Any]) -> str:
     load = run["load"][0]
     return (
         f"- {run['when']}, commit {run['commit']}, {run['cpu']}, {run['system']}, "
-        f"{run['pinning']}, {run['rounds']} rounds, load before {load}. {servers}."
+        f"{run['pinning']}, {run['rounds']} rounds, load before {load}"
+        f"{', data on ' + run['disk'] if 'disk' in run else ''}. {servers}."
     )
 
 

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from node.bench.scratch import VOLATILE, file_system
+
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 20.0
 STOP_LIMIT_S = 10.0
@@ -26,7 +28,7 @@ class NotRun(Exception):
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """A kind of server, as `[server.NAME]` of rows.toml describes it."""
+    """A kind of server, as `[server.NAME]` of rows*.toml describes it."""
 
     name: str
     command: tuple[str, ...]
@@ -34,6 +36,7 @@ class ServerSpec:
     version: tuple[str, ...]
     config: str
     env: dict[str, str] = field(default_factory=dict)
+    durable: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,17 @@ def version_of(spec: ServerSpec, python: str) -> str:
 
 
 @contextmanager
-def running(spec: ServerSpec, python: str, core: int) -> Iterator[Running]:
-    """A fresh server pinned to `core`. Raises `NotRun` when it does not come up."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        port = _free_port()
-        command = _filled(spec.command, python, port, folder)
+def running(spec: ServerSpec, python: str, core: int, disk: Path) -> Iterator[Running]:
+    """A fresh server pinned to `core`, its data in a folder of its own below `disk`.
+
+    Raises `NotRun` when it does not come up, or is to be durable where nothing is.
+    """
+    if spec.durable and file_system(disk) in VOLATILE:
+        raise NotRun(f"{disk} is in memory: durable rows need a disk (--disk DIR)")
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=disk) as folder:
+        port, data = _free_port(), Path(folder, "data")
+        data.mkdir()
+        command = _filled(spec.command, python, port, str(data))
         for program in ("taskset", command[0]):
             if shutil.which(program) is None:
                 raise NotRun(f"no {program}")

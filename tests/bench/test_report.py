@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.bench import report
+from tests.bench import report, servers
 from tests.bench.compare import BENCH, Row, load_rows
 
 
@@ -74,9 +75,9 @@ def test_a_page_without_markers_is_refused_rather_than_overwritten():
 
 
 def test_every_row_names_a_known_server_and_is_named_once():
-    servers, rows = load_rows(BENCH / "rows.toml")
+    specs, rows = load_rows(BENCH)
     assert len({each.name for each in rows}) == len(rows)
-    assert {name for each in rows for name in (each.ours.server, each.peer.server)} <= set(servers)
+    assert {name for each in rows for name in (each.ours.server, each.peer.server)} <= set(specs)
 
 
 def targets_of(rows: list[Row], prefix: str) -> set[tuple[float, float]]:
@@ -85,8 +86,36 @@ def targets_of(rows: list[Row], prefix: str) -> set[tuple[float, float]]:
 
 
 def test_the_targets_are_those_of_the_design():
-    _, rows = load_rows(BENCH / "rows.toml")
+    _, rows = load_rows(BENCH)
     assert targets_of(rows, "put-c50-p16") == {(0.3, 0.6)}
     assert targets_of(rows, "ws-") == {(0.07, 0.15)}
     (push,) = [each for each in rows if each.name == "push-20"]
+    assert targets_of(rows, "disk-put-c50-xadd") == {(0.5, 1.0)}
+    assert targets_of(rows, "disk-channels-100-sqlite") == {(2.0, 5.0)}
     assert push.targets == {"floor": 0.4, "goal": 0.9, "p99_ms_floor": 4.0, "p99_ms_goal": 1.2}
+
+
+def test_a_durable_row_compares_promises_of_the_same_strength():
+    specs, rows = load_rows(BENCH)
+    strength = {"disk": ("-D 2", {"redis-always", "sqlite"}), "os": ("-D 1", {"redis-everysec"})}
+    for each in rows:
+        prefix = each.name.partition("-")[0]
+        if prefix in strength:
+            option, peers = strength[prefix]
+            assert each.ours.server == f"node-{prefix}" and option in each.ours.args
+            assert each.peer.server in peers and specs[each.peer.server].durable
+            assert specs[each.ours.server].durable
+
+
+def test_a_durable_server_is_not_measured_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(servers, "file_system", lambda folder: "tmpfs")
+    specs, _ = load_rows(BENCH)
+    with (
+        pytest.raises(servers.NotRun, match="in memory"),
+        servers.running(specs["redis-always"], "python", 0, tmp_path),
+    ):
+        pass
+
+
+def test_the_file_system_of_a_folder_is_that_of_the_deepest_mount():
+    assert servers.file_system(Path("/proc/self")) == "proc"

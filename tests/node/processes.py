@@ -81,8 +81,9 @@ class Serving:
 
 @contextmanager
 def serving(*words: str, **options: Any) -> Iterator[Serving]:
-    """A node on any free ports, unless `words` say otherwise."""
-    with started("serve", *ANY_PORT, *words, "--json", **options) as process:
+    """A node in memory and on any free ports, unless `words` say otherwise."""
+    store = () if {"--data", "--memory"} & set(words) else ("--memory",)
+    with started("serve", *ANY_PORT, *store, *words, "--json", **options) as process:
         assert process.stdout is not None and process.stderr is not None
         line = process.stdout.readline()
         assert line, process.stderr.read().decode()

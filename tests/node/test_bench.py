@@ -46,7 +46,7 @@ MEMORY_FIELDS = {
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Serving]:
-    with serving() as ready:
+    with serving("--memory") as ready:
         yield ready
 
 
@@ -114,7 +114,7 @@ def test_the_table_has_a_line_a_row(bench: Bench, node: Serving):
 
 
 def test_a_node_that_dies_is_a_fault_and_exit_1():
-    with serving() as victim:
+    with serving("--memory") as victim:
         words = ("--connect", victim.urls["tcp"], "--seconds", "10", "--rows", "put-c1-p1-100")
         with started("bench", "p2p", "--json", *words) as bench:
             wait_for(lambda: info(victim)["channels"] > 1)  # the one that asks has its own
@@ -159,10 +159,31 @@ def test_a_node_that_refuses_access_is_exit_5(bench: Bench, tmp_path: Path):
     tokens = tmp_path / "tokens"
     tokens.write_text("secret all\n")
     tokens.chmod(0o600)
-    with serving("--token-file", str(tokens)) as guarded:
+    with serving("--memory", "--token-file", str(tokens)) as guarded:
         words = ("--connect", guarded.urls["tcp"], "--seconds", "0.1", "--rows", "put-c1-p1-100")
         assert bench(*words).code == 5
         assert bench(*words, "--token-file", str(tokens)).code == 0
+
+
+@pytest.mark.parametrize("durability", ["disk", "os", "memory"])
+def test_a_load_says_how_durable_its_receipts_are(bench: Bench, tmp_path: Path, durability: str):
+    below = ("--data", str(tmp_path)) if durability != "memory" else ()
+    words = ("--json", "--seconds", "0.1", "--rows", "put-c1-p16-100", "--durability", durability)
+    (each,) = objects(bench(*words, *below))
+    assert each["durability"] == durability and each["ok"] is True
+    assert list(tmp_path.iterdir()) == [], "the node's folder is gone"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--connect", "tcp://127.0.0.1:1", "--durability", "disk"], "leave --connect out"),
+        (["--data", ".", "--durability", "memory"], "nothing is kept on disk"),
+    ],
+)
+def test_a_store_that_nobody_has_is_refused(bench: Bench, words: list[str], said: str):
+    told = bench(*words)
+    assert told.code == 2 and said in told.err
 
 
 class Distorted(LengthPrefixed):

@@ -215,7 +215,7 @@ def closed_port() -> int:
         return int(listener.getsockname()[1])
 
 
-@pytest.mark.parametrize("words", ["put c x", "recv c", "list c", "ping", "info"])
+@pytest.mark.parametrize("words", ["put c x", "recv c", "list c", "export c", "ping", "info"])
 def test_without_a_node_one_line_says_what_to_do(
     words: str, closed_port: int, capsys: pytest.CaptureFixture[str]
 ):
@@ -273,7 +273,11 @@ def test_without_a_command_help_is_shown(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize(
-    "name", ["serve", "put", "recv", "list", "get", "ack", "ping", "info", "doctor", "config"]
+    "name",
+    [
+        *("serve", "put", "recv", "list", "get", "ack", "export", "import"),
+        *("ping", "info", "doctor", "config"),
+    ],
 )
 def test_every_command_has_help_and_json(name: str, capsys: pytest.CaptureFixture[str]):
     assert main([name, *(["show"] if name == "config" else []), "--help"]) == 0

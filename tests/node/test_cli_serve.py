@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import pytest
 
+from actors.messages import Durability
+from actors.store.frames import FORMAT_VERSION, HEADER_SIZE
 from node.cli.main import main
+from node.sync import connect
 from tests.node.processes import ROOT, command, environment, serving, started
 
 GOODBYE = bytes.fromhex("00000003 ffff00")
 BARE_PING = bytes.fromhex("00000001 00")
+BASE = ("event", "node", "version", "durability", "listeners")
 LOOPS = ("uvloop", "asyncio", "trio")
 
 
@@ -27,7 +37,7 @@ def test_the_ready_line_in_json_names_node_version_durability_and_listeners():
     with serving("--memory", "--s3p", "off", "--rustlog", "off", "--http", "off") as node:
         ready = node.ready
         assert ready["event"] == "ready"
-        assert set(ready) == {"event", "node", "version", "durability", "listeners"}
+        assert set(ready) == {*BASE, "data", "damaged"}
         assert int(ready["node"], 16) >= 0
         assert ready["durability"] == "memory"
         assert list(ready["listeners"]) == ["p2p", "ws"]
@@ -41,7 +51,7 @@ def test_a_listener_that_is_off_is_absent():
 
 
 def test_the_plain_ready_line_says_where_and_that_memory_forgets():
-    with started("serve", "--p2p", "127.0.0.1:0", "--ws", "off") as process:
+    with started("serve", "--memory", "--p2p", "127.0.0.1:0", "--ws", "off") as process:
         line = process.stdout.readline().decode()
         assert line.startswith("millpond ready")
         assert "p2p=127.0.0.1:" in line and "restart forgets" in line
@@ -103,20 +113,156 @@ def test_the_drain_ends_with_its_timeout():
 def test_a_taken_port_is_one_line_and_exit_1():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = command("serve", "--p2p", "127.0.0.1:0", "--ws", address)
+        done = command("serve", "--memory", "--p2p", "127.0.0.1:0", "--ws", address)
     assert done.returncode == 1
     assert done.stdout == b""
     [line] = done.stderr.decode().splitlines()
     assert address in line and "--ws" in line and "taken" in line
 
 
+def refused(*words: str, **options: Any) -> str:
+    """What `serve` says of a data folder that it cannot use: one line, and exit code 1."""
+    done = command("serve", "--p2p", "127.0.0.1:0", "--ws", "off", *words, **options)
+    assert (done.returncode, done.stdout) == (1, b""), done.stderr
+    [line] = done.stderr.decode().splitlines()
+    assert line.startswith("millpond serve: ")
+    return line
+
+
+def test_a_folder_in_use_names_the_folder_and_the_process(tmp_path: Path):
+    with serving("--data", str(tmp_path)) as node:
+        line = refused("--data", str(tmp_path))
+        assert str(tmp_path) in line and f"process {node.process.pid}" in line
+    with serving("--data", str(tmp_path)):
+        pass  # a node that was killed holds nothing
+
+
+@pytest.mark.parametrize("below", ["", "/data", "/a/b"])
+def test_a_file_in_the_place_of_the_folder_is_told(tmp_path: Path, below: str):
+    (tmp_path / "file").write_text("mine")
+    line = refused("--data", str(tmp_path / "file") + below)
+    assert f"{tmp_path}/file" in line and "is a file, and no folder" in line
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def give_up_override() -> None:
+    """Between fork and exec: modes of files hold for root as well, as for everybody else."""
+    prctl = ctypes.CDLL(None).prctl
+    drop_from_bounding_set, cap_dac_override = 24, 1
+    prctl(drop_from_bounding_set, cap_dac_override, 0, 0, 0)
+
+
+@pytest.mark.parametrize("below", ["", "/data"])
+def test_a_folder_that_is_not_writable_is_told(tmp_path: Path, below: str):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    line = refused("--data", str(closed) + below, preexec_fn=give_up_override)
+    assert str(closed) + below in line and "no permission" in line
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_disk_that_takes_nothing_is_told(tmp_path: Path, is_there: bool):
+    """A limit of the size of files stands for a disk that is full."""
+    if is_there:
+        with serving("--data", str(tmp_path)):
+            pass
+        (tmp_path / "catalogue.sqlite3").unlink()
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (0, 0))
+    line = refused("--data", str(tmp_path), preexec_fn=limit)
+    assert str(tmp_path) in line and "File too large" in line
+
+
+def test_a_full_disk_refuses_messages_until_there_is_room(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """NACK e1; what was kept is read and acknowledged meanwhile, and nobody has to restart it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (2**20, hard))
+    with serving("--data", str(tmp_path)) as node:
+        assert main(["put", "box", "kept", "--connect", node.urls["tcp"]]) == 0
+    with serving("--data", str(tmp_path), preexec_fn=limit) as node:
+        connected = ("--connect", node.urls["tcp"])
+        capfd.readouterr()
+        assert main(["put", "box", "refused", *connected]) == 1
+        assert "the store could not keep the change" in capfd.readouterr().err
+        assert main(["recv", "box", *connected]) == 0
+        assert main(["info", *connected]) == 0
+        told = capfd.readouterr().out
+        assert told.startswith("kept\n") and "NOT WRITABLE: [Errno 27] File too large" in told
+        resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        with connect(node.urls["tcp"], channel="box") as box:
+            assert box.put(b"later", retry_for=10).durability is Durability.DISK
+        assert main(["info", *connected]) == 0
+        assert "writable, " in capfd.readouterr().out
+
+
+def test_what_a_later_version_wrote_is_refused_and_left_alone(tmp_path: Path):
+    """Upgrades go forward; an older version says so and changes nothing."""
+    with serving("--data", str(tmp_path)) as node:
+        put = ["put", "box", "hello", "--connect", node.urls["tcp"]]
+        assert main(put) == 0
+    [segment] = (tmp_path / "journal").iterdir()
+    content = bytearray(segment.read_bytes())
+    content[16:18] = (FORMAT_VERSION + 1).to_bytes(2, "little")
+    content[HEADER_SIZE - 4 : HEADER_SIZE] = crc32(content[: HEADER_SIZE - 4]).to_bytes(4, "little")
+    segment.write_bytes(content)
+    line = refused("--data", str(tmp_path))
+    assert f"journal format {FORMAT_VERSION + 1}" in line and "later version" in line
+    assert segment.read_bytes() == content
+    catalogue = tmp_path / "catalogue.sqlite3"
+    with closing(sqlite3.connect(catalogue)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    line = refused("--data", str(tmp_path))
+    assert "format 99" in line and "later version" in line
+    with closing(sqlite3.connect(catalogue)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (99,)
+
+
+def test_messages_survive_a_kill_and_a_restart(tmp_path: Path):
+    """P2P-30; the folder is that of XDG_DATA_HOME where nobody says another."""
+    env = environment(XDG_DATA_HOME=str(tmp_path))
+    words = ("serve", "--p2p", "127.0.0.1:0", "--ws", "off", "--json")
+    for number in (1, 2, 3):
+        with started(*words, env=env) as process:
+            ready = json.loads(process.stdout.readline())
+            assert (ready["durability"], ready["data"]) == ("disk", str(tmp_path / "millpond"))
+            url = f"tcp://{ready['listeners']['p2p']}"
+            with connect(url, channel="box", window=0) as box:
+                assert box.put(str(number).encode()).durability is Durability.DISK
+                assert [box.get(each) for each in box.ids()] == [b"1", b"2", b"3"][:number]
+            process.kill()
+
+
+def test_durability_comes_from_flag_variable_and_rule(tmp_path: Path):
+    env = environment(MILLPOND_DATA=str(tmp_path), MILLPOND_DURABILITY="os")
+    words = ("serve", "--p2p", "127.0.0.1:0", "--ws", "off", "--json")
+    rules = ("--channel", "log=pair,durability=memory", "--channel", "mail=pair,durability=disk")
+    with started(*words, *rules, env=env) as process:
+        ready = json.loads(process.stdout.readline())
+        assert (ready["durability"], ready["data"]) == ("os", str(tmp_path))
+        found = {}
+        for name in ("log", "mail", "other"):
+            with connect(f"tcp://{ready['listeners']['p2p']}", channel=name) as channel:
+                found[name] = channel.put(b"x").durability
+        assert found == {
+            "log": Durability.MEMORY,
+            "mail": Durability.DISK,
+            "other": Durability.OS,
+        }
+    with started(*words, "--memory", env=env) as process:
+        ready = json.loads(process.stdout.readline())
+        assert (ready["durability"], ready["data"]) == ("memory", None)
+
+
 REFUSED = {
     "--s3p 127.0.0.1:7402": "no S3P listener",
     "--rustlog 127.0.0.1:0": "no RustLog listener",
     "--http 127.0.0.1:0": "no HTTP listener",
-    "--data /tmp/x": "memory only",
-    "--durability disk": "only `memory`",
-    "--durability os": "only `memory`",
+    "--memory --data /nonexistent": "not allowed with",
+    "--memory --durability disk": "leave --durability out",
+    "--data /nonexistent --durability memory": "leave --data out",
+    "--data /nonexistent --durability tape": "disk, os or memory",
+    "--data /nonexistent --channel jobs=queue,durability=tape": "disk, os or memory",
     "--p2p off --ws off": "every listener is off",
     "--p2p nonsense": "not HOST:PORT",
     "--p2p 127.0.0.1:65536": "not HOST:PORT",
@@ -134,7 +280,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_cannot_be_is_a_usage_error(words: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["serve", *words.split()]) == 2
+    store = () if "--memory" in words or "--data" in words else ("--memory",)
+    assert main(["serve", *store, *words.split()]) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert REFUSED[words] in told.err.splitlines()[-1]
@@ -145,7 +292,7 @@ def test_absent_listeners_are_refused_from_the_environment_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("MILLPOND_HTTP", "127.0.0.1:7404")
-    assert main(["serve"]) == 2
+    assert main(["serve", "--memory"]) == 2
     assert "no HTTP listener" in capsys.readouterr().err
 
 
@@ -156,7 +303,7 @@ def test_a_token_file_that_others_can_read_is_refused(
     tokens = tmp_path / "tokens"
     tokens.write_text("s3cret all\n")
     tokens.chmod(0o644)
-    assert main(["serve", "--token-file", str(tokens)]) == 2
+    assert main(["serve", "--memory", "--token-file", str(tokens)]) == 2
     told = capsys.readouterr().err
     assert "chmod 600" in told and "s3cret" not in told
 
@@ -178,7 +325,14 @@ def test_the_service_manager_hears_of_start_and_stop():
 
 def test_the_descriptor_limit_is_raised_to_what_the_system_allows():
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    words = [sys.executable, "-m", "node", "serve", "--p2p", "127.0.0.1:0", "--ws", "off"]
+    words = [
+        sys.executable,
+        "-m",
+        "node",
+        "serve",
+        "--memory",
+        *("--p2p", "127.0.0.1:0", "--ws", "off"),
+    ]
     limited = ["sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh", *words]
     with subprocess.Popen(
         limited, cwd=ROOT, stdout=subprocess.PIPE, env=environment(), stderr=subprocess.DEVNULL
@@ -194,7 +348,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path):
     settings = tmp_path / "millpond.toml"
     settings.write_text('p2p = "off"\nws = "off"\n')
     env = environment(MILLPOND_WS="127.0.0.1:0", MILLPOND_CONFIG=str(settings))
-    with started("serve", "--json", "--log-level", "error", env=env) as process:
+    with started("serve", "--memory", "--json", "--log-level", "error", env=env) as process:
         assert list(json.loads(process.stdout.readline())["listeners"]) == ["ws"]
         assert os.kill(process.pid, signal.SIGTERM) is None
         assert process.wait(5) == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from actors.limits import EmptyPolicy
-from actors.messages import Mode
+from actors.messages import Durability, Mode
 from node.cli.main import main
 from node.config import ChannelBook, ChannelRule, Config, ConfigError, load
 
@@ -20,7 +20,7 @@ def settings(tmp_path: Path) -> Path:
     file = tmp_path / "millpond.toml"
     file.write_text(
         'p2p = "127.0.0.1:1"\nwindow = 3\nkeep_alive_s = 1.5\nrequire_hello = true\n'
-        'channels = ["jobs/*=queue,lease=2.5", "*=fanout"]\nempty_put = "refuse"\n'
+        'channels = ["jobs/*=queue,lease=2.5,durability=os", "*=fanout"]\nempty_put = "refuse"\n'
     )
     return file
 
@@ -44,12 +44,15 @@ def test_text_becomes_the_type_of_the_setting(settings: Path):
         "MILLPOND_ORIGINS": "https://a.example;https://b.example",
         "MILLPOND_DRAIN_TIMEOUT_S": "0.5",
         "MILLPOND_EMPTY_PUT": "store",
+        "MILLPOND_DATA": "/var/lib/millpond",
+        "MILLPOND_DURABILITY": "OS",
     }
     config = load({}, environment, settings).config
     assert config.require_hello is False
     assert config.origins == ("https://a.example", "https://b.example")
     assert config.drain_timeout_s == 0.5
     assert config.empty_put is EmptyPolicy.STORE
+    assert (config.data, config.durability) == ("/var/lib/millpond", Durability.OS)
     assert [rule.pattern for rule in config.channels] == ["jobs/*", "*"]
 
 
@@ -61,6 +64,7 @@ def test_text_becomes_the_type_of_the_setting(settings: Path):
         {"MILLPOND_REQUIRE_HELLO": "perhaps"},
         {"MILLPOND_EMPTY_PUT": "burn"},
         {"MILLPOND_CHANNELS": "jobs"},
+        {"MILLPOND_DURABILITY": "tape"},
         {"MILLPOND_PACKET_BYTES_MAX": "16777216"},
         {"MILLPOND_DEFAULT_CHANNEL": 251 * "c"},
     ],
@@ -92,8 +96,31 @@ def test_a_channel_rule_gives_mode_ttl_lease_and_attempts():
     assert ChannelBook(Config()).settings(b"c").mode is None
 
 
+def test_a_channel_rule_gives_a_durability_that_the_node_can_keep():
+    rules = tuple(
+        map(ChannelRule.parse, ["log=fanout,durability=memory", "mail=pair,durability=os"])
+    )
+    on_disk = ChannelBook(Config(channels=rules, data="/var/lib/millpond"))
+    assert on_disk.durability(b"log") is Durability.MEMORY
+    assert on_disk.durability(b"mail") is Durability.OS
+    assert on_disk.durability(b"other") is Durability.DISK
+    without = ChannelBook(Config(channels=rules))
+    assert without.durability(b"mail") is without.durability(b"other") is Durability.MEMORY
+
+
 @pytest.mark.parametrize(
-    "text", ["", "queue", "=queue", "a=", "a=tree", "a=queue,ttl", "a=queue,ttl=0", "a=queue,x=1"]
+    "text",
+    [
+        "",
+        "queue",
+        "=queue",
+        "a=",
+        "a=tree",
+        "a=queue,ttl",
+        "a=queue,ttl=0",
+        "a=queue,x=1",
+        "a=queue,durability=tape",
+    ],
 )
 def test_a_rule_that_cannot_be_read_is_refused(text: str):
     with pytest.raises(ConfigError, match="channel rule"):
@@ -126,7 +153,7 @@ def test_config_show_tells_origins(settings: Path, capfd: pytest.CaptureFixture[
     assert main(words) == 0
     plain = capfd.readouterr().out
     assert f"window = 3  # file {settings}" in plain.splitlines()
-    assert tomllib.loads(plain)["channels"] == ["jobs/*=queue,lease=2.5", "*=fanout"]
+    assert tomllib.loads(plain)["channels"] == ["jobs/*=queue,lease=2.5,durability=os", "*=fanout"]
     assert main([*words, "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["window"] == {"value": 3, "origin": f"file {settings}"}

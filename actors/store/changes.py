@@ -1,0 +1,213 @@
+"""What a partition keeps, and the changes that bring it there.
+
+Two kinds of partition: a queue keeps messages until their ack or deadline (P2P channels), a log
+keeps records in order until they are trimmed (streams). A change is a value; applying the same
+changes again changes nothing.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+from actors.messages import Mode
+
+WINDOW_S_MIN = 600
+WINDOW_S_MAX = 86_400
+
+
+def window_s(ttl: int) -> int:
+    """How long the key of a message is remembered after its PUT (PA-08)."""
+    if ttl < WINDOW_S_MIN:
+        return WINDOW_S_MIN
+    return ttl if ttl < WINDOW_S_MAX else WINDOW_S_MAX
+
+
+class Kind(IntEnum):
+    """What a partition is."""
+
+    QUEUE = 0
+    LOG = 1
+
+
+# A queue.
+
+
+class Origin(msgspec.Struct, frozen=True, gc=False):
+    """Where a dead letter comes from (PS-14)."""
+
+    id: int
+    attempts: int
+    reason: str
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """A kept message (P2P-30, PA-33), and the change that keeps it.
+
+    `expires_at` is absolute; `source` is the number of the connection that put it, which means
+    something only while that lives (0: none), and is not kept on disk.
+    """
+
+    id: int
+    key: int
+    ttl: int
+    expires_at: float
+    data: bytes
+    source: int = 0
+    origin: Origin | None = None
+
+    @property
+    def until(self) -> float:
+        """When the window of its key ends. Derived: a field would cost every message 32 bytes."""
+        return self.expires_at - self.ttl + window_s(self.ttl)
+
+
+class KeyRow(msgspec.Struct, frozen=True, gc=False):
+    """What is left of a message once it is gone: its key, and the SHA-256 of its data."""
+
+    id: int
+    ttl: int
+    until: float
+    digest: bytes
+
+
+class Gone(msgspec.Struct, frozen=True, gc=False):
+    """The message left; `left` stays behind for its key (None: the key had left before).
+
+    `size` is that of its data in bytes, so that what a partition weighs is arithmetic.
+    """
+
+    id: int
+    key: int
+    left: KeyRow | None
+    size: int = 0
+
+
+class KeyLeft(msgspec.Struct, frozen=True, gc=False):
+    """A key whose message is gone, said again because its first record is to be reclaimed."""
+
+    key: int
+    left: KeyRow
+
+
+class KeyGone(msgspec.Struct, frozen=True, gc=False):
+    """The key's window is over: the same key is new again.
+
+    `was_left`: its message was gone before; else the message is still kept, without its key.
+    """
+
+    key: int
+    was_left: bool = True
+
+
+class Tried(msgspec.Struct, frozen=True, gc=False):
+    """So many deliveries of the message have failed."""
+
+    id: int
+    attempts: int
+
+
+class ModeSet(msgspec.Struct, frozen=True, gc=False):
+    """The channel's mode, as long as it holds a message (PS-05)."""
+
+    mode: Mode
+
+
+QueueChange = Row | Gone | KeyLeft | KeyGone | Tried | ModeSet
+
+
+class Snapshot(msgspec.Struct):
+    """Everything a channel is rebuilt from; `rows` ascend by id, `keys` by age.
+
+    While a message is kept, its row is what its key stands for.
+    """
+
+    rows: list[Row] = []
+    keys: dict[int, Row | KeyRow] = {}
+    attempts: dict[int, int] = {}
+    mode: Mode | None = None
+
+
+# A log.
+
+
+class Position(msgspec.Struct, frozen=True, gc=False, order=True):
+    """The id of a record, as S3P counts them: two u64, compared in this order."""
+
+    ms: int
+    seq: int
+
+
+class Chunk(msgspec.Struct, frozen=True, gc=False):
+    """Records appended together, kept as one row.
+
+    `first` is the sequence of the first one, `count` how many there are; timestamps and ids are
+    those of the first and the last. `data` is the stream's own encoding of the records.
+    """
+
+    first: int
+    count: int
+    first_timestamp: int
+    last_timestamp: int
+    first_id: Position
+    last_id: Position
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        """The sequence after the last record."""
+        return self.first + self.count
+
+
+class Trimmed(msgspec.Struct, frozen=True, gc=False):
+    """Records below `point` are gone; chunks wholly below it give their space back."""
+
+    point: int
+
+
+class Noted(msgspec.Struct, frozen=True, gc=False):
+    """A property of the log, such as its content type; None forgets it."""
+
+    name: bytes
+    value: bytes | None
+
+
+class Dropped(msgspec.Struct, frozen=True, gc=False):
+    """The log is deleted with all it had; what follows is a new one from sequence 0."""
+
+
+LogChange = Chunk | Trimmed | Noted | Dropped
+
+
+class LogSnapshot(msgspec.Struct):
+    """The outline of a log: its records are read in ranges, never all at once.
+
+    `tail` is the sequence of the next record; `last_id` and `last_timestamp` are those of the last
+    one ever appended, and survive trimming.
+    """
+
+    trim_point: int = 0
+    tail: int = 0
+    last_id: Position = Position(0, 0)
+    last_timestamp: int = 0
+    notes: dict[bytes, bytes] = {}
+    bytes: int = 0
+
+
+Change = QueueChange | LogChange
+
+
+def kind_of(change: Change) -> Kind:
+    """Which kind of partition a change belongs to."""
+    if isinstance(change, Chunk | Trimmed | Noted | Dropped):
+        return Kind.LOG
+    return Kind.QUEUE
+
+
+def is_soft(change: Change) -> bool:
+    """Nobody waits for it: a crash may undo it, which costs a duplicate and nothing else (PS-13).
+
+    It rides in the next commit, and is applied although the disk may be full.
+    """
+    return isinstance(change, Gone | KeyLeft | KeyGone | Tried | ModeSet)

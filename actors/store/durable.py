@@ -1,0 +1,362 @@
+"""The store on disk: a journal that makes changes durable, and files behind it that hold them.
+
+The way of a change: `write` numbers it and adds it to the open group; at the end of the loop's
+pass the group goes to the writer's lane; when it is on the disk, the change is folded into its
+partition's layer and whoever waits is told. Rounds move layers to files. docs/storage.md tells
+the whole story, docs/format.md the bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from actors.messages import Durability
+from actors.store.changes import Change, Chunk, LogSnapshot, Row, Snapshot, is_soft, kind_of
+from actors.store.codec import encode
+from actors.store.counters import StoreCounters
+from actors.store.damage import Damage, write_note
+from actors.store.disk import Disk
+from actors.store.entry import Entry, Layer, fold, new_layer, weigh
+from actors.store.frames import Carry
+from actors.store.groups import Groups
+from actors.store.jobs import Job
+from actors.store.journal import Group, Journal, Outcome
+from actors.store.lanes import Lane, Work
+from actors.store.loader import QueueLoader
+from actors.store.log_layer import LogLayer
+from actors.store.memory import MemoryStore
+from actors.store.queue_layer import QueueLayer
+from actors.store.reader import LogReader
+from actors.store.recovery import Recovered, recover
+from actors.store.rounds import Rounds
+from actors.store.seam import Commit, Fault, Health, Kept, Pending, Seek, Usage, Weight
+from actors.store.settings import StoreSettings, Surroundings
+from actors.store.shelf import file_name
+
+log = logging.getLogger(__name__)
+
+
+class DurableStore:
+    """All partitions of a node in one folder. `open` before anything else."""
+
+    def __init__(
+        self,
+        folder: Path,
+        disk: Disk,
+        settings: StoreSettings,
+        surroundings: Surroundings,
+        durability: Callable[[bytes], Durability],
+    ) -> None:
+        self.folder = folder
+        self._disk = disk
+        self._settings = settings
+        self._around = surroundings
+        self._durability = durability
+        self.usage = Usage()
+        self.health = Health()
+        self._memory = MemoryStore(self.usage)
+        self._entries: dict[bytes, Entry] = {}
+        self._unsynced: dict[Entry, None] = {}
+        self._delayed: deque[Commit] = deque()
+        self._lsn_kept = 0
+        self._kept: list[Kept] = []
+
+    # Start and end.
+
+    def open(self) -> Recovered:
+        """Find what a former run left. Raises Damaged, UnknownVersion, OSError, sqlite3.Error."""
+        settings, around = self._settings, self._around
+        found = recover(self.folder, self._disk, self._durability, settings)
+        salt = around.salt()
+        self._groups = Groups(salt, found.tail.lsn, around.soon)
+        self._library = found.library
+        self._entries = found.entries
+        self._kept = found.kept
+        self._lsn_kept = found.tail.lsn
+        self.last_id = found.last_id
+        self.facts = found.facts
+        for entry in found.entries.values():
+            self.usage.messages += entry.messages
+            self.usage.bytes += entry.bytes
+            self.usage.keys += entry.keys
+        self._journal = Journal(
+            self.folder / "journal",
+            self._disk,
+            salt,
+            found.tail,
+            segment_bytes=settings.segment_bytes,
+            retry_s=settings.retry_s,
+        )
+        self._start_lanes(found)
+        return found
+
+    def _start_lanes(self, found: Recovered) -> None:
+        around = self._around
+        self._rounds = Rounds(self._settings, self, self._library, around.now)
+        self._files: Lane[Job] = around.lane(
+            "files",
+            Work(_run_jobs, self._jobs_done, _fail_jobs, idle_s=self._files_idle_s, batch_max=1),
+        )
+        self._rounds.start(self._files)
+        self._rounds.segments.update(found.segments)
+        self._rounds.current = found.tail.number + 1
+        for entry in found.entries.values():
+            if entry.layer is not None:
+                self._rounds.hold(entry)
+        self._logs = LogReader(self._library, self._files, self.damaged)
+        self._queues = QueueLoader(
+            self._library, self._files, self._groups, self.usage, self.damaged
+        )
+        self._writer: Lane[Group] = around.lane(
+            "journal",
+            Work(self._journal.commit, self._done, self._crashed, idle_s=self._journal.idle_s),
+        )
+        self._groups.start(self._writer)
+
+    def close(self) -> None:
+        """Everything written is on the disk when this returns, if the disk takes it."""
+        self._groups.seal()
+        self._writer.close()
+        self._files.close()
+        try:
+            self._journal.close()
+        except OSError as exc:
+            log.error("journal does not close: error=%s", exc)
+        self._library.close()
+
+    @property
+    def counters(self) -> StoreCounters:
+        journal, rounds, entries = self._journal, self._rounds, self._entries.values()
+        return StoreCounters(
+            journal.groups,
+            journal.syncs,
+            rounds.flushes,
+            rounds.carries,
+            segments=len(rounds.segments),
+            journal_bytes=rounds.journal_bytes,
+            files=sum(entry.has_file for entry in entries),
+            damaged=sum(entry.fault is not None for entry in entries),
+        )
+
+    def note(self, facts: dict[str, int]) -> None:
+        """Keep facts of the node, such as its instance; only right after `open`."""
+        self._library.note(facts)
+        self.facts.update(facts)
+
+    # The seam.
+
+    def durability(self, name: bytes) -> Durability:
+        entry = self._entries.get(name)
+        return entry.durability if entry is not None else self._durability(name)
+
+    def weigh(self, name: bytes) -> Weight:
+        entry = self._entries.get(name)
+        return entry.weight() if entry is not None else self._memory.weigh(name)
+
+    def kept(self) -> Iterator[Kept]:
+        yield from self._kept
+
+    def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:
+        entry = self._entries.get(name)
+        if entry is None:
+            durability = self._durability(name)
+            if durability is Durability.MEMORY:
+                self._memory.write(name, changes)
+                return None
+            entry = Entry(name, kind_of(changes[0]), durability)
+            self._entries[name] = entry
+        is_hard = weigh(entry, changes, self.usage, 1)
+        if is_hard and not self.health.is_writable:
+            weigh(entry, changes, self.usage, -1)
+            self._forget_idle(entry)
+            refused: Commit = Pending()
+            refused.finish(Fault.NOT_KEPT)
+            return refused
+        group = self._groups.write(entry, changes)
+        if not is_hard:
+            return None
+        for change in changes:
+            if type(change) is Row:
+                group.last_id = change.id
+        if entry.durability is Durability.DISK:
+            group.needs_sync = True
+        return group.commit
+
+    def load(self, name: bytes) -> Snapshot | Pending[Snapshot | Fault]:
+        entry = self._entries.get(name)
+        return self._memory.load(name) if entry is None else self._queues.load(entry)
+
+    def outline(self, name: bytes) -> LogSnapshot | Pending[LogSnapshot | Fault]:
+        entry = self._entries.get(name)
+        return self._memory.outline(name) if entry is None else self._logs.outline(entry)
+
+    def read(self, name: bytes, seek: Seek) -> list[Chunk] | Pending[list[Chunk] | Fault]:
+        entry = self._entries.get(name)
+        return self._memory.read(name, seek) if entry is None else self._logs.read(entry, seek)
+
+    # What becomes of groups.
+
+    def _done(self, groups: list[Group], outcome: Outcome) -> None:
+        if outcome.size:
+            self._rounds.segments[outcome.segment] = outcome.size
+            self._rounds.current = outcome.segment
+        for group in self._groups.kept(groups, outcome.epoch):
+            self._keep(group, outcome)
+        if outcome.synced_lsn >= self._lsn_kept:
+            self._unsynced.clear()
+        if outcome.epoch > self._groups.epoch:
+            self._fail(outcome)
+        elif self._groups.is_broken and outcome.error is None:
+            self._mend()
+        self._look_after()
+
+    def _keep(self, group: Group, outcome: Outcome) -> None:
+        rounds, segment = self._rounds, outcome.segment
+        self._lsn_kept = group.last_lsn
+        is_synced = group.last_lsn <= outcome.synced_lsn
+        for entry, lsn, changes in group.writes:
+            entry.in_flight -= 1
+            was_held = entry.layer is not None
+            entry.fold(lsn, changes, segment)
+            if entry.layer is not None:
+                if not was_held:
+                    rounds.hold(entry)
+                if entry.has_file:
+                    self._look_for_waste(entry)
+            else:
+                if was_held:
+                    rounds.release(entry, entry.oldest)
+                self._forget_idle(entry)
+            if not is_synced:
+                self._unsynced[entry] = None
+        if group.last_id > self.last_id:
+            self.last_id = group.last_id
+        for kept in group.kept:
+            kept(segment)
+        if self._delayed or rounds.is_congested:
+            self._delayed.append(group.commit)
+        else:
+            group.commit.finish(None)
+
+    def _look_for_waste(self, entry: Entry) -> None:
+        layer = entry.layer
+        if isinstance(layer, QueueLayer):
+            is_empty = not entry.messages and not entry.keys
+            if is_empty or (layer.gone_bytes > self._settings.waste_bytes_max):
+                self._rounds.urge(entry)
+        elif isinstance(layer, LogLayer) and (layer.is_fresh or layer.trim_point):
+            self._rounds.urge(entry)
+
+    def _forget_idle(self, entry: Entry) -> None:
+        if entry.is_idle:
+            self._entries.pop(entry.name, None)
+
+    # When the disk fails.
+
+    def _fail(self, outcome: Outcome) -> None:
+        """Nothing that is on its way is kept, but what nobody waits for: that is tried again."""
+        self.health.failures += 1
+        self.health.is_writable = False
+        self.health.reason = outcome.error or "the journal failed"
+        while self._delayed:
+            self._delayed.popleft().finish(None)
+        failed = self._groups.break_off(outcome.epoch)
+        lost: set[Entry] = set()
+        again: list[tuple[Entry, Sequence[Change]]] = []
+        for group in failed:
+            for entry, _, changes in group.writes:
+                entry.in_flight -= 1
+                if entry in lost or any(not is_soft(change) for change in changes):
+                    lost.add(entry)
+                    weigh(entry, changes, self.usage, -1)
+                else:
+                    again.append((entry, changes))
+        for entry, changes in again:
+            self._groups.write(entry, changes)
+        for group in failed:
+            for kept in group.kept:
+                kept(None)
+            group.commit.finish(Fault.NOT_KEPT)
+        for entry in lost:
+            self._forget_idle(entry)
+
+    def _mend(self) -> None:
+        """The journal is written again: say again what may have been lost with the segment."""
+        log.warning("journal mended: segment=%d", self._rounds.current)
+        unsynced, self._unsynced = self._unsynced, {}
+        for entry in unsynced:
+            layer = new_layer(entry.kind, is_base=not entry.has_file and entry.frozen is None)
+            if isinstance(layer, QueueLayer):
+                # What is frozen may get to the file after this, so what goes leaves a trace.
+                layer.is_doubtful = entry.frozen is not None
+            for each in (entry.frozen, entry.layer):
+                if each is not None:
+                    fold(layer, each.changes())
+            carry = Carry.WHOLE if entry.frozen is None else Carry.MENDED
+            self.carry(entry, layer, entry.lsn, carry)
+        self._groups.mend()
+
+    def _crashed(self, groups: list[Group], exc: Exception) -> None:
+        """A fault of ours in the writer: nothing is known of what it had in hand."""
+        outcome = Outcome(self._groups.epoch + 1, self._rounds.current, 0, 0, f"crashed: {exc!r}")
+        self._fail(outcome)
+
+    def _look_after(self) -> None:
+        """Rounds, and whether there is room for more."""
+        if not self._groups.is_broken:
+            self._rounds.step()
+            self._look_at_room()
+        while self._delayed and not self._rounds.is_congested:
+            self._delayed.popleft().finish(None)
+
+    def _look_at_room(self) -> None:
+        health = self.health
+        is_writable = not self._rounds.is_behind
+        if is_writable is not health.is_writable:
+            health.is_writable = is_writable
+            health.reason = "" if is_writable else "the journal is full: files cannot be written"
+
+    def _jobs_done(self, jobs: list[Job], _: None) -> None:
+        for job in jobs:
+            job.report()
+        self._look_after()
+
+    def _files_idle_s(self) -> float | None:
+        return self._settings.retry_s if self._rounds.needs_retry else None
+
+    # What rounds need.
+
+    def carry(self, entry: Entry, layer: Layer, as_of: int, carry: Carry) -> int:
+        group = self._groups.add(entry, encode(layer.changes()), carry, as_of)
+        group.needs_sync = True
+        return group.last_lsn
+
+    def stamp(self) -> int:
+        return self._groups.stamp()
+
+    def after_group(self, kept: Callable[[int | None], None]) -> None:
+        self._groups.after(kept)
+
+    def damaged(self, entry: Entry) -> None:
+        if entry.fault is None:
+            entry.fault = Fault.DAMAGED
+            damage = Damage(file_name(entry.name), "the file of a partition is damaged", entry.name)
+            note = partial(write_note, self.folder / "damaged", self._disk, damage)
+            self._files.submit(Job(note))
+
+    def settled(self, entry: Entry) -> None:
+        self._forget_idle(entry)
+
+
+def _run_jobs(jobs: list[Job]) -> None:
+    for job in jobs:
+        job.attempt()
+
+
+def _fail_jobs(jobs: list[Job], _: Exception) -> None:
+    for job in jobs:
+        job.fail()

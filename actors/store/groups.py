@@ -1,0 +1,116 @@
+"""Groups of records on their way to the disk: the open one, and those that the writer has.
+
+What one pass of the loop writes is one group: nobody waits for others, and while the disk is busy
+with one group the next ones gather and go together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from actors.store.changes import Change
+from actors.store.codec import encode
+from actors.store.entry import Entry
+from actors.store.frames import Carry, encode_record
+from actors.store.journal import Group
+from actors.store.lanes import Lane
+
+
+class Groups:
+    """`soon` calls back at the end of the loop's pass. While `is_broken`, the open group waits."""
+
+    def __init__(self, salt: int, lsn: int, soon: Callable[[Callable[[], None]], object]) -> None:
+        self._salt = salt
+        self._lsn = lsn
+        self._soon = soon
+        self._open: Group | None = None
+        self._in_flight: deque[Group] = deque()
+        self._is_sealing = False
+        self._epoch = 0
+        self.is_broken = False
+
+    def start(self, lane: Lane[Group]) -> None:
+        """The lane of the journal's writer; before anything else."""
+        self._lane = lane
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    def write(self, entry: Entry, changes: Sequence[Change]) -> Group:
+        """Put changes into the open group."""
+        group = self.add(entry, encode(changes))
+        group.writes.append((entry, group.last_lsn, changes))
+        entry.in_flight += 1
+        return group
+
+    def add(self, entry: Entry, body: bytes, carry: Carry = Carry.NONE, as_of: int = 0) -> Group:
+        """Give a record its number and put it into the open group."""
+        self._lsn = lsn = self._lsn + 1
+        group = self._open
+        if group is None:
+            group = self._open = Group(self._epoch, lsn)
+            self._seal_soon()
+        record = encode_record(self._salt, lsn, entry.kind, entry.name, body, carry, as_of)
+        group.records.append(record)
+        group.last_lsn = lsn
+        return group
+
+    def stamp(self) -> int:
+        """A number that no record has."""
+        self._lsn += 1
+        return self._lsn
+
+    def after(self, kept: Callable[[int | None], None]) -> None:
+        """Call with the segment of the open group once it is kept, with None if it is not."""
+        assert self._open is not None, "something was just written"
+        self._open.kept.append(kept)
+
+    def seal(self) -> None:
+        """The pass of the loop is over: what it wrote goes to the disk together."""
+        self._is_sealing = False
+        group = self._open
+        if group is not None and not self.is_broken:
+            self._open = None
+            is_quick = not group.needs_sync and not self._in_flight
+            self._in_flight.append(group)
+            self._lane.submit(group, quick=is_quick)
+
+    def _seal_soon(self) -> None:
+        if not self._is_sealing:
+            self._is_sealing = True
+            self._soon(self.seal)
+
+    def kept(self, groups: list[Group], epoch: int) -> Iterator[Group]:
+        """Those of `groups` that the writer kept; it was in `epoch` when it had done so.
+
+        Those of an earlier epoch have failed already, with the group that ended it.
+        """
+        for group in groups:
+            if group.epoch == self._epoch == epoch:
+                first = self._in_flight.popleft()
+                assert first is group, "groups are kept in order"
+                yield group
+
+    def waiting(self, entry: Entry) -> Iterator[Sequence[Change]]:
+        """What was written of an entry and is not kept yet."""
+        for group in (*self._in_flight, *([self._open] if self._open else ())):
+            for each, _, changes in group.writes:
+                if each is entry:
+                    yield changes
+
+    def break_off(self, epoch: int) -> list[Group]:
+        """Nothing on its way is kept: give it all, and hold back what comes until `mend`."""
+        failed = [*self._in_flight, *([self._open] if self._open else ())]
+        self._in_flight.clear()
+        self._open = None
+        self._epoch = epoch
+        self.is_broken = True
+        return failed
+
+    def mend(self) -> None:
+        """The journal is written again: what was held back goes to it."""
+        self.is_broken = False
+        if self._open is not None:
+            self._seal_soon()

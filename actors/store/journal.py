@@ -1,0 +1,200 @@
+"""The journal: segments that groups of records are appended to, in the writer's thread.
+
+A group is written with one call and synced once, whoever waits for it. After a failed write or
+sync the segment is closed for ever after the last group that was kept, and the next segment says
+so (`cuts`); until that one is durable, nothing is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from actors.store.changes import Change
+from actors.store.disk import Disk, File
+from actors.store.entry import Entry
+from actors.store.frames import HEADER_SIZE, Cut, Header, encode_group, encode_header
+from actors.store.seam import Commit
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".journal"
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """Where a segment is; the names sort like the numbers."""
+    return folder / f"{number:020}{SUFFIX}"
+
+
+class Group:
+    """Records that are written and synced together, and the commit that tells when they are.
+
+    Made in the loop's thread; once submitted, the writer reads all but `writes` and `kept`, which
+    are the store's: what the records say, and what to do when they are kept
+    in a segment, or not (None).
+    `epoch` counts failures of the journal: what was written upon something that failed must fail
+    as well.
+    """
+
+    __slots__ = (
+        "commit",
+        "epoch",
+        "first_lsn",
+        "kept",
+        "last_id",
+        "last_lsn",
+        "needs_sync",
+        "records",
+        "writes",
+    )
+
+    def __init__(self, epoch: int, first_lsn: int) -> None:
+        self.epoch = epoch
+        self.first_lsn = first_lsn
+        self.last_lsn = first_lsn
+        self.last_id = 0
+        self.needs_sync = False
+        self.records: list[bytes] = []
+        self.commit: Commit = Commit()
+        self.writes: list[tuple[Entry, int, Sequence[Change]]] = []
+        self.kept: list[Callable[[int | None], None]] = []
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of some groups: those of an epoch before `epoch` are not kept.
+
+    `size` is that of the segment they went to so far; `synced_lsn` is on the disk. `error` tells
+    why nothing can be written now.
+    """
+
+    epoch: int
+    segment: int
+    size: int
+    synced_lsn: int
+    error: str | None = None
+
+
+class Tail(msgspec.Struct, frozen=True):
+    """Where a journal goes on: after segment `number` and `lsn`; `cuts` are those to be told."""
+
+    number: int = 0
+    lsn: int = 0
+    cuts: dict[int, Cut] = {}
+
+
+class Journal:
+    """Appends groups. `syncs` and `groups` count since the start."""
+
+    def __init__(
+        self, folder: Path, disk: Disk, salt: int, tail: Tail, *, segment_bytes: int, retry_s: float
+    ) -> None:
+        self._folder = folder
+        self._disk = disk
+        self._salt = salt
+        self._segment_bytes = segment_bytes
+        self._retry_s = retry_s
+        self._file: File | None = None
+        self._number = tail.number
+        self._offset = 0
+        self._cuts = dict(tail.cuts)
+        self._lsn = tail.lsn
+        self._last_id = 0
+        self._synced_lsn = tail.lsn
+        self._synced_offset = 0
+        self._epoch = 0
+        self._error: str | None = None
+        self.groups = 0
+        self.syncs = 0
+
+    def idle_s(self) -> float | None:
+        """How long to wait for groups before something else is to be done."""
+        return self._retry_s if self._error or self._lsn > self._synced_lsn else None
+
+    def commit(self, groups: list[Group]) -> Outcome:
+        """Write and sync `groups`; without any, sync what is not, or try to write again."""
+        fresh = [group for group in groups if group.epoch == self._epoch]
+        try:
+            if fresh:
+                self._write(fresh)
+            elif self._error:
+                self._rotate()
+            elif not groups:
+                self._sync(self._offset)
+        except OSError as exc:
+            self._break(exc)
+        else:
+            self._error = None
+        return Outcome(self._epoch, self._number, self._offset, self._synced_lsn, self._error)
+
+    def _write(self, groups: list[Group]) -> None:
+        records = [record for group in groups for record in group.records]
+        data = encode_group(self._salt, records, groups[0].first_lsn, self._synced_lsn)
+        is_full = self._offset > HEADER_SIZE and self._offset + len(data) > self._segment_bytes
+        if self._file is None or is_full:
+            self._rotate()
+            data = encode_group(self._salt, records, groups[0].first_lsn, self._synced_lsn)
+        assert self._file is not None, "rotation opens a segment or raises"
+        self._file.write(data, self._offset)
+        self.groups += 1
+        needs_sync = any(group.needs_sync for group in groups)
+        self._lsn = groups[-1].last_lsn
+        self._last_id = max(self._last_id, *(group.last_id for group in groups))
+        end = self._offset + len(data)
+        if needs_sync:
+            self._sync(end)
+        self._offset = end
+
+    def _sync(self, end: int) -> None:
+        if self._file is not None and self._lsn > self._synced_lsn:
+            self._file.sync()
+            self.syncs += 1
+            self._synced_lsn = self._lsn
+            self._synced_offset = end
+
+    def _rotate(self) -> None:
+        """Close the segment for the next one, which is on the disk before anything is in it."""
+        self._sync(self._offset)
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
+        self._number += 1
+        self._offset = self._synced_offset = 0
+        path = segment_path(self._folder, self._number)
+        file = self._disk.create(path, self._segment_bytes)
+        self._file = file
+        header = Header(self._number, self._lsn + 1, self._salt, self._last_id, self._cuts)
+        file.write(encode_header(header), 0)
+        file.sync()
+        self._disk.sync_folder(self._folder)
+        self._offset = self._synced_offset = HEADER_SIZE
+        log.debug("segment opened: number=%d", self._number)
+
+    def _break(self, exc: OSError) -> None:
+        """Nothing after the last group that was kept counts, and no group that waits is kept."""
+        if self._error is None:
+            log.error("journal failed: segment=%d error=%s", self._number, exc)
+        self._error = str(exc)
+        self._epoch += 1
+        # What was written but never synced may be lost: the store says it again.
+        self._lsn = self._synced_lsn
+        is_used = self._synced_offset >= HEADER_SIZE
+        if is_used:
+            self._cuts[self._number] = Cut(self._offset, self._synced_offset)
+        try:
+            if self._file is not None:
+                file, self._file = self._file, None
+                file.close()
+                if not is_used:
+                    self._disk.unlink(segment_path(self._folder, self._number))
+        except OSError as again:
+            log.warning("segment is left behind: number=%d error=%s", self._number, again)
+
+    def close(self) -> None:
+        """Sync and close; raises OSError."""
+        self._sync(self._offset)
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,173 @@
+"""Lanes: what may block runs off the loop, one item after the other, and reports back in order.
+
+A lane is a two-method seam. The thread is one implementation; the other runs inline, one step at a
+time, for the simulator.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+ItemIn = TypeVar("ItemIn", contravariant=True)
+
+
+class Lane(Protocol[ItemIn]):
+    """Takes items in the loop's thread."""
+
+    def submit(self, item: ItemIn, *, urgent: bool = False, quick: bool = False) -> None:
+        """Have `item` worked on after those before it; an urgent one before those that wait. A
+        quick one blocks nobody for long: if nothing else is to be done, it may be done right here.
+        """
+
+    def close(self) -> None:
+        """Return when everything submitted has been worked on. Nothing is reported after."""
+
+
+class Work(Generic[Item, Result]):
+    """What a lane does: `run` off the loop, then `done` in the loop's thread.
+
+    `run` gets up to `batch_max` items that wait, and an empty list when none came for `idle_s()`
+    seconds (None: it is not woken). What it raises is given to `crashed`, in the loop's thread.
+    """
+
+    __slots__ = ("batch_max", "crashed", "done", "idle_s", "run")
+
+    def __init__(
+        self,
+        run: Callable[[list[Item]], Result],
+        done: Callable[[list[Item], Result], None],
+        crashed: Callable[[list[Item], Exception], None],
+        *,
+        idle_s: Callable[[], float | None] = lambda: None,
+        batch_max: int = 2**30,
+    ) -> None:
+        self.run = run
+        self.done = done
+        self.crashed = crashed
+        self.idle_s = idle_s
+        self.batch_max = batch_max
+
+    def attempt(self, items: list[Item]) -> Callable[[], None]:
+        """Run, and give what is to be called in the loop's thread."""
+        try:
+            result = self.run(items)
+        except Exception as exc:
+            log.exception("lane crashed: items=%d", len(items))
+            failure = exc
+            return lambda: self.crashed(items, failure)
+        return lambda: self.done(items, result)
+
+
+class Waiting(Generic[Item]):
+    """Items that wait, urgent ones apart; they go first, but not for ever."""
+
+    __slots__ = ("_items", "_urgent", "_was_urgent")
+
+    def __init__(self) -> None:
+        self._items: deque[Item] = deque()
+        self._urgent: deque[Item] = deque()
+        self._was_urgent = False
+
+    def __bool__(self) -> bool:
+        return bool(self._items or self._urgent)
+
+    def add(self, item: Item, *, urgent: bool) -> None:
+        (self._urgent if urgent else self._items).append(item)
+
+    def take(self, count_max: int) -> list[Item]:
+        """At most so many; other threads may add meanwhile."""
+        taken: list[Item] = []
+        queues = (self._items, self._urgent) if self._was_urgent else (self._urgent, self._items)
+        self._was_urgent = not self._was_urgent and bool(self._urgent)
+        for queue in queues:
+            count = min(len(queue), count_max - len(taken))
+            taken += [queue.popleft() for _ in range(count)]
+        return taken
+
+
+class ThreadLane(Generic[Item, Result]):
+    """A thread of its own. `post` has a callback run in the loop's thread, from any thread."""
+
+    def __init__(
+        self, name: str, work: Work[Item, Result], post: Callable[[Callable[[], None]], object]
+    ) -> None:
+        self._work = work
+        self._post = post
+        self._waiting: Waiting[Item] = Waiting()
+        # Unlocked = there is something to look at. A lock costs a tenth of a semaphore here.
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self._working = threading.Lock()
+        self._sleeps_deep = False
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name=f"millpond-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, item: Item, *, urgent: bool = False, quick: bool = False) -> None:
+        if quick and not self._waiting and self._working.acquire(blocking=False):
+            try:
+                report = self._work.attempt([item])
+            finally:
+                self._working.release()
+            if self._sleeps_deep and self._work.idle_s() is not None:
+                self._rouse()  # there is something to be done after a while now
+            report()
+            return
+        self._waiting.add(item, urgent=urgent)
+        self._rouse()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._rouse()
+        self._thread.join()
+
+    def _rouse(self) -> None:
+        # Nobody but the loop's thread unlocks, so it cannot be unlocked twice.
+        if self._wake.locked():
+            self._wake.release()
+
+    def _run(self) -> None:
+        work, waiting = self._work, self._waiting
+        while waiting or not self._is_closed:
+            self._sleeps_deep = True  # said first: what is done here meanwhile must wake it
+            idle_s = work.idle_s()
+            self._sleeps_deep = idle_s is None
+            is_woken = bool(waiting) or self._wake.acquire(timeout=-1 if idle_s is None else idle_s)
+            with self._working:
+                items = waiting.take(work.batch_max)
+                if not items and is_woken:
+                    continue
+                report = work.attempt(items)
+            if not self._is_closed:
+                self._post(report)
+
+
+class InlineLane(Generic[Item, Result]):
+    """No thread: what was submitted waits for `step`."""
+
+    def __init__(self, work: Work[Item, Result]) -> None:
+        self._work = work
+        self._waiting: Waiting[Item] = Waiting()
+
+    def submit(self, item: Item, *, urgent: bool = False, quick: bool = False) -> None:
+        self._waiting.add(item, urgent=urgent)
+
+    def step(self, *, idle: bool = False) -> bool:
+        """Work on what waits, or do what is done when nothing waits. False: there was nothing."""
+        items = self._waiting.take(self._work.batch_max)
+        if not items and (not idle or self._work.idle_s() is None):
+            return False
+        self._work.attempt(items)()
+        return True
+
+    def close(self) -> None:
+        while self._waiting:
+            self._work.run(self._waiting.take(self._work.batch_max))

@@ -1,0 +1,122 @@
+"""Everything behind the journal: the partitions' files, the catalogue, and old segments.
+
+Used by one thread at a time: by recovery, and by the lane for partitions from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from actors.store.catalogue import Catalogue
+from actors.store.changes import Chunk, Kind, LogSnapshot, Snapshot
+from actors.store.disk import Disk
+from actors.store.entry import Layer
+from actors.store.journal import segment_path
+from actors.store.log_layer import LogLayer
+from actors.store.partition import Outline, Partition
+from actors.store.queue_layer import QueueLayer
+from actors.store.seam import Seek
+from actors.store.shelf import Shelf
+
+
+class Flushing(msgspec.Struct, frozen=True):
+    """A layer on its way to its file: all there is up to `applied`, but what a carry of lsn
+    `frozen_at` has. `is_last`: nothing else is kept, so an empty file is not needed."""
+
+    name: bytes
+    kind: Kind
+    layer: Layer
+    applied: int
+    frozen_at: int
+    is_last: bool
+
+
+class Library:
+    """Raises Damaged, sqlite3.Error and OSError."""
+
+    def __init__(self, folder: Path, disk: Disk, shelf: Shelf, catalogue: Catalogue) -> None:
+        self._journal_folder = folder / "journal"
+        self._disk = disk
+        self._shelf = shelf
+        self._catalogue = catalogue
+        self._outlines: list[Outline] = []
+        self._removed: list[bytes] = []
+        self._is_marked = False
+
+    def mark(self, names: Iterable[tuple[bytes, Kind]]) -> None:
+        """These files are about to change: after a crash they are asked themselves."""
+        self._outlines.clear()
+        self._removed.clear()
+        self._is_marked = False
+        self._catalogue.mark(names)
+        self._is_marked = True
+
+    def apply(self, flush: Flushing) -> bool:
+        """Write a layer to its file. False: nothing is left in it, and it is gone."""
+        if not self._is_marked:
+            raise OSError("the catalogue could not be written, so the files must not be")
+        name, shelf, content = (
+            flush.name,
+            self._shelf,
+            (flush.layer, flush.applied, flush.frozen_at),
+        )
+        try:
+            if shelf.has(name):
+                outline = shelf.open(name, flush.kind).apply(*content)
+            else:
+                outline = shelf.make(name, flush.kind, *content)
+        except BaseException:
+            shelf.forget(name)
+            raise
+        if flush.is_last and _is_over(outline, flush.layer):
+            shelf.remove(name)
+            self._removed.append(name)
+            return False
+        self._outlines.append(outline)
+        return True
+
+    def record(self) -> None:
+        """Enter what was applied since `mark` in the catalogue."""
+        self._catalogue.record(self._outlines, self._removed, {})
+
+    def drop_segment(self, number: int) -> None:
+        """Remove a segment that nobody needs."""
+        self._disk.unlink(segment_path(self._journal_folder, number))
+
+    def load(self, name: bytes) -> Snapshot:
+        """What the file of a queue has."""
+        partition = self._existing(name, Kind.QUEUE)
+        return partition.load() if partition is not None else Snapshot()
+
+    def log_outline(self, name: bytes) -> LogSnapshot:
+        """The outline that the file of a log has."""
+        partition = self._existing(name, Kind.LOG)
+        return partition.log_outline() if partition is not None else LogSnapshot()
+
+    def read(self, name: bytes, seek: Seek) -> list[Chunk]:
+        """Chunks that the file of a log has."""
+        partition = self._existing(name, Kind.LOG)
+        return partition.read(seek) if partition is not None else []
+
+    def _existing(self, name: bytes, kind: Kind) -> Partition | None:
+        return self._shelf.existing(name, kind)
+
+    def note(self, facts: dict[str, int]) -> None:
+        """Keep facts of the node."""
+        self._catalogue.record([], [], facts)
+
+    def close(self) -> None:
+        self._shelf.close()
+        self._catalogue.close()
+
+
+def _is_over(outline: Outline, layer: Layer) -> bool:
+    """Does nothing need the file any more?"""
+    match layer:
+        case QueueLayer():
+            return not outline.messages and not outline.keys
+        case LogLayer():
+            return layer.is_fresh and not layer.chunks and not layer.notes

@@ -1,0 +1,80 @@
+"""Rebuilds what a queue is built from: its file, the layers over it, and what is on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from actors.store.changes import KeyRow, Snapshot
+from actors.store.entry import Entry, fold
+from actors.store.groups import Groups
+from actors.store.jobs import Job
+from actors.store.lanes import Lane
+from actors.store.library import Library
+from actors.store.queue_layer import QueueLayer
+from actors.store.seam import Fault, Pending, Usage
+
+
+class QueueLoader:
+    """`damaged` hears of files that are not what was written."""
+
+    def __init__(
+        self,
+        library: Library,
+        lane: Lane[Job],
+        groups: Groups,
+        usage: Usage,
+        damaged: Callable[[Entry], None],
+    ) -> None:
+        self._library = library
+        self._lane = lane
+        self._groups = groups
+        self._usage = usage
+        self._damaged = damaged
+
+    def load(self, entry: Entry) -> Snapshot | Pending[Snapshot | Fault]:
+        """All of a queue; later, if its file has to be read."""
+        pending: Pending[Snapshot | Fault] = Pending()
+        if entry.fault is not None:
+            pending.finish(entry.fault)
+        elif entry.has_file:
+            done = partial(self._loaded, entry, pending)
+            self._lane.submit(Job(partial(self._library.load, entry.name), done), urgent=True)
+        else:
+            return self._on_top(entry, Snapshot())
+        return pending
+
+    def _loaded(
+        self, entry: Entry, pending: Pending[Snapshot | Fault], result: Snapshot | Fault
+    ) -> None:
+        if isinstance(result, Fault):
+            if result is Fault.DAMAGED:
+                self._damaged(entry)
+            pending.finish(result)
+            return
+        snapshot = self._on_top(entry, result)
+        self._recount(entry, snapshot)
+        pending.finish(snapshot)
+
+    def _on_top(self, entry: Entry, below: Snapshot) -> Snapshot:
+        for layer in (entry.frozen, entry.layer):
+            if isinstance(layer, QueueLayer):
+                below = layer.apply_to(below)
+        if entry.in_flight:
+            waiting = QueueLayer(is_base=False)
+            for changes in self._groups.waiting(entry):
+                fold(waiting, changes)
+            below = waiting.apply_to(below)
+        if not below.rows and not below.keys:
+            below.mode = None
+        return below
+
+    def _recount(self, entry: Entry, snapshot: Snapshot) -> None:
+        """After a crash within a round, what recovery counted may be too much."""
+        keys = sum(1 for row in snapshot.keys.values() if isinstance(row, KeyRow))
+        size = sum(len(row.data) for row in snapshot.rows)
+        usage = self._usage
+        usage.messages += len(snapshot.rows) - entry.messages
+        usage.bytes += size - entry.bytes
+        usage.keys += keys - entry.keys
+        entry.messages, entry.bytes, entry.keys = len(snapshot.rows), size, keys

@@ -1,0 +1,133 @@
+"""What a log has in the journal and not yet in its partition: its latest chunks, and its outline.
+
+Chunks are only ever added at the end and taken away at the front, so a layer is a list; one that
+was deleted and made anew says so first (`is_fresh`), and then stands for itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import assert_never
+
+from actors.store.changes import (
+    Chunk,
+    Dropped,
+    LogChange,
+    LogSnapshot,
+    Noted,
+    Trimmed,
+)
+
+CHUNK_BYTES = 96
+"""What a chunk costs in the journal besides its data, roughly."""
+
+
+class LogLayer:
+    """Chunks ascend; `notes` that map to None are forgotten ones of below."""
+
+    __slots__ = ("chunk_bytes", "chunks", "is_base", "is_fresh", "notes", "trim_point")
+
+    def __init__(self, *, is_base: bool) -> None:
+        self.is_base = is_base
+        self.is_fresh = False
+        self.chunks: list[Chunk] = []
+        self.chunk_bytes = 0
+        self.trim_point = 0
+        self.notes: dict[bytes, bytes | None] = {}
+
+    def __bool__(self) -> bool:
+        """Is there anything that a restart would have to know?"""
+        return bool(self.chunks or self.trim_point or self.notes or self.is_fresh)
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes to say it again in the journal, roughly."""
+        return self.chunk_bytes + CHUNK_BYTES * len(self.chunks) + self.lesser_size
+
+    @property
+    def lesser_size(self) -> int:
+        """The part of `size` that is not chunks."""
+        return sum(len(name) + len(value or b"") + 16 for name, value in self.notes.items())
+
+    def fold(self, changes: Iterable[LogChange]) -> None:
+        """Take in what was written."""
+        for change in changes:
+            match change:
+                case Chunk():
+                    self.chunks.append(change)
+                    self.chunk_bytes += len(change.data)
+                case Trimmed():
+                    self._trim(change.point)
+                case Noted():
+                    self._note(change)
+                case Dropped():
+                    self._drop()
+                case _:
+                    assert_never(change)
+
+    def _trim(self, point: int) -> None:
+        self.trim_point = max(self.trim_point, point)
+        # The last chunk stays even if it is trimmed: the tail and the last id are read from it.
+        count = bisect_right(self.chunks[:-1], point, key=_end)
+        self.chunk_bytes -= sum(len(chunk.data) for chunk in self.chunks[:count])
+        del self.chunks[:count]
+
+    def _note(self, note: Noted) -> None:
+        if note.value is None and self.is_base:
+            self.notes.pop(note.name, None)
+        else:
+            self.notes[note.name] = note.value
+
+    def _drop(self) -> None:
+        self.__init__(is_base=self.is_base)  # type: ignore[misc]  # everything goes
+        self.is_fresh = not self.is_base
+
+    def kept(self) -> list[Chunk]:
+        """The chunks that are not wholly trimmed."""
+        return [chunk for chunk in self.chunks if chunk.end > self.trim_point]
+
+    def changes(self) -> Iterator[LogChange]:
+        """The changes that make this layer again."""
+        if self.is_fresh:
+            yield Dropped()
+        yield from self.chunks
+        if self.trim_point:
+            yield Trimmed(self.trim_point)
+        for name, value in self.notes.items():
+            yield Noted(name, value)
+
+    def split(self, count: int) -> tuple[LogLayer, LogLayer]:
+        """What goes to the partition, and what stays: the last `count` chunks. Both are new."""
+        moved, stays = LogLayer(is_base=self.is_base), LogLayer(is_base=False)
+        moved.is_fresh, moved.trim_point = self.is_fresh, self.trim_point
+        moved.notes = dict(self.notes)
+        at = max(len(self.chunks) - count, 0)
+        for layer, chunks in ((moved, self.chunks[:at]), (stays, self.chunks[at:])):
+            layer.chunks = chunks
+            layer.chunk_bytes = sum(len(chunk.data) for chunk in chunks)
+        return moved, stays
+
+    def lay(self, newer: LogLayer) -> None:
+        """Take in a layer that lies over this one."""
+        self.fold(newer.changes())
+
+    def apply_to(self, below: LogSnapshot) -> LogSnapshot:
+        """The outline of below and this layer together; `below` may be changed."""
+        outline = LogSnapshot() if self.is_fresh or self.is_base else below
+        outline.bytes += self.chunk_bytes
+        if self.chunks:
+            last = self.chunks[-1]
+            outline.tail = last.end
+            outline.last_id, outline.last_timestamp = last.last_id, last.last_timestamp
+        outline.trim_point = max(outline.trim_point, self.trim_point)
+        for name, value in self.notes.items():
+            if value is None:
+                outline.notes.pop(name, None)
+            else:
+                outline.notes[name] = value
+        return outline
+
+
+def _end(chunk: Chunk) -> int:
+    return chunk.end

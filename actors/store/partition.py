@@ -1,0 +1,197 @@
+"""A partition: the SQLite file of one queue or log, open.
+
+Everything happens in transactions. What a flush left that did not come to its end is never seen:
+it is removed before the file is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from functools import cache
+
+import msgspec
+
+from actors.store import log_partition, queue_partition
+from actors.store.changes import Chunk, Kind, LogSnapshot, Snapshot
+from actors.store.flush import Flush
+from actors.store.log_layer import LogLayer
+from actors.store.outline import SCHEMA, Meta, read_meta, write_meta
+from actors.store.outline import Outline as Outline
+from actors.store.queue_layer import QueueLayer
+from actors.store.seam import Seek
+from actors.store.sqlite_file import Damaged as Damaged
+from actors.store.sqlite_file import (
+    damage_named,
+    make_file,
+    prepare,
+    quick_check,
+    transaction,
+    with_wal,
+    without_wal,
+)
+
+log = logging.getLogger(__name__)
+
+APPLICATION = int.from_bytes(b"MlpP")
+CACHE_KIB = 64
+"""Of each open file: there are hundreds."""
+CACHE_FLUSH_KIB = 4096
+"""While one is flushed: keys go to pages at random, and with too few each is written many times."""
+
+FREE_PAGES = 64
+"""So many unused pages, or a quarter of the file if that is more, are not worth giving back."""
+CHECKPOINT_BYTES = 2**20
+"""After a flush as large as this the write-ahead log is emptied, else SQLite does it in time."""
+_PAGES_A_STEP, _STEPS = 1024, 16
+
+
+class Partition:
+    """One open file. After an error of SQLite, close it and open it again.
+
+    Methods raise Damaged, and sqlite3.Error for what may pass.
+    """
+
+    __slots__ = ("_connection", "_is_torn", "_meta", "_name", "is_named")
+
+    def __init__(
+        self, connection: sqlite3.Connection, name: bytes | None, kind: Kind | None
+    ) -> None:
+        """Read what the file says of itself. Without `name` and `kind` it tells them.
+
+        A file that was never used takes the name, and has it (`is_named`) after the first `apply`.
+        Raises Damaged if the file is that of another; the connection stays the caller's then.
+        """
+        self._connection = connection
+        self._name = name
+        with damage_named():
+            prepare(connection, APPLICATION, CACHE_KIB)
+            self._meta = self._read()
+        self._is_torn = False
+        found = self._meta
+        if name is not None and name != found.name:
+            raise Damaged(f"the file of {found.name!r} in the place of {name!r}")
+        if kind is not None and kind is not found.kind:
+            raise Damaged(f"a {found.kind.name.lower()} in the place of a {kind.name.lower()}")
+
+    @property
+    def outline(self) -> Outline:
+        """As of the last `apply`."""
+        return self._meta.outline
+
+    def apply(self, layer: QueueLayer | LogLayer, applied: int, frozen_at: int = 0) -> Outline:
+        """Bring in a layer: every change up to `applied` is in the file then. Applying the same
+        layer again changes nothing. Gives space back when much of the file is unused."""
+        with damage_named():
+            self._mend()
+            meta = msgspec.structs.replace(self._meta)
+            self._connection.execute(f"PRAGMA cache_size = -{CACHE_FLUSH_KIB}")
+            self._is_torn = True
+            with transaction(self._connection):
+                flush = Flush(self._connection, meta)
+                if isinstance(layer, QueueLayer):
+                    queue_partition.apply(flush, layer)
+                else:
+                    log_partition.apply(flush, layer)
+                meta.applied = max(meta.applied, applied)
+                meta.frozen_at = max(meta.frozen_at, frozen_at)
+                write_meta(self._connection, meta)
+            self._meta, self._is_torn, self.is_named = meta, False, True
+            self._give_back(flush.total)
+            self._connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        return meta.outline
+
+    def load(self) -> Snapshot:
+        """All of a queue."""
+        with damage_named():
+            self._mend()
+            return queue_partition.load(self._connection, self._meta)
+
+    def log_outline(self) -> LogSnapshot:
+        """A log without its records."""
+        with damage_named():
+            self._mend()
+            return log_partition.outline(self._connection, self._meta)
+
+    def read(self, seek: Seek) -> list[Chunk]:
+        """Chunks of a log."""
+        with damage_named():
+            self._mend()
+            return log_partition.read(self._connection, seek)
+
+    def verify(self) -> list[str]:
+        """Look at everything; texts of what is wrong, none if all is well."""
+        wrong: list[str] = []
+        try:
+            with damage_named():
+                self._mend()
+                wrong += quick_check(self._connection)
+                if self._meta.kind is Kind.QUEUE:
+                    wrong.extend(queue_partition.verify(self._connection, self._meta))
+                else:
+                    wrong.extend(log_partition.verify(self._connection, self._meta))
+        except Damaged as exc:
+            wrong.append(str(exc))
+        return wrong
+
+    def close(self) -> None:
+        """Give the file up."""
+        self._connection.close()
+
+    def _mend(self) -> None:
+        """After a flush that failed, and may even so have come to its end: see what is there."""
+        if self._is_torn:
+            self._meta = self._read()
+            self._is_torn = False
+
+    def _read(self) -> Meta:
+        meta = read_meta(self._connection)
+        self.is_named = meta.name is not None
+        if not self.is_named:
+            meta.name = self._name
+        if meta.kind is Kind.QUEUE:
+            queue_partition.discard_unfinished(self._connection, meta)
+        else:
+            log_partition.discard_unfinished(self._connection, meta)
+        return meta
+
+    def _give_back(self, written: int) -> None:
+        try:
+            is_shorter = self._vacuum()
+            if is_shorter or written >= CHECKPOINT_BYTES:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.OperationalError as exc:
+            # What was to be kept is kept. The space is given back another time.
+            log.warning("no space given back: partition=%r error=%s", self._meta.name, exc)
+
+    def _vacuum(self) -> bool:
+        (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
+        (free,) = self._connection.execute("PRAGMA freelist_count").fetchone()
+        if free <= max(FREE_PAGES, pages // 4):
+            return False
+        for _ in range(min(-(-free // _PAGES_A_STEP), _STEPS)):
+            # `execute` would give back one page: this pragma wants to be stepped through.
+            self._connection.executescript(f"PRAGMA incremental_vacuum({_PAGES_A_STEP})")
+        return True
+
+
+def filled(
+    name: bytes, kind: Kind, layer: QueueLayer | LogLayer, applied: int, frozen_at: int
+) -> tuple[bytes, Outline]:
+    """A new file that has `layer` in it already: one write, where a transaction takes four."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        connection.deserialize(without_wal(template(kind)))
+        outline = Partition(connection, name, kind).apply(layer, applied, frozen_at)
+        return with_wal(connection.serialize()), outline
+    finally:
+        connection.close()
+
+
+@cache
+def template(kind: Kind) -> bytes:
+    """An empty partition, as a file."""
+    tables = queue_partition.SCHEMA if kind is Kind.QUEUE else log_partition.SCHEMA
+    return make_file(
+        SCHEMA + tables, APPLICATION, lambda connection: write_meta(connection, Meta(None, kind))
+    )

@@ -1,0 +1,260 @@
+"""What a former run left: the catalogue, the journal over it, and the layers that come of both.
+
+Nothing is opened that the catalogue can answer for, so the time it takes grows with the journal
+(whose size is bounded) and the number of partitions, not with what is in them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+
+import msgspec
+
+from actors.messages import Durability
+from actors.store.catalogue import Catalogue, rebuild
+from actors.store.changes import Gone, Kind, Row
+from actors.store.codec import BadChange, decode
+from actors.store.damage import Damage, read_notes, write_note
+from actors.store.disk import Disk
+from actors.store.entry import Entry, fold, new_layer
+from actors.store.frames import Carry, Record
+from actors.store.journal import Tail, segment_path
+from actors.store.journal_reader import Found, read_journal
+from actors.store.library import Library
+from actors.store.partition import Damaged, Outline
+from actors.store.queue_layer import QueueLayer
+from actors.store.seam import Fault, Kept
+from actors.store.settings import StoreSettings
+from actors.store.shelf import Shelf, file_name
+from actors.store.sqlite_file import UnknownFormat
+
+log = logging.getLogger(__name__)
+
+CATALOGUE = "catalogue.sqlite3"
+
+
+class Recovered(msgspec.Struct):
+    """A store as it was. `damages` is all that is known to be damaged, of this and former runs."""
+
+    library: Library
+    entries: dict[bytes, Entry]
+    kept: list[Kept]
+    tail: Tail
+    segments: dict[int, int]
+    facts: dict[str, int]
+    last_id: int
+    records: int
+    torn_bytes: int
+    damages: list[Damage]
+
+
+def recover(
+    folder: Path,
+    disk: Disk,
+    durability: Callable[[bytes], Durability],
+    settings: StoreSettings,
+) -> Recovered:
+    """Read everything back. Raises Damaged, UnknownVersion, OSError, sqlite3.Error."""
+    for part in ("journal", "partitions", "damaged"):
+        disk.make_folder(folder / part)
+    shelf = Shelf(folder / "partitions", disk, handles_max=settings.handles_max)
+    catalogue, damages = _open_catalogue(folder, shelf, disk)
+    outlines = _outlines(catalogue, shelf, damages)
+    found = read_journal(folder / "journal", disk)
+    _make_durable(folder / "journal", disk, found)
+    damages += that_matter(found, outlines)
+    entries: dict[bytes, Entry] = {}
+    kept: list[Kept] = []
+    rebuilder = _Rebuilder(durability, outlines, damages)
+    by_name: dict[bytes, list[tuple[int, Record]]] = {name: [] for name in outlines}
+    for number, record in found.records:
+        by_name.setdefault(record.name, []).append((number, record))
+    for name, records in by_name.items():
+        entry, deadline = rebuilder.build(name, records)
+        if not entry.is_idle:
+            entries[name] = entry
+            if entry.kind is Kind.QUEUE and (entry.messages or entry.keys):
+                kept.append(Kept(name, deadline))
+    damages = _note_damages(folder / "damaged", disk, damages)
+    for damage in damages:
+        if damage.name is not None:
+            _entry_of(entries, damage.name, durability).fault = Fault.DAMAGED
+    facts = catalogue.facts()
+    used = (max(outline.applied, outline.frozen_at) for outline in outlines.values())
+    return Recovered(
+        library=Library(folder, disk, shelf, catalogue),
+        entries=entries,
+        kept=[each for each in kept if entries[each.name].fault is None],
+        tail=Tail(found.tail.number, max(found.tail.lsn, *used, 0), found.tail.cuts),
+        segments=found.segments,
+        facts=facts,
+        last_id=max(found.last_id, rebuilder.last_id),
+        records=len(found.records),
+        torn_bytes=found.torn_bytes,
+        damages=damages,
+    )
+
+
+def _open_catalogue(folder: Path, shelf: Shelf, disk: Disk) -> tuple[Catalogue, list[Damage]]:
+    """The catalogue, made anew from the partitions if it is lost or damaged."""
+    path = folder / CATALOGUE
+    is_lost = not disk.has(path) and next(shelf.paths(), None) is not None
+    if not is_lost:
+        try:
+            return Catalogue(path, disk), []
+        except UnknownFormat:
+            raise  # of a later version, which knows what is in it
+        except Damaged as exc:
+            log.error("catalogue damaged, making it anew: %s", exc)
+    catalogue, unreadable = rebuild(path, shelf, disk)
+    return catalogue, [Damage(file.name, text) for file, text in unreadable]
+
+
+def _outlines(catalogue: Catalogue, shelf: Shelf, damages: list[Damage]) -> dict[bytes, Outline]:
+    """Outlines by name; of files that were being changed, from the files themselves."""
+    outlines = catalogue.outlines()
+    for name in catalogue.dirty():
+        kind = outlines[name].kind
+        try:
+            partition = shelf.existing(name, kind)
+        except UnknownFormat:
+            raise
+        except Damaged as exc:
+            damages.append(Damage(file_name(name), str(exc), name))
+            continue
+        if partition is None or not partition.outline.applied:
+            del outlines[name]
+        else:
+            outlines[name] = partition.outline
+    return outlines
+
+
+def that_matter(found: Found, outlines: dict[bytes, Outline]) -> list[Damage]:
+    """What is damaged in the journal, unless the file has all that came of it (or is repaired)."""
+    have = {name: outline.applied for name, outline in outlines.items()}
+    lsns = found.damaged_lsns
+    return [
+        damage
+        for damage in found.damages
+        if damage.name is None or have.get(damage.name, 0) < lsns[damage.name]
+    ]
+
+
+def _make_durable(folder: Path, disk: Disk, found: Found) -> None:
+    """What was read may be in the system's memory only; it is served, so it must not get lost."""
+    for number, size in found.segments.items():
+        if size:
+            file = disk.open(segment_path(folder, number))
+            try:
+                file.sync()
+            finally:
+                file.close()
+
+
+def _note_damages(folder: Path, disk: Disk, damages: list[Damage]) -> list[Damage]:
+    """Keep notes of what is new; gives all there are."""
+    for damage in damages:
+        log.error("damaged: name=%r where=%s: %s", damage.name, damage.where, damage.text)
+        write_note(folder, disk, damage)
+    return read_notes(folder, disk)
+
+
+def _entry_of(
+    entries: dict[bytes, Entry], name: bytes, durability: Callable[[bytes], Durability]
+) -> Entry:
+    entry = entries.get(name)
+    if entry is None:
+        entry = entries[name] = Entry(name, Kind.QUEUE, at_least_os(durability(name)))
+    return entry
+
+
+def at_least_os(durability: Durability) -> Durability:
+    """What is on the disk stays there, whatever the configuration says now."""
+    return max(durability, Durability.OS)
+
+
+class _Rebuilder:
+    """Makes entries of outlines and records."""
+
+    def __init__(
+        self,
+        durability: Callable[[bytes], Durability],
+        outlines: dict[bytes, Outline],
+        damages: list[Damage],
+    ) -> None:
+        self._durability = durability
+        self._outlines = outlines
+        self._damages = damages
+        self.last_id = max((outline.last_id for outline in outlines.values()), default=0)
+
+    def build(self, name: bytes, records: list[tuple[int, Record]]) -> tuple[Entry, float]:
+        """The entry of a partition, and when the first of it may expire."""
+        outline = self._outlines.get(name)
+        kind = outline.kind if outline is not None else records[0][1].kind
+        entry = Entry(name, kind, at_least_os(self._durability(name)))
+        if outline is not None:
+            entry.has_file = True
+            entry.lsn = outline.applied
+            entry.mode = outline.mode
+            if kind is Kind.QUEUE:
+                entry.messages, entry.bytes, entry.keys = (
+                    outline.messages,
+                    outline.bytes,
+                    outline.keys,
+                )
+        try:
+            self._replay(entry, records)
+        except BadChange as exc:
+            self._damages.append(Damage("journal", str(exc), name))
+        deadline = outline.deadline if outline is not None else inf
+        if isinstance(entry.layer, QueueLayer):
+            self._weigh(entry, entry.layer)
+            deadline = min(deadline, entry.layer.deadline)
+        return entry, deadline
+
+    def _replay(self, entry: Entry, records: list[tuple[int, Record]]) -> None:
+        """Fold what neither the file nor the carry that counts has."""
+        outline = self._outlines.get(entry.name)
+        carried = _carry_that_counts(records, outline.frozen_at if outline is not None else 0)
+        base = entry.lsn if carried is None else max(entry.lsn, carried[1].as_of)
+        needed = [] if carried is None else [carried]
+        needed += (each for each in records if each[1].carry is Carry.NONE and each[1].lsn > base)
+        layer = new_layer(entry.kind, is_base=not entry.has_file)
+        if isinstance(layer, QueueLayer) and carried is not None:
+            layer.is_doubtful = entry.has_file and carried[1].carry is Carry.MENDED
+        entry.lsn = base
+        for _, record in needed:
+            changes = list(decode(record.body))
+            fold(layer, changes)
+            # Ids of messages that are gone again must not come a second time either.
+            ids = (each.id for each in changes if isinstance(each, Row | Gone))
+            self.last_id = max(self.last_id, *ids, 0)
+            entry.lsn = max(entry.lsn, record.lsn if record.carry is Carry.NONE else base)
+        if isinstance(layer, QueueLayer) and outline is not None:
+            layer.forget_gone(above=outline.last_id)
+        if layer:
+            entry.layer = layer
+            entry.oldest = min(number for number, _ in needed)
+
+    def _weigh(self, entry: Entry, layer: QueueLayer) -> None:
+        entry.messages += len(layer.rows) - len(layer.gone)
+        entry.bytes += layer.row_bytes - layer.gone_bytes
+        entry.keys += len(layer.keys) - len(layer.forgotten)
+        if layer.mode is not None:
+            entry.mode = layer.mode
+
+
+def _carry_that_counts(
+    records: list[tuple[int, Record]], frozen_at: int
+) -> tuple[int, Record] | None:
+    """The latest whole carry since the file was frozen for its last flush, or that flush's rest."""
+    counts = None
+    for each in records:
+        record = each[1]
+        is_whole = record.carry in (Carry.WHOLE, Carry.MENDED) and record.lsn > frozen_at
+        if is_whole or (record.carry is Carry.REST and record.lsn == frozen_at):
+            counts = each
+    return counts

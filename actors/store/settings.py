@@ -1,0 +1,50 @@
+"""What the durable store can be told, and what it needs from whoever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from actors.store.lanes import Lane, Work
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class StoreSettings(msgspec.Struct, frozen=True):
+    """Sizes in bytes, times in seconds; docs/limits.md has them in one table.
+
+    A partition's net changes are written again in the journal while they are no more than
+    `carry_bytes_max`, and go to its file when they are more; messages younger than `settle_s`
+    never go there. Above `slow_factor` times its budget, the journal's commits are reported only
+    when a round has made room, so clients wait; above `stall_factor` times it takes nothing new.
+    """
+
+    segment_bytes: int = 16 * 2**20
+    journal_bytes_max: int = 64 * 2**20
+    slow_factor: int = 2
+    stall_factor: int = 4
+    segments_max: int = 32
+    carry_bytes_max: int = 64 * 2**10
+    waste_bytes_max: int = 2**20
+    settle_s: float = 5.0
+    handles_max: int = 256
+    retry_s: float = 1.0
+
+
+class Surroundings(Protocol):
+    """The loop that a store lives in, and the lanes that work for it."""
+
+    def now(self) -> float:
+        """Seconds since the Unix epoch."""
+
+    def soon(self, callback: Callable[[], None], /) -> object:
+        """Call back at the end of this pass of the loop."""
+
+    def lane(self, name: str, work: Work[Item, Result]) -> Lane[Item]:
+        """A lane that reports to this loop."""
+
+    def salt(self) -> int:
+        """32 random bits that clients cannot know."""

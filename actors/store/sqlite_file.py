@@ -1,0 +1,120 @@
+"""What the SQLite files of the store have in common: how they are made, opened and mistrusted.
+
+SQLite itself does not notice every changed byte, so what matters in a file carries a CRC.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from zlib import crc32
+
+import msgspec
+
+FORMAT = 1
+"""The version of all files (`PRAGMA user_version`)."""
+
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
+_WAL_BYTES_MAX = 2**20
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Damaged(Exception):
+    """What is in the file is not what was written."""
+
+
+class UnknownFormat(Damaged):
+    """The file is of a format that this version does not know; nothing in it was touched."""
+
+
+def make_file(schema: str, application: int, fill: Callable[[sqlite3.Connection], object]) -> bytes:
+    """The content of a new file with `schema`, and with what `fill` puts into it."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        connection.execute("PRAGMA page_size = 4096")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.executescript(schema)
+        connection.execute(f"PRAGMA application_id = {application}")
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+        fill(connection)
+        return with_wal(connection.serialize())
+    finally:
+        connection.close()
+
+
+def with_wal(data: bytes) -> bytes:
+    """What was made in memory, as a file whose header says to use it with a write-ahead log."""
+    return data[:18] + b"\x02\x02" + data[20:]
+
+
+def without_wal(data: bytes) -> bytes:
+    """A file as it can be opened in memory, where there is no write-ahead log."""
+    return data[:18] + b"\x01\x01" + data[20:]
+
+
+def prepare(connection: sqlite3.Connection, application: int, cache_kib: int) -> None:
+    """Set up a connection to a file of ours. Raises Damaged if it is none, UnknownFormat."""
+    # A byte that changed may make a text of anything: bytes can always be looked at.
+    connection.text_factory = bytes
+    connection.execute(f"PRAGMA cache_size = -{cache_kib}")
+    found = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if found != application:
+        raise Damaged(f"not a file of the store: its application id is {found:#x}")
+    if version != FORMAT:
+        raise UnknownFormat(f"format {version}, and this version knows {FORMAT}")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA mmap_size = 0")
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES_MAX}")
+
+
+@contextmanager
+def damage_named() -> Iterator[None]:
+    """Turns those errors of SQLite that mean damage into Damaged; the others stay what they are."""
+    try:
+        yield
+    except sqlite3.DatabaseError as exc:
+        # Errors that the module raises itself have no code.
+        code = getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+        # The statements are right, so a table that is missing was there once.
+        if code in _DAMAGE or (code == sqlite3.SQLITE_ERROR and str(exc).startswith("no such ")):
+            raise Damaged(str(exc)) from exc
+        raise
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing. If undoing fails as well, the connection is of no more use."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def crc_of(values: tuple[object, ...]) -> int:
+    """The CRC-32 of the columns of a row."""
+    return crc32(_encode(values))
+
+
+def signed(number: int) -> int:
+    """A u64 as the integer of 64 bits that SQLite keeps: numbers below 2^63 stay as they are."""
+    return number if number < 2**63 else number - 2**64
+
+
+def unsigned(number: int) -> int:
+    """The u64 that `signed` was given."""
+    return number if number >= 0 else number + 2**64
+
+
+def quick_check(connection: sqlite3.Connection) -> list[str]:
+    """What SQLite itself finds wrong with the file."""
+    lines = [line for (line,) in connection.execute("PRAGMA quick_check")]
+    texts = [x.decode(errors="replace") if isinstance(x, bytes) else str(x) for x in lines]
+    return [text for text in texts if text != "ok"]

@@ -1,0 +1,42 @@
+"""What commands read while their connection stays alive: stdin or a file, as it comes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+
+import anyio
+
+from node.cli.exits import Failure
+
+STDIN = 0
+CHUNK_BYTES = 65_536
+
+
+async def read_soon(fd: int = STDIN) -> bytes:
+    """What is there now, or will be first; nothing at the end."""
+    try:
+        await anyio.wait_readable(fd)
+    except PermissionError:
+        pass  # a file is always readable, and therefore nothing to wait for
+    return os.read(fd, CHUNK_BYTES)
+
+
+async def lines_soon(bytes_max: int, fd: int = STDIN) -> AsyncIterator[bytes]:
+    """Lines without their ends. Raises Failure for one above `bytes_max`."""
+    rest = bytearray()
+    while chunk := await read_soon(fd):
+        *ends, start = chunk.split(b"\n")
+        for end in ends:
+            yield bytes(rest + end)
+            rest.clear()
+        rest += start
+        if len(rest) > bytes_max:
+            raise too_large("a line", bytes_max)
+    if rest:
+        yield bytes(rest)
+
+
+def too_large(what: str, bytes_max: int) -> Failure:
+    """Nothing of this size can be a message."""
+    return Failure(f"{what} is larger than any message: {bytes_max} bytes at most")

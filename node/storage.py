@@ -1,0 +1,190 @@
+"""Where a node keeps things: its data folder, locked, and the store in it, tied to the loop.
+
+Commands use the folder of a stopped node through the same lock: `StillStore` has the store without
+a loop, `CopyingDisk` reads the files and leaves them exactly as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import anyio.lowlevel
+
+from actors.messages import Durability
+from actors.store.changes import Change, Snapshot
+from actors.store.disk import OsDisk
+from actors.store.durable import DurableStore
+from actors.store.lanes import InlineLane, Lane, ThreadLane, Work
+from actors.store.seam import Fault, Pending
+from actors.store.settings import StoreSettings
+from actors.store.shelf import BESIDE
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class FolderInUse(Exception):
+    """Another node runs on this data folder."""
+
+
+class FolderLock:
+    """Held while a node, or a command that reads a stopped node's folder, is at work."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make the folder if there is none, and lock it. Raises FolderInUse, OSError."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._fd)
+            raise FolderInUse(
+                f"{folder} is in use by process {owner}: stop that node, or choose another --data"
+            ) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+class LoopSurroundings:
+    """The running loop, asyncio's or trio's, as the store sees it."""
+
+    def __init__(self, now: Callable[[], float], rng: Random) -> None:
+        self.now = now
+        self._rng = rng
+        self.soon: Callable[[Callable[[], None]], object]
+        self._post: Callable[[Callable[[], None]], object]
+        try:
+            loop = asyncio.get_running_loop()
+            self.soon, self._post = loop.call_soon, loop.call_soon_threadsafe
+        except RuntimeError:
+            token: Any = anyio.lowlevel.current_token().native_token  # trio's, which is optional
+            self.soon = self._post = token.run_sync_soon
+
+    def lane(self, name: str, work: Work[Item, Result]) -> Lane[Item]:
+        return ThreadLane(name, work, self._post)
+
+    def salt(self) -> int:
+        return self._rng.getrandbits(32)
+
+
+class StillSurroundings:
+    """No loop and no threads: what the store would have done later is done in `settle`."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._soon: deque[Callable[[], None]] = deque()
+        self._lanes: list[InlineLane[Any, Any]] = []
+
+    def now(self) -> float:
+        return time.time()
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        self._soon.append(callback)
+
+    def lane(self, name: str, work: Work[Item, Result]) -> Lane[Item]:
+        lane = InlineLane(work)
+        self._lanes.append(lane)
+        return lane
+
+    def salt(self) -> int:
+        return self._rng.getrandbits(32)
+
+    def settle(self) -> None:
+        """Do all that waits to be done, in the order in which it came up."""
+        while self._step():
+            pass
+
+    def _step(self) -> bool:
+        if self._soon:
+            self._soon.popleft()()
+            return True
+        return any(lane.step() for lane in self._lanes)
+
+
+class StillStore:
+    """The store of a node that is stopped, used step by step."""
+
+    def __init__(self, folder: Path) -> None:
+        self._around = StillSurroundings(Random(os.urandom(16)))
+        self._store = DurableStore(
+            folder, OsDisk(), StoreSettings(), self._around, lambda name: Durability.DISK
+        )
+
+    @property
+    def reason(self) -> str:
+        """Why nothing can be written."""
+        return self._store.health.reason
+
+    def open(self) -> None:
+        """Recover what there is. Raises Damaged, UnknownVersion, OSError, sqlite3.Error."""
+        self._store.open()
+
+    def load(self, name: bytes) -> Snapshot | Fault:
+        """What a channel keeps."""
+        kept = self._store.load(name)
+        if not isinstance(kept, Pending):
+            return kept
+        return self._finished(kept) or Fault.UNREADABLE
+
+    def write(self, name: bytes, changes: Sequence[Change]) -> Fault | None:
+        """Keep changes; on the disk when this returns None."""
+        commit = self._store.write(name, changes)
+        if commit is None:
+            return None
+        fault = self._finished(commit)
+        return fault if commit.is_done else Fault.NOT_KEPT
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _finished(self, pending: Pending[Result]) -> Result | None:
+        """None: it cannot be finished, because the disk fails."""
+        self._around.settle()
+        found: list[Result] = []
+        pending.when_done(found.append)
+        return found[0] if found else None
+
+
+@contextmanager
+def still_store(folder: Path) -> Iterator[StillStore]:
+    """The store in a folder that no node uses. Raises FolderInUse, and what `open` raises."""
+    lock = FolderLock(folder)
+    try:
+        store = StillStore(folder)
+        store.open()
+        try:
+            yield store
+        finally:
+            store.close()
+    finally:
+        lock.release()
+
+
+class CopyingDisk(OsDisk):
+    """Opens copies of SQLite files, made in `scratch`: to open a file may change it."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+
+    def connect(self, path: Path) -> sqlite3.Connection:
+        for end in ("", *BESIDE):
+            copy, original = self._scratch / f"copy{end}", path.with_name(path.name + end)
+            copy.unlink(missing_ok=True)
+            if original.exists() and end != "-shm":
+                shutil.copyfile(original, copy)
+        return super().connect(self._scratch / "copy")

@@ -1,0 +1,141 @@
+"""A durable store in a real folder, whose lanes work when they are told to."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+from actors.ids import EPOCH_MS
+from actors.messages import Durability
+from actors.store.changes import Change, Chunk, Gone, LogSnapshot, Row, Snapshot
+from actors.store.disk import OsDisk
+from actors.store.durable import DurableStore
+from actors.store.seam import Fault, Pending, Seek, Where
+from actors.store.settings import StoreSettings
+from actors.store.shelf import file_name
+from tests.sim.loop import Clock, Loop
+
+T = TypeVar("T")
+
+NOW = 1_763_683_200.0
+FILLER = b"filler"
+FILLER_ID = 2**62
+SMALL = StoreSettings(
+    segment_bytes=8192, journal_bytes_max=8192, carry_bytes_max=0, settle_s=1.0, stall_factor=100
+)
+"""Everything that is settled goes to its file as soon as the journal has a few segments."""
+LAZY = StoreSettings(segment_bytes=2**16)
+"""Everything stays in the journal."""
+
+
+def young_id(age_s: float = 0.0) -> int:
+    """The id of a message put so long before `NOW`."""
+    return (int((NOW - age_s) * 1000) - EPOCH_MS) << 22
+
+
+class Run:
+    """A store from its opening to its end."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: StoreSettings = LAZY,
+        durability: Durability = Durability.DISK,
+        seed: int = 1,
+    ) -> None:
+        self.folder = folder
+        self._fillers = 0
+        self.loop = Loop(Clock(NOW), Random(seed))
+        self.store = DurableStore(folder, OsDisk(), settings, self.loop, lambda name: durability)
+        self.found = self.store.open()
+
+    def work(self) -> None:
+        """Do all that is to be done."""
+        self.loop.finish_pass()
+        for _ in range(1000):
+            if not self.loop.work(idle=False):
+                return
+        raise AssertionError("the lanes find no rest")
+
+    def finish(self, answer: T | Pending[T | Fault]) -> T | Fault:
+        """What the store answers."""
+        if not isinstance(answer, Pending):
+            return answer
+        results: list[T | Fault] = []
+        answer.when_done(results.append)
+        self.work()
+        (result,) = results
+        return result
+
+    def write(self, name: bytes, *changes: Change) -> None:
+        commit = self.store.write(name, changes)
+        if commit is None:
+            self.work()
+        else:
+            assert self.finish(commit) is None
+
+    def load(self, name: bytes) -> Snapshot:
+        result = self.finish(self.store.load(name))
+        assert isinstance(result, Snapshot)
+        return result
+
+    def outline(self, name: bytes) -> LogSnapshot:
+        result = self.finish(self.store.outline(name))
+        assert isinstance(result, LogSnapshot)
+        return result
+
+    def read(self, name: bytes, seek: Seek) -> list[Chunk]:
+        result = self.finish(self.store.read(name, seek))
+        assert isinstance(result, list)
+        return result
+
+    def read_all(self, name: bytes, bytes_max: int = 2**40) -> list[Chunk]:
+        """As a reader does: one range after the other."""
+        outline = self.outline(name)
+        chunks: list[Chunk] = []
+        at = outline.trim_point
+        while at < outline.tail:
+            some = self.read(name, Seek(Where.SEQUENCE, at, bytes_max=bytes_max))
+            if not some:
+                break
+            chunks += some
+            at = some[-1].end
+        return chunks
+
+    def flush(self, rounds: int = 8) -> None:
+        """Fill the journal with what is gone at once, so that all else goes to its file."""
+        for _ in range(rounds):
+            self._fillers += 1
+            message_id = FILLER_ID + self._fillers
+            row = Row(message_id, self._fillers, 60, NOW + 60, bytes(4000))
+            self.write(FILLER, row)
+            self.write(FILLER, Gone(message_id, row.key, None, 4000))
+
+    def file(self, name: bytes) -> Path:
+        return self.folder / "partitions" / file_name(name)
+
+    def close(self) -> None:
+        self.store.close()
+
+
+@contextmanager
+def run(
+    folder: Path, settings: StoreSettings = LAZY, durability: Durability = Durability.DISK
+) -> Iterator[Run]:
+    """A run that is closed, and whose closing loses nothing."""
+    opened = Run(folder, settings, durability)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def copied(folder: Path, name: str) -> Path:
+    """The folder as a kill would leave it now."""
+    copy = folder.with_name(name)
+    shutil.copytree(folder, copy)
+    return copy

@@ -1,0 +1,176 @@
+"""The catalogue: what all partitions say of themselves, kept in one place, and made anew."""
+
+from __future__ import annotations
+
+import sqlite3
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from actors.messages import Mode
+from actors.store.catalogue import Catalogue, rebuild
+from actors.store.changes import KeyLeft, KeyRow, Kind, ModeSet, Row
+from actors.store.disk import OsDisk
+from actors.store.log_layer import LogLayer
+from actors.store.partition import Damaged, Outline
+from actors.store.queue_layer import QueueLayer
+from actors.store.shelf import Shelf
+from actors.store.sqlite_file import UnknownFormat
+
+QUEUE = Outline(b"chat", Kind.QUEUE, 9, 3, 2**40, 2, 1.7e9 + 0.1, 2**63 - 1, Mode.QUEUE)
+LOG = Outline(b"\x00" * 1024, Kind.LOG, 2**62, 5, 7, tail=2**64 - 1)
+EMPTY = Outline(b"", Kind.QUEUE, 0)
+OUTLINES = {
+    b"chat": Outline(b"chat", Kind.QUEUE, 7, 1, 4, 1, 600.5, 5, Mode.PAIR),
+    b"log": Outline(b"log", Kind.LOG, 8),
+}
+
+
+def opened(path: Path) -> Catalogue:
+    return Catalogue(path, OsDisk())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "catalogue.sqlite3"
+
+
+def test_everything_comes_back_after_reopening(path: Path) -> None:
+    catalogue = opened(path)
+    assert (catalogue.outlines(), catalogue.dirty(), catalogue.facts()) == ({}, set(), {})
+    catalogue.record([QUEUE, LOG, EMPTY], [], {"instance": 1023, "last_id": 2**63 - 1})
+    catalogue.close()
+    again = opened(path)
+    assert again.outlines() == {each.name: each for each in (QUEUE, LOG, EMPTY)}
+    assert again.outlines()[b""].deadline == inf
+    assert again.facts() == {"instance": 1023, "last_id": 2**63 - 1}
+    assert again.dirty() == set() and again.verify() == []
+    again.close()
+
+
+def test_a_marked_partition_is_dirty_until_it_is_recorded_or_removed(path: Path) -> None:
+    catalogue = opened(path)
+    catalogue.record([QUEUE, LOG], [], {})
+    catalogue.mark([(b"chat", Kind.QUEUE), (b"new", Kind.LOG), (b"brief", Kind.QUEUE)])
+    catalogue.close()
+    again = opened(path)
+    assert again.dirty() == {b"chat", b"new", b"brief"}
+    assert again.outlines()[b"chat"] == QUEUE
+    assert again.outlines()[b"new"] == Outline(b"new", Kind.LOG, 0)
+    changed = Outline(b"chat", Kind.QUEUE, 10)
+    again.record([changed], [b"brief", b"never was"], {"lsn": 5})
+    assert again.dirty() == {b"new"}
+    assert set(again.outlines()) == {b"chat", LOG.name, b"new"}
+    assert again.outlines()[b"chat"] == changed
+    again.record([], [], {"lsn": 6})
+    assert again.facts() == {"lsn": 6}
+    again.close()
+
+
+def test_a_record_that_fails_changes_nothing(path: Path) -> None:
+    catalogue = opened(path)
+    catalogue.record([QUEUE], [], {"lsn": 1})
+    catalogue.mark([(b"chat", Kind.QUEUE)])
+    with pytest.raises(OverflowError):
+        catalogue.record([Outline(b"chat", Kind.QUEUE, 10)], [], {"lsn": 2**70})
+    assert catalogue.outlines() == {b"chat": QUEUE}
+    assert catalogue.dirty() == {b"chat"} and catalogue.facts() == {"lsn": 1}
+    catalogue.close()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE partitions SET applied = applied - 1",
+        "UPDATE partitions SET deadline = 5",
+        "UPDATE facts SET value = 2",
+        "DROP TABLE partitions",
+        "DROP TABLE facts",
+        "PRAGMA application_id = 5",
+    ],
+)
+def test_what_somebody_else_changed_is_damage(path: Path, sql: str) -> None:
+    catalogue = opened(path)
+    catalogue.record([QUEUE], [], {"lsn": 1})
+    catalogue.close()
+    connection = sqlite3.connect(path)
+    connection.execute(sql)
+    connection.commit()
+    connection.close()
+    with pytest.raises(Damaged):
+        opened(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage " * 4096])
+def test_what_is_no_database_is_damaged(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(Damaged):
+        opened(path)
+
+
+def test_a_later_version_s_catalogue_is_left_alone(path: Path) -> None:
+    opened(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    content = path.read_bytes()
+    with pytest.raises(UnknownFormat):
+        opened(path)
+    assert path.read_bytes() == content
+
+
+class TestRebuilding:
+    def shelf(self, folder: Path) -> Shelf:
+        shelf = Shelf(folder / "partitions", OsDisk())
+        queue = QueueLayer(is_base=True)
+        left = KeyRow(1, 60, 600.5, bytes(32))
+        queue.fold([ModeSet(Mode.PAIR), Row(5, 5, 60, 900.0, b"data"), KeyLeft(1, left)])
+        shelf.open(b"chat", Kind.QUEUE).apply(queue, 7)
+        shelf.open(b"log", Kind.LOG).apply(LogLayer(is_base=True), 8)
+        return shelf
+
+    @pytest.mark.parametrize("content", [None, b"garbage " * 4096])
+    def test_partition_files_tell_it_again(self, path: Path, content: bytes | None) -> None:
+        shelf = self.shelf(path.parent)
+        if content is not None:
+            path.write_bytes(content)
+            path.with_name(path.name + "-wal").write_bytes(content)
+        catalogue, unreadable = rebuild(path, shelf, OsDisk())
+        assert catalogue.outlines() == OUTLINES and unreadable == []
+        assert catalogue.dirty() == set() and catalogue.facts() == {}
+        catalogue.record([QUEUE], [b"log"], {"lsn": 9})
+        catalogue.close()
+        again = opened(path)
+        assert again.outlines() == {b"chat": QUEUE} and again.verify() == []
+        again.close()
+        shelf.close()
+
+    def test_damaged_files_are_named_and_unused_ones_left_out(self, path: Path) -> None:
+        shelf = self.shelf(path.parent)
+        shelf.open(b"made and never used", Kind.QUEUE)
+        shelf.open(b"harmed", Kind.QUEUE).apply(QueueLayer(is_base=True), 3)
+        shelf.close()
+        shelf.path(b"harmed").write_bytes(b"\x00" * 100)
+        catalogue, unreadable = rebuild(path, shelf, OsDisk())
+        assert catalogue.outlines() == OUTLINES
+        assert [file for file, _ in unreadable] == [shelf.path(b"harmed")]
+        assert unreadable[0][1]
+        assert opened(path).outlines() == OUTLINES
+        catalogue.close()
+        shelf.close()
+
+    def test_a_crash_while_it_is_rebuilt_leaves_none_or_all_of_it(self, path: Path) -> None:
+        class Full(OsDisk):
+            def install(self, path: Path, data: bytes) -> None:
+                raise OSError(28, "No space left on device")
+
+        shelf = self.shelf(path.parent)
+        path.write_bytes(b"garbage")
+        with pytest.raises(OSError):
+            rebuild(path, shelf, Full())
+        assert not path.exists()
+        catalogue, _ = rebuild(path, shelf, OsDisk())
+        assert catalogue.outlines() == OUTLINES
+        catalogue.close()
+        shelf.close()

@@ -1,0 +1,305 @@
+"""The journal's writer: what it says is kept can be read back, and what failed never comes back."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from actors.store.changes import Kind
+from actors.store.disk import Disk, OsDisk
+from actors.store.frames import (
+    CUTS_MAX,
+    GROUP_SIZE,
+    HEADER_SIZE,
+    RECORD_SIZE,
+    Cut,
+    Header,
+    decode_header,
+    encode_record,
+)
+from actors.store.journal import Group, Journal, Outcome, Tail, segment_path
+from actors.store.journal_reader import Found, read_journal
+from tests.sim.disk import SimDisk
+from tests.sim.faults import Trouble
+
+SALT = 77
+RETRY_S = 1.0
+
+
+class Desk:
+    """A journal, and the store's part in it: numbers and epochs."""
+
+    def __init__(
+        self, folder: Path, disk: Disk, *, segment_bytes: int = 4096, tail: Tail | None = None
+    ) -> None:
+        self.folder = folder
+        self.disk = disk
+        tail = tail or Tail()
+        self.lsn = tail.lsn
+        self.epoch = 0
+        self.journal = Journal(
+            folder, disk, SALT, tail, segment_bytes=segment_bytes, retry_s=RETRY_S
+        )
+
+    def group(self, *bodies: bytes, sync: bool = True, last_id: int = 0) -> Group:
+        group = Group(self.epoch, self.lsn + 1)
+        group.needs_sync = sync
+        group.last_id = last_id
+        for body in bodies:
+            self.lsn += 1
+            group.records.append(encode_record(SALT, self.lsn, Kind.QUEUE, b"name", body))
+        group.last_lsn = self.lsn
+        return group
+
+    def write(self, *bodies: bytes, sync: bool = True, last_id: int = 0) -> Outcome:
+        return self.commit(self.group(*bodies, sync=sync, last_id=last_id))
+
+    def commit(self, *groups: Group) -> Outcome:
+        outcome = self.journal.commit(list(groups))
+        self.epoch = outcome.epoch
+        return outcome
+
+    def found(self) -> Found:
+        return read_journal(self.folder, self.disk)
+
+    def bodies(self) -> list[bytes]:
+        return [record.body for _, record in self.found().records]
+
+    def header(self, number: int) -> Header:
+        return decode_header(self.disk.read(segment_path(self.folder, number)))
+
+    @property
+    def numbers(self) -> list[str]:
+        return [name.removesuffix(".journal").lstrip("0") for name in self.disk.names(self.folder)]
+
+
+@pytest.fixture(params=["real", "simulated"])
+def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Desk:
+    disk = OsDisk() if request.param == "real" else SimDisk(Random(1), tmp_path)
+    folder = tmp_path / "journal"
+    disk.make_folder(folder)
+    return Desk(folder, disk)
+
+
+@pytest.fixture
+def sim(tmp_path: Path) -> SimDisk:
+    return SimDisk(Random(1), tmp_path)
+
+
+@pytest.fixture
+def shaky(tmp_path: Path, sim: SimDisk) -> Desk:
+    """On a disk that can fail."""
+    folder = tmp_path / "journal"
+    sim.make_folder(folder)
+    return Desk(folder, sim)
+
+
+class TestWriting:
+    def test_ps_12_what_was_committed_can_be_read(self, desk: Desk) -> None:
+        assert desk.write(b"one") == Outcome(0, 1, HEADER_SIZE + GROUP_SIZE + 39, 1)
+        outcome = desk.write(b"two", b"three")
+        assert (outcome.epoch, outcome.segment, outcome.synced_lsn) == (0, 1, 3)
+        assert desk.bodies() == [b"one", b"two", b"three"]
+        assert [record.lsn for _, record in desk.found().records] == [1, 2, 3]
+
+    def test_groups_that_wait_together_are_one_group_and_one_sync(self, desk: Desk) -> None:
+        outcome = desk.commit(desk.group(b"one"), desk.group(b"two"), desk.group(b"three"))
+        assert (desk.journal.groups, desk.journal.syncs) == (1, 1)
+        assert outcome.synced_lsn == 3
+        assert {record.synced_lsn for _, record in desk.found().records} == {0}
+
+    def test_a_group_says_what_was_synced_before_it(self, desk: Desk) -> None:
+        for body in (b"one", b"two", b"three"):
+            desk.write(body)
+        assert [record.synced_lsn for _, record in desk.found().records] == [0, 1, 2]
+
+    def test_a_segment_reserves_its_space(self, desk: Desk) -> None:
+        desk.write(b"one")
+        assert len(desk.disk.read(segment_path(desk.folder, 1))) == 4096
+
+    def test_nothing_is_made_before_something_is_written(self, desk: Desk) -> None:
+        desk.commit()
+        assert desk.journal.idle_s() is None
+        desk.journal.close()
+        assert desk.numbers == []
+
+
+class TestWithoutAPromise:
+    """Durability `os`: written, and synced when there is nothing else to do."""
+
+    def test_is_written_and_not_synced(self, desk: Desk) -> None:
+        outcome = desk.write(b"one", sync=False)
+        assert (outcome.synced_lsn, desk.journal.syncs) == (0, 0)
+        assert desk.bodies() == [b"one"]
+
+    def test_is_synced_when_nothing_waits(self, desk: Desk) -> None:
+        desk.write(b"one", sync=False)
+        assert desk.journal.idle_s() == RETRY_S
+        assert desk.commit().synced_lsn == 1
+        assert desk.journal.idle_s() is None
+        desk.commit()
+        assert desk.journal.syncs == 1
+
+    def test_is_synced_with_the_next_that_must_be(self, desk: Desk) -> None:
+        desk.write(b"one", sync=False)
+        assert desk.write(b"two").synced_lsn == 2
+        assert desk.journal.syncs == 1
+
+    def test_is_synced_at_the_end(self, shaky: Desk, sim: SimDisk) -> None:
+        shaky.write(b"one", sync=False)
+        shaky.journal.close()
+        sim.crash()
+        assert shaky.bodies() == [b"one"]
+
+    def test_is_synced_before_the_next_segment_begins(self, shaky: Desk, sim: SimDisk) -> None:
+        shaky.write(b"x" * 2000, sync=False)
+        shaky.write(b"y" * 2000, sync=False)
+        sim.crash()
+        assert shaky.bodies()[:1] == [b"x" * 2000]
+
+
+class TestSegments:
+    def test_the_next_begins_where_one_is_full(self, desk: Desk) -> None:
+        for index in range(10):
+            desk.write(bytes([index]) * 1000, last_id=index + 100)
+        assert desk.numbers == ["1", "2", "3", "4", "5"]
+        assert desk.header(1) == Header(1, 1, SALT, 0)
+        assert desk.header(2) == Header(2, 3, SALT, 101)
+        assert desk.header(5) == Header(5, 9, SALT, 107)
+        found = desk.found()
+        assert [number for number, _ in found.records] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+        assert (found.tail, found.last_id, found.damages) == (Tail(5, 10), 107, [])
+
+    def test_a_group_larger_than_a_segment_has_one_of_its_own(self, desk: Desk) -> None:
+        desk.write(b"small")
+        desk.write(b"x" * 10_000)
+        desk.write(b"small again")
+        assert [number for number, _ in desk.found().records] == [1, 2, 3]
+
+    def test_a_restart_begins_the_next_one(self, desk: Desk) -> None:
+        desk.write(b"one")
+        desk.journal.close()
+        again = Desk(desk.folder, desk.disk, tail=desk.found().tail)
+        again.write(b"two")
+        assert [(number, record.lsn) for number, record in again.found().records] == [
+            (1, 1),
+            (2, 2),
+        ]
+        assert {record.synced_lsn for _, record in again.found().records[1:]} == {1}
+
+    def test_one_of_that_number_is_never_overwritten(self, desk: Desk) -> None:
+        desk.write(b"one")
+        foreign = Desk(desk.folder, desk.disk)
+        outcome = foreign.write(b"two")
+        assert outcome.epoch == 1
+        assert outcome.error is not None
+        assert desk.bodies() == [b"one"]
+
+
+class TestFailing:
+    @pytest.mark.parametrize("trouble", [Trouble.FULL, Trouble.BROKEN])
+    @pytest.mark.parametrize("call", [1, 2], ids=["write", "sync"])
+    def test_what_failed_is_not_there_after_the_next_was_kept(
+        self, shaky: Desk, sim: SimDisk, trouble: Trouble, call: int
+    ) -> None:
+        """Its bytes may all be in the file: whoever was told no must not find it there (PS-12)."""
+        shaky.write(b"kept")
+        end = shaky.found().records[-1][1]
+        sim.faults.fail(call, trouble)
+        outcome = shaky.write(b"failed")
+        assert (outcome.epoch, outcome.synced_lsn) == (1, 1)
+        assert outcome.error is not None
+        assert shaky.journal.idle_s() == RETRY_S
+        shaky.lsn = 100  # the store numbers on
+        assert shaky.write(b"kept, too").error is None
+        assert shaky.bodies() == [b"kept", b"kept, too"]
+        assert [record.lsn for _, record in shaky.found().records] == [end.lsn, 101]
+        at = HEADER_SIZE + GROUP_SIZE + RECORD_SIZE + len(b"name") + len(b"kept")
+        assert shaky.header(2).cuts == {1: Cut(at, at)}
+        sim.crash()
+        assert shaky.bodies() == [b"kept", b"kept, too"]
+
+    def test_what_was_written_upon_something_that_failed_fails_as_well(
+        self, shaky: Desk, sim: SimDisk
+    ) -> None:
+        shaky.write(b"kept")
+        waiting = [shaky.group(b"failed"), shaky.group(b"waited behind it")]
+        sim.faults.fail(1, Trouble.FULL)
+        shaky.commit(waiting[0])
+        outcome = shaky.commit(waiting[1])
+        assert (outcome.epoch, outcome.synced_lsn) == (1, 1)
+        shaky.write(b"new")
+        assert shaky.bodies() == [b"kept", b"new"]
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_what_was_kept_without_a_sync_may_be_lost_with_the_power(
+        self, tmp_path: Path, seed: int
+    ) -> None:
+        """The store says it again, since nobody knows what the disk has of it. Whether it is lost
+        or not, that is neither damage nor a reason to doubt what came later."""
+        sim = SimDisk(Random(seed), tmp_path, garbage=0.3)
+        sim.make_folder(tmp_path / "journal")
+        shaky = Desk(tmp_path / "journal", sim)
+        shaky.write(b"synced")
+        for _ in range(3):
+            shaky.write(b"kept" * 150, sync=False)
+        sim.faults.fail(2, Trouble.BROKEN)
+        assert shaky.write(b"failed").synced_lsn == 1
+        shaky.write(b"new")
+        assert shaky.bodies() == [b"synced", *([b"kept" * 150] * 3), b"new"]
+        cut = shaky.header(2).cuts[1]
+        assert cut.synced < cut.end
+        sim.crash()
+        found = shaky.found()
+        bodies = [record.body for _, record in found.records]
+        assert (bodies[0], bodies[-1]) == (b"synced", b"new")
+        assert set(bodies[1:-1]) <= {b"kept" * 150}
+        assert (found.damages, found.torn_bytes) == ([], 0)
+
+    def test_tries_again_by_itself(self, shaky: Desk, sim: SimDisk) -> None:
+        shaky.write(b"one")
+        sim.faults.fail_from(1, Trouble.FULL)
+        shaky.write(b"failed")
+        assert shaky.commit().error is not None
+        sim.faults.heal()
+        outcome = shaky.commit()
+        assert (outcome.error, outcome.size) == (None, HEADER_SIZE)
+        assert shaky.journal.idle_s() is None
+
+    def test_a_long_trouble_does_not_bring_back_what_failed_first(
+        self, shaky: Desk, sim: SimDisk
+    ) -> None:
+        shaky.write(b"kept")
+        sim.faults.fail(2, Trouble.BROKEN)
+        shaky.write(b"failed")
+        sim.faults.fail_from(1, Trouble.FULL)
+        for _ in range(CUTS_MAX * 2):
+            assert shaky.commit().error is not None
+        sim.faults.heal()
+        shaky.write(b"new")
+        assert shaky.bodies() == [b"kept", b"new"]
+
+    def test_a_segment_that_failed_gets_nothing_more(self, shaky: Desk, sim: SimDisk) -> None:
+        shaky.write(b"kept")
+        sim.faults.fail(1, Trouble.SHORT)
+        shaky.write(b"failed")
+        before = sim.read(segment_path(shaky.folder, 1))
+        shaky.write(b"new")
+        shaky.commit()
+        assert sim.read(segment_path(shaky.folder, 1)) == before
+
+    def test_the_first_segment_may_fail(self, shaky: Desk, sim: SimDisk) -> None:
+        for calls in range(1, 4):
+            sim.faults.fail(calls, Trouble.FULL)
+            assert shaky.write(b"failed").error is not None
+        shaky.write(b"kept")
+        assert shaky.bodies() == [b"kept"]
+        assert shaky.found().damages == []
+
+    def test_the_reason_is_told(self, shaky: Desk, sim: SimDisk) -> None:
+        sim.faults.fail(1, Trouble.FULL)
+        error = shaky.write(b"failed").error
+        assert error is not None and str(errno.ENOSPC) in error

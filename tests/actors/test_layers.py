@@ -1,0 +1,415 @@
+"""What the journal holds over a file, against plain models: however a history is cut into layers,
+what they make together is what happened (PS-12)."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from hashlib import sha256
+from math import inf
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.messages import Mode
+from actors.store.changes import (
+    Chunk,
+    Dropped,
+    Gone,
+    KeyGone,
+    KeyLeft,
+    KeyRow,
+    LogChange,
+    LogSnapshot,
+    ModeSet,
+    Noted,
+    Origin,
+    Position,
+    QueueChange,
+    Row,
+    Snapshot,
+    Tried,
+    Trimmed,
+)
+from actors.store.codec import decode, encode
+from actors.store.log_layer import LogLayer
+from actors.store.queue_layer import QueueLayer
+
+seeds = st.integers(0, 2**32).map(Random)
+lengths = st.integers(0, 60)
+
+
+class Queue:
+    """A channel as its store sees it: what it keeps, and the changes it makes to it."""
+
+    def __init__(self, rng: Random, last_id: int = 0, step: int = 1) -> None:
+        self.rng = rng
+        self.rows: dict[int, Row] = {}
+        self.keys: dict[int, Row | KeyRow] = {}
+        """What a channel remembers; a row whose key was forgotten has none here."""
+        self.attempts: dict[int, int] = {}
+        self.mode: Mode | None = None
+        self.id = last_id
+        self.id_step = step
+
+    def step(self) -> list[QueueChange]:
+        deeds = (self.put, self.put, self.ack, self.ack, self.forget, self.attempt)
+        return self.rng.choice(deeds)()
+
+    def put(self) -> list[QueueChange]:
+        rng = self.rng
+        self.id += self.id_step * rng.randint(1, 3)
+        changes: list[QueueChange] = []
+        if not self.rows:
+            self.mode = rng.choice(list(Mode))
+            changes.append(ModeSet(self.mode))
+        key = rng.randrange(12)
+        if key in self.keys:
+            changes += self._forget(key)
+        ttl = rng.choice((1, 60, 604_800))
+        origin = Origin(self.id, 3, "often") if rng.random() < 0.2 else None
+        row = Row(self.id, key, ttl, rng.uniform(0, 1e6), rng.randbytes(5), 0, origin)
+        self.rows[row.id] = self.keys[key] = row
+        return [*changes, row]
+
+    def ack(self) -> list[QueueChange]:
+        if not self.rows:
+            return []
+        row = self.rows.pop(self.rng.choice(list(self.rows)))
+        self.attempts.pop(row.id, None)
+        left = None
+        if self.keys.get(row.key) is row:
+            left = KeyRow(row.id, row.ttl, row.until, sha256(row.data).digest())
+            self.keys[row.key] = left
+        return [Gone(row.id, row.key, left, len(row.data))]
+
+    def forget(self) -> list[QueueChange]:
+        return self._forget(self.rng.choice(list(self.keys))) if self.keys else []
+
+    def _forget(self, key: int) -> list[QueueChange]:
+        return [KeyGone(key, isinstance(self.keys.pop(key), KeyRow))]
+
+    def attempt(self) -> list[QueueChange]:
+        if not self.rows:
+            return []
+        message_id = self.rng.choice(list(self.rows))
+        self.attempts[message_id] = self.attempts.get(message_id, 0) + 1
+        return [Tried(message_id, self.attempts[message_id])]
+
+    def run(self, steps: int) -> list[QueueChange]:
+        return [change for _ in range(steps) for change in self.step()]
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What a channel is rebuilt from: a forgotten key of a kept message is in its row."""
+        keys: dict[int, Row | KeyRow] = {row.key: row for row in self.rows.values()}
+        left = {key: row for key, row in self.keys.items() if isinstance(row, KeyRow)}
+        keys = {**keys, **left}
+        return Snapshot(list(self.rows.values()), keys, dict(self.attempts), self.mode)
+
+    @property
+    def weight(self) -> tuple[int, int, int]:
+        """Messages, bytes of data, keys whose message is gone."""
+        left = [row for row in self.keys.values() if isinstance(row, KeyRow)]
+        return len(self.rows), sum(len(row.data) for row in self.rows.values()), len(left)
+
+
+def queue_layer(changes: list[QueueChange], *, is_base: bool = False) -> QueueLayer:
+    layer = QueueLayer(is_base=is_base)
+    layer.fold(changes)
+    return layer
+
+
+def said(layer: QueueLayer | LogLayer) -> bytes:
+    """What a layer says of itself."""
+    return encode(layer.changes())
+
+
+def check_sums(layer: QueueLayer) -> None:
+    assert layer.row_bytes == sum(len(row.data) for row in layer.rows.values())
+    assert layer.gone_bytes == sum(layer.gone.values())
+    assert layer.size >= layer.row_bytes + layer.lesser_size
+    snapshot = layer.apply_to(Snapshot())
+    dates = [row.expires_at for row in snapshot.rows]
+    dates += [row.until for row in snapshot.keys.values()]
+    assert layer.deadline <= min(dates, default=inf)
+
+
+class TestQueue:
+    @given(seeds, lengths, lengths)
+    def test_a_layer_over_what_was_is_what_is(self, rng: Random, before: int, after: int) -> None:
+        queue = Queue(rng)
+        queue.run(before)
+        below, (messages, size, keys) = queue.snapshot, queue.weight
+        layer = queue_layer(queue.run(after))
+        assert layer.apply_to(deepcopy(below)) == queue.snapshot
+        assert queue.weight == (
+            messages + len(layer.rows) - len(layer.gone),
+            size + layer.row_bytes - layer.gone_bytes,
+            keys + len(layer.keys) - len(layer.forgotten),
+        )
+        check_sums(layer)
+
+    @given(seeds, lengths)
+    def test_a_base_layer_is_all_there_is(self, rng: Random, steps: int) -> None:
+        queue = Queue(rng)
+        layer = queue_layer(queue.run(steps), is_base=True)
+        assert layer.apply_to(Snapshot()) == queue.snapshot
+        assert not layer.gone
+        assert not layer.forgotten
+        assert bool(layer) is bool(queue.snapshot.rows or queue.snapshot.keys)
+        check_sums(layer)
+
+    @given(seeds, lengths, lengths)
+    def test_ps_12_twice_is_once(self, rng: Random, before: int, after: int) -> None:
+        queue = Queue(rng)
+        queue.run(before)
+        below = queue.snapshot
+        changes = queue.run(after)
+        once = queue_layer(changes).apply_to(deepcopy(below))
+        assert queue_layer(changes).apply_to(once) == queue.snapshot
+        assert queue_layer([*changes, *changes]).apply_to(deepcopy(below)) == queue.snapshot
+
+    @given(seeds, lengths, lengths, st.booleans())
+    def test_what_it_says_makes_it_again(
+        self, rng: Random, before: int, after: int, is_base: bool
+    ) -> None:
+        """As a carry does: through the journal's bytes."""
+        queue = Queue(rng)
+        queue.run(0 if is_base else before)
+        below = queue.snapshot
+        layer = queue_layer(queue.run(after), is_base=is_base)
+        again = QueueLayer(is_base=is_base)
+        again.fold(list(decode(said(layer))))  # type: ignore[arg-type]  # changes of a queue
+        assert said(again) == said(layer)
+        assert (again.row_bytes, again.gone_bytes) == (layer.row_bytes, layer.gone_bytes)
+        assert again.apply_to(below) == queue.snapshot
+
+    @given(seeds, lengths, lengths, lengths, st.booleans())
+    def test_layers_upon_each_other_are_one(
+        self, rng: Random, before: int, middle: int, after: int, is_base: bool
+    ) -> None:
+        queue = Queue(rng)
+        queue.run(0 if is_base else before)
+        below = queue.snapshot
+        layer = queue_layer(queue.run(middle), is_base=is_base)
+        newer = queue_layer(queue.run(after))
+        assert newer.apply_to(layer.apply_to(deepcopy(below))) == queue.snapshot
+        layer.lay(newer)
+        assert layer.apply_to(below) == queue.snapshot
+        check_sums(layer)
+
+    @given(seeds, lengths, lengths, lengths, st.booleans(), st.booleans(), st.integers(0, 150))
+    def test_what_moves_and_what_stays_are_all(
+        self,
+        rng: Random,
+        before: int,
+        middle: int,
+        after: int,
+        is_base: bool,
+        keys_stay: bool,
+        settled_id: int,
+    ) -> None:
+        """What moves is in the file then; what stays lies over it, and what came meanwhile."""
+        queue = Queue(rng)
+        queue.run(0 if is_base else before)
+        below = queue.snapshot
+        layer = queue_layer(queue.run(middle), is_base=is_base)
+        before_split = said(layer)
+        moved, stays = layer.split(settled_id, keys_stay=keys_stay)
+        assert said(layer) == before_split
+        assert all(row.id >= settled_id for row in stays.rows.values())
+        assert all(row.id < settled_id for row in moved.rows.values())
+        check_sums(moved)
+        check_sums(stays)
+        file = moved.apply_to(deepcopy(below))
+        assert stays.apply_to(deepcopy(file)) == queue.snapshot
+        moved.lay(stays)
+        assert moved.apply_to(deepcopy(below)) == queue.snapshot
+        thawed = queue_layer(list(stays.changes()))
+        thawed.fold(queue.run(after))
+        assert thawed.apply_to(file) == queue.snapshot
+
+    def test_a_message_that_came_and_went_leaves_its_key_alone(self) -> None:
+        row = Row(1, 7, 60, 100.0, b"data")
+        left = KeyRow(1, 60, 640.0, sha256(b"data").digest())
+        layer = queue_layer([ModeSet(Mode.PAIR), row, Gone(1, 7, left, 4)], is_base=True)
+        assert list(layer.changes()) == [ModeSet(Mode.PAIR), KeyLeft(7, left)]
+        layer.fold([KeyGone(7)])
+        assert not layer
+
+
+def chunk(rng: Random, first: int, now: int) -> Chunk:
+    count = rng.randint(1, 4)
+    ids = Position(now, 0), Position(now, count)
+    return Chunk(first, count, now, now + count, *ids, rng.randbytes(rng.randint(1, 9)))
+
+
+class Log:
+    """A log as its owner sees it."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.clear()
+
+    def clear(self) -> None:
+        self.chunks: list[Chunk] = []
+        self.trim_point = 0
+        self.tail = 0
+        self.last: Chunk | None = None
+        self.notes: dict[bytes, bytes] = {}
+
+    def step(self) -> LogChange:
+        rng = self.rng
+        match rng.randrange(10):
+            case 0 | 1:
+                self.trim_point = rng.randint(self.trim_point, self.tail)
+                self.chunks = [each for each in self.chunks if each.end > self.trim_point]
+                return Trimmed(self.trim_point)
+            case 2:
+                name, value = rng.choice((b"a", b"b")), rng.choice((b"x", b"y"))
+                self.notes[name] = value
+                return Noted(name, value)
+            case 3:
+                name = rng.choice((b"a", b"b"))
+                self.notes.pop(name, None)
+                return Noted(name, None)
+            case 4 if rng.random() < 0.3:
+                self.clear()
+                return Dropped()
+            case _:
+                now = 0 if self.last is None else self.last.last_timestamp + rng.randrange(2)
+                self.last = chunk(rng, self.tail, now)
+                self.tail = self.last.end
+                self.chunks.append(self.last)
+                return self.last
+
+    def run(self, steps: int) -> list[LogChange]:
+        return [self.step() for _ in range(steps)]
+
+    @property
+    def snapshot(self) -> LogSnapshot:
+        last = self.last
+        return LogSnapshot(
+            trim_point=self.trim_point,
+            tail=self.tail,
+            last_id=last.last_id if last else Position(0, 0),
+            last_timestamp=last.last_timestamp if last else 0,
+            notes=dict(self.notes),
+        )
+
+
+def log_layer(changes: list[LogChange], *, is_base: bool = False) -> LogLayer:
+    layer = LogLayer(is_base=is_base)
+    layer.fold(changes)
+    return layer
+
+
+def outline(snapshot: LogSnapshot) -> LogSnapshot:
+    """Without its size: what is trimmed counts until its space is given back."""
+    snapshot.bytes = 0
+    return snapshot
+
+
+def chunks_over(below: list[Chunk], layer: LogLayer) -> list[Chunk]:
+    """What is to be read of what was below and a layer over it."""
+    kept = [] if layer.is_fresh or layer.is_base else below
+    return [each for each in [*kept, *layer.chunks] if each.end > layer.trim_point]
+
+
+class TestLog:
+    @given(seeds, lengths, lengths)
+    def test_a_layer_over_what_was_is_what_is(self, rng: Random, before: int, after: int) -> None:
+        log = Log(rng)
+        log.run(before)
+        below, chunks = log.snapshot, list(log.chunks)
+        layer = log_layer(log.run(after))
+        assert outline(layer.apply_to(below)) == log.snapshot
+        assert chunks_over(chunks, layer) == log.chunks
+        assert layer.chunk_bytes == sum(len(each.data) for each in layer.chunks)
+
+    @given(seeds, lengths)
+    def test_a_base_layer_is_all_there_is(self, rng: Random, steps: int) -> None:
+        log = Log(rng)
+        layer = log_layer(log.run(steps), is_base=True)
+        assert outline(layer.apply_to(LogSnapshot())) == log.snapshot
+        assert layer.kept() == log.chunks
+        assert not layer.is_fresh
+        assert layer or log.snapshot == LogSnapshot()
+
+    @given(seeds, lengths, lengths)
+    def test_ps_12_twice_is_once(self, rng: Random, before: int, after: int) -> None:
+        """`bytes` and the chunks themselves are told apart by their sequence, in the file."""
+        log = Log(rng)
+        log.run(before)
+        layer = log_layer(log.run(after))
+        # What is trimmed of below is gone from there when the layer is in the file.
+        once = layer.apply_to(LogSnapshot() if before == 0 else log.snapshot)
+        assert outline(layer.apply_to(once)) == log.snapshot
+
+    @given(seeds, lengths, lengths, st.booleans())
+    def test_what_it_says_makes_it_again(
+        self, rng: Random, before: int, after: int, is_base: bool
+    ) -> None:
+        log = Log(rng)
+        log.run(0 if is_base else before)
+        below = log.snapshot
+        layer = log_layer(log.run(after), is_base=is_base)
+        again = LogLayer(is_base=is_base)
+        again.fold(list(decode(said(layer))))  # type: ignore[arg-type]  # changes of a log
+        assert again.kept() == layer.kept()
+        assert again.chunk_bytes <= layer.chunk_bytes
+        assert outline(again.apply_to(below)) == log.snapshot
+
+    @given(seeds, lengths, lengths, lengths, st.booleans())
+    def test_layers_upon_each_other_are_one(
+        self, rng: Random, before: int, middle: int, after: int, is_base: bool
+    ) -> None:
+        log = Log(rng)
+        log.run(0 if is_base else before)
+        below, chunks = log.snapshot, list(log.chunks)
+        layer = log_layer(log.run(middle), is_base=is_base)
+        newer = log_layer(log.run(after))
+        assert outline(newer.apply_to(layer.apply_to(deepcopy(below)))) == log.snapshot
+        assert chunks_over(chunks_over(chunks, layer), newer) == log.chunks
+        layer.lay(newer)
+        assert outline(layer.apply_to(below)) == log.snapshot
+        assert chunks_over(chunks, layer) == log.chunks
+
+    @given(seeds, lengths, lengths, lengths, st.integers(0, 5))
+    def test_what_moves_and_what_stays_are_all(
+        self, rng: Random, before: int, middle: int, after: int, count: int
+    ) -> None:
+        log = Log(rng)
+        log.run(before)
+        below, chunks = log.snapshot, list(log.chunks)
+        layer = log_layer(log.run(middle))
+        moved, stays = layer.split(count)
+        assert len(stays.chunks) == min(count, len(layer.chunks))
+        file = moved.apply_to(deepcopy(below))
+        thawed = log_layer(list(stays.changes()))
+        thawed.fold(log.run(after))
+        assert outline(thawed.apply_to(file)) == log.snapshot
+        kept = chunks_over(chunks_over(chunks, moved), thawed)
+        assert [each for each in kept if each.end > log.trim_point] == log.chunks
+
+    @pytest.mark.parametrize("is_base", [True, False])
+    def test_a_log_that_is_deleted_begins_anew_from_0(self, is_base: bool) -> None:
+        log = Log(Random(1))
+        layer = log_layer(log.run(20), is_base=is_base)
+        layer.fold([Dropped()])
+        below = LogSnapshot(5, 9, Position(1, 1), 3, {b"a": b"b"}, 10)
+        assert layer.apply_to(below) == LogSnapshot()
+        assert bool(layer) is not is_base, "below a base nothing has to be deleted"
+        new = Chunk(0, 1, 7, 7, Position(7, 0), Position(7, 0), b"new")
+        layer.fold([new])
+        assert layer.apply_to(LogSnapshot(5, 9)) == LogSnapshot(0, 1, Position(7, 0), 7, {}, 3)
+
+    def test_the_end_of_a_log_survives_its_trimming(self) -> None:
+        last = Chunk(3, 2, 8, 9, Position(8, 0), Position(9, 5), b"x")
+        layer = log_layer([last, Trimmed(5)], is_base=True)
+        assert layer.kept() == []
+        snapshot = layer.apply_to(LogSnapshot())
+        assert (snapshot.tail, snapshot.trim_point) == (5, 5)
+        assert (snapshot.last_id, snapshot.last_timestamp) == (Position(9, 5), 9)

@@ -1,0 +1,358 @@
+"""A log's file: chunks in order, found by sequence, timestamp and id, until they are trimmed."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.store import flush
+from actors.store.changes import (
+    Chunk,
+    Dropped,
+    Kind,
+    LogChange,
+    LogSnapshot,
+    Noted,
+    Position,
+    Trimmed,
+)
+from actors.store.disk import OsDisk
+from actors.store.log_layer import LogLayer
+from actors.store.partition import Damaged, Outline, Partition, template
+from actors.store.seam import Seek, Where
+
+U64_MAX = 2**64 - 1
+FILE = "partition.sqlite3"
+NAME = b"stream/1"
+ALL = Seek(Where.SEQUENCE, bytes_max=2**40)
+
+
+def layer_of(*changes: LogChange) -> LogLayer:
+    layer = LogLayer(is_base=False)
+    layer.fold(changes)
+    return layer
+
+
+def opened(path: Path, disk: OsDisk | None = None) -> Partition:
+    disk = disk or OsDisk()
+    if not path.exists():
+        disk.install(path, template(Kind.LOG))
+    return Partition(disk.connect(path), NAME, Kind.LOG)
+
+
+def chunk(first: int, count: int, size: int = 10) -> Chunk:
+    """Timestamps are ten times the sequence; ids run with it."""
+    last = first + count - 1
+    return Chunk(
+        first, count, 10 * first, 10 * last, Position(first, 0), Position(last, 0), b"x" * size
+    )
+
+
+def by_time(timestamp: int) -> Seek:
+    return Seek(Where.TIMESTAMP, timestamp=timestamp)
+
+
+def by_id(ms: int, seq: int) -> Seek:
+    return Seek(Where.ID, id=Position(ms, seq))
+
+
+class TestReading:
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> Any:
+        partition = opened(tmp_path / FILE)
+        partition.apply(layer_of(*(chunk(first, 10) for first in range(0, 100, 10))), 1)
+        yield partition
+        partition.close()
+
+    @pytest.mark.parametrize(
+        ("seek", "first"),
+        [
+            (Seek(Where.SEQUENCE, 0), 0),
+            (Seek(Where.SEQUENCE, 9), 0),
+            (Seek(Where.SEQUENCE, 10), 10),
+            (Seek(Where.SEQUENCE, 99), 90),
+            (Seek(Where.SEQUENCE, 100), None),
+            (Seek(Where.SEQUENCE, U64_MAX), None),
+            (by_time(0), 0),
+            (by_time(90), 0),
+            (by_time(91), 10),
+            (by_time(990), 90),
+            (by_time(991), None),
+            (by_time(U64_MAX), None),
+            (by_id(0, 0), 0),
+            (by_id(9, 0), 0),
+            (by_id(9, 1), 10),
+            (by_id(99, 0), 90),
+            (by_id(99, 1), None),
+            (by_id(U64_MAX, U64_MAX), None),
+        ],
+    )
+    def test_reads_from_the_chunk_that_holds_the_place(
+        self, log: Partition, seek: Seek, first: int | None
+    ) -> None:
+        wanted = [] if first is None else [chunk(each, 10) for each in range(first, 100, 10)]
+        assert log.read(seek) == wanted
+
+    def test_stops_at_about_so_many_bytes_but_gives_one_chunk(self, log: Partition) -> None:
+        assert log.read(Seek(Where.SEQUENCE, 25, bytes_max=0)) == [chunk(20, 10)]
+        assert log.read(Seek(Where.SEQUENCE, 25, bytes_max=25)) == [
+            chunk(20, 10),
+            chunk(30, 10),
+            chunk(40, 10),
+        ]
+
+    def test_what_is_trimmed_is_not_read(self, log: Partition) -> None:
+        outline = log.apply(layer_of(Trimmed(35)), 2)
+        assert (outline.messages, outline.bytes, outline.tail) == (70, 70, 100)
+        for seek in (Seek(Where.SEQUENCE, 0), by_time(0), by_id(0, 0)):
+            assert log.read(seek)[0] == chunk(30, 10)
+        assert log.log_outline() == LogSnapshot(
+            trim_point=35, tail=100, last_id=Position(99, 0), last_timestamp=990, bytes=70
+        )
+        assert log.verify() == []
+
+    def test_a_log_trimmed_to_its_end_goes_on_from_there(self, log: Partition) -> None:
+        log.apply(layer_of(Trimmed(100)), 2)
+        assert log.read(ALL) == []
+        log.apply(layer_of(chunk(100, 5)), 3)
+        assert log.read(ALL) == [chunk(100, 5)]
+        outline = log.log_outline()
+        assert (outline.trim_point, outline.tail, outline.bytes) == (100, 105, 10)
+
+    def test_a_deleted_log_begins_anew(self, log: Partition) -> None:
+        log.apply(layer_of(Noted(b"type", b"old"), Trimmed(50)), 2)
+        anew = layer_of(Dropped(), chunk(0, 3), Noted(b"new", b""))
+        outline = log.apply(anew, 3)
+        assert outline == Outline(NAME, Kind.LOG, 3, messages=3, bytes=10, tail=3)
+        assert log.apply(anew, 3) == outline
+        assert log.read(ALL) == [chunk(0, 3)]
+        assert log.log_outline() == LogSnapshot(
+            tail=3, last_id=Position(2, 0), last_timestamp=20, notes={b"new": b""}, bytes=10
+        )
+
+    def test_equal_timestamps_are_read_from_the_first_of_them(self, tmp_path: Path) -> None:
+        partition = opened(tmp_path / "equal.sqlite3")
+        same = [
+            Chunk(each, 1, 7, 7, Position(7, each), Position(7, each), b"") for each in range(300)
+        ]
+        partition.apply(layer_of(*same), 1)
+        assert partition.read(by_time(7)) == same
+        assert partition.read(by_id(7, 299)) == same[299:]
+        partition.close()
+
+
+def test_all_64_bits_of_timestamps_and_ids_come_back_and_are_ordered(tmp_path: Path) -> None:
+    partition = opened(tmp_path / FILE)
+    top = Position(U64_MAX, U64_MAX)
+    low = Chunk(0, 1, 2**63 - 1, 2**63 - 1, Position(0, U64_MAX), Position(0, U64_MAX), b"low")
+    high = Chunk(1, 2**31, 2**63, U64_MAX, Position(2**63, 0), top, b"")
+    outline = partition.apply(layer_of(low, high, Trimmed(0)), 2**62)
+    assert (outline.applied, outline.tail) == (2**62, 2**31 + 1)
+    assert partition.read(ALL) == [low, high]
+    assert partition.read(by_time(2**63)) == partition.read(by_id(1, 0)) == [high]
+    partition.close()
+    again = opened(tmp_path / FILE)
+    assert again.log_outline() == LogSnapshot(
+        tail=2**31 + 1, last_id=top, last_timestamp=U64_MAX, bytes=3
+    )
+    again.apply(layer_of(Trimmed(U64_MAX)), 2**62 + 1)
+    assert again.read(ALL) == [] and again.log_outline().trim_point == U64_MAX
+    again.close()
+
+
+def test_the_same_layer_twice_changes_nothing(tmp_path: Path) -> None:
+    partition = opened(tmp_path / FILE)
+    layer = layer_of(chunk(0, 10), chunk(10, 5), Trimmed(4), Noted(b"a", b"1"), Noted(b"b", None))
+    once, read = partition.apply(layer, 1), partition.read(ALL)
+    assert partition.apply(layer, 1) == once == partition.outline
+    assert partition.read(ALL) == read == [chunk(0, 10), chunk(10, 5)]
+    assert partition.log_outline().notes == {b"a": b"1"}
+    partition.close()
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[list[LogChange]]:
+    layers: list[list[LogChange]] = []
+    tail = trimmed = 0
+    for _ in range(draw(st.integers(1, 6))):
+        changes: list[LogChange] = []
+        for _ in range(draw(st.integers(0, 8))):
+            match draw(st.sampled_from(["append", "append", "trim", "note", "drop"])):
+                case "append":
+                    count = draw(st.integers(1, 4))
+                    changes.append(chunk(tail, count, draw(st.integers(0, 9))))
+                    tail += count
+                case "trim":
+                    trimmed = draw(st.integers(trimmed, tail))
+                    changes.append(Trimmed(trimmed))
+                case "note":
+                    name = draw(st.sampled_from([b"", b"a", b"b"]))
+                    changes.append(Noted(name, draw(st.none() | st.binary(max_size=3))))
+                case "drop" if draw(st.booleans()):
+                    changes.append(Dropped())
+                    tail = trimmed = 0
+        layers.append(changes)
+    return layers
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories(), st.data())
+def test_layers_in_the_file_are_the_layers_over_one_another(
+    tmp_path_factory: pytest.TempPathFactory, history: list[list[LogChange]], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("model") / FILE
+    partition = opened(path)
+    model, kept = LogSnapshot(), list[Chunk]()
+    for lsn, changes in enumerate(history, 1):
+        layer = layer_of(*changes)
+        model = layer.apply_to(model)
+        for change in changes:
+            kept = [] if isinstance(change, Dropped) else kept
+            kept += [change] if isinstance(change, Chunk) else []
+        kept = [each for each in kept if each.end > model.trim_point]
+        for _ in range(data.draw(st.integers(1, 2))):
+            partition.apply(layer, lsn)
+        if data.draw(st.booleans()):
+            partition.close()
+            partition = opened(path)
+        model.bytes = sum(len(each.data) for each in kept)
+        assert partition.log_outline() == model
+        assert partition.read(ALL) == kept
+        assert partition.verify() == []
+        at = data.draw(st.integers(0, model.tail + 1))
+        for seek in (Seek(Where.SEQUENCE, at), by_time(10 * at), by_id(at, 0)):
+            assert partition.read(seek) == [each for each in kept if each.end > at]
+    partition.close()
+
+
+class Interrupted(sqlite3.Connection):
+    """A connection whose statements fail from the k-th change on."""
+
+    left = 10**9
+
+    def _count(self, sql: str) -> None:
+        if not sql.startswith(("SELECT", "PRAGMA", "ROLLBACK")):
+            self.left -= 1
+            if self.left < 0:
+                raise sqlite3.OperationalError("disk I/O error")
+
+    def execute(self, sql: str, *args: Any) -> Any:
+        self._count(sql)
+        return super().execute(sql, *args)
+
+    def executemany(self, sql: str, *args: Any) -> Any:
+        self._count(sql)
+        return super().executemany(sql, *args)
+
+
+class InterruptedDisk(OsDisk):
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def connect(self, path: Path) -> sqlite3.Connection:
+        connection = sqlite3.connect(path, isolation_level=None, factory=Interrupted)
+        connection.left = self.left
+        return connection
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_a_kill_between_slices_leaves_only_what_the_layer_says_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fresh: bool
+) -> None:
+    monkeypatch.setattr(flush, "SLICE_BYTES", 4000)
+    before = [chunk(first, 10, 300) for first in range(0, 100, 10)]
+    start = 0 if is_fresh else 100
+    appended = [chunk(start + first, 10, 700) for first in range(0, 200, 10)]
+    first_change = Dropped() if is_fresh else Trimmed(35)
+    layer = layer_of(first_change, Noted(b"n", b"v"), *appended)
+    after = appended if is_fresh else before[3:] + appended
+    for cut in range(100):
+        path = tmp_path / str(cut) / FILE
+        killed = path.parent / "killed"
+        killed.mkdir(parents=True)
+        filled = opened(path)
+        filled.apply(layer_of(*before), 1)
+        filled.close()
+        partition = opened(path, InterruptedDisk(cut))
+        try:
+            partition.apply(layer, 2)
+        except sqlite3.OperationalError:
+            for each in (path, path.with_name(FILE + "-wal")):
+                shutil.copy(each, killed)
+        else:
+            assert partition.read(ALL) == after
+            break
+        finally:
+            partition.close()
+        again = opened(killed / FILE)
+        assert again.outline.applied == 1 and again.verify() == []
+        assert all(each in before for each in again.read(ALL))
+        assert again.apply(layer, 2).applied == 2
+        assert again.read(ALL) == after and again.verify() == []
+        again.close()
+    assert cut > 15
+
+
+class TestDamage:
+    def filled(self, path: Path) -> None:
+        partition = opened(path)
+        chunks = [chunk(first, 10, 50) for first in range(0, 1000, 10)]
+        marked = Chunk(1000, 1, 10_000, 10_000, Position(1000, 0), Position(1000, 0), b"find me")
+        partition.apply(layer_of(*chunks, marked, Noted(b"type", b"text/plain")), 1)
+        partition.close()
+
+    def test_a_changed_byte_harms_its_chunk_only(self, tmp_path: Path) -> None:
+        path = tmp_path / FILE
+        self.filled(path)
+        content = path.read_bytes()
+        assert content.count(b"find me") == 1
+        path.write_bytes(content.replace(b"find me", b"fond me"))
+        partition = opened(path)
+        with pytest.raises(Damaged, match="chunk 1000"):
+            partition.read(Seek(Where.SEQUENCE, 1000))
+        assert len(partition.read(Seek(Where.SEQUENCE, 0, bytes_max=1000))) == 20
+        assert "chunk 1000 is not what was written (crc)" in partition.verify()
+        partition.close()
+
+    @pytest.mark.parametrize(
+        ("sql", "text"),
+        [
+            ("DELETE FROM chunks WHERE first = 500", "records 500 to 509 are missing"),
+            ("DELETE FROM chunks WHERE first = 1000", "meta says"),
+            ("UPDATE chunks SET last_id = x'00' WHERE first = 0", "chunk 0"),
+            ("UPDATE notes SET value = x'00'", "note b'type'"),
+            ("DROP TABLE notes", "no such table"),
+        ],
+    )
+    def test_what_somebody_else_changed_is_found(self, tmp_path: Path, sql: str, text: str) -> None:
+        path = tmp_path / FILE
+        self.filled(path)
+        connection = sqlite3.connect(path)
+        connection.execute(sql)
+        connection.commit()
+        connection.close()
+        if "DROP" in sql:
+            with pytest.raises(Damaged, match=text):
+                opened(path)
+            return
+        partition = opened(path)
+        assert any(text in line for line in partition.verify())
+        partition.close()
+
+    def test_records_that_are_missing_are_never_skipped(self, tmp_path: Path) -> None:
+        path = tmp_path / FILE
+        self.filled(path)
+        connection = sqlite3.connect(path)
+        connection.execute("DELETE FROM chunks WHERE first = 500")
+        connection.commit()
+        connection.close()
+        partition = opened(path)
+        with pytest.raises(Damaged, match="records 500 to 509"):
+            partition.read(Seek(Where.SEQUENCE, 480))
+        partition.close()

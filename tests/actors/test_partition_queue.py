@@ -1,0 +1,497 @@
+"""A queue's file: what a flush brought there is what a channel is loaded from (P2P-30, PS-12)."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.messages import Mode
+from actors.store import flush
+from actors.store.changes import (
+    Gone,
+    KeyGone,
+    KeyLeft,
+    KeyRow,
+    Kind,
+    ModeSet,
+    Origin,
+    QueueChange,
+    Row,
+    Snapshot,
+    Tried,
+)
+from actors.store.disk import OsDisk
+from actors.store.partition import Damaged, Outline, Partition, template
+from actors.store.queue_layer import QueueLayer
+from actors.store.sqlite_file import UnknownFormat
+
+U64_MAX, ID_MAX = 2**64 - 1, 2**63 - 1
+FILE = "partition.sqlite3"
+NAME = b"chat/1"
+A = Row(1, 10, 60, 1000.25, b"one")
+B = Row(2, 2**63, 604_800, 1e9, b"", origin=Origin(7, 3, "too often: \u00e9\u4e2d"))
+C = Row(ID_MAX, U64_MAX, 0, 2000.0, b"\x00\xff" * 5000)
+LEFT = KeyRow(1, 60, 600.5, bytes(32))
+
+
+def layer_of(*changes: QueueChange) -> QueueLayer:
+    layer = QueueLayer(is_base=False)
+    layer.fold(changes)
+    return layer
+
+
+def opened(path: Path, disk: OsDisk | None = None) -> Partition:
+    disk = disk or OsDisk()
+    if not path.exists():
+        disk.install(path, template(Kind.QUEUE))
+    return Partition(disk.connect(path), NAME, Kind.QUEUE)
+
+
+def rows_of(first: int, count: int, size: int) -> list[Row]:
+    return [Row(i, i, 60, 1000.0, bytes([i % 256]) * size) for i in range(first, first + count)]
+
+
+class TestWhatIsKept:
+    def test_p2p_30_everything_of_a_message_comes_back_after_reopening(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / FILE
+        partition = opened(path)
+        layer = layer_of(ModeSet(Mode.QUEUE), A, B, C, Tried(2, 9), KeyLeft(U64_MAX - 1, LEFT))
+        outline = partition.apply(layer, 77)
+        assert outline == Outline(NAME, Kind.QUEUE, 77, 3, 10_003, 1, 600.5, ID_MAX, Mode.QUEUE)
+        partition.close()
+        again = opened(path)
+        assert again.outline == outline
+        keys: dict[int, Row | KeyRow] = {10: A, U64_MAX - 1: LEFT, 2**63: B, U64_MAX: C}
+        assert again.load() == Snapshot([A, B, C], keys, {2: 9}, Mode.QUEUE)
+        assert list(again.load().keys) == list(keys)
+        assert again.verify() == []
+        again.close()
+
+    def test_the_source_of_a_message_is_not_kept(self, tmp_path: Path) -> None:
+        partition = opened(tmp_path / FILE)
+        partition.apply(layer_of(Row(1, 1, 60, 1000.0, b"x", source=5)), 1)
+        assert partition.load().rows == [Row(1, 1, 60, 1000.0, b"x")]
+        partition.close()
+
+    def test_the_same_layer_twice_changes_nothing(self, tmp_path: Path) -> None:
+        partition = opened(tmp_path / FILE)
+        partition.apply(layer_of(ModeSet(Mode.PAIR), A, B, KeyLeft(5, LEFT)), 1)
+        layer = layer_of(Gone(1, 10, LEFT, 3), C, Tried(2, 4), KeyGone(5))
+        once = partition.apply(layer, 2)
+        loaded = partition.load()
+        assert partition.apply(layer, 2) == once
+        assert (
+            partition.load()
+            == loaded
+            == Snapshot([B, C], {10: LEFT, 2**63: B, U64_MAX: C}, {2: 4}, Mode.PAIR)
+        )
+        assert (once.messages, once.bytes, once.keys) == (2, 10_000, 1)
+        partition.close()
+
+    def test_what_is_removed_is_counted_once_and_what_was_never_there_is_not(
+        self, tmp_path: Path
+    ) -> None:
+        partition = opened(tmp_path / FILE)
+        partition.apply(layer_of(A, B), 1)
+        gone = layer_of(Gone(1, 10, None, 3), Gone(999, 0, None, 50), KeyGone(123))
+        outline = partition.apply(gone, 2)
+        assert (outline.messages, outline.bytes, outline.keys) == (1, 0, 0)
+        partition.close()
+
+    def test_an_emptied_queue_has_no_deadline_but_its_mode_for_what_is_carried_and_its_last_id(
+        self, tmp_path: Path
+    ) -> None:
+        partition = opened(tmp_path / FILE)
+        partition.apply(layer_of(ModeSet(Mode.FANOUT), A, B), 1)
+        outline = partition.apply(layer_of(Gone(1, 10, None, 3), Gone(2, 2**63, None, 0)), 2)
+        assert outline == Outline(NAME, Kind.QUEUE, 2, last_id=2, mode=Mode.FANOUT)
+        assert partition.load() == Snapshot(mode=Mode.FANOUT)
+        partition.close()
+
+    def test_pa_08_a_key_used_again_stands_for_the_younger_message(self, tmp_path: Path) -> None:
+        partition = opened(tmp_path / FILE)
+        partition.apply(layer_of(KeyLeft(10, LEFT)), 1)
+        again = Row(3, 10, 60, 9000.0, b"again")
+        outline = partition.apply(layer_of(again), 2)
+        assert outline.keys == 0 and outline.deadline == 9000.0
+        assert partition.load().keys == {10: again}
+        partition.close()
+
+    @pytest.mark.parametrize("ttl", [0, 60, 600, 3601, 86_400, 86_401, 604_800])
+    def test_pa_08_the_deadline_is_the_end_of_a_message_or_of_its_window(
+        self, tmp_path: Path, ttl: int
+    ) -> None:
+        partition = opened(tmp_path / FILE)
+        row = Row(1, 1, ttl, 1.7e9 + 0.123456, b"x")
+        assert partition.apply(layer_of(row), 1).deadline == min(row.expires_at, row.until)
+        partition.close()
+
+    def test_the_seed_s_table_shows_what_is_in_the_file(self, tmp_path: Path) -> None:
+        path = tmp_path / FILE
+        partition = opened(path)
+        partition.apply(layer_of(A), 1)
+        partition.close()
+        connection = sqlite3.connect(path)
+        query = "SELECT message_id, expiry, data, key, ttl, attempts FROM messages"
+        assert connection.execute(query).fetchall() == [(1, 1000, b"one", 10, 60, 0)]
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        connection.close()
+
+    def test_space_is_given_back(self, tmp_path: Path) -> None:
+        path = tmp_path / FILE
+        partition = opened(path)
+        partition.apply(layer_of(*rows_of(1, 20, 2**20)), 1)
+        assert path.stat().st_size > 20 * 2**20
+        partition.apply(layer_of(*(Gone(i, i, None, 2**20) for i in range(1, 20))), 2)
+        assert path.stat().st_size < 2 * 2**20
+        assert path.with_name(FILE + "-wal").stat().st_size < 2 * 2**20
+        assert [row.id for row in partition.load().rows] == [20]
+        partition.close()
+
+
+KEYS = st.integers(U64_MAX - 4, U64_MAX)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[list[QueueChange]]:
+    """Layers of what a channel may say: ids ascend, and a key is new, or over, before its use."""
+    kept: dict[int, Row] = {}
+    left: set[int] = set()
+    last = 0
+    layers: list[list[QueueChange]] = []
+    for _ in range(draw(st.integers(1, 5))):
+        changes: list[QueueChange] = []
+        for _ in range(draw(st.integers(0, 12))):
+            what = draw(st.sampled_from(["put", "gone", "over", "tried", "mode"]))
+            if what == "put":
+                key = draw(KEYS)
+                if key in left:
+                    left.discard(key)
+                    changes.append(KeyGone(key))
+                elif any(row.key == key for row in kept.values()):
+                    changes.append(KeyGone(key, was_left=False))
+                last += draw(st.integers(1, 3))
+                kept[last] = Row(last, key, 60, 1e6 + last, draw(st.binary(max_size=9)))
+                changes.append(kept[last])
+            elif what == "gone" and kept:
+                row = kept.pop(draw(st.sampled_from(sorted(kept))))
+                younger = any(each.key == row.key for each in kept.values()) or row.key in left
+                key_row = KeyRow(row.id, row.ttl, row.until, bytes(32))
+                leaves = not younger and draw(st.booleans())
+                changes.append(Gone(row.id, row.key, key_row if leaves else None, len(row.data)))
+                if leaves:
+                    left.add(row.key)
+            elif what == "over" and left:
+                key = draw(st.sampled_from(sorted(left)))
+                left.discard(key)
+                changes.append(KeyGone(key))
+            elif what == "tried" and kept:
+                changes.append(Tried(draw(st.sampled_from(sorted(kept))), draw(st.integers(1, 9))))
+            elif what == "mode":
+                changes.append(ModeSet(draw(st.sampled_from(list(Mode)))))
+        layers.append(changes)
+    return layers
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories(), st.data())
+def test_ps_12_layers_in_the_file_are_the_layers_over_one_another(
+    tmp_path_factory: pytest.TempPathFactory,
+    history: list[list[QueueChange]],
+    data: st.DataObject,
+) -> None:
+    path = tmp_path_factory.mktemp("model") / FILE
+    partition = opened(path)
+    model = Snapshot()
+    mode: Mode | None = None
+    for lsn, changes in enumerate(history, 1):
+        layer = layer_of(*changes)
+        model = layer.apply_to(model)
+        mode = mode if layer.mode is None else layer.mode
+        model.mode = mode
+        for _ in range(data.draw(st.integers(1, 2))):
+            outline = partition.apply(layer, lsn)
+        if data.draw(st.booleans()):
+            partition.close()
+            partition = opened(path)
+        assert partition.load() == model
+        left = sum(isinstance(row, KeyRow) for row in model.keys.values())
+        assert (outline.messages, outline.keys) == (len(model.rows), left)
+        assert outline.bytes == sum(len(row.data) for row in model.rows)
+        assert outline.mode == mode
+        deadlines = [min(row.expires_at, row.until) for row in model.rows]
+        deadlines += [key.until for key in model.keys.values()]
+        assert outline.deadline == min(deadlines, default=inf)
+    assert partition.verify() == []
+    partition.close()
+
+
+class Interrupted(sqlite3.Connection):
+    """A connection whose statements fail from the k-th change on."""
+
+    left = 10**9
+
+    def _count(self, sql: str) -> None:
+        if not sql.startswith(("SELECT", "PRAGMA", "ROLLBACK")):
+            self.left -= 1
+            if self.left < 0:
+                raise sqlite3.OperationalError("disk I/O error")
+
+    def execute(self, sql: str, *args: Any) -> Any:
+        self._count(sql)
+        return super().execute(sql, *args)
+
+    def executemany(self, sql: str, *args: Any) -> Any:
+        self._count(sql)
+        return super().executemany(sql, *args)
+
+
+class InterruptedDisk(OsDisk):
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def connect(self, path: Path) -> sqlite3.Connection:
+        connection = sqlite3.connect(path, isolation_level=None, factory=Interrupted)
+        connection.left = self.left
+        return connection
+
+
+class TestAFlushThatIsCutShort:
+    """Several slices: rows, keys and departures of 40 KB, with slices of about 10 KB."""
+
+    BEFORE: tuple[QueueChange, ...] = (*rows_of(1, 30, 100), KeyLeft(900, LEFT))
+    CHANGES: tuple[QueueChange, ...] = (
+        *(Gone(i, i, KeyRow(i, 60, 5e5, bytes(32)), 100) for i in range(1, 15)),
+        *rows_of(100, 60, 500),
+        KeyGone(900),
+        Tried(20, 2),
+        Tried(110, 3),
+    )
+
+    def model(self) -> tuple[Snapshot, Snapshot]:
+        before = layer_of(*self.BEFORE).apply_to(Snapshot())
+        return before, layer_of(*self.CHANGES).apply_to(before)
+
+    def each_cut(self, tmp_path: Path, check: Callable[[Partition, Path, int], None]) -> int:
+        for cut in range(200):
+            path = tmp_path / str(cut) / FILE
+            path.parent.mkdir()
+            first = opened(path)
+            first.apply(layer_of(*self.BEFORE), 1)
+            first.close()
+            partition = opened(path, InterruptedDisk(cut))
+            try:
+                partition.apply(layer_of(*self.CHANGES), 2)
+            except sqlite3.OperationalError:
+                partition._connection.left = 10**9  # type: ignore[attr-defined]
+                check(partition, path, cut)
+                partition.close()
+            else:
+                partition.close()
+                return cut
+        raise AssertionError("it always failed")
+
+    @pytest.fixture(autouse=True)
+    def small_slices(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(flush, "SLICE_BYTES", 10_000)
+
+    def test_ps_12_a_kill_leaves_only_what_the_layer_says_again(self, tmp_path: Path) -> None:
+        before, after = self.model()
+        layer = layer_of(*self.CHANGES)
+
+        def check(partition: Partition, path: Path, cut: int) -> None:
+            killed = path.parent / "killed"
+            killed.mkdir()
+            for each in (path, path.with_name(FILE + "-wal")):
+                shutil.copy(each, killed)
+            found = opened(killed / FILE)
+            assert found.outline.applied == 1 and found.verify() == []
+            # The handle that failed sees what one sees that comes after the kill.
+            for loaded in (found.load(), partition.load()):
+                assert {row.id for row in loaded.rows} <= {row.id for row in before.rows}
+                assert layer.apply_to(loaded) == after
+            assert found.apply(layer, 2).applied == 2
+            assert found.load() == after and found.verify() == []
+            found.close()
+
+        assert self.each_cut(tmp_path, check) > 15
+
+    def test_a_message_acked_between_two_attempts_does_not_come_back(self, tmp_path: Path) -> None:
+        changes = (*self.CHANGES, *(Gone(i, i, None, 500) for i in range(100, 160)))
+
+        def check(partition: Partition, path: Path, cut: int) -> None:
+            # What came and went within the layer leaves no trace in it.
+            again = opened(path)
+            again.apply(layer_of(*changes), 3)
+            assert [row.id for row in again.load().rows] == list(range(15, 31))
+            again.close()
+
+        self.each_cut(tmp_path, check)
+
+    def test_a_first_flush_that_failed_leaves_nothing(self, tmp_path: Path) -> None:
+        for cut in range(1, 30):
+            path = tmp_path / f"{cut}.sqlite3"
+            opened(path).close()
+            partition = opened(path, InterruptedDisk(cut))
+            try:
+                partition.apply(layer_of(*self.CHANGES), 1)
+            except sqlite3.OperationalError:
+                partition.close()
+                again = opened(path)
+                assert again.load() == Snapshot() and again.verify() == []
+                again.close()
+            else:
+                partition.close()
+
+
+class Cramped(sqlite3.Connection):
+    """There is no room to move pages about."""
+
+    def executescript(self, script: str) -> Any:
+        raise sqlite3.OperationalError("database or disk is full")
+
+
+class CrampedDisk(OsDisk):
+    def connect(self, path: Path) -> sqlite3.Connection:
+        return sqlite3.connect(path, isolation_level=None, factory=Cramped)
+
+
+def test_ps_12_a_flush_is_done_though_its_space_cannot_be_given_back(tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    partition = opened(path)
+    partition.apply(layer_of(*rows_of(1, 20, 2**16)), 1)
+    partition.close()
+    cramped = opened(path, CrampedDisk())
+    gone = layer_of(*(Gone(i, i, None, 2**16) for i in range(1, 20)))
+    assert cramped.apply(gone, 2).applied == 2
+    cramped.close()
+    again = opened(path)
+    assert again.outline.applied == 2 and len(again.load().rows) == 1
+    again.close()
+
+
+class TestDamage:
+    def damaged(self, path: Path, old: bytes, new: bytes) -> None:
+        content = path.read_bytes()
+        assert content.count(old) == 1
+        path.write_bytes(content.replace(old, new))
+
+    def filled(self, path: Path) -> None:
+        partition = opened(path)
+        partition.apply(
+            layer_of(*rows_of(1, 300, 60), Row(400, 4, 60, 1e3, b"find me"), KeyLeft(8000, LEFT)), 3
+        )
+        partition.close()
+
+    def test_a_changed_byte_of_a_message_is_found_and_nothing_else_is_harmed(
+        self, tmp_path: Path
+    ) -> None:
+        path, other = tmp_path / FILE, tmp_path / "other.sqlite3"
+        self.filled(path)
+        self.filled(other)
+        self.damaged(path, b"find me", b"fine me")
+        partition = opened(path)
+        with pytest.raises(Damaged, match="message 400"):
+            partition.load()
+        assert partition.verify() == ["message 400 is not what was written (crc)"]
+        partition.close()
+        healthy = opened(other)
+        assert healthy.verify() == [] and len(healthy.load().rows) == 301
+        healthy.close()
+
+    @pytest.mark.parametrize(
+        ("sql", "text"),
+        [
+            ("UPDATE messages SET key = 5 WHERE message_id = 7", "message 7"),
+            ("UPDATE messages SET expires_at = 'x' WHERE message_id = 7", "message 7"),
+            ("UPDATE messages SET data = CAST(x'ff80' AS TEXT) WHERE message_id = 7", "message 7"),
+            ("DELETE FROM messages WHERE message_id = 7", "300 messages"),
+            ("DELETE FROM keys", "0 keys"),
+            ("UPDATE keys SET digest = x'00'", "key 8000"),
+            ("DROP TABLE messages", "no such table"),
+        ],
+    )
+    def test_what_somebody_else_changed_is_damage(
+        self, tmp_path: Path, sql: str, text: str
+    ) -> None:
+        path = tmp_path / FILE
+        self.filled(path)
+        connection = sqlite3.connect(path)
+        connection.execute(sql)
+        connection.commit()
+        connection.close()
+        with pytest.raises(Damaged, match=text):
+            partition = opened(path)
+            partition.load()
+        if "DROP" not in sql:
+            assert any(text in line for line in partition.verify())
+            partition.close()
+
+    @pytest.mark.parametrize(
+        "sql",
+        ["UPDATE meta SET applied = 2", "DELETE FROM meta", "UPDATE meta SET last_id = 10"],
+    )
+    def test_what_a_file_says_of_itself_is_checked(self, tmp_path: Path, sql: str) -> None:
+        path = tmp_path / FILE
+        self.filled(path)
+        connection = sqlite3.connect(path)
+        connection.execute(sql)
+        connection.commit()
+        connection.close()
+        with pytest.raises(Damaged, match=r"meta|says of itself"):
+            opened(path)
+
+    @pytest.mark.parametrize("size", [0, 100, 5000, 20_000])
+    def test_a_truncated_file_is_damaged(self, tmp_path: Path, size: int) -> None:
+        path = tmp_path / FILE
+        self.filled(path)
+        path.write_bytes(path.read_bytes()[:size])
+        with pytest.raises(Damaged):
+            opened(path).load()
+
+    def test_bytes_that_are_no_database_are_damaged(self, tmp_path: Path) -> None:
+        path = tmp_path / FILE
+        path.write_bytes(b"nothing of the kind " * 1000)
+        with pytest.raises(Damaged):
+            opened(path)
+
+    def test_a_file_of_a_later_version_is_left_alone(self, tmp_path: Path) -> None:
+        path = tmp_path / FILE
+        self.filled(path)
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA user_version = 2")
+        connection.close()
+        content = path.read_bytes()
+        with pytest.raises(UnknownFormat, match="format 2"):
+            opened(path)
+        assert path.read_bytes() == content
+
+    def test_the_file_of_another_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / FILE
+        self.filled(path)
+        for name, kind in ((b"chat/2", Kind.QUEUE), (NAME, Kind.LOG)):
+            connection = OsDisk().connect(path)
+            with pytest.raises(Damaged, match="in the place of"):
+                Partition(connection, name, kind)
+            connection.close()
+
+    def test_an_error_that_may_pass_is_no_damage(self, tmp_path: Path) -> None:
+        path = tmp_path / FILE
+        self.filled(path)
+        partition = opened(path, InterruptedDisk(0))
+        with pytest.raises(sqlite3.OperationalError):
+            partition.apply(layer_of(Gone(1, 1, None, 60)), 4)
+        partition.close()
+        again = opened(path)
+        assert len(again.load().rows) == 301
+        again.close()

@@ -1,0 +1,210 @@
+"""The partition files of a folder: named by a hash, few of them open, each on its own."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.store.changes import Chunk, Kind, Position, Row
+from actors.store.disk import OsDisk
+from actors.store.log_layer import LogLayer
+from actors.store.partition import Damaged
+from actors.store.queue_layer import QueueLayer
+from actors.store.seam import Seek, Where
+from actors.store.shelf import Shelf, file_name
+
+
+def layer_of(*rows: Row) -> QueueLayer:
+    layer = QueueLayer(is_base=False)
+    layer.fold(rows)
+    return layer
+
+
+def row(message_id: int) -> Row:
+    return Row(message_id, message_id, 60, 1000.0, b"data")
+
+
+class CountingDisk(OsDisk):
+    """Knows how many connections are open."""
+
+    def __init__(self) -> None:
+        self.made: list[sqlite3.Connection] = []
+
+    def connect(self, path: Path) -> sqlite3.Connection:
+        connection = super().connect(path)
+        self.made.append(connection)
+        return connection
+
+    @property
+    def open_count(self) -> int:
+        return sum(map(self.is_open, self.made))
+
+    @staticmethod
+    def is_open(connection: sqlite3.Connection) -> bool:
+        try:
+            connection.execute("PRAGMA user_version")
+        except sqlite3.ProgrammingError:
+            return False
+        return True
+
+
+@pytest.fixture
+def disk() -> CountingDisk:
+    return CountingDisk()
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, disk: CountingDisk) -> Iterator[Shelf]:
+    shelf = Shelf(tmp_path / "partitions", disk, handles_max=8)
+    yield shelf
+    shelf.close()
+    assert disk.open_count == 0
+
+
+@pytest.mark.parametrize(
+    "name", [b"a", b"", b"../../etc/passwd", b"\x00", b"/", "\u4e2d".encode(), b"\xff" * 1024]
+)
+def test_any_name_is_only_a_hash(tmp_path: Path, shelf: Shelf, name: bytes) -> None:
+    assert shelf.existing(name, Kind.QUEUE) is None and not shelf.has(name)
+    shelf.open(name, Kind.QUEUE).apply(layer_of(row(1)), 1)
+    assert shelf.has(name)
+    (path,) = shelf.paths()
+    digits = path.stem
+    assert path == tmp_path / "partitions" / digits[:2] / f"{digits}.sqlite3"
+    assert path == tmp_path / "partitions" / file_name(name)
+    assert len(digits) == 40 and set(digits) <= set("0123456789abcdef")
+    shelf.forget(name)
+    found = shelf.look(path)
+    assert found.is_named and found.outline.name == name
+    found.close()
+
+
+def test_the_hash_of_a_name_stays_what_it_is() -> None:
+    assert file_name(b"chat/1") == "98/98b139e92abe5bf3b46ed4c51bbac435268ce202.sqlite3"
+
+
+def test_few_of_many_are_open_and_all_keep_what_they_have(shelf: Shelf, disk: CountingDisk) -> None:
+    names = [b"channel/%d" % number for number in range(300)]
+    for number, name in enumerate(names):
+        shelf.open(name, Kind.QUEUE).apply(layer_of(row(number + 1)), 1)
+        assert disk.open_count <= 8
+        disk.made = [each for each in disk.made if disk.is_open(each)]
+    assert len(list(shelf.paths())) == 300
+    for number, name in enumerate(names):
+        partition = shelf.existing(name, Kind.QUEUE)
+        assert partition is not None and partition.load().rows == [row(number + 1)]
+
+
+def test_the_least_recently_used_is_closed(shelf: Shelf, disk: CountingDisk) -> None:
+    for number in range(8):
+        shelf.open(b"%d" % number, Kind.QUEUE)
+    first = shelf.open(b"0", Kind.QUEUE)
+    shelf.open(b"another", Kind.QUEUE)
+    assert shelf.open(b"0", Kind.QUEUE) is first
+    assert [disk.is_open(each) for each in disk.made] == [True, False] + [True] * 7
+
+
+def test_queues_and_logs_stand_side_by_side_and_are_not_mixed_up(shelf: Shelf) -> None:
+    log = LogLayer(is_base=True)
+    chunk = Chunk(0, 1, 5, 5, Position(1, 0), Position(1, 0), b"record")
+    log.fold([chunk])
+    shelf.open(b"stream", Kind.LOG).apply(log, 1)
+    shelf.open(b"channel", Kind.QUEUE).apply(layer_of(row(1)), 1)
+    assert shelf.open(b"stream", Kind.LOG).read(Seek(Where.SEQUENCE)) == [chunk]
+    with pytest.raises(Damaged):
+        shelf.open(b"stream", Kind.QUEUE)
+    shelf.forget(b"stream")
+    with pytest.raises(Damaged):
+        shelf.existing(b"stream", Kind.QUEUE)
+
+
+def test_what_is_removed_leaves_nothing_and_may_come_again(tmp_path: Path, shelf: Shelf) -> None:
+    shelf.open(b"a", Kind.QUEUE).apply(layer_of(row(1)), 1)
+    shelf.remove(b"a")
+    shelf.remove(b"a")
+    shelf.remove(b"never")
+    assert not shelf.has(b"a") and list(shelf.paths()) == []
+    assert not [each for each in (tmp_path / "partitions").rglob("*") if each.is_file()]
+    assert shelf.open(b"a", Kind.QUEUE).load().rows == []
+
+
+def test_a_new_file_does_not_take_the_log_of_its_predecessor(tmp_path: Path, shelf: Shelf) -> None:
+    path = tmp_path / "partitions" / file_name(b"a")
+    shelf.open(b"a", Kind.QUEUE).apply(layer_of(row(1)), 1)
+    wal = path.with_name(path.name + "-wal")
+    shutil.copy(wal, tmp_path / "wal")
+    shelf.forget(b"a")
+    path.unlink()
+    shutil.copy(tmp_path / "wal", wal)
+    assert not shelf.has(b"a") and list(shelf.paths()) == []
+    assert shelf.open(b"a", Kind.QUEUE).outline.applied == 0
+    assert shelf.open(b"a", Kind.QUEUE).load().rows == []
+
+
+def test_a_damaged_file_harms_no_other(shelf: Shelf, disk: CountingDisk) -> None:
+    for name in (b"a", b"b"):
+        shelf.open(name, Kind.QUEUE).apply(layer_of(row(1)), 1)
+        shelf.forget(name)
+    shelf.path(b"a").write_bytes(b"no database " * 1000)
+    for _ in range(3):
+        with pytest.raises(Damaged):
+            shelf.open(b"a", Kind.QUEUE)
+    assert disk.open_count == 0
+    assert shelf.open(b"b", Kind.QUEUE).load().rows == [row(1)]
+    assert shelf.has(b"a")
+
+
+def test_a_file_in_the_place_of_another_is_damaged(shelf: Shelf) -> None:
+    for name in (b"a", b"b"):
+        shelf.open(name, Kind.QUEUE).apply(layer_of(row(1)), 1)
+        shelf.forget(name)
+    shelf.path(b"a").replace(shelf.path(b"b"))
+    with pytest.raises(Damaged, match="b'a' in the place of b'b'"):
+        shelf.open(b"b", Kind.QUEUE)
+    with pytest.raises(Damaged, match="b'a' in the place of another"):
+        shelf.look(shelf.path(b"b"))
+
+
+def test_other_files_in_the_folder_are_not_partitions(tmp_path: Path, shelf: Shelf) -> None:
+    shelf.open(b"a", Kind.QUEUE).apply(layer_of(row(1)), 1)
+    folder = shelf.path(b"a").parent
+    (folder / "notes.txt").write_text("mine")
+    (folder / (shelf.path(b"b").name + ".new")).write_bytes(b"")
+    (tmp_path / "partitions" / "lost+found").mkdir()
+    assert list(shelf.paths()) == [shelf.path(b"a")]
+
+
+def test_goes_on_with_fewer_handles_when_the_process_has_no_more(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "partitions", OsDisk(), handles_max=256)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(list(Path("/proc/self/fd").iterdir()))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 40, hard))
+        for number in range(60):
+            shelf.open(b"%d" % number, Kind.QUEUE).apply(layer_of(row(1)), 1)
+        for number in range(60):
+            assert shelf.open(b"%d" % number, Kind.QUEUE).load().rows == [row(1)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        shelf.close()
+
+
+def test_no_handles_at_all_is_an_error_that_passes(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "partitions", OsDisk())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(list(Path("/proc/self/fd").iterdir()))
+    shelf.open(b"b", Kind.QUEUE).apply(layer_of(row(1)), 1)
+    shelf.forget(b"b")
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used, hard))
+        with pytest.raises((OSError, sqlite3.OperationalError)):
+            shelf.open(b"b", Kind.QUEUE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert shelf.open(b"b", Kind.QUEUE).load().rows == [row(1)]
+    shelf.close()

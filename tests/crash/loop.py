@@ -1,0 +1,269 @@
+"""Kill the node again and again, and see what is left: `python -m tests.crash.loop --kills N`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from statistics import median
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from tests.crash.audit import audit, drain
+from tests.crash.book import Book
+from tests.crash.checker import Verdict, check
+from tests.crash.events import Settled, Started
+from tests.crash.plan import Death, End, ends
+from tests.crash.process import OUTSIDE, Crashed, Victim, start
+from tests.crash.workload import BRIEF_TTL_S, Reader, ReaderPlan, Writer, WriterPlan
+
+REST = "pair/rest"
+"""Nobody reads here, so that all of it must be there whenever one looks."""
+WRITERS = (
+    WriterPlan("chat-1", 1, "pair/chat", 500),
+    WriterPlan("chat-2", 2, "pair/chat", 200),
+    WriterPlan("away-1", 3, "pair/away", 300),
+    WriterPlan("rest-1", 4, REST, 200),
+    WriterPlan("rest-2", 5, REST, 60),
+    WriterPlan("jobs-1", 6, "queue/jobs", 400),
+    WriterPlan("slow-1", 7, "queue/slow", 250),
+    WriterPlan("brief-1", 8, "pair/brief", 150, BRIEF_TTL_S),
+)
+READERS = (
+    ReaderPlan("chat", 101, "pair/chat"),
+    ReaderPlan("away", 102, "pair/away", every=5),
+    ReaderPlan("worker-1", 103, "queue/jobs", window=8),
+    ReaderPlan("worker-2", 104, "queue/jobs", window=4),
+    ReaderPlan("slow", 105, "queue/slow", late_s=0.02, window=8),
+)
+CHANNELS = tuple(dict.fromkeys(plan.channel for plan in WRITERS))
+PASSING_NUMBER, PASSING_READER_NUMBER, PASSING_PER_S = 9, 109, 300
+"""Each life has a channel of its own, so that partitions come into being; the next one reads it."""
+LOOPS = ("uvloop", "uvloop", "asyncio", "uvloop", "trio")
+COMPLAINTS_MAX = 10
+"""So many are shown in the table."""
+END_S = 10.0
+"""When the node is dead, everybody notices within."""
+
+
+class Times(msgspec.Struct, frozen=True):
+    """Milliseconds of something that every life did."""
+
+    median: int
+    worst: int
+    last: int
+
+    @staticmethod
+    def of(seconds: list[float]) -> Times:
+        middle, worst, last = median(seconds), max(seconds), seconds[-1]
+        return Times(*(round(1000 * each) for each in (middle, worst, last)))
+
+    def __str__(self) -> str:
+        return f"median {self.median} ms, worst {self.worst} ms, the last {self.last} ms"
+
+
+class Report(msgspec.Struct, frozen=True):
+    """`kills` by what the node was doing. `start_ms`: from the start of the process to its ready
+    line; `recovery_ms`: the part of it in the store. `complaints`: errors in the node's logs."""
+
+    seed: int
+    seconds: float
+    verdict: Verdict
+    kills: dict[str, int]
+    inside: int
+    outside: int
+    start_ms: Times
+    recovery_ms: Times
+    complaints: tuple[str, ...]
+
+    @property
+    def is_good(self) -> bool:
+        return not self.verdict.faults and not self.complaints
+
+    def table(self) -> str:
+        """For people."""
+        kills = [f"  {count:>4}  {where}" for where, count in sorted(self.kills.items())]
+        return "\n".join(
+            [
+                self.verdict.table(),
+                f"kills: {self.inside} inside, {self.outside} from outside",
+                *kills,
+                f"start: {self.start_ms}",
+                f"recovery: {self.recovery_ms}",
+                f"seed {self.seed}, {self.seconds:.1f} s",
+                *self.complaints[:COMPLAINTS_MAX],
+            ]
+        )
+
+
+class Run:
+    """A folder, a workload, and the lives that go over them."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        rng = Random(seed)
+        self.seed = seed
+        self.book = Book(seed)
+        self.data = folder / "data"
+        self.data.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._writers = [Writer(plan, self.book) for plan in WRITERS]
+        self._readers = [Reader(plan, self.book, Random(rng.random())) for plan in READERS]
+        self._passing: list[Writer] = []
+        self._began = time.perf_counter()
+        self.causes: Counter[str] = Counter()
+        self.starts: list[float] = []
+        self.recoveries: list[float] = []
+        self.complaints: list[str] = []
+
+    async def live(self, end: End) -> None:
+        """One life, from its start to its violent end. Raises Crashed for any other."""
+        victim = await self._start(end.death)
+        try:
+            if victim.address:
+                await self._work(victim, end.live_s)
+        finally:
+            await victim.kill()
+        self.causes[_where(victim.cause())] += 1
+        self._listen_to(victim)
+
+    async def finish(self) -> None:
+        """The lives without a kill: retries, a gentle end, all drained, and nothing comes back."""
+        async with self._gentle() as address, anyio.create_task_group() as tasks:
+            for writer in [*self._writers, *self._unsettled()]:
+                tasks.start_soon(partial(writer.run, address, only_retries=True))
+        await anyio.sleep(BRIEF_TTL_S + 1)
+        drained: list[int] = []
+        async with self._gentle() as address:
+            for channel in self._channels():
+                drained += await drain(address, channel, self.book)
+        self.book.note(Settled(tuple(drained)))
+        async with self._gentle() as address:
+            for channel in self._channels():
+                await drain(address, channel, self.book)
+
+    def report(self) -> Report:
+        """Judge what happened."""
+        return Report(
+            seed=self.seed,
+            seconds=round(time.perf_counter() - self._began, 1),
+            verdict=check(self.book.events),
+            kills=dict(self.causes),
+            inside=self.causes.total() - self.causes[OUTSIDE],
+            outside=self.causes[OUTSIDE],
+            start_ms=Times.of(self.starts),
+            recovery_ms=Times.of(self.recoveries),
+            complaints=tuple(self.complaints),
+        )
+
+    async def _start(self, death: Death | None) -> Victim:
+        self.book.life += 1
+        life = self.book.life
+        self.book.note(Started(life, time.time_ns() // 1_000_000))
+        log = self._folder / f"life-{life:04}.log"
+        victim = await start(self.data, log, death, LOOPS[life % len(LOOPS)])
+        if victim.address:
+            self.starts.append(victim.start_s)
+            self.recoveries.append(victim.recovery_s())
+        return victim
+
+    async def _work(self, victim: Victim, live_s: float) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(audit, victim.address, REST, self.book)
+            for writer in self._writers:
+                tasks.start_soon(writer.run, victim.address)
+            for reader in self._readers:
+                if self.book.life % reader.plan.every == 0:
+                    tasks.start_soon(reader.run, victim.address)
+            self._pass_through(tasks, victim.address)
+            with anyio.move_on_after(live_s):
+                await victim.process.wait()
+            await victim.kill()
+            tasks.cancel_scope.deadline = anyio.current_time() + END_S
+
+    def _pass_through(self, tasks: TaskGroup, address: str) -> None:
+        """Write to this life's own channel, and read that of the last one."""
+        life = self.book.life
+        for writer in self._unsettled():
+            tasks.start_soon(partial(writer.run, address, only_retries=True))
+        plan = WriterPlan(f"new-{life}", PASSING_NUMBER, _passing(life), PASSING_PER_S)
+        self._passing.append(Writer(plan, self.book))
+        tasks.start_soon(self._passing[-1].run, address)
+        reading = ReaderPlan(f"old-{life}", PASSING_READER_NUMBER, _passing(life - 1))
+        tasks.start_soon(Reader(reading, self.book, Random(life)).run, address)
+
+    def _unsettled(self) -> list[Writer]:
+        return [each for each in self._passing if each.has_unanswered]
+
+    def _channels(self) -> list[str]:
+        return [*CHANNELS, *(each.plan.channel for each in self._passing)]
+
+    @asynccontextmanager
+    async def _gentle(self) -> AsyncIterator[str]:
+        victim = await self._start(None)
+        try:
+            if not victim.address:
+                raise Crashed(victim.log.read_text(errors="replace")[-4000:])
+            yield victim.address
+            await victim.stop()
+        finally:
+            await victim.kill()
+        self._listen_to(victim)
+
+    def _listen_to(self, victim: Victim) -> None:
+        self.complaints += [f"{victim.log.name}: {each}" for each in victim.complaints()]
+
+
+def _passing(life: int) -> str:
+    return f"pair/new-{life}"
+
+
+def _where(cause: str) -> str:
+    """The kind of call and phase, without its number and file."""
+    if cause == OUTSIDE:
+        return cause
+    death = Death.parse(cause.split()[0])
+    return f"{death.kind} {death.place} {death.phase.value}"
+
+
+async def run(folder: Path, seed: int, kills: int) -> Report:
+    """Kill the node so many times. Raises Crashed if it ends by itself, Surprise for an answer."""
+    lives = Run(folder, seed)
+    try:
+        for end in ends(seed, kills):
+            await lives.live(end)
+        await lives.finish()
+    finally:
+        history = map(msgspec.json.encode, lives.book.events)
+        (folder / "history.jsonl").write_bytes(b"\n".join(history))
+    return lives.report()
+
+
+def main() -> int:
+    """Read the command line, run, and tell. 1 if anything was found that must not be."""
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.loop", description=__doc__)
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--data", type=Path, metavar="DIR", help="empty; default: a new folder")
+    parser.add_argument("--json", action="store_true", help="the report as one line")
+    args = parser.parse_args()
+    if args.data and args.data.is_dir() and any(args.data.iterdir()):
+        parser.error(f"--data: {args.data} is not empty")
+    folder = args.data or Path(tempfile.mkdtemp(prefix="millpond-crash-"))
+    report = anyio.run(run, folder, args.seed, args.kills, backend_options={"use_uvloop": True})
+    print(msgspec.json.encode(report).decode() if args.json else report.table())
+    if not report.is_good:
+        print(f"found: {report.verdict.faults}; all there is to know: {folder}", file=sys.stderr)
+    return 0 if report.is_good else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,111 @@
+"""The victim as a process of its own: started, killed, and asked what it died of."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from anyio.abc import Process
+
+from tests.crash.marking import DIED
+from tests.crash.plan import Death
+from tests.node.processes import ROOT, environment
+
+START_S = 30.0
+STOP_S = 20.0
+OUTSIDE = "outside"
+RECOVERY = re.compile(r"store opened: .*seconds=([0-9.]+)")
+COMPLAINTS = ("ERROR:", "CRITICAL:", "Traceback ")
+
+
+class Crashed(Exception):
+    """The victim ended by itself, and not in its trap; the text is what it wrote last."""
+
+
+@dataclass
+class Victim:
+    """One life. `address` is where it listens, "" if it died before."""
+
+    process: Process
+    log: Path
+    address: str
+    start_s: float
+
+    async def kill(self) -> None:
+        """From outside, at once; nothing happens if it is dead."""
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+
+    async def stop(self) -> None:
+        """SIGTERM, and the end that must come of it. Raises Crashed."""
+        self.process.send_signal(signal.SIGTERM)
+        with anyio.fail_after(STOP_S):
+            code = await self.process.wait()
+        if code != 0:
+            raise Crashed(f"SIGTERM ended with {code}: {self._last_words()}")
+
+    def cause(self) -> str:
+        """What it died of, once it is dead. Raises Crashed."""
+        text = self.log.read_text(errors="replace")
+        if self.process.returncode != -signal.SIGKILL:
+            raise Crashed(f"exit {self.process.returncode}: {self._last_words()}")
+        return text.rpartition(DIED)[2].splitlines()[0] if DIED in text else OUTSIDE
+
+    def complaints(self) -> list[str]:
+        """Lines of its log that say that something is wrong, which nothing here should cause."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return [each for each in lines if each.startswith(COMPLAINTS)]
+
+    def recovery_s(self) -> float:
+        """How long it took to open the store, as its log says."""
+        found = RECOVERY.search(self.log.read_text(errors="replace"))
+        assert found is not None, self._last_words()
+        return float(found[1])
+
+    def _last_words(self) -> str:
+        return self.log.read_text(errors="replace")[-4000:]
+
+
+async def start(folder: Path, log: Path, death: Death | None, loop: str) -> Victim:
+    """Start a life and wait until it is ready, or dead."""
+    words = ["-m", "tests.crash.victim", "--data", str(folder), "--loop", loop]
+    if death is not None:
+        words += ["--die", str(death)]
+    began = time.perf_counter()
+    with log.open("wb") as errors:
+        process = await anyio.open_process(
+            [sys.executable, *words],
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stderr=errors,
+        )
+    try:
+        line = await _line(process)
+    except BaseException:
+        process.kill()
+        raise
+    address = str(json.loads(line)["p2p"]) if line else ""
+    if not address:
+        await process.wait()
+    return Victim(process, log, address, time.perf_counter() - began)
+
+
+async def _line(process: Process) -> bytes:
+    assert process.stdout is not None
+    text = b""
+    with anyio.fail_after(START_S):
+        while not text.endswith(b"\n"):
+            try:
+                text += await process.stdout.receive()
+            except anyio.EndOfStream:
+                return b""
+    return text

@@ -1,0 +1,188 @@
+"""Makes the golden data folder of this version: `python -m tests.formats.make FOLDER`.
+
+A folder is made once, when a format gets its number, and stays as it is: later versions must read
+it. What is in it stands here, so that tests can compare.
+"""
+
+from __future__ import annotations
+
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+from actors.messages import Durability, Mode
+from actors.store.changes import (
+    Chunk,
+    Dropped,
+    Gone,
+    KeyGone,
+    KeyRow,
+    Kind,
+    LogSnapshot,
+    ModeSet,
+    Noted,
+    Origin,
+    Position,
+    Row,
+    Snapshot,
+    Tried,
+    Trimmed,
+)
+from actors.store.codec import encode
+from actors.store.damage import Damage, write_note
+from actors.store.disk import OsDisk
+from actors.store.frames import Carry, encode_record
+from actors.store.journal import Group, Journal
+from actors.store.journal_reader import read_journal
+from actors.store.settings import StoreSettings
+from tests.actors.stores import NOW, Run, young_id
+
+SETTINGS = StoreSettings(
+    segment_bytes=8192, journal_bytes_max=16384, carry_bytes_max=512, settle_s=1.0, stall_factor=100
+)
+"""Partitions with more than 512 bytes in the journal go to files, the others are carried."""
+ROOMY = StoreSettings(segment_bytes=8192, carry_bytes_max=10, waste_bytes_max=10, settle_s=1.0)
+"""What is in the journal stays there, but for what wastes space in a file."""
+FACTS = {"instance": 613, "format": 1}
+U64_MAX = 2**64 - 1
+OLD, YOUNG = young_id(60), young_id()
+
+
+def row(message_id: int, key: int, data: bytes, origin: Origin | None = None) -> Row:
+    return Row(message_id, key, 3600, NOW + 3600.5, data, 0, origin)
+
+
+def left(row: Row) -> KeyRow:
+    return KeyRow(row.id, row.ttl, row.until, sha256(row.data).digest())
+
+
+def gone(row: Row) -> Gone:
+    return Gone(row.id, row.key, left(row), len(row.data))
+
+
+def chunk(first: int, count: int, data: bytes) -> Chunk:
+    last = first + count - 1
+    ids = Position(1000 + first, 0), Position(1000 + last, 7)
+    return Chunk(first, count, 10 * first, 10 * last, *ids, data)
+
+
+# chat/1: in its file and in the journal.
+A1 = row(OLD, 1, b"settled")
+A2 = row(OLD + 1, U64_MAX, b"a dead letter " * 50, Origin(OLD - 5, 3, "too often: \u00e9"))
+A3 = row(OLD + 2, 3, b"acked in the file")
+A4 = row(OLD + 3, 4, b"its key")
+A5 = row(YOUNG, 5, b"young")
+A6 = row(YOUNG + 1, 6, b"young and acked")
+A7 = row(YOUNG + 2, 7, b"after the flush")
+A8 = row(YOUNG + 3, 8, b"key forgotten, kept")
+# chat/2: carried whole. chat/3: only a key is left.
+B1 = row(OLD, 1, b"")
+B2 = row(OLD + 1, 2, b"\x00\xff")
+B3 = row(YOUNG, 3, b"dead", Origin(OLD - 6, 9, ""))
+C1 = row(OLD, 9, b"gone")
+# chat/5: said again after the disk failed.
+D1 = row(YOUNG, 1, b"mended")
+
+CHUNKS = [chunk(0, 5, b"x" * 700), chunk(5, 1, b"y" * 700), chunk(6, 4, b"z" * 100)]
+WIDE = Chunk(
+    0, 2, 2**63 - 1, U64_MAX, Position(2**63, 0), Position(U64_MAX, U64_MAX), b"all 64 bits"
+)
+NEW = chunk(0, 3, b"of the second incarnation")
+
+QUEUES = {
+    b"chat/1": Snapshot(
+        [A1, A2, A5, A7, A8],
+        {1: A1, U64_MAX: A2, 3: left(A3), 5: A5, 6: left(A6), 7: A7, 8: A8},
+        {A2.id: 2, A5.id: 1},
+        Mode.QUEUE,
+    ),
+    b"chat/2": Snapshot([B1, B2, B3], {1: B1, 2: B2, 3: B3}, {B2.id: 4}, Mode.FANOUT),
+    b"chat/3": Snapshot([], {9: left(C1)}, {}, Mode.PAIR),
+    b"chat/5": Snapshot([D1], {1: D1}, {}, Mode.PAIR),
+}
+LOGS = {
+    b"log/1": (
+        LogSnapshot(5, 10, Position(1009, 7), 90, {b"type": b"text/plain"}),
+        CHUNKS[1:],
+    ),
+    b"log/2": (
+        LogSnapshot(0, 2, Position(U64_MAX, U64_MAX), U64_MAX, {b"": b""}),
+        [WIDE],
+    ),
+    b"log/3": (LogSnapshot(0, 3, Position(1002, 7), 20, {}), [NEW]),
+}
+DAMAGED = b"chat/damaged"
+TORN = b"chat/torn"
+
+
+def make(folder: Path) -> None:
+    """A folder that had three runs: an orderly one, one that ended in a torn write, a last one."""
+    run = Run(folder, SETTINGS, seed=1)
+    run.store.note(FACTS)
+    first_run(run)
+    run.close()
+    run = Run(folder, ROOMY, seed=2)
+    second_run(run)
+    run.close()
+    tear(folder)
+    write_note(folder / "damaged", OsDisk(), Damage("somewhere", "made for the tests", DAMAGED))
+    run = Run(folder, ROOMY, Durability.OS, seed=3)
+    third_run(run)
+    run.close()
+    mended(folder)
+
+
+def first_run(run: Run) -> None:
+    run.write(b"chat/1", ModeSet(Mode.QUEUE), A1)
+    run.write(b"chat/1", A2, A3, A4, A5, A6)
+    run.write(b"chat/1", Tried(A2.id, 2), gone(A6))
+    run.write(b"chat/2", ModeSet(Mode.FANOUT), B1, B2, Tried(B2.id, 4))
+    run.write(b"chat/3", ModeSet(Mode.PAIR), C1)
+    run.write(b"chat/3", gone(C1))
+    run.write(b"log/1", *CHUNKS[:2], Noted(b"type", b"text/html"), Noted(b"owner", b"nobody"))
+    run.write(b"log/2", WIDE, Noted(b"", b""))
+    run.write(b"log/3", chunk(0, 9, b"of the first incarnation" * 30), Noted(b"a", b"b"))
+    run.flush(6)
+
+
+def second_run(run: Run) -> None:
+    run.write(b"chat/1", gone(A3))
+    run.write(b"chat/1", gone(A4))
+    run.write(b"chat/1", KeyGone(A4.key))
+    run.write(b"chat/1", Tried(A5.id, 1), A7, A8)
+    run.write(b"chat/1", KeyGone(A8.key, was_left=False))
+    run.write(b"chat/2", B3)
+    run.write(b"log/1", CHUNKS[2], Trimmed(5), Noted(b"type", b"text/plain"), Noted(b"owner", None))
+    run.write(b"log/3", Dropped(), NEW)
+    run.write(TORN, row(YOUNG, 1, b"torn"))
+
+
+def third_run(run: Run) -> None:
+    run.write(b"chat/4", ModeSet(Mode.PAIR), row(YOUNG + 9, 1, b"soon gone"))
+    run.write(b"chat/4", Gone(YOUNG + 9, 1, None, 9))
+
+
+def mended(folder: Path) -> None:
+    """The disk failed while a file was written, and went on: what a fourth run said again then."""
+    tail = read_journal(folder / "journal", OsDisk()).tail
+    journal = Journal(folder / "journal", OsDisk(), 4, tail, segment_bytes=8192, retry_s=1)
+    group = Group(0, tail.lsn + 1)
+    group.needs_sync = True
+    body = encode([ModeSet(Mode.PAIR), D1])
+    record = encode_record(4, group.first_lsn, Kind.QUEUE, b"chat/5", body, Carry.MENDED, tail.lsn)
+    group.records.append(record)
+    journal.commit([group])
+    journal.close()
+
+
+def tear(folder: Path) -> None:
+    """The power failed in the last write."""
+    path = max((folder / "journal").glob("*.journal"))
+    data = bytearray(path.read_bytes())
+    at = data.rindex(TORN)
+    data[at + len(TORN) :] = bytes(len(data) - at - len(TORN))
+    path.write_bytes(data)
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))

@@ -1,0 +1,211 @@
+"""Data folders of every version are read by this one, and by whoever has docs/format.md."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from actors.messages import Mode
+from actors.store.changes import Kind, Row, Snapshot
+from actors.store.codec import decode, encode
+from actors.store.disk import OsDisk
+from actors.store.frames import (
+    Carry,
+    Cut,
+    Header,
+    UnknownVersion,
+    encode_group,
+    encode_header,
+    encode_record,
+)
+from actors.store.journal_reader import read_journal
+from actors.store.seam import Fault, Seek, Where
+from actors.store.sqlite_file import UnknownFormat
+from tests.actors.stores import Run, run
+from tests.formats import make, reader
+
+HERE = Path(__file__).parent
+FOLDERS = sorted(each for each in HERE.iterdir() if each.name.startswith("v"))
+NOW = HERE / "v1"
+"""Of the version that is written now."""
+
+
+@pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(request.param, tmp_path / "data"))
+
+
+def check(opened: Run) -> None:
+    assert [damage.name for damage in opened.found.damages] == [make.DAMAGED]
+    assert opened.store.facts == make.FACTS
+    assert opened.store.last_id >= make.YOUNG + 9
+    for name, snapshot in make.QUEUES.items():
+        assert opened.load(name) == snapshot
+    for name, (outline, chunks) in make.LOGS.items():
+        found = opened.outline(name)
+        assert (found.bytes, outline.bytes) == (sum(len(each.data) for each in chunks), 0)
+        found.bytes = 0
+        assert found == outline
+        assert opened.read(name, Seek(Where.SEQUENCE, bytes_max=2**40)) == chunks
+    assert opened.load(make.TORN) == Snapshot()
+    assert {kept.name for kept in opened.store.kept()} >= set(make.QUEUES)
+
+
+def test_everything_in_it_is_what_was_written(golden: Path) -> None:
+    with run(golden) as opened:
+        check(opened)
+        assert opened.finish(opened.store.load(make.DAMAGED)) is Fault.DAMAGED
+
+
+def test_it_can_be_written_on(golden: Path) -> None:
+    row = Row(make.YOUNG + 2**30, 1, 60, 2e9, b"new")
+    for settings in (make.ROOMY, make.SETTINGS):
+        with run(golden, settings) as opened:
+            check(opened)
+            opened.write(b"chat/new", row)
+            opened.flush()
+            check_new(opened, row)
+            opened.write(b"chat/new", make.gone(row))
+
+
+def check_new(opened: Run, row: Row) -> None:
+    assert opened.load(b"chat/new").rows == [row]
+    for name, snapshot in make.QUEUES.items():
+        assert opened.load(name) == snapshot
+
+
+def test_whoever_has_the_description_can_read_it(golden: Path) -> None:
+    """Nothing of Millpond is imported by that reader."""
+    found = reader.read_folder(golden)
+    for name, snapshot in make.QUEUES.items():
+        queue = found[name]
+        assert isinstance(queue, reader.Queue)
+        assert queue.rows == {row.id: plain(row) for row in snapshot.rows}
+        left = {key: row for key, row in snapshot.keys.items() if not isinstance(row, Row)}
+        assert queue.keys == {
+            key: (row.id, row.ttl, row.until, row.digest) for key, row in left.items()
+        }
+        assert queue.attempts == snapshot.attempts
+        assert queue.mode == snapshot.mode
+    for name, (outline, chunks) in make.LOGS.items():
+        log = found[name]
+        assert isinstance(log, reader.Log)
+        assert [(each[0], each[1], each[6]) for each in log.chunks] == [
+            (each.first, each.count, each.data) for each in chunks
+        ]
+        assert (log.trim_point, log.tail, log.notes) == (
+            outline.trim_point, outline.tail, outline.notes,
+        )  # fmt: skip
+        assert log.last_id == (outline.last_id.ms, outline.last_id.seq)
+        assert log.last_timestamp == outline.last_timestamp
+    others = set(found) - set(make.QUEUES) - set(make.LOGS)
+    assert all(not found[name].rows for name in others), "what is gone is gone"
+    assert reader.read_catalogue(golden)[2] == make.FACTS
+
+
+def plain(row: Row) -> tuple[object, ...]:
+    origin = row.origin
+    dead = None if origin is None else (origin.id, origin.attempts, origin.reason)
+    return row.key, row.ttl, row.expires_at, row.data, dead
+
+
+def test_the_catalogue_says_what_the_files_say(golden: Path) -> None:
+    outlines, dirty, _ = reader.read_catalogue(golden)
+    assert dirty == set()
+    assert outlines
+    for name, outline in outlines.items():
+        meta, _ = reader.read_partition(reader.partition_path(golden, name))
+        assert meta[: len(outline)] == outline
+
+
+class TestLaterVersions:
+    """An older node that goes on with a newer folder would harm it."""
+
+    def refused(self, folder: Path, error: type[Exception]) -> None:
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        before = {path: path.read_bytes() for path in files}
+        with pytest.raises(error, match=r"format 2"):
+            Run(folder)
+        assert {path: path.read_bytes() for path in files} == before
+
+    def test_a_journal_is_refused(self, golden: Path) -> None:
+        path = min((golden / "journal").iterdir())
+        data = bytearray(path.read_bytes())
+        data[16] = 2
+        data[1584:1588] = crc32(data[:1584]).to_bytes(4, "little")
+        path.write_bytes(data)
+        self.refused(golden, UnknownVersion)
+
+    def test_a_catalogue_is_refused_and_not_made_anew(self, golden: Path) -> None:
+        set_version(golden / "catalogue.sqlite3")
+        self.refused(golden, UnknownFormat)
+
+    def test_partitions_are_refused_though_the_catalogue_is_lost(self, golden: Path) -> None:
+        for path in (golden / "partitions").rglob("*.sqlite3"):
+            set_version(path)
+        (golden / "catalogue.sqlite3").unlink()
+        self.refused(golden, UnknownFormat)
+
+
+def set_version(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+
+
+class TestThisVersion:
+    def segments(self) -> list[tuple[bytes, reader.Segment]]:
+        paths = sorted((NOW / "journal").glob("*.journal"))
+        return [(data, reader.read_segment(data)) for data in map(Path.read_bytes, paths)]
+
+    def test_the_same_is_written_in_the_same_bytes(self) -> None:
+        """Else this is another version, and has a number of its own."""
+        for data, segment in self.segments():
+            cuts = {number: Cut(*cut) for number, cut in segment.cuts.items()}
+            header = Header(segment.number, segment.first_lsn, segment.salt, segment.last_id, cuts)
+            written = encode_header(header)
+            for group in segment.groups:
+                records = [
+                    encode_record(
+                        segment.salt,
+                        each.lsn,
+                        Kind(each.kind),
+                        each.name,
+                        encode(decode(each.body)),
+                        Carry(each.carry),
+                        each.as_of,
+                    )
+                    for each in group.records
+                ]
+                first, synced = group.first_lsn, group.synced_lsn
+                written += encode_group(segment.salt, records, first, synced)
+            assert written == data[: segment.size]
+
+    def test_both_readers_find_the_same_records(self) -> None:
+        found = read_journal(NOW / "journal", OsDisk())
+        assert [
+            (each.lsn, each.kind, each.name, each.carry, each.as_of, each.body)
+            for _, each in found.records
+        ] == [
+            (each.lsn, each.kind, each.name, each.carry, each.as_of, each.body)
+            for each in reader.read_journal(NOW / "journal")
+        ]
+
+    def test_its_journal_has_everything_that_there_is(self) -> None:
+        records = reader.read_journal(NOW / "journal")
+        shown = {op for record in records for op, _ in reader.changes_of(record.body)}
+        assert shown == set(reader.CHANGES)
+        assert {record.carry for record in records} == set(Carry)
+        assert any(segment.cuts for _, segment in self.segments())
+        assert len(list((NOW / "partitions").rglob("*.sqlite3"))) >= 3
+        assert {snapshot.mode for snapshot in make.QUEUES.values()} == set(Mode)
+
+    def test_it_is_made_as_it_was(self, tmp_path: Path) -> None:
+        make.make(tmp_path)
+        with run(tmp_path) as opened:
+            check(opened)
+        assert reader.read_folder(tmp_path).keys() >= make.QUEUES.keys() | make.LOGS.keys()

@@ -1,0 +1,133 @@
+"""`millpond bench store`: that it measures, checks, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from actors.store.changes import Row, Snapshot
+from actors.store.seam import Fault as StoreFault
+from node.bench.course import Course, StoreResult
+from node.bench.scratch import OF_A_NODE
+from node.bench.verify import Fault
+from node.cli.main import main
+from tests.node.processes import started
+
+
+class Told(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Bench = Callable[..., Told]
+
+
+@pytest.fixture
+def bench(capfd: pytest.CaptureFixture[str]) -> Bench:
+    """Run `millpond bench` in this process."""
+
+    def bench(*words: str) -> Told:
+        code = main(["bench", *words])
+        return Told(code, *capfd.readouterr())
+
+    return bench
+
+
+STORE_ROWS = [
+    *("sync", "commit-1", "commit-16", "commit-100", "commit-1000", "flush", "load", "recovery")
+]
+
+
+def test_the_store_gives_back_what_was_put_and_leaves_nothing(bench: Bench, tmp_path: Path):
+    words = ("--json", "--seconds", "0.1", "--messages", "2000", "--data", str(tmp_path))
+    told = bench("store", *words)
+    assert (told.code, told.err) == (0, "")
+    found = [json.loads(line) for line in told.out.splitlines()]
+    assert [each["row"] for each in found] == STORE_ROWS
+    for each in found:
+        assert set(each) == set(StoreResult.__struct_fields__)
+        assert each["ok"] is True and each["faults"] == {} and each["count"] > 0
+        assert 0 < each["p50_us"] <= each["p99_us"] <= each["max_us"]
+        assert each["rate"] == pytest.approx(each["count"] / each["seconds"], rel=0.05)
+    rows = {each["row"]: each for each in found}
+    assert rows["recovery"]["count"] == 2000
+    assert rows["commit-1000"]["syncs"] < rows["commit-1000"]["count"] / 10
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_of_the_store_says_what_it_measured(bench: Bench, tmp_path: Path):
+    words = ("--seconds", "0.02", "--messages", "100", "--size", "16", "--data", str(tmp_path))
+    told = bench("store", *words)
+    where, head, *lines = told.out.splitlines()
+    assert where.startswith(f"data below {tmp_path}") and head.split()[0] == "row"
+    assert [line.split()[0] for line in lines] == STORE_ROWS
+
+
+@pytest.mark.parametrize("name", OF_A_NODE)
+def test_a_folder_of_a_node_is_not_touched(bench: Bench, tmp_path: Path, name: str):
+    (tmp_path / name).mkdir()
+    for what in ("store", "p2p"):
+        told = bench(what, "--data", str(tmp_path))
+        assert told.code == 2 and "holds a node's data" in told.err
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--data", "/nowhere"], 1, "cannot use /nowhere"),
+        (["--size", "15"], 2, "16 to 65536"),
+        (["--messages", "99"], 2, "100 to 10000000"),
+        (["--seconds", "0"], 2, "more than 0 seconds"),
+    ],
+)
+def test_a_store_that_cannot_be_measured_is_said_in_a_line(
+    bench: Bench, words: list[str], code: int, said: str
+):
+    told = bench("store", *words)
+    assert told.code == code and said in told.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_benchmark_leaves_no_data_behind(tmp_path: Path, number: signal.Signals):
+    with started("bench", "store", "--seconds", "20", "--data", str(tmp_path)) as bench:
+        wait_for(lambda: list(tmp_path.rglob("sync")) != [])
+        bench.send_signal(number)
+        assert bench.wait(10) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def snapshot(*contents: bytes) -> Snapshot:
+    return Snapshot(rows=[Row(1 + at, at, 60, 1.0, data) for at, data in enumerate(contents)])
+
+
+@pytest.mark.parametrize(
+    ("found", "faults"),
+    [
+        (snapshot(b"a", b"b"), {}),
+        (snapshot(b"a"), {Fault.LOST: 1}),
+        (snapshot(b"a", b"c"), {Fault.DAMAGED: 1}),
+        (snapshot(b"a", b"b", b"b"), {Fault.DAMAGED: 1}),
+        (StoreFault.DAMAGED, {Fault.LOST: 2}),
+    ],
+)
+def test_a_store_at_fault_is_found_out(found: Snapshot | StoreFault, faults: dict[Fault, int]):
+    course = Course(time.perf_counter, "load", 1)
+    course.add(time.perf_counter())
+    course.check(found, [b"a", b"b"], b"name")
+    assert course.faults.counts == faults
+    assert course.result().ok is not bool(faults)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)

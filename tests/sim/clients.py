@@ -1,0 +1,202 @@
+"""Connections of a simulated world: what they ask, and what they make of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import assert_never
+
+from actors.errors import Code
+from actors.messages import (
+    Ack,
+    Failed,
+    Get,
+    GetAck,
+    Hangup,
+    Join,
+    Joined,
+    List,
+    ListAck,
+    Mail,
+    Mode,
+    Msg,
+    Nack,
+    Probe,
+    Put,
+    PutAck,
+    Reason,
+    Reply,
+    TouchAck,
+)
+from tests.sim.ledger import Broken, Ledger
+from tests.sim.loop import Clock
+
+EXPECTED = {
+    Code.OUTCOME_UNKNOWN,
+    Code.STORAGE_FAILED,
+    Code.QUARANTINED,
+    Code.NOT_FOUND,
+    Code.BUFFER_FULL,
+    Code.KEY_REUSED,
+}
+
+
+@dataclass(eq=False)
+class Attempt:
+    """A PUT, tried until its outcome is known. `until`: how long its key is remembered for sure."""
+
+    put: Put
+    id: int = 0
+    until: float = 0.0
+
+
+@dataclass
+class Mind:
+    """What all clients of one channel know together, over all restarts."""
+
+    name: bytes
+    mode: Mode
+    attempts: dict[int, Attempt] = field(default_factory=dict)
+    unknown: dict[int, Attempt] = field(default_factory=dict)
+    """Those to be tried again, by key."""
+    acked: set[int] = field(default_factory=set)
+    """What some consumer is done with: it may leave."""
+    ids: list[int] = field(default_factory=list)
+    """Everything anybody saw, in the order of seeing."""
+
+    def forget_promises(self) -> None:
+        """The power failed, and nothing was promised for that."""
+        for attempt in self.attempts.values():
+            attempt.until = 0.0
+
+
+class Client:
+    """A connection, and the `Port` it is to its channel. It lives as long as one boot."""
+
+    writable = True
+
+    def __init__(self, mind: Mind, ledger: Ledger, number: int, clock: Clock, rng: Random) -> None:
+        self.mind = mind
+        self.number = number
+        self.heard_at = clock.now
+        self._ledger = ledger
+        self._clock = clock
+        self._rng = rng
+        self._sent: list[Reply] = []
+        self._is_gone = False
+        self.asked: list[Mail] = []
+        """What was asked and not answered yet."""
+        self.held: list[int] = []
+        """What was pushed, and is neither acked nor given back."""
+        self.on_failed: Callable[[Failed], None] = lambda reply: None
+
+    # The port.
+
+    def send(self, replies: Sequence[Reply]) -> None:
+        self._sent += replies
+
+    def flush(self) -> None:
+        sent, self._sent = self._sent, []
+        for reply in () if self._is_gone else sent:
+            self._take(reply)
+
+    # What it asks.
+
+    def puts(self, attempts: list[Attempt]) -> list[Mail]:
+        puts: list[Mail] = []
+        for attempt in attempts:
+            self.mind.unknown.pop(attempt.put.key, None)
+            self.mind.attempts[attempt.put.key] = attempt
+            puts.append(attempt.put)
+        self.asked += puts
+        return puts
+
+    def reads(self) -> list[Mail]:
+        """LIST, and GET of something seen before."""
+        asks: list[Mail] = [List(0, 0, 0)]
+        if self.mind.ids:
+            asks.append(Get(self._rng.choice(self.mind.ids)))
+        self.asked += asks
+        return asks
+
+    def settle(self) -> list[Mail]:
+        """Ack some of what is held, and give some back."""
+        said: list[Mail] = []
+        for message_id in self.held[: self._rng.randint(1, 8)]:
+            self.held.remove(message_id)
+            if self._rng.random() < 0.8:
+                self.mind.acked.add(message_id)
+                said.append(Ack(message_id))
+            elif self.mind.mode is Mode.QUEUE and self._rng.random() < 0.3:
+                said.append(Nack(message_id, Reason.REJECT))
+            else:
+                said.append(Nack(message_id, Reason.LATER, self._rng.randint(0, 2000)))
+        return said
+
+    def hang_up(self) -> None:
+        """The connection breaks: what was not answered may have happened or not."""
+        self._is_gone = True
+        for mail in self.asked:
+            self._doubt(mail)
+        self.asked.clear()
+
+    def _doubt(self, mail: Mail) -> None:
+        if isinstance(mail, Put):
+            attempt = self.mind.attempts[mail.key]
+            if not attempt.id:
+                self.mind.unknown[mail.key] = attempt
+
+    # What it is told.
+
+    def _take(self, reply: Reply) -> None:
+        match reply:
+            case PutAck():
+                self._answered(lambda mail: isinstance(mail, Put) and mail.key == reply.key)
+                self._kept(reply)
+            case Msg():
+                self._see(reply.id, reply.data)
+                self.held.append(reply.id)
+            case GetAck():
+                self._answered(lambda mail: isinstance(mail, Get) and mail.id == reply.id)
+                self._see(reply.id, reply.data)
+            case ListAck():
+                self._answered(lambda mail: isinstance(mail, List))
+                for message_id in reply.ids:
+                    self._see(message_id, None)
+            case Failed():
+                if reply.code not in EXPECTED:
+                    raise Broken(f"a client is told {reply}")
+                self.on_failed(reply)
+                if not isinstance(reply.request, Ack | Nack | Join):
+                    self._answered(lambda mail: mail == reply.request)
+                    self._doubt(reply.request)
+            case Joined() | TouchAck() | Probe() | Hangup():
+                pass
+            case _:
+                assert_never(reply)
+
+    def _answered(self, is_it: Callable[[Mail], bool]) -> None:
+        """Answers come in the order of the questions."""
+        if not self.asked or not is_it(self.asked[0]):
+            raise Broken(f"this does not answer {self.asked[:1]}")
+        del self.asked[0]
+
+    def _kept(self, ack: PutAck) -> None:
+        attempt = self.mind.attempts[ack.key]
+        if attempt.id and attempt.id != ack.id and self._clock.now < attempt.until:
+            raise Broken(f"key {ack.key} has the ids {attempt.id} and {ack.id}")
+        fact = self._ledger.show(self.mind.name, ack.id, is_there=False)
+        if fact.row.data != attempt.put.data or fact.row.key != ack.key:
+            raise Broken(f"key {ack.key} is acknowledged for {fact.row}")
+        attempt.id, attempt.until = ack.id, fact.row.until
+        self.mind.ids.append(ack.id)
+
+    def _see(self, message_id: int, data: bytes | None) -> None:
+        fact = self._ledger.show(self.mind.name, message_id)
+        if data is not None and fact.row.data != data:
+            raise Broken(f"message {message_id} is shown with other data")
+        attempt = self.mind.attempts.get(fact.row.key)
+        if fact.row.origin is None and (attempt is None or attempt.put.data != fact.row.data):
+            raise Broken(f"message {message_id} of {self.mind.name!r} was never put")
+        self.mind.ids.append(message_id)

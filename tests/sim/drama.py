@@ -1,0 +1,314 @@
+"""What happens in a simulated world, by chance: a seed's whole history, and how it ends.
+
+python -m tests.sim.drama SEED [STEPS]      runs one again and says what goes wrong
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+from actors.messages import Put
+from actors.store.changes import Change, Chunk, Dropped, Noted, Position, Trimmed
+from actors.store.seam import Seek, Usage, Where
+from tests.sim.clients import Attempt, Client
+from tests.sim.faults import Crashed
+from tests.sim.ledger import Broken
+from tests.sim.loop import Ear
+from tests.sim.plan import draw
+from tests.sim.world import DEAD, World
+
+STEPS = 120
+ROUNDS_MAX = 200
+JOBS_A_ROUND = 5
+FOREVER_S = 2_000_000.0
+SHM = Path("/dev/shm")
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder in memory, where there is such a thing."""
+    place = str(SHM) if SHM.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="millpond-sim-", dir=place) as folder:
+        yield Path(folder)
+
+
+class Drama:
+    """Chooses what happens next in a world."""
+
+    def __init__(self, world: World, rng: Random) -> None:
+        self.world = world
+        self.rng = rng
+        self.plan = world.plan
+        plan = world.plan
+        self._acts: dict[Callable[[], None], float] = {
+            self.put: 1.0,
+            self.put_again: 0.4,
+            self.read: 0.3,
+            self.settle: plan.consumes,
+            self.come_or_go: 0.15,
+            self.work: 4 * plan.lanes,
+            self.pass_time: 0.6,
+            self.write_log: 0.5 if plan.logs else 0.0,
+            self.read_log: 0.2 if plan.logs else 0.0,
+            self.trouble: 3 * plan.trouble_rate,
+            self.heal: 0.1,
+            self.plan_crash: 3 * plan.end_rate * (plan.ends[0] > 0),
+            self.end: 3 * plan.end_rate,
+        }
+
+    def play(self) -> None:
+        """From the first boot to a good end. Raises Broken."""
+        world = self.world
+        for _ in range(self.plan.steps):
+            world.boot()
+            self.step()
+        world.boot()
+        self.finish()
+
+    def step(self) -> None:
+        acts = list(self._acts)
+        (act,) = self.rng.choices(acts, list(self._acts.values()))
+        self.guarded(act)
+        self.world.note(act.__name__, self.world.disk.faults.total, self.world.clock.now)
+        self.world.listen()
+
+    def guarded(self, act: Callable[[], None]) -> None:
+        """The power may fail in it."""
+        try:
+            act()
+        except Crashed:
+            self.world.crash()
+
+    # Clients.
+
+    def client(self, *, push: bool | None = None) -> Client:
+        """One of those there are, or another."""
+        world, rng = self.world, self.rng
+        if world.clients and rng.random() < 0.9:
+            return rng.choice(world.clients)
+        names = list(self.plan.channels)
+        name = rng.choice(names)
+        if rng.random() < 0.1:
+            name += DEAD
+        return world.join(name, push=rng.random() < self.plan.consumes)
+
+    def attempt(self) -> Attempt:
+        self.world.puts += 1
+        key, size = self.world.puts, self.rng.randint(1, self.plan.data_bytes_max)
+        data = (b"%d." % key).ljust(size, b"*")
+        return Attempt(Put(key, self.rng.randint(1, self.plan.ttl_max), data))
+
+    def put(self) -> None:
+        client = self.client()
+        attempts = [self.attempt() for _ in range(self.rng.randint(1, 4))]
+        self.world.say(client, client.puts(attempts))
+
+    def put_again(self) -> None:
+        """What has no known outcome, and now and then what has one."""
+        client = self.client()
+        mind = client.mind
+        again = list(mind.unknown.values())[:8]
+        if mind.attempts and self.rng.random() < 0.3:
+            known = self.rng.choice(list(mind.attempts.values()))
+            if known.id and known not in again:
+                again.append(known)
+        if again:
+            self.world.say(client, client.puts(again))
+
+    def read(self) -> None:
+        client = self.client()
+        self.world.say(client, client.reads())
+
+    def settle(self) -> None:
+        holders = [client for client in self.world.clients if client.held]
+        if holders:
+            client = self.rng.choice(holders)
+            self.world.say(client, client.settle())
+        elif self.world.clients:
+            name = self.rng.choice(self.world.clients).mind.name
+            self.world.join(name, push=True)
+
+    def come_or_go(self) -> None:
+        if self.world.clients and self.rng.random() < 0.6:
+            self.world.leave(self.rng.choice(self.world.clients))
+        else:
+            self.client()
+
+    # Logs.
+
+    def write_log(self) -> None:
+        name = self.rng.choice(self.plan.logs)
+        facts = self.world.ledger.log(name)
+        if name in self.world.ledger.doubtful:
+            return  # as a stream would: after a failure, look first what there is
+        state = facts.state
+        changes: list[Change] = []
+        for _ in range(self.rng.randint(1, 3)):
+            changes.append(self.log_change(state.tail, state.trim_point, state.last_id.ms))
+            state = state.after(changes[-1:])
+        self.world.ledger.write(name, changes)
+        self.world.loop.finish_pass()
+
+    def log_change(self, tail: int, trim_point: int, last_ms: int) -> Change:
+        kind = self.rng.random()
+        if kind < 0.03:
+            return Dropped()
+        if kind < 0.13:
+            value = self.rng.choice((None, b"x" * self.rng.randint(0, 50)))
+            return Noted(self.rng.choice((b"type", b"owner")), value)
+        if kind < 0.25 and tail > trim_point:
+            return Trimmed(self.rng.randint(trim_point, tail))
+        count, ms = self.rng.randint(1, 5), last_ms + self.rng.randint(0, 3)
+        data = self.rng.randbytes(self.rng.randint(1, self.plan.data_bytes_max))
+        first, last = Position(ms, tail), Position(ms + 1, tail + count)
+        return Chunk(tail, count, ms, ms + 1, first, last, data)
+
+    def read_log(self) -> None:
+        name = self.rng.choice(self.plan.logs)
+        state = self.world.ledger.log(name).state
+        sequence = self.rng.randint(state.trim_point, state.tail)
+        limit = self.rng.choice((1, 500, 2**20))
+        self.world.ledger.read(name, Seek(Where.SEQUENCE, sequence, bytes_max=limit))
+        self.world.ledger.outline(name)
+
+    # The machine.
+
+    def work(self) -> None:
+        loop = self.world.loop
+        self.rng.choice(loop.lanes).step(idle=self.rng.random() < 0.3)
+        loop.finish_pass()
+
+    def pass_time(self) -> None:
+        likely = (0.0, 0.001, 0.1, 1.0, 10.0, 1000.0)
+        self.world.clock.now += self.rng.choices(likely, (1, 4, 4, 2, 0.5, 0.1))[0]
+        self.world.turn()
+
+    def trouble(self) -> None:
+        kind = self.rng.choice(self.plan.troubles)
+        calls = self.rng.choice((1, 1, 3, float("inf")))
+        self.world.disk.faults.fail_from(self.rng.randint(1, 10), kind, calls)
+
+    def heal(self) -> None:
+        self.world.disk.faults.heal()
+
+    def plan_crash(self) -> None:
+        self.world.disk.faults.crash_at(self.rng.randint(1, 40))
+
+    def end(self) -> None:
+        world = self.world
+        (end,) = self.rng.choices((world.crash, world.kill, world.close), self.plan.ends)
+        end()
+        if self.rng.random() < 0.2:
+            world.clock.now += self.rng.choice((1.0, 100.0, 3000.0))
+
+    # The end.
+
+    def finish(self) -> None:
+        """On a sound disk everything is answered, and all is as it should be after a stop."""
+        world = self.world
+        world.disk.faults.heal()
+        world.disk.faults.crash_at(0)
+        for client in list(world.clients):
+            world.leave(client)
+        for name in world.minds:
+            client = world.join(name, push=False)
+            world.say(client, client.reads())
+            self.put_all(client, self.attempt())
+        self.rest()
+        if any(mind.unknown for mind in world.minds.values()):
+            raise Broken("a sound disk does not take what it is given")
+        for _ in range(3):
+            # What is settled leaves the journal when others come.
+            world.clock.now += self.plan.settings.settle_s + 1.0
+            for client in world.clients:
+                self.put_all(client, self.attempt())
+            self.rest()
+        self.check_space()
+        world.close()
+        world.boot()
+        if self.rng.random() < 0.3:
+            self.expire()
+
+    def expire(self) -> None:
+        """Nobody comes any more: in the end nothing is kept, and no file is left of it."""
+        world = self.world
+        for _ in range(3):
+            world.clock.now += FOREVER_S
+            self.rest()
+        if world.store.usage != Usage():
+            raise Broken(f"nothing lives for ever, and there is {world.store.usage}")
+        world.close()
+        world.boot()
+        if world.store.usage != Usage():
+            raise Broken(f"expired, and back: {world.store.usage}")
+
+    def put_all(self, client: Client, *more: Attempt) -> None:
+        """What has no known outcome, and more."""
+        unknown = list(client.mind.unknown.values())
+        self.world.say(client, client.puts([*unknown, *more]))
+
+    def rest(self) -> None:
+        """Until everybody has an answer and nothing works any more."""
+        world = self.world
+        calm = 0
+        for _ in range(ROUNDS_MAX):
+            is_busy = sum(world.loop.work(idle=True) for _ in range(JOBS_A_ROUND))
+            world.turn()
+            world.listen()
+            is_waiting = self.retry() or any(client.asked for client in world.clients)
+            calm = 0 if is_busy or is_waiting else calm + 1
+            if calm == 3:
+                return
+            world.clock.now += 1.0 if is_waiting else 0.1
+        raise Broken("the node never comes to rest")
+
+    def retry(self) -> bool:
+        """What was refused for the moment is asked again."""
+        for client in self.world.clients:
+            if client.mind.unknown and not client.asked:
+                self.put_all(client)
+                return True
+        return False
+
+    def check_space(self) -> None:
+        """The journal keeps to its budget."""
+        settings = self.plan.settings
+        size = self.world.disk.size(".journal")
+        budget = max(settings.journal_bytes_max, settings.segments_max * settings.segment_bytes)
+        if size > budget + 4 * max(settings.segment_bytes, 3 * self.plan.data_bytes_max):
+            raise Broken(f"the journal has {size} bytes, and should have {budget}")
+
+
+def play(
+    seed: int,
+    *,
+    steps: int = STEPS,
+    world_class: type[World] = World,
+    is_loud: bool = False,
+) -> World:
+    """One seed, from its beginning to its end. Raises Broken, which says the seed."""
+    rng = Random(seed)
+    with scratch() as folder, Ear() as ear:
+        plan = draw(rng, steps)
+        world = world_class(plan, rng, folder, ear)
+        world.is_loud = is_loud
+        try:
+            Drama(world, rng).play()
+            world.listen()
+        except BaseException as exc:
+            exc.add_note(f"seed {seed}: python -m tests.sim.drama {seed} {steps}")
+            raise
+        finally:
+            world.disk.kill()
+        return world
+
+
+if __name__ == "__main__":
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else STEPS
+    found = play(int(sys.argv[1]), steps=count, is_loud=True)
+    print(found.history, f"boots={found.boots} commits={found.ledger.commits}")

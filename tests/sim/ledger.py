@@ -1,0 +1,220 @@
+"""A store that remembers what it was told, and what it said of it.
+
+It stands between the scheduler and the real store for as long as the test lives, over all restarts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from actors.messages import Durability
+from actors.store.changes import Change, Chunk, LogSnapshot, Row, Snapshot
+from actors.store.durable import DurableStore
+from actors.store.seam import Commit, Fault, Health, Kept, Pending, Seek, Usage, Weight
+from tests.sim.log_facts import LogFacts
+from tests.sim.queue_facts import Fact, Level, QueueFacts, View, Write
+
+T = TypeVar("T")
+
+LEVELS = {Durability.OS: Level.OS, Durability.DISK: Level.DISK}
+
+
+class Broken(BaseException):
+    """A promise was not kept. No Exception, or it would be taken for a crash of some cell."""
+
+
+def is_log(name: bytes) -> bool:
+    return name.startswith(b"log")
+
+
+class Ledger:
+    """Implements `Store` and `LogStore` by the store of this boot."""
+
+    def __init__(self, now: Callable[[], float], durability: Callable[[bytes], Durability]) -> None:
+        self._now = now
+        self.durability = durability
+        self.store: DurableStore
+        self.usage: Usage
+        self.health: Health
+        self.boot = 0
+        self.queues: dict[bytes, QueueFacts] = {}
+        self.logs: dict[bytes, LogFacts] = {}
+        self.may_leave: Callable[[bytes, Fact], bool] = lambda name, fact: True
+        self.commits = 0
+        self.doubtful: set[bytes] = set()
+        """Logs of which a write failed while others were on their way."""
+        self._open: deque[Write] = deque()
+        self._failed: list[Write] = []
+
+    def start(self, store: DurableStore) -> None:
+        """A new boot: nothing is on its way."""
+        self.store = store
+        self.usage, self.health = store.usage, store.health
+        self.boot += 1
+        self._open.clear()
+        self.doubtful.clear()
+
+    def queue(self, name: bytes) -> QueueFacts:
+        return self.queues.setdefault(name, QueueFacts())
+
+    def log(self, name: bytes) -> LogFacts:
+        return self.logs.setdefault(name, LogFacts())
+
+    def promised(self, name: bytes) -> View:
+        """What must be there as long as the node runs."""
+        return View(LEVELS[self.durability(name)], is_restart=False, now=self._now())
+
+    # The store's side.
+
+    def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:
+        write = Write(name, list(changes), self.boot)
+        self._check_ids(name, write)
+        facts = self.log(name) if is_log(name) else self.queue(name)
+        facts.record(write)
+        self._open.append(write)
+        if not is_log(name):
+            self._check_gone(name, write)
+        commit = self.store.write(name, changes)
+        write.commit = commit
+        if commit is not None:
+            commit.when_done(lambda fault: self._done(write, fault))
+        return commit
+
+    def _check_ids(self, name: bytes, write: Write) -> None:
+        if is_log(name):
+            return
+        top = self.queue(name).last_id
+        for change in write.changes:
+            if isinstance(change, Row) and change.id <= top:
+                raise Broken(f"id {change.id} in {name!r} is not above {top}")
+
+    def _check_gone(self, name: bytes, write: Write) -> None:
+        for fact in self.queue(name).facts.values():
+            if fact.gone is write and not self.may_leave(name, fact):
+                raise Broken(f"message {fact.row.id} of {name!r} leaves without a reason")
+
+    def _done(self, write: Write, fault: Fault | None) -> None:
+        if write.boot != self.boot:
+            raise Broken("a store that is gone reports")
+        if fault is not None:
+            self._fail(write)
+            return
+        self.commits += 1
+        if write not in self._open:
+            return  # as another of the same commit
+        self._raise(write, LEVELS[self.durability(write.name)])
+
+    def _fail(self, write: Write) -> None:
+        """It is not kept, nor is what its cell said after it."""
+        at = self._open.index(write)
+        later = [each for each in list(self._open)[at + 1 :] if each.name == write.name]
+        for each in (write, *(soft for soft in later if soft.commit is None)):
+            each.level = Level.FAILED
+            self._failed.append(each)
+            self._open.remove(each)
+            (self.logs if is_log(each.name) else self.queues)[each.name].undo(each)
+
+        if is_log(write.name):
+            self.doubtful.add(write.name)
+        self.doubtful -= {name for name in self.doubtful if self.log(name).is_settled}
+
+    def _raise(self, write: Write, level: Level) -> None:
+        """What was written before a kept write is kept as well, and what has the same commit."""
+        for failed in self._failed:
+            failed.is_sealed = True
+        self._failed.clear()
+        last = max(at for at, each in enumerate(self._open) if each.commit is write.commit)
+        for each in list(self._open)[: last + 1]:
+            each.level = max(each.level, level)
+        while self._open and self._open[0].level is Level.DISK:
+            self._open.popleft()
+
+    def load(self, name: bytes) -> Snapshot | Pending[Snapshot | Fault]:
+        answer = self.store.load(name)
+        self._when_read(
+            name, answer, lambda snapshot: self.queue(name).check(snapshot, self.promised(name))
+        )
+        return answer
+
+    def weigh(self, name: bytes) -> Weight:
+        return self.store.weigh(name)
+
+    def kept(self) -> Iterator[Kept]:
+        return self.store.kept()
+
+    def outline(self, name: bytes) -> LogSnapshot | Pending[LogSnapshot | Fault]:
+        facts, first = self.log(name), self.log(name).kept(self.promised(name))
+        answer = self.store.outline(name)
+        self._when_read(name, answer, lambda outline: facts.check_outline(outline, first))
+        return answer
+
+    def read(self, name: bytes, seek: Seek) -> list[Chunk] | Pending[list[Chunk] | Fault]:
+        facts, first = self.log(name), self.log(name).kept(self.promised(name))
+        answer = self.store.read(name, seek)
+        self._when_read(
+            name,
+            answer,
+            lambda chunks: facts.check_read(chunks, seek, first, self.promised(name)),
+        )
+        return answer
+
+    def _when_read(
+        self,
+        name: bytes,
+        answer: T | Pending[T | Fault],
+        check: Callable[[T], Iterator[str]],
+    ) -> None:
+        def done(result: T | Fault) -> None:
+            if not isinstance(result, Fault):
+                self.judge(name, check(result))
+            elif result is not Fault.UNREADABLE:
+                raise Broken(f"{name!r} is {result}")
+
+        if isinstance(answer, Pending):
+            answer.when_done(done)
+        else:
+            done(answer)
+
+    def judge(self, name: bytes, faults: Iterator[str]) -> None:
+        found = list(faults)
+        if found:
+            raise Broken(f"{name!r}: " + "; ".join(found))
+
+    # The restart's side.
+
+    def found_queue(self, name: bytes, snapshot: Snapshot, view: View) -> None:
+        """What a restart found of a queue is right, and is what is from now on."""
+        facts = self.queue(name)
+        self.judge(name, facts.check(snapshot, view))
+        facts.settle(snapshot, self._moment(name))
+        weight = self.store.weigh(name)
+        size = sum(len(row.data) for row in snapshot.rows)
+        if (weight.messages, weight.bytes) != (len(snapshot.rows), size):
+            raise Broken(f"{name!r} weighs {weight}, and has {len(snapshot.rows)} of {size} bytes")
+
+    def found_log(self, name: bytes, outline: LogSnapshot, chunks: list[Chunk], view: View) -> None:
+        """What a restart found of a log is right, and is what is from now on."""
+        self.judge(name, self.log(name).found(outline, chunks, view))
+
+    def _moment(self, name: bytes) -> Write:
+        moment = Write(name, [], self.boot)
+        self._open.append(moment)
+        return moment
+
+    def show(self, name: bytes, message_id: int, *, is_there: bool = True) -> Fact:
+        """Somebody sees a message: it must be as durable as promised, from now on for sure.
+
+        A PUT tried again is told of one that is not there any more.
+        """
+        fact = self.queue(name).facts.get(message_id)
+        if fact is None:
+            raise Broken(f"message {message_id} is shown and was never put")
+        view = self.promised(name)
+        if fact.write.boot == self.boot and fact.write.changes and not view.must(fact.write):
+            raise Broken(f"message {message_id} of {name!r} is shown before it is durable")
+        if is_there and fact.gone is not None and fact.gone.boot < self.boot:
+            raise Broken(f"message {message_id} of {name!r} is shown after it left")
+        fact.write.level = max(fact.write.level, view.level)
+        return fact

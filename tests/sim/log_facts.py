@@ -1,0 +1,145 @@
+"""What a log's partition must hold and may hold, by what was written to it.
+
+A log is always what some first part of its writes makes of it: all that are kept, and of those that
+were on their way any number, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from actors.store.changes import Change, Chunk, Dropped, LogSnapshot, Noted, Position, Trimmed
+from actors.store.seam import Seek
+from tests.sim.queue_facts import Level, View, Write
+
+NOWHERE = Position(0, 0)
+
+
+@dataclass(repr=False)
+class LogState:
+    """A log, all of it."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+    trim_point: int = 0
+    tail: int = 0
+    last_id: Position = NOWHERE
+    last_timestamp: int = 0
+    notes: dict[bytes, bytes] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"{brief(self.chunks)} from {self.trim_point} to {self.tail} {self.notes}"
+
+    def after(self, changes: list[Change]) -> LogState:
+        """Another state: this one with changes."""
+        state = replace(self, chunks=list(self.chunks), notes=dict(self.notes))
+        for change in changes:
+            state = state._apply(change)
+        return state
+
+    def _apply(self, change: Change) -> LogState:
+        match change:
+            case Chunk():
+                self.chunks.append(change)
+                self.tail = change.end
+                self.last_id, self.last_timestamp = change.last_id, change.last_timestamp
+            case Trimmed():
+                self.trim_point = max(self.trim_point, change.point)
+                self.chunks = [each for each in self.chunks if each.end > self.trim_point]
+            case Noted(name=name, value=value):
+                if value is None:
+                    self.notes.pop(name, None)
+                else:
+                    self.notes[name] = value
+            case Dropped():
+                return LogState()
+            case _:
+                raise AssertionError(f"a log never says {change}")
+        return self
+
+    def has_outline(self, outline: LogSnapshot) -> bool:
+        facts = (outline.trim_point, outline.tail, outline.last_id, outline.last_timestamp)
+        mine = (self.trim_point, self.tail, self.last_id, self.last_timestamp)
+        return facts == mine and outline.notes == self.notes
+
+    def pick(self, seek: Seek) -> list[Chunk]:
+        """What a read by sequence gives."""
+        picked: list[Chunk] = []
+        size = 0
+        for chunk in self.chunks:
+            if chunk.end > seek.sequence:
+                size += len(chunk.data)
+                if picked and size > seek.bytes_max:
+                    break
+                picked.append(chunk)
+        return picked
+
+
+class LogFacts:
+    """The state a restart found, and the writes upon it; `states` has what each made of it.
+
+    `ghosts` are states that writes which failed would have made.
+    """
+
+    def __init__(self) -> None:
+        self.writes: list[Write] = []
+        self.states = [LogState()]
+        self.ghosts: list[tuple[Write, LogState]] = []
+
+    def record(self, write: Write) -> None:
+        self.writes.append(write)
+        self.states.append(self.state.after(write.changes))
+
+    def undo(self, write: Write) -> None:
+        """It failed, and never was."""
+        at = self.writes.index(write)
+        later = self.writes[at + 1 :]
+        self.ghosts += ((write, state) for state in self.states[at + 1 :])
+        del self.writes[at:], self.states[at + 1 :]
+        for each in later:
+            self.record(each)
+
+    @property
+    def state(self) -> LogState:
+        """With everything that did not fail."""
+        return self.states[-1]
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing is on its way."""
+        return all(write.level is not Level.OPEN for write in self.writes)
+
+    def kept(self, view: View) -> int:
+        """How many writes must be there: everything before one that must be is."""
+        return max((at for at, each in enumerate(self.writes, 1) if view.must(each)), default=0)
+
+    def found(self, outline: LogSnapshot, chunks: list[Chunk], view: View) -> Iterator[str]:
+        """What a restart found, with all chunks; if nothing is wrong, it is what is from now on."""
+        ghosts = [state for write, state in self.ghosts if view.may(write)]
+        for state in self.states[self.kept(view) :] + ghosts:
+            if state.has_outline(outline) and state.chunks == chunks:
+                self.writes.clear()
+                self.ghosts.clear()
+                self.states = [state]
+                return
+        yield f"the log is {outline} {brief(chunks)}, none of {self.states[self.kept(view) :]}"
+
+    def check_outline(self, outline: LogSnapshot, first: int) -> Iterator[str]:
+        """`first` is what `kept` was when it was asked for."""
+        if not any(state.has_outline(outline) for state in self.states[first:]):
+            yield f"the outline is {outline}, none of {self.states[first:]}"
+
+    def check_read(self, chunks: list[Chunk], seek: Seek, first: int, view: View) -> Iterator[str]:
+        """What is shown is kept, from now on for sure; if it is not all, there is more to read."""
+        for at, state in enumerate(self.states[first:], first):
+            wanted = state.pick(seek)
+            if chunks == wanted[: len(chunks)] and bool(chunks) == bool(wanted):
+                for write in self.writes[:at]:
+                    write.level = max(write.level, view.level)
+                return
+        yield f"{seek} shows {brief(chunks)}, and there is {self.states[first:]}"
+
+
+def brief(chunks: list[Chunk]) -> list[tuple[int, int]]:
+    """Sequences and counts."""
+    return [(chunk.first, chunk.count) for chunk in chunks]

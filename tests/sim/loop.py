@@ -1,0 +1,84 @@
+"""The loop that a simulated store lives in, and the ear that listens to its log."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable
+from random import Random
+from typing import Any, TypeVar
+
+from actors.store.lanes import InlineLane, Lane, Work
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+FOREIGN = (OSError, sqlite3.Error)
+"""What a disk that fails may raise."""
+
+
+class Clock:
+    """Moves when told."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+
+class Loop:
+    """The `Surroundings` of one boot: lanes that work when told, and what is to be done soon."""
+
+    def __init__(self, clock: Clock, rng: Random) -> None:
+        self._clock = clock
+        self._rng = rng
+        self.lanes: list[InlineLane[Any, Any]] = []
+        self._waiting: list[Callable[[], None]] = []
+
+    def now(self) -> float:
+        return self._clock.now
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        self._waiting.append(callback)
+
+    def salt(self) -> int:
+        return self._rng.getrandbits(32)
+
+    def lane(self, name: str, work: Work[Item, Result]) -> Lane[Item]:
+        lane = InlineLane(work)
+        self.lanes.append(lane)
+        return lane
+
+    def finish_pass(self) -> None:
+        """What was to be done soon."""
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for callback in waiting:
+                callback()
+
+    def work(self, *, idle: bool) -> bool:
+        """Every lane does what waits, once. False: nothing did, and nothing is left."""
+        worked = [lane.step(idle=idle) for lane in self.lanes]
+        self.finish_pass()
+        return any(worked)
+
+
+class Ear(logging.Handler):
+    """Takes the project's log, and remembers failures that are not the disk's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.surprise: logging.LogRecord | None = None
+        self._log = logging.getLogger("actors")
+
+    def __enter__(self) -> Ear:
+        self._log.addHandler(self)
+        self._log.propagate = False
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log.removeHandler(self)
+        self._log.propagate = True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, FOREIGN):
+            self.surprise = record

@@ -1,0 +1,77 @@
+"""What one seed does: every seed has other sizes, other channels and other kinds of trouble."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from actors.messages import Durability, Mode
+from actors.store.settings import StoreSettings
+from tests.sim.faults import Trouble
+
+CHANNELS = ((b"pair", Mode.PAIR), (b"queue", Mode.QUEUE), (b"fanout", Mode.FANOUT))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rates are per step; `ends` weighs crash, kill and close against each other."""
+
+    steps: int
+    channels: dict[bytes, Mode]
+    logs: list[bytes]
+    durability: dict[bytes, Durability]
+    settings: StoreSettings
+    data_bytes_max: int
+    ttl_max: int
+    consumes: float
+    lanes: float
+    end_rate: float
+    ends: tuple[int, int, int]
+    trouble_rate: float
+    troubles: tuple[Trouble, ...]
+    garbage: float
+    passivate_after_s: float
+
+
+def draw(rng: Random, steps: int) -> Plan:
+    """A plan by chance."""
+    names: dict[bytes, Mode] = {}
+    for number in range(rng.randint(1, 4)):
+        stem, mode = rng.choice(CHANNELS)
+        names[stem + b"%d" % number] = mode
+    logs = [b"log%d" % number for number in range(rng.choice((0, 0, 1, 2)))]
+    mostly = rng.choice((Durability.DISK, Durability.DISK, Durability.DISK, Durability.OS))
+    return Plan(
+        steps=rng.randint(steps // 2, steps),
+        channels=names,
+        logs=logs,
+        durability={
+            name: mostly if rng.random() < 0.9 else Durability.OS for name in (*names, *logs)
+        },
+        settings=draw_settings(rng),
+        data_bytes_max=rng.choice((40, 400, 4000)),
+        ttl_max=rng.choice((2, 30, 1000, 100_000)),
+        consumes=rng.choice((0.0, 0.5, 1.0)),
+        lanes=rng.choice((0.1, 0.3, 0.6)),
+        end_rate=rng.choice((0.01, 0.03)),
+        ends=rng.choice(((1, 0, 0), (0, 1, 0), (3, 2, 1), (1, 1, 0))),
+        trouble_rate=rng.choice((0.0, 0.0, 0.03, 0.1)),
+        troubles=tuple(rng.sample(list(Trouble), rng.randint(1, len(Trouble)))),
+        garbage=rng.choice((0.0, 0.0, 0.3)),
+        passivate_after_s=rng.choice((0.5, 60.0)),
+    )
+
+
+def draw_settings(rng: Random) -> StoreSettings:
+    """Small segments, so that rotation, carries, flushes and reclaiming happen all the time."""
+    segment = rng.choice((4096, 16_384))
+    return StoreSettings(
+        segment_bytes=segment,
+        journal_bytes_max=segment * rng.choice((2, 4, 8)),
+        segments_max=rng.choice((4, 32)),
+        carry_bytes_max=rng.choice((0, 500, 4000)),
+        waste_bytes_max=rng.choice((500, 20_000)),
+        settle_s=rng.choice((0.0, 0.5, 5.0)),
+        handles_max=rng.choice((1, 4, 256)),
+        retry_s=1.0,
+    )

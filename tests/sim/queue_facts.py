@@ -1,0 +1,216 @@
+"""What a queue's partition must hold, may hold and must not, by what was written to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from hashlib import sha256
+from typing import TypeVar
+
+from actors.messages import Mode
+from actors.store.changes import Change, Gone, KeyGone, KeyRow, ModeSet, Row, Snapshot, Tried
+from actors.store.seam import Commit
+
+T = TypeVar("T")
+
+
+class Level(IntEnum):
+    """How safe a write is: `OS` outlives the process, `DISK` the machine."""
+
+    FAILED = -1
+    OPEN = 0
+    OS = 1
+    DISK = 2
+
+
+@dataclass(eq=False)
+class Write:
+    """One call of `Store.write`.
+
+    `commit` is None when nobody waits for it. `is_sealed`: it failed, and a later write was kept.
+    """
+
+    name: bytes
+    changes: list[Change]
+    boot: int
+    level: Level = Level.OPEN
+    commit: Commit | None = None
+    is_sealed: bool = False
+
+
+@dataclass(frozen=True)
+class View:
+    """Who looks: at `level` a write must be there. `is_restart`: what was open may be undone."""
+
+    level: Level
+    is_restart: bool
+    now: float
+
+    def must(self, write: Write) -> bool:
+        return write.level >= self.level
+
+    def may(self, write: Write) -> bool:
+        """It failed, and a restart right after found it all the same."""
+        return self.is_restart and write.level is Level.FAILED and not write.is_sealed
+
+    def counts(self, write: Write) -> bool:
+        """Nothing undid it: it did not fail, and no restart may have lost it."""
+        return self.must(write) or (not self.is_restart and write.level is not Level.FAILED)
+
+    def allow(self, allowed: set[T], write: Write, value: T) -> None:
+        """What `write` set may be found, and nothing older if it counts."""
+        if self.counts(write):
+            allowed.clear()
+        if not self.must_not(write):
+            allowed.add(value)
+
+    def must_not(self, write: Write) -> bool:
+        return write.level is Level.FAILED and not self.may(write)
+
+
+@dataclass(eq=False)
+class Fact:
+    """A message that was written.
+
+    `gone` took it away; `ghosts` would have, and failed. `is_lost`: no key speaks for it.
+    """
+
+    row: Row
+    write: Write
+    gone: Write | None = None
+    has_key: bool = True
+    is_lost: bool = False
+    ghosts: list[Write] = field(default_factory=list)
+    tried: list[tuple[Write, int]] = field(default_factory=list)
+
+
+class QueueFacts:
+    """Everything that was ever written to one queue."""
+
+    def __init__(self) -> None:
+        self.facts: dict[int, Fact] = {}
+        self.by_key: dict[int, Fact] = {}
+        self.forgotten: dict[int, Write] = {}
+        self.modes: list[tuple[Write, Mode]] = []
+
+    def record(self, write: Write) -> None:
+        for change in write.changes:
+            match change:
+                case Row():
+                    fact = self.facts[change.id] = Fact(change, write)
+                    self.by_key[change.key] = fact
+                    self.forgotten.pop(change.key, None)
+                case Gone(id=message_id):
+                    fact = self.facts[message_id]
+                    fact.gone, fact.has_key = write, change.left is not None
+                case KeyGone():
+                    self.forgotten[change.key] = write
+                case Tried(id=message_id):
+                    self.facts[message_id].tried.append((write, change.attempts))
+                case ModeSet():
+                    self.modes.append((write, change.mode))
+                case _:
+                    raise AssertionError(f"a channel never says {change}")
+
+    def undo(self, write: Write) -> None:
+        """The write failed: what it took away is there still."""
+        for fact in self.facts.values():
+            if fact.gone is write:
+                fact.gone, fact.has_key = None, True
+                fact.ghosts.append(write)
+
+    @property
+    def last_id(self) -> int:
+        """The highest of a message that is there, or was promised to be: ids only ascend."""
+        known = (
+            fact
+            for fact in self.facts.values()
+            if fact.write.level is Level.DISK or not fact.is_lost
+        )
+        return max((fact.row.id for fact in known), default=0)
+
+    # What is wrong with a snapshot.
+
+    def check(self, snapshot: Snapshot, view: View) -> Iterator[str]:
+        rows = {row.id: row for row in snapshot.rows}
+        if list(rows) != sorted(rows) or len(rows) != len(snapshot.rows):
+            yield f"rows are not in the order of their ids: {list(rows)}"
+        for message_id in rows.keys() - self.facts.keys():
+            yield f"message {message_id} was never put"
+        for message_id, fact in self.facts.items():
+            yield from self._check_row(fact, rows.get(message_id), view)
+            yield from self._check_key(fact, snapshot, view)
+            if message_id in rows:
+                yield from self._check_tried(fact, snapshot.attempts.get(message_id, 0), view)
+        if rows:
+            yield from self._check_mode(snapshot.mode, view)
+
+    def _check_row(self, fact: Fact, row: Row | None, view: View) -> Iterator[str]:
+        known = fact.row
+        if row is None:
+            is_due = view.must(fact.write) and known.expires_at > view.now
+            if is_due and fact.gone is None and not any(map(view.may, fact.ghosts)):
+                yield f"message {known.id} (key {known.key}) is lost"
+            return
+        if view.must_not(fact.write):
+            yield f"message {known.id} is there although its PUT failed"
+        if fact.gone is not None and view.counts(fact.gone):
+            yield f"message {known.id} is back after it left"
+        same = (known.key, known.ttl, known.expires_at, known.data, known.origin)
+        if (row.key, row.ttl, row.expires_at, row.data, row.origin) != same:
+            yield f"message {known.id} is {row}, not {known}"
+
+    def _check_key(self, fact: Fact, snapshot: Snapshot, view: View) -> Iterator[str]:
+        known = fact.row
+        kept = snapshot.keys.get(known.key)
+        if self.by_key.get(known.key) is not fact or fact.is_lost:
+            return
+        forgotten = self.forgotten.get(known.key)
+        if forgotten is not None and (forgotten.level >= 0 or view.may(forgotten)):
+            # One whose window is over harms nobody.
+            if kept is not None and kept.until > view.now and view.counts(forgotten):
+                yield f"key {known.key} is back after it was forgotten"
+        elif view.must(fact.write) and fact.has_key and known.until > view.now:
+            if kept is None:
+                yield f"key {known.key} of message {known.id} is forgotten"
+            elif (kept.id, kept.until) != (known.id, known.until):
+                yield f"key {known.key} stands for {kept}, not {known}"
+            elif isinstance(kept, KeyRow) and kept.digest != sha256(known.data).digest():
+                yield f"key {known.key} has the digest of other data"
+
+    def _check_tried(self, fact: Fact, attempts: int, view: View) -> Iterator[str]:
+        allowed: set[int] = {0}
+        for write, count in fact.tried:
+            view.allow(allowed, write, count)
+        if attempts not in allowed:
+            yield f"message {fact.row.id} was tried {attempts} times, not {allowed}"
+
+    def _check_mode(self, mode: Mode | None, view: View) -> Iterator[str]:
+        allowed: set[Mode | None] = {None}
+        for write, each in self.modes:
+            view.allow(allowed, write, each)
+        if mode not in allowed:
+            yield f"the mode is {mode}, not {allowed}"
+
+    def settle(self, snapshot: Snapshot, seen: Write) -> None:
+        """After a restart, what was found is what is; `seen` stands for its moment.
+
+        What is not there any more must not come back once a later write is kept.
+        """
+        rows = {row.id for row in snapshot.rows}
+        for message_id, fact in list(self.facts.items()):
+            is_known = getattr(snapshot.keys.get(fact.row.key), "id", 0) == message_id
+            fact.ghosts.clear()
+            if message_id in rows:
+                fact.gone, fact.has_key = None, True
+                if fact.write.level is Level.FAILED:
+                    fact.write = Write(seen.name, [], seen.boot)
+                fact.tried = [(seen, snapshot.attempts.get(message_id, 0))]
+            else:
+                if fact.gone is None or fact.gone.level < Level.DISK:
+                    fact.gone = seen
+                fact.is_lost = fact.is_lost or not is_known
+        for key in [key for key in self.forgotten if key in snapshot.keys]:
+            del self.forgotten[key]
+        self.modes = [(seen, snapshot.mode)] if snapshot.mode is not None else []

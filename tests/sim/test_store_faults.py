@@ -1,0 +1,204 @@
+"""One call of the disk fails, every one in turn: reads go on, writes are refused, nothing is lost.
+
+MILLPOND_FAULTS=1 python -m pytest tests/sim/test_store_faults.py      fails each call, not some
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+
+from actors.messages import Ack, Durability, Failed, Mode
+from actors.store.changes import Chunk, Position, Trimmed
+from actors.store.settings import StoreSettings
+from tests.sim.clients import Client
+from tests.sim.drama import Drama, scratch
+from tests.sim.faults import Trouble
+from tests.sim.loop import Ear
+from tests.sim.plan import Plan
+from tests.sim.world import World
+
+EVERY = 1 if os.environ.get("MILLPOND_FAULTS") else 3
+QUEUE, PAIR, LOG = b"queue0", b"pair0", b"log0"
+ROUNDS = 4
+PLAN = Plan(
+    steps=0,
+    channels={QUEUE: Mode.QUEUE, PAIR: Mode.PAIR},
+    logs=[LOG],
+    durability=dict.fromkeys((QUEUE, PAIR, LOG), Durability.DISK),
+    settings=StoreSettings(
+        segment_bytes=4096,
+        journal_bytes_max=8192,
+        carry_bytes_max=500,
+        waste_bytes_max=1000,
+        settle_s=0.5,
+        handles_max=1,
+    ),
+    data_bytes_max=300,
+    ttl_max=1000,
+    consumes=1.0,
+    lanes=1.0,
+    end_rate=0.0,
+    ends=(1, 0, 0),
+    trouble_rate=0.0,
+    troubles=(),
+    garbage=0.0,
+    passivate_after_s=2.0,
+)
+
+
+class Work:
+    """The same in every test: puts, acks, rotation, carries, flushes, loads and reclaiming."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.drama = Drama(world, Random(5))
+
+    def run(self) -> None:
+        for at in range(ROUNDS):
+            producers = [self.world.join(name, push=False) for name in (QUEUE, PAIR)]
+            consumers = [self.world.join(name, push=True) for name in (QUEUE, PAIR)]
+            for client in producers:
+                self.drama.put_all(client, *(self.drama.attempt() for _ in range(4)))
+            self.write_log(at)
+            self.pause(0.3)
+            for client in consumers:
+                self.settle(client)
+            self.pause(0.3)
+            for client in (*producers, *consumers):
+                self.world.leave(client)
+            # Now and then long enough for the channels to be put away, and loaded again.
+            self.pause(3.0 if at % 2 else 0.0)
+
+    def settle(self, client: Client) -> None:
+        """Half of what is held is done with."""
+        done = [message_id for message_id in client.held if message_id % 2]
+        client.mind.acked.update(done)
+        client.held.clear()
+        self.world.say(client, [Ack(each) for each in done])
+
+    def write_log(self, at: int) -> None:
+        ledger = self.world.ledger
+        state = ledger.log(LOG).state
+        if LOG not in ledger.doubtful:
+            where = Position(at, state.tail)
+            ledger.write(LOG, [Chunk(state.tail, 3, at, at, where, where, bytes(250))])
+            if at == ROUNDS // 2:
+                ledger.write(LOG, [Trimmed(state.tail - 4)])
+        self.drama.read_log()
+        self.world.loop.finish_pass()
+
+    def pause(self, seconds: float) -> None:
+        """All lanes work for a while."""
+        self.world.clock.now += seconds
+        for _ in range(20):
+            self.world.loop.work(idle=False)
+            self.world.turn()
+        self.world.listen()
+
+
+@contextmanager
+def node() -> Iterator[World]:
+    """One that has work behind it."""
+    with scratch() as folder, Ear() as ear:
+        world = World(PLAN, Random(1), folder, ear)
+        world.boot()
+        Work(world).run()
+        yield world
+        world.disk.kill()
+
+
+def calls_that_fail(trouble: Trouble) -> int:
+    """How often the work calls what this befalls."""
+    with node() as world:
+        calls = world.disk.faults.calls
+        before = sum(calls[call] for call in trouble.calls)
+        Work(world).run()
+        return sum(calls[call] for call in trouble.calls) - before
+
+
+def test_the_work_does_everything() -> None:
+    with node() as world:
+        Work(world).run()
+        calls = world.disk.faults.calls
+        assert calls["create"] >= 5 and calls["unlink"] >= 3 and calls["sql commit"] >= 10
+        assert world.store.counters.flushes >= 3 and world.store.counters.carries >= 3
+
+
+@pytest.mark.parametrize("lasts", [False, True], ids=["once", "until-healed"])
+@pytest.mark.parametrize("trouble", list(Trouble), ids=lambda trouble: trouble.name.lower())
+def test_a_call_that_fails_costs_no_promise(trouble: Trouble, lasts: bool) -> None:
+    """Quotas and disk full: reads go on, writes get the error, nothing acked is lost."""
+    for k in range(1, calls_that_fail(trouble) + 1, EVERY):
+        with node() as world:
+            world.disk.faults.fail_from(k, trouble, float("inf") if lasts else 1)
+            Work(world).run()
+            check_reads(world, trouble)
+            world.disk.faults.heal()
+            check_writes(world)
+            world.crash() if k % 2 else world.close()
+            world.boot()
+            check_writes(world)
+
+
+def check_reads(world: World, trouble: Trouble) -> None:
+    """Whoever asks is answered; with what there is, if files can be read at all."""
+    for name in (QUEUE, PAIR):
+        reader = world.join(name, push=False)
+        known = len(reader.mind.ids)
+        world.say(reader, reader.reads())
+        work = Work(world)
+        for _ in range(10):
+            work.pause(0.5)
+        assert not reader.asked, f"nobody answers {reader.asked}"
+        if trouble in (Trouble.FULL, Trouble.SHORT):
+            assert len(reader.mind.ids) > known, "reads go on"
+        world.leave(reader)
+
+
+def check_writes(world: World) -> None:
+    """The disk is sound: everything is taken, also what was refused before."""
+    drama = Drama(world, Random(world.boots))
+    clients = [world.join(name, push=False) for name in (QUEUE, PAIR)]
+    attempts = [drama.attempt() for _ in clients]
+    for client, attempt in zip(clients, attempts, strict=True):
+        world.say(client, client.reads())
+        drama.put_all(client, attempt)
+    drama.rest()
+    assert not any(mind.unknown for mind in world.minds.values())
+    assert all(attempt.id for attempt in attempts)
+    for client in clients:
+        world.leave(client)
+
+
+def test_while_the_disk_is_full_a_put_is_refused_and_says_so() -> None:
+    """NACK e1, not silence, and not an acknowledgement."""
+    with node() as world:
+        refused: list[Failed] = []
+        world.disk.faults.fail_from(1, Trouble.FULL)
+        client = world.join(QUEUE, push=False)
+        client.on_failed = refused.append
+        drama = Drama(world, Random(1))
+        drama.put_all(client, drama.attempt())
+        Work(world).pause(1.0)
+        assert [each.code.name for each in refused] == ["STORAGE_FAILED"]
+        assert not world.store.health.is_writable
+        world.disk.faults.heal()
+        Work(world).pause(2.0)
+        check_writes(world)
+        assert world.store.health.is_writable
+
+
+@pytest.mark.parametrize("trouble", list(Trouble), ids=lambda trouble: trouble.name.lower())
+def test_a_start_that_fails_harms_nothing(trouble: Trouble) -> None:
+    """Whichever call of recovery fails, the next start finds everything."""
+    for k in range(1, 40, EVERY):
+        with node() as world:
+            world.crash() if k % 2 else world.kill()
+            world.disk.faults.fail(k, trouble)
+            world.boot()
+            check_writes(world)

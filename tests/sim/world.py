@@ -1,0 +1,272 @@
+"""A node's store and channels on a simulated disk, over many boots.
+
+One seed is one history: which client asks what, when a lane works, when a call of the disk fails,
+when the power does. Everything is checked as it is shown, and everything there is after each
+restart.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+from actors.channel import Channel
+from actors.delivery import DeliverySettings
+from actors.ids import IdSource
+from actors.limits import ChannelSettings
+from actors.messages import Batch, Durability, Join, Mail, Port, Put
+from actors.scheduler import Scheduler, SchedulerSettings
+from actors.shared import Shared
+from actors.store.changes import Chunk, KeyRow, LogSnapshot, Snapshot
+from actors.store.durable import DurableStore
+from actors.store.seam import Fault, Pending, Seek, Where
+from tests.sim.clients import Client, Mind
+from tests.sim.disk import SimDisk
+from tests.sim.faults import Crashed
+from tests.sim.ledger import Broken, Ledger
+from tests.sim.loop import FOREIGN, Clock, Ear, Loop
+from tests.sim.plan import Plan
+from tests.sim.queue_facts import Fact, Level, View
+
+T = TypeVar("T")
+
+START_S = 1_763_683_200.0
+DEAD = b"!dead"
+PATIENCE = 2_000
+"""So many rounds of all lanes bring everything to its end."""
+
+
+class World:
+    """`folder` is real and empty; the node's files are in its folder `node`."""
+
+    store_class: type[DurableStore] = DurableStore
+    disk_class: type[SimDisk] = SimDisk
+
+    def __init__(self, plan: Plan, rng: Random, folder: Path, ear: Ear) -> None:
+        self.plan = plan
+        self.rng = rng
+        self.clock = Clock(START_S)
+        self.home = folder / "node"
+        self.disk = self.disk_class(Random(rng.getrandbits(32)), folder, garbage=plan.garbage)
+        self.ledger = Ledger(lambda: self.clock.now, self._durability)
+        self.ledger.may_leave = self._may_leave
+        self.minds = {
+            name: Mind(name, mode)
+            for stem, mode in plan.channels.items()
+            for name in (stem, stem + DEAD)
+        }
+        self.clients: list[Client] = []
+        self.is_up = False
+        self.is_loud = False
+        self.boots = 0
+        self.store_failures = 0
+        self._ear = ear
+        self._level = Level.DISK
+        self.puts = 0
+        """Keys given out; no two PUTs have the same."""
+        self._ports = 0
+        self._trace = sha256()
+
+    def note(self, *what: object) -> None:
+        """Something happened, for comparing runs."""
+        self._trace.update(repr(what).encode())
+        if self.is_loud:
+            print(*what)
+
+    @property
+    def history(self) -> str:
+        """What happened so far, in short."""
+        return self._trace.hexdigest()
+
+    def _durability(self, name: bytes) -> Durability:
+        return self.plan.durability[name.removesuffix(DEAD)]
+
+    def _may_leave(self, name: bytes, fact: Fact) -> bool:
+        """Its time is over, a consumer is done with it, or its dead letter is kept."""
+        message_id = fact.row.id
+        if fact.row.expires_at <= self.clock.now or name.endswith(DEAD):
+            return True
+        dead = self.ledger.queue(name + DEAD).facts.values()
+        level = self.ledger.promised(name).level
+        return message_id in self.minds[name].acked or any(
+            each.row.origin is not None
+            and each.row.origin.id == message_id
+            and each.write.level >= level
+            for each in dead
+        )
+
+    # Boots.
+
+    def boot(self) -> None:
+        """Start the node, as often as it takes, and check everything that is there."""
+        while not self.is_up:
+            has_trouble = self.disk.faults.is_troubled
+            try:
+                self._open()
+                self.disk.faults.heal()
+                self._look_at_everything()
+            except Crashed:
+                self._lose_power()
+            except FOREIGN as exc:
+                if not has_trouble:
+                    raise Broken(f"the node does not start: {exc!r}") from exc
+                self.note("does not start", type(exc).__name__)
+                self.disk.faults.heal()
+                self.disk.kill()
+            else:
+                self._start_cells()
+                self.is_up = True
+                self.boots += 1
+
+    def _open(self) -> None:
+        self.loop = Loop(self.clock, Random(self.rng.getrandbits(32)))
+        self.store = self.store_class(
+            self.home, self.disk, self.plan.settings, self.loop, self._durability
+        )
+        self.store.open()
+        self.ledger.start(self.store)
+
+    def _start_cells(self) -> None:
+        rng = Random(self.rng.getrandbits(32))
+        ids = IdSource(5, last_id=self.store.last_id)
+        self._shared = Shared(ids=ids, rng=rng, usage=self.store.usage, health=self.store.health)
+        settings = SchedulerSettings(passivate_after_s=self.plan.passivate_after_s)
+        self.scheduler = Scheduler(self.ledger, self._spawn, lambda: self.clock.now, rng, settings)
+        for kept in self.store.kept():
+            self.scheduler.adopt(kept.name, kept.deadline)
+
+    def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Join]) -> Channel:
+        delivery = DeliverySettings(ack_timeout_s=5.0, attempts_max=3)
+        settings = ChannelSettings(mode=self.minds[name].mode, delivery=delivery)
+        return Channel(name, snapshot, guests, settings, self._shared)
+
+    def _look_at_everything(self) -> None:
+        """Every partition is as it must be after such an end, and weighs what the store says."""
+        view = View(self._level, is_restart=True, now=self.clock.now)
+        found = [0, 0, 0]
+        for name in self.minds:
+            snapshot = self._finish(self.store.load(name))
+            self.ledger.found_queue(name, snapshot, view)
+            found[0] += len(snapshot.rows)
+            found[1] += sum(len(row.data) for row in snapshot.rows)
+            found[2] += sum(isinstance(each, KeyRow) for each in snapshot.keys.values())
+        usage = self.store.usage
+        if [usage.messages, usage.bytes, usage.keys] != found:
+            raise Broken(f"usage is {usage}, and there is {found}")
+        for name in self.plan.logs:
+            outline = self._finish(self.store.outline(name))
+            self.ledger.found_log(name, outline, self._read_all(name, outline), view)
+
+    def _read_all(self, name: bytes, outline: LogSnapshot) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        at = outline.trim_point
+        while at < outline.tail:
+            seek = Seek(Where.SEQUENCE, at, bytes_max=self.rng.choice((1, 1000, 100_000)))
+            some = self._finish(self.store.read(name, seek))
+            if not some:
+                break
+            chunks += some
+            at = chunks[-1].end
+        return chunks
+
+    def _finish(self, answer: T | Pending[T | Fault]) -> T:
+        """What the store answers, once its lanes have worked for it."""
+        if not isinstance(answer, Pending):
+            return answer
+        results: list[T | Fault] = []
+        answer.when_done(results.append)
+        for _ in range(PATIENCE):
+            if results:
+                break
+            self.loop.work(idle=False)
+        (result,) = results or [Fault.UNREADABLE]
+        if isinstance(result, Fault):
+            raise Broken(f"a sound disk gives {result}")
+        return result
+
+    # Ends.
+
+    def crash(self) -> None:
+        """The power fails."""
+        self.note("crash")
+        self._hang_up()
+        self._lose_power()
+
+    def _lose_power(self) -> None:
+        self.disk.crash()
+        self._expect(Level.DISK)
+
+    def _expect(self, level: Level) -> None:
+        """What is at least this safe must be there at the next start."""
+        self._level = level
+        for name, mind in self.minds.items():
+            if level is Level.DISK and self._durability(name) is not Durability.DISK:
+                mind.forget_promises()
+
+    def kill(self) -> None:
+        """The process ends; what it wrote is still in the system's memory.
+
+        Where the journal failed before, only what was synced is promised.
+        """
+        self.note("kill")
+        self._hang_up()
+        self.disk.kill()
+        self._expect(Level.DISK if self.store.health.failures else Level.OS)
+
+    def close(self) -> None:
+        """The node stops as it should, and everything it took is there afterwards."""
+        self.note("close")
+        is_sound = self.store.health.is_writable and not self.disk.faults.is_troubled
+        self.store.close()
+        self._hang_up()
+        self.disk.kill()
+        if is_sound:
+            self._level = Level.OPEN
+        else:
+            self._expect(Level.DISK if self.store.health.failures else Level.OS)
+
+    def _hang_up(self) -> None:
+        self.is_up = False
+        self.store_failures += self.store.health.failures
+        for client in self.clients:
+            client.hang_up()
+        self.clients.clear()
+
+    # What happens in a boot. Any of it may raise Crashed.
+
+    def join(self, name: bytes, *, push: bool) -> Client:
+        """A connection; one that is pushed messages may ack them."""
+        self._ports += 1
+        client = Client(self.minds[name], self.ledger, self._ports, self.clock, self.rng)
+        self.clients.append(client)
+        join = Join(push=push, keep_alive_s=1e9)
+        self.scheduler.attach(name, client, join, self.clock.now)
+        self.loop.finish_pass()
+        return client
+
+    def leave(self, client: Client) -> None:
+        self.clients.remove(client)
+        client.hang_up()
+        self.scheduler.detach(client.mind.name, client)
+        self.loop.finish_pass()
+
+    def say(self, client: Client, mail: list[Mail]) -> None:
+        """One read of a connection."""
+        size = sum(len(each.data) + 16 for each in mail if isinstance(each, Put))
+        batch = Batch(client, mail, size)
+        self.scheduler.submit(client.mind.name, batch, self.clock.now)
+        self.loop.finish_pass()
+
+    def turn(self) -> None:
+        """What is due, and what waits in mailboxes."""
+        self.scheduler.turn(self.clock.now)
+        self.loop.finish_pass()
+
+    def listen(self) -> None:
+        """Nothing went wrong that the disk is not to blame for."""
+        if self._ear.surprise is not None:
+            record = self._ear.surprise
+            error = record.exc_info[1] if record.exc_info else None
+            raise Broken(f"{record.getMessage()}: {error!r}") from error
