@@ -104,6 +104,7 @@ class DurableStore:
         self._rounds.start(self._files)
         self._rounds.segments.update(found.segments)
         self._rounds.current = found.tail.number + 1
+        self._rounds.kept_lsn = self._rounds.synced_lsn = found.tail.lsn
         for entry in found.entries.values():
             if entry.layer is not None:
                 self._rounds.hold(entry)
@@ -206,6 +207,7 @@ class DurableStore:
             self._rounds.current = outcome.segment
         for group in self._groups.kept(groups, outcome.epoch):
             self._keep(group, outcome)
+        self._rounds.kept_lsn, self._rounds.synced_lsn = self._lsn_kept, outcome.synced_lsn
         if outcome.synced_lsn >= self._lsn_kept:
             self._unsynced.clear()
         if outcome.epoch > self._groups.epoch:
@@ -326,7 +328,7 @@ class DurableStore:
         self._look_after()
 
     def _files_idle_s(self) -> float | None:
-        return self._settings.retry_s if self._rounds.needs_retry else None
+        return self._settings.retry_s if self._rounds.must_try_again else None
 
     # What rounds need.
 

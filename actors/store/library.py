@@ -83,8 +83,10 @@ class Library:
         self._catalogue.record(self._outlines, self._removed, {})
 
     def drop_segment(self, number: int) -> None:
-        """Remove a segment that nobody needs."""
+        """Remove a segment that nobody needs, before any later one goes: those have the end of
+        what it began."""
         self._disk.unlink(segment_path(self._journal_folder, number))
+        self._disk.sync_folder(self._journal_folder)
 
     def load(self, name: bytes) -> Snapshot:
         """What the file of a queue has."""

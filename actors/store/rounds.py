@@ -105,6 +105,13 @@ class Rounds:
         """The bytes used of each segment there is, oldest first."""
         self.current = 0
         """The segment that is written to."""
+        self.kept_lsn = 0
+        self.synced_lsn = 0
+        """Everything up to here counts, and is on the disk."""
+        self._free_since: dict[int, int] = {}
+        self._is_dropping = False
+        self._has_not_dropped = False
+        self._drop_at = -inf
         self._holders: dict[int, dict[Entry, None]] = {}
         self._eager: dict[Entry, None] = {}
         self._slice: list[Move] | None = None
@@ -140,6 +147,11 @@ class Rounds:
         return oldest < self.current and (
             self.journal_bytes > factor * self._settings.journal_bytes_max
         )
+
+    @property
+    def must_try_again(self) -> bool:
+        """Something failed, and `step` is to be called even if nothing else happens."""
+        return self.needs_retry or self._has_not_dropped
 
     def hold(self, entry: Entry) -> None:
         """The entry's layer needs its oldest segment."""
@@ -187,11 +199,28 @@ class Rounds:
             self._flush()
 
     def _drop_segments(self) -> None:
-        for number in list(self.segments):
+        """The oldest one, if nobody needs it, and what made it needless is on the disk."""
+        for number in self.segments:
             if number >= self.current or number in self._holders:
-                return
-            del self.segments[number]
-            self._lane.submit(Job(partial(self._library.drop_segment, number)))
+                break
+            self._free_since.setdefault(number, self.kept_lsn)
+        oldest = next(iter(self._free_since), None)
+        if oldest is None or self._is_dropping or self._now() < self._drop_at:
+            return
+        if self._free_since[oldest] <= self.synced_lsn:
+            self._is_dropping, self._has_not_dropped = True, False
+            drop = partial(self._library.drop_segment, oldest)
+            self._lane.submit(Job(drop, partial(self._dropped, oldest)))
+
+    def _dropped(self, number: int, result: object) -> None:
+        self._is_dropping = False
+        if isinstance(result, Fault):
+            self._has_not_dropped = True
+            self._drop_at = self._now() + self._settings.retry_s
+            self._lane.submit(Job(lambda: None))  # the lane looks again at how long it may sleep
+        else:
+            del self.segments[number], self._free_since[number]
+            self._drop_segments()
 
     def _choose(self) -> list[Move]:
         """Freeze the entries of the next slice."""
