@@ -21,6 +21,7 @@ from actors.store.changes import Origin, Row
 from actors.store.counters import StoreCounters
 from actors.store.durable import DurableStore
 from actors.store.seam import Health, Store, Usage
+from transports.greeting import Admission
 from transports.host import WireCounters
 
 PAGE_MAX = 1000
@@ -118,14 +119,14 @@ class Sources(msgspec.Struct):
     connections: int
 
 
-def answer(operation: int, body: bytes, sources: Sources) -> bytes:
+def answer(operation: int, body: bytes, asker: Admission, sources: Sources) -> bytes:
     """Carry out one request. Raises Malformed for an unknown operation or an unreadable body,
     NotAllowed, and for a channel that is not served now what its requests get."""
     match operation:
         case Operation.INFO:
             return msgspec.msgpack.encode(_info(_read(body, InfoRequest), sources))
         case Operation.EXPORT:
-            return msgspec.msgpack.encode(_export(_read(body, ExportRequest), sources))
+            return msgspec.msgpack.encode(_export(_read(body, ExportRequest), asker, sources))
         case _:
             raise Malformed(f"unknown operation {operation}")
 
@@ -190,10 +191,10 @@ def _store(store: Store) -> StoreInfo | None:
     return StoreInfo(str(store.folder.absolute()), store.health, store.counters)
 
 
-def _export(request: ExportRequest, sources: Sources) -> ExportAnswer:
+def _export(request: ExportRequest, asker: Admission, sources: Sources) -> ExportAnswer:
     cell = sources.scheduler.cells.get(request.channel)
-    guests = (cell.guests if cell is not None else None) or {}
-    if cell is None or not any(join.rights & MAY_EXPORT == MAY_EXPORT for join in guests.values()):
+    may_export = asker.join.rights & MAY_EXPORT == MAY_EXPORT
+    if cell is None or asker.channel != request.channel or not may_export:
         raise NotAllowed("only who is in the channel, with the rights admin and get, may export it")
     if cell.refusal is not None:
         raise ERRORS[cell.refusal]

@@ -30,6 +30,9 @@ PING_TRIES = 2
 
 Dial = Callable[[TaskGroup, Session], Awaitable[None]]
 
+PASSING = (HelloCode.TOO_MANY_CONNECTIONS, HelloCode.STORAGE_FAILED, HelloCode.INTERNAL)
+"""A handshake refused for one of these may succeed later."""
+
 
 class LinkSettings(msgspec.Struct, frozen=True):
     """How to reach the node and what to say there. Times in seconds."""
@@ -251,7 +254,7 @@ class Link:
 
     def _is_final(self, failure: Exception, give_up_at: float) -> bool:
         match failure:
-            case HandshakeRefused(code=code) if code != HelloCode.TOO_MANY_CONNECTIONS:
+            case HandshakeRefused(code=code) if code not in PASSING:
                 return True
             case UpgradeRefused(status=status) if status < 500:
                 return True

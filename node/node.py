@@ -33,6 +33,7 @@ from node.config import OFF, ChannelBook, Config, ConfigError
 from node.reception import Reception
 from node.storage import FolderLock, LoopSurroundings
 from transports.framing import Framing, LengthPrefixed
+from transports.greeting import Admission
 from transports.memory import Network
 from transports.seam import Listener, Session
 from transports.tcp import listen, parse_address
@@ -249,7 +250,7 @@ class Node:
     def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Join]) -> Channel:
         return Channel(name, snapshot, guests, self._book.settings(name), self._shared)
 
-    def _answer_admin(self, operation: int, body: bytes) -> bytes:
+    def _answer_admin(self, operation: int, body: bytes, asker: Admission) -> bytes:
         sources = admin.Sources(
             scheduler=self.scheduler,
             store=self._store,
@@ -261,7 +262,7 @@ class Node:
             rss_bytes=rss_bytes(),
             connections=len(self.reception.connections),
         )
-        return admin.answer(operation, body, sources)
+        return admin.answer(operation, body, asker, sources)
 
 
 def loop_time() -> Callable[[], float]:

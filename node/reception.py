@@ -14,6 +14,7 @@ from node.access import Access, is_remote
 from node.config import Config
 from transports.connection import Connection
 from transports.framing import Framing
+from transports.greeting import Admission
 from transports.host import Visitor, WireCounters
 
 
@@ -27,7 +28,7 @@ class Reception:
         scheduler: Scheduler,
         now: Callable[[], float],
         durability: Callable[[bytes], Durability],
-        admin: Callable[[int, bytes], bytes],
+        admin: Callable[[int, bytes, Admission], bytes],
     ) -> None:
         self.settings = config.connection
         self.counters = WireCounters()

@@ -186,6 +186,9 @@ class Connection(Visit):
         match failed.request:
             case Put() | Get() | List() | Touch():
                 self._add(encode_failed(failed))
+            case Join() if self._owes_ready:
+                has_no_disk = failed.code is Code.STORAGE_FAILED
+                self._turn_away(HelloCode.STORAGE_FAILED if has_no_disk else HelloCode.INTERNAL)
             case Join():
                 self._abort()
             case _:
@@ -329,7 +332,7 @@ class Connection(Visit):
             self._add(encode_refusal(p.ADMIN, Code.NOT_ALLOWED, correlation))
             return
         try:
-            body = self._host.admin(request.operation, request.body)
+            body = self._host.admin(request.operation, request.body, self._admission)
         except RequestError as error:
             self._add(encode_refusal(p.ADMIN, error.code, correlation))
         else:

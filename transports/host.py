@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from actors.messages import Batch, Durability, Join, Port, Rights
-from transports.greeting import GreetingSettings
+from transports.greeting import Admission, GreetingSettings
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True):
@@ -108,5 +108,5 @@ class Host(Protocol):
         """See `greeting.Authorize`; `address` is the other end's."""
 
     @property
-    def admin(self) -> Callable[[int, bytes], bytes]:
-        """Carry out an administrative operation. Raises RequestError."""
+    def admin(self) -> Callable[[int, bytes, Admission], bytes]:
+        """Carry out an administrative operation for who was admitted so. Raises RequestError."""

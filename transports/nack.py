@@ -68,6 +68,8 @@ class HelloCode(IntEnum):
     AUTHENTICATION_FAILED = 0xF5
     NOT_ALLOWED = 0xF6
     TOO_MANY_CONNECTIONS = 0xF7
+    STORAGE_FAILED = 0xE1
+    INTERNAL = 0xFE
 
 
 class UnknownRefusal(RequestError):

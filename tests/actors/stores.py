@@ -68,6 +68,9 @@ class Run:
         results: list[T | Fault] = []
         answer.when_done(results.append)
         self.work()
+        if not results:
+            self.loop.work(idle=True)  # as after a second without anything else
+            self.work()
         (result,) = results
         return result
 
