@@ -26,9 +26,9 @@ from actors.store.changes import Change, Snapshot
 from actors.store.disk import OsDisk
 from actors.store.durable import DurableStore
 from actors.store.lanes import InlineLane, Lane, ThreadLane, Work
+from actors.store.partitions.shelf import BESIDE
 from actors.store.seam import Fault, Pending
 from actors.store.settings import StoreSettings
-from actors.store.shelf import BESIDE
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -16,26 +16,26 @@ from pathlib import Path
 
 from actors.messages import Durability
 from actors.store.changes import Change, Chunk, LogSnapshot, Row, Snapshot, is_soft, kind_of
-from actors.store.codec import encode
 from actors.store.counters import StoreCounters
 from actors.store.damage import Damage, write_note
 from actors.store.disk import Disk
 from actors.store.entry import Entry, Layer, fold, new_layer, weigh
-from actors.store.frames import Carry
 from actors.store.groups import Groups
 from actors.store.jobs import Job
-from actors.store.journal import Group, Journal, Outcome
+from actors.store.journal.codec import encode
+from actors.store.journal.frames import Carry
+from actors.store.journal.writer import Group, Journal, Outcome
 from actors.store.lanes import Lane, Work
 from actors.store.loader import QueueLoader
 from actors.store.log_layer import LogLayer
 from actors.store.memory import MemoryStore
+from actors.store.partitions.shelf import file_name
 from actors.store.queue_layer import QueueLayer
 from actors.store.reader import LogReader
 from actors.store.recovery import Recovered, recover
 from actors.store.rounds import Rounds
 from actors.store.seam import Commit, Fault, Health, Kept, Pending, Seek, Usage, Weight
 from actors.store.settings import StoreSettings, Surroundings
-from actors.store.shelf import file_name
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from actors.store.changes import Change
-from actors.store.codec import encode
 from actors.store.entry import Entry
-from actors.store.frames import Carry, encode_record
-from actors.store.journal import Group
+from actors.store.journal.codec import encode
+from actors.store.journal.frames import Carry, encode_record
+from actors.store.journal.writer import Group
 from actors.store.lanes import Lane
 
 
@@ -52,10 +52,20 @@ class Groups:
         if group is None:
             group = self._open = Group(self._epoch, lsn)
             self._seal_soon()
+        if not group.records:
+            group.first_lsn = lsn
         record = encode_record(self._salt, lsn, entry.kind, entry.name, body, carry, as_of)
         group.records.append(record)
         group.last_lsn = lsn
         return group
+
+    def sync(self) -> None:
+        """Have everything written so far synced, with what else this pass of the loop writes."""
+        if self._open is None:
+            self._open = Group(self._epoch, self._lsn + 1)
+            self._open.last_lsn = self._lsn
+            self._seal_soon()
+        self._open.needs_sync = True
 
     def stamp(self) -> int:
         """A number that no record has."""

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any
 
-from actors.store.partition import Damaged
+from actors.store.partitions.partition import Damaged
 from actors.store.seam import Fault
 
 log = logging.getLogger(__name__)

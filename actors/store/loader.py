@@ -10,7 +10,7 @@ from actors.store.entry import Entry, fold
 from actors.store.groups import Groups
 from actors.store.jobs import Job
 from actors.store.lanes import Lane
-from actors.store.library import Library
+from actors.store.partitions.library import Library
 from actors.store.queue_layer import QueueLayer
 from actors.store.seam import Fault, Pending, Usage
 

@@ -12,8 +12,8 @@ from actors.store.changes import Chunk, LogSnapshot
 from actors.store.entry import Entry
 from actors.store.jobs import Job
 from actors.store.lanes import Lane
-from actors.store.library import Library
 from actors.store.log_layer import LogLayer
+from actors.store.partitions.library import Library
 from actors.store.seam import Fault, Pending, Seek, Where
 
 Chunks = list[Chunk] | Fault

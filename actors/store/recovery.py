@@ -14,22 +14,22 @@ from pathlib import Path
 import msgspec
 
 from actors.messages import Durability
-from actors.store.catalogue import Catalogue, rebuild
 from actors.store.changes import Gone, Kind, Row
-from actors.store.codec import BadChange, decode
 from actors.store.damage import Damage, read_notes, write_note
 from actors.store.disk import Disk
 from actors.store.entry import Entry, fold, new_layer
-from actors.store.frames import Carry, Record
-from actors.store.journal import Tail, segment_path
-from actors.store.journal_reader import Found, read_journal
-from actors.store.library import Library
-from actors.store.partition import Damaged, Outline
+from actors.store.journal.codec import BadChange, decode
+from actors.store.journal.frames import Carry, Record
+from actors.store.journal.reader import Found, read_journal
+from actors.store.journal.writer import Tail, segment_path
+from actors.store.partitions.catalogue import Catalogue, rebuild
+from actors.store.partitions.library import Library
+from actors.store.partitions.partition import Damaged, Outline
+from actors.store.partitions.shelf import Shelf, file_name
+from actors.store.partitions.sqlite_file import UnknownFormat
 from actors.store.queue_layer import QueueLayer
 from actors.store.seam import Fault, Kept
 from actors.store.settings import StoreSettings
-from actors.store.shelf import Shelf, file_name
-from actors.store.sqlite_file import UnknownFormat
 
 log = logging.getLogger(__name__)
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import msgspec
 
 from actors.messages import Durability
-from actors.store.catalogue import Catalogue
 from actors.store.changes import KeyLeft, KeyRow, Kind, ModeSet, QueueChange, Snapshot, Tried
 from actors.store.damage import Damage, note_path
 from actors.store.disk import Disk
 from actors.store.entry import Entry
+from actors.store.partitions.catalogue import Catalogue
+from actors.store.partitions.shelf import Shelf, file_name
 from actors.store.queue_layer import QueueLayer
 from actors.store.recovery import CATALOGUE, recover
 from actors.store.salvage import Salvaged, salvage
 from actors.store.settings import StoreSettings
-from actors.store.shelf import Shelf, file_name
 
 WAL = "-wal"
 """What SQLite committed last, and has not yet put into the file."""

@@ -15,11 +15,11 @@ from typing import Protocol
 
 from actors.ids import EPOCH_MS
 from actors.store.entry import Entry, Layer, fold, new_layer
-from actors.store.frames import Carry
 from actors.store.jobs import Job
+from actors.store.journal.frames import Carry
 from actors.store.lanes import Lane
-from actors.store.library import Flushing, Library
 from actors.store.log_layer import LogLayer
+from actors.store.partitions.library import Flushing, Library
 from actors.store.queue_layer import QueueLayer
 from actors.store.seam import Fault
 from actors.store.settings import StoreSettings

@@ -12,10 +12,10 @@ import msgspec
 from actors.messages import Mode
 from actors.store.changes import KeyRow, Row, Snapshot
 from actors.store.disk import Disk
-from actors.store.outline import read_meta
+from actors.store.partitions.outline import read_meta
+from actors.store.partitions.queue import keys_left, rows_between
+from actors.store.partitions.sqlite_file import Damaged
 from actors.store.queue_layer import snapshot_of
-from actors.store.queue_partition import keys_left, rows_between
-from actors.store.sqlite_file import Damaged
 
 ID_MAX = 2**63 - 1
 TRIES_MAX = 1000

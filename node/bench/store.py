@@ -14,10 +14,10 @@ from actors.messages import Durability
 from actors.store.changes import Kind, Row, Snapshot
 from actors.store.disk import Disk
 from actors.store.durable import DurableStore
+from actors.store.partitions.shelf import Shelf
 from actors.store.queue_layer import QueueLayer
 from actors.store.seam import Fault as StoreFault
 from actors.store.settings import StoreSettings
-from actors.store.shelf import Shelf
 from node.bench.content import Content
 from node.bench.course import Course, StoreResult
 from node.bench.verify import Fault

@@ -12,15 +12,15 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from actors.store.catalogue import Catalogue
 from actors.store.damage import Damage, read_notes
 from actors.store.disk import OsDisk
-from actors.store.frames import UnknownVersion
-from actors.store.journal_reader import Found, read_journal
-from actors.store.partition import Damaged
+from actors.store.journal.frames import UnknownVersion
+from actors.store.journal.reader import Found, read_journal
+from actors.store.partitions.catalogue import Catalogue
+from actors.store.partitions.partition import Damaged
+from actors.store.partitions.shelf import Shelf, file_name
+from actors.store.partitions.sqlite_file import UnknownFormat
 from actors.store.recovery import CATALOGUE, that_matter
-from actors.store.shelf import Shelf, file_name
-from actors.store.sqlite_file import UnknownFormat
 from node.cli.finding import Finding
 from node.storage import CopyingDisk, FolderInUse, FolderLock
 

@@ -9,9 +9,9 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from actors.store.frames import UnknownVersion
-from actors.store.partition import Damaged
-from actors.store.sqlite_file import UnknownFormat
+from actors.store.journal.frames import UnknownVersion
+from actors.store.partitions.partition import Damaged
+from actors.store.partitions.sqlite_file import UnknownFormat
 from node.cli.exits import Exit, Failure
 from node.storage import FolderInUse
 

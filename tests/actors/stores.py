@@ -14,9 +14,9 @@ from actors.messages import Durability
 from actors.store.changes import Change, Chunk, Gone, LogSnapshot, Row, Snapshot
 from actors.store.disk import OsDisk
 from actors.store.durable import DurableStore
+from actors.store.partitions.shelf import file_name
 from actors.store.seam import Fault, Pending, Seek, Where
 from actors.store.settings import StoreSettings
-from actors.store.shelf import file_name
 from tests.sim.loop import Clock, Loop
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import pytest
 
 from actors.store.changes import Kind
 from actors.store.disk import Disk, OsDisk
-from actors.store.frames import (
+from actors.store.journal.frames import (
     CUTS_MAX,
     GROUP_SIZE,
     HEADER_SIZE,
@@ -20,8 +20,8 @@ from actors.store.frames import (
     decode_header,
     encode_record,
 )
-from actors.store.journal import Group, Journal, Outcome, Tail, segment_path
-from actors.store.journal_reader import Found, read_journal
+from actors.store.journal.reader import Found, read_journal
+from actors.store.journal.writer import Group, Journal, Outcome, Tail, segment_path
 from tests.sim.disk import SimDisk
 from tests.sim.faults import Trouble
 

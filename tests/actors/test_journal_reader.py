@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from actors.store.changes import Kind
 from actors.store.disk import OsDisk
-from actors.store.frames import (
+from actors.store.journal.frames import (
     GROUP_SIZE,
     HEADER_SIZE,
     RECORD_SIZE,
@@ -24,8 +24,8 @@ from actors.store.frames import (
     encode_header,
     encode_record,
 )
-from actors.store.journal import Group, Journal, Tail, segment_path
-from actors.store.journal_reader import Found, read_journal, segment_numbers
+from actors.store.journal.reader import Found, read_journal, segment_numbers
+from actors.store.journal.writer import Group, Journal, Tail, segment_path
 
 SALT = 99
 ROOM = bytes(512)

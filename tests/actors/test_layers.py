@@ -32,7 +32,7 @@ from actors.store.changes import (
     Tried,
     Trimmed,
 )
-from actors.store.codec import decode, encode
+from actors.store.journal.codec import decode, encode
 from actors.store.log_layer import LogLayer
 from actors.store.queue_layer import QueueLayer
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.store import flush
 from actors.store.changes import (
     Chunk,
     Dropped,
@@ -24,7 +23,8 @@ from actors.store.changes import (
 )
 from actors.store.disk import OsDisk
 from actors.store.log_layer import LogLayer
-from actors.store.partition import Damaged, Outline, Partition, template
+from actors.store.partitions import flush
+from actors.store.partitions.partition import Damaged, Outline, Partition, template
 from actors.store.seam import Seek, Where
 
 U64_MAX = 2**64 - 1

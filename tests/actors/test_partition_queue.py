@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.messages import Mode
-from actors.store import flush
 from actors.store.changes import (
     Gone,
     KeyGone,
@@ -29,9 +28,10 @@ from actors.store.changes import (
     Tried,
 )
 from actors.store.disk import OsDisk
-from actors.store.partition import Damaged, Outline, Partition, template
+from actors.store.partitions import flush
+from actors.store.partitions.partition import Damaged, Outline, Partition, template
+from actors.store.partitions.sqlite_file import UnknownFormat
 from actors.store.queue_layer import QueueLayer
-from actors.store.sqlite_file import UnknownFormat
 
 U64_MAX, ID_MAX = 2**64 - 1, 2**63 - 1
 FILE = "partition.sqlite3"

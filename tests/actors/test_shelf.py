@@ -13,10 +13,10 @@ import pytest
 from actors.store.changes import Chunk, Kind, Position, Row
 from actors.store.disk import OsDisk
 from actors.store.log_layer import LogLayer
-from actors.store.partition import Damaged
+from actors.store.partitions.partition import Damaged
+from actors.store.partitions.shelf import Shelf, file_name
 from actors.store.queue_layer import QueueLayer
 from actors.store.seam import Seek, Where
-from actors.store.shelf import Shelf, file_name
 
 
 def layer_of(*rows: Row) -> QueueLayer:

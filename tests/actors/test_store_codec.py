@@ -26,7 +26,7 @@ from actors.store.changes import (
     Tried,
     Trimmed,
 )
-from actors.store.codec import BadChange, decode, encode
+from actors.store.journal.codec import BadChange, decode, encode
 
 U16_MAX, U32_MAX, U64_MAX = 2**16 - 1, 2**32 - 1, 2**64 - 1
 

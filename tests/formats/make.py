@@ -28,12 +28,12 @@ from actors.store.changes import (
     Tried,
     Trimmed,
 )
-from actors.store.codec import encode
 from actors.store.damage import Damage, write_note
 from actors.store.disk import OsDisk
-from actors.store.frames import Carry, encode_record
-from actors.store.journal import Group, Journal
-from actors.store.journal_reader import read_journal
+from actors.store.journal.codec import encode
+from actors.store.journal.frames import Carry, encode_record
+from actors.store.journal.reader import read_journal
+from actors.store.journal.writer import Group, Journal
 from actors.store.settings import StoreSettings
 from tests.actors.stores import NOW, Run, young_id
 

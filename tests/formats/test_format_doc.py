@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from actors.messages import Mode
-from actors.store import catalogue, codec, frames, partition, sqlite_file
 from actors.store.changes import Gone, KeyRow, Kind, ModeSet, Row
-from actors.store.partition import template
+from actors.store.journal import codec, frames
+from actors.store.partitions import catalogue, partition, sqlite_file
+from actors.store.partitions.partition import template
 from tests.formats import reader
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "format.md").read_text()

@@ -11,9 +11,9 @@ import pytest
 
 from actors.messages import Mode
 from actors.store.changes import Kind, Row, Snapshot
-from actors.store.codec import decode, encode
 from actors.store.disk import OsDisk
-from actors.store.frames import (
+from actors.store.journal.codec import decode, encode
+from actors.store.journal.frames import (
     Carry,
     Cut,
     Header,
@@ -22,9 +22,9 @@ from actors.store.frames import (
     encode_header,
     encode_record,
 )
-from actors.store.journal_reader import read_journal
+from actors.store.journal.reader import read_journal
+from actors.store.partitions.sqlite_file import UnknownFormat
 from actors.store.seam import Fault, Seek, Where
-from actors.store.sqlite_file import UnknownFormat
 from tests.actors.stores import Run, run
 from tests.formats import make, reader
 

@@ -13,8 +13,8 @@ from actors.messages import Durability, Mode
 from actors.store.changes import Change, ModeSet, Origin, Row
 from actors.store.disk import OsDisk
 from actors.store.durable import DurableStore
+from actors.store.partitions.shelf import file_name
 from actors.store.settings import StoreSettings
-from actors.store.shelf import file_name
 from node.storage import FolderLock, StillSurroundings
 
 SMALL = StoreSettings(

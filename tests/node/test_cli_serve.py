@@ -22,7 +22,7 @@ from zlib import crc32
 import pytest
 
 from actors.messages import Durability
-from actors.store.frames import FORMAT_VERSION, HEADER_SIZE
+from actors.store.journal.frames import FORMAT_VERSION, HEADER_SIZE
 from node.cli.main import main
 from node.sync import connect
 from tests.node.processes import ROOT, command, environment, serving, started

@@ -12,9 +12,9 @@ from random import Random
 
 import pytest
 
-from actors.store import journal_reader
 from actors.store.changes import Change
 from actors.store.durable import DurableStore
+from actors.store.journal import reader as journal_reader
 from actors.store.seam import Commit
 from tests.sim.disk import SimDisk, SimFile
 from tests.sim.drama import play

@@ -16,7 +16,7 @@ from pathlib import Path
 from actors.store.changes import Kind
 from actors.store.disk import Disk
 from actors.store.log_layer import LogLayer
-from actors.store.partition import Damaged, Outline, Partition, filled, template
+from actors.store.partitions.partition import Damaged, Outline, Partition, filled, template
 from actors.store.queue_layer import QueueLayer
 
 SUFFIX = ".sqlite3"

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from actors.store.changes import Kind
 from actors.store.disk import Disk
-from actors.store.outline import (
+from actors.store.partitions.outline import (
     OUTLINE_COLUMNS,
     OUTLINE_SCHEMA,
     Outline,
     outline_of,
     values_of,
 )
-from actors.store.shelf import Shelf, remove_beside
-from actors.store.sqlite_file import (
+from actors.store.partitions.shelf import Shelf, remove_beside
+from actors.store.partitions.sqlite_file import (
     Damaged,
     UnknownFormat,
     crc_of,

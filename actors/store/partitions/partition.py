@@ -12,16 +12,15 @@ from functools import cache
 
 import msgspec
 
-from actors.store import log_partition, queue_partition
 from actors.store.changes import Chunk, Kind, LogSnapshot, Snapshot
-from actors.store.flush import Flush
 from actors.store.log_layer import LogLayer
-from actors.store.outline import SCHEMA, Meta, read_meta, write_meta
-from actors.store.outline import Outline as Outline
-from actors.store.queue_layer import QueueLayer
-from actors.store.seam import Seek
-from actors.store.sqlite_file import Damaged as Damaged
-from actors.store.sqlite_file import (
+from actors.store.partitions import log as log_partition
+from actors.store.partitions import queue as queue_partition
+from actors.store.partitions.flush import Flush
+from actors.store.partitions.outline import SCHEMA, Meta, read_meta, write_meta
+from actors.store.partitions.outline import Outline as Outline
+from actors.store.partitions.sqlite_file import Damaged as Damaged
+from actors.store.partitions.sqlite_file import (
     damage_named,
     make_file,
     prepare,
@@ -30,6 +29,8 @@ from actors.store.sqlite_file import (
     with_wal,
     without_wal,
 )
+from actors.store.queue_layer import QueueLayer
+from actors.store.seam import Seek
 
 log = logging.getLogger(__name__)
 

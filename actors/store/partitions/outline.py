@@ -12,7 +12,7 @@ import msgspec
 
 from actors.messages import Mode
 from actors.store.changes import Kind, LogSnapshot, Position
-from actors.store.sqlite_file import Damaged, crc_of, signed, unsigned
+from actors.store.partitions.sqlite_file import Damaged, crc_of, signed, unsigned
 
 OutlineValues = tuple[bytes, int, int, int, int, int, int, float, int, int | None, int]
 

@@ -13,7 +13,7 @@ import msgspec
 
 from actors.store.damage import Damage
 from actors.store.disk import Disk
-from actors.store.frames import (
+from actors.store.journal.frames import (
     HEADER_SIZE,
     BadHeader,
     Cut,
@@ -24,7 +24,7 @@ from actors.store.frames import (
     decode_header,
     merge_cuts,
 )
-from actors.store.journal import SUFFIX, Tail, segment_path
+from actors.store.journal.writer import SUFFIX, Tail, segment_path
 
 
 class Found(msgspec.Struct):

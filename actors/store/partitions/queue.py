@@ -14,10 +14,10 @@ from itertools import islice
 from math import inf
 
 from actors.store.changes import WINDOW_S_MAX, WINDOW_S_MIN, KeyRow, Origin, Row, Snapshot
-from actors.store.flush import Flush, parcels
-from actors.store.outline import Meta, write_meta
+from actors.store.partitions.flush import Flush, parcels
+from actors.store.partitions.outline import Meta, write_meta
+from actors.store.partitions.sqlite_file import Damaged, crc_of, signed, transaction, unsigned
 from actors.store.queue_layer import KEY_BYTES, ROW_BYTES, QueueLayer, snapshot_of
-from actors.store.sqlite_file import Damaged, crc_of, signed, transaction, unsigned
 
 # The same arithmetic as `Row.until`, so that the result is the same to the last bit.
 _DEADLINE = f"min(expires_at, expires_at - ttl + max({WINDOW_S_MIN}, min(ttl, {WINDOW_S_MAX})))"

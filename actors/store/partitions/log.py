@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from actors.store.changes import Chunk, LogSnapshot, Position
-from actors.store.flush import Flush, parcels
 from actors.store.log_layer import CHUNK_BYTES, LogLayer
-from actors.store.outline import Meta, write_meta
+from actors.store.partitions.flush import Flush, parcels
+from actors.store.partitions.outline import Meta, write_meta
+from actors.store.partitions.sqlite_file import Damaged, crc_of, transaction
 from actors.store.seam import Seek, Where
-from actors.store.sqlite_file import Damaged, crc_of, transaction
 
 SCHEMA = """
 CREATE TABLE chunks (

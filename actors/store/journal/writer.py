@@ -16,7 +16,7 @@ import msgspec
 from actors.store.changes import Change
 from actors.store.disk import Disk, File
 from actors.store.entry import Entry
-from actors.store.frames import HEADER_SIZE, Cut, Header, encode_group, encode_header
+from actors.store.journal.frames import HEADER_SIZE, Cut, Header, encode_group, encode_header
 from actors.store.seam import Commit
 
 log = logging.getLogger(__name__)

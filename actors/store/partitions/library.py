@@ -10,16 +10,16 @@ from pathlib import Path
 
 import msgspec
 
-from actors.store.catalogue import Catalogue
 from actors.store.changes import Chunk, Kind, LogSnapshot, Snapshot
 from actors.store.disk import Disk
 from actors.store.entry import Layer
-from actors.store.journal import segment_path
+from actors.store.journal.writer import segment_path
 from actors.store.log_layer import LogLayer
-from actors.store.partition import Outline, Partition
+from actors.store.partitions.catalogue import Catalogue
+from actors.store.partitions.partition import Outline, Partition
+from actors.store.partitions.shelf import Shelf
 from actors.store.queue_layer import QueueLayer
 from actors.store.seam import Seek
-from actors.store.shelf import Shelf
 
 
 class Flushing(msgspec.Struct, frozen=True):

@@ -1,0 +1,1 @@
+"""The journal: its bytes, the writer of its segments, and what reads them again."""
