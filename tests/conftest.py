@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+CRASH = tuple(Path(__file__).parent / folder for folder in ("crash", "sim"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What lies in these folders is the part `crash`."""
+    for item in items:
+        if item.path.parent in CRASH:
+            item.add_marker(pytest.mark.crash)
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+TESTS = ROOT / "tests"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
+ELSEWHERE = tomllib.loads((TESTS / "conformance" / "rows.toml").read_text("utf-8"))["elsewhere"]
 ROOMS = ("actors", "transports", "node")
 MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 VAGUE = {"utils", "helpers", "common", "base", "manager", "service"}
@@ -48,3 +52,32 @@ def test_every_module_is_small_and_named_for_what_it_holds(path: Path) -> None:
     assert path.stem not in VAGUE
     assert len(text.splitlines()) <= 400
     assert {node.name: lines_of(node) for node in functions if lines_of(node) > 70} == {}
+
+
+def test_all_packages_are_installed() -> None:
+    packages = {str(path.parent.relative_to(ROOT)).replace("/", ".") for path in MODULES}
+    assert set(PROJECT["setuptools"]["packages"]) == packages
+
+
+def test_the_parts_of_the_tests_are_those_that_the_pages_tell_of() -> None:
+    script = (ROOT / "scripts" / "test").read_text("utf-8")
+    page = (ROOT / "docs" / "reliability.md").read_text("utf-8")
+    markers = {line.partition(":")[0] for line in PROJECT["pytest"]["ini_options"]["markers"]}
+    told = r"scripts/test (\w+)  "
+    assert set(re.findall(told, script)) == set(re.findall(told, page)) == markers | {"fast"}
+
+
+@pytest.mark.parametrize(
+    ("row", "test"), [(row, test) for row, tests in ELSEWHERE.items() for test in tests]
+)
+def test_rows_that_are_shown_elsewhere_are_shown_there(row: str, test: str) -> None:
+    """The test exists, and cites the row: in its name, its docstring or its module's."""
+    path, name = test.split("::")
+    module = ast.parse((TESTS / path).read_text("utf-8"))
+    (function,) = (
+        node
+        for node in ast.walk(module)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
+    )
+    words = (name, ast.get_docstring(function) or "", ast.get_docstring(module) or "")
+    assert row in " ".join(words).upper().replace("_", "-")

@@ -180,9 +180,10 @@ class DurableStore:
         group = self._groups.write(entry, changes)
         if not is_hard:
             return None
-        for change in changes:
+        for change in reversed(changes):
             if type(change) is Row:
-                group.last_id = change.id
+                group.last_id = change.id  # ids ascend
+                break
         if entry.durability is Durability.DISK:
             group.needs_sync = True
         return group.commit
@@ -339,6 +340,9 @@ class DurableStore:
 
     def stamp(self) -> int:
         return self._groups.stamp()
+
+    def sync(self) -> None:
+        self._groups.sync()
 
     def after_group(self, kept: Callable[[int | None], None]) -> None:
         self._groups.after(kept)

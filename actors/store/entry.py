@@ -121,14 +121,11 @@ def weigh(entry: Entry, changes: Sequence[Change], usage: Usage, sign: int) -> b
     True: one of them is waited for.
     """
     is_hard = False
+    messages = added = 0
     for change in changes:
         if type(change) is Row:  # the change of every day, without another call
-            is_hard = True
-            size = len(change.data) * sign
-            entry.messages += sign
-            entry.bytes += size
-            usage.messages += sign
-            usage.bytes += size
+            messages += sign
+            added += len(change.data)
             continue
         match change:
             case Row():
@@ -147,6 +144,9 @@ def weigh(entry: Entry, changes: Sequence[Change], usage: Usage, sign: int) -> b
                 is_hard = True
             case _:
                 assert_never(change)
+    if messages:
+        is_hard = True
+        _add(entry, usage, messages, added * sign, 0)
     return is_hard
 
 

@@ -83,11 +83,16 @@ class QueueLayer:
 
     def fold(self, changes: Iterable[QueueChange]) -> None:
         """Take in what was written."""
+        rows, added = self.rows, 0
         for change in changes:
-            if type(change) is Row:
-                self.add(change)
+            if type(change) is Row and change.id not in rows:  # every day's, without another call
+                rows[change.id] = change
+                added += len(change.data)
+                if self.keys:
+                    self._use_key(change)
             else:
                 self._fold(change)
+        self.row_bytes += added
 
     def add(self, row: Row) -> None:
         """Take in a kept message."""
@@ -96,10 +101,13 @@ class QueueLayer:
             self.row_bytes -= len(old.data)
         self.rows[row.id] = row
         self.row_bytes += len(row.data)
-        if self.keys:
-            left = self.keys.get(row.key)
-            if left is not None and left.id < row.id:
-                del self.keys[row.key]
+        self._use_key(row)
+
+    def _use_key(self, row: Row) -> None:
+        """The younger use of a key counts."""
+        left = self.keys.get(row.key)
+        if left is not None and left.id < row.id:
+            del self.keys[row.key]
 
     def _fold(self, change: QueueChange) -> None:
         match change:

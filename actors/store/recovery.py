@@ -144,11 +144,19 @@ def that_matter(found: Found, outlines: dict[bytes, Outline]) -> list[Damage]:
 
 
 def _make_durable(folder: Path, disk: Disk, found: Found) -> None:
-    """What was read may be in the system's memory only; it is served, so it must not get lost."""
+    """What was read may be in the system's memory only; it is served, so it must not get lost.
+
+    What is not known to be synced is written again: after a sync that failed, the system may take
+    it for clean, and a sync would do nothing.
+    """
+    doubtful = {number for number, record in found.records if record.lsn > found.synced_lsn}
     for number, size in found.segments.items():
         if size:
-            file = disk.open(segment_path(folder, number))
+            path = segment_path(folder, number)
+            file = disk.open(path)
             try:
+                if number in doubtful:
+                    file.write(disk.read(path)[:size], 0)
                 file.sync()
             finally:
                 file.close()

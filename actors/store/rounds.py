@@ -42,6 +42,9 @@ class Journaling(Protocol):
     def stamp(self) -> int:
         """A new lsn that no record has."""
 
+    def sync(self) -> None:
+        """Have everything synced that counts now."""
+
     def after_group(self, kept: Callable[[int | None], None]) -> None:
         """Call with the segment of the open group once it is kept, with None if it is not."""
 
@@ -108,6 +111,7 @@ class Rounds:
         self.kept_lsn = 0
         self.synced_lsn = 0
         """Everything up to here counts, and is on the disk."""
+        self._sync_asked_lsn = 0
         self._free_since: dict[int, int] = {}
         self._is_dropping = False
         self._has_not_dropped = False
@@ -211,6 +215,9 @@ class Rounds:
             self._is_dropping, self._has_not_dropped = True, False
             drop = partial(self._library.drop_segment, oldest)
             self._lane.submit(Job(drop, partial(self._dropped, oldest)))
+        elif self._sync_asked_lsn < self._free_since[oldest]:
+            self._sync_asked_lsn = self.kept_lsn
+            self._journaling.sync()
 
     def _dropped(self, number: int, result: object) -> None:
         self._is_dropping = False

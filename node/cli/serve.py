@@ -195,7 +195,7 @@ async def _serve(config: Config, as_json: bool) -> int:
     with anyio.open_signal_receiver(*numbers) as signals:
         node = await _started(config)
         try:
-            _tune_collector()
+            tune_collector()
             _announce(node, as_json)
             notify("READY=1")
             async for _ in signals:
@@ -250,7 +250,8 @@ def _is_missing(node: Node, name: str) -> bool:
     return getattr(node.config, name) != OFF and name not in node.listeners
 
 
-def _tune_collector() -> None:
+def tune_collector() -> None:
+    """Look for garbage rarely: the hot path makes no cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)

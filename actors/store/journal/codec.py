@@ -57,10 +57,8 @@ def encode(changes: Iterable[Change]) -> bytes:
     for change in changes:
         if type(change) is Row and change.origin is None:
             data = change.data
-            parts.append(
-                _pack_row(ROW, change.id, change.key, change.ttl, change.expires_at, len(data))
-            )
-            parts.append(data)
+            head = _pack_row(ROW, change.id, change.key, change.ttl, change.expires_at, len(data))
+            parts += (head, data)
         else:
             parts += _encode(change)
     return b"".join(parts)

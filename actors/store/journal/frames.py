@@ -145,7 +145,7 @@ def encode_record(
 ) -> bytes:
     """One record; groups are made of them."""
     head = _pack_record(len(body), len(name), kind, carry, lsn, as_of, crc32(body, salt))
-    return b"".join((head, _pack_crc(crc32(name, crc32(head, salt))), name, body))
+    return b"".join((head, _pack_crc(crc32(head + name, salt)), name, body))
 
 
 def encode_group(salt: int, records: list[bytes], first_lsn: int, synced_lsn: int) -> bytes:

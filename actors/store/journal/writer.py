@@ -131,6 +131,9 @@ class Journal:
 
     def _write(self, groups: list[Group]) -> None:
         records = [record for group in groups for record in group.records]
+        if not records:
+            self._sync(self._offset)
+            return
         data = encode_group(self._salt, records, groups[0].first_lsn, self._synced_lsn)
         is_full = self._offset > HEADER_SIZE and self._offset + len(data) > self._segment_bytes
         if self._file is None or is_full:
