@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--loop", choices=("asyncio", "uvloop", "trio"), default="uvloop")
     args = parser.parse_args()
     logging.basicConfig(stream=sys.stderr, level="INFO")
+    logging.getLogger("node.node").setLevel("DEBUG")  # also of an empty store, when it was opened
     backend = "trio" if args.loop == "trio" else "asyncio"
     options = {"use_uvloop": True} if args.loop == "uvloop" else {}
     anyio.run(serve, args.data, args.die, backend=backend, backend_options=options)
