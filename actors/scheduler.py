@@ -308,7 +308,9 @@ class Scheduler:
         now = self._now()
         if isinstance(kept, Fault):
             log.error("cell not loaded: name=%r fault=%s", cell.name, kept.name)
-            self._quarantine(cell, Code.STORAGE_FAILED, LOAD_RETRY_S, now)
+            is_passing = kept is Fault.UNREADABLE
+            rest_s = LOAD_RETRY_S if is_passing else self._settings.restarts.quarantine_s
+            self._quarantine(cell, Code.STORAGE_FAILED, rest_s, now)
             return
         cell.resumes_at = 0.0
         try:

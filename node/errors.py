@@ -12,7 +12,8 @@ class ConnectionLost(ConnectionError):
 class HandshakeRefused(ConnectionLost):
     """The node does not let this client in; trying again would not help.
 
-    Except for TOO_MANY_CONNECTIONS, which is tried again like a node that is not there.
+    Except for TOO_MANY_CONNECTIONS, STORAGE_FAILED and INTERNAL, which may pass: these are tried
+    again like a node that is not there.
     `code` is the node's reason (wire.md 3c), `status` the HTTP status on a WebSocket; either may be
     None.
     """

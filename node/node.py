@@ -109,16 +109,19 @@ class Node:
         store = self._store
         if not isinstance(store, DurableStore):
             return
-        self._lock = FolderLock(Path(self.config.data))
+        lock = FolderLock(Path(self.config.data))
         began_at = time.monotonic()
-        found = store.open()
-        instance = store.facts.get("instance")
-        if instance is None:
-            instance = self._rng.randrange(INSTANCES)
-            store.note({"instance": instance})
-        self._shared.ids.resume(instance, store.last_id)
-        for kept in store.kept():
-            self.scheduler.adopt(kept.name, kept.deadline)
+        try:
+            found = store.open()
+        except BaseException:
+            lock.release()
+            raise
+        self._lock = lock
+        try:
+            self._resume(store)
+        except BaseException:
+            self._close_store()
+            raise
         is_worth_telling = store.usage.messages or found.torn_bytes or found.damages
         log.log(
             logging.INFO if is_worth_telling else logging.DEBUG,
@@ -130,6 +133,15 @@ class Node:
             len(found.damages),
             time.monotonic() - began_at,
         )
+
+    def _resume(self, store: DurableStore) -> None:
+        instance = store.facts.get("instance")
+        if instance is None:
+            instance = self._rng.randrange(INSTANCES)
+            store.note({"instance": instance})
+        self._shared.ids.resume(instance, store.last_id)
+        for kept in store.kept():
+            self.scheduler.adopt(kept.name, kept.deadline)
 
     def _close_store(self) -> None:
         if isinstance(self._store, DurableStore) and self._lock is not None:
@@ -158,8 +170,10 @@ class Node:
         except BaseException:
             # Left without the exception: the caller gets it bare, not in a group.
             self._tasks.cancel_scope.cancel()
-            await self._tasks.__aexit__(None, None, None)
-            self._close_store()
+            try:
+                await self._tasks.__aexit__(None, None, None)
+            finally:
+                self._close_store()
             raise
         return self
 

@@ -46,15 +46,21 @@ class FolderLock:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            self._take(folder)
+        except BaseException:
+            self.release()
+            raise
+
+    def _take(self, folder: Path) -> None:
+        try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(self._fd)
             raise FolderInUse(
                 f"{folder} is in use by process {owner}: stop that node, or choose another --data"
             ) from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        # As long as the one before, so that it needs no space: a node starts on a full disk too.
+        os.pwrite(self._fd, f"{os.getpid():<15}\n".encode(), 0)
 
     def release(self) -> None:
         os.close(self._fd)

@@ -15,7 +15,16 @@ from functools import partial
 from pathlib import Path
 
 from actors.messages import Durability
-from actors.store.changes import Change, Chunk, LogSnapshot, Row, Snapshot, is_soft, kind_of
+from actors.store.changes import (
+    Change,
+    Chunk,
+    LogSnapshot,
+    Row,
+    Snapshot,
+    Tried,
+    is_soft,
+    kind_of,
+)
 from actors.store.counters import StoreCounters
 from actors.store.damage import Damage, write_note
 from actors.store.disk import Disk
@@ -177,6 +186,8 @@ class DurableStore:
             refused: Commit = Pending()
             refused.finish(Fault.NOT_KEPT)
             return refused
+        if self._groups.is_broken and all(type(change) is Tried for change in changes):
+            return None  # what never ends coming is not held back until the disk is sound
         group = self._groups.write(entry, changes)
         if not is_hard:
             return None
@@ -206,6 +217,7 @@ class DurableStore:
         if outcome.size:
             self._rounds.segments[outcome.segment] = outcome.size
             self._rounds.current = outcome.segment
+        self._groups.room_bytes = self._settings.segment_bytes - outcome.size
         for group in self._groups.kept(groups, outcome.epoch):
             self._keep(group, outcome)
         self._rounds.kept_lsn, self._rounds.synced_lsn = self._lsn_kept, outcome.synced_lsn
@@ -232,7 +244,7 @@ class DurableStore:
                     self._look_for_waste(entry)
             else:
                 if was_held:
-                    rounds.release(entry, entry.oldest)
+                    rounds.let_go(entry)
                 self._forget_idle(entry)
             if not is_synced:
                 self._unsynced[entry] = None
@@ -301,7 +313,14 @@ class DurableStore:
                     fold(layer, each.changes())
             carry = Carry.WHOLE if entry.frozen is None else Carry.MENDED
             self.carry(entry, layer, entry.lsn, carry)
+        if unsynced:
+            self._groups.after(partial(self._said_again, unsynced))
         self._groups.mend()
+
+    def _said_again(self, entries: dict[Entry, None], segment: int | None) -> None:
+        """If the disk failed once more, there is still nothing else that has it."""
+        if segment is None:
+            self._unsynced = {**entries, **self._unsynced}
 
     def _crashed(self, groups: list[Group], exc: Exception) -> None:
         """A fault of ours in the writer: nothing is known of what it had in hand."""

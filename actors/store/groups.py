@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from actors.store.changes import Change
 from actors.store.entry import Entry
 from actors.store.journal.codec import encode
-from actors.store.journal.frames import Carry, encode_record
+from actors.store.journal.frames import GROUP_SIZE, Carry, encode_record
 from actors.store.journal.writer import Group
 from actors.store.lanes import Lane
 
@@ -22,13 +22,15 @@ class Groups:
 
     def __init__(self, salt: int, lsn: int, soon: Callable[[Callable[[], None]], object]) -> None:
         self._salt = salt
-        self._lsn = lsn
+        self._lsn = self._lsn_recorded = lsn
         self._soon = soon
         self._open: Group | None = None
         self._in_flight: deque[Group] = deque()
         self._is_sealing = False
         self._epoch = 0
         self.is_broken = False
+        self.room_bytes = 0
+        """What the segment that is written to takes before the next one has to be made."""
 
     def start(self, lane: Lane[Group]) -> None:
         """The lane of the journal's writer; before anything else."""
@@ -47,7 +49,7 @@ class Groups:
 
     def add(self, entry: Entry, body: bytes, carry: Carry = Carry.NONE, as_of: int = 0) -> Group:
         """Give a record its number and put it into the open group."""
-        self._lsn = lsn = self._lsn + 1
+        self._lsn = self._lsn_recorded = lsn = self._lsn + 1
         group = self._open
         if group is None:
             group = self._open = Group(self._epoch, lsn)
@@ -63,7 +65,7 @@ class Groups:
         """Have everything written so far synced, with what else this pass of the loop writes."""
         if self._open is None:
             self._open = Group(self._epoch, self._lsn + 1)
-            self._open.last_lsn = self._lsn
+            self._open.last_lsn = self._lsn_recorded
             self._seal_soon()
         self._open.needs_sync = True
 
@@ -83,9 +85,13 @@ class Groups:
         group = self._open
         if group is not None and not self.is_broken:
             self._open = None
-            is_quick = not group.needs_sync and not self._in_flight
+            is_quick = not group.needs_sync and not self._in_flight and self._has_room(group)
             self._in_flight.append(group)
             self._lane.submit(group, quick=is_quick)
+
+    def _has_room(self, group: Group) -> bool:
+        # To make a segment means to sync the one before it, which may take long.
+        return GROUP_SIZE + sum(map(len, group.records)) <= self.room_bytes
 
     def _seal_soon(self) -> None:
         if not self._is_sealing:
@@ -111,10 +117,19 @@ class Groups:
                     yield changes
 
     def break_off(self, epoch: int) -> list[Group]:
-        """Nothing on its way is kept: give it all, and hold back what comes until `mend`."""
-        failed = [*self._in_flight, *([self._open] if self._open else ())]
+        """Nothing on its way is kept: give it all, and hold back what comes until `mend`.
+
+        What was held back before stays, unless somebody waits for it: the disk may fail for long,
+        and much may have come.
+        """
+        failed = [*self._in_flight]
         self._in_flight.clear()
-        self._open = None
+        group = self._open
+        if group is not None and self.is_broken and not group.kept:
+            group.epoch = epoch
+        elif group is not None:
+            failed.append(group)
+            self._open = None
         self._epoch = epoch
         self.is_broken = True
         return failed

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 log = logging.getLogger(__name__)
@@ -107,27 +108,41 @@ class ThreadLane(Generic[Item, Result]):
         self._wake.acquire()
         self._working = threading.Lock()
         self._sleeps_deep = False
+        # One is counted here and the other there, so neither needs a lock.
+        self._attempts = 0
+        self._reports = 0
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name=f"millpond-{name}", daemon=True)
         self._thread.start()
 
     def submit(self, item: Item, *, urgent: bool = False, quick: bool = False) -> None:
-        if quick and not self._waiting and self._working.acquire(blocking=False):
-            try:
-                report = self._work.attempt([item])
-            finally:
-                self._working.release()
-            if self._sleeps_deep and self._work.idle_s() is not None:
-                self._rouse()  # there is something to be done after a while now
-            report()
-            return
-        self._waiting.add(item, urgent=urgent)
-        self._rouse()
+        if not (quick and not self._waiting and self._attempt_here(item)):
+            self._waiting.add(item, urgent=urgent)
+            self._rouse()
 
     def close(self) -> None:
         self._is_closed = True
         self._rouse()
         self._thread.join()
+
+    def _attempt_here(self, item: Item) -> bool:
+        """False: the thread is at work, or what it did last is still to be reported."""
+        if not self._working.acquire(blocking=False):
+            return False
+        try:
+            if self._attempts != self._reports:
+                return False
+            report = self._work.attempt([item])
+        finally:
+            self._working.release()
+        if self._sleeps_deep and self._work.idle_s() is not None:
+            self._rouse()  # there is something to be done after a while now
+        report()
+        return True
+
+    def _report(self, report: Callable[[], None]) -> None:
+        self._reports += 1
+        report()
 
     def _rouse(self) -> None:
         # Nobody but the loop's thread unlocks, so it cannot be unlocked twice.
@@ -146,8 +161,9 @@ class ThreadLane(Generic[Item, Result]):
                 if not items and is_woken:
                     continue
                 report = work.attempt(items)
+                self._attempts += 1
             if not self._is_closed:
-                self._post(report)
+                self._post(partial(self._report, report))
 
 
 class InlineLane(Generic[Item, Result]):

@@ -7,14 +7,15 @@ Nothing is opened that the catalogue can answer for, so the time it takes grows 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 
 import msgspec
 
 from actors.messages import Durability
-from actors.store.changes import Gone, Kind, Row
+from actors.store.changes import Change, Gone, Kind, Row
 from actors.store.damage import Damage, read_notes, write_note
 from actors.store.disk import Disk
 from actors.store.entry import Entry, fold, new_layer
@@ -84,14 +85,15 @@ def recover(
             _entry_of(entries, damage.name, durability).fault = Fault.DAMAGED
     facts = catalogue.facts()
     used = (max(outline.applied, outline.frozen_at) for outline in outlines.values())
+    last_id = max(found.last_id, rebuilder.last_id)
     return Recovered(
         library=Library(folder, disk, shelf, catalogue),
         entries=entries,
         kept=[each for each in kept if entries[each.name].fault is None],
-        tail=Tail(found.tail.number, max(found.tail.lsn, *used, 0), found.tail.cuts),
+        tail=Tail(found.tail.number, max(found.tail.lsn, *used, 0), found.tail.cuts, last_id),
         segments=found.segments,
         facts=facts,
-        last_id=max(found.last_id, rebuilder.last_id),
+        last_id=last_id,
         records=len(found.records),
         torn_bytes=found.torn_bytes,
         damages=damages,
@@ -116,7 +118,7 @@ def _open_catalogue(folder: Path, shelf: Shelf, disk: Disk) -> tuple[Catalogue, 
 def _outlines(catalogue: Catalogue, shelf: Shelf, damages: list[Damage]) -> dict[bytes, Outline]:
     """Outlines by name; of files that were being changed, from the files themselves."""
     outlines = catalogue.outlines()
-    for name in catalogue.dirty():
+    for name in sorted(catalogue.dirty()):
         kind = outlines[name].kind
         try:
             partition = shelf.existing(name, kind)
@@ -156,7 +158,8 @@ def _make_durable(folder: Path, disk: Disk, found: Found) -> None:
             file = disk.open(path)
             try:
                 if number in doubtful:
-                    file.write(disk.read(path)[:size], 0)
+                    # The rest was reserved, and reads as zeros.
+                    file.write(disk.read(path)[:size].rstrip(b"\0"), 0)
                 file.sync()
             finally:
                 file.close()
@@ -233,19 +236,26 @@ class _Rebuilder:
         layer = new_layer(entry.kind, is_base=not entry.has_file)
         if isinstance(layer, QueueLayer) and carried is not None:
             layer.is_doubtful = entry.has_file and carried[1].carry is Carry.MENDED
+        for _, record in records:
+            if record.carry is Carry.NONE and record.lsn <= base:
+                with suppress(BadChange):  # nothing of it is served
+                    self._see_ids(decode(record.body))
         entry.lsn = base
         for _, record in needed:
             changes = list(decode(record.body))
             fold(layer, changes)
-            # Ids of messages that are gone again must not come a second time either.
-            ids = (each.id for each in changes if isinstance(each, Row | Gone))
-            self.last_id = max(self.last_id, *ids, 0)
+            self._see_ids(changes)
             entry.lsn = max(entry.lsn, record.lsn if record.carry is Carry.NONE else base)
         if isinstance(layer, QueueLayer) and outline is not None:
             layer.forget_gone(above=outline.last_id)
         if layer:
             entry.layer = layer
             entry.oldest = min(number for number, _ in needed)
+
+    def _see_ids(self, changes: Iterable[Change]) -> None:
+        """Ids of messages that are gone again must not come a second time either."""
+        ids = (each.id for each in changes if isinstance(each, Row | Gone))
+        self.last_id = max(self.last_id, *ids, 0)
 
     def _weigh(self, entry: Entry, layer: QueueLayer) -> None:
         entry.messages += len(layer.rows) - len(layer.gone)

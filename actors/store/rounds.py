@@ -169,6 +169,12 @@ class Rounds:
             if not holders:
                 del self._holders[segment]
 
+    def let_go(self, entry: Entry) -> None:
+        """Its layer came to nothing. What is frozen of it may need the same segment."""
+        moves = self._slice or ()
+        if not any(move.entry is entry and move.segment == entry.oldest for move in moves):
+            self.release(entry, entry.oldest)
+
     def urge(self, entry: Entry) -> None:
         """Its file holds much that is gone: do not wait until the journal is full."""
         self._eager[entry] = None

@@ -10,7 +10,7 @@ CONNECT = "tcp://127.0.0.1:7400"
 TIMEOUT_S = 10.0
 U32_MAX = 2**32 - 1
 U64_MAX = 2**64 - 1
-NAME_BYTES_MAX = 255
+NAME_BYTES_MAX, DEAD = 250, b"!dead"
 
 
 def add_node_options(parser: argparse.ArgumentParser, *, or_data: bool = False) -> None:
@@ -54,11 +54,12 @@ def add_channel(parser: argparse.ArgumentParser, *, optional: bool = False) -> N
 
 
 def channel_name(text: str) -> bytes:
-    """1 to 255 bytes."""
+    """1 to 250 bytes; behind them may be `!dead`."""
     name = os.fsencode(text)
-    if not 0 < len(name) <= NAME_BYTES_MAX:
+    length = len(name.removesuffix(DEAD))
+    if not 0 < length <= NAME_BYTES_MAX:
         raise argparse.ArgumentTypeError(
-            f"a channel's name has 1 to {NAME_BYTES_MAX} bytes, not {len(name)}"
+            f"a channel's name has 1 to {NAME_BYTES_MAX} bytes, not {length}"
         )
     return name
 

@@ -98,6 +98,8 @@ def folder(below: Path | None) -> Iterator[Path]:
             yield data
     except HoldsNode as exc:
         raise usage(f"{exc}; give --data another folder") from exc
+    except BrokenPipeError:
+        raise
     except OSError as exc:
         hint = "; give --data DIR" if below is None else ""
         raise Failure(f"cannot use {exc.filename or place}: {exc.strerror}{hint}") from exc

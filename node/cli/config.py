@@ -12,6 +12,7 @@ from typing import Any
 
 from actors.messages import Durability
 from node.cli.exits import Exit, usage
+from node.cli.folder import data_folder
 from node.cli.output import print_json, print_line
 from node.config import ChannelRule, ConfigError, Loaded, load
 
@@ -48,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as exc:
         raise usage(str(exc)) from exc
     values = settings(loaded)
+    if not loaded.config.data and loaded.config.durability is not Durability.MEMORY:
+        loaded.origins["data"] += f": {data_folder(os.environ)}"
     if args.json and args.origin:
         pairs = {
             name: {"value": value, "origin": loaded.origins[name]} for name, value in values.items()

@@ -11,21 +11,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
-
 from actors.messages import Durability
 from node.access import TokenFileError, load_tokens
-from node.address import parse_url
 from node.cli.arguments import add_node_options, add_timeout, channel_name
 from node.cli.doctor_folder import folder_findings
+from node.cli.doctor_node import node_findings
 from node.cli.exits import Exit, Failure, usage
 from node.cli.finding import Finding
-from node.cli.folder import data_folder, existing
-from node.cli.joining import PROBE, explained, joined, read_token
+from node.cli.folder import data_folder, existing, holds_node
+from node.cli.joining import read_token
 from node.cli.output import print_json, print_line
 from node.cli.repair import repair_channel
 from node.cli.versions import installed
@@ -42,8 +39,9 @@ Each line is ok, warn or fail; what is not ok says what to do. The exit code is 
 failed, also when no node answers. The self test puts a message into a channel of its own, reads it
 back and acknowledges it.
 
-A data folder (by default that of `millpond serve`) is looked at for its disk, and if no node uses
-it, everything in it is read and verified. Nothing in it is changed. --repair gives a damaged
+A data folder (by default that of the node that answers, else that of `millpond serve`) is looked at
+for its disk, and if no node uses it, everything in it is read and verified. Nothing in it is
+changed. --repair gives a damaged
 channel a new file with all that is still good in the old one and the journal; the old file is kept
 in DIR/damaged.
 """
@@ -51,8 +49,6 @@ PACKAGES = ("anyio", "cryptography", "msgspec", "snowflake-id", "websockets")
 DESCRIPTORS_MIN = 1024
 CLOCK_S_MAX = 2.0
 YEAR_MIN = 2025
-SELF_TEST_TTL_S = 60
-SLOW_MS = 100.0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -103,11 +99,11 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         yield from folder_findings(existing(args.data))
         return
     yield from _token_files(args, config)
-    yield from _usual_folder(config)
     for name, address in (("p2p", config.p2p), ("ws", config.ws)):
         if address != OFF:
             yield _port(name, address)
-    yield from _node(args)
+    used = yield from node_findings(args)
+    yield from folder_findings(used) if used is not None else _usual_folder(config)
 
 
 def _usual_folder(config: Config) -> Iterator[Finding]:
@@ -115,7 +111,12 @@ def _usual_folder(config: Config) -> Iterator[Finding]:
         yield Finding("data folder", "ok", "none: messages are kept in memory")
         return
     folder = Path(config.data) if config.data else data_folder(os.environ)
-    if (folder / "journal").is_dir():
+    try:
+        is_there = holds_node(folder)
+    except Failure as exc:
+        yield Finding("data folder", "fail", str(exc))
+        return
+    if is_there:
         yield from folder_findings(folder)
     else:
         yield Finding("data folder", "ok", f"{folder} will be made by `millpond serve`")
@@ -193,45 +194,3 @@ def _port(name: str, address: str) -> Finding:
         except OSError as exc:
             return Finding(check, "ok", f"{address} is in use ({exc.strerror}): by a node?")
     return Finding(check, "ok", f"{address} is free")
-
-
-def _node(args: argparse.Namespace) -> Iterator[Finding]:
-    try:
-        with explained(args):
-            where = str(parse_url(args.connect))
-            yield _round_trip(where, anyio.run(partial(_ping, args)))
-        with explained(args):
-            anyio.run(partial(_self_test, args))
-        yield Finding("self test", "ok", "put, list, get and ack")
-    except Failure as exc:
-        level = "warn" if exc.code is Exit.REFUSED else "fail"
-        yield Finding("node", level, str(exc))
-
-
-def _round_trip(where: str, ms: float) -> Finding:
-    if ms > SLOW_MS:
-        text = f"{where} answers in {ms:.0f} ms: far away, or busy (`millpond info`)"
-        return Finding("node", "warn", text)
-    return Finding("node", "ok", f"{where} answers in {ms:.3f} ms")
-
-
-async def _ping(args: argparse.Namespace) -> float:
-    with anyio.fail_after(args.timeout):
-        async with joined(args, PROBE, "consumer") as channel:
-            await channel.ping()
-            return await channel.ping() * 1000
-
-
-async def _self_test(args: argparse.Namespace) -> None:
-    data = os.urandom(16)
-    name = b"millpond-doctor/" + data.hex().encode()
-    with anyio.fail_after(args.timeout):
-        async with joined(args, name, "both") as channel:
-            receipt = await channel.put(data, ttl=SELF_TEST_TTL_S)
-            if receipt.id not in await channel.list():
-                raise Failure("the message just put is not listed: report this as a bug")
-            if await channel.get(receipt.id) != data:
-                raise Failure("the message just put came back changed: report this as a bug")
-            await channel.ack(receipt.id)
-            if await channel.list():
-                raise Failure("the message just acknowledged is still there: report this as a bug")

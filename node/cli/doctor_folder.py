@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 from actors.store.damage import Damage, read_notes
 from actors.store.disk import OsDisk
@@ -22,12 +23,14 @@ from actors.store.partitions.shelf import Shelf, file_name
 from actors.store.partitions.sqlite_file import UnknownFormat
 from actors.store.recovery import CATALOGUE, that_matter
 from node.cli.finding import Finding
+from node.cli.folder import DISK_ERRORS
 from node.storage import CopyingDisk, FolderInUse, FolderLock
 
 SYNCS, SYNC_BYTES = 50, 4096
 SLOW_SYNC_MS = 20.0
 FREE_BYTES_MIN, FREE_PART_MIN = 2**30, 0.05
 OTHERS_MAY = 0o077
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def folder_findings(folder: Path) -> Iterator[Finding]:
@@ -36,20 +39,45 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
         yield _permissions(folder)
         yield _space(folder)
         yield _syncs(folder)
-        lock = FolderLock(folder)
+        with _locked(folder):
+            yield Finding("lock", "ok", "no node uses it")
+            yield from _stopped(folder)
     except FolderInUse as exc:
         owner = str(exc).partition(":")[0]
         yield Finding("lock", "ok", f"{owner}; stop it to have the files checked")
-        return
+        yield from _noted(folder)
     except OSError as exc:
-        text = f"{folder}: {exc.filename or 'write'}: {exc.strerror}; run this as its owner"
+        how = "run this as its owner"
+        if exc.errno in NO_ROOM:
+            how = f"make room in {gettempdir()} for copies of the files, or set TMPDIR"
+        text = f"{folder}: {exc.filename or 'write'}: {exc.strerror}; {how}"
         yield Finding("data folder", "fail", text)
-        return
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Nobody writes there meanwhile. On a disk that takes no writes that needs no lock of ours."""
+    lock = None
     try:
-        yield Finding("lock", "ok", "no node uses it")
-        yield from _stopped(folder)
+        lock = FolderLock(folder)
+    except OSError as exc:
+        if exc.errno not in DISK_ERRORS:
+            raise
+    try:
+        yield
     finally:
-        lock.release()
+        if lock is not None:
+            lock.release()
+
+
+def _noted(folder: Path) -> Iterator[Finding]:
+    """What is known to be damaged, from the notes of the node that uses the folder."""
+    for damage in read_notes(folder / "damaged", OsDisk()):
+        name = None if damage.name is None else os.fsdecode(damage.name)
+        whose = "" if name is None else f"channel {name!r} is not served; "
+        how = f"stop the node, then `millpond doctor --data {folder}`"
+        text = f"{whose}{damage.where}: {damage.text}; {how}"
+        yield Finding("damage", "fail", text)
 
 
 def _permissions(folder: Path) -> Finding:
@@ -77,7 +105,12 @@ def _syncs(folder: Path) -> Finding:
     path = folder / f"doctor-{os.getpid()}.tmp"
     block = os.urandom(SYNC_BYTES)
     times_ms = []
-    file = OsDisk().create(path, SYNCS * SYNC_BYTES)
+    try:
+        file = OsDisk().create(path, SYNCS * SYNC_BYTES)
+    except OSError as exc:
+        if exc.errno not in DISK_ERRORS:
+            raise
+        return Finding("disk sync", "fail", f"{exc.strerror}: a node cannot keep messages there")
     try:
         for number in range(SYNCS):
             file.write(block, number * SYNC_BYTES)
@@ -110,6 +143,16 @@ def _stopped(folder: Path) -> Iterator[Finding]:
         yield from inspection.catalogue()
         yield from inspection.partitions()
         yield from inspection.damages()
+
+
+def known_damages(folder: Path, name: bytes) -> list[str]:
+    """What is wrong with a channel, by its note and by the journal; its file is not read.
+
+    The caller holds the folder's lock. Raises UnknownVersion, OSError.
+    """
+    with TemporaryDirectory() as scratch:
+        found = read_journal(folder / "journal", OsDisk())
+        return _Inspection(folder, CopyingDisk(Path(scratch)), found).damages_of(name)
 
 
 def _journal(found: Found) -> Finding:
@@ -168,6 +211,8 @@ class _Inspection:
                     messages += partition.outline.messages
                     wrong = partition.verify()
             except (Damaged, sqlite3.Error, OSError) as exc:
+                if isinstance(exc, OSError) and exc.errno in NO_ROOM:
+                    raise  # of the copy
                 name, wrong = names.get(where), [str(exc)]
             if wrong:
                 more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
@@ -184,6 +229,13 @@ class _Inspection:
                 yield Finding("damage", "fail", self._text(damage))
         if not told:
             yield Finding("damage", "ok", "none")
+
+    def damages_of(self, name: bytes) -> list[str]:
+        """Each damage of one channel, in words."""
+        for _ in self.catalogue():
+            pass
+        found = {each.where: each.text for each in self._damages if each.name == name}
+        return [f"{where}: {text}" for where, text in found.items()]
 
     def _text(self, damage: Damage) -> str:
         what = f"{damage.where}: {damage.text}"

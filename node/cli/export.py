@@ -110,6 +110,8 @@ def _sink(file: Path | None) -> Iterator[Sink]:
     if file is None:
         yield Sink(None)
         return
+    if file.is_dir():
+        raise Failure(f"cannot write {file}: it is a folder")
     part = file.with_name(file.name + ".part")
     try:
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -178,12 +180,14 @@ def _line(channel: bytes, mode: str, fields: dict[str, Any]) -> Line:
 
 
 def _export_stopped(args: argparse.Namespace, sink: Sink) -> None:
-    from node.cli.folder import existing, folder_explained
+    from node.cli.folder import as_owner, existing, folder_explained
     from node.storage import still_store
 
     name = os.fsdecode(args.channel)
-    with folder_explained(existing(args.data)), still_store(args.data) as store:
-        kept = store.load(args.channel)
+    with folder_explained(existing(args.data)):
+        as_owner(args.data)
+        with still_store(args.data) as store:
+            kept = store.load(args.channel)
     match kept:
         case Snapshot():
             now = time.time()

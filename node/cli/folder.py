@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from pwd import getpwuid
 
 from actors.store.journal.frames import UnknownVersion
 from actors.store.partitions.partition import Damaged
@@ -28,12 +29,38 @@ def data_folder(environment: Mapping[str, str]) -> Path:
 
 def existing(folder: Path) -> Path:
     """The folder, if it is one of a node. Raises Failure."""
-    if not folder.is_dir():
-        what = "is no folder" if folder.exists() else "does not exist"
-        raise Failure(f"data folder {folder} {what}", Exit.NOT_FOUND)
-    if not (folder / "journal").is_dir():
+    if not holds_node(folder):
+        if not folder.is_dir():
+            what = "is no folder" if folder.exists() else "does not exist"
+            raise Failure(f"data folder {folder} {what}", Exit.NOT_FOUND)
         raise Failure(f"{folder} is not the data folder of a node", Exit.NOT_FOUND)
     return folder
+
+
+def holds_node(folder: Path) -> bool:
+    """Has a node kept something there? Raises Failure where one may not look."""
+    try:
+        return (folder / "journal").is_dir()
+    except PermissionError as exc:
+        raise Failure(f"data folder {folder}: no permission; run this as its owner") from exc
+
+
+def as_owner(folder: Path) -> None:
+    """Raises Failure where files of ours, root's perhaps, would be in the way of the node."""
+    lock = folder / "lock"
+    if not folder.exists():
+        return
+    owner = (lock if lock.exists() else folder).stat().st_uid
+    if owner != os.geteuid():
+        how = "run this as that user, else the node could not use what this writes"
+        raise Failure(f"data folder {folder}: its node runs as {_user(owner)}; {how}")
+
+
+def _user(number: int) -> str:
+    try:
+        return getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
 
 
 def explain_folder(cause: BaseException, folder: Path) -> Failure | None:

@@ -38,7 +38,8 @@ examples:
   millpond export chat/1 --connect tcp://old:7400 | millpond import --connect tcp://new:7400
   millpond import chat.jsonl --data /srv/millpond   into the folder of a node that is stopped
 
-With one argument it is the FILE if there is such a file, else the CHANNEL, and stdin is read.
+With one argument it is the FILE if there is such a file, else the CHANNEL, and stdin is read; it is
+an error if nothing comes there.
 
 Into a running node messages are put with their keys and what is left of their ttl; they get new
 ids. The same file again changes nothing for as long as the node remembers the keys. Dead letters
@@ -69,6 +70,11 @@ class Summary(msgspec.Struct):
         if self.refused <= TOLD_MAX:
             print(f"millpond import: line {number}: {reason}", file=sys.stderr)
 
+    @property
+    def is_empty(self) -> bool:
+        """Not one line came."""
+        return not (self.imported or self.already_there or self.expired or self.refused)
+
     def __str__(self) -> str:
         told = f"{counted(self.imported)} imported"
         rest = {"already there": self.already_there, "expired": self.expired}
@@ -94,12 +100,14 @@ def run(args: argparse.Namespace) -> int:
     args.channel, file = _channel_and_file(args.words)
     summary = Summary()
     try:
-        with _opened(file) as fd:
+        with _opened(file, args.words) as fd:
             if args.data is not None:
                 _import_stopped(args, fd, summary)
             else:
                 with explained(args):
                     anyio.run(partial(_import_running, args, fd, summary))
+        if len(args.words) == 1 and file == "-" != args.words[0] and summary.is_empty:
+            raise Failure(f"there is no file {args.words[0]!r}, and nothing came on stdin")
     finally:
         print(summary, file=sys.stderr)
         if args.json:
@@ -112,7 +120,9 @@ def _channel_and_file(words: list[str]) -> tuple[bytes | None, str]:
         case []:
             return None, "-"
         case [word]:
-            is_file = word == "-" or Path(word).is_file()
+            if Path(word).is_dir():
+                raise usage(f"{word} is a folder; give a FILE, or `import CHANNEL -`")
+            is_file = word == "-" or Path(word).exists()
             channel, file = (None, word) if is_file else (word, "-")
         case [channel, file]:
             pass
@@ -125,10 +135,11 @@ def _channel_and_file(words: list[str]) -> tuple[bytes | None, str]:
 
 
 @contextmanager
-def _opened(file: str) -> Iterator[int]:
+def _opened(file: str, words: list[str]) -> Iterator[int]:
     if file == "-":
         if sys.stdin.isatty():
-            raise usage("nothing to import: give a FILE, or pipe the lines in")
+            told = "nothing to import" if len(words) != 1 else f"there is no file {words[0]!r}"
+            raise usage(f"{told}: give a FILE, or pipe the lines in")
         yield STDIN
         return
     try:
@@ -155,12 +166,14 @@ async def messages(args: argparse.Namespace, fd: int) -> AsyncIterator[tuple[int
 
 
 def _import_stopped(args: argparse.Namespace, fd: int, summary: Summary) -> None:
-    from node.cli.folder import folder_explained
+    from node.cli.folder import as_owner, folder_explained
     from node.cli.import_stopped import store_all
     from node.storage import still_store
 
-    with folder_explained(args.data), still_store(args.data) as store:
-        anyio.run(partial(store_all, messages(args, fd), summary, store))
+    with folder_explained(args.data):
+        as_owner(args.data)
+        with still_store(args.data) as store:
+            anyio.run(partial(store_all, messages(args, fd), summary, store))
 
 
 async def _import_running(args: argparse.Namespace, fd: int, summary: Summary) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio
 
-from actors.errors import NotAllowed, NotFound, NotNegotiated, RequestError
+from actors.errors import NotAllowed, NotFound, NotNegotiated, RequestError, StorageFailed
 from node.address import parse_url
 from node.channel import Channel
 from node.cli.exits import Exit, Failure, first_cause, usage
@@ -24,6 +24,8 @@ from transports.nack import HelloCode
 
 PROBE = b"millpond!probe"
 """Where commands knock that need no channel of the user's: nobody can put a message there."""
+INFO = 1
+"""The operation of packet 90 that tells of the node; docs/wire.md has the table."""
 
 ACCESS_STATUSES = (401, 403)
 ACCESS_CODES = (HelloCode.AUTHENTICATION_FAILED, HelloCode.NOT_ALLOWED)
@@ -142,9 +144,13 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
             return Failure(f"cannot write the output: {error.strerror}")
         case NotFound():
             return Failure(str(error), Exit.NOT_FOUND)
+        case NotAllowed() if args.command == "put" and b"!" in args.channel:
+            return Failure(f"{error}: clients do not write to names with `!`", Exit.REFUSED)
         case NotAllowed():
             text = f"{error}; use a token with the right for it (--token-file)"
             return Failure(text, Exit.REFUSED)
+        case StorageFailed():
+            return Failure(f"{error}; `millpond doctor` tells why")
         case NotNegotiated():
             return Failure(f"the node at {where} cannot do this: {error}")
         case RequestError(delay_ms=int(delay_ms)):
@@ -163,6 +169,10 @@ def _refused(error: HandshakeRefused, args: argparse.Namespace, where: str) -> F
         return Failure(text, Exit.REFUSED)
     if isinstance(error, ModeMismatch):
         return Failure(f"{error}; leave --mode out, or use another channel")
+    if error.code == HelloCode.STORAGE_FAILED:
+        name = os.fsdecode(getattr(args, "channel", None) or PROBE)
+        text = f"{where}: {error}: channel {name!r} cannot be read; `millpond doctor` tells why"
+        return Failure(text)
     return Failure(f"{where}: {error}")
 
 

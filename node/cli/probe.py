@@ -10,8 +10,8 @@ from typing import Any
 from node.channel import Channel
 from node.cli.arguments import add_channel, add_node_options, add_timeout, positive
 from node.cli.exits import Exit, Failure
-from node.cli.joining import PROBE, joined, run_in_loop
-from node.cli.output import print_json, print_line
+from node.cli.joining import INFO, PROBE, joined, run_in_loop
+from node.cli.output import counted, print_json, print_line
 
 PING_EPILOG = """\
 examples:
@@ -26,8 +26,6 @@ examples:
 
 Needs the right `admin`, which without a token file everybody on the node's own machine has.
 """
-INFO = 1
-"""The operation of packet 90; docs/wire.md has the table."""
 CHANNELS_MAX = 1000
 
 
@@ -105,7 +103,7 @@ async def _all_pages(channel: Channel, only: bytes | None) -> dict[str, Any]:
 
 def _page(answer: dict[str, Any]) -> list[str]:
     usage, wire, scheduler = answer["usage"], answer["wire"], answer["scheduler"]
-    kept = f"{usage['messages']} messages, {_size(usage['bytes'])}, {usage['keys']} keys"
+    kept = f"{counted(usage['messages'])}, {_size(usage['bytes'])}, {usage['keys']} keys"
     rows = {
         "version": answer["version"],
         "up": f"{answer['uptime_s']:.0f} s",
@@ -138,7 +136,8 @@ def _store_rows(store: dict[str, Any] | None) -> dict[str, str]:
         "partitions": f"{counters['files']} files, {moved}",
     }
     if counters["damaged"]:
-        rows["damaged"] = f"{counters['damaged']} channels: `millpond doctor --data`"
+        how = f"stop the node, then `millpond doctor --data {store['folder']}`"
+        rows["damaged"] = f"{counters['damaged']} channels, not served: {how}"
     return rows
 
 

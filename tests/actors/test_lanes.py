@@ -134,3 +134,22 @@ def test_close_waits_until_everything_submitted_was_worked_on() -> None:
         lane.submit(item)
     lane.close()
     assert worked == list("abcdef")
+
+
+def test_a_quick_item_never_overtakes_a_report() -> None:
+    desk, is_dirty = Desk(), threading.Event()
+    is_dirty.set()
+
+    def run(items: list[str]) -> str:
+        is_dirty.clear()
+        return threading.current_thread().name
+
+    lane = ThreadLane(
+        "test", desk.work(run, idle_s=lambda: 0.001 if is_dirty.is_set() else None), desk.posted.put
+    )
+    while is_dirty.is_set() or desk.posted.empty():
+        time.sleep(0.001)
+    lane.submit("a", quick=True)
+    desk.take(2)
+    assert desk.done == [([], "millpond-test"), (["a"], "millpond-test")]
+    lane.close()

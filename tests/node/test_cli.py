@@ -236,6 +236,11 @@ def test_a_silent_other_end_is_a_timeout(capsys: pytest.CaptureFixture[str]):
     assert "--timeout" in capsys.readouterr().err
 
 
+def test_names_of_the_nodes_own_are_told(run: Run):
+    done = run("put", "jobs!dead", "x")
+    assert done.code == 5 and "do not write to names with `!`" in done.err
+
+
 USAGE = {
     "put": "required: CHANNEL",
     "put c ": "empty messages",
@@ -246,7 +251,8 @@ USAGE = {
     "put c x --connect http://127.0.0.1": "scheme must be one of",
     "put c x --connect tcp://a..b:7400": "no such host",
     "put c x --token-file /nonexistent": "--token-file",
-    f"put {256 * 'c'} x": "1 to 255 bytes, not 256",
+    f"put {251 * 'c'} x": "1 to 250 bytes, not 251",
+    "list !dead": "1 to 250 bytes, not 0",
     "recv c -n 0": "at least 1",
     "recv c -n 2 --follow": "not allowed with",
     "list c --from x": "not a message id",

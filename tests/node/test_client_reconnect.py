@@ -18,6 +18,7 @@ from node.clock import Clock
 from node.config import OFF, Config
 from node.errors import ModeMismatch
 from node.events import Connected, Disconnected, Event, Retrying
+from node.link import PASSING
 from node.node import Node
 from tests.node.scripted import READY, Line, Peer, greet, keep
 from transports import packet as p
@@ -304,7 +305,7 @@ async def test_a_partition_is_noticed_and_mended() -> None:
     assert peer.line.of(Put)[0].data == b"across"
 
 
-@pytest.mark.parametrize("code", sorted(set(HelloCode) - {HelloCode.TOO_MANY_CONNECTIONS}))
+@pytest.mark.parametrize("code", sorted(set(HelloCode) - set(PASSING)))
 async def test_a_refused_handshake_is_final(code: HelloCode) -> None:
     def refuse(line: Line, packet: p.Packet) -> None:
         line.say(encode_hello_refusal(code), p.ABORT)

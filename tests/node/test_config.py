@@ -158,6 +158,7 @@ def test_config_show_tells_origins(settings: Path, capfd: pytest.CaptureFixture[
     told = json.loads(capfd.readouterr().out)
     assert told["window"] == {"value": 3, "origin": f"file {settings}"}
     assert told["ws"] == {"value": "127.0.0.1:7401", "origin": "default"}
+    assert told["data"]["origin"].endswith("/millpond")  # where `serve` keeps its data
 
 
 def test_config_show_refuses_what_serve_would(capfd: pytest.CaptureFixture[str]):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import resource
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -190,7 +193,10 @@ def test_a_repair_keeps_what_is_good(damaged: Path, doctor, capfd: pytest.Captur
     assert b"message 776 " in Path(told["aside"]).read_bytes()
     assert [each["text"].split("'")[1] for each in doctor(damaged).of("damage")] == ["in/journal"]
     assert main(["doctor", "--data", str(damaged), "--repair", "in/journal"]) == 0
-    assert "has 19 messages" in capfd.readouterr().out
+    told_of_journal = capfd.readouterr()
+    assert "has 19 messages" in told_of_journal.out and told_of_journal.err == ""
+    assert re.search(r"damaged +\d+\.journal at byte", told_of_journal.out)
+    assert "lost        what was in that part of the journal" in told_of_journal.out
     assert doctor(damaged).code == 0
     good = [row(number).data for number in range(COUNT) if number != 777]
     assert served(damaged, "in/file") == good
@@ -290,6 +296,70 @@ def test_a_folder_in_use_is_left_to_its_node(folder: Path, doctor):
         assert told.code == 0 and not told.of("journal")
         assert str(node.process.pid) in told.text("lock")
         assert main(["doctor", "--data", str(folder), "--repair", "in/file"]) == 1
+
+
+def test_a_node_that_runs_tells_of_its_folder_and_of_damage(
+    damaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+):
+    """Without --data, on a machine where the node was given its folder by a flag."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "elsewhere"))
+    with serving("--data", str(damaged)) as node:
+        words = ["doctor", "--json", "--connect", node.urls["tcp"]]
+        told = Told(main(words), capfd.readouterr().out)
+        assert told.code == 1
+        assert str(damaged) in told.text("store") and told.text("data folder") == str(damaged)
+        texts = [each["text"] for each in told.of("damage")]
+        assert len(texts) == 2 and all(
+            f"millpond doctor --data {damaged}`" in each for each in texts
+        )
+        assert "1 channel is not served" in texts[0] and "'in/journal'" in texts[1]
+        assert main(["list", "in/journal", "--connect", node.urls["tcp"]]) == 1
+        assert "channel 'in/journal' cannot be read; `millpond doctor`" in capfd.readouterr().err
+
+
+def test_a_node_that_cannot_write_says_why(tmp_path: Path, capfd):
+    with serving("--data", str(tmp_path)):
+        pass
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (2**20, resource.RLIM_INFINITY))
+    with serving("--data", str(tmp_path), preexec_fn=limit) as node:
+        assert main(["put", "box", "x", "--connect", node.urls["tcp"]]) == 1
+        assert "`millpond doctor` tells why" in capfd.readouterr().err
+        words = ["doctor", "--json", "--connect", node.urls["tcp"]]
+        told = Told(main(words), capfd.readouterr().out)
+    assert (told.code, told.level("store")) == (1, "fail")
+    assert "File too large; make room" in told.text("store")
+
+
+def _doctor_with_files_of(bytes_max: int, folder: Path) -> Told:
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (bytes_max, resource.RLIM_INFINITY))
+    done = command("doctor", "--data", str(folder), "--json", preexec_fn=limit)
+    return Told(done.returncode, done.stdout.decode())
+
+
+def test_a_full_disk_does_not_keep_the_files_from_being_verified(tmp_path: Path):
+    with stopped(tmp_path / "data") as store:
+        store.write(b"box", rows(600))
+    told = _doctor_with_files_of(150_000, tmp_path / "data")
+    assert told.level("disk sync") == "fail" and "File too large" in told.text("disk sync")
+    assert told.text("partitions").startswith("1 files read")
+    assert told.level("damage") == "ok"
+
+
+def test_no_room_for_copies_is_no_damage(folder: Path):
+    told = _doctor_with_files_of(50_000, folder)
+    assert told.code == 1 and not told.of("damage")
+    assert "make room in" in told.of("data folder")[-1]["text"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_folder_of_somebody_else_is_one_line(damaged: Path, capfd):
+    for words in (["doctor"], ["export", "in/file"]):
+        os.seteuid(65534)
+        try:
+            assert main([*words, "--data", str(damaged)]) == 1
+        finally:
+            os.seteuid(0)
+        assert "no permission; run this as its owner" in capfd.readouterr().err
 
 
 def test_what_cannot_be_repaired_is_told(folder: Path, tmp_path: Path, capfd):

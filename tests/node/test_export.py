@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -290,6 +292,47 @@ def test_a_failed_export_leaves_the_old_file(node: Serving, tmp_path: Path):
     file.write_text("precious")
     assert run("export", "nothing/here", "-o", file, "--connect", node.urls["tcp"]) == 4
     assert file.read_text() == "precious"
+
+
+def test_a_folder_is_no_file_to_export_to(node: Serving, tmp_path: Path, capfd):
+    put_all(node, b"box/folder", [b"x"])
+    assert run("export", "box/folder", "-o", tmp_path, "--connect", node.urls["tcp"]) == 1
+    assert f"cannot write {tmp_path}: it is a folder" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_not_there_is_no_import_of_nothing(node: Serving, tmp_path: Path):
+    """A backup script with a wrong path must not look like a success."""
+    connected = ("--connect", node.urls["tcp"])
+    absent = tmp_path / "absent.jsonl"
+    done = command("import", str(absent), *connected, stdin=subprocess.DEVNULL)
+    assert done.returncode == 1 and f"no file '{absent}'" in done.stderr.decode()
+    done = command("import", str(tmp_path), *connected, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2 and "is a folder" in done.stderr.decode()
+
+
+def test_a_pipe_can_be_imported(node: Serving, tmp_path: Path):
+    """As a shell's <(zcat kept.jsonl.gz) gives it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_text, args=(_line(1),))
+    writer.start()
+    assert run("import", pipe, "--data", tmp_path / "data") == 0
+    writer.join()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_root_leaves_no_files_where_a_node_runs_as_somebody_else(tmp_path: Path, capfd):
+    folder = tmp_path / "data"
+    with stopped(folder) as store:
+        store.write(b"box", rows(1))
+    os.chown(folder / "lock", 65534, 65534)
+    before = sorted(folder.rglob("*"))
+    for words in (["export", "box"], ["import", os.devnull], ["doctor", "--repair", "box"]):
+        assert run(*words, "--data", folder) == 1
+        assert "run this as that user" in capfd.readouterr().err
+    assert sorted(folder.rglob("*")) == before
+    assert main(["doctor", "--data", str(folder)]) == 0  # looking changes nothing
 
 
 def test_a_folder_in_use_is_not_touched(tmp_path: Path, capfd: pytest.CaptureFixture[str]):

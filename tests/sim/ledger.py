@@ -18,7 +18,11 @@ from tests.sim.queue_facts import Fact, Level, QueueFacts, View, Write
 
 T = TypeVar("T")
 
-LEVELS = {Durability.OS: Level.OS, Durability.DISK: Level.DISK}
+LEVELS = {
+    Durability.MEMORY: Level.OPEN,
+    Durability.OS: Level.OS,
+    Durability.DISK: Level.DISK,
+}
 
 
 class Broken(BaseException):
@@ -186,6 +190,8 @@ class Ledger:
 
     def found_queue(self, name: bytes, snapshot: Snapshot, view: View) -> None:
         """What a restart found of a queue is right, and is what is from now on."""
+        if self.durability(name) is Durability.MEMORY:
+            self.queues.pop(name, None)
         facts = self.queue(name)
         self.judge(name, facts.check(snapshot, view))
         facts.settle(snapshot, self._moment(name))

@@ -46,7 +46,8 @@ def draw(rng: Random, steps: int) -> Plan:
         channels=names,
         logs=logs,
         durability={
-            name: mostly if rng.random() < 0.9 else Durability.OS for name in (*names, *logs)
+            **{name: draw_durability(rng, mostly) for name in names},
+            **{name: rng.choice((mostly, Durability.DISK)) for name in logs},
         },
         settings=draw_settings(rng),
         data_bytes_max=rng.choice((40, 400, 4000)),
@@ -60,6 +61,11 @@ def draw(rng: Random, steps: int) -> Plan:
         garbage=rng.choice((0.0, 0.0, 0.3)),
         passivate_after_s=rng.choice((0.5, 60.0)),
     )
+
+
+def draw_durability(rng: Random, mostly: Durability) -> Durability:
+    """That of a channel: now and then another than that of most."""
+    return mostly if rng.random() < 0.85 else rng.choice(list(Durability))
 
 
 def draw_settings(rng: Random) -> StoreSettings:

@@ -202,7 +202,9 @@ class World:
         """What is at least this safe must be there at the next start."""
         self._level = level
         for name, mind in self.minds.items():
-            if level is Level.DISK and self._durability(name) is not Durability.DISK:
+            durability = self._durability(name)
+            is_promised = durability is Durability.DISK or level < Level.DISK
+            if durability is Durability.MEMORY or not is_promised:
                 mind.forget_promises()
 
     def kill(self) -> None:
@@ -223,7 +225,7 @@ class World:
         self._hang_up()
         self.disk.kill()
         if is_sound:
-            self._level = Level.OPEN
+            self._expect(Level.OPEN)
         else:
             self._expect(Level.DISK if self.store.health.failures else Level.OS)
 

@@ -78,11 +78,13 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """Where a journal goes on: after segment `number` and `lsn`; `cuts` are those to be told."""
+    """Where a journal goes on: after segment `number`, `lsn` and the message id `last_id`; `cuts`
+    are those to be told."""
 
     number: int = 0
     lsn: int = 0
     cuts: dict[int, Cut] = {}
+    last_id: int = 0
 
 
 class Journal:
@@ -101,20 +103,27 @@ class Journal:
         self._offset = 0
         self._cuts = dict(tail.cuts)
         self._lsn = tail.lsn
-        self._last_id = 0
+        self._last_id = tail.last_id
         self._synced_lsn = tail.lsn
         self._synced_offset = 0
         self._epoch = 0
         self._error: str | None = None
+        self._is_at_work = False
+        """At the start of a call: the last one crashed."""
         self.groups = 0
         self.syncs = 0
 
     def idle_s(self) -> float | None:
         """How long to wait for groups before something else is to be done."""
-        return self._retry_s if self._error or self._lsn > self._synced_lsn else None
+        has_more = self._error or self._is_at_work or self._lsn > self._synced_lsn
+        return self._retry_s if has_more else None
 
     def commit(self, groups: list[Group]) -> Outcome:
         """Write and sync `groups`; without any, sync what is not, or try to write again."""
+        if self._is_at_work:
+            # A fault of ours: what it had in hand may be written, or not, or half of it.
+            self._break(OSError("the writer crashed"))
+        self._is_at_work = True
         fresh = [group for group in groups if group.epoch == self._epoch]
         try:
             if fresh:
@@ -127,6 +136,7 @@ class Journal:
             self._break(exc)
         else:
             self._error = None
+        self._is_at_work = False
         return Outcome(self._epoch, self._number, self._offset, self._synced_lsn, self._error)
 
     def _write(self, groups: list[Group]) -> None:

@@ -1,0 +1,266 @@
+"""What befalls a store twice, or at a bad moment: nothing is lost, and it goes on by itself."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from actors.messages import Durability
+from actors.store.changes import Gone, KeyRow, Row, Tried
+from actors.store.disk import File, OsDisk
+from actors.store.durable import DurableStore
+from actors.store.groups import Groups
+from actors.store.journal.frames import HEADER_SIZE
+from actors.store.journal.writer import Group, segment_path
+from actors.store.lanes import InlineLane, Work
+from actors.store.seam import Commit, Fault
+from actors.store.settings import StoreSettings
+from tests.actors.stores import LAZY, NOW, SMALL, Run, copied
+from tests.sim.loop import Clock, Loop
+
+NAME = b"orders"
+
+
+class Fallible(OsDisk):
+    """The disk of this machine, but the next calls on the journal raise what `plan` says."""
+
+    def __init__(self) -> None:
+        self.plan: list[Exception | None] = []
+        self.calls: list[str] = []
+
+    def enter(self, call: str) -> None:
+        self.calls.append(call)
+        error = self.plan.pop(0) if self.plan else None
+        if error is not None:
+            raise error
+
+    def create(self, path: Path, size: int) -> FallibleFile:  # type: ignore[override]
+        self.enter("create")
+        return FallibleFile(super().create(path, size), self)
+
+
+class FallibleFile:
+    def __init__(self, file: File, disk: Fallible) -> None:
+        self._file = file
+        self._disk = disk
+
+    def write(self, data: bytes, offset: int) -> None:
+        self._disk.enter("write")
+        self._file.write(data, offset)
+
+    def sync(self) -> None:
+        self._disk.enter("sync")
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Setback(Run):
+    """A run on a disk that fails as told."""
+
+    def __init__(self, folder: Path, durability: Durability = Durability.DISK) -> None:
+        self.folder = folder
+        self.disk = Fallible()
+        self.clock = Clock(NOW)
+        self.loop = Loop(self.clock, Random(1))
+        self.store = DurableStore(folder, self.disk, LAZY, self.loop, lambda name: durability)
+        self.found = self.store.open()
+
+    def wait(self) -> None:
+        """A second passes."""
+        self.clock.now += 1.0
+        self.loop.work(idle=True)
+        self.work()
+
+    def fate(self, commit: Commit | None) -> Fault | None:
+        assert commit is not None and commit.is_done, "somebody waits for ever"
+        fates: list[Fault | None] = []
+        commit.when_done(fates.append)
+        return fates[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One that copies go beside."""
+    return tmp_path / "node"
+
+
+def row(message_id: int, data: bytes = b"x") -> Row:
+    return Row(message_id, message_id, 600, NOW + 600, data)
+
+
+def gone(message_id: int, size: int = 1) -> Gone:
+    return Gone(message_id, message_id, None, size)
+
+
+def broken() -> OSError:
+    return OSError(errno.EIO, "Input/output error")
+
+
+def test_a_writer_that_crashes_costs_what_it_had_in_hand_and_no_more(folder: Path) -> None:
+    run = Setback(folder)
+    run.write(NAME, row(1))
+    run.disk.plan = [RuntimeError("a fault of ours")]
+    commit = run.store.write(NAME, [row(2)])
+    run.work()
+    assert run.fate(commit) is Fault.NOT_KEPT
+    run.wait()
+    assert run.store.health.is_writable
+    run.write(NAME, row(3))
+    assert [each.id for each in Run(copied(folder, "copy")).load(NAME).rows] == [1, 3]
+
+
+def test_what_was_kept_without_a_sync_is_said_again_however_often_that_fails(
+    folder: Path,
+) -> None:
+    run = Setback(folder, Durability.OS)
+    run.write(NAME, row(1))
+    run.disk.plan = [broken()]
+    run.loop.work(idle=True)  # its sync fails
+    assert not run.store.health.is_writable
+    for _ in range(2):
+        # The next segment is made, and then cannot be written either.
+        run.disk.plan = [None, None, None, broken()]
+        run.wait()
+    run.wait()
+    run.wait()
+    assert run.store.health.is_writable
+    copy = copied(folder, "copy")
+    first = segment_path(copy / "journal", 1)
+    first.write_bytes(first.read_bytes()[:HEADER_SIZE].ljust(LAZY.segment_bytes, b"\0"))
+    assert [each.id for each in Run(copy).load(NAME).rows] == [1]
+
+
+def test_acks_wait_for_a_sound_disk_at_no_cost_and_are_kept_then(folder: Path) -> None:
+    """Reads and acks go on, for as long as the disk fails."""
+    run = Setback(folder)
+    run.write(NAME, *map(row, range(1, 11)))
+    run.disk.plan = [broken()] * 100
+    refused = run.store.write(b"other", [row(11)])
+    run.work()
+    assert run.fate(refused) is Fault.NOT_KEPT
+    for message_id in range(1, 10):
+        assert run.store.write(NAME, [gone(message_id)]) is None
+    waiting = run.store._groups._open
+    assert waiting is not None
+    records = list(waiting.records)
+    run.wait()
+    assert run.store._groups._open is waiting and waiting.records == records, "not made anew"
+    run.store.write(NAME, [Tried(10, 1)])
+    assert waiting.records == records, "failed deliveries go on for ever, so they do not wait"
+    run.disk.plan = []
+    run.wait()
+    assert run.store.health.is_writable
+    assert [each.id for each in Run(copied(folder, "copy")).load(NAME).rows] == [10]
+
+
+def fill(run: Run, segments: int) -> None:
+    for at in range(1, segments + 1):
+        run.write(b"filler", row(at, bytes(4000)))
+        run.write(b"filler", gone(at, 4000))
+
+
+def test_ids_ascend_over_two_restarts_and_the_end_of_the_segment_that_had_them(
+    folder: Path,
+) -> None:
+    """PA-31: whatever the clock does."""
+    last_id = 2**40
+    run = Run(folder, SMALL)
+    run.write(NAME, row(last_id))
+    run.write(NAME, gone(last_id))
+    run.close()
+    run = Run(folder, SMALL)
+    fill(run, 8)
+    assert 1 not in run.store._rounds.segments
+    run.close()
+    assert Run(folder, SMALL).store.last_id == last_id
+
+
+def test_ids_of_messages_that_a_carry_leaves_out_are_not_given_out_again(folder: Path) -> None:
+    settings = StoreSettings(segment_bytes=2**14, journal_bytes_max=40_000, settle_s=1e6)
+    run = Run(folder, settings)
+    run.write(NAME, row(1))
+    while len(run.store._rounds.segments) < 3:
+        fill(run, 1)
+    run.write(NAME, row(1000))
+    run.write(NAME, gone(1000))
+    while not run.store.counters.carries:
+        fill(run, 1)
+    assert Run(copied(folder, "copy"), settings).store.last_id == 1000
+
+
+def test_what_is_frozen_holds_its_segment_although_what_came_later_is_gone(
+    folder: Path,
+) -> None:
+    """Else the segment could be removed while the file is still to be written."""
+    settings = StoreSettings(
+        segment_bytes=8192, journal_bytes_max=2**14, carry_bytes_max=0, settle_s=0.0
+    )
+    run = Run(folder, settings)
+    run.write(NAME, row(1, bytes(1000)))
+    rounds, journal = run.store._rounds, run.loop.lanes[1]
+    rounds.urge(run.store._entries[NAME])
+    rounds.step()  # its file is slow: the lane of files does not work from here on
+    for changes in ([row(2)], [gone(2)]):
+        run.store.write(NAME, changes)
+        run.loop.finish_pass()
+        journal.step()
+    for at in range(3, 12):
+        run.store.write(b"filler", [row(at, bytes(4000)), gone(at, 4000)])
+        run.loop.finish_pass()
+        journal.step()
+    assert list(rounds._free_since) == []
+    assert [each.id for each in Run(copied(folder, "copy")).load(NAME).rows] == [1]
+    run.work()
+
+
+def test_a_sync_that_is_asked_for_covers_every_record_and_waits_for_no_other() -> None:
+    """Numbers without a record, as rounds use them, are never synced."""
+    submitted: list[Group] = []
+    groups = Groups(1, 10, lambda callback: None)
+    groups.start(InlineLane(Work(submitted.extend, lambda *_: None, lambda *_: None)))
+    assert groups.stamp() == 11
+    groups.sync()
+    group = groups._open
+    assert group is not None and group.needs_sync and group.last_lsn == 10
+
+
+@pytest.mark.parametrize("size", [10, 9000])
+def test_a_segment_is_never_made_in_the_loops_thread(folder: Path, size: int) -> None:
+    """To make one means to sync the one before it, which may take long."""
+    told: list[bool] = []
+
+    class Noting(InlineLane[Group, object]):
+        def submit(self, item: Group, *, urgent: bool = False, quick: bool = False) -> None:
+            told.append(quick)
+            super().submit(item, urgent=urgent)
+
+    settings = StoreSettings(segment_bytes=8192)
+    run = Run(folder, settings, Durability.OS)
+    lane = run.store._writer
+    assert isinstance(lane, InlineLane)
+    noting = Noting(lane._work)
+    run.loop.lanes[1] = noting
+    run.store._groups.start(noting)
+    run.write(NAME, row(1))
+    run.write(NAME, row(2, bytes(size)))
+    assert told == [False, size == 10]
+
+
+def test_a_key_left_behind_outlives_its_message(folder: Path) -> None:
+    """PA-08, also if the message went while the disk failed."""
+    run = Setback(folder)
+    run.write(NAME, row(1))
+    run.disk.plan = [broken()] * 10
+    run.store.write(b"other", [row(2)])
+    run.work()
+    left = KeyRow(1, 600, NOW + 600, bytes(32))
+    run.store.write(NAME, [Gone(1, 1, left, 1)])
+    run.wait()
+    run.disk.plan = []
+    run.wait()
+    assert Run(copied(folder, "copy")).load(NAME).keys == {1: left}
