@@ -233,7 +233,7 @@ class Connection(Visit):
                     if self._phase is OPEN:
                         self._phase = LEAVING  # what came before it counts; nothing is pushed
                     self._submit(messages, size_bytes)
-                    self._close()
+                    self._leave_in_turn()
                     return
                 case _:
                     self._take_rare(value, messages)
@@ -381,6 +381,14 @@ class Connection(Visit):
         if self._inbox is None and not self._must_wait():
             self._wire.resume()
         if self._has_eof:
+            self._finish()
+
+    def _leave_in_turn(self) -> None:
+        """The other end said goodbye: what it asked for before is answered first."""
+        if self._admission is None:
+            self._close()
+        else:
+            self._has_eof = True
             self._finish()
 
     def _finish(self) -> None:

@@ -186,8 +186,8 @@ class DurableStore:
             refused: Commit = Pending()
             refused.finish(Fault.NOT_KEPT)
             return refused
-        if self._groups.is_broken and all(type(change) is Tried for change in changes):
-            return None  # what never ends coming is not held back until the disk is sound
+        if self._groups.is_crowded and all(type(change) is Tried for change in changes):
+            return None  # deliveries may fail for ever; everything else comes to an end
         group = self._groups.write(entry, changes)
         if not is_hard:
             return None

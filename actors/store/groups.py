@@ -16,6 +16,9 @@ from actors.store.journal.frames import GROUP_SIZE, Carry, encode_record
 from actors.store.journal.writer import Group
 from actors.store.lanes import Lane
 
+HELD_BACK_MAX = 50_000
+"""So many changes are held back while the journal fails; beyond, failed deliveries are not."""
+
 
 class Groups:
     """`soon` calls back at the end of the loop's pass. While `is_broken`, the open group waits."""
@@ -39,6 +42,12 @@ class Groups:
     @property
     def epoch(self) -> int:
         return self._epoch
+
+    @property
+    def is_crowded(self) -> bool:
+        """Is much held back already?"""
+        group = self._open
+        return self.is_broken and group is not None and len(group.writes) >= HELD_BACK_MAX
 
     def write(self, entry: Entry, changes: Sequence[Change]) -> Group:
         """Put changes into the open group."""

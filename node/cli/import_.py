@@ -18,7 +18,7 @@ from zlib import crc32
 import anyio
 import msgspec
 
-from actors.errors import RequestError
+from actors.errors import KeyReused, RequestError
 from actors.messages import Mode
 from node.answers import Answer
 from node.channel import LATER, Channel
@@ -229,6 +229,10 @@ class _Puts:
             except anyio.WouldBlock:
                 await self._settle()
             except RequestError as exc:
+                if isinstance(exc, KeyReused) and self._waiting:
+                    # Perhaps the same message with another rest of its ttl: the node can tell.
+                    await self._settle()
+                    continue
                 self._summary.refuse(number, exc)
                 return
             else:

@@ -150,12 +150,28 @@ def test_acks_wait_for_a_sound_disk_at_no_cost_and_are_kept_then(folder: Path) -
     records = list(waiting.records)
     run.wait()
     assert run.store._groups._open is waiting and waiting.records == records, "not made anew"
-    run.store.write(NAME, [Tried(10, 1)])
-    assert waiting.records == records, "failed deliveries go on for ever, so they do not wait"
     run.disk.plan = []
     run.wait()
     assert run.store.health.is_writable
     assert [each.id for each in Run(copied(folder, "copy")).load(NAME).rows] == [10]
+
+
+def test_while_the_disk_fails_deliveries_may_fail_for_ever_in_bounded_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.store.groups.HELD_BACK_MAX", 3)
+    run = Setback(folder)
+    run.write(NAME, row(1), row(2))
+    run.disk.plan = [broken()] * 100
+    run.store.write(NAME, [row(3)])
+    run.work()
+    for attempt in range(1, 10):
+        run.store.write(NAME, [Tried(1, attempt)])
+    run.store.write(NAME, [gone(2)])
+    run.disk.plan = []
+    run.wait()
+    kept = Run(copied(folder, "copy")).load(NAME)
+    assert [each.id for each in kept.rows] == [1] and kept.attempts == {1: 3}
 
 
 def fill(run: Run, segments: int) -> None:

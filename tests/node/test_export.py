@@ -294,6 +294,15 @@ def test_a_failed_export_leaves_the_old_file(node: Serving, tmp_path: Path):
     assert file.read_text() == "precious"
 
 
+def test_what_is_in_a_file_twice_is_imported_once(node: Serving, tmp_path: Path):
+    """Two exports in one file: the same message may differ in what is left of its ttl."""
+    file, url = tmp_path / "twice.jsonl", node.urls["tcp"]
+    file.write_text("".join(_line(1, channel="twice", expires_at=LATER_S - n) for n in (0, 9, 20)))
+    assert run("import", file, "--connect", url) == 0
+    with connect(url, channel="twice", window=0) as channel:
+        assert len(list(channel.ids())) == 1
+
+
 def test_a_folder_is_no_file_to_export_to(node: Serving, tmp_path: Path, capfd):
     put_all(node, b"box/folder", [b"x"])
     assert run("export", "box/folder", "-o", tmp_path, "--connect", node.urls["tcp"]) == 1

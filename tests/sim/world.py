@@ -93,7 +93,7 @@ class World:
         return message_id in self.minds[name].acked or any(
             each.row.origin is not None
             and each.row.origin.id == message_id
-            and each.write.level >= level
+            and (each.write.level >= level or each.write.boot < self.ledger.boot)
             for each in dead
         )
 

@@ -142,6 +142,7 @@ class Journal:
     def _write(self, groups: list[Group]) -> None:
         records = [record for group in groups for record in group.records]
         if not records:
+            self._lsn = groups[-1].last_lsn  # numbers may be given to what is no record
             self._sync(self._offset)
             return
         data = encode_group(self._salt, records, groups[0].first_lsn, self._synced_lsn)
@@ -161,9 +162,10 @@ class Journal:
         self._offset = end
 
     def _sync(self, end: int) -> None:
-        if self._file is not None and self._lsn > self._synced_lsn:
-            self._file.sync()
-            self.syncs += 1
+        if self._lsn > self._synced_lsn:
+            if self._file is not None:
+                self._file.sync()
+                self.syncs += 1
             self._synced_lsn = self._lsn
             self._synced_offset = end
 
@@ -206,8 +208,12 @@ class Journal:
             log.warning("segment is left behind: number=%d error=%s", self._number, again)
 
     def close(self) -> None:
-        """Sync and close; raises OSError."""
+        """Sync and close; raises OSError. A last group without records says that all was synced, so
+        that what is damaged later is not taken for a torn tail."""
         self._sync(self._offset)
         if self._file is not None:
+            mark = encode_group(self._salt, [], self._lsn + 1, self._synced_lsn)
+            self._file.write(mark, self._offset)
+            self._file.sync()
             self._file.close()
             self._file = None

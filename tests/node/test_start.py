@@ -1,0 +1,49 @@
+"""A start that does not succeed leaves the data folder as free as it was."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from actors.store.disk import OsDisk
+from node import Node
+from node.config import Config
+
+
+class FailingDisk(OsDisk):
+    """Cannot list the journal's folder, or open any SQLite file."""
+
+    def __init__(self, call: str) -> None:
+        self._call = call
+
+    def names(self, folder: Path) -> list[str]:
+        if self._call == "names" and folder.name == "journal":
+            raise OSError(errno.EIO, "the disk is broken")
+        return super().names(folder)
+
+    def connect(self, path: Path) -> sqlite3.Connection:
+        if self._call == "connect":
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().connect(path)
+
+
+def config(folder: Path) -> Config:
+    return Config(data=str(folder), p2p="127.0.0.1:0", ws="off")
+
+
+@pytest.mark.parametrize("call", ["names", "connect"])
+async def test_a_start_that_fails_frees_the_folder_and_ends_its_threads(
+    tmp_path: Path, call: str
+) -> None:
+    before = threading.active_count()
+    with pytest.raises((OSError, sqlite3.Error)):
+        async with Node(config(tmp_path), disk=FailingDisk(call)):
+            raise AssertionError("must not get here")
+    assert threading.active_count() == before
+    async with Node(config(tmp_path)) as node:
+        assert node.listeners
+    assert threading.active_count() == before
