@@ -1,8 +1,8 @@
 """Restart rules of both tiers: how often, how soon, and when to give up.
 
 A cell that gives up is quarantined and the node lives on; a task actor that gives up is
-infrastructure, and its failure goes to the parent. The broad `except` of the project are here and
-in `scheduler`.
+infrastructure, and its failure goes to the parent. The broad `except` of the project are here, in
+`scheduler`, and in `store.lanes`, which answers for the store's threads.
 """
 
 from __future__ import annotations

@@ -108,10 +108,6 @@ class LogLayer:
             layer.chunk_bytes = sum(len(chunk.data) for chunk in chunks)
         return moved, stays
 
-    def lay(self, newer: LogLayer) -> None:
-        """Take in a layer that lies over this one."""
-        self.fold(newer.changes())
-
     def apply_to(self, below: LogSnapshot) -> LogSnapshot:
         """The outline of below and this layer together; `below` may be changed."""
         outline = LogSnapshot() if self.is_fresh or self.is_base else below

@@ -177,10 +177,6 @@ class QueueLayer:
         (stays if keys_stay else moved).keys = dict(self.keys)
         return moved, stays
 
-    def lay(self, newer: QueueLayer) -> None:
-        """Take in a layer that lies over this one."""
-        self.fold(newer.changes())
-
     def apply_to(self, below: Snapshot) -> Snapshot:
         """A snapshot of below and this layer together; `below` may be changed."""
         rows = {row.id: row for row in below.rows}

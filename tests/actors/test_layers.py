@@ -196,7 +196,7 @@ class TestQueue:
         layer = queue_layer(queue.run(middle), is_base=is_base)
         newer = queue_layer(queue.run(after))
         assert newer.apply_to(layer.apply_to(deepcopy(below))) == queue.snapshot
-        layer.lay(newer)
+        layer.fold(newer.changes())
         assert layer.apply_to(below) == queue.snapshot
         check_sums(layer)
 
@@ -225,7 +225,7 @@ class TestQueue:
         check_sums(stays)
         file = moved.apply_to(deepcopy(below))
         assert stays.apply_to(deepcopy(file)) == queue.snapshot
-        moved.lay(stays)
+        moved.fold(stays.changes())
         assert moved.apply_to(deepcopy(below)) == queue.snapshot
         thawed = queue_layer(list(stays.changes()))
         thawed.fold(queue.run(after))
@@ -373,7 +373,7 @@ class TestLog:
         newer = log_layer(log.run(after))
         assert outline(newer.apply_to(layer.apply_to(deepcopy(below)))) == log.snapshot
         assert chunks_over(chunks_over(chunks, layer), newer) == log.chunks
-        layer.lay(newer)
+        layer.fold(newer.changes())
         assert outline(layer.apply_to(below)) == log.snapshot
         assert chunks_over(chunks, layer) == log.chunks
 

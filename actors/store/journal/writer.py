@@ -33,10 +33,9 @@ class Group:
     """Records that are written and synced together, and the commit that tells when they are.
 
     Made in the loop's thread; once submitted, the writer reads all but `writes` and `kept`, which
-    are the store's: what the records say, and what to do when they are kept
-    in a segment, or not (None).
-    `epoch` counts failures of the journal: what was written upon something that failed must fail
-    as well.
+    are the store's: what the records say, and what to do when they are kept in a segment, or not
+    (None). `epoch` counts failures of the journal: what was written upon something that failed must
+    fail as well.
     """
 
     __slots__ = (
