@@ -21,7 +21,7 @@ class Outgoing:
     """One for all cells. `post` takes mail for another cell; `committed` hears of each commit that
     is done, after its effects were released, or refused because of the fault."""
 
-    __slots__ = ("_committed", "_depth", "_post", "_touched")
+    __slots__ = ("_cells", "_commit", "_committed", "_depth", "_post", "_touched")
 
     def __init__(
         self,
@@ -31,6 +31,8 @@ class Outgoing:
         self._post = post
         self._committed = committed
         self._touched: dict[Port, None] = {}
+        self._commit: Commit | None = None
+        self._cells: list[Cell] = []
         self._depth = 0
 
     def enter(self) -> None:
@@ -82,15 +84,24 @@ class Outgoing:
         if batch is not None:
             cell.held_bytes += batch.size_bytes
         if commit is not None and commit is not last:
-            commit.when_done(partial(self._done, cell, commit))
+            self._wait(cell, commit)
 
-    def _done(self, cell: Cell, commit: Commit, fault: Fault | None) -> None:
+    def _wait(self, cell: Cell, commit: Commit) -> None:
+        """Hear of `commit` once for all cells; those that write in one pass share it."""
+        if commit is self._commit and not commit.is_done:
+            self._cells.append(cell)
+            return
+        self._commit, self._cells = commit, [cell]
+        commit.when_done(partial(self._done, commit, self._cells))
+
+    def _done(self, commit: Commit, cells: list[Cell], fault: Fault | None) -> None:
         self.enter()
-        if fault is None:
-            self._release_held(cell, commit)
-        else:
-            self._refuse_held(cell)
-        self._committed(cell, fault)
+        for cell in cells:
+            if fault is None:
+                self._release_held(cell, commit)
+            else:
+                self._refuse_held(cell)
+            self._committed(cell, fault)
         self.leave()
 
     def _release_held(self, cell: Cell, commit: Commit) -> None:

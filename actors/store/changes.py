@@ -198,11 +198,14 @@ class LogSnapshot(msgspec.Struct):
 Change = QueueChange | LogChange
 
 
+# Tuples, because `isinstance` with a union makes the union anew at every call.
+_LOG_CHANGES = (Chunk, Trimmed, Noted, Dropped)
+_SOFT_CHANGES = (Gone, KeyLeft, KeyGone, Tried, ModeSet)
+
+
 def kind_of(change: Change) -> Kind:
     """Which kind of partition a change belongs to."""
-    if isinstance(change, Chunk | Trimmed | Noted | Dropped):
-        return Kind.LOG
-    return Kind.QUEUE
+    return Kind.LOG if isinstance(change, _LOG_CHANGES) else Kind.QUEUE
 
 
 def is_soft(change: Change) -> bool:
@@ -210,4 +213,4 @@ def is_soft(change: Change) -> bool:
 
     It rides in the next commit, and is applied although the disk may be full.
     """
-    return isinstance(change, Gone | KeyLeft | KeyGone | Tried | ModeSet)
+    return isinstance(change, _SOFT_CHANGES)

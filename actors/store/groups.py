@@ -1,7 +1,9 @@
 """Groups of records on their way to the disk: the open one, and those that the writer has.
 
-What one pass of the loop writes is one group: nobody waits for others, and while the disk is busy
-with one group the next ones gather and go together.
+A lone write goes to the disk at the end of its pass of the loop. A group of several stays open as
+long as each pass brings more, a few passes at most: clients that are answered together ask again
+together, and one sync for all of them is worth more than a pass. While the disk is busy with one
+group the next ones gather and go together.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from actors.store.journal.codec import encode
 from actors.store.journal.frames import GROUP_SIZE, Carry, encode_record
 from actors.store.journal.writer import Group
 from actors.store.lanes import Lane
+
+PASSES_MAX = 4
+"""Measured: 50 clients fall into two groups that wait for each other when a group is one pass."""
 
 HELD_BACK_MAX = 50_000
 """So many changes are held back while the journal fails; beyond, failed deliveries are not."""
@@ -30,6 +35,7 @@ class Groups:
         self._open: Group | None = None
         self._in_flight: deque[Group] = deque()
         self._is_sealing = False
+        self._passes = self._seen = 0
         self._epoch = 0
         self.is_broken = False
         self.room_bytes = 0
@@ -89,14 +95,24 @@ class Groups:
         self._open.kept.append(kept)
 
     def seal(self) -> None:
-        """The pass of the loop is over: what it wrote goes to the disk together."""
-        self._is_sealing = False
+        """A pass of the loop is over: what it wrote goes to the disk together."""
         group = self._open
+        if group is not None and self._grows(group):
+            self._soon(self.seal)
+            return
+        self._passes = self._seen = 0
+        self._is_sealing = False
         if group is not None and not self.is_broken:
             self._open = None
             is_quick = not group.needs_sync and not self._in_flight and self._has_room(group)
             self._in_flight.append(group)
             self._lane.submit(group, quick=is_quick)
+
+    def _grows(self, group: Group) -> bool:
+        """Did this pass of the loop add to what several write? Then the next one may as well."""
+        seen, self._seen = self._seen, len(group.records)
+        self._passes += 1
+        return self._passes <= PASSES_MAX and self._seen > max(1, seen)
 
     def _has_room(self, group: Group) -> bool:
         # To make a segment means to sync the one before it, which may take long.

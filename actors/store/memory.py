@@ -90,18 +90,27 @@ class MemoryStore:
         return pick(log.kept(), seek) if log is not None else []
 
     def write(self, name: bytes, changes: Sequence[Change]) -> None:
-        if kind_of(changes[0]) is Kind.LOG:
-            self._write_log(name, changes)
-            return
         partition = self._partitions.get(name)
         if partition is None:
+            if kind_of(changes[0]) is Kind.LOG:
+                self._write_log(name, changes)
+                return
             partition = self._partitions[name] = Partition()
+        rows = partition.rows
+        added = size = 0
         for change in changes:
-            if type(change) is Row:
-                self._add(partition, change)
+            # The change of every day, without another call.
+            if type(change) is Row and not partition.keys:
+                rows[change.id] = change
+                added += 1
+                size += len(change.data)
             else:
                 self._apply(partition, change)
-        if not partition.rows and not partition.keys:
+        if added:
+            partition.bytes += size
+            self.usage.messages += added
+            self.usage.bytes += size
+        if not rows and not partition.keys:
             del self._partitions[name]
 
     def _write_log(self, name: bytes, changes: Sequence[Change]) -> None:
