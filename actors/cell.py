@@ -7,7 +7,7 @@ guests, belongs to the cell.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
@@ -15,9 +15,9 @@ from typing import Protocol
 import msgspec
 
 from actors.errors import Code
-from actors.messages import Batch, Join, Mail, Port, Reply
-from actors.store.changes import Change, Snapshot
-from actors.store.seam import Commit
+from actors.messages import U64_MAX, Batch, Join, Mail, Port, Reply, StreamRequest
+from actors.store.changes import Change, LogSnapshot, Row, Snapshot
+from actors.store.seam import Commit, Fault, Pending
 from actors.supervisor import Restarts
 
 
@@ -25,13 +25,15 @@ class Effects(msgspec.Struct):
     """What a cell wants done: changes kept first, and only then replies sent and mail posted.
 
     `answers` go to the port of the batch in hand, in order; `replies` to the ports they name.
-    `guests` are to be admitted like this, should the behaviour crash.
+    `forwards` are batches for other cells, which answer in the place of this one. `guests` are to
+    be admitted like this, should the behaviour crash.
     """
 
     changes: list[Change] = []
     answers: list[Reply] = []
     replies: list[tuple[Port, Reply]] = []
     posts: tuple[tuple[bytes, Mail], ...] = ()
+    forwards: tuple[tuple[bytes, Batch], ...] = ()
     guests: tuple[tuple[Port, Join], ...] = ()
 
 
@@ -54,9 +56,20 @@ class Behaviour(Protocol):
     def is_settled(self) -> bool:
         """Without guests, nothing would be lost by building it anew from the store."""
 
+    @property
+    def owed(self) -> Iterable[tuple[Port, StreamRequest]]:
+        """Requests that were taken and are not answered: refused, should the behaviour go."""
 
-Spawn = Callable[[bytes, Snapshot, dict[Port, Join]], Behaviour]
+
+Content = Snapshot | LogSnapshot
+"""What a cell is built from: all of a queue, or the outline of a log."""
+
+Spawn = Callable[[bytes, Content, dict[Port, Join]], Behaviour]
 """Builds a behaviour from what is kept, with the guests that were there before a crash."""
+
+Loading = Content | Pending[Snapshot | Fault] | Pending[LogSnapshot | Fault]
+Load = Callable[[bytes], Loading]
+"""Gives what a cell is built from."""
 
 
 @dataclass(slots=True)
@@ -110,3 +123,22 @@ class Cell:
 
     def wake(self, now: float) -> None:
         self._wake(self, now)
+
+    def add_mail(self, batch: Batch, *, first: bool = False) -> None:
+        """Have a batch wait, behind what waits already or before it."""
+        if self.mail is None:
+            self.mail = deque()
+        if first:
+            self.mail.appendleft(batch)
+        else:
+            self.mail.append(batch)
+        self.mail_bytes += batch.size_bytes
+
+    @property
+    def unkept_from(self) -> int:
+        """Messages from this id on are not as durable as promised yet; U64_MAX if all are.
+
+        Who looks past what waits in line, must not look at them.
+        """
+        changes = (change for held in self.held or () for change in held.effects.changes)
+        return next((change.id for change in changes if isinstance(change, Row)), U64_MAX)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from math import inf
-from typing import assert_never
 
 from actors.buffer import Buffer
 from actors.cell import Effects
@@ -74,6 +73,7 @@ class Channel:
         "_shared",
         "deadline",
     )
+    owed: tuple[()] = ()
 
     def __init__(
         self,
@@ -133,10 +133,11 @@ class Channel:
             credit=sum(guest.credit for guest in guests if guest.receives),
         )
 
-    def export(self, after: int) -> Iterator[tuple[Row, int]]:
-        """Messages above an id with their failed deliveries; read on while nothing changes."""
+    def export(self, after: int, below: int) -> Iterator[tuple[Row, int]]:
+        """Messages between two ids with their failed deliveries; read on while nothing changes."""
         attempts = self._delivery.attempts
-        return ((row, attempts.get(row.id, 0)) for row in self._buffer.after(after, 0.0))
+        rows = takewhile(lambda row: row.id < below, self._buffer.after(after, 0.0))
+        return ((row, attempts.get(row.id, 0)) for row in rows)
 
     def handle(self, batch: Batch, now: float) -> Effects:
         """Everything of one read of one connection; pushes follow once, at the end."""
@@ -209,10 +210,8 @@ class Channel:
                 self._leave(port, now, effects)
             case Put() | Ack():
                 raise AssertionError("handled where they arrive")
-            case Drain() | Bury() | Buried():
-                raise AssertionError("connections do not send what cells send one another")
             case _:
-                assert_never(message)
+                raise AssertionError("connections do not send what cells send one another")
         self.deadline = self._next_deadline()
         return reply
 
@@ -368,10 +367,10 @@ class Channel:
         guest = self._delivery.guests.get(port)
         if guest is None:
             if not self._delivery.guests and not self._buffer.rows:
-                configured = self._settings.mode
-                self._delivery = self._deliver_by(
-                    join.mode if configured is None else configured, {}
-                )
+                mode = join.mode if self._settings.mode is None else self._settings.mode
+                is_stopped = self._delivery.stopped
+                self._delivery = self._deliver_by(mode, {})
+                self._delivery.stopped = is_stopped
             guest = self._delivery.admit(port, join)
             self._liveness_at = min(self._liveness_at, guest.liveness.due_at(port.heard_at))
         return Joined(self._delivery.mode, guest.window)

@@ -26,6 +26,14 @@ class Code(Enum):
     NOT_ALLOWED = auto()
     OUTCOME_UNKNOWN = auto()
     QUARANTINED = auto()
+    STREAM_EXISTS = auto()
+    UNKNOWN_STREAM = auto()
+    NON_MONOTONIC_ID = auto()
+    TRIMMED = auto()
+    SEQUENCE_MISMATCH = auto()
+    FENCED = auto()
+    PART_OF_TOPIC = auto()
+    GROUPS_FULL = auto()
 
 
 class RequestError(Exception):
@@ -146,6 +154,54 @@ class Quarantined(RequestError):
     code = Code.QUARANTINED
 
 
+class StreamExists(RequestError):
+    """there is a stream of this name"""
+
+    code = Code.STREAM_EXISTS
+
+
+class UnknownStream(RequestError):
+    """there is no stream of this name"""
+
+    code = Code.UNKNOWN_STREAM
+
+
+class NonMonotonicId(RequestError):
+    """the id is below the last one of the stream"""
+
+    code = Code.NON_MONOTONIC_ID
+
+
+class Trimmed(RequestError):
+    """what was asked for is trimmed"""
+
+    code = Code.TRIMMED
+
+
+class SequenceMismatch(RequestError):
+    """the stream's tail is not where the append expects it"""
+
+    code = Code.SEQUENCE_MISMATCH
+
+
+class Fenced(RequestError):
+    """the stream has another fencing token"""
+
+    code = Code.FENCED
+
+
+class PartOfTopic(RequestError):
+    """the stream is a partition of a topic"""
+
+    code = Code.PART_OF_TOPIC
+
+
+class GroupsFull(RequestError):
+    """the stream has too many consumer groups"""
+
+    code = Code.GROUPS_FULL
+
+
 ERRORS: dict[Code, type[RequestError]] = {
     error.code: error
     for error in (
@@ -167,5 +223,13 @@ ERRORS: dict[Code, type[RequestError]] = {
         NotAllowed,
         OutcomeUnknown,
         Quarantined,
+        StreamExists,
+        UnknownStream,
+        NonMonotonicId,
+        Trimmed,
+        SequenceMismatch,
+        Fenced,
+        PartOfTopic,
+        GroupsFull,
     )
 }

@@ -165,7 +165,20 @@ class Buried(msgspec.Struct, frozen=True, gc=False):
     id: int
 
 
-Request = Put | Get | List | Ack | Nack | Touch | Credit | Join | Leave | Writable | Drain
+class StreamRequest(msgspec.Struct, frozen=True, gc=False):
+    """A request to a stream; `actors.streams.messages` has them. `number` is the asker's own."""
+
+    number: int
+
+
+class StreamReply(msgspec.Struct, frozen=True, gc=False):
+    """A stream's answer to the request of that number."""
+
+    number: int
+
+
+ChannelRequest = Put | Get | List | Ack | Nack | Touch | Credit | Join | Leave | Writable | Drain
+Request = ChannelRequest | StreamRequest
 Mail = Request | Bury | Buried
 
 
@@ -222,7 +235,8 @@ class Hangup(msgspec.Struct, frozen=True, gc=False):
     """The connection did not answer its pings: say goodbye and close."""
 
 
-Reply = Joined | PutAck | Msg | GetAck | ListAck | TouchAck | Failed | Probe | Hangup
+ChannelReply = Joined | PutAck | Msg | GetAck | ListAck | TouchAck | Failed | Probe | Hangup
+Reply = ChannelReply | StreamReply
 
 
 class Port(Protocol):
@@ -248,8 +262,19 @@ class Port(Protocol):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Messages that arrived together, from one port. `port` is None between cells."""
+    """Messages that arrived together, from one port. `port` is None between cells.
+
+    `ports` says whose each message is, where they are not of one port; `port` is None then.
+    """
 
     port: Port | None
     messages: list[Mail]
     size_bytes: int = 0
+    ports: Sequence[Port] | None = None
+
+    def split(self, count: int) -> tuple[Batch, Batch]:
+        """The first `count` messages, and the rest, which keeps the size."""
+        ports = self.ports
+        first = Batch(self.port, self.messages[:count], 0, ports and ports[:count])
+        rest = Batch(self.port, self.messages[count:], self.size_bytes, ports and ports[count:])
+        return first, rest

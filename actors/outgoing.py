@@ -1,34 +1,54 @@
 """What leaves cells: replies and mail, held back until what came before them is kept.
 
 Nothing is shown to anyone before it is as durable as promised, so the effects of a batch wait in
-line behind the commits of their cell; the cell itself goes on. Each connection that was touched is
-flushed once, at the end of the outermost batch.
+line behind the commits of their cell; the cell itself goes on. Only pings and hang-ups do not wait:
+they promise nothing. Each connection that was touched is flushed once, at the end of the outermost
+batch.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from actors.cell import Cell, Effects, Held
+from actors.cell import Behaviour, Cell, Effects, Held
 from actors.errors import Code
-from actors.messages import Batch, Buried, Bury, Failed, Mail, Port
-from actors.store.seam import Commit, Fault
+from actors.messages import (
+    Batch,
+    Buried,
+    Bury,
+    Failed,
+    Hangup,
+    Joined,
+    Leave,
+    Port,
+    Probe,
+    Reply,
+    StreamReply,
+    StreamRequest,
+)
+from actors.store.seam import Commit, Fault, for_each
+from actors.streams.messages import Cancel, StreamFailed
+
+Told = set[tuple[Port, int]]
+"""Requests of streams that were answered, by asker and number."""
+
+_UNANSWERED = (Bury, Buried, Cancel, Leave)
 
 
 class Outgoing:
-    """One for all cells. `post` takes mail for another cell; `committed` hears of each commit that
-    is done, after its effects were released, or refused because of the fault."""
+    """One for all cells. `forward` takes a batch for another cell; `committed` hears of each commit
+    that is done, after its effects were released, or refused because of the fault."""
 
-    __slots__ = ("_cells", "_commit", "_committed", "_depth", "_post", "_touched")
+    __slots__ = ("_cells", "_commit", "_committed", "_depth", "_forward", "_touched")
 
     def __init__(
         self,
-        post: Callable[[bytes, Mail], None],
+        forward: Callable[[bytes, Batch], None],
         committed: Callable[[Cell, Fault | None], None],
     ) -> None:
-        self._post = post
+        self._forward = forward
         self._committed = committed
         self._touched: dict[Port, None] = {}
         self._commit: Commit | None = None
@@ -44,38 +64,94 @@ class Outgoing:
         self._depth -= 1
         if self._depth == 0:
             touched = self._touched
-            while touched:
-                port, _ = touched.popitem()
-                port.flush()
+            try:
+                while touched:
+                    port, _ = touched.popitem()
+                    port.flush()
+            finally:
+                if touched:  # one of them could not be written to
+                    for_each(lambda port: port.flush(), self._take_touched())
+
+    def _take_touched(self) -> Iterator[Port]:
+        while self._touched:
+            yield self._touched.popitem()[0]
 
     def release(self, batch: Batch | None, effects: Effects) -> None:
         """Send replies and post mail; within a batch."""
         touched = self._touched
         if effects.answers:
             assert batch is not None and batch.port is not None, "answers have an asker"
-            batch.port.send(effects.answers)
             touched[batch.port] = None
+            batch.port.send(effects.answers)
         for port, reply in effects.replies:
-            port.send((reply,))
             touched[port] = None
+            port.send((reply,))
         for name, message in effects.posts:
-            self._post(name, message)
+            self._forward(name, Batch(None, [message]))
+        for name, batch in effects.forwards:
+            self._forward(name, batch)
 
-    def refuse(self, batch: Batch, code: Code) -> None:
+    def refuse(self, batch: Batch, code: Code, told: Told | None = None) -> None:
         """Nobody hangs: every message of the batch that has an asker is answered."""
-        if batch.port is None:
+        port = batch.port
+        if port is None:
+            for owner, message in zip(batch.ports or (), batch.messages, strict=False):
+                self.refuse(Batch(owner, [message]), code, told)
             return
+        asked = [each for each in batch.messages if not isinstance(each, _UNANSWERED)]
+        if told is not None:
+            told.update((port, each.number) for each in asked if isinstance(each, StreamRequest))
         self.enter()
-        batch.port.send(
-            [Failed(each, code) for each in batch.messages if not isinstance(each, Bury | Buried)]
-        )
-        self._touched[batch.port] = None
-        self.leave()
+        try:
+            self._touched[port] = None
+            port.send([Failed(each, code) for each in asked])
+        finally:
+            self.leave()
+
+    def refuse_owed(
+        self,
+        behaviour: Behaviour | None,
+        done: Iterable[tuple[Batch | None, Effects | None]],
+        code: Code,
+    ) -> None:
+        """What a behaviour did is undone and what it took is lost: all who asked for it hear so.
+
+        `done` are batches and what came of them, as far as it has not left. A request may be found
+        in several places, but nobody is told twice.
+        """
+        told: Told = set()
+        refusals: list[tuple[Port, Reply]] = []
+        batches: list[Batch] = []
+        for batch, effects in done:
+            if batch is not None:
+                batches.append(batch)
+            for port, reply in effects.replies if effects is not None else ():
+                if isinstance(reply, StreamReply):
+                    refusals.append((port, StreamFailed(reply.number, code)))
+        if behaviour is not None:
+            refusals += ((port, Failed(request, code)) for port, request in behaviour.owed)
+        self.enter()
+        try:
+            for_each(lambda batch: self.refuse(batch, code, told), batches)
+            for_each(partial(self._refuse_once, told), refusals)
+        finally:
+            self.leave()
+
+    def _refuse_once(self, told: Told, refusal: tuple[Port, Reply]) -> None:
+        port, reply = refusal
+        number = _number_of(reply)
+        if (port, number) not in told:
+            told.add((port, number))
+            self._touched[port] = None
+            port.send((reply,))
 
     def hold(
         self, cell: Cell, batch: Batch | None, effects: Effects, commit: Commit | None
     ) -> None:
-        """Release the effects when `commit` is done, or with what is in line before them."""
+        """Release the effects when `commit` is done, or with what is in line before them; what
+        liveness says at once."""
+        # Only a wake looks at liveness.
+        verdicts = _take_verdicts(cell, effects) if batch is None and effects.replies else []
         if cell.held is None:
             cell.held = deque()
         last = cell.held[-1].commit if cell.held else None
@@ -85,6 +161,9 @@ class Outgoing:
             cell.held_bytes += batch.size_bytes
         if commit is not None and commit is not last:
             self._wait(cell, commit)
+        for port, reply in verdicts:
+            self._touched[port] = None
+            port.send((reply,))
 
     def _wait(self, cell: Cell, commit: Commit) -> None:
         """Hear of `commit` once for all cells; those that write in one pass share it."""
@@ -95,28 +174,61 @@ class Outgoing:
         commit.when_done(partial(self._done, commit, self._cells))
 
     def _done(self, commit: Commit, cells: list[Cell], fault: Fault | None) -> None:
+        """A failure at one batch or cell must not hold up the others: nobody would wake them."""
         self.enter()
-        for cell in cells:
+        try:
+            for_each(partial(self._settle, commit, fault), cells)
+        finally:
+            self.leave()
+
+    def _settle(self, commit: Commit, fault: Fault | None, cell: Cell) -> None:
+        try:
             if fault is None:
-                self._release_held(cell, commit)
+                for_each(self._release_held, _take_held(cell, commit))
             else:
                 self._refuse_held(cell)
+        finally:
             self._committed(cell, fault)
-        self.leave()
 
-    def _release_held(self, cell: Cell, commit: Commit) -> None:
-        held = cell.held
-        while held and held[0].commit is commit:
-            each = held.popleft()
-            if each.batch is not None:
-                cell.held_bytes -= each.batch.size_bytes
-            self.release(each.batch, each.effects)
-        if not held:
-            cell.held = None
+    def _release_held(self, held: Held) -> None:
+        self.release(held.batch, held.effects)
 
     def _refuse_held(self, cell: Cell) -> None:
         """What came after something that is not kept was done upon it."""
         held, cell.held, cell.held_bytes = cell.held, None, 0
-        for each in held or ():
-            if each.batch is not None:
-                self.refuse(each.batch, Code.STORAGE_FAILED)
+        done = [(each.batch, each.effects) for each in held or ()]
+        self.refuse_owed(cell.behaviour, done, Code.STORAGE_FAILED)
+
+
+def _take_held(cell: Cell, commit: Commit) -> Iterator[Held]:
+    """What waited for `commit`, in order; what is not taken yet still holds up what comes after."""
+    held = cell.held
+    while held and held[0].commit is commit:
+        each = held.popleft()
+        if each.batch is not None:
+            cell.held_bytes -= each.batch.size_bytes
+        yield each
+    if not held:
+        cell.held = None
+
+
+def _number_of(reply: Reply) -> int:
+    request = reply.request if isinstance(reply, Failed) else reply
+    assert isinstance(request, StreamRequest | StreamReply), "only these are owed"
+    return request.number
+
+
+def _take_verdicts(cell: Cell, effects: Effects) -> list[tuple[Port, Reply]]:
+    """Pings and hang-ups, but those to connections whose welcome still waits in line."""
+    newcomers = {
+        held.batch.port
+        for held in cell.held or ()
+        if held.batch is not None and any(isinstance(each, Joined) for each in held.effects.answers)
+    }
+    verdicts: list[tuple[Port, Reply]] = []
+    others: list[tuple[Port, Reply]] = []
+    for port, reply in effects.replies:
+        is_verdict = isinstance(reply, Probe | Hangup) and port not in newcomers
+        (verdicts if is_verdict else others).append((port, reply))
+    effects.replies = others
+    return verdicts

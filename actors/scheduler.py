@@ -22,11 +22,10 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from actors.cell import Behaviour, Cell, Spawn
+from actors.cell import Behaviour, Cell, Content, Effects, Load, Spawn
 from actors.errors import Code
-from actors.messages import Batch, Drain, Join, Leave, Mail, Port
+from actors.messages import Batch, Drain, Join, Leave, Port
 from actors.outgoing import Outgoing
-from actors.store.changes import Snapshot
 from actors.store.seam import Fault, Pending, Store
 from actors.supervisor import RestartPolicy, Restarts, RestartsExceeded
 from actors.timers import Timers
@@ -36,8 +35,6 @@ log = logging.getLogger(__name__)
 SLEEP_S_MIN = 1e-6
 SLEEP_S_MAX = 30.0
 """The scheduler looks at the clock this often, so a machine that slept is noticed."""
-
-
 LOAD_RETRY_S = 5.0
 """A partition that could not be read is tried again after this; meanwhile it refuses."""
 
@@ -71,8 +68,10 @@ class Scheduler:
         now: Callable[[], float],
         rng: Random,
         settings: SchedulerSettings,
+        load: Load | None = None,
     ) -> None:
         self._store = store
+        self._load = load or store.load
         self._spawn = spawn
         self._now = now
         self._rng = rng
@@ -82,10 +81,11 @@ class Scheduler:
         self.cells: dict[bytes, Cell] = {}
         self._queue: deque[Cell] = deque()
         self._waiting: dict[bytes, list[Callable[[], None]]] = {}
-        self._outgoing = Outgoing(self._post, self._committed)
+        self._outgoing = Outgoing(self._forward, self._committed)
         self._wake_cell = self._wake  # one bound method for all cells, not one for each
         self._kick: anyio.Event | None = None
         self._sleeps_until = inf
+        self._is_draining = False
 
     def submit(self, name: bytes, batch: Batch, now: float) -> bool:
         """Run or queue a batch. False: it was taken, but wait for `on_capacity` before the next."""
@@ -138,9 +138,10 @@ class Scheduler:
 
     def drain(self) -> None:
         """No cell pushes anything to its guests from here on (PA-36)."""
+        self._is_draining = True
         now = self._now()
         for name, cell in list(self.cells.items()):
-            if cell.guests:
+            if cell.behaviour is not None:
                 self.submit(name, Batch(None, [Drain()]), now)
 
     def turn(self, now: float) -> bool:
@@ -197,10 +198,7 @@ class Scheduler:
         return True
 
     def _enqueue(self, cell: Cell, batch: Batch, now: float) -> bool:
-        if cell.mail is None:
-            cell.mail = deque()
-        cell.mail.append(batch)
-        cell.mail_bytes += batch.size_bytes
+        cell.add_mail(batch)
         self.counters.queued += 1
         if cell.resumes_at > now:
             self.timers.arm(cell, cell.resumes_at)
@@ -222,9 +220,8 @@ class Scheduler:
         while cell.mail and share > 0 and cell.resumes_at <= now and cell.held_bytes <= held_max:
             batch = cell.mail.popleft()
             if len(batch.messages) > share:
-                rest = Batch(batch.port, batch.messages[share:], batch.size_bytes)
+                batch, rest = batch.split(share)
                 cell.mail.appendleft(rest)
-                batch = Batch(batch.port, batch.messages[:share])
             share -= len(batch.messages)
             cell.mail_bytes -= batch.size_bytes
             self._run(cell, batch, now)
@@ -256,6 +253,7 @@ class Scheduler:
         cell.busy = True
         outgoing = self._outgoing
         outgoing.enter()
+        effects: Effects | None = None
         try:
             behaviour = cell.behaviour or self._activate(cell, batch)
             if behaviour is None:
@@ -264,7 +262,7 @@ class Scheduler:
             # A write that raises is a crash: the behaviour must not keep what the store does not.
             commit = self._store.write(cell.name, effects.changes) if effects.changes else None
         except Exception:
-            self._crashed(cell, batch, now)
+            self._crashed(cell, batch, now, effects)
         else:
             if behaviour.deadline < cell.deadline:
                 self.timers.arm(cell, behaviour.deadline)
@@ -285,7 +283,7 @@ class Scheduler:
 
     def _activate(self, cell: Cell, batch: Batch | None) -> Behaviour | None:
         """Build the behaviour; None while what it is built from is being loaded."""
-        kept = self._store.load(cell.name)
+        kept = self._load(cell.name)
         if not isinstance(kept, Pending):
             return self._build(cell, kept)
         cell.resumes_at = inf
@@ -298,13 +296,10 @@ class Scheduler:
         """The batch in hand is the first to be handled once the cell is loaded."""
         if cell.refusal is not None:
             self._outgoing.refuse(batch, cell.refusal)
-            return
-        if cell.mail is None:
-            cell.mail = deque()
-        cell.mail.appendleft(batch)
-        cell.mail_bytes += batch.size_bytes
+        else:
+            cell.add_mail(batch, first=True)
 
-    def _loaded(self, cell: Cell, kept: Snapshot | Fault) -> None:
+    def _loaded(self, cell: Cell, kept: Content | Fault) -> None:
         now = self._now()
         if isinstance(kept, Fault):
             log.error("cell not loaded: name=%r fault=%s", cell.name, kept.name)
@@ -323,17 +318,20 @@ class Scheduler:
         if not cell.busy:
             self._run(cell, None, now)
 
-    def _build(self, cell: Cell, snapshot: Snapshot) -> Behaviour:
+    def _build(self, cell: Cell, kept: Content) -> Behaviour:
         guests = dict(cell.guests or {})
         for batch in cell.mail or ():
             if batch.port is not None and any(isinstance(each, Join) for each in batch.messages):
                 # It is still to be welcomed, and pushed nothing before.
                 guests.pop(batch.port, None)
-        cell.behaviour = self._spawn(cell.name, snapshot, guests)
-        return cell.behaviour
+        behaviour = cell.behaviour = self._spawn(cell.name, kept, guests)
+        if self._is_draining:
+            # Before anything makes it push; to this alone there is no effect.
+            behaviour.handle(Batch(None, [Drain()]), self._now())
+        return behaviour
 
-    def _post(self, name: bytes, message: Mail) -> None:
-        self.submit(name, Batch(None, [message]), self._now())
+    def _forward(self, name: bytes, batch: Batch) -> None:
+        self.submit(name, batch, self._now())
 
     def _committed(self, cell: Cell, fault: Fault | None) -> None:
         """Effects that were held have left, or will not."""
@@ -368,26 +366,27 @@ class Scheduler:
             cell.restarts = None
             self.timers.arm(cell, behaviour.deadline)
 
-    def _crashed(self, cell: Cell, batch: Batch | None, now: float) -> None:
+    def _crashed(
+        self, cell: Cell, batch: Batch | None, now: float, effects: Effects | None = None
+    ) -> None:
         self.counters.crashes += 1
-        cell.behaviour = None
+        behaviour, cell.behaviour = cell.behaviour, None
         if cell.restarts is None:
             cell.restarts = Restarts()
         policy = self._settings.restarts
+        rest_s = inf
         try:
             rest_s = cell.restarts.count(policy, self._rng, now)
         except RestartsExceeded:
             self.counters.quarantines += 1
             log.exception("cell quarantined: name=%r for_s=%.0f", cell.name, policy.quarantine_s)
-            if batch is not None:
-                self._outgoing.refuse(batch, Code.OUTCOME_UNKNOWN)
+        else:
+            log.exception("cell crashed: name=%r restart_in_s=%.2f", cell.name, rest_s)
+            cell.resumes_at = now + rest_s
+            self.timers.arm(cell, cell.resumes_at)
+        self._outgoing.refuse_owed(behaviour, [(batch, effects)], Code.OUTCOME_UNKNOWN)
+        if rest_s == inf:
             self._quarantine(cell, Code.QUARANTINED, policy.quarantine_s, now)
-            return
-        log.exception("cell crashed: name=%r restart_in_s=%.2f", cell.name, rest_s)
-        cell.resumes_at = now + rest_s
-        self.timers.arm(cell, cell.resumes_at)
-        if batch is not None:
-            self._outgoing.refuse(batch, Code.OUTCOME_UNKNOWN)
 
     def _quarantine(self, cell: Cell, code: Code, rest_s: float, now: float) -> None:
         """Refuse everything for a while; the others never notice."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from node.inflight import Receipt
     from node.message import Message
     from node.node import Node
+    from node.rustlog_client import connect_rustlog
+    from node.s3p_client import connect_s3p
 
 _HOMES = {
     "Channel": "node.channel",
@@ -32,6 +34,8 @@ _HOMES = {
     "Receipt": "node.inflight",
     "RequestError": "actors.errors",
     "connect": "node.client",
+    "connect_rustlog": "node.rustlog_client",
+    "connect_s3p": "node.s3p_client",
 }
 
 __all__ = [
@@ -48,6 +52,8 @@ __all__ = [
     "Receipt",
     "RequestError",
     "connect",
+    "connect_rustlog",
+    "connect_s3p",
 ]
 
 

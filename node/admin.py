@@ -21,6 +21,7 @@ from actors.store.changes import Origin, Row
 from actors.store.counters import StoreCounters
 from actors.store.durable import DurableStore
 from actors.store.seam import Health, Store, Usage
+from actors.streams.names import RESERVED
 from transports.greeting import Admission
 from transports.host import WireCounters
 
@@ -68,6 +69,7 @@ class InfoAnswer(msgspec.Struct):
     rss_bytes: int
     connections: int
     channels: int
+    streams: int
     usage: Usage
     scheduler: Counters
     delivery: DeliveryCounters
@@ -117,6 +119,7 @@ class Sources(msgspec.Struct):
     uptime_s: float
     rss_bytes: int
     connections: int
+    streams: int
 
 
 def answer(operation: int, body: bytes, asker: Admission, sources: Sources) -> bytes:
@@ -131,6 +134,11 @@ def answer(operation: int, body: bytes, asker: Admission, sources: Sources) -> b
             raise Malformed(f"unknown operation {operation}")
 
 
+def _channels(scheduler: Scheduler) -> Iterator[bytes]:
+    """The channels that are in memory, and no streams."""
+    return (name for name in scheduler.cells if not name.startswith(RESERVED))
+
+
 def _read(body: bytes, shape: type[Shape]) -> Shape:
     try:
         return msgspec.msgpack.decode(body, type=shape)
@@ -141,9 +149,9 @@ def _read(body: bytes, shape: type[Shape]) -> Shape:
 def _info(request: InfoRequest, sources: Sources) -> InfoAnswer:
     scheduler, limit = sources.scheduler, max(1, min(request.limit, PAGE_MAX))
     if request.channel is not None:
-        names = [request.channel] if request.channel in scheduler.cells else []
+        names = [name for name in _channels(scheduler) if name == request.channel]
     else:
-        later = (name for name in scheduler.cells if name > request.after)
+        later = (name for name in _channels(scheduler) if name > request.after)
         names = nsmallest(limit + 1, later)
     page = _page(names[:limit], sources)
     return InfoAnswer(
@@ -152,7 +160,8 @@ def _info(request: InfoRequest, sources: Sources) -> InfoAnswer:
         durability=sources.durability.name.lower(),
         rss_bytes=sources.rss_bytes,
         connections=sources.connections,
-        channels=len(scheduler.cells),
+        channels=sum(1 for _ in _channels(scheduler)),
+        streams=sources.streams,
         usage=sources.store.usage,
         scheduler=scheduler.counters,
         delivery=sources.delivery,
@@ -201,7 +210,8 @@ def _export(request: ExportRequest, asker: Admission, sources: Sources) -> Expor
     if not isinstance(cell.behaviour, Channel):
         raise OutcomeUnknown("the channel is being restarted; try again")
     bytes_max = min(max(request.bytes_max, EXPORT_BYTES_MIN), EXPORT_BYTES_MAX)
-    rows = cell.behaviour.export(request.after)
+    # The answer does not wait in line, so what may still be lost is not in it.
+    rows = cell.behaviour.export(request.after, cell.unkept_from)
     page = list(_export_page(rows, bytes_max))
     return ExportAnswer(cell.behaviour.info.mode, page, next(rows, None) is not None)
 

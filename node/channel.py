@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from operator import index
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
@@ -29,6 +29,9 @@ from node.keys import KEYS, KeyCounter
 from node.link import Link
 from node.message import Message
 from transports.packet import ADMIN, CREDIT
+
+if TYPE_CHECKING:
+    from node.streams import Streams
 
 PUT_BYTES = 9
 OPERATION_MAX = 2**8 - 1
@@ -84,6 +87,13 @@ class Channel:
     def counts(self) -> Counts:
         """What happened so far, connections and duplicates among it."""
         return self._link.counts
+
+    @property
+    def streams(self) -> Streams:
+        """The node's streams, over this connection. Needs the right to administer it."""
+        from node.streams import Streams  # few who use a channel need it, and it costs to load
+
+        return Streams(self._link)
 
     async def put(
         self, data: bytes, *, ttl: int = 0, key: int | None = None, retry_for: float = 0.0

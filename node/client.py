@@ -36,6 +36,8 @@ from transports.websocket import ClientFraming
 FRAME_SIZE_MAX = 2**24 - 1
 IN_FLIGHT_BYTES_MAX = 8 * 2**20
 NAME_BYTES_MAX = 255
+PROBE = b"millpond!probe"
+"""The channel of clients that need none: nobody can put a message there."""
 
 Member = TypeVar("Member", bound=IntEnum)
 RoleName = Literal["producer", "consumer", "both", "worker"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,9 +16,12 @@ from typing import Any
 
 from actors.delivery import DeliverySettings
 from actors.limits import ChannelSettings, EmptyPolicy, NodeLimits
-from actors.messages import Durability, Mode
+from actors.messages import Durability
 from actors.scheduler import SchedulerSettings
 from actors.store.settings import StoreSettings
+from node.rules import ChannelRule as ChannelRule
+from node.rules import ConfigError as ConfigError
+from node.rules import StreamRule, durability_of
 from transports.greeting import GreetingSettings
 from transports.host import ConnectionSettings
 
@@ -29,7 +32,10 @@ PACKET_OVERHEAD_BYTES = 64
 
 
 MAY_BE_ZERO = frozenset(
-    {"drain_timeout_s", "passivate_after_s", "rate_refusals_max", "requests_per_s_max", "window"}
+    {
+        *("drain_timeout_s", "passivate_after_s", "rate_refusals_max", "requests_per_s_max"),
+        *("stream_age_s", "window"),
+    }
 )
 
 
@@ -40,67 +46,10 @@ MOST = {
     **dict.fromkeys(("window", "window_max", "window_queue_max", "list_page"), U16_MAX),
     "attempts_max": U16_MAX,
     "keep_alive_s": U32_MAX // 1000,
+    "s3p_name_bytes_max": 4000,
+    "rustlog_frame_bytes_max": 10 * 2**20,
 }
-"""What the fields of the packets can carry."""
-
-
-class ConfigError(Exception):
-    """A setting that the node cannot use; the text names it and says why."""
-
-
-@dataclass(frozen=True)
-class ChannelRule:
-    """What holds for the channels that match a shell pattern; None = the node's default."""
-
-    pattern: str
-    mode: Mode | None = None
-    ttl: int | None = None
-    lease: float | None = None
-    attempts: int | None = None
-    durability: Durability | None = None
-
-    @staticmethod
-    def parse(text: str) -> ChannelRule:
-        """Read `PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N,durability=disk|os|memory]`.
-
-        Raises ConfigError.
-        """
-        pattern, _, rest = text.rpartition("=") if "," not in text else _split_rule(text)
-        first, *options = rest.split(",")
-        values: dict[str, Any] = {}
-        if not pattern or first.upper() not in Mode.__members__:
-            raise ConfigError(f"channel rule {text!r}: want PATTERN=pair|fanout|queue[,ttl=S,...]")
-        for option in options:
-            name, _, value = option.partition("=")
-            if name == "durability":
-                values[name] = _durability(f"channel rule {text!r}: durability", value)
-                continue
-            if name not in ("ttl", "lease", "attempts"):
-                raise ConfigError(f"channel rule {text!r}: unknown option {name!r}")
-            values[name] = _positive(f"channel rule {text!r}: {name}", value, name == "lease")
-        return ChannelRule(pattern, Mode[first.upper()], **values)
-
-
-def _split_rule(text: str) -> tuple[str, str, str]:
-    head, comma, options = text.partition(",")
-    pattern, equals, mode = head.rpartition("=")
-    return pattern, equals, mode + comma + options
-
-
-def _durability(what: str, text: str) -> Durability:
-    if text.upper() not in Durability.__members__:
-        raise ConfigError(f"{what} must be disk, os or memory, not {text!r}")
-    return Durability[text.upper()]
-
-
-def _positive(what: str, text: str, is_fraction: bool) -> float | int:
-    try:
-        value = float(text) if is_fraction else int(text)
-    except ValueError as exc:
-        raise ConfigError(f"{what} must be a number, not {text!r}") from exc
-    if not 0 < value < float("inf"):
-        raise ConfigError(f"{what} must be above 0, not {text!r}")
-    return value
+"""What the fields of the packets and of the journal can carry."""
 
 
 def _check_rule(rule: ChannelRule) -> None:
@@ -114,11 +63,14 @@ class Config:
 
     p2p: str = "127.0.0.1:7400"
     ws: str = "127.0.0.1:7401"
+    s3p: str = "127.0.0.1:7402"
+    rustlog: str = "127.0.0.1:7403"
     data: str = ""
     durability: Durability = Durability.DISK
     default_channel: str = ""
     require_hello: bool = False
     channels: tuple[ChannelRule, ...] = ()
+    streams: tuple[StreamRule, ...] = ()
     token_file: str = ""
     insecure_public: bool = False
     origins: tuple[str, ...] = ()
@@ -159,6 +111,24 @@ class Config:
     journal_bytes_max: int = 64 * 2**20
     partition_handles_max: int = 256
 
+    stream_age_s: int = 0
+    stream_bytes_max: int = 2**30
+    node_stream_bytes_max: int = 2**32
+    stream_groups_max: int = 1000
+    node_groups_max: int = 100_000
+    stream_idle_s: float = 300.0
+    s3p_name_bytes_max: int = 256
+    s3p_records_max: int = 1000
+    s3p_record_bytes_max: int = 2**20
+    s3p_append_bytes_max: int = 8 * 2**20
+    s3p_count_default: int = 100
+    s3p_count_max: int = 1000
+    s3p_block_ms_max: int = 60_000
+    s3p_reply_bytes_max: int = 4 * 2**20
+    rustlog_frame_bytes_max: int = 10 * 2**20
+    rustlog_records_max: int = 1000
+    rustlog_partitions_max: int = 1000
+
     def __post_init__(self) -> None:
         if not 1024 <= self.packet_bytes_max <= PACKET_BYTES_CEILING:
             raise ConfigError(f"packet_bytes_max must be within 1024..{PACKET_BYTES_CEILING}")
@@ -171,6 +141,10 @@ class Config:
             is_positive = value >= 0 if each.name in MAY_BE_ZERO else value > 0
             if not is_positive or value > MOST.get(each.name, MOST_OF_ALL):
                 raise ConfigError(f"{each.name} cannot be {value}")
+        if self.s3p_count_default > self.s3p_count_max:
+            raise ConfigError("s3p_count_default must be at most s3p_count_max")
+        if self.s3p_record_bytes_max > self.s3p_append_bytes_max:
+            raise ConfigError("s3p_record_bytes_max must be at most s3p_append_bytes_max")
         if self.journal_bytes_max < 2 * self.segment_bytes:
             raise ConfigError("journal_bytes_max must be at least twice segment_bytes")
         for rule in self.channels:
@@ -267,6 +241,13 @@ class ChannelBook:
         return self._default
 
 
+PARSERS: dict[str, Callable[[str], Any]] = {
+    "channels": ChannelRule.parse,
+    "streams": StreamRule.parse,
+}
+"""Of settings that are lists."""
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A configuration, and where each field came from: flag, environment, file or default."""
@@ -312,7 +293,7 @@ def _convert(name: str, default: Any, value: Any) -> Any:
             case EmptyPolicy():
                 return EmptyPolicy(value)
             case Durability():
-                return _durability(name, str(value))
+                return durability_of(name, str(value))
             case int():
                 return int(value)
             case float():
@@ -320,7 +301,7 @@ def _convert(name: str, default: Any, value: Any) -> Any:
             case tuple():
                 parts = value.split(";") if isinstance(value, str) else list(value)
                 parts = [part for part in parts if part]
-                return tuple(map(ChannelRule.parse, parts)) if name == "channels" else tuple(parts)
+                return tuple(map(PARSERS.get(name, str), parts))
             case _:
                 return str(value)
     except (ValueError, TypeError, AttributeError) as exc:

@@ -16,6 +16,7 @@ import msgspec
 from actors.errors import DataTooLarge, KeyReused, LeaseLost, OutcomeUnknown
 from actors.messages import Durability, Get, GetAck, List, Put, PutAck, Touch, TouchAck
 from node.answers import Answer
+from node.asked import Asked
 from node.room import Room
 from transports import packet as wire
 from transports.nack import correlation_number, decode_refused
@@ -67,6 +68,7 @@ class InFlight:
 
     def __init__(self, room: Room) -> None:
         self.room = room
+        self.streams = Asked()
         self.durability: Durability | None = None
         self._puts: dict[int, _Put] = {}
         self._gets: dict[int, Answer[bytes]] = {}
@@ -161,6 +163,7 @@ class InFlight:
         """The connection ended: leases are gone, and administration is not repeated blindly."""
         _fail(self._touches, LeaseLost("the connection that held the lease ended"))
         _fail(self._admins, OutcomeUnknown("the connection ended before the answer came"))
+        self.streams.lost()
         self._forget_abandoned()
 
     def packets(self, now: float, packet_max: int) -> Iterator[bytes]:
@@ -183,6 +186,7 @@ class InFlight:
         for ping in self._pings:
             ping.sent_at = now
             yield encode(Ping(None))
+        yield from self.streams.packets()
 
     def fail(self, error: Exception) -> None:
         """Nothing will be answered any more."""
@@ -193,6 +197,7 @@ class InFlight:
         _fail(self._gets, error)
         _fail(self._touches, error)
         _fail(self._admins, error)
+        self.streams.fail(error)
         while self._lists:
             self._lists.popleft().answer.fail(error)
         while self._pings:
@@ -225,6 +230,8 @@ class InFlight:
                 return _named(self._touches, refused)
             case wire.ADMIN:
                 return _named(self._admins, refused)
+            case wire.STREAM:
+                return self.streams.refused(correlation_number(refused))
             case _:
                 return None
 

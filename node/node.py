@@ -16,15 +16,17 @@ from types import TracebackType
 import anyio
 from anyio.abc import TaskGroup
 
+from actors.cell import Behaviour, Content
 from actors.channel import Channel
 from actors.ids import IdSource
-from actors.messages import Durability, Join, Port
+from actors.messages import Batch, Durability, Join, Mail, Port
 from actors.scheduler import Scheduler
 from actors.shared import Shared
-from actors.store.changes import Snapshot
+from actors.store.changes import LogSnapshot
 from actors.store.disk import Disk, OsDisk
 from actors.store.durable import DurableStore
 from actors.store.memory import MemoryStore
+from actors.streams.names import stream_of
 from actors.supervisor import RestartPolicy, contain, supervise
 from node import admin
 from node.access import Access, is_loopback, load_tokens
@@ -32,6 +34,8 @@ from node.clock import Clock
 from node.config import OFF, ChannelBook, Config, ConfigError
 from node.reception import Reception
 from node.storage import FolderLock, LoopSurroundings
+from node.stream_room import StreamRoom, is_reserved
+from node.stream_settings import StreamBook
 from transports.framing import Framing, LengthPrefixed
 from transports.greeting import Admission
 from transports.memory import Network
@@ -42,6 +46,7 @@ from transports.websocket import ServerFraming
 log = logging.getLogger(__name__)
 
 RESYNC_S = 30.0
+LISTENERS = ("p2p", "ws", "s3p", "rustlog")
 INSTANCES = 1024
 """Ids carry ten random bits of the node that gave them out."""
 
@@ -63,11 +68,12 @@ class Node:
         self.config = config or Config()
         self.clock = clock or Clock(monotonic=loop_time())
         self.listeners: dict[str, str] = {}
-        """Where the node listens, by name: `p2p`, `ws`."""
+        """Where the node listens, by name: `p2p`, `ws`, `s3p`, `rustlog`."""
         self._rng = rng or Random()
         token_file = self.config.token_file
         self._access = load_tokens(Path(token_file)) if token_file else Access()
         self._book = ChannelBook(self.config)
+        self._stream_book = StreamBook(self.config)
         self._lock: FolderLock | None = None
         self._store = self._choose_store(disk or OsDisk())
         self._shared = Shared(
@@ -77,8 +83,14 @@ class Node:
             health=self._store.health,
             limits=self.config.node_limits,
         )
+        self._streams = StreamRoom(self._stream_book, self._store, self._post)
         self.scheduler = Scheduler(
-            self._store, self._spawn, self.clock.now, self._rng, self.config.scheduler
+            self._store,
+            self._spawn,
+            self.clock.now,
+            self._rng,
+            self.config.scheduler,
+            self._streams.load,
         )
         self.reception = Reception(
             self.config,
@@ -87,9 +99,16 @@ class Node:
             self.clock.now,
             self._store.durability,
             self._answer_admin,
+            self._streams,
         )
         self._started_at = self.clock.now()
         self._open: list[Listener] = []
+        self._sessions: dict[str, Callable[[], Session]] = {
+            "p2p": self._p2p_session,
+            "ws": self._ws_session,
+            "s3p": self.reception.s3p_connection,
+            "rustlog": self.reception.rustlog_connection,
+        }
         self._tasks: TaskGroup | None = None
 
     @property
@@ -102,7 +121,12 @@ class Node:
             return MemoryStore()
         around = LoopSurroundings(self.clock.now, self._rng)
         folder = Path(self.config.data)
-        return DurableStore(folder, disk, self.config.store, around, self._book.durability)
+        return DurableStore(folder, disk, self.config.store, around, self._durability_of)
+
+    def _durability_of(self, cell: bytes) -> Durability:
+        if not is_reserved(cell):
+            return self._book.durability(cell)
+        return self._stream_book.durability(stream_of(cell) or b"")
 
     def _open_store(self) -> None:
         """Take the data folder, and go on where the last run ended."""
@@ -142,6 +166,9 @@ class Node:
         self._shared.ids.resume(instance, store.last_id)
         for kept in store.kept():
             self.scheduler.adopt(kept.name, kept.deadline)
+        now = self.clock.now()
+        for cell, after_s in self._streams.kept():
+            self.scheduler.adopt(cell, now + after_s)
 
     def _close_store(self) -> None:
         if isinstance(self._store, DurableStore) and self._lock is not None:
@@ -164,7 +191,9 @@ class Node:
                 self.clock.now,
             )
             self._tasks.start_soon(self._keep_time)
-            for name, address in (("p2p", self.config.p2p), ("ws", self.config.ws)):
+            await self._streams.open()
+            for name in LISTENERS:
+                address: str = getattr(self.config, name)
                 if address != OFF:
                     await self._listen(name, address)
         except BaseException:
@@ -237,7 +266,7 @@ class Node:
         except ValueError as exc:
             raise ConfigError(f"{name}: {exc}") from exc
         self._check_exposure(name, host)
-        session = self._p2p_session if name == "p2p" else self._ws_session
+        session = self._sessions[name]
         guard = partial(contain, f"connection/{name}")
         listener = await listen(self._tasks, host, port, session, guard=guard)
         self._open.append(listener)
@@ -261,8 +290,13 @@ class Node:
     def _session(self, framing: Framing) -> Session:
         return self.reception.connection(framing)
 
-    def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Join]) -> Channel:
-        return Channel(name, snapshot, guests, self._book.settings(name), self._shared)
+    def _spawn(self, name: bytes, kept: Content, guests: dict[Port, Join]) -> Behaviour:
+        if isinstance(kept, LogSnapshot):
+            return self._streams.spawn(name, kept)
+        return Channel(name, kept, guests, self._book.settings(name), self._shared)
+
+    def _post(self, name: bytes, message: Mail) -> None:
+        self.scheduler.submit(name, Batch(None, [message]), self.clock.now())
 
     def _answer_admin(self, operation: int, body: bytes, asker: Admission) -> bytes:
         sources = admin.Sources(
@@ -275,6 +309,7 @@ class Node:
             uptime_s=self.clock.now() - self._started_at,
             rss_bytes=rss_bytes(),
             connections=len(self.reception.connections),
+            streams=len(self._streams.directory.streams),
         )
         return admin.answer(operation, body, asker, sources)
 

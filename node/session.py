@@ -58,6 +58,7 @@ class Session:
         self._bare = bare
         self._greeted = False
         self._closing = False
+        self._lingers = False
         self._out: list[bytes] = []
         self._wire: Wire | None = None
 
@@ -83,6 +84,8 @@ class Session:
         if not self._greeted:
             self._greet()
         self.flush()
+        if self._lingers and not self._desk.inflight.streams.is_owed:
+            self.close()
         if self._framing.error is not None:
             self._break_off(self._framing.error)
         elif self._framing.closed:
@@ -156,7 +159,7 @@ class Session:
     # Packets.
 
     def _take(self, packet: p.Packet) -> None:
-        if not (self.live or self._bare):
+        if not (self.live or self._bare or self._lingers):
             self._take_greeting(packet)
             return
         desk = self._desk
@@ -175,6 +178,8 @@ class Session:
                 desk.inflight.touched(packet)
             case p.AdminReply():
                 desk.inflight.administered(packet)
+            case p.StreamReply():
+                desk.inflight.streams.answered(packet)
             case p.Pong():
                 desk.inflight.ponged(self.heard_at)
             case p.Ping(timestamp=timestamp):
@@ -242,7 +247,14 @@ class Session:
         if self.failure is None:
             text = "the node said goodbye" if goodbye else "the node broke the connection off"
             self.failure = ConnectionLost(text)
-        self.close()
+        if goodbye and self.live and self._desk.inflight.streams.is_owed:
+            # What must not be asked twice is still answered, and nothing else is asked here.
+            self._lingers = True
+            self.live = False
+            self.settled.set()
+            self.leaving.set()
+        else:
+            self.close()
 
     def _break_off(self, error: Exception) -> None:
         if self.failure is None:

@@ -7,6 +7,7 @@ a loop, `CopyingDisk` reads the files and leaves them exactly as they are.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import shutil
@@ -35,7 +36,16 @@ Result = TypeVar("Result")
 
 
 class FolderInUse(Exception):
-    """Another node runs on this data folder."""
+    """Another node runs on this data folder; `holder` is the words for its process."""
+
+    def __init__(self, folder: Path, holder: str) -> None:
+        super().__init__(folder, holder)
+        self.folder = folder
+        self.holder = holder
+
+    def __str__(self) -> str:
+        how = "stop that node, or choose another --data"
+        return f"{self.folder} is in use by {self.holder}: {how}"
 
 
 class FolderLock:
@@ -43,6 +53,7 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         """Make the folder if there is none, and lock it. Raises FolderInUse, OSError."""
+        _require_utf8(folder)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -55,15 +66,41 @@ class FolderLock:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise FolderInUse(
-                f"{folder} is in use by process {owner}: stop that node, or choose another --data"
-            ) from None
+            raise FolderInUse(folder, _holder(self._fd)) from None
         # As long as the one before, so that it needs no space: a node starts on a full disk too.
         os.pwrite(self._fd, f"{os.getpid():<15}\n".encode(), 0)
 
     def release(self) -> None:
         os.close(self._fd)
+
+
+def _require_utf8(folder: Path) -> None:
+    """What a node prints and tells its clients of itself is UTF-8, the name of its folder too."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        why = "its name is not UTF-8; rename it, or choose another --data"
+        raise OSError(errno.EILSEQ, why, folder) from None
+
+
+def _holder(fd: int) -> str:
+    """Who holds the lock. The file may still have the number of a process that is gone: of one that
+    was killed, until its successor has written its own; only what the system confirms is told."""
+    written = os.pread(fd, 32, 0).strip()
+    if written.isdigit() and int(written) in _lockers(os.fstat(fd).st_ino):
+        return f"process {int(written)}"
+    return "another process"
+
+
+def _lockers(inode: int) -> set[int]:
+    """The processes that hold a flock on a file of this number; none where nobody tells."""
+    try:
+        lines = Path("/proc/locks").read_bytes().splitlines()
+    except OSError:  # no Linux, or a sandbox
+        return set()
+    fields = (line.split() for line in lines)
+    locks = (each for each in fields if len(each) == 8 and each[1] == b"FLOCK")
+    return {int(each[4]) for each in locks if each[5].rpartition(b":")[2] == b"%d" % inode}
 
 
 class LoopSurroundings:

@@ -1,21 +1,21 @@
 """The client for programs without an event loop: `with connect(url, channel="chat/1") as channel`.
 
-The same surface as `node.client` and `node.channel`, each call blocking until its result is there.
-All channels share one event loop in a thread of its own; any thread may use them. `on_event` is
-called in that thread.
+The same surface as `node.client`, `node.channel` and `node.streams`, each call blocking until its
+result is there. All share one event loop in a thread of its own; any thread may use them, and
+`on_event` is called in that one.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from functools import partial, wraps
+from collections.abc import Iterator, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, Self
+from typing import Any, Self
 
-from anyio.from_thread import BlockingPortal, BlockingPortalProvider
+from anyio.from_thread import BlockingPortal
 
 from actors.messages import Durability, Mode
+from actors.store.changes import Position
 from node import channel as asynchronous
 from node import client
 from node.answers import Answer
@@ -23,11 +23,14 @@ from node.errors import ChannelClosed
 from node.inbox import Counts
 from node.inflight import Receipt
 from node.message import Message as AsyncMessage
+from node.portal import blocking, iterate
+from node.records import Appended, Record, StreamInfo
+from node.stream import Entry, OnGap, Start
+from node.stream import Stream as AsyncStream
+from node.streams import Streams as AsyncStreams
+from node.streams import connect_streams as connect_streams_async
 
-P = ParamSpec("P")
 Ids = list[int]
-
-_LOOP = BlockingPortalProvider()
 
 
 class Pending:
@@ -152,8 +155,12 @@ class Channel:
     def list(self, start: int = 0, end: int = 0, limit: int = 0) -> Ids:
         return self._portal.call(self._channel.list, start, end, limit)
 
+    @property
+    def streams(self) -> Streams:
+        return Streams(self._channel.streams, self._portal)
+
     def ids(self, start: int = 0, end: int = 0) -> Iterator[int]:
-        return _blocking_iterator(self._channel.ids(start, end), self._portal)
+        return iterate(self._channel.ids(start, end), self._portal)
 
     def ack(self, message_id: int) -> None:
         self._portal.call(self._channel.ack, message_id)
@@ -174,24 +181,123 @@ class Channel:
         self._portal.call(self._channel.aclose)
 
 
-def _blocking(
-    opener: Callable[P, AbstractAsyncContextManager[asynchronous.Channel]],
-) -> Callable[P, AbstractContextManager[Channel]]:
-    @wraps(opener)
-    @contextmanager
-    def connect(*args: P.args, **kwargs: P.kwargs) -> Generator[Channel]:
-        with _LOOP as portal, portal.wrap_async_context_manager(opener(*args, **kwargs)) as channel:
-            yield Channel(channel, portal)
+class Streams:
+    """The streams of a node; every method is that of `node.streams.Streams`, blocking."""
 
-    return connect
+    def __init__(self, streams: AsyncStreams, portal: BlockingPortal) -> None:
+        self._streams = streams
+        self._portal = portal
+
+    @property
+    def connected(self) -> bool:
+        return self._streams.connected
+
+    @property
+    def append_bytes_max(self) -> int:
+        return self._streams.append_bytes_max
+
+    def stream(self, name: str | bytes) -> Stream:
+        return Stream(self._streams.stream(name), self._portal)
+
+    def partition(self, topic: str | bytes, partition: int = 0) -> Stream:
+        return Stream(self._portal.call(self._streams.partition, topic, partition), self._portal)
+
+    def names(self, prefix: str | bytes = b"") -> Iterator[bytes]:
+        return iterate(self._streams.names(prefix), self._portal)
+
+    def topics(self) -> Iterator[tuple[bytes, int]]:
+        return iterate(self._streams.topics(), self._portal)
+
+    def partitions(self, topic: str | bytes) -> int | None:
+        return self._portal.call(self._streams.partitions, topic)
+
+    def create_topic(self, topic: str | bytes, partitions: int = 1) -> None:
+        self._portal.call(self._streams.create_topic, topic, partitions)
+
+    def delete_topic(self, topic: str | bytes) -> None:
+        self._portal.call(self._streams.delete_topic, topic)
 
 
-def _blocking_iterator(ids: AsyncIterator[int], portal: BlockingPortal) -> Iterator[int]:
-    while True:
-        try:
-            yield portal.call(ids.__anext__)
-        except StopAsyncIteration:
-            return
+class Stream:
+    """One stream; every method is that of `node.stream.Stream`, blocking."""
+
+    def __init__(self, stream: AsyncStream, portal: BlockingPortal) -> None:
+        self.name = stream.name
+        self._stream = stream
+        self._portal = portal
+
+    def __repr__(self) -> str:
+        return repr(self._stream)
+
+    def create(
+        self,
+        *,
+        age_s: int | None = None,
+        bytes_max: int | None = None,
+        content_type: bytes | None = None,
+        exist_ok: bool = False,
+    ) -> None:
+        create = partial(
+            self._stream.create,
+            age_s=age_s,
+            bytes_max=bytes_max,
+            content_type=content_type,
+            exist_ok=exist_ok,
+        )
+        self._portal.call(create)
+
+    def configure(self, *, age_s: int | None = None, bytes_max: int | None = None) -> None:
+        self._portal.call(partial(self._stream.configure, age_s=age_s, bytes_max=bytes_max))
+
+    def append(
+        self,
+        records: Entry | Sequence[Entry],
+        *,
+        ms: int | None = None,
+        match: int | None = None,
+        fence: bytes | None = None,
+    ) -> Appended:
+        return self._portal.call(
+            partial(self._stream.append, records, ms=ms, match=match, fence=fence)
+        )
+
+    def read(self, start: Start = 0, count: int = 100, wait_s: float = 0.0) -> list[Record]:
+        return self._portal.call(self._stream.read, start, count, wait_s)
+
+    def tail(self, count: int = 10) -> list[Record]:
+        return self._portal.call(self._stream.tail, count)
+
+    def records(self, start: Start = 0, end: int | None = None) -> Iterator[Record]:
+        return iterate(self._stream.records(start, end), self._portal)
+
+    def pages(self, start: Start = 0, end: int | None = None) -> Iterator[list[Record]]:
+        return iterate(self._stream.pages(start, end), self._portal)
+
+    def follow(
+        self, start: Start | None = None, *, on_gap: OnGap | None = None
+    ) -> Iterator[Record]:
+        return iterate(self._stream.follow(start, on_gap=on_gap), self._portal)
+
+    def follow_pages(
+        self, start: Start | None = None, *, on_gap: OnGap | None = None
+    ) -> Iterator[list[Record]]:
+        return iterate(self._stream.follow_pages(start, on_gap=on_gap), self._portal)
+
+    def trim(self, below: int | Position) -> None:
+        self._portal.call(self._stream.trim, below)
+
+    def delete(self) -> None:
+        self._portal.call(self._stream.delete)
+
+    def info(self) -> StreamInfo:
+        return self._portal.call(self._stream.info)
+
+    def commit(self, group: str | bytes, offset: int) -> None:
+        self._portal.call(self._stream.commit, group, offset)
+
+    def committed(self, group: str | bytes) -> int | None:
+        return self._portal.call(self._stream.committed, group)
 
 
-connect = _blocking(client.connect)
+connect = blocking(client.connect, Channel)
+connect_streams = blocking(connect_streams_async, Streams)

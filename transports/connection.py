@@ -10,10 +10,9 @@ from collections import deque
 from collections.abc import Sequence
 from math import inf
 
-from actors.errors import Code, RequestError
+from actors.errors import Code
 from actors.messages import (
     Ack,
-    Batch,
     Credit,
     Failed,
     Get,
@@ -31,13 +30,15 @@ from actors.messages import (
     PutAck,
     Reply,
     Rights,
+    StreamReply,
+    StreamRequest,
     Touch,
     Writable,
 )
 from transports import packet as p
-from transports.errors import (
-    MalformedPacket,
-)
+from transports.administration import administered
+from transports.asking import Asking
+from transports.errors import MalformedPacket
 from transports.framing import Framing
 from transports.greeting import Admission
 from transports.handshake import Ready, encode_ready
@@ -47,7 +48,6 @@ from transports.nack import (
     encode_failed,
     encode_hello_refusal,
     encode_malformed,
-    encode_refusal,
 )
 from transports.rate import Bucket
 from transports.visit import (
@@ -58,24 +58,20 @@ from transports.visit import (
     REFUSED,
     TAKING,
     WAITING,
-    Visit,
 )
 
 HEAVY_BYTES_MAX = 4 * 2**20
 """GETs and LISTs are under way for so much at once: their answers may be a whole packet each."""
 
 
-class Connection(Visit):
-    """One client. How it comes in and how it leaves is `Visit`."""
+class Connection(Asking):
+    """One client. How it comes in and leaves is `Visit`, how it waits for cells `Asking`."""
 
-    __slots__ = ("_bucket", "_has_eof", "_malformed_at", "_reads_pending", "_waits_for_mailbox")
+    __slots__ = ("_bucket", "_malformed_at")
 
     def __init__(self, number: int, host: Host, framing: Framing) -> None:
         super().__init__(number, host, framing)
         self._bucket: Bucket | None = None
-        self._has_eof = False
-        self._reads_pending = 0
-        self._waits_for_mailbox = False
         self._malformed_at: deque[float] | None = None
 
     # What the wire calls.
@@ -146,6 +142,8 @@ class Connection(Visit):
 
     def _send_other(self, reply: Reply) -> None:
         match reply:
+            case StreamReply() | Failed(request=StreamRequest()):
+                self._answer_stream(reply)
             case Failed():
                 if isinstance(reply.request, Get | List):
                     self._reads_pending -= 1
@@ -245,7 +243,7 @@ class Connection(Visit):
                 self._wire.pause()
                 self._host.arm(self, self.heard_at)
                 return
-        if messages:
+        if messages or self._desk is not None:
             self._submit(messages, size_bytes)
         if self._out:
             self.flush()
@@ -288,7 +286,9 @@ class Connection(Visit):
             case Credit() if p.CREDIT in extensions:
                 messages.append(value)
             case p.Admin() if p.ADMIN in extensions:
-                self._administer(value)
+                self._add(administered(value, self._admission, self._host))
+            case p.Stream() if p.STREAM in extensions:
+                self._ask_stream(value)
             case p.Handshake(packet_type=p.HELLO):
                 self._add(encode_hello_refusal(HelloCode.MALFORMED))
             case _:
@@ -324,75 +324,3 @@ class Connection(Visit):
             return p.Pong()
         now_ms = int(self._host.now() * 1000)
         return p.Pong((ping.timestamp, int(self.heard_at * 1000), now_ms))
-
-    def _administer(self, request: p.Admin) -> None:
-        assert self._admission is not None
-        correlation = request.request_id.to_bytes(4, "big")
-        if Rights.ADMIN not in self._admission.join.rights:
-            self._add(encode_refusal(p.ADMIN, Code.NOT_ALLOWED, correlation))
-            return
-        try:
-            body = self._host.admin(request.operation, request.body, self._admission)
-        except RequestError as error:
-            self._add(encode_refusal(p.ADMIN, error.code, correlation))
-        else:
-            reply = p.encode(p.AdminReply(request.request_id, request.operation, body))
-            if len(reply) > self._admission.packet_bytes_max:
-                reply = encode_refusal(p.ADMIN, Code.TOO_LARGE_FOR_PEER, correlation)
-            self._add(reply)
-
-    # Backpressure.
-
-    def _submit(self, messages: list[Mail], size_bytes: int) -> None:
-        channel = self._channel
-        if channel is None or not messages:
-            return
-        if not self._host.submit(channel, Batch(self, messages, size_bytes), self.heard_at):
-            self._waits_for_mailbox = True
-            self._wire.pause()
-            self._host.on_capacity(channel, self._mailbox_has_room)
-
-    def _mailbox_has_room(self) -> None:
-        self._waits_for_mailbox = False
-        self._continue()
-
-    def _must_wait(self) -> bool:
-        """Read no further while the other end does not read its answers."""
-        if not self._wire.congested:
-            return self._waits_for_mailbox
-        is_full = self._wire.unsent_bytes > self._host.settings.unread_bytes_max
-        if is_full:
-            self._wire.pause()
-        return is_full or self._waits_for_mailbox
-
-    def _go_on(self) -> None:
-        if not self._must_wait():
-            self._continue()
-
-    def _continue(self) -> None:
-        if self._waits_for_mailbox or self._phase is CLOSED:
-            return
-        if self._inbox is not None and self._reads_pending:
-            return  # `flush` comes here again with the last of those answers
-        self.heard_at = self._host.now()
-        packets, self._inbox = self._inbox, None
-        if packets:
-            self._take(packets, 0)
-        if self._inbox is None and not self._must_wait():
-            self._wire.resume()
-        if self._has_eof:
-            self._finish()
-
-    def _leave_in_turn(self) -> None:
-        """The other end said goodbye: what it asked for before is answered first."""
-        if self._admission is None:
-            self._close()
-        else:
-            self._has_eof = True
-            self._finish()
-
-    def _finish(self) -> None:
-        """After the other end's last byte: close behind the answer to everything before."""
-        if self._inbox is None and not self._waits_for_mailbox and self._admission is not None:
-            # Answered in turn, and by nothing but `Joined`: its guest is in the channel already.
-            self._submit([self._admission.join], 0)

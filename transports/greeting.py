@@ -8,6 +8,7 @@ import msgspec
 
 from actors.errors import Code
 from actors.messages import Join, Rights, Role
+from actors.streams.names import RESERVED
 from transports.framing import Upgrade
 from transports.handshake import VERSION, Hello
 from transports.nack import HelloCode
@@ -116,8 +117,12 @@ def admit_bare(
 
 
 def is_name(channel: bytes) -> bool:
-    """May a client name this channel? A dead-letter channel adds its suffix to its owner's name."""
-    return 0 < len(channel.removesuffix(DEAD_SUFFIX)) <= NAME_BYTES_MAX
+    """May a client name this channel? A dead-letter channel adds its suffix to its owner's name.
+
+    What begins with a NUL is no channel but a stream's cell.
+    """
+    length = len(channel.removesuffix(DEAD_SUFFIX))
+    return 0 < length <= NAME_BYTES_MAX and not channel.startswith(RESERVED)
 
 
 def _keep_alive_ms(asked: int | None, settings: GreetingSettings) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from actors.messages import Batch, Durability, Join, Port, Rights
 from transports.greeting import Admission, GreetingSettings
+
+if TYPE_CHECKING:
+    from transports.stream_desk import Names
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True):
@@ -74,6 +77,10 @@ class Host(Protocol):
 
     settings: ConnectionSettings
     counters: WireCounters
+
+    @property
+    def directory(self) -> Names:
+        """What there is of streams and topics."""
 
     @property
     def durability(self) -> Callable[[bytes], Durability]:

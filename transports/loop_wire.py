@@ -96,6 +96,12 @@ class LoopWire(asyncio.Protocol):
         else:
             self._session.eof()
 
+    def soon(self, callback: Callable[[], None]) -> None:
+        if self._turn.is_running:
+            self._turn.at_end(callback)
+        else:
+            callback()
+
     def pause(self) -> None:
         if self._transport is not None and not (self._eof or self._closing):
             self._paused = True

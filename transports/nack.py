@@ -18,6 +18,7 @@ from actors.messages import (
     Nack,
     Put,
     Request,
+    StreamRequest,
     Touch,
     Writable,
 )
@@ -36,6 +37,14 @@ CODES: dict[Code, int] = {
     Code.BUFFER_FULL: 0x26,
     Code.TOO_LARGE_FOR_PEER: 0x27,
     Code.LEASE_LOST: 0x28,
+    Code.STREAM_EXISTS: 0x40,
+    Code.UNKNOWN_STREAM: 0x41,
+    Code.NON_MONOTONIC_ID: 0x42,
+    Code.TRIMMED: 0x43,
+    Code.SEQUENCE_MISMATCH: 0x44,
+    Code.FENCED: 0x45,
+    Code.PART_OF_TOPIC: 0x46,
+    Code.GROUPS_FULL: 0x47,
     Code.SLOW_DOWN: 0xA0,
     Code.IDS_EXHAUSTED: 0xE0,
     Code.STORAGE_FAILED: 0xE1,
@@ -51,6 +60,7 @@ _BY_BYTE = {byte: code for code, byte in CODES.items()} | {0xFE: Code.OUTCOME_UN
 _CORRELATION_BYTES = {
     packet.PUT: 4,
     packet.ADMIN: 4,
+    packet.STREAM: 4,
     packet.GET: 8,
     packet.MSG: 8,
     packet.MSGX: 8,
@@ -145,6 +155,8 @@ def _origin(request: Request) -> tuple[int, bytes]:
             return packet.CREDIT, b""
         case Join():
             return packet.HELLO, b""
+        case StreamRequest(number=number):
+            return packet.STREAM, number.to_bytes(4, "big")
         case Leave() | Writable() | Drain():
             raise AssertionError(f"{request} has no packet, nobody waits for its answer")
         case _:

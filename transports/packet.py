@@ -28,10 +28,16 @@ from transports.errors import MalformedPacket
 PING, PONG, MSG, MSG_ACK, GET, GET_ACK, PUT, PUT_ACK, LIST, LIST_ACK = range(10)
 HELLO, CHALLENGE, AUTH, READY = 0x80, 0x81, 0x82, 0x83
 CREDIT, TOUCH, TOUCH_ACK, MSGX, ADMIN, ADMIN_REPLY = 0x84, 0x86, 0x87, 0x88, 0x90, 0x91
+STREAM, STREAM_REPLY = 0x92, 0x93
 NACK = 0xFF
 
-EXTENSIONS = frozenset({CREDIT, TOUCH, TOUCH_ACK, MSGX, ADMIN, ADMIN_REPLY})
+EXTENSIONS = frozenset({CREDIT, TOUCH, TOUCH_ACK, MSGX, ADMIN, ADMIN_REPLY, STREAM, STREAM_REPLY})
 """The types that only a handshake makes meaningful (P2P-26); each is listed on its own."""
+
+MORE = 0x80
+"""On the operation of a STREAM_REPLY: its body goes on in the next one."""
+OPERATION_BYTES = 6
+"""Of a packet with an operation, besides its body."""
 
 HELLO_MAGIC = b"\x80P2PB"
 GOODBYE = b"\xff\xff\x00"
@@ -54,7 +60,7 @@ _ID_ATTEMPT = struct.Struct(">BQH")
 _RANGE = struct.Struct(">BHQQ")
 _COUNT = struct.Struct(">BH")
 _TIMES = struct.Struct(">BQQQ")
-_ADMIN = struct.Struct(">BIB")
+_OPERATION = struct.Struct(">BIB")
 _NACK_ID = struct.Struct(">BBBQ")
 _NACK_ID_MS = struct.Struct(">BBBQI")
 
@@ -99,6 +105,22 @@ class AdminReply(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
+class Stream(msgspec.Struct, frozen=True, gc=False):
+    """A request to a stream or about streams; the body is msgpack (`transports.stream_bodies`)."""
+
+    request_id: int
+    operation: int
+    body: bytes
+
+
+class StreamReply(msgspec.Struct, frozen=True, gc=False):
+    """Its answer, or a part of it: more follows where `operation` has `MORE` set."""
+
+    request_id: int
+    operation: int
+    body: bytes
+
+
 class Handshake(msgspec.Struct, frozen=True, gc=False):
     """HELLO, CHALLENGE, AUTH or READY, whole, for `transports.handshake` to read."""
 
@@ -113,7 +135,7 @@ class Unknown(msgspec.Struct, frozen=True, gc=False):
 
 
 Message = Put | PutAck | Msg | Ack | Get | GetAck | List | ListAck | Nack
-Extension = Touch | TouchAck | Credit | Admin | AdminReply
+Extension = Touch | TouchAck | Credit | Admin | AdminReply | Stream | StreamReply
 Packet = Message | Extension | Ping | Pong | Refused | Closing | Handshake | Unknown
 
 
@@ -194,14 +216,14 @@ def _id_and_ms(value: Callable[[int, int], Packet]) -> Callable[[bytes], Packet]
     return decode_id_ms
 
 
-def _admin(value: Callable[[int, int, bytes], Packet]) -> Callable[[bytes], Packet]:
-    def decode_admin(packet: bytes) -> Packet:
+def _operation(value: Callable[[int, int, bytes], Packet]) -> Callable[[bytes], Packet]:
+    def decode_operation(packet: bytes) -> Packet:
         if len(packet) < 6:
             raise MalformedPacket(packet[0], packet[1:5])
-        _, request_id, operation = _ADMIN.unpack_from(packet)
+        _, request_id, operation = _OPERATION.unpack_from(packet)
         return value(request_id, operation, packet[6:])
 
-    return decode_admin
+    return decode_operation
 
 
 def _decode_get_ack(packet: bytes) -> GetAck:
@@ -322,8 +344,10 @@ ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Pong: _encode_pong,
     Refused: lambda refused: bytes((NACK, refused.packet_type, refused.code)) + refused.correlation,
     Closing: lambda closing: GOODBYE if closing.goodbye else ABORT,
-    Admin: lambda a: _ADMIN.pack(ADMIN, a.request_id, a.operation) + a.body,
-    AdminReply: lambda a: _ADMIN.pack(ADMIN_REPLY, a.request_id, a.operation) + a.body,
+    Admin: lambda a: _OPERATION.pack(ADMIN, a.request_id, a.operation) + a.body,
+    AdminReply: lambda a: _OPERATION.pack(ADMIN_REPLY, a.request_id, a.operation) + a.body,
+    Stream: lambda s: _OPERATION.pack(STREAM, s.request_id, s.operation) + s.body,
+    StreamReply: lambda s: _OPERATION.pack(STREAM_REPLY, s.request_id, s.operation) + s.body,
     Handshake: lambda handshake: handshake.raw,
     Unknown: lambda unknown: bytes((unknown.packet_type,)),
 }
@@ -347,8 +371,10 @@ _KNOWN: dict[int, Callable[[bytes], Packet]] = {
     TOUCH: _id_and_ms(Touch),
     TOUCH_ACK: _id_and_ms(TouchAck),
     MSGX: _decode_msgx,
-    ADMIN: _admin(Admin),
-    ADMIN_REPLY: _admin(AdminReply),
+    ADMIN: _operation(Admin),
+    ADMIN_REPLY: _operation(AdminReply),
+    STREAM: _operation(Stream),
+    STREAM_REPLY: _operation(StreamReply),
     NACK: _decode_nack,
 }
 DECODERS = [_KNOWN.get(packet_type, _decode_unknown) for packet_type in range(256)]

@@ -32,6 +32,10 @@ class Wire(Protocol):
     def write(self, data: bytes) -> None:
         """Queue bytes for sending; ignored once closed."""
 
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call back once what else this pass of the loop brought was handed to its sessions, before
+        anything is written; at once where wires are read one by one."""
+
     def pause(self) -> None:
         """Read no further until `resume`: TCP carries the backpressure."""
 

@@ -88,6 +88,9 @@ class _StreamWire:
             self._congested = True
         self._wake.set()
 
+    def soon(self, callback: Callable[[], None]) -> None:
+        callback()
+
     def pause(self) -> None:
         if not self._paused and not self._closing:
             self._paused = True

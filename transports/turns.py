@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 BYTES_MAX = 2**20
@@ -29,13 +30,14 @@ class TurnWire(Protocol):
 class Turn:
     """Collects reads until the loop's next pass, at most BYTES_MAX of them."""
 
-    __slots__ = ("_arrivals", "_arrived_bytes", "_dirty", "_loop", "is_running")
+    __slots__ = ("_arrivals", "_arrived_bytes", "_dirty", "_endings", "_loop", "is_running")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._arrivals: deque[tuple[TurnWire, bytes]] = deque()
         self._arrived_bytes = 0
         self._dirty: list[TurnWire] = []
+        self._endings: deque[Callable[[], None]] = deque()
         self.is_running = False
 
     def arrived(self, wire: TurnWire, data: bytes) -> None:
@@ -49,6 +51,10 @@ class Turn:
     def has_written(self, wire: TurnWire) -> None:
         """`wire` has something to write at the end of this turn."""
         self._dirty.append(wire)
+
+    def at_end(self, callback: Callable[[], None]) -> None:
+        """Call back when all reads of this turn are handled, before anything is written."""
+        self._endings.append(callback)
 
     def run(self) -> None:
         """Handle what arrived. A session that raises ends its own wire; the loop reports it."""
@@ -64,11 +70,18 @@ class Turn:
                 in_hand.take(data)
             in_hand = None
         finally:
-            self.is_running = False
-            dirty, self._dirty = self._dirty, []
-            for wire in dirty:
-                wire.write_out()
-            if in_hand is not None:
-                in_hand.abort()
-            if arrivals:
-                self._loop.call_soon(self.run)
+            try:
+                while self._endings:
+                    self._endings.popleft()()
+            finally:
+                self._finish(in_hand)
+
+    def _finish(self, broken: TurnWire | None) -> None:
+        self.is_running = False
+        dirty, self._dirty = self._dirty, []
+        for wire in dirty:
+            wire.write_out()
+        if broken is not None:
+            broken.abort()
+        if self._arrivals:
+            self._loop.call_soon(self.run)

@@ -12,6 +12,7 @@ from enum import IntEnum
 import msgspec
 
 from actors.messages import Mode
+from actors.positions import Position as Position
 
 WINDOW_S_MIN = 600
 WINDOW_S_MAX = 86_400
@@ -132,13 +133,6 @@ class Snapshot(msgspec.Struct):
 # A log.
 
 
-class Position(msgspec.Struct, frozen=True, gc=False, order=True):
-    """The id of a record, as S3P counts them: two u64, compared in this order."""
-
-    ms: int
-    seq: int
-
-
 class Chunk(msgspec.Struct, frozen=True, gc=False):
     """Records appended together, kept as one row.
 
@@ -161,9 +155,13 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
 
 class Trimmed(msgspec.Struct, frozen=True, gc=False):
-    """Records below `point` are gone; chunks wholly below it give their space back."""
+    """Records below `point` are gone; chunks wholly below it give their space back.
+
+    `size` is what that is worth in bytes, about; like that of `Dropped` it is not kept on disk.
+    """
 
     point: int
+    size: int = 0
 
 
 class Noted(msgspec.Struct, frozen=True, gc=False):
@@ -175,6 +173,8 @@ class Noted(msgspec.Struct, frozen=True, gc=False):
 
 class Dropped(msgspec.Struct, frozen=True, gc=False):
     """The log is deleted with all it had; what follows is a new one from sequence 0."""
+
+    size: int = 0
 
 
 LogChange = Chunk | Trimmed | Noted | Dropped

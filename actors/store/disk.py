@@ -138,7 +138,7 @@ class OsDisk:
 
     def connect(self, path: Path) -> sqlite3.Connection:
         return sqlite3.connect(
-            f"file:{quote(str(path))}?mode=rw",
+            f"file:{quote(os.fsencode(path))}?mode=rw",
             uri=True,
             isolation_level=None,
             timeout=5.0,

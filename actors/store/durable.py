@@ -18,6 +18,7 @@ from actors.messages import Durability
 from actors.store.changes import (
     Change,
     Chunk,
+    Kind,
     LogSnapshot,
     Row,
     Snapshot,
@@ -40,7 +41,7 @@ from actors.store.log_layer import LogLayer
 from actors.store.memory import MemoryStore
 from actors.store.partitions.shelf import file_name
 from actors.store.queue_layer import QueueLayer
-from actors.store.reader import LogReader
+from actors.store.reader import LogReader, holds_log
 from actors.store.recovery import Recovered, recover
 from actors.store.rounds import Rounds
 from actors.store.seam import Commit, Fault, Health, Kept, Pending, Seek, Usage, Weight
@@ -90,7 +91,10 @@ class DurableStore:
         self.facts = found.facts
         for entry in found.entries.values():
             self.usage.messages += entry.messages
-            self.usage.bytes += entry.bytes
+            if entry.kind is Kind.LOG:
+                self.usage.log_bytes += entry.bytes
+            else:
+                self.usage.bytes += entry.bytes
             self.usage.keys += entry.keys
         self._journal = Journal(
             self.folder / "journal",
@@ -117,7 +121,7 @@ class DurableStore:
         for entry in found.entries.values():
             if entry.layer is not None:
                 self._rounds.hold(entry)
-        self._logs = LogReader(self._library, self._files, self.damaged)
+        self._logs = LogReader(self._library, self._files, self._groups, self.usage, self.damaged)
         self._queues = QueueLoader(
             self._library, self._files, self._groups, self.usage, self.damaged
         )
@@ -203,6 +207,9 @@ class DurableStore:
         entry = self._entries.get(name)
         return self._memory.load(name) if entry is None else self._queues.load(entry)
 
+    def logs(self) -> Iterator[bytes]:
+        return (entry.name for entry in self._entries.values() if holds_log(entry))
+
     def outline(self, name: bytes) -> LogSnapshot | Pending[LogSnapshot | Fault]:
         entry = self._entries.get(name)
         return self._memory.outline(name) if entry is None else self._logs.outline(entry)
@@ -268,6 +275,9 @@ class DurableStore:
 
     def _forget_idle(self, entry: Entry) -> None:
         if entry.is_idle:
+            if entry.kind is Kind.LOG:
+                self.usage.log_bytes -= entry.bytes
+                entry.bytes = 0
             self._entries.pop(entry.name, None)
 
     # When the disk fails.

@@ -51,6 +51,7 @@ class Entry:
     """
 
     __slots__ = (
+        "ahead",
         "bytes",
         "durability",
         "fault",
@@ -79,6 +80,8 @@ class Entry:
         """Writes that are not folded in yet."""
         self.lsn = 0
         """The last one that was folded in."""
+        self.ahead: tuple[object, LogLayer] | None = None
+        """What is written and not folded in yet, as of when it was last asked for (`reader`)."""
         self.fault: Fault | None = None
         self.messages = 0
         self.bytes = 0
@@ -144,10 +147,25 @@ def weigh(entry: Entry, changes: Sequence[Change], usage: Usage, sign: int) -> b
                 is_hard = True
             case _:
                 assert_never(change)
+    if entry.kind is Kind.LOG:
+        size = log_bytes_of(changes) * sign
+        entry.bytes += size
+        usage.log_bytes += size
     if messages:
         is_hard = True
         _add(entry, usage, messages, added * sign, 0)
     return is_hard
+
+
+def log_bytes_of(changes: Sequence[Change]) -> int:
+    """What changes of a log add to its bytes, or take away, about."""
+    size = 0
+    for change in changes:
+        if isinstance(change, Chunk):
+            size += len(change.data)
+        elif isinstance(change, Trimmed | Dropped):
+            size -= change.size
+    return size
 
 
 def _add(entry: Entry, usage: Usage, messages: int, size: int, keys: int) -> None:

@@ -135,11 +135,18 @@ class Groups:
                 yield group
 
     def waiting(self, entry: Entry) -> Iterator[Sequence[Change]]:
-        """What was written of an entry and is not kept yet."""
-        for group in (*self._in_flight, *([self._open] if self._open else ())):
-            for each, _, changes in group.writes:
-                if each is entry:
-                    yield changes
+        """What was written of an entry and is not kept yet, oldest first."""
+        found: list[Sequence[Sequence[Change]]] = []
+        left = entry.in_flight
+        groups = [] if self._open is None else [self._open]
+        groups += reversed(self._in_flight)
+        for group in groups:
+            if left <= 0:
+                break
+            found.append(group.writes_of(entry))
+            left -= len(found[-1])
+        for some in reversed(found):
+            yield from some
 
     def break_off(self, epoch: int) -> list[Group]:
         """Nothing on its way is kept: give it all, and hold back what comes until `mend`.

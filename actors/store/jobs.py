@@ -14,13 +14,23 @@ log = logging.getLogger(__name__)
 
 
 class Job:
-    """Runs off the loop; `done` gets its result, or the fault that the disk had, in the loop."""
+    """Runs off the loop; `done` gets its result, or the fault that the disk had, in the loop.
 
-    __slots__ = ("_done", "_result", "_run")
+    `name` is the partition's, for the log; None if it is for all of them.
+    """
 
-    def __init__(self, run: Callable[[], Any], done: Callable[[Any], None] | None = None) -> None:
+    __slots__ = ("_done", "_name", "_result", "_run")
+
+    def __init__(
+        self,
+        run: Callable[[], Any],
+        done: Callable[[Any], None] | None = None,
+        *,
+        name: bytes | None = None,
+    ) -> None:
         self._run = run
         self._done = done
+        self._name = name
         self._result: Any = None
 
     def attempt(self) -> None:
@@ -28,10 +38,10 @@ class Job:
         try:
             self._result = self._run()
         except Damaged as exc:
-            log.error("partition damaged: %s", exc)
+            log.error("partition damaged: name=%r error=%s", self._name, exc)
             self._result = Fault.DAMAGED
         except (sqlite3.Error, OSError) as exc:
-            log.error("partition not read or written: error=%s", exc)
+            log.error("partition not read or written: name=%r error=%s", self._name, exc)
             self._result = Fault.UNREADABLE
 
     def report(self) -> None:

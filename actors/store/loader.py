@@ -39,7 +39,8 @@ class QueueLoader:
             pending.finish(entry.fault)
         elif entry.has_file:
             done = partial(self._loaded, entry, pending)
-            self._lane.submit(Job(partial(self._library.load, entry.name), done), urgent=True)
+            job = Job(partial(self._library.load, entry.name), done, name=entry.name)
+            self._lane.submit(job, urgent=True)
         else:
             return self._on_top(entry, Snapshot())
         return pending

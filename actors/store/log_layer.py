@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import assert_never
 
+import msgspec
+
 from actors.store.changes import (
     Chunk,
     Dropped,
@@ -73,6 +75,12 @@ class LogLayer:
         self.chunk_bytes -= sum(len(chunk.data) for chunk in self.chunks[:count])
         del self.chunks[:count]
 
+    def strip(self) -> None:
+        """Let go of the data of a last chunk that is trimmed; only for what has no file below."""
+        if self.chunks and self.chunks[-1].end <= self.trim_point:
+            self.chunk_bytes -= len(self.chunks[-1].data)
+            self.chunks[-1] = msgspec.structs.replace(self.chunks[-1], data=b"")
+
     def _note(self, note: Noted) -> None:
         if note.value is None and self.is_base:
             self.notes.pop(note.name, None)
@@ -82,10 +90,6 @@ class LogLayer:
     def _drop(self) -> None:
         self.__init__(is_base=self.is_base)  # type: ignore[misc]  # everything goes
         self.is_fresh = not self.is_base
-
-    def kept(self) -> list[Chunk]:
-        """The chunks that are not wholly trimmed."""
-        return [chunk for chunk in self.chunks if chunk.end > self.trim_point]
 
     def changes(self) -> Iterator[LogChange]:
         """The changes that make this layer again."""
@@ -111,9 +115,12 @@ class LogLayer:
     def apply_to(self, below: LogSnapshot) -> LogSnapshot:
         """The outline of below and this layer together; `below` may be changed."""
         outline = LogSnapshot() if self.is_fresh or self.is_base else below
+        _trim_size(outline, self.trim_point)
         outline.bytes += self.chunk_bytes
         if self.chunks:
             last = self.chunks[-1]
+            if last.end <= self.trim_point:
+                outline.bytes -= len(last.data)
             outline.tail = last.end
             outline.last_id, outline.last_timestamp = last.last_id, last.last_timestamp
         outline.trim_point = max(outline.trim_point, self.trim_point)
@@ -123,6 +130,13 @@ class LogLayer:
             else:
                 outline.notes[name] = value
         return outline
+
+
+def _trim_size(outline: LogSnapshot, point: int) -> None:
+    """What is left of the chunks below once they are trimmed, about."""
+    if point > outline.trim_point:
+        left, count = max(outline.tail - point, 0), outline.tail - outline.trim_point
+        outline.bytes = outline.bytes * left // count if count > 0 else 0
 
 
 def _end(chunk: Chunk) -> int:

@@ -81,13 +81,16 @@ class MemoryStore:
     def kept(self) -> Iterator[Kept]:
         return iter(())
 
+    def logs(self) -> Iterator[bytes]:
+        return iter(())
+
     def outline(self, name: bytes) -> LogSnapshot:
         log = self._logs.get(name)
         return log.apply_to(LogSnapshot()) if log is not None else LogSnapshot()
 
     def read(self, name: bytes, seek: Seek) -> list[Chunk]:
         log = self._logs.get(name)
-        return pick(log.kept(), seek) if log is not None else []
+        return pick((log.chunks,), seek, log.trim_point) if log is not None else []
 
     def write(self, name: bytes, changes: Sequence[Change]) -> None:
         partition = self._partitions.get(name)
@@ -117,7 +120,10 @@ class MemoryStore:
         log = self._logs.get(name)
         if log is None:
             log = self._logs[name] = LogLayer(is_base=True)
+        before = log.chunk_bytes
         fold(log, changes)
+        log.strip()
+        self.usage.log_bytes += log.chunk_bytes - before
         if not log:
             del self._logs[name]
 

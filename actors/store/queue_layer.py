@@ -199,9 +199,13 @@ def snapshot_of(
     keyed: list[tuple[int, Row | KeyRow]] = [(row.key, row) for row in ordered]
     keyed += keys.items()
     keyed.sort(key=lambda pair: pair[1].id)
+    by_age = dict(keyed)
+    if len(by_age) < len(keyed):
+        # An entry stays where it was first put: only its latest use may be.
+        by_age = {key: row for key, row in keyed if by_age[key] is row}
     return Snapshot(
         rows=ordered,
-        keys=dict(keyed),
+        keys=by_age,
         attempts={each: count for each, count in attempts.items() if each in rows},
         mode=mode,
     )

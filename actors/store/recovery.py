@@ -23,7 +23,8 @@ from actors.store.journal.codec import BadChange, decode
 from actors.store.journal.frames import Carry, Record
 from actors.store.journal.reader import Found, read_journal
 from actors.store.journal.writer import Tail, segment_path
-from actors.store.partitions.catalogue import Catalogue, rebuild
+from actors.store.log_layer import LogLayer
+from actors.store.partitions.catalogue import CATALOGUE, Catalogue, rebuild
 from actors.store.partitions.library import Library
 from actors.store.partitions.partition import Damaged, Outline
 from actors.store.partitions.shelf import Shelf, file_name
@@ -34,11 +35,11 @@ from actors.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
 
-CATALOGUE = "catalogue.sqlite3"
-
 
 class Recovered(msgspec.Struct):
-    """A store as it was. `damages` is all that is known to be damaged, of this and former runs."""
+    """A store as it was. `damages` is all that is known to be damaged, of this and former runs;
+    `damaged_kinds` tells what those are of which the journal has something, or had.
+    """
 
     library: Library
     entries: dict[bytes, Entry]
@@ -50,6 +51,7 @@ class Recovered(msgspec.Struct):
     records: int
     torn_bytes: int
     damages: list[Damage]
+    damaged_kinds: dict[bytes, Kind]
 
 
 def recover(
@@ -80,14 +82,16 @@ def recover(
             if entry.kind is Kind.QUEUE and (entry.messages or entry.keys):
                 kept.append(Kept(name, deadline))
     damages = _note_damages(folder / "damaged", disk, damages)
+    kinds = _damaged_kinds(damages, found, by_name)
     for damage in damages:
         if damage.name is not None:
-            _entry_of(entries, damage.name, durability).fault = Fault.DAMAGED
+            kind = kinds.get(damage.name, Kind.QUEUE)
+            _entry_of(entries, damage.name, kind, durability).fault = Fault.DAMAGED
     facts = catalogue.facts()
     used = (max(outline.applied, outline.frozen_at) for outline in outlines.values())
     last_id = max(found.last_id, rebuilder.last_id)
     return Recovered(
-        library=Library(folder, disk, shelf, catalogue),
+        library=Library(folder, disk, shelf, catalogue, facts),
         entries=entries,
         kept=[each for each in kept if entries[each.name].fault is None],
         tail=Tail(found.tail.number, max(found.tail.lsn, *used, 0), found.tail.cuts, last_id),
@@ -97,6 +101,7 @@ def recover(
         records=len(found.records),
         torn_bytes=found.torn_bytes,
         damages=damages,
+        damaged_kinds=kinds,
     )
 
 
@@ -173,12 +178,25 @@ def _note_damages(folder: Path, disk: Disk, damages: list[Damage]) -> list[Damag
     return read_notes(folder, disk)
 
 
+def _damaged_kinds(
+    damages: list[Damage], found: Found, by_name: dict[bytes, list[tuple[int, Record]]]
+) -> dict[bytes, Kind]:
+    kinds = dict(found.damaged_kinds)
+    for damage in damages:
+        if damage.name is not None:
+            kinds.update((damage.name, record.kind) for _, record in by_name.get(damage.name, ()))
+    return kinds
+
+
 def _entry_of(
-    entries: dict[bytes, Entry], name: bytes, durability: Callable[[bytes], Durability]
+    entries: dict[bytes, Entry],
+    name: bytes,
+    kind: Kind,
+    durability: Callable[[bytes], Durability],
 ) -> Entry:
     entry = entries.get(name)
     if entry is None:
-        entry = entries[name] = Entry(name, Kind.QUEUE, at_least_os(durability(name)))
+        entry = entries[name] = Entry(name, kind, at_least_os(durability(name)))
     return entry
 
 
@@ -210,12 +228,9 @@ class _Rebuilder:
             entry.has_file = True
             entry.lsn = outline.applied
             entry.mode = outline.mode
+            entry.bytes = outline.bytes
             if kind is Kind.QUEUE:
-                entry.messages, entry.bytes, entry.keys = (
-                    outline.messages,
-                    outline.bytes,
-                    outline.keys,
-                )
+                entry.messages, entry.keys = outline.messages, outline.keys
         try:
             self._replay(entry, records)
         except BadChange as exc:
@@ -224,6 +239,9 @@ class _Rebuilder:
         if isinstance(entry.layer, QueueLayer):
             self._weigh(entry, entry.layer)
             deadline = min(deadline, entry.layer.deadline)
+        elif isinstance(entry.layer, LogLayer):
+            # What is trimmed in a file is counted once its stream is used.
+            entry.bytes = entry.layer.chunk_bytes + (0 if entry.layer.is_fresh else entry.bytes)
         return entry, deadline
 
     def _replay(self, entry: Entry, records: list[tuple[int, Record]]) -> None:

@@ -1,10 +1,11 @@
-"""Makes a damaged channel usable again: a new file of all that is still good, the old one kept."""
+"""Makes a damaged partition usable again: a new file of what is still good, the old one kept."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 
@@ -12,12 +13,14 @@ from actors.messages import Durability
 from actors.store.changes import KeyLeft, KeyRow, Kind, ModeSet, QueueChange, Snapshot, Tried
 from actors.store.damage import Damage, note_path
 from actors.store.disk import Disk
-from actors.store.entry import Entry
-from actors.store.partitions.catalogue import Catalogue
+from actors.store.entry import Entry, Layer
+from actors.store.log_layer import LogLayer
+from actors.store.mended_log import mend
+from actors.store.partitions.catalogue import CATALOGUE, Catalogue
 from actors.store.partitions.shelf import Shelf, file_name
 from actors.store.queue_layer import QueueLayer
-from actors.store.recovery import CATALOGUE, recover
-from actors.store.salvage import Salvaged, salvage
+from actors.store.recovery import Recovered, recover
+from actors.store.salvage import Salvaged, kind_in, salvage, salvage_log
 from actors.store.settings import StoreSettings
 
 WAL = "-wal"
@@ -29,45 +32,120 @@ class NotRepairable(Exception):
 
 
 class Repaired(msgspec.Struct, frozen=True):
-    """A channel has `messages` now, `in_file` of them from its old file, which is in `aside`.
+    """A channel or log has `messages` now; its old file, which had `in_file` that could be read, is
+    in `aside`.
 
-    `lost` are ids that were in the old file and could not be read; there may have been more.
+    Of a channel `lost` are ids that were in the old file and could not be read; there may have been
+    more. Of a log `lost_records` are ranges of sequences, first and last; unless
+    `is_whole_known`, records before the first and after the last one may be lost as well.
     """
 
+    kind: Kind | None
     messages: int
     in_file: int
-    lost: list[int]
-    aside: Path | None
+    aside: Path | None = None
+    lost: list[int] = []
+    lost_records: list[tuple[int, int]] = []
+    is_whole_known: bool = True
 
 
 def repair(folder: Path, disk: Disk, name: bytes) -> Repaired:
-    """Repair the channel `name` in the folder of a stopped node. Its note of damage goes last, so
-    a repair that does not come to its end is begun anew.
+    """Repair the channel or log `name` in the folder of a stopped node. Its note of damage goes
+    last, so a repair that does not come to its end is begun anew.
 
     Raises NotRepairable, and what recovery raises.
     """
     found = recover(folder, disk, lambda name: Durability.DISK, StoreSettings())
     found.library.close()
-    entry = found.entries.get(name)
     shelf = Shelf(folder / "partitions", disk)
+    entry = found.entries.get(name)
     if entry is None and not shelf.has(name):
         raise NotRepairable("the node keeps nothing of this name")
-    if entry is not None and entry.kind is Kind.LOG:
-        raise NotRepairable("this is a log, and only channels can be repaired")
     aside = _set_aside(folder / "damaged", shelf.path(name), disk)
-    old = Salvaged(Snapshot(), []) if aside is None else salvage(shelf.path(name), disk)
-    in_file = len(old.snapshot.rows)
-    snapshot = _with_journal(old.snapshot, entry)
-    _replace(folder, disk, shelf, name, snapshot, found.tail.lsn)
+    lsn = found.tail.lsn
+    with closing(Catalogue(folder / CATALOGUE, disk)) as catalogue:
+        desk = _Desk(shelf, catalogue, disk, name, entry)
+        kind = _kind(found, shelf.path(name), disk, name)
+        match kind:
+            case Kind.QUEUE:
+                done = desk.queue(lsn, aside)
+            case Kind.LOG:
+                done = desk.log(lsn, aside)
+            case None:
+                done = desk.nothing(aside)
+            case _:
+                assert_never(kind)
     for note in _notes(folder / "damaged", name):
         disk.unlink(note)
     disk.sync_folder(folder / "damaged")
-    return Repaired(len(snapshot.rows), in_file, old.lost, aside)
+    return done
 
 
-def _with_journal(below: Snapshot, entry: Entry | None) -> Snapshot:
-    layer = entry.layer if entry is not None else None
-    return layer.apply_to(below) if isinstance(layer, QueueLayer) else below
+def _kind(found: Recovered, path: Path, disk: Disk, name: bytes) -> Kind | None:
+    """None: nothing is left that could tell."""
+    entry = found.entries.get(name)
+    if entry is not None and (entry.has_file or entry.layer is not None):
+        return entry.kind
+    kind = found.damaged_kinds.get(name)
+    return kind_in(path, disk) if kind is None and disk.has(path) else kind
+
+
+class _Desk:
+    """Makes the new file of one partition."""
+
+    def __init__(
+        self, shelf: Shelf, catalogue: Catalogue, disk: Disk, name: bytes, entry: Entry | None
+    ) -> None:
+        self._shelf = shelf
+        self._catalogue = catalogue
+        self._disk = disk
+        self._name = name
+        self._layer = None if entry is None else entry.layer
+
+    def queue(self, lsn: int, aside: Path | None) -> Repaired:
+        """A queue has no order that a hole could break: what is good stays."""
+        path = self._shelf.path(self._name)
+        old = Salvaged(Snapshot(), []) if aside is None else salvage(path, self._disk)
+        in_file = len(old.snapshot.rows)
+        snapshot = old.snapshot
+        if isinstance(self._layer, QueueLayer):
+            snapshot = self._layer.apply_to(snapshot)
+        layer = QueueLayer(is_base=True)
+        layer.fold(_changes(snapshot))
+        self._replace(Kind.QUEUE, layer, lsn)
+        return Repaired(Kind.QUEUE, len(snapshot.rows), in_file, aside, lost=old.lost)
+
+    def log(self, lsn: int, aside: Path | None) -> Repaired:
+        """Records keep their sequences, whatever is missing before them."""
+        path, name = self._shelf.path(self._name), self._name
+        old = None if aside is None else salvage_log(path, self._disk)
+        outline = None
+        if name not in self._catalogue.dirty():
+            outline = self._catalogue.outlines().get(name)
+        above = self._layer if isinstance(self._layer, LogLayer) else None
+        mended = mend(old, above, None if outline is None else outline.tail)
+        self._replace(Kind.LOG, mended.layer, lsn)
+        return Repaired(
+            Kind.LOG,
+            mended.records,
+            0 if old is None else sum(chunk.count for chunk in old.chunks),
+            aside,
+            lost_records=mended.lost,
+            is_whole_known=mended.is_whole_known,
+        )
+
+    def nothing(self, aside: Path | None) -> Repaired:
+        """What it was cannot be told, so it will be what it is used for next."""
+        self._catalogue.mark([(self._name, Kind.QUEUE)])
+        self._shelf.remove(self._name)
+        self._catalogue.record([], [self._name], {})
+        return Repaired(None, 0, 0, aside)
+
+    def _replace(self, kind: Kind, layer: Layer, lsn: int) -> None:
+        """A file that has everything up to `lsn`, so that the journal's records count no more."""
+        self._catalogue.mark([(self._name, kind)])
+        outline = self._shelf.make(self._name, kind, layer, lsn, lsn + 1)
+        self._catalogue.record([outline], [], {})
 
 
 def _set_aside(folder: Path, path: Path, disk: Disk) -> Path | None:
@@ -83,18 +161,6 @@ def _set_aside(folder: Path, path: Path, disk: Disk) -> Path | None:
         if disk.has(source):
             disk.install(aside.with_name(aside.name + end), disk.read(source))
     return aside
-
-
-def _replace(
-    folder: Path, disk: Disk, shelf: Shelf, name: bytes, snapshot: Snapshot, lsn: int
-) -> None:
-    """A file that has everything up to `lsn`, so that the journal's records count no more."""
-    layer = QueueLayer(is_base=True)
-    layer.fold(_changes(snapshot))
-    with closing(Catalogue(folder / CATALOGUE, disk)) as catalogue:
-        catalogue.mark([(name, Kind.QUEUE)])
-        outline = shelf.make(name, Kind.QUEUE, layer, lsn, lsn + 1)
-        catalogue.record([outline], [], {})
 
 
 def _changes(snapshot: Snapshot) -> Iterator[QueueChange]:

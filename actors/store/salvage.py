@@ -1,55 +1,113 @@
-"""Reads what can still be read of the damaged file of a queue, message by message."""
+"""Reads what can still be read of the damaged file of a partition, row by row."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from actors.messages import Mode
-from actors.store.changes import KeyRow, Row, Snapshot
+from actors.store.changes import Chunk, KeyRow, Kind, Row, Snapshot
 from actors.store.disk import Disk
-from actors.store.partitions.outline import read_meta
+from actors.store.partitions.log import chunks_between, notes_left
+from actors.store.partitions.outline import Meta, read_meta
 from actors.store.partitions.queue import keys_left, rows_between
 from actors.store.partitions.sqlite_file import Damaged
 from actors.store.queue_layer import snapshot_of
 
-ID_MAX = 2**63 - 1
+T = TypeVar("T")
+
+NUMBER_MAX = 2**63 - 1
 TRIES_MAX = 1000
-"""Ranges of ids that are looked into; unreadable pages are stepped over by halving what is left."""
+"""Ranges that are looked into; unreadable pages are stepped over by halving what is left."""
 
 
 class Salvaged(msgspec.Struct):
-    """`lost` are ids whose message is not what was written; of unreadable pages none are known."""
+    """A queue. `lost` are ids whose message is not what was written; of unreadable pages none are
+    known."""
 
     snapshot: Snapshot
     lost: list[int]
 
 
+class SalvagedLog(msgspec.Struct):
+    """A log: chunks ascend; `meta` is what the file says of itself, if that can be read."""
+
+    chunks: list[Chunk]
+    notes: dict[bytes, bytes]
+    meta: Meta | None
+
+
 def salvage(path: Path, disk: Disk) -> Salvaged:
-    """Everything in the file whose checksum is right; nothing if it is no database at all."""
+    """Everything in a queue's file whose checksum is right; nothing if it is no database at all."""
     try:
         connection = disk.connect(path)
     except sqlite3.Error:
         return Salvaged(Snapshot(), [])
     with closing(connection):
         connection.text_factory = bytes
-        rows, attempts, lost = _rows(connection)
-        mode, last_id = _meta(connection)
+        found, lost = _read_around(partial(rows_between, connection), 1)
+        meta = _meta(connection)
         # What is above was never said to be kept, or the journal has it.
-        rows = {each: row for each, row in rows.items() if each <= last_id}
+        last_id = NUMBER_MAX if meta is None else meta.last_id
+        rows: dict[int, Row] = {}
+        attempts: dict[int, int] = {}
+        for message_id, (row, tried) in found.items():
+            if message_id <= last_id:
+                rows[message_id] = row
+                if tried:
+                    attempts[message_id] = tried
+        mode = None if meta is None else meta.mode
         return Salvaged(snapshot_of(rows, _keys(connection), attempts, mode), sorted(lost))
 
 
-def _meta(connection: sqlite3.Connection) -> tuple[Mode | None, int]:
+def salvage_log(path: Path, disk: Disk) -> SalvagedLog:
+    """Everything in a log's file whose checksum is right; nothing if it is no database at all."""
     try:
-        meta = read_meta(connection)
+        connection = disk.connect(path)
+    except sqlite3.Error:
+        return SalvagedLog([], {}, None)
+    with closing(connection):
+        connection.text_factory = bytes
+        found, _ = _read_around(partial(chunks_between, connection), 0)
+        meta = _meta(connection)
+        # What is above was never said to be kept, or the journal has it.
+        tail = NUMBER_MAX if meta is None else meta.tail
+        chunks = [chunk for first, chunk in sorted(found.items()) if first < tail and chunk.data]
+        notes: dict[bytes, bytes] = {}
+        with suppress(sqlite3.Error):
+            notes.update(notes_left(connection))
+        return SalvagedLog(chunks, notes, meta)
+
+
+def kind_in(path: Path, disk: Disk) -> Kind | None:
+    """What a damaged file is one of; None if not even that can be told."""
+    try:
+        connection = disk.connect(path)
+    except sqlite3.Error:
+        return None
+    with closing(connection):
+        connection.text_factory = bytes
+        meta = _meta(connection)
+        if meta is not None:
+            return meta.kind
+        for table, kind in (("messages", Kind.QUEUE), ("chunks", Kind.LOG)):
+            with suppress(sqlite3.Error):
+                connection.execute(f"SELECT 1 FROM {table} LIMIT 0")
+                return kind
+    return None
+
+
+def _meta(connection: sqlite3.Connection) -> Meta | None:
+    try:
+        return read_meta(connection)
     except (Damaged, sqlite3.Error):
-        return None, ID_MAX
-    return meta.mode, meta.last_id
+        return None
 
 
 def _keys(connection: sqlite3.Connection) -> dict[int, KeyRow]:
@@ -59,31 +117,29 @@ def _keys(connection: sqlite3.Connection) -> dict[int, KeyRow]:
     return keys
 
 
-def _rows(connection: sqlite3.Connection) -> tuple[dict[int, Row], dict[int, int], set[int]]:
-    """Messages, attempts, and ids that are lost. A range is read from both ends up to what cannot
-    be read, and what remains in its middle is halved."""
-    rows: dict[int, Row] = {}
-    attempts: dict[int, int] = {}
+def _read_around(
+    read: Callable[..., Iterator[tuple[int, T | None]]], low: int
+) -> tuple[dict[int, T], set[int]]:
+    """Rows by number, and the numbers of those that are not what was written. A range is read from
+    both ends up to what cannot be read, and what remains in its middle is halved."""
+    found: dict[int, T] = {}
     lost: set[int] = set()
-    ranges = deque([(1, ID_MAX)])
+    ranges = deque([(low, NUMBER_MAX)])
     for _ in range(TRIES_MAX):
         if not ranges:
             break
         low, high = ranges.popleft()
         for newest_first in (False, True):
             try:
-                for message_id, row, tried in rows_between(
-                    connection, low, high, newest_first=newest_first
-                ):
+                for number, row in read(low, high, newest_first=newest_first):
                     if row is None:
-                        lost.add(message_id)
+                        lost.add(number)
                     else:
-                        rows[message_id] = row
-                        attempts[message_id] = tried
+                        found[number] = row
                     if newest_first:
-                        high = message_id - 1
+                        high = number - 1
                     else:
-                        low = message_id + 1
+                        low = number + 1
             except sqlite3.Error:
                 continue
             break
@@ -91,4 +147,4 @@ def _rows(connection: sqlite3.Connection) -> tuple[dict[int, Row], dict[int, int
             if low < high:
                 middle = (low + high) // 2
                 ranges += ((low, middle), (middle + 1, high))
-    return rows, {each: count for each, count in attempts.items() if count}, lost
+    return found, lost

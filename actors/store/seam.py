@@ -7,7 +7,8 @@ store says that the changes are as durable as its mode promises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
@@ -15,18 +16,24 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from actors.messages import Durability, Mode
-from actors.store.changes import Change, Chunk, LogSnapshot, Position, Snapshot
+from actors.positions import Seek as Seek
+from actors.positions import Where as Where
+from actors.store.changes import Change, Chunk, LogSnapshot, Snapshot
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Usage:
-    """What all partitions of a node hold together; `keys` are those whose message is gone."""
+    """What all partitions of a node hold together; `keys` are those whose message is gone.
+
+    Messages and keys are of queues; `log_bytes` is what all logs weigh, about.
+    """
 
     messages: int = 0
     bytes: int = 0
     keys: int = 0
+    log_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -58,6 +65,35 @@ class Fault(Enum):
     """The disk could not be read just now."""
 
 
+def for_each(do: Callable[[T], object], items: Iterable[T]) -> None:
+    """Do it for every item, in order, also if it raises for some.
+
+    What it raises is raised behind the last item; of several, the earlier is the later's context.
+    """
+    rest = iter(items)
+    is_done = False
+    try:
+        for item in rest:
+            do(item)
+        is_done = True
+    finally:
+        if not is_done:
+            _go_on(do, rest)
+
+
+def _go_on(do: Callable[[T], object], rest: Iterator[T]) -> None:
+    # The stack calls what is on it whatever is raised meanwhile, however often that is.
+    with ExitStack() as stack:
+
+        def go_on() -> None:
+            stack.callback(go_on)
+            for item in rest:
+                do(item)
+            stack.pop_all()
+
+        go_on()
+
+
 class Pending(Generic[T]):
     """Something that the store finishes later, in the loop's thread."""
 
@@ -78,36 +114,15 @@ class Pending(Generic[T]):
             self._waiting.append(done)
 
     def finish(self, value: T) -> None:
-        """Give the result to everybody who waits."""
+        """Give the result to everybody who waits, also if some of them raise."""
         self.is_done = True
         self._value = value
         waiting, self._waiting = self._waiting, None
-        for done in waiting or ():
-            done(value)
+        for_each(lambda done: done(value), waiting or ())
 
 
 Commit = Pending[Fault | None]
 """Changes on their way to the disk. None: they are as durable as promised."""
-
-
-class Where(Enum):
-    """What a position to read a log from is counted in."""
-
-    SEQUENCE = auto()
-    TIMESTAMP = auto()
-    ID = auto()
-
-
-class Seek(msgspec.Struct, frozen=True):
-    """Read from the first chunk that ends after `sequence` and, if they are what counts, holds a
-    record at or above the timestamp or id, for about `bytes_max` bytes (at least one chunk, if
-    there is any)."""
-
-    where: Where
-    sequence: int = 0
-    timestamp: int = 0
-    id: Position = Position(0, 0)
-    bytes_max: int = 2**20
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -142,8 +157,13 @@ class Store(Protocol):
 class LogStore(Protocol):
     """The side of the store that serves logs; their changes go through `Store.write`."""
 
+    def logs(self) -> Iterator[bytes]:
+        """The logs that a restart found and that hold something."""
+
     def outline(self, name: bytes) -> LogSnapshot | Pending[LogSnapshot | Fault]:
-        """The outline of the log `name`; an unknown name gives an empty one."""
+        """The outline of the log `name`, with what was written and is on its way to the disk; an
+        unknown name gives an empty one."""
 
     def read(self, name: bytes, seek: Seek) -> list[Chunk] | Pending[list[Chunk] | Fault]:
-        """Chunks in order. Those that are not yet as durable as promised are not among them."""
+        """Chunks in order, also those on their way to the disk: what is told of them has to wait
+        behind their commit."""

@@ -86,7 +86,7 @@ async def measure(load: Load, target: Target, seconds: float, clocks: Clocks) ->
     async with anyio.create_task_group() as tasks:
         with anyio.fail_after(CONNECT_S):
             await target.dial_all(tasks, peers)
-        with _without_collector():
+        with without_collector():
             result = await _timed(run, streams, load, seconds, clocks)
         await _settle(run, streams, load)
         await leave_all(peers)
@@ -163,7 +163,7 @@ async def _settle(run: Run, streams: list[Stream], load: Load) -> None:
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """The load makes no cycles, and a collection would show as the node's latency."""
     gc.collect()
     gc.disable()

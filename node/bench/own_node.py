@@ -17,7 +17,8 @@ import node
 from node.bench.scratch import ending_like_ctrl_c
 
 READY_S, END_S = 20.0, 10.0
-SERVE = ("serve", "--p2p", "127.0.0.1:0", "--ws", "off", "--log-level", "error", "--json")
+SERVE = ("serve", "--p2p", "127.0.0.1:0", "--log-level", "error", "--json")
+LISTENERS = ("ws", "s3p", "rustlog", "http")
 IN_MEMORY = ("--memory",)
 
 
@@ -26,10 +27,15 @@ class NodeNotReady(Exception):
 
 
 class OwnNode(msgspec.Struct, frozen=True):
-    """Where a node is, and how many seconds it has worked, if that can be seen."""
+    """Where a node is, and how many seconds it has worked, if that can be seen.
+
+    `listeners`: the addresses by name; `pid` of its process, 0 for a node of someone else.
+    """
 
     url: str
     cpu: Callable[[], float] | None
+    listeners: dict[str, str] = {}
+    pid: int = 0
 
 
 def on_disk(folder: Path, durability: str) -> tuple[str, ...]:
@@ -38,15 +44,18 @@ def on_disk(folder: Path, durability: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def own_node(*store: str, **settings: str) -> Iterator[OwnNode]:
-    """A fresh node with its default settings, but these. Raises NodeNotReady."""
+def own_node(*store: str, listener: str = "", **settings: str) -> Iterator[OwnNode]:
+    """A fresh node with its default settings, but these; besides P2P it has this listener.
+
+    Raises NodeNotReady.
+    """
     environment = {name: value for name, value in os.environ.items() if "MILLPOND" not in name}
     environment |= {f"MILLPOND_{name.upper()}": value for name, value in settings.items()}
     # In a session of its own: Ctrl-C ends the benchmark, which then ends the node.
     with (
         ending_like_ctrl_c(),
         subprocess.Popen(
-            [sys.executable, "-m", "node", *SERVE, *(store or IN_MEMORY)],
+            [sys.executable, "-m", "node", *SERVE, *_listeners(listener), *(store or IN_MEMORY)],
             cwd=Path(node.__file__).parents[1],
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -55,19 +64,26 @@ def own_node(*store: str, **settings: str) -> Iterator[OwnNode]:
         ) as process,
     ):
         try:
-            yield OwnNode(_url(process), cpu_of(process.pid))
+            listeners = _ready(process)
+            url = f"tcp://{listeners['p2p']}"
+            yield OwnNode(url, cpu_of(process.pid), listeners, process.pid)
         finally:
-            _end(process)
+            end(process)
 
 
-def _url(process: subprocess.Popen[bytes]) -> str:
+def _listeners(wanted: str) -> list[str]:
+    addresses = {name: "127.0.0.1:0" if name == wanted else "off" for name in LISTENERS}
+    return [word for name, address in addresses.items() for word in (f"--{name}", address)]
+
+
+def _ready(process: subprocess.Popen[bytes]) -> dict[str, str]:
     assert process.stdout is not None
     told, _, _ = select.select([process.stdout], [], [], READY_S)
     line = process.stdout.readline() if told else b""
     if not line:
         raise NodeNotReady(f"the node was not ready within {READY_S:g} s, or ended")
-    address: str = json.loads(line)["listeners"]["p2p"]
-    return f"tcp://{address}"
+    listeners: dict[str, str] = json.loads(line)["listeners"]
+    return listeners
 
 
 def cpu_of(pid: int) -> Callable[[], float] | None:
@@ -85,7 +101,8 @@ def cpu_of(pid: int) -> Callable[[], float] | None:
     return cpu
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Terminate, and kill what does not end."""
     process.terminate()
     try:
         process.wait(END_S)

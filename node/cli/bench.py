@@ -25,7 +25,7 @@ from node.bench.measure import CONNECT_S, Clocks, LoadResult, measure
 from node.bench.own_node import NodeNotReady, OwnNode, on_disk, own_node
 from node.bench.rows import CHANNELS, PIPELINE_MAX, Footprint, Load, Row, rows
 from node.bench.target import Target
-from node.cli import bench_store
+from node.cli import bench_store, bench_streams
 from node.cli.arguments import positive, seconds
 from node.cli.exits import Exit, Failure, usage
 from node.cli.joining import explained, read_token
@@ -82,6 +82,7 @@ def add_parser(subparsers: Any) -> None:
     bench = subparsers.add_parser("bench", description="Measure a node, and check its answers.")
     kinds = bench.add_subparsers(dest="what", metavar="WHAT", required=True)
     _add_p2p(kinds)
+    bench_streams.add_parsers(kinds)
     bench_store.add_parser(kinds)
 
 
@@ -121,6 +122,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure the chosen rows, one after the other."""
     if args.what == "store":
         return bench_store.run(args)
+    if args.what != "p2p":
+        return bench_streams.run(args)
     if args.connect is not None and (args.durability or args.data):
         raise usage("--durability and --data are for a node of its own; leave --connect out")
     if args.data is not None and args.durability == "memory":

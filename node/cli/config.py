@@ -15,6 +15,7 @@ from node.cli.exits import Exit, usage
 from node.cli.folder import data_folder
 from node.cli.output import print_json, print_line
 from node.config import ChannelRule, ConfigError, Loaded, load
+from node.rules import StreamRule
 
 EPILOG = """\
 examples:
@@ -80,7 +81,7 @@ def _plain(value: Any) -> Any:
     match value:
         case tuple():
             return [_plain(each) for each in value]
-        case ChannelRule():
+        case ChannelRule() | StreamRule():
             return _rule(value)
         case Durability():
             return value.name.lower()
@@ -90,13 +91,10 @@ def _plain(value: Any) -> Any:
             return value
 
 
-def _rule(rule: ChannelRule) -> str:
-    assert rule.mode is not None
-    options = {
-        "ttl": rule.ttl,
-        "lease": rule.lease,
-        "attempts": rule.attempts,
-        "durability": None if rule.durability is None else rule.durability.name.lower(),
-    }
+def _rule(rule: ChannelRule | StreamRule) -> str:
+    options = dataclasses.asdict(rule)
+    pattern, mode = options.pop("pattern"), options.pop("mode", None)
+    if rule.durability is not None:
+        options["durability"] = rule.durability.name.lower()
     given = [f"{name}={value}" for name, value in options.items() if value is not None]
-    return f"{rule.pattern}=" + ",".join([rule.mode.name.lower(), *given])
+    return f"{pattern}=" + ",".join([mode.name.lower(), *given] if mode is not None else given)

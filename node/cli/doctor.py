@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.messages import Durability
+from actors.streams.names import TOPICS, stream_cell
 from node.access import TokenFileError, load_tokens
 from node.cli.arguments import add_node_options, add_timeout, channel_name
 from node.cli.doctor_folder import folder_findings
@@ -24,7 +25,7 @@ from node.cli.finding import Finding
 from node.cli.folder import data_folder, existing, holds_node
 from node.cli.joining import read_token
 from node.cli.output import print_json, print_line
-from node.cli.repair import repair_channel
+from node.cli.repair import repair_partition
 from node.cli.versions import installed
 from node.config import OFF, Config, ConfigError, load
 from transports.address import parse_address
@@ -42,8 +43,8 @@ back and acknowledges it.
 A data folder (by default that of the node that answers, else that of `millpond serve`) is looked at
 for its disk, and if no node uses it, everything in it is read and verified. Nothing in it is
 changed. --repair gives a damaged
-channel a new file with all that is still good in the old one and the journal; the old file is kept
-in DIR/damaged.
+channel a new file with all that is still good in the old one and the journal, --repair-stream a
+stream, in which every record keeps its number; the old file is kept in DIR/damaged.
 """
 PACKAGES = ("anyio", "cryptography", "msgspec", "snowflake-id", "websockets")
 DESCRIPTORS_MIN = 1024
@@ -60,19 +61,34 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", metavar="FILE", default=os.environ.get("MILLPOND_CONFIG"))
-    parser.add_argument(
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
         "--repair", metavar="CHANNEL", type=channel_name, help="make it usable again; with --data"
+    )
+    which.add_argument(
+        "--repair-stream", metavar="STREAM", dest="repair", type=_stream, help="the same"
+    )
+    which.add_argument(
+        "--repair-topics",
+        dest="repair",
+        action="store_const",
+        const=TOPICS,
+        help="the same, for the catalogue of topics of several partitions",
     )
     add_timeout(parser)
     add_node_options(parser, or_data=True)
+
+
+def _stream(text: str) -> bytes:
+    return stream_cell(os.fsencode(text))
 
 
 def run(args: argparse.Namespace) -> int:
     """Check everything; 1 if anything failed."""
     if args.repair is not None:
         if args.data is None:
-            raise usage("--repair needs --data: the folder of a node that is stopped")
-        return repair_channel(existing(args.data), args.repair, as_json=args.json)
+            raise usage("a repair needs --data: the folder of a node that is stopped")
+        return repair_partition(existing(args.data), args.repair, as_json=args.json)
     worst = Exit.OK
     for finding in _findings(args):
         if args.json:

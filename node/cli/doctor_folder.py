@@ -17,11 +17,12 @@ from actors.store.damage import Damage, read_notes
 from actors.store.disk import OsDisk
 from actors.store.journal.frames import UnknownVersion
 from actors.store.journal.reader import Found, read_journal
-from actors.store.partitions.catalogue import Catalogue
+from actors.store.partitions.catalogue import CATALOGUE, Catalogue
 from actors.store.partitions.partition import Damaged
 from actors.store.partitions.shelf import Shelf, file_name
 from actors.store.partitions.sqlite_file import UnknownFormat
-from actors.store.recovery import CATALOGUE, that_matter
+from actors.store.recovery import that_matter
+from node.cli.doctor_names import how_to_repair, named
 from node.cli.finding import Finding
 from node.cli.folder import DISK_ERRORS
 from node.storage import CopyingDisk, FolderInUse, FolderLock
@@ -43,8 +44,8 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
             yield Finding("lock", "ok", "no node uses it")
             yield from _stopped(folder)
     except FolderInUse as exc:
-        owner = str(exc).partition(":")[0]
-        yield Finding("lock", "ok", f"{owner}; stop it to have the files checked")
+        text = f"{folder} is in use by {exc.holder}; stop it to have the files checked"
+        yield Finding("lock", "ok", text)
         yield from _noted(folder)
     except OSError as exc:
         how = "run this as its owner"
@@ -73,8 +74,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _noted(folder: Path) -> Iterator[Finding]:
     """What is known to be damaged, from the notes of the node that uses the folder."""
     for damage in read_notes(folder / "damaged", OsDisk()):
-        name = None if damage.name is None else os.fsdecode(damage.name)
-        whose = "" if name is None else f"channel {name!r} is not served; "
+        whose = "" if damage.name is None else f"{named(damage.name)} is not served; "
         how = f"stop the node, then `millpond doctor --data {folder}`"
         text = f"{whose}{damage.where}: {damage.text}; {how}"
         yield Finding("damage", "fail", text)
@@ -146,7 +146,7 @@ def _stopped(folder: Path) -> Iterator[Finding]:
 
 
 def known_damages(folder: Path, name: bytes) -> list[str]:
-    """What is wrong with a channel, by its note and by the journal; its file is not read.
+    """What is wrong with a partition, by its note and by the journal; its file is not read.
 
     The caller holds the folder's lock. Raises UnknownVersion, OSError.
     """
@@ -220,7 +220,7 @@ class _Inspection:
         yield Finding("partitions", "ok", f"{count} files read, {messages} messages in them")
 
     def damages(self) -> Iterator[Finding]:
-        """Each damaged channel once, whoever found it."""
+        """Each damaged partition once, whoever found it."""
         told: set[bytes | str] = set()
         for damage in self._damages:
             key = damage.where if damage.name is None else damage.name
@@ -231,7 +231,7 @@ class _Inspection:
             yield Finding("damage", "ok", "none")
 
     def damages_of(self, name: bytes) -> list[str]:
-        """Each damage of one channel, in words."""
+        """Each damage of one partition, in words."""
         for _ in self.catalogue():
             pass
         found = {each.where: each.text for each in self._damages if each.name == name}
@@ -241,7 +241,5 @@ class _Inspection:
         what = f"{damage.where}: {damage.text}"
         if damage.name is None:
             return f"{what}; whose it was cannot be told, look into docs/operations.md"
-        shown = os.fsdecode(damage.name)
-        words = ["--data", str(self._folder), "--repair", shown]
-        how = f"`millpond doctor {' '.join(map(shlex.quote, words))}`"
-        return f"channel {shown!r} is not served; {what}; {how} keeps what is good"
+        how = how_to_repair(self._folder, damage.name)
+        return f"{named(damage.name)} is not served; {what}; `{how}` keeps what is good"

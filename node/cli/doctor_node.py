@@ -16,7 +16,8 @@ from node.access import is_loopback
 from node.address import parse_url
 from node.cli.exits import Exit, Failure
 from node.cli.finding import Finding
-from node.cli.joining import INFO, PROBE, explained, joined
+from node.cli.joining import INFO, explained, joined
+from node.client import PROBE
 
 SELF_TEST_TTL_S = 60
 SLOW_MS = 100.0

@@ -13,17 +13,22 @@ from pathlib import Path
 
 import anyio
 
-from actors.errors import NotAllowed, NotFound, NotNegotiated, RequestError, StorageFailed
+from actors.errors import (
+    NotAllowed,
+    NotFound,
+    NotNegotiated,
+    RequestError,
+    StorageFailed,
+    UnknownStream,
+)
 from node.address import parse_url
 from node.channel import Channel
 from node.cli.exits import Exit, Failure, first_cause, usage
-from node.client import ModeName, RoleName, connect
+from node.client import PROBE, ModeName, RoleName, connect
 from node.errors import ConnectionLost, HandshakeRefused, ModeMismatch
 from node.events import Connected, Disconnected, Event, Retrying
 from transports.nack import HelloCode
 
-PROBE = b"millpond!probe"
-"""Where commands knock that need no channel of the user's: nobody can put a message there."""
 INFO = 1
 """The operation of packet 90 that tells of the node; docs/wire.md has the table."""
 
@@ -144,6 +149,10 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
             return Failure(f"cannot write the output: {error.strerror}")
         case NotFound():
             return Failure(str(error), Exit.NOT_FOUND)
+        case UnknownStream():
+            name = getattr(args, "name", None)
+            about = "" if name is None else f"{os.fsdecode(name)!r}: "
+            return Failure(f"{about}{error}", Exit.NOT_FOUND)
         case NotAllowed() if args.command == "put" and b"!" in args.channel:
             return Failure(f"{error}: clients do not write to names with `!`", Exit.REFUSED)
         case NotAllowed():

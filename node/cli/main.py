@@ -21,6 +21,8 @@ COMMANDS = {
     "ack": ("kept", "acknowledge messages by id, which deletes them"),
     "export": ("export", "write what a channel keeps, as lines of JSON"),
     "import": ("import_", "put exported messages into a node"),
+    "stream": ("stream", "append to streams and read them"),
+    "topic": ("topic", "topics: streams with partitions and consumer groups"),
     "ping": ("probe", "measure the round trip to a node"),
     "info": ("probe", "show a running node and its channels"),
     "doctor": ("doctor", "check this machine and the node, and say what to do"),

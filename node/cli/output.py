@@ -42,11 +42,17 @@ def counted(messages: int) -> str:
     return "1 message" if messages == 1 else f"{messages} messages"
 
 
-def data_field(data: bytes) -> dict[str, str]:
-    """The JSON field of a message's bytes: `data` where it is UTF-8, else `data_base64`."""
+def data_field(data: bytes, name: str = "data") -> dict[str, str]:
+    """The JSON field of bytes, a message's: `data` where it is UTF-8, else `data_base64`."""
     try:
-        return {"data": data.decode("utf-8")}
+        return {name: data.decode("utf-8")}
     except UnicodeDecodeError:
         from base64 import b64encode
 
-        return {"data_base64": b64encode(data).decode("ascii")}
+        return {f"{name}_base64": b64encode(data).decode("ascii")}
+
+
+def printable(name: str | bytes) -> str:
+    """A name is whatever a peer sent: keep control characters off the terminal."""
+    text = name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)

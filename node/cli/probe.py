@@ -10,8 +10,9 @@ from typing import Any
 from node.channel import Channel
 from node.cli.arguments import add_channel, add_node_options, add_timeout, positive
 from node.cli.exits import Exit, Failure
-from node.cli.joining import INFO, PROBE, joined, run_in_loop
-from node.cli.output import counted, print_json, print_line
+from node.cli.joining import INFO, joined, run_in_loop
+from node.cli.output import counted, print_json, print_line, printable
+from node.client import PROBE
 
 PING_EPILOG = """\
 examples:
@@ -115,6 +116,7 @@ def _page(answer: dict[str, Any]) -> list[str]:
         "crashes": f"{scheduler['crashes']} ({scheduler['quarantines']} channels set aside)",
         "kept": kept,
         **_store_rows(answer["store"]),
+        "streams": f"{answer['streams']}, {_size(usage['log_bytes'])}",
         "channels": str(answer["channels"]),
     }
     lines = [f"{name:12} {value}" for name, value in rows.items()]
@@ -143,18 +145,13 @@ def _store_rows(store: dict[str, Any] | None) -> dict[str, str]:
 
 def _table(channels: list[dict[str, Any]]) -> list[str]:
     columns = ("mode", "messages", "bytes", "leased", "connections")
-    names = [_printable(channel["name"]) for channel in channels]
+    names = [printable(channel["name"]) for channel in channels]
     width = max(len(name) for name in (*names, "channel"))
     lines = [f"{'channel':{width}}  " + "  ".join(f"{column:>11}" for column in columns)]
     for name, channel in zip(names, channels, strict=True):
         cells = "  ".join(f"{channel[column]!s:>11}" for column in columns)
         lines.append(f"{name:{width}}  {cells}")
     return lines
-
-
-def _printable(name: str) -> str:
-    """A channel's name is whatever a peer sent: keep control characters off the terminal."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in name)
 
 
 def _size(number: int) -> str:

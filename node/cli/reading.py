@@ -24,17 +24,25 @@ async def read_soon(fd: int = STDIN) -> bytes:
 
 async def lines_soon(bytes_max: int, fd: int = STDIN) -> AsyncIterator[bytes]:
     """Lines without their ends. Raises Failure for one above `bytes_max`."""
+    async for lines in line_groups_soon(bytes_max, fd):
+        for line in lines:
+            yield line
+
+
+async def line_groups_soon(bytes_max: int, fd: int = STDIN) -> AsyncIterator[list[bytes]]:
+    """The same, those together that came together."""
     rest = bytearray()
     while chunk := await read_soon(fd):
-        *ends, start = chunk.split(b"\n")
-        for end in ends:
-            yield bytes(rest + end)
-            rest.clear()
-        rest += start
+        first, *ends = chunk.split(b"\n")
+        rest += first
         if len(rest) > bytes_max:
             raise too_large("a line", bytes_max)
+        if ends:
+            lines = [bytes(rest), *ends[:-1]]
+            rest[:] = ends[-1]
+            yield lines
     if rest:
-        yield bytes(rest)
+        yield [bytes(rest)]
 
 
 def too_large(what: str, bytes_max: int) -> Failure:

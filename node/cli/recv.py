@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from actors.messages import Mode
 from node.channel import Channel
 from node.cli.arguments import add_channel, add_node_options, positive, seconds
 from node.cli.exits import Exit
+from node.cli.interrupt import until_signal
 from node.cli.joining import joined, run_in_loop
 from node.cli.output import data_field, write_soon
 from node.message import Message
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 async def _receive(args: argparse.Namespace, timeout_s: float | None) -> int:
     code = Exit.OK
     async with anyio.create_task_group() as tasks:
-        interrupted = partial(_until_signal, tasks.cancel_scope)
+        interrupted = partial(until_signal, tasks.cancel_scope)
         tasks.start_soon(interrupted)
         async with joined(
             args,
@@ -125,10 +125,3 @@ def _line(message: Message, as_json: bool) -> bytes:
         return message.data + b"\n"
     fields = {"id": str(message.id), "attempt": message.attempt} | data_field(message.data)
     return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
-
-
-async def _until_signal(scope: anyio.CancelScope) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            scope.cancel()
-            return

@@ -32,8 +32,10 @@ from node.node import Node, installed_version
 EPILOG = """\
 examples:
   millpond serve                                    the default listeners, on this machine only
-  millpond serve --p2p 127.0.0.1:0 --ws off --json  any free port; the ready line tells which
+  millpond serve --p2p 127.0.0.1:0 --ws off --s3p off --rustlog off --json
+                                                    any free port; the ready line tells which
   millpond serve --channel 'jobs/*=queue,lease=60,attempts=5' --channel 'news/*=fanout,ttl=3600'
+  millpond serve --stream 'logs/*=age=86400,bytes=1000000000'
   millpond serve --p2p 0.0.0.0:7400 --token-file /etc/millpond/tokens
 
 Every setting can also stand in --config FILE (TOML) or in the environment as MILLPOND_<SETTING>;
@@ -46,8 +48,8 @@ Messages are kept in the data folder and survive a restart and a crash; with --m
 forgets them, and the ready line says so.
 """
 
-LISTENERS = {"p2p": "--p2p", "ws": "--ws"}
-ABSENT = {"s3p": "S3P", "rustlog": "RustLog", "http": "HTTP"}
+LISTENERS = ("p2p", "ws", "s3p", "rustlog")
+ABSENT = {"http": "HTTP"}
 """Listeners that this version does not have; their options take nothing but `off`."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -73,6 +75,14 @@ def add_parser(subparsers: Any) -> None:
         metavar="RULE",
         help="PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N,durability=disk|os|memory]; "
         "again for more, first match",
+    )
+    parser.add_argument(
+        "--stream",
+        dest="streams",
+        action="append",
+        metavar="RULE",
+        help="PATTERN=age=S,bytes=N,durability=disk|os|memory (any of them): records go when they "
+        "are older, the oldest when there is more; again for more, first match",
     )
     parser.add_argument("--default-channel", metavar="NAME", help="for clients that name none")
     parser.add_argument("--require-hello", action="store_true", default=None, help="no bare mode")
@@ -102,6 +112,10 @@ def add_parser(subparsers: Any) -> None:
 def _add_listeners(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--p2p", metavar="H:P", help="default 127.0.0.1:7400; `off`: none")
     parser.add_argument("--ws", metavar="H:P", help="P2P on WebSocket, default 127.0.0.1:7401")
+    parser.add_argument("--s3p", metavar="H:P", help="streams by S3P, default 127.0.0.1:7402")
+    parser.add_argument(
+        "--rustlog", metavar="H:P", help="streams by RustLog, default 127.0.0.1:7403"
+    )
     for name, title in ABSENT.items():
         parser.add_argument(
             f"--{name}",
@@ -157,7 +171,7 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
 
 def _config(args: argparse.Namespace) -> Config:
     fields = (
-        *("p2p", "ws", "channels", "default_channel", "require_hello", "token_file"),
+        *(*LISTENERS, "channels", "streams", "default_channel", "require_hello", "token_file"),
         *("insecure_public", "origins", "drain_timeout_s", "data", "durability"),
     )
     given: dict[str, Any] = {name: getattr(args, name) for name in fields}
@@ -173,7 +187,7 @@ def _config(args: argparse.Namespace) -> Config:
         config = replace(config, data="")
     elif not config.data:
         config = replace(config, data=str(data_folder(os.environ)))
-    if config.p2p == config.ws == OFF:
+    if all(getattr(config, name) == OFF for name in LISTENERS):
         raise usage("every listener is off, so nobody could reach the node; give --p2p or --ws")
     return config
 

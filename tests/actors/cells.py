@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from random import Random
 
 from actors.cell import Effects
 from actors.messages import Ack, Batch, Get, GetAck, Join, Joined, Mail, Mode, Port, Put
 from actors.scheduler import Scheduler, SchedulerSettings
-from actors.store.changes import Row, Snapshot
+from actors.store.changes import Change, Row, Snapshot
 from actors.store.memory import MemoryStore
-from actors.store.seam import Store
+from actors.store.seam import Commit, Store
 from tests.actors.ports import RecordingPort
 
 START_S = 1_763_683_200.0
@@ -19,6 +19,8 @@ START_S = 1_763_683_200.0
 
 class Echo:
     """Answers a Get with its id, keeps what is Put, and does to an Ack what the test says."""
+
+    owed = ()
 
     def __init__(self, works: Works, name: bytes, snapshot: Snapshot, guests: dict[Port, Join]):
         self.works = works
@@ -101,3 +103,21 @@ class Works:
 
 def crash_on_ack(name: bytes, message_id: int) -> list[tuple[bytes, Mail]]:
     raise RuntimeError(f"{name!r} cannot handle {message_id}")
+
+
+class LateStore(MemoryStore):
+    """Applies changes at once, and promises them when the test says.
+
+    With `shares`, what is written until the last commit is done has that commit, as in one pass.
+    """
+
+    def __init__(self, *, shares: bool = False) -> None:
+        super().__init__()
+        self.commits: list[Commit] = []
+        self._shares = shares
+
+    def write(self, name: bytes, changes: Sequence[Change]) -> Commit:  # type: ignore[override]
+        super().write(name, changes)
+        if not self._shares or not self.commits or self.commits[-1].is_done:
+            self.commits.append(Commit())
+        return self.commits[-1]

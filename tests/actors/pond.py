@@ -50,12 +50,13 @@ class Pond:
         dead: ChannelSettings | None = None,
         limits: NodeLimits | None = None,
         runtime: SchedulerSettings | None = None,
+        store: MemoryStore | None = None,
         seed: int = 1,
     ) -> None:
         self.now = START_S
         self.settings = settings or ChannelSettings()
         self.dead = dead or ChannelSettings()
-        self.store = MemoryStore()
+        self.store = store or MemoryStore()
         rng = Random(seed)
         self.shared = Shared(
             IdSource(5),

@@ -259,7 +259,7 @@ def test_logs_and_queues_stand_side_by_side(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_ps_12_any_history_is_the_same_after_every_step_of_it(tmp_path: Path, seed: int) -> None:
+def test_any_history_is_the_same_after_every_step_of_it(tmp_path: Path, seed: int) -> None:
     """Appends, trims, notes, deletions, rounds and restarts in any order."""
     rng = Random(seed)
     chunks: list[Chunk] = []
@@ -297,7 +297,7 @@ def test_ps_12_any_history_is_the_same_after_every_step_of_it(tmp_path: Path, se
     assert store.found.damages == []
 
 
-def test_ps_12_a_killed_node_reads_the_same_twice(tmp_path: Path) -> None:
+def test_a_killed_node_reads_the_same_twice(tmp_path: Path) -> None:
     with run(tmp_path / "data", SMALL) as store:
         append(store, 0, 50)
         store.flush(3)

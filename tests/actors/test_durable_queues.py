@@ -1,4 +1,4 @@
-"""Queues in the durable store: what a channel is rebuilt from, wherever it lies (P2P-30, PS-12)."""
+"""Queues in the durable store: what a channel is rebuilt from, wherever it lies (P2P-30)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ EXPECTED = Snapshot([A, B, D], {1: A, U64_MAX: B, 3: left(C), 4: D}, {A.id: 2, D
 
 
 @pytest.mark.parametrize("settings", [LAZY, SMALL], ids=["journal", "file"])
-def test_ps_12_everything_of_a_channel_survives(tmp_path: Path, settings) -> None:
+def test_everything_of_a_channel_survives(tmp_path: Path, settings) -> None:
     """P2P-30: id, key, ttl, deadline, data; PS-05 its mode, PS-14 where a dead letter is from."""
     with run(tmp_path, settings) as store:
         store.write(CHANNEL, *EVERYTHING[:2])
@@ -136,7 +136,7 @@ def test_pa_08_a_key_that_came_and_was_forgotten_weighs_nothing(
 
 @pytest.mark.parametrize("durability", [Durability.DISK, Durability.OS])
 @pytest.mark.parametrize("seed", range(6))
-def test_ps_12_any_history_is_the_same_after_every_step_of_it(
+def test_any_history_is_the_same_after_every_step_of_it(
     tmp_path: Path, seed: int, durability: Durability
 ) -> None:
     """Messages that come and go, young and old, rounds and restarts in any order."""
@@ -166,7 +166,7 @@ def test_ps_12_any_history_is_the_same_after_every_step_of_it(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_ps_12_a_killed_node_reads_the_same_twice(tmp_path: Path, seed: int) -> None:
+def test_a_killed_node_reads_the_same_twice(tmp_path: Path, seed: int) -> None:
     """Applying the journal again, over files that have some of it, changes nothing."""
     rng = Random(seed)
     queue = Queue(rng, young_id(20), 2**22 * 300)
@@ -188,7 +188,7 @@ def test_ps_12_a_killed_node_reads_the_same_twice(tmp_path: Path, seed: int) -> 
 
 
 def test_what_was_not_closed_is_there_as_well(tmp_path: Path) -> None:
-    """PS-12: what was acknowledged needs no orderly end."""
+    """What was acknowledged needs no orderly end."""
     with run(tmp_path / "data", LAZY) as store:
         store.write(CHANNEL, *EVERYTHING)
         killed = copied(store.folder, "killed")

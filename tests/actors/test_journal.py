@@ -98,7 +98,7 @@ def shaky(tmp_path: Path, sim: SimDisk) -> Desk:
 
 
 class TestWriting:
-    def test_ps_12_what_was_committed_can_be_read(self, desk: Desk) -> None:
+    def test_what_was_committed_can_be_read(self, desk: Desk) -> None:
         assert desk.write(b"one") == Outcome(0, 1, HEADER_SIZE + GROUP_SIZE + 39, 1)
         outcome = desk.write(b"two", b"three")
         assert (outcome.epoch, outcome.segment, outcome.synced_lsn) == (0, 1, 3)
@@ -205,7 +205,7 @@ class TestFailing:
     def test_what_failed_is_not_there_after_the_next_was_kept(
         self, shaky: Desk, sim: SimDisk, trouble: Trouble, call: int
     ) -> None:
-        """Its bytes may all be in the file: whoever was told no must not find it there (PS-12)."""
+        """Its bytes may all be in the file: whoever was told no must not find it there."""
         shaky.write(b"kept")
         end = shaky.found().records[-1][1]
         sim.faults.fail(call, trouble)
@@ -303,3 +303,75 @@ class TestFailing:
         sim.faults.fail(1, Trouble.FULL)
         error = shaky.write(b"failed").error
         assert error is not None and str(errno.ENOSPC) in error
+
+
+class TestLongTrouble:
+    """The header of the next segment is written, and then nothing else can be."""
+
+    @pytest.mark.parametrize("call", [1, 2], ids=["write", "sync"])
+    def test_leaves_no_segment_behind_in_which_nothing_is(
+        self, shaky: Desk, sim: SimDisk, call: int
+    ) -> None:
+        shaky.write(b"kept")
+        for attempt in range(20):
+            assert shaky.commit().error is None, "it looks as if it could be written again"
+            sim.faults.fail(call, Trouble.FULL)
+            assert shaky.write(b"failed %d" % attempt).error is not None
+        assert shaky.numbers == ["1"]
+        assert shaky.commit().error is None
+        assert shaky.write(b"kept, too").error is None
+        assert shaky.numbers == ["1", "2"]
+        assert shaky.bodies() == [b"kept", b"kept, too"]
+        sim.crash()
+        assert shaky.bodies() == [b"kept", b"kept, too"]
+        assert (shaky.found().damages, shaky.found().torn_bytes) == ([], 0)
+
+    def test_keeps_what_was_kept_without_a_sync(self, shaky: Desk, sim: SimDisk) -> None:
+        """The process may be killed before it is said again."""
+        shaky.write(b"kept")
+        sim.faults.fail(1, Trouble.FULL)
+        shaky.write(b"failed")
+        shaky.commit()
+        shaky.write(b"kept for now", sync=False)
+        sim.faults.fail(1, Trouble.BROKEN)
+        assert shaky.commit().error is not None  # it cannot be synced
+        assert shaky.numbers == ["1", "2"]
+        assert shaky.bodies() == [b"kept", b"kept for now"]
+        assert shaky.write(b"kept, too").error is None
+        assert shaky.header(3).cuts[2].end > HEADER_SIZE
+
+    def test_does_not_bring_back_what_failed_if_it_cannot_be_removed(
+        self, shaky: Desk, sim: SimDisk
+    ) -> None:
+        shaky.write(b"kept")
+        sim.faults.fail(1, Trouble.FULL)
+        shaky.write(b"failed")
+        shaky.commit()
+        sim.faults.fail_from(2, Trouble.BROKEN, 2)  # the sync of a group, and the unlink
+        assert shaky.write(b"failed, and all of it written").error is not None
+        assert shaky.write(b"kept, too").error is None
+        assert shaky.header(int(shaky.numbers[-1])).cuts[2] == Cut(HEADER_SIZE, HEADER_SIZE)
+        assert shaky.bodies() == [b"kept", b"kept, too"]
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_a_loss_of_power_meanwhile_costs_nothing_that_was_kept(
+        self, tmp_path: Path, seed: int
+    ) -> None:
+        """The segment that was removed may be back."""
+        sim = SimDisk(Random(seed), tmp_path)
+        sim.make_folder(tmp_path / "journal")
+        shaky = Desk(tmp_path / "journal", sim)
+        shaky.write(b"kept")
+        sim.faults.fail(2, Trouble.BROKEN)
+        shaky.write(b"failed")
+        shaky.commit()
+        sim.faults.fail(2, Trouble.BROKEN)
+        shaky.write(b"failed")
+        sim.crash()
+        found = shaky.found()
+        assert (found.records[0][1].body, found.damages) == (b"kept", [])
+        again = Desk(shaky.folder, sim, tail=found.tail)
+        before = again.bodies()
+        assert again.write(b"new").error is None
+        sim.crash()
+        assert again.bodies() == [*before, b"new"]

@@ -1,4 +1,4 @@
-"""Reading a journal after a stop of any kind: torn tails are cut, damage is reported (PS-12)."""
+"""Reading a journal after a stop of any kind: torn tails are cut, damage is reported."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class TestSound:
 
 class TestTornTail:
     @given(cut=st.integers(0, len(THREE) - 1), is_reserved=st.booleans())
-    def test_ps_12_is_cut_where_it_is_torn(
+    def test_is_cut_where_it_is_torn(
         self, tmp_path_factory: pytest.TempPathFactory, cut: int, is_reserved: bool
     ) -> None:
         folder = tmp_path_factory.mktemp("journal")
@@ -288,7 +288,7 @@ class TestCuts:
         assert lsns(read(tmp_path)) == [1, 2, 3]
 
     def test_many_torn_ends_in_a_row_stay_torn(self, tmp_path: Path) -> None:
-        """PS-12: what was taken back once never returns, whatever happens after."""
+        """What was taken back once never returns, whatever happens after."""
         rng = Random(5)
         expected: list[bytes] = []
         for boot in range(12):

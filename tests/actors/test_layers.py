@@ -1,5 +1,5 @@
 """What the journal holds over a file, against plain models: however a history is cut into layers,
-what they make together is what happened (PS-12)."""
+what they make together is what happened."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class TestQueue:
         check_sums(layer)
 
     @given(seeds, lengths, lengths)
-    def test_ps_12_twice_is_once(self, rng: Random, before: int, after: int) -> None:
+    def test_twice_is_once(self, rng: Random, before: int, after: int) -> None:
         queue = Queue(rng)
         queue.run(before)
         below = queue.snapshot
@@ -230,6 +230,23 @@ class TestQueue:
         thawed = queue_layer(list(stays.changes()))
         thawed.fold(queue.run(after))
         assert thawed.apply_to(file) == queue.snapshot
+
+    @pytest.mark.parametrize("is_gone", [True, False])
+    def test_pa_08_a_key_that_was_used_again_is_as_old_as_its_latest_use(
+        self, is_gone: bool
+    ) -> None:
+        """Where there are too many keys the oldest are forgotten."""
+        left = KeyRow(1, 60, 600.0, bytes(32))
+        below = Snapshot(rows=[Row(2, 20, 60, 900.0, b"")], keys={10: left})
+        layer = QueueLayer(is_base=False)
+        again = Row(3, 10, 60, 2000.0, b"")
+        layer.fold([again])
+        below.keys[20] = below.rows[0]
+        if is_gone:
+            layer.fold([Gone(3, 10, KeyRow(3, 60, 2000.0, bytes(32)))])
+            layer.add(Row(1, 10, 60, 900.0, b""))
+        keys = layer.apply_to(below).keys
+        assert [(key, use.id) for key, use in keys.items()] == [(20, 2), (10, 3)]
 
     def test_a_message_that_came_and_went_leaves_its_key_alone(self) -> None:
         row = Row(1, 7, 60, 100.0, b"data")
@@ -334,12 +351,12 @@ class TestLog:
         log = Log(rng)
         layer = log_layer(log.run(steps), is_base=True)
         assert outline(layer.apply_to(LogSnapshot())) == log.snapshot
-        assert layer.kept() == log.chunks
+        assert chunks_over([], layer) == log.chunks
         assert not layer.is_fresh
         assert layer or log.snapshot == LogSnapshot()
 
     @given(seeds, lengths, lengths)
-    def test_ps_12_twice_is_once(self, rng: Random, before: int, after: int) -> None:
+    def test_twice_is_once(self, rng: Random, before: int, after: int) -> None:
         """`bytes` and the chunks themselves are told apart by their sequence, in the file."""
         log = Log(rng)
         log.run(before)
@@ -358,7 +375,7 @@ class TestLog:
         layer = log_layer(log.run(after), is_base=is_base)
         again = LogLayer(is_base=is_base)
         again.fold(list(decode(said(layer))))  # type: ignore[arg-type]  # changes of a log
-        assert again.kept() == layer.kept()
+        assert chunks_over([], again) == chunks_over([], layer)
         assert again.chunk_bytes <= layer.chunk_bytes
         assert outline(again.apply_to(below)) == log.snapshot
 
@@ -409,7 +426,7 @@ class TestLog:
     def test_the_end_of_a_log_survives_its_trimming(self) -> None:
         last = Chunk(3, 2, 8, 9, Position(8, 0), Position(9, 5), b"x")
         layer = log_layer([last, Trimmed(5)], is_base=True)
-        assert layer.kept() == []
+        assert chunks_over([], layer) == []
         snapshot = layer.apply_to(LogSnapshot())
         assert (snapshot.tail, snapshot.trim_point) == (5, 5)
         assert (snapshot.last_id, snapshot.last_timestamp) == (Position(9, 5), 9)

@@ -1,4 +1,4 @@
-"""A queue's file: what a flush brought there is what a channel is loaded from (P2P-30, PS-12)."""
+"""A queue's file: what a flush brought there is what a channel is loaded from (P2P-30)."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def histories(draw: st.DrawFn) -> list[list[QueueChange]]:
 
 @settings(max_examples=60, deadline=None)
 @given(histories(), st.data())
-def test_ps_12_layers_in_the_file_are_the_layers_over_one_another(
+def test_layers_in_the_file_are_the_layers_over_one_another(
     tmp_path_factory: pytest.TempPathFactory,
     history: list[list[QueueChange]],
     data: st.DataObject,
@@ -305,7 +305,7 @@ class TestAFlushThatIsCutShort:
     def small_slices(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(flush, "SLICE_BYTES", 10_000)
 
-    def test_ps_12_a_kill_leaves_only_what_the_layer_says_again(self, tmp_path: Path) -> None:
+    def test_a_kill_leaves_only_what_the_layer_says_again(self, tmp_path: Path) -> None:
         before, after = self.model()
         layer = layer_of(*self.CHANGES)
 
@@ -366,7 +366,7 @@ class CrampedDisk(OsDisk):
         return sqlite3.connect(path, isolation_level=None, factory=Cramped)
 
 
-def test_ps_12_a_flush_is_done_though_its_space_cannot_be_given_back(tmp_path: Path) -> None:
+def test_a_flush_is_done_though_its_space_cannot_be_given_back(tmp_path: Path) -> None:
     path = tmp_path / FILE
     partition = opened(path)
     partition.apply(layer_of(*rows_of(1, 20, 2**16)), 1)

@@ -9,10 +9,8 @@ import pytest
 import trio.testing
 
 from actors.messages import Ack, Batch, Get, GetAck, Join, Joined, Mode, Put
-from actors.store.changes import Change, Row
-from actors.store.memory import MemoryStore
-from actors.store.seam import Commit
-from tests.actors.cells import START_S, Works
+from actors.store.changes import Row
+from tests.actors.cells import START_S, LateStore, Works
 from tests.actors.ports import RecordingPort
 
 A, B = b"a", b"b"
@@ -161,19 +159,6 @@ def test_a_cell_with_guests_is_never_passivated() -> None:
     works.scheduler.detach(A, port)
     works.pass_time(60)
     assert works.scheduler.cells[A].behaviour is None
-
-
-class LateStore(MemoryStore):
-    """Applies changes at once, and promises them when the test says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.commits: list[Commit] = []
-
-    def write(self, name: bytes, changes: Sequence[Change]) -> Commit:  # type: ignore[override]
-        super().write(name, changes)
-        self.commits.append(Commit())
-        return self.commits[-1]
 
 
 def test_replies_wait_until_the_store_has_kept_its_promise() -> None:

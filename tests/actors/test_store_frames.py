@@ -1,4 +1,4 @@
-"""The journal's bytes: whatever becomes of them, no record is read that was not written (PS-12)."""
+"""The journal's bytes: whatever becomes of them, no record is read that was not written."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class TestWhatWasWritten:
 
 class TestTorn:
     @given(some_segments, st.data())
-    def test_ps_12_cut_off_at_any_byte_gives_what_was_complete_before(
+    def test_cut_off_at_any_byte_gives_what_was_complete_before(
         self, written: Written, draw: st.DataObject
     ) -> None:
         size = draw.draw(st.integers(HEADER_SIZE, len(written.data)))
@@ -169,9 +169,7 @@ class TestTorn:
         assert all(gap.after_lsn >= complete for gap in scan.gaps)
 
     @given(some_segments, st.data())
-    def test_ps_12_the_same_where_space_was_reserved(
-        self, written: Written, draw: st.DataObject
-    ) -> None:
+    def test_the_same_where_space_was_reserved(self, written: Written, draw: st.DataObject) -> None:
         """A torn body may be complete all the same, where what is missing of it were zeros."""
         size = draw.draw(st.integers(HEADER_SIZE, len(written.data)))
         found = list(Scan(written.data[:size].ljust(len(written.data) + 64, b"\0")).records())

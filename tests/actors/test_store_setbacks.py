@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from actors.messages import Durability
-from actors.store.changes import Gone, KeyRow, Row, Tried
+from actors.store.changes import Change, Gone, KeyRow, Row, Snapshot, Tried
 from actors.store.disk import File, OsDisk
 from actors.store.durable import DurableStore
+from actors.store.entry import Entry
 from actors.store.groups import Groups
 from actors.store.journal.frames import HEADER_SIZE
 from actors.store.journal.writer import Group, segment_path
@@ -280,3 +282,61 @@ def test_a_key_left_behind_outlives_its_message(folder: Path) -> None:
     run.disk.plan = []
     run.wait()
     assert Run(copied(folder, "copy")).load(NAME).keys == {1: left}
+
+
+def test_a_disk_that_takes_headers_and_nothing_else_is_not_filled_with_them(folder: Path) -> None:
+    """Each second another try: it leaves no segment, and the journal does not seem to grow."""
+    run = Setback(folder)
+    run.write(NAME, row(1))
+    before = run.store.counters
+    for message_id in range(2, 30):
+        run.disk.plan = [broken()]
+        commit = run.store.write(NAME, [row(message_id)])
+        run.work()
+        assert run.fate(commit) is Fault.NOT_KEPT
+        run.wait()
+    assert len(run.disk.names(folder / "journal")) <= before.segments + 1
+    assert run.store.counters.segments <= before.segments + 1
+    run.write(NAME, row(30))
+    run.close()
+    assert [each.id for each in Run(folder).load(NAME).rows] == [1, 30]
+
+
+class Counted(list[tuple[Entry, int, Sequence[Change]]]):
+    """What a group holds, and how much of it was looked at."""
+
+    looks = 0
+
+    def __getitem__(self, at):  # type: ignore[no-untyped-def]
+        found = super().__getitem__(at)
+        self.looks += len(found) if isinstance(at, slice) else 1
+        return found
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        for each in super().__iter__():
+            self.looks += 1
+            yield each
+
+
+def test_a_channel_is_loaded_at_the_cost_of_what_it_wrote_itself(folder: Path) -> None:
+    """Much may be held back while the disk fails, and channels come and go meanwhile."""
+    run = Setback(folder)
+    names = [b"channel %d" % each for each in range(20)]
+    for message_id, name in enumerate(names, 1):
+        run.write(name, row(message_id), row(message_id + 100))
+    run.disk.plan = [broken()] * 10
+    refused = run.store.write(NAME, [row(1000)])
+    run.work()
+    assert run.fate(refused) is Fault.NOT_KEPT
+    for message_id, name in enumerate(names, 1):
+        run.store.write(name, [Tried(message_id, 1)])
+        run.store.write(name, [Tried(message_id, 2), gone(message_id + 100)])
+    group = run.store._groups._open
+    assert group is not None
+    held = group.writes = Counted(group.writes)
+    for message_id, name in enumerate(names, 1):
+        found = run.store.load(name)
+        assert isinstance(found, Snapshot)
+        assert [each.id for each in found.rows] == [message_id]
+        assert found.attempts == {message_id: 2}
+    assert held.looks <= len(held), "each write was looked at once, for all of them"

@@ -76,7 +76,7 @@ def load_rows(folder: Path) -> tuple[dict[str, ServerSpec], list[Row]]:
 
 def _like(specs: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
     """What a server does not say itself is that of the one it is `like`."""
-    model = specs[spec["like"]] if "like" in spec else {}
+    model = _like(specs, specs[spec["like"]]) if "like" in spec else {}
     return {name: value for name, value in {**model, **spec}.items() if name != "like"}
 
 

@@ -4,6 +4,8 @@
  * Model: each connection writes a batch of P requests in one send, waits for all replies, repeats
  *        (redis-benchmark's model); latency is from batch written to last reply. The ops push and
  *        fanout measure a request written on one connection to its message seen on another.
+ *        Streams: ids and offsets of appends must ascend and the last ones are read back at the
+ *        end; reads walk over records that were appended before, and are compared with them.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -28,6 +30,7 @@ enum op { PUT, PING, READ, LPUSH, RPOP, PUSH, FANOUT };
 enum { RECV_ROOM = 65536, NAME_MAX_BYTES = 128, HIST_SUB = 32, HIST_SIZE = 60 * HIST_SUB };
 enum { P2P_PING = 0, P2P_PONG, P2P_MSG, P2P_MSG_ACK, P2P_PUT = 6, P2P_PUT_ACK, P2P_NACK = 255 };
 enum { ROLE_PRODUCER = 1, ROLE_CONSUMER, ROLE_BOTH };
+enum { FIRST_MS = 10000000, MS_DIGITS = 8, ID_BYTES = 48, CHECKED_MAX = 16 };
 
 typedef struct { char *bytes; size_t n, room; } Buf;
 
@@ -42,6 +45,9 @@ typedef struct Conn {
   int id_count;
   uint32_t next_key;
   int outstanding, batch_errs, awaiting;
+  int next_block, due_block;   /* of what a read walks over: asked for next, answered next */
+  uint64_t last_ms, last_seq;  /* of the last append; an offset is a seq */
+  char last_id[ID_BYTES];      /* the same, as it came; empty before the first one */
   uint64_t fired_ns;
   struct Group *group;
 } Conn;
@@ -55,15 +61,17 @@ typedef struct {
   void (*build)(Conn *c, int i);                           /* appends request i to the batch */
   size_t (*refresh)(Conn *c);                              /* bytes of the batch to send now */
   size_t (*take)(Conn *c, unsigned char *p, size_t n);     /* eats one reply; 0: incomplete */
+  void (*verify)(Conn *c);                                 /* reads back, on a blocking socket */
 } Protocol;
 
 static struct {
   const char *proto, *host, *op, *key, *path;
-  int port, connections, pipeline, records, bytes, keys, ttl_s, acks, server_pid, durability;
+  int port, connections, pipeline, records, bytes, keys, ttl_s, acks, server_pid, durability,
+      preloaded;
   double run_s, warm_s;
 } opt = {.proto = "p2p", .host = "127.0.0.1", .op = "put", .key = "lab", .path = "/lab",
          .connections = 1, .pipeline = 1, .records = 1, .bytes = 100, .keys = 1, .ttl_s = 60,
-         .durability = -1, .run_s = 3, .warm_s = 0.3};
+         .durability = -1, .preloaded = 10000, .run_s = 3, .warm_s = 0.3};
 
 static const Protocol *protocol;
 static enum op op;
@@ -71,7 +79,8 @@ static int masked, poller, conn_count, measuring;   /* masked: WebSocket frames 
 static int replies_per_request = 1;
 static Conn *conns;
 static char *payload;
-static uint64_t done, deliveries, errs, duplicates;
+static Buf payload_base64;
+static uint64_t done, deliveries, errs, duplicates, checked;
 static char last_error[512];
 
 static void __attribute__((noreturn, format(printf, 1, 2))) die(const char *format, ...) {
@@ -519,6 +528,18 @@ static void put_command(Buf *to, int elements, const char *line) {
   }
 }
 
+/* Replies of set-up, each of one line or a bulk string; none may be an error. */
+static void setup_replies(Conn *c, int count) {
+  char line[256];
+  for (int i = 0; i < count; i++)
+    for (int left = 1; left; left--) {
+      size_t n = 0;
+      do setup_recv(c, line + n, 1); while (line[n++] != '\n' && n < sizeof line);
+      if (*line == '-') die("set-up: %.*s", (int)n - 2, line);
+      if (*line == '$') left++;
+    }
+}
+
 /* Bytes of one complete RESP value, 0 while incomplete. */
 static size_t resp_size(const char *p, size_t n, int *failed) {
   const char *end = n < 3 ? NULL : memchr(p, '\n', n);
@@ -545,10 +566,91 @@ static size_t resp_size(const char *p, size_t n, int *failed) {
   die("bad RESP byte 0x%02x", (unsigned char)p[0]);
 }
 
+/* The blocks that a read walks over have the ids 10000001-0, 10000001-1 and so on. */
+
+static int blocks(void) { return opt.preloaded / opt.records; }
+static unsigned block_ms(int block) { return FIRST_MS + 1 + block; }
+static int step(int *block) {
+  int now = *block;
+  *block = (now + 1) % blocks();
+  return now;
+}
+
+/* An append's id, `$n ms-seq`: above the one before. */
+static int resp_ascends(Conn *c, const char *p, size_t n) {
+  const char *text = memchr(p, '\n', n);
+  unsigned long long ms, seq;
+  size_t size = text ? p + n - text - 3 : 0;
+  char id[ID_BYTES];
+  if (p[0] != '$' || !size || size >= sizeof id) return 0;
+  memcpy(id, text + 1, size);
+  id[size] = 0;
+  if (sscanf(id, "%llu-%llu", &ms, &seq) != 2) return 0;
+  int ascends = !*c->last_id || ms > c->last_ms || (ms == c->last_ms && seq > c->last_seq);
+  c->last_ms = ms;
+  c->last_seq = seq;
+  strcpy(c->last_id, id);
+  return ascends;
+}
+
+/* What a read of a block is answered, with the places where ids have their milliseconds. */
+static void resp_block(Buf *to, size_t *ms_at) {
+  int is_redis = !strcmp(opt.proto, "redis");
+  char id[ID_BYTES];
+  put_format(to, "*%d\r\n", is_redis ? opt.records : 2 * opt.records);
+  for (int j = 0; j < opt.records; j++) {
+    snprintf(id, sizeof id, "%u-%d", FIRST_MS, j);
+    if (is_redis) put_text(to, "*2\r\n");
+    put_bulk(to, id, strlen(id));
+    ms_at[j] = to->n - 2 - strlen(id);
+    if (is_redis) put_text(to, "*2\r\n$1\r\nd\r\n");
+    put_bulk(to, payload, opt.bytes);
+  }
+}
+
+/* A read's answer, byte for byte: 1 right, 0 wrong, -1 right so far but incomplete. */
+static int resp_is_block(Conn *c, const char *p, size_t n, size_t *size) {
+  static Buf head, wanted;
+  static size_t *ms_at;
+  char ms[ID_BYTES];
+  if (!ms_at) {
+    ms_at = must(calloc(opt.records, sizeof *ms_at));
+    resp_block(&wanted, ms_at);
+  }
+  head.n = 0;
+  if (!strcmp(opt.proto, "redis")) {
+    put_text(&head, "*1\r\n*2\r\n");
+    put_bulk(&head, channel_name(c), strlen(channel_name(c)));
+  }
+  snprintf(ms, sizeof ms, "%u", block_ms(c->due_block));
+  for (int j = 0; j < opt.records; j++) memcpy(wanted.bytes + ms_at[j], ms, MS_DIGITS);
+  *size = head.n + wanted.n;
+  if (memcmp(p, head.bytes, n < head.n ? n : head.n)) return 0;
+  if (n <= head.n) return -1;
+  if (memcmp(p + head.n, wanted.bytes, n < *size ? n - head.n : wanted.n)) return 0;
+  return n < *size ? -1 : 1;
+}
+
+static size_t resp_take_block(Conn *c, const char *p, size_t n) {
+  size_t size;
+  int failed = 0, right = resp_is_block(c, p, n, &size);
+  if (right < 0) return 0;
+  if (!right) {
+    size = resp_size(p, n, &failed);
+    if (!size) return 0;
+    note_text(p, size);
+  }
+  step(&c->due_block);
+  on_reply(c, right);
+  return size;
+}
+
 static size_t resp_take(Conn *c, unsigned char *p, size_t n) {
   int failed = 0;
+  if (op == READ) return resp_take_block(c, (char *)p, n);
   size_t size = resp_size((char *)p, n, &failed);
   if (!size) return 0;
+  if (op == PUT && !failed) failed = !resp_ascends(c, (char *)p, size);
   if (failed) note_text(p, size);
   if (!c->receives) {
     on_reply(c, !failed);
@@ -561,9 +663,55 @@ static size_t resp_take(Conn *c, unsigned char *p, size_t n) {
   return size;
 }
 
+/* The record of the last append, as the server gives it back. */
+static void resp_verify(Conn *c) {
+  Buf request = {0}, wanted = {0};
+  char line[NAME_MAX_BYTES + 128], *reply;
+  int is_redis = !strcmp(opt.proto, "redis");
+  snprintf(line, sizeof line, is_redis ? "XRANGE %s %s %s" : "READ %s", channel_name(c), c->last_id,
+           c->last_id);
+  put_command(&request, is_redis ? 4 : 3, line);
+  if (!is_redis) {
+    snprintf(line, sizeof line, "COUNT 1 MIN_ID %s", c->last_id);
+    put_command(&request, 4, line);
+  }
+  put_text(&wanted, is_redis ? "*1\r\n*2\r\n" : "*2\r\n");
+  put_bulk(&wanted, c->last_id, strlen(c->last_id));
+  if (is_redis) put_text(&wanted, "*2\r\n$1\r\nd\r\n");
+  put_bulk(&wanted, payload, opt.bytes);
+  setup_send(c, &request);
+  reply = must(malloc(wanted.n));
+  setup_recv(c, reply, 4);
+  if (*reply == '-' || !memcmp(reply, "*0\r\n", 4))
+    die("record %s of %s is not there", c->last_id, channel_name(c));
+  setup_recv(c, reply + 4, wanted.n - 4);
+  if (memcmp(reply, wanted.bytes, wanted.n))
+    die("record %s of %s is not what was appended", c->last_id, channel_name(c));
+  free(reply);
+  free(request.bytes);
+  free(wanted.bytes);
+}
+
+static void redis_preload(Conn *c) {
+  char line[NAME_MAX_BYTES + 64];
+  Buf request = {0};
+  for (int block = 0; block < blocks(); block++) {
+    request.n = 0;
+    for (int j = 0; j < opt.records; j++) {
+      snprintf(line, sizeof line, "XADD %s %u-%d d", channel_name(c), block_ms(block), j);
+      put_command(&request, 5, line);
+      put_bulk(&request, payload, opt.bytes);
+    }
+    setup_send(c, &request);
+    setup_replies(c, opt.records);
+  }
+  free(request.bytes);
+}
+
 static void redis_setup(Conn *c) {
   Buf subscribe = {0};
   char line[NAME_MAX_BYTES + 32];
+  if (op == READ && c->index < opt.keys) redis_preload(c);
   if (!c->receives) return;
   if (op == PUSH) {
     snprintf(line, sizeof line, "BLPOP %s 0", channel_name(c));
@@ -590,8 +738,9 @@ static void redis_build(Conn *c, int i) {
       snprintf(line, sizeof line, "RPOP %s", name);
       put_command(to, 2, line);
       return;
-    case READ:
-      snprintf(line, sizeof line, "XREAD COUNT %d STREAMS %s 0-0", opt.records, name);
+    case READ: /* from behind the id, so the highest one before the block */
+      snprintf(line, sizeof line, "XREAD COUNT %d STREAMS %s %u-%d", opt.records, name,
+               block_ms(step(&c->next_block)) - 1, opt.records);
       put_command(to, 6, line);
       return;
     case LPUSH: case PUSH: case FANOUT:
@@ -608,32 +757,55 @@ static void redis_build(Conn *c, int i) {
   }
 }
 
-static void s3p_setup(Conn *c) {
+/* A stream may be there already: connections share it, and rounds may use a name again. */
+static void s3p_create(Conn *c) {
   Buf create = {0};
   char line[NAME_MAX_BYTES + 32], reply[256];
-  if (op == READ) return;
   snprintf(line, sizeof line, "CREATE %s", channel_name(c));
   put_command(&create, 3, line);
   put_text(&create, "*0\r\n");
   setup_ask(c, &create, "\r\n", reply, sizeof reply);
+  if (*reply != '+' && strncmp(reply, "-ERR_STREAM_EXISTS", 18)) die("CREATE: %.80s", reply);
   free(create.bytes);
 }
 
+static void s3p_append(Buf *to, const char *name, int block) {
+  char line[NAME_MAX_BYTES + 32];
+  snprintf(line, sizeof line, "APPEND %s", name);
+  put_command(to, 4, line);
+  if (block < 0) {
+    put_text(to, "*0\r\n");
+  } else {
+    snprintf(line, sizeof line, "ID %u", block_ms(block));
+    put_command(to, 2, line);
+  }
+  put_format(to, "*%d\r\n", opt.records);
+  for (int j = 0; j < opt.records; j++) put_bulk(to, payload, opt.bytes);
+}
+
+static void s3p_setup(Conn *c) {
+  Buf request = {0};
+  if (op != READ || c->index < opt.keys) s3p_create(c);
+  for (int block = 0; op == READ && c->index < opt.keys && block < blocks(); block++) {
+    request.n = 0;
+    s3p_append(&request, channel_name(c), block);
+    setup_send(c, &request);
+    setup_replies(c, 1);
+  }
+  free(request.bytes);
+}
+
 static void s3p_build(Conn *c, int i) {
-  char line[NAME_MAX_BYTES + 32], count[16];
+  char line[NAME_MAX_BYTES + 64];
   (void)i;
-  snprintf(line, sizeof line, "%s %s", op == READ ? "READ" : "APPEND", channel_name(c));
-  put_command(&c->batch, op == READ ? 3 : 4, line);
-  if (op == READ) {
-    snprintf(count, sizeof count, "%d", opt.records);
-    put_command(&c->batch, 4, "COUNT");
-    put_bulk(&c->batch, count, strlen(count));
-    put_bulk(&c->batch, "MIN_ID", 6);
-    put_bulk(&c->batch, "0-0", 3);
+  if (op != READ) {
+    s3p_append(&c->batch, channel_name(c), -1);
     return;
   }
-  put_format(&c->batch, "*0\r\n*%d\r\n", opt.records);
-  for (int j = 0; j < opt.records; j++) put_bulk(&c->batch, payload, opt.bytes);
+  snprintf(line, sizeof line, "READ %s", channel_name(c));
+  put_command(&c->batch, 3, line);
+  snprintf(line, sizeof line, "COUNT %d MIN_ID %u-0", opt.records, block_ms(step(&c->next_block)));
+  put_command(&c->batch, 4, line);
 }
 
 /* RustLog: JSON in length-prefixed frames */
@@ -649,51 +821,165 @@ static void put_base64(Buf *to, const char *bytes, int n) {
   }
 }
 
+/* One frame there and one back, which must be of this type. The reply's body, as a string. */
+static const char *rustlog_ask(Conn *c, const Buf *body, const char *type) {
+  static Buf frame, reply;
+  unsigned char head[4];
+  frame.n = reply.n = 0;
+  put_u32(&frame, body->n);
+  put_bytes(&frame, body->bytes, body->n);
+  setup_send(c, &frame);
+  setup_recv(c, head, sizeof head);
+  for (size_t left = be32(head); left; left--) put_u8(&reply, 0);
+  setup_recv(c, reply.bytes, reply.n);
+  put_u8(&reply, 0);
+  if (!strstr(reply.bytes, type)) die("%s wanted, there came %.200s", type, reply.bytes);
+  return reply.bytes;
+}
+
+static void rustlog_produce(Buf *body, const char *name) {
+  put_format(body, "{\"type\":\"Produce\",\"topic\":\"%s\",\"partition\":0,\"records\":[", name);
+  for (int j = 0; j < opt.records; j++) {
+    put_text(body, j ? ",\"" : "\"");
+    put_bytes(body, payload_base64.bytes, payload_base64.n);
+    put_text(body, "\"");
+  }
+  put_text(body, "]}");
+}
+
+static void rustlog_fetch(Buf *body, const char *name, uint64_t offset, int records) {
+  put_format(body, "{\"type\":\"Fetch\",\"group_id\":\"\",\"topic\":\"%s\",\"partition\":0,"
+             "\"offset\":%lu,\"max_bytes\":%d}", name, offset, records * opt.bytes);
+}
+
 static void rustlog_setup(Conn *c) {
-  Buf body = {0}, frame = {0};
-  char reply[1024];
+  Buf body = {0};
+  if (!payload_base64.n) put_base64(&payload_base64, payload, opt.bytes);
+  if (op == READ && c->index >= opt.keys) return;
   put_format(&body, "{\"type\":\"CreateTopic\",\"topic\":\"%s\",\"partition_count\":1}",
              channel_name(c));
-  put_u32(&frame, body.n);
-  put_bytes(&frame, body.bytes, body.n);
-  setup_ask(c, &frame, "}", reply, sizeof reply);
+  rustlog_ask(c, &body, "\"CreateTopicResponse\"");
+  for (int block = 0; op == READ && block < blocks(); block++) {
+    body.n = 0;
+    rustlog_produce(&body, channel_name(c));
+    rustlog_ask(c, &body, "\"ProduceResponse\"");
+  }
   free(body.bytes);
-  free(frame.bytes);
 }
 
 static void rustlog_build(Conn *c, int i) {
   Buf body = {0};
-  const char *name = channel_name(c);
+  uint64_t block;
   (void)i;
   if (op == PING) {
     put_text(&body, "{\"type\":\"Ping\"}");
   } else if (op == READ) {
-    put_format(&body, "{\"type\":\"Fetch\",\"group_id\":\"\",\"topic\":\"%s\",\"partition\":0,"
-               "\"offset\":0,\"max_bytes\":%d}", name, opt.records * opt.bytes);
+    block = step(&c->next_block);
+    rustlog_fetch(&body, channel_name(c), block * opt.records, opt.records);
   } else {
-    put_format(&body, "{\"type\":\"Produce\",\"topic\":\"%s\",\"partition\":0,\"records\":[", name);
-    for (int j = 0; j < opt.records; j++) {
-      put_text(&body, j ? ",\"" : "\"");
-      put_base64(&body, payload, opt.bytes);
-      put_text(&body, "\"");
-    }
-    put_text(&body, "]}");
+    rustlog_produce(&body, channel_name(c));
   }
   put_u32(&c->batch, body.n);
   put_bytes(&c->batch, body.bytes, body.n);
   free(body.bytes);
 }
 
+/* The number behind a field's name; 0 in `found` without one. */
+static uint64_t json_number(const char *p, size_t n, const char *field, int *found) {
+  const char *at = memmem(p, n, field, strlen(field));
+  *found = at != NULL;
+  return at ? strtoull(at + strlen(field), NULL, 10) : 0;
+}
+
+static int json_holds(const char *p, size_t n, const char *field, uint64_t wanted) {
+  int found;
+  return json_number(p, n, field, &found) == wanted && found;
+}
+
+/* All that was produced, and behind what came before on this connection. */
+static int rustlog_ascends(Conn *c, const char *p, size_t n) {
+  int found;
+  uint64_t base = json_number(p, n, "\"base_offset\":", &found);
+  if (!found || !json_holds(p, n, "\"record_count\":", opt.records)) return 0;
+  int ascends = !*c->last_id || base > c->last_seq;
+  c->last_seq = base + opt.records - 1;
+  snprintf(c->last_id, sizeof c->last_id, "%lu", c->last_seq);
+  return ascends;
+}
+
+/* These records, from `offset` on, each with the payload, and none besides. */
+static int rustlog_is_block(const char *p, size_t n, uint64_t offset, int records) {
+  static Buf needle;
+  char first[ID_BYTES];
+  const char *at = p, *end = p + n;
+  if (!needle.n) {
+    put_text(&needle, "\"payload\":\"");
+    put_bytes(&needle, payload_base64.bytes, payload_base64.n);
+    put_text(&needle, "\"");
+  }
+  int size = snprintf(first, sizeof first, "\"offset\":%lu,", offset);
+  if (!memmem(p, n < 120 ? n : 120, first, size)) return 0;
+  if (!json_holds(p, n, "\"next_offset\":", offset + records)) return 0;
+  for (int j = 0; j < records; j++) {
+    at = memmem(at, end - at, needle.bytes, needle.n);
+    if (!at) return 0;
+    at += needle.n;
+  }
+  return !memmem(at, end - at, "\"payload\"", 9);
+}
+
+static int rustlog_is_right(Conn *c, const char *p, size_t n) {
+  switch (op) {
+    case READ:
+      return rustlog_is_block(p, n, (uint64_t)step(&c->due_block) * opt.records, opt.records);
+    case PUT:
+      return rustlog_ascends(c, p, n);
+    default:
+      return memmem(p, n, "\"Pong\"", 6) != NULL;
+  }
+}
+
 static size_t rustlog_take(Conn *c, unsigned char *p, size_t n) {
   if (n < 4 || n - 4 < be32(p)) return 0;
   size_t size = be32(p);
-  int failed = memmem(p + 4, size < 40 ? size : 40, "\"Error\"", 7) != NULL;
-  if (failed) note_text(p + 4, size);
-  on_reply(c, !failed);
+  int right = rustlog_is_right(c, (char *)p + 4, size);
+  if (!right) note_text(p + 4, size);
+  on_reply(c, right);
   return 4 + size;
 }
 
+static void rustlog_verify(Conn *c) {
+  Buf body = {0};
+  rustlog_fetch(&body, channel_name(c), c->last_seq, 1);
+  const char *reply = rustlog_ask(c, &body, "\"FetchResponse\"");
+  char *more = strstr(reply, "},{"); /* others may have appended behind it */
+  size_t n = more ? (size_t)(more - reply) : strlen(reply);
+  Buf needle = {0};
+  put_format(&needle, "\"offset\":%lu,", c->last_seq);
+  if (!memmem(reply, n, needle.bytes, needle.n) ||
+      !memmem(reply, n, payload_base64.bytes, payload_base64.n))
+    die("record %lu of %s is not what was produced", c->last_seq, channel_name(c));
+  free(needle.bytes);
+  free(body.bytes);
+}
+
 /* NATS JetStream: publish with an inbox for the ack */
+
+/* A stream in memory or, with -D 2, in files, for the subject of its name. */
+static void nats_create(Conn *c) {
+  Buf body = {0}, request = {0};
+  char reply[4096];
+  const char *name = channel_name(c);
+  put_format(&body, "{\"name\":\"%s\",\"subjects\":[\"%s\"],\"storage\":\"%s\"}", name, name,
+             opt.durability > 0 ? "file" : "memory");
+  put_format(&request, "PUB $JS.API.STREAM.CREATE.%s _INBOX.lg%d.s %zu\r\n", name, c->index, body.n);
+  put_bytes(&request, body.bytes, body.n);
+  put_text(&request, "\r\n");
+  setup_ask(c, &request, "}\r\n", reply, sizeof reply);
+  if (strstr(reply, "\"error\"")) die("STREAM.CREATE: %.300s", strchr(reply, '{'));
+  free(body.bytes);
+  free(request.bytes);
+}
 
 static void nats_setup(Conn *c) {
   Buf hello = {0};
@@ -701,14 +987,26 @@ static void nats_setup(Conn *c) {
   put_format(&hello, "CONNECT {\"verbose\":false,\"pedantic\":false}\r\n"
              "SUB _INBOX.lg%d.* 1\r\nPING\r\n", c->index);
   setup_ask(c, &hello, "PONG\r\n", reply, sizeof reply);
+  if (c->index < opt.keys) nats_create(c);
   free(hello.bytes);
 }
 
 static void nats_build(Conn *c, int i) {
   (void)i;
-  put_format(&c->batch, "PUB %s _INBOX.lg%d.x %d\r\n", opt.key, c->index, opt.bytes);
-  put_bytes(&c->batch, payload, opt.bytes);
-  put_text(&c->batch, "\r\n");
+  for (int j = 0; j < opt.records; j++) { /* no append of many here either */
+    put_format(&c->batch, "PUB %s _INBOX.lg%d.x %d\r\n", channel_name(c), c->index, opt.bytes);
+    put_bytes(&c->batch, payload, opt.bytes);
+    put_text(&c->batch, "\r\n");
+  }
+}
+
+/* {"stream":"NAME","seq":N} */
+static int nats_ascends(Conn *c, const char *p, size_t n) {
+  int found;
+  uint64_t seq = json_number(p, n, "\"seq\":", &found);
+  int ascends = found && seq > c->last_seq;
+  c->last_seq = seq;
+  return ascends;
 }
 
 static size_t nats_take(Conn *c, unsigned char *p, size_t n) {
@@ -724,7 +1022,7 @@ static size_t nats_take(Conn *c, unsigned char *p, size_t n) {
   while (number[-1] != ' ') number--;
   size_t size = atol((char *)number);
   if (n < head + size + 2) return 0;
-  int failed = memmem(p + head, size, "\"error\"", 7) != NULL;
+  int failed = !nats_ascends(c, (char *)p + head, size);
   if (failed) note_text(p + head, size);
   on_reply(c, !failed);
   return head + size + 2;
@@ -766,16 +1064,25 @@ static size_t http_take(Conn *c, unsigned char *p, size_t n) {
   return size;
 }
 
+/* Each batch of reads goes on where the one before ended. */
+static size_t walk(Conn *c) {
+  if (op != READ) return c->batch.n;
+  c->batch.n = 0;
+  for (int i = 0; i < opt.pipeline; i++) protocol->build(c, i);
+  return c->batch.n;
+}
+
 enum { P2P_OPS = 1 << PUT | 1 << PING | 1 << PUSH | 1 << FANOUT,
        REDIS_OPS = P2P_OPS | 1 << READ | 1 << LPUSH | 1 << RPOP };
 static const Protocol protocols[] = {
-  {"p2p", P2P_OPS, p2p_setup, p2p_build, p2p_refresh, p2p_take},
-  {"p2pws", P2P_OPS, p2p_setup, p2p_build, p2p_refresh, ws_take},
-  {"redis", REDIS_OPS, redis_setup, redis_build, NULL, resp_take},
-  {"s3p", 1 << PUT | 1 << READ, s3p_setup, s3p_build, NULL, resp_take},
-  {"rustlog", 1 << PUT | 1 << READ | 1 << PING, rustlog_setup, rustlog_build, NULL, rustlog_take},
-  {"nats", 1 << PUT, nats_setup, nats_build, NULL, nats_take},
-  {"http", 1 << PUT | 1 << READ, NULL, http_build, NULL, http_take},
+  {"p2p", P2P_OPS, p2p_setup, p2p_build, p2p_refresh, p2p_take, NULL},
+  {"p2pws", P2P_OPS, p2p_setup, p2p_build, p2p_refresh, ws_take, NULL},
+  {"redis", REDIS_OPS, redis_setup, redis_build, walk, resp_take, resp_verify},
+  {"s3p", 1 << PUT | 1 << READ, s3p_setup, s3p_build, walk, resp_take, resp_verify},
+  {"rustlog", 1 << PUT | 1 << READ | 1 << PING, rustlog_setup, rustlog_build, walk, rustlog_take,
+   rustlog_verify},
+  {"nats", 1 << PUT, nats_setup, nats_build, NULL, nats_take, NULL},
+  {"http", 1 << PUT | 1 << READ, NULL, http_build, NULL, http_take, NULL},
 };
 
 /* Connections and the loop */
@@ -823,7 +1130,10 @@ static void open_conn(Conn *c) {
   struct epoll_event event = {EPOLLIN, {.ptr = c}};
   c->fd = dial();
   if (protocol->setup) protocol->setup(c);
-  for (int i = 0; !c->receives && i < opt.pipeline; i++) protocol->build(c, i);
+  if (op == READ && protocol->refresh) /* built before each batch; not all read the same */
+    c->next_block = c->due_block = (int)((int64_t)c->index * blocks() / opt.connections);
+  else
+    for (int i = 0; !c->receives && i < opt.pipeline; i++) protocol->build(c, i);
   fcntl(c->fd, F_SETFL, O_NONBLOCK);
   epoll_ctl(poller, EPOLL_CTL_ADD, c->fd, &event);
 }
@@ -881,6 +1191,17 @@ static void turn(void) {
   }
 }
 
+/* The last record of some connections must be there; ends the program if not. */
+static void verify(void) {
+  for (int i = 0; op == PUT && protocol->verify && i < conn_count && i < CHECKED_MAX; i++) {
+    if (!*conns[i].last_id) continue;
+    close(conns[i].fd);
+    conns[i].fd = dial();
+    protocol->verify(&conns[i]);
+    checked++;
+  }
+}
+
 static void report(double wall_s, double own_s, double server_s) {
   double records = op == FANOUT ? (double)deliveries : (double)done * opt.records;
   printf("{\"proto\":\"%s\",\"op\":\"%s\",\"c\":%d,\"P\":%d,\"n\":%d,\"s\":%d,\"K\":%d,\"A\":%d,",
@@ -891,6 +1212,7 @@ static void report(double wall_s, double own_s, double server_s) {
   printf("\"p999_us\":%.1f,\"max_us\":%.0f,\"cpu\":%.2f,\"server_cpu\":%.2f,\"server_us\":%.2f,",
          hist_quantile_us(.999), hist_max / 1e3, own_s / wall_s, server_s / wall_s,
          done ? server_s * 1e6 / done : 0);
+  printf("\"checked\":%lu,", checked);
   printf("\"dups\":%lu,\"errs\":%lu,\"err\":\"%s\"}\n", duplicates, errs, errs ? last_error : "");
 }
 
@@ -902,13 +1224,16 @@ static void run(void) {
   measuring = 1;
   while (now_ns() < end) turn();
   double wall_s = (now_ns() - measured_from) / 1e9;
-  report(wall_s, own_cpu_s() - own_s, server_cpu_s() - server_s);
+  own_s = own_cpu_s() - own_s;
+  server_s = server_cpu_s() - server_s;
+  verify();
+  report(wall_s, own_s, server_s);
 }
 
 static void __attribute__((noreturn)) usage(void) {
   fputs("usage: loadgen -p PROTO -t PORT [-h host] [-c connections] [-P pipeline]\n"
         "               [-n records/request] [-s bytes/record] [-o op] [-k key] [-K keys]\n"
-        "               [-T ttl] [-A] [-D durability] [-d secs] [-w warm-up] [-U http-path]\n"
+        "               [-L records/stream] [-T ttl] [-A] [-D durability] [-d secs] [-w warm-up] [-U http-path]\n"
         "               [-S server-pid]\n"
         "  p2p, p2pws: put|ping|push|fanout   redis: xadd|xread|lpush|rpop|ping|push|fanout\n"
         "  s3p: append|read   rustlog: produce|fetch|ping   nats: publish   http: post|get\n",
@@ -929,13 +1254,14 @@ static void parse_op(void) {
     if (!strcmp(opt.proto, protocols[i].name)) protocol = &protocols[i];
   if (!protocol || !(protocol->ops & 1u << op)) usage();
   masked = !strcmp(opt.proto, "p2pws");
-  if (!strcmp(opt.proto, "redis") && op == PUT) replies_per_request = opt.records;
+  if ((!strcmp(opt.proto, "redis") || !strcmp(opt.proto, "nats")) && op == PUT)
+    replies_per_request = opt.records;
   if (opt.acks && (op != PUT || strncmp(opt.proto, "p2p", 3))) usage();
 }
 
 static void parse_options(int argc, char **argv) {
   int letter;
-  const char *letters = "p:h:t:c:P:n:s:o:k:K:T:AD:d:w:U:S:";
+  const char *letters = "p:h:t:c:P:n:s:o:k:K:L:T:AD:d:w:U:S:";
   while ((letter = getopt(argc, argv, letters)) != -1) switch (letter) {
     case 'p': opt.proto = optarg; break;
     case 'h': opt.host = optarg; break;
@@ -947,6 +1273,7 @@ static void parse_options(int argc, char **argv) {
     case 'o': opt.op = optarg; break;
     case 'k': opt.key = optarg; break;
     case 'K': opt.keys = atoi(optarg); break;
+    case 'L': opt.preloaded = atoi(optarg); break;
     case 'T': opt.ttl_s = atoi(optarg); break;
     case 'A': opt.acks = 1; break;
     case 'D': opt.durability = atoi(optarg); break;
@@ -961,7 +1288,9 @@ static void parse_options(int argc, char **argv) {
       opt.bytes < 0 || opt.keys <= 0 || strlen(opt.key) > 100) usage();
   if (op == PUSH) opt.keys = opt.connections;
   if (op == PUSH || op == FANOUT) opt.pipeline = opt.records = 1;
-  if (protocol->build == nats_build || protocol->build == http_build) opt.records = 1;
+  if (protocol->build == http_build) opt.records = 1;
+  if (op == READ && (opt.preloaded < opt.records || opt.preloaded >= 80000000 || !opt.bytes))
+    usage();
 }
 
 int main(int argc, char **argv) {

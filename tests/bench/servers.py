@@ -37,6 +37,7 @@ class ServerSpec:
     config: str
     env: dict[str, str] = field(default_factory=dict)
     durable: bool = False
+    promises: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def _wait_ready(
 ) -> dict[str, int]:
     end = time.monotonic() + START_LIMIT_S
     while time.monotonic() < end and process.poll() is None:
-        ports = _ready_line(out) if spec.ready == "json-line" else _redis_ping(port)
+        ports = _asked(spec, port, out)
         if ports:
             return ports
         time.sleep(POLL_S)
@@ -121,22 +122,38 @@ def _wait_ready(
     raise NotRun(f"{spec.name} {state}{': ' + said[-1] if said else ''}")
 
 
-def _ready_line(out: Path) -> dict[str, int]:
+def _asked(spec: ServerSpec, port: int, out: Path) -> dict[str, int]:
+    """The ports of a server that is ready; nothing yet: empty."""
+    match spec.ready:
+        case "json-line":
+            return _ready_line(out, spec.promises)
+        case "redis-ping":
+            return _answers(port, b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n")
+        case "nats-info":
+            return _answers(port, b"", b"INFO ")
+        case _:
+            raise ValueError(f"server {spec.name}: unknown ready {spec.ready!r}")
+
+
+def _ready_line(out: Path, promises: str) -> dict[str, int]:
     line, newline, _ = out.read_text(errors="replace").partition("\n")
     if not newline:
         return {}
     try:
-        listeners = json.loads(line)["listeners"]
+        ready = json.loads(line)
+        listeners, durability = ready["listeners"], ready["durability"]
     except (ValueError, KeyError, TypeError) as exc:
         raise NotRun(f"not a ready line: {line[:80]}") from exc
+    if promises and durability != promises:
+        raise NotRun(f"the node promises durability {durability}, not {promises}")
     return {name: int(address.rpartition(":")[2]) for name, address in listeners.items()}
 
 
-def _redis_ping(port: int) -> dict[str, int]:
+def _answers(port: int, question: bytes, beginning: bytes) -> dict[str, int]:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
-            probe.sendall(b"*1\r\n$4\r\nPING\r\n")
-            return {"tcp": port} if probe.recv(16) == b"+PONG\r\n" else {}
+            probe.sendall(question)
+            return {"tcp": port} if probe.recv(64).startswith(beginning) else {}
     except OSError:
         return {}
 

@@ -31,6 +31,8 @@ CHANNEL = b"bench"
 ROOMY = Config(
     p2p="off",
     ws="off",
+    s3p="off",
+    rustlog="off",
     channel_messages_max=10**9,
     channel_bytes_max=2**40,
     node_messages_max=10**9,
@@ -46,6 +48,9 @@ class Sink:
 
     def write(self, data: bytes) -> None:
         self.last = data
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        callback()
 
     def pause(self) -> None: ...
     def resume(self) -> None: ...

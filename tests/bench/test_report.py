@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +96,75 @@ def test_the_targets_are_those_of_the_design():
     assert targets_of(rows, "disk-put-c50-xadd") == {(0.5, 1.0)}
     assert (rounds.FLOOR, rounds.GOAL) == (2.0, 5.0)
     assert push.targets == {"floor": 0.4, "goal": 0.9, "p99_ms_floor": 4.0, "p99_ms_goal": 1.2}
+
+
+def test_the_targets_of_streams_are_those_of_the_design():
+    _, rows = load_rows(BENCH)
+    named = {each.name: each.targets for each in rows}
+    wanted = {
+        "s3p-append-x100-c10": (1.5, 4.0),
+        "s3p-append-c50": (0.5, 1.0),
+        "s3p-append-c50-p16": (0.4, 0.8),
+        "s3p-append-c50-p16-nats": (1.0, 2.0),
+        "rustlog-append-x100-c10": (1.5, 3.0),
+        "s3p-read-x100-c10": (1.0, 3.0),
+        "rustlog-read-x100-c10": (1.0, 3.0),
+        "s3p-disk-append-c50": (0.5, 1.0),
+        "s3p-disk-append-x100-c10": (2.0, 4.0),
+    }
+    found = {name: (named[name]["floor"], named[name]["goal"]) for name in wanted}
+    assert found == wanted
+
+
+def test_both_sides_of_a_stream_row_do_the_same_work():
+    _, rows = load_rows(BENCH)
+    shapes = ("-c", "-K", "-P", "-n", "-s", "-L")
+    for each in rows:
+        if each.name.startswith(("s3p-", "rustlog-")):
+            ours, peer = (
+                [word for word in side.args.split() if word.startswith(shapes)]
+                for side in (each.ours, each.peer)
+            )
+            assert ours == peer, each.name
+            assert ("-n100" in ours) == (each.metric == "recs")
+
+
+def test_a_durable_stream_row_waits_for_the_disk_on_both_sides():
+    specs, rows = load_rows(BENCH)
+    durable = [each for each in rows if "-disk-append" in each.name]
+    assert len(durable) == 8
+    for each in durable:
+        ours, peer = specs[each.ours.server], specs[each.peer.server]
+        assert ours.durable and ours.promises == "disk"
+        assert peer.durable and "always" in peer.command
+
+
+def test_a_node_that_promises_less_than_the_row_says_is_not_measured(tmp_path):
+    line = {"listeners": {"s3p": "127.0.0.1:1"}, "durability": "memory"}
+    told = f"print({json.dumps(json.dumps(line))}); import time; time.sleep(9)"
+    spec = servers.ServerSpec(
+        name="node",
+        command=("{python}", "-u", "-c", told),
+        ready="json-line",
+        version=(),
+        config="",
+        promises="disk",
+    )
+    with (
+        pytest.raises(servers.NotRun, match="durability memory, not disk"),
+        servers.running(spec, sys.executable, 0, tmp_path),
+    ):
+        pass
+
+
+def test_a_peer_that_is_not_installed_is_said_to_be_missing(tmp_path):
+    specs, _ = load_rows(BENCH)
+    missing = dataclasses.replace(specs["nats"], command=("no-such-nats-server",))
+    with (
+        pytest.raises(servers.NotRun, match="no no-such-nats-server"),
+        servers.running(missing, sys.executable, 0, tmp_path),
+    ):
+        pass
 
 
 def test_a_durable_row_compares_promises_of_the_same_strength():

@@ -119,6 +119,10 @@ def msgx(message_id: int, attempt: int, data: bytes) -> bytes:
     return b"\x88" + u64(message_id) + u16(attempt) + data
 
 
+def stream(request_id: int, operation: int, body: bytes) -> bytes:
+    return b"\x92" + u32(request_id) + bytes((operation,)) + body
+
+
 def admin(request_id: int, operation: int, body: bytes) -> bytes:
     return b"\x90" + u32(request_id) + bytes((operation,)) + body
 

@@ -6,6 +6,7 @@ hostile input can be tried a hundred thousand times.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -49,6 +50,9 @@ class RecordedWire:
         if not self.reads:
             self.unsent_bytes += len(data)
             self.unsent_bytes_peak = max(self.unsent_bytes_peak, self.unsent_bytes)
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        callback()
 
     def pause(self) -> None:
         self.paused = True

@@ -16,7 +16,8 @@ ROWS = [
     for number in range(1, last + 1)
 ]
 _TEST = re.compile(r"^(?:async )?def (test_\w+)\(", re.MULTILINE)
-_ROW = re.compile(r"(?<![a-z0-9])(p2p|pa|ps)_(\d\d)(?!\d)")
+_FAMILIES = "|".join(family.lower() for family in TABLE["rows"])
+_ROW = re.compile(rf"(?<![a-z0-9])({_FAMILIES})_(\d\d)(?!\d)")
 
 
 def rows_of(test: str) -> set[str]:

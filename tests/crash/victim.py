@@ -47,6 +47,8 @@ async def serve(folder: Path, death: Death | None) -> None:
     config = Quick(
         p2p="127.0.0.1:0",
         ws=OFF,
+        s3p=OFF,
+        rustlog=OFF,
         data=str(folder),
         segment_bytes=SEGMENT_BYTES,
         journal_bytes_max=JOURNAL_BYTES_MAX,

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
 import pytest
 from msgspec import structs
 
 from actors.limits import EmptyPolicy
+from actors.streams.names import RESERVED
 from node.config import ChannelRule
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig
 from transports import connection
 from transports.errors import MalformedPacket
 from transports.packet import DECODERS
+from transports.stream_operations import Operation
 
 pytestmark = pytest.mark.wire
 
@@ -57,7 +60,7 @@ class Fuzzer:
             p.WINDOW: p.u16(rng.choice([0, 1, 4, 65_535])),
             p.PACKET_MAX: p.u32(rng.choice([0, 1024, 4096, 2**32 - 1])),
             p.KEEP_ALIVE: p.u32(self.number()),
-            p.EXTENSIONS: bytes(rng.randrange(0x80, 0x92) for _ in range(rng.randrange(12))),
+            p.EXTENSIONS: bytes(rng.randrange(0x80, 0x94) for _ in range(rng.randrange(12))),
             p.LIST_MODE: bytes((rng.randrange(3),)),
             p.RESUME_AFTER: p.u64(self.id()),
             p.MODE: bytes((rng.randrange(3),)),
@@ -67,9 +70,11 @@ class Fuzzer:
 
     def packet(self) -> bytes:
         rng = self.rng
-        match rng.randrange(16):
+        match rng.randrange(18):
             case 0:
                 return self.hello()
+            case 16 | 17:
+                return self.ask()
             case 1 | 2 | 3 | 4:
                 return p.put(rng.randrange(40), self.data(), self.number())
             case 5 | 6:
@@ -94,6 +99,31 @@ class Fuzzer:
                 return bytes((rng.randrange(256),)) + self.data()
             case _:
                 return rng.choice([p.GOODBYE, p.ABORT, p.nack(0xFF, rng.randrange(256)), p.PING])
+
+    def ask(self) -> bytes:
+        """A request to a stream, mostly one that can be read."""
+        rng = self.rng
+        name = rng.choice([b"s", b"t", b"t/0", b"", bytes(1025)])
+        fields = {
+            "stream": name,
+            "topic": name,
+            "bodies": [self.data() for _ in range(rng.randrange(4))],
+            "sequence": rng.choice([0, 1, 2**64 - 1]),
+            "ms": rng.choice([0, 1, 2**64 - 1]),
+            "id": {"ms": self.number(), "seq": 0},
+            "wait_ms": rng.choice([0, 1, 60_000]),
+            "bytes_max": rng.choice([1, 10_000, 2**40]),
+            "group": self.data()[:30],
+            "offset": self.id(),
+            "partitions": rng.choice([1, 2, 1000, 1001]),
+            "timestamps": [None],
+            "match": rng.choice([0, 1]),
+        }
+        given = ["stream", "topic", "bodies", "group", "offset"]
+        given += rng.sample(sorted(fields), rng.choice([0, 0, 1, 3]))
+        body = msgspec.msgpack.encode({name: fields[name] for name in given})
+        operation = rng.choice([*Operation, Operation.APPEND, Operation.READ, 0, 99])
+        return p.stream(self.number(), operation, body)
 
     def mutated(self, data: bytes) -> bytes:
         """The same with a few bytes changed, removed or put in."""
@@ -211,7 +241,10 @@ def _settle(rig: Rig) -> None:
     rig.advance(8 * 86_400)
     usage = node._store.usage
     assert (usage.messages, usage.bytes, usage.keys) == (0, 0, 0)
-    assert not node.scheduler.cells
+    cells = node.scheduler.cells
+    assert all(name.startswith(RESERVED) for name in cells)
+    # Streams stay until they are deleted; at rest, which they are not while a read waits.
+    assert all(cell.behaviour is None for cell in cells.values())
 
 
 @pytest.fixture(autouse=True)

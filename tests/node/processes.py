@@ -15,13 +15,17 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 20.0
-ANY_PORT = ("--p2p", "127.0.0.1:0", "--ws", "127.0.0.1:0")
+ANY_PORT = tuple(
+    word for name in ("p2p", "ws", "s3p", "rustlog") for word in (f"--{name}", "127.0.0.1:0")
+)
+QUIET = {"MILLPOND_S3P": "off", "MILLPOND_RUSTLOG": "off"}
+"""Nodes of tests share a machine: their listeners for streams are off unless asked for."""
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """This process's environment without settings of ours, plus `variables`."""
+    """This process's environment without settings of ours, plus QUIET and `variables`."""
     plain = {name: value for name, value in os.environ.items() if "MILLPOND" not in name}
-    return plain | variables
+    return plain | QUIET | variables
 
 
 def command(*words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
@@ -38,7 +42,9 @@ def command(*words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
 
 
 @contextmanager
-def started(*words: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    *words: str, limit_s: float = LIMIT_S, **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run `millpond` with these words beside the test; killed if it is still there at the end."""
     options.setdefault("env", environment())
     with subprocess.Popen(
@@ -48,7 +54,7 @@ def started(*words: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
         stderr=subprocess.PIPE,
         **options,
     ) as process:
-        timer = Timer(LIMIT_S, process.kill)
+        timer = Timer(limit_s, process.kill)
         timer.start()
         try:
             yield process
@@ -69,7 +75,11 @@ class Serving:
     @property
     def urls(self) -> dict[str, str]:
         schemes = {"p2p": "tcp", "ws": "ws"}
-        return {schemes[name]: f"{schemes[name]}://{where}" for name, where in self.listeners}
+        return {
+            schemes[name]: f"{schemes[name]}://{where}"
+            for name, where in self.listeners
+            if name in schemes
+        }
 
     @property
     def listeners(self) -> list[tuple[str, str]]:

@@ -46,8 +46,8 @@ def test_the_ready_line_in_json_names_node_version_durability_and_listeners():
 
 
 def test_a_listener_that_is_off_is_absent():
-    with serving("--ws", "off") as node:
-        assert list(node.ready["listeners"]) == ["p2p"]
+    with serving("--ws", "off", "--rustlog", "off") as node:
+        assert list(node.ready["listeners"]) == ["p2p", "s3p"]
 
 
 def test_the_plain_ready_line_says_where_and_that_memory_forgets():
@@ -255,15 +255,18 @@ def test_durability_comes_from_flag_variable_and_rule(tmp_path: Path):
 
 
 REFUSED = {
-    "--s3p 127.0.0.1:7402": "no S3P listener",
-    "--rustlog 127.0.0.1:0": "no RustLog listener",
+    "--s3p nonsense": "not HOST:PORT",
+    "--rustlog 0.0.0.0:0": "--token-file, or --insecure-public",
+    "--stream logs=week": "want PATTERN=",
+    "--stream logs=size=3": "unknown option",
+    "--stream logs=age=0": "must be above 0",
     "--http 127.0.0.1:0": "no HTTP listener",
     "--memory --data /nonexistent": "not allowed with",
     "--memory --durability disk": "leave --durability out",
     "--data /nonexistent --durability memory": "leave --data out",
     "--data /nonexistent --durability tape": "disk, os or memory",
     "--data /nonexistent --channel jobs=queue,durability=tape": "disk, os or memory",
-    "--p2p off --ws off": "every listener is off",
+    "--p2p off --ws off --s3p off --rustlog off": "every listener is off",
     "--p2p nonsense": "not HOST:PORT",
     "--p2p 127.0.0.1:65536": "not HOST:PORT",
     "--p2p 0.0.0.0:0 --ws off": "--token-file, or --insecure-public",

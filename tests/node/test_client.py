@@ -66,6 +66,8 @@ async def node(anyio_backend: object) -> AsyncIterator[Node]:
     config = Config(
         p2p="127.0.0.1:0",
         ws="127.0.0.1:0",
+        s3p="off",
+        rustlog="off",
         channels=rules,
         packet_bytes_max=4096,
         channel_messages_max=2000,
@@ -296,7 +298,9 @@ async def test_a_wrong_token_is_refused(url: str, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKENS)
     tokens.chmod(0o600)
-    config = Config(p2p="127.0.0.1:0", ws="127.0.0.1:0", token_file=str(tokens))
+    config = Config(
+        p2p="127.0.0.1:0", ws="127.0.0.1:0", s3p="off", rustlog="off", token_file=str(tokens)
+    )
     async with Node(config) as node:
         name = "p2p" if url.startswith("tcp") else "ws"
         address = url.split(":")[0] + "://" + node.listeners[name]

@@ -19,7 +19,14 @@ from transports import tcp
 
 @pytest.fixture
 async def node(anyio_backend: object) -> AsyncIterator[Node]:
-    config = Config(p2p="127.0.0.1:0", ws="127.0.0.1:0", connections_max=1, drain_timeout_s=0.5)
+    config = Config(
+        p2p="127.0.0.1:0",
+        ws="127.0.0.1:0",
+        s3p="off",
+        rustlog="off",
+        connections_max=1,
+        drain_timeout_s=0.5,
+    )
     async with Node(config) as node:
         yield node
 

@@ -36,7 +36,7 @@ def lanes() -> list[str]:
 
 
 def config(folder: Path) -> Config:
-    return Config(data=str(folder), p2p="127.0.0.1:0", ws="off")
+    return Config(data=str(folder), p2p="127.0.0.1:0", ws="off", s3p="off", rustlog="off")
 
 
 @pytest.mark.parametrize("call", ["names", "connect"])

@@ -11,13 +11,14 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from actors.errors import UnknownStream
 from actors.messages import Mode
-from node import ChannelClosed, ConnectionLost, NotFound, sync
+from node import ChannelClosed, ConnectionLost, NotFound, stream, streams, sync
 from node import channel as asynchronous
 from node import message as asynchronous_message
 from node.config import ChannelRule, Config
 from node.node import Node
-from node.sync import connect
+from node.sync import connect, connect_streams
 
 SOON_S = 5
 
@@ -25,7 +26,14 @@ SOON_S = 5
 @pytest.fixture(scope="module")
 def listeners() -> Iterator[dict[str, str]]:
     rules = (ChannelRule("jobs/*", mode=Mode.QUEUE),)
-    config = Config(p2p="127.0.0.1:0", ws="127.0.0.1:0", channels=rules, drain_timeout_s=0.5)
+    config = Config(
+        p2p="127.0.0.1:0",
+        ws="127.0.0.1:0",
+        s3p="off",
+        rustlog="off",
+        channels=rules,
+        drain_timeout_s=0.5,
+    )
 
     async def serve() -> Node:
         return Node(config)
@@ -130,7 +138,12 @@ def test_receive_gives_up_in_time_and_a_missing_node_is_an_error(url: str, name:
 
 @pytest.mark.parametrize(
     ("blocking", "other"),
-    [(sync.Channel, asynchronous.Channel), (sync.Message, asynchronous_message.Message)],
+    [
+        (sync.Channel, asynchronous.Channel),
+        (sync.Message, asynchronous_message.Message),
+        (sync.Streams, streams.Streams),
+        (sync.Stream, stream.Stream),
+    ],
 )
 def test_both_surfaces_have_the_same_methods_and_parameters(blocking: type, other: type) -> None:
     names = {"aclose": "close"}
@@ -140,3 +153,39 @@ def test_both_surfaces_have_the_same_methods_and_parameters(blocking: type, othe
             assert list(inspect.signature(twin).parameters.values()) == list(
                 inspect.signature(function).parameters.values()
             )
+
+
+def test_streams_are_used_from_ordinary_threads(url: str, name: str) -> None:
+    with connect_streams(url) as streams, ThreadPoolExecutor() as pool:
+        orders = streams.stream(name)
+        orders.create(exist_ok=True)
+        waiting = pool.submit(orders.read, orders.info().tail, wait_s=SOON_S)
+        first = orders.append([b"a", b"b"]).first
+        assert [record.body for record in waiting.result(SOON_S)] in ([b"a"], [b"a", b"b"])
+        assert [record.body for record in orders.records(first)] == [b"a", b"b"]
+        assert [record.body for record in orders.tail(1)] == [b"b"]
+        assert name.encode() in list(streams.names())
+        follower = orders.follow(first + 1)
+        assert next(follower).body == b"b"
+        later = pool.submit(next, follower)
+        orders.append(b"c")
+        assert later.result(SOON_S).body == b"c"
+        orders.trim(first + 1)
+        assert orders.info().trim_point == first + 1
+        orders.commit("mail", 1)
+        assert orders.committed("mail") == 1
+        orders.delete()
+        with pytest.raises(UnknownStream):
+            orders.info()
+
+
+def test_topics_are_used_from_ordinary_threads(url: str, request: pytest.FixtureRequest) -> None:
+    topic = request.node.name.partition("[")[0] + request.node.callspec.id
+    with connect(url, channel="chat/1") as channel:
+        streams = channel.streams
+        streams.create_topic(topic, 2)
+        assert streams.partitions(topic) == 2
+        assert (topic.encode(), 2) in list(streams.topics())
+        streams.partition(topic, 1).append(b"x")
+        streams.delete_topic(topic)
+        assert streams.partitions(topic) is None

@@ -7,6 +7,7 @@ in a real folder, where a COMMIT counts as durable.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 from random import Random
@@ -160,7 +161,7 @@ class SimDisk:
     def connect(self, path: Path) -> sqlite3.Connection:
         self._check("connect")
         connection = sqlite3.connect(
-            f"file:{quote(str(path))}?mode=rw",
+            f"file:{quote(os.fsencode(path))}?mode=rw",
             uri=True,
             isolation_level=None,
             factory=SimConnection,

@@ -108,7 +108,7 @@ class Ledger:
         self.commits += 1
         if write not in self._open:
             return  # as another of the same commit
-        self._raise(write, LEVELS[self.durability(write.name)])
+        self._raise(write)
 
     def _fail(self, write: Write) -> None:
         """It is not kept, nor is what its cell said after it."""
@@ -124,12 +124,14 @@ class Ledger:
             self.doubtful.add(write.name)
         self.doubtful -= {name for name in self.doubtful if self.log(name).is_settled}
 
-    def _raise(self, write: Write, level: Level) -> None:
+    def _raise(self, write: Write) -> None:
         """What was written before a kept write is kept as well, and what has the same commit."""
         for failed in self._failed:
             failed.is_sealed = True
         self._failed.clear()
-        last = max(at for at, each in enumerate(self._open) if each.commit is write.commit)
+        together = [at for at, each in enumerate(self._open) if each.commit is write.commit]
+        level = max(LEVELS[self.durability(self._open[at].name)] for at in together)
+        last = together[-1]
         for each in list(self._open)[: last + 1]:
             each.level = max(each.level, level)
         while self._open and self._open[0].level is Level.DISK:

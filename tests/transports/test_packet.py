@@ -65,6 +65,8 @@ BOTH_WAYS = [
     ("3d TOUCH_ACK", "87 1ba3ca3a0fc05007 00007530", TouchAck(ID, 30_000)),
     ("3g ADMIN", "90 00000007 02 81", p.Admin(7, 2, b"\x81")),
     ("3g ADMIN_REPLY", "91 00000007 02", p.AdminReply(7, 2, b"")),
+    ("3g STREAM", "92 00000007 03 80", p.Stream(7, 3, b"\x80")),
+    ("3g STREAM_REPLY", "93 00000007 83 81", p.StreamReply(7, 3 | p.MORE, b"\x81")),
     ("3b READY", "83 01", p.Handshake(0x83, b"\x83\x01")),
     ("3b CHALLENGE", "81 01", p.Handshake(0x81, b"\x81\x01")),
     ("3b AUTH", "82", p.Handshake(0x82, b"\x82")),

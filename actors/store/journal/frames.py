@@ -101,12 +101,14 @@ class Record(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Bytes that are no records. `owner` is whose they were, if that can still be read."""
+    """Bytes that are no records. `owner` is whose they were, and of what `kind` that is, if that
+    can still be read."""
 
     offset: int
     size: int
     after_lsn: int
     owner: bytes | None = None
+    kind: Kind = Kind.QUEUE
 
 
 def encode_header(header: Header) -> bytes:
@@ -234,7 +236,8 @@ class Scan:
             start = at + RECORD_SIZE + len(name)
             body = data[start : start + size]
             if len(body) < size or start + size > end or crc32(body, self._salt) != crc:
-                self.gaps.append(Gap(at, min(start + size, end) - at, self.last_lsn, name))
+                length = min(start + size, end) - at
+                self.gaps.append(Gap(at, length, self.last_lsn, name, Kind(kind)))
             else:
                 yield Record(lsn, Kind(kind), name, Carry(carry), as_of, body, synced_lsn)
             self.last_lsn = max(self.last_lsn, lsn)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from actors.store.changes import Kind
 from actors.store.damage import Damage
 from actors.store.disk import Disk
 from actors.store.journal.frames import (
@@ -30,13 +31,15 @@ from actors.store.journal.writer import SUFFIX, Tail, segment_path
 class Found(msgspec.Struct):
     """What a journal holds: `records` in order; `segments` maps numbers to bytes on the disk.
 
-    `damaged_lsns`: the last record of a partition that is damaged, by name.
+    `damaged_lsns`: the last record of a partition that is damaged, by name; `damaged_kinds`: what
+    such a partition is.
     """
 
     records: list[tuple[int, Record]] = []
     segments: dict[int, int] = {}
     damages: list[Damage] = []
     damaged_lsns: dict[bytes, int] = {}
+    damaged_kinds: dict[bytes, Kind] = {}
     torn_bytes: int = 0
     tail: Tail = Tail()
     last_id: int = 0
@@ -106,6 +109,7 @@ def _judge(
             found.damages.append(Damage(where, text, gap.owner))
             if gap.owner is not None:
                 found.damaged_lsns[gap.owner] = gap.after_lsn + 1
+                found.damaged_kinds[gap.owner] = gap.kind
             continue
         found.torn_bytes = max(ends[number] - gap.offset, gap.size)
         found.torn_bytes += sum(end for later, end in ends.items() if later > number)

@@ -39,6 +39,8 @@ class Group:
     """
 
     __slots__ = (
+        "_by_entry",
+        "_sorted",
         "commit",
         "epoch",
         "first_lsn",
@@ -60,6 +62,19 @@ class Group:
         self.commit: Commit = Commit()
         self.writes: list[tuple[Entry, int, Sequence[Change]]] = []
         self.kept: list[Callable[[int | None], None]] = []
+        self._by_entry: dict[Entry, list[Sequence[Change]]] | None = None
+        self._sorted = 0
+
+    def writes_of(self, entry: Entry) -> Sequence[Sequence[Change]]:
+        """What `entry` wrote. Each write is looked at once, however often and for whom this asks:
+        while the disk fails a group may hold very many."""
+        by_entry = self._by_entry
+        if by_entry is None:
+            by_entry = self._by_entry = {}
+        for each, _, changes in self.writes[self._sorted :]:
+            by_entry.setdefault(each, []).append(changes)
+        self._sorted = len(self.writes)
+        return by_entry.get(entry, ())
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -194,17 +209,27 @@ class Journal:
         self._epoch += 1
         # What was written but never synced may be lost: the store says it again.
         self._lsn = self._synced_lsn
-        is_used = self._synced_offset >= HEADER_SIZE
-        if is_used:
+        if self._synced_offset >= HEADER_SIZE:
             self._cuts[self._number] = Cut(self._offset, self._synced_offset)
-        try:
-            if self._file is not None:
-                file, self._file = self._file, None
+        if self._file is not None:
+            file, self._file = self._file, None
+            try:
                 file.close()
-                if not is_used:
-                    self._disk.unlink(segment_path(self._folder, self._number))
-        except OSError as again:
-            log.warning("segment is left behind: number=%d error=%s", self._number, again)
+                if self._offset <= HEADER_SIZE:
+                    self._take_back()
+            except OSError as again:
+                log.warning("segment is left behind: number=%d error=%s", self._number, again)
+
+    def _take_back(self) -> None:
+        """Remove a segment in which nothing is kept: a long trouble would leave one a second.
+
+        Should the power fail now it may be back, with what failed in it, and nothing was kept since
+        then. The next one has its number, so that its name is durable before anything is kept.
+        """
+        self._disk.unlink(segment_path(self._folder, self._number))
+        self._cuts.pop(self._number, None)
+        self._number -= 1
+        self._offset = self._synced_offset = 0
 
     def close(self) -> None:
         """Sync and close; raises OSError. A last group without records says that all was synced, so

@@ -32,6 +32,8 @@ from actors.store.partitions.sqlite_file import (
     transaction,
 )
 
+CATALOGUE = "catalogue.sqlite3"
+"""Its name in the data folder."""
 APPLICATION = int.from_bytes(b"MlpC")
 CACHE_KIB = 2048
 

@@ -5,21 +5,26 @@ Used by one thread at a time: by recovery, and by the lane for partitions from t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from actors.store.changes import Chunk, Kind, LogSnapshot, Snapshot
+from actors.store.damage import Damage, write_note
 from actors.store.disk import Disk
 from actors.store.entry import Layer
 from actors.store.journal.writer import segment_path
 from actors.store.log_layer import LogLayer
-from actors.store.partitions.catalogue import Catalogue
-from actors.store.partitions.partition import Outline, Partition
+from actors.store.partitions.catalogue import CATALOGUE, Catalogue, rebuild
+from actors.store.partitions.partition import Damaged, Outline, Partition
 from actors.store.partitions.shelf import Shelf
+from actors.store.partitions.sqlite_file import UnknownFormat
 from actors.store.queue_layer import QueueLayer
 from actors.store.seam import Seek
+
+log = logging.getLogger(__name__)
 
 
 class Flushing(msgspec.Struct, frozen=True):
@@ -35,13 +40,23 @@ class Flushing(msgspec.Struct, frozen=True):
 
 
 class Library:
-    """Raises Damaged, sqlite3.Error and OSError."""
+    """Raises Damaged, sqlite3.Error and OSError. `facts` are those that the catalogue has."""
 
-    def __init__(self, folder: Path, disk: Disk, shelf: Shelf, catalogue: Catalogue) -> None:
-        self._journal_folder = folder / "journal"
+    def __init__(
+        self,
+        folder: Path,
+        disk: Disk,
+        shelf: Shelf,
+        catalogue: Catalogue,
+        facts: Mapping[str, int],
+    ) -> None:
+        self._folder = folder
         self._disk = disk
         self._shelf = shelf
         self._catalogue = catalogue
+        self._facts = dict(facts)
+        self._is_catalogue_lost = False
+        self._may_mend = True
         self._outlines: list[Outline] = []
         self._removed: list[bytes] = []
         self._is_marked = False
@@ -51,7 +66,7 @@ class Library:
         self._outlines.clear()
         self._removed.clear()
         self._is_marked = False
-        self._catalogue.mark(names)
+        self._in_catalogue(lambda catalogue: catalogue.mark(names))
         self._is_marked = True
 
     def apply(self, flush: Flushing) -> bool:
@@ -80,13 +95,50 @@ class Library:
 
     def record(self) -> None:
         """Enter what was applied since `mark` in the catalogue."""
-        self._catalogue.record(self._outlines, self._removed, {})
+        self._in_catalogue(lambda catalogue: catalogue.record(self._outlines, self._removed, {}))
+        self._may_mend = True
+
+    def _in_catalogue(self, step: Callable[[Catalogue], None]) -> None:
+        """A catalogue that turns out to be damaged is made anew at once, as a restart would do."""
+        try:
+            if not self._is_catalogue_lost:
+                step(self._catalogue)
+                return
+        except UnknownFormat:
+            raise
+        except Damaged as exc:
+            # It reads every file: not again before one that was made has proved itself.
+            if not self._may_mend:
+                raise
+            log.error("catalogue damaged, making it anew: %s", exc)
+        self._make_catalogue()
+        step(self._catalogue)
+
+    def _make_catalogue(self) -> None:
+        """From what the files say, with the facts; what a crash leaves of it a restart makes."""
+        self._may_mend = False
+        if not self._is_catalogue_lost:
+            self._is_catalogue_lost = True
+            self._catalogue.close()
+        self._shelf.close()
+        catalogue, unreadable = rebuild(self._folder / CATALOGUE, self._shelf, self._disk)
+        try:
+            for file, text in unreadable:
+                log.error("damaged: name=None where=%s: %s", file.name, text)
+                write_note(self._folder / "damaged", self._disk, Damage(file.name, text))
+            catalogue.record([], [], self._facts)
+        except BaseException:
+            catalogue.close()
+            raise
+        self._catalogue = catalogue
+        self._is_catalogue_lost = False
 
     def drop_segment(self, number: int) -> None:
         """Remove a segment that nobody needs, before any later one goes: those have the end of
         what it began."""
-        self._disk.unlink(segment_path(self._journal_folder, number))
-        self._disk.sync_folder(self._journal_folder)
+        journal = self._folder / "journal"
+        self._disk.unlink(segment_path(journal, number))
+        self._disk.sync_folder(journal)
 
     def load(self, name: bytes) -> Snapshot:
         """What the file of a queue has."""
@@ -109,6 +161,7 @@ class Library:
     def note(self, facts: dict[str, int]) -> None:
         """Keep facts of the node."""
         self._catalogue.record([], [], facts)
+        self._facts.update(facts)
 
     def close(self) -> None:
         self._shelf.close()

@@ -1,7 +1,9 @@
 """The tables of a log: its chunks, found by sequence, timestamp or id, and its notes.
 
 Timestamps and ids use all 64 bits, so they are kept as big-endian bytes, which SQLite compares in
-their order. Chunks from the `tail` of meta on are of a flush that did not come to its end.
+their order. Chunks from the `tail` of meta on are of a flush that did not come to its end. A chunk
+without data stands for records that a repair found lost; nobody else writes one, and no read shows
+it.
 """
 
 from __future__ import annotations
@@ -124,20 +126,25 @@ def outline(connection: sqlite3.Connection, meta: Meta) -> LogSnapshot:
 
 
 def read(connection: sqlite3.Connection, seek: Seek) -> list[Chunk]:
-    """Chunks from where `seek` says, ascending. Raises Damaged."""
+    """Chunks from where `seek` says, ascending; lost records are stepped over. Raises Damaged."""
     first = _find(connection, seek)
     if first is None:
         return []
     chunks: list[Chunk] = []
-    size = 0
+    size, count, end = 0, 0, None
     query = f"SELECT {_COLUMNS} FROM chunks WHERE first >= ? ORDER BY first"
     for record in connection.execute(query, (first,)):
         chunk = _decode(record)
-        if chunks and chunk.first != chunks[-1].end:
-            raise Damaged(f"records {chunks[-1].end} to {chunk.first - 1} are missing")
+        if end is not None and chunk.first != end:
+            raise Damaged(f"records {end} to {chunk.first - 1} are missing")
+        end = chunk.end
+        if not chunk.data:
+            continue
+        # Of the first one most records may be before what is asked for.
+        count += chunk.count if chunks else 0
         chunks.append(chunk)
         size += len(chunk.data)
-        if size >= seek.bytes_max:
+        if size >= seek.bytes_max or count >= seek.count_max:
             break
     return chunks
 
@@ -169,6 +176,26 @@ def _find(connection: sqlite3.Connection, seek: Seek) -> int | None:
             assert_never(seek.where)
     found = connection.execute(f"{query} LIMIT 1", {"at": at, "sequence": sequence}).fetchone()
     return None if found is None else found[0]
+
+
+def chunks_between(
+    connection: sqlite3.Connection, low: int, high: int, *, newest_first: bool
+) -> Iterator[tuple[int, Chunk | None]]:
+    """First sequences and chunks one by one, for a damaged file; None is not what was written."""
+    order = "DESC" if newest_first else "ASC"
+    query = f"SELECT {_COLUMNS} FROM chunks WHERE first BETWEEN ? AND ? ORDER BY first {order}"
+    for record in connection.execute(query, (low, high)):
+        try:
+            yield record[0], _decode(record)
+        except Damaged:
+            yield record[0], None
+
+
+def notes_left(connection: sqlite3.Connection) -> Iterator[tuple[bytes, bytes]]:
+    """Those notes of a damaged file that are what was written."""
+    for name, value, crc in connection.execute("SELECT name, value, crc FROM notes"):
+        if crc == crc_of((name, value)):
+            yield name, value
 
 
 def verify(connection: sqlite3.Connection, meta: Meta) -> Iterator[str]:

@@ -184,15 +184,16 @@ def load(connection: sqlite3.Connection, meta: Meta) -> Snapshot:
 
 def rows_between(
     connection: sqlite3.Connection, low: int, high: int, *, newest_first: bool
-) -> Iterator[tuple[int, Row | None, int]]:
-    """Ids, messages and attempts one by one, for a damaged file; None is not what was written."""
+) -> Iterator[tuple[int, tuple[Row, int] | None]]:
+    """Ids, and messages with their attempts, one by one, for a damaged file; None is not what was
+    written."""
     order = "DESC" if newest_first else "ASC"
     query = f"{_SELECT_ROWS_BETWEEN} ORDER BY message_id {order}"
     for record in connection.execute(query, (low, high)):
         try:
-            yield record[0], _decode_row(record), record[9]
+            yield record[0], (_decode_row(record), record[9])
         except Damaged:
-            yield record[0], None, 0
+            yield record[0], None
 
 
 def keys_left(connection: sqlite3.Connection) -> Iterator[tuple[int, KeyRow]]:

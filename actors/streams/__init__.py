@@ -1,0 +1,1 @@
+"""Streams: ordered logs of records, one namespace with many views (docs/streams.md)."""

@@ -1,0 +1,155 @@
+"""Appends: conditions, room, ids and timestamps, and the chunks that they come to."""
+
+from __future__ import annotations
+
+from actors.errors import Code
+from actors.store.changes import Change, Chunk, Position
+from actors.streams.extent import Extent
+from actors.streams.ids import next_id, next_timestamps
+from actors.streams.messages import Append, Appended, Span, StreamFailed
+from actors.streams.notes import Properties
+from actors.streams.orders import BadOrder, orders_of
+from actors.streams.records import Pile
+from actors.streams.settings import StreamLimits, StreamShared
+
+
+class Appender:
+    """Collects the records of a batch. `fresh` are its chunks, which the store does not have yet,
+    and `known` what is in them."""
+
+    __slots__ = (
+        "_extent",
+        "_limits",
+        "_now_ms",
+        "_pile",
+        "_properties",
+        "_room",
+        "_said",
+        "_shared",
+        "fresh",
+        "has_quota",
+        "known",
+    )
+
+    def __init__(
+        self, extent: Extent, properties: Properties, limits: StreamLimits, shared: StreamShared
+    ) -> None:
+        self._extent = extent
+        self._properties = properties
+        self._limits = limits
+        self._shared = shared
+        self._pile: Pile | None = None
+        self._now_ms = 0
+        self._room = 0
+        self._said = 0
+        self.has_quota = True
+        """False: what is too much goes by itself."""
+        self.fresh: list[Chunk] = []
+        self.known: dict[int, tuple[Chunk, Span]] = {}
+
+    def begin(self, now_ms: int) -> None:
+        """A batch begins: what the store has is all there is."""
+        self._now_ms = now_ms
+        limits = self._limits
+        self._room = limits.node_bytes_max - self._shared.usage.log_bytes
+        if self.has_quota:
+            self._room = min(self._room, limits.bytes_max - self._extent.size)
+
+    def end(self) -> None:
+        """The batch goes to the store."""
+        if self.fresh:
+            self.fresh = []
+            self.known = {}
+            self._said = 0
+
+    def append(self, request: Append) -> Appended | StreamFailed:
+        """Add the records of a request to a stream that is there."""
+        extent, bodies = self._extent, request.bodies
+        count = len(bodies)
+        size = len(bodies[0]) if count == 1 else sum(map(len, bodies))
+        refusal = self._refusal(request, size)
+        if refusal is not None:
+            return extent.refusal(request.number, refusal, self._properties.fence)
+        last = extent.last_id if extent.tail else None
+        position = next_id(last, request.ms, self._now_ms, count)
+        if position is None:
+            return extent.refusal(request.number, Code.NON_MONOTONIC_ID)
+        timestamps = next_timestamps(extent.last_timestamp, request.timestamps, self._now_ms)
+        first = self._add(request, position, timestamps, size)
+        final = position if count == 1 else Position(position.ms, position.seq + count - 1)
+        extent.last_id = final
+        if isinstance(timestamps, int):
+            extent.last_timestamp = timestamps
+            return Appended(request.number, first, count, final, timestamps, timestamps)
+        extent.last_timestamp = timestamps[-1]
+        return Appended(request.number, first, count, final, timestamps[0], timestamps[-1])
+
+    def _add(
+        self, request: Append, position: Position, timestamps: list[int] | int, size: int
+    ) -> int:
+        """Pile up what is alike; gives the sequence of the first record."""
+        extent, bodies, pile = self._extent, request.bodies, self._pile
+        first = extent.tail
+        extent.tail = first + len(bodies)
+        self._room -= size
+        if pile is not None and request.headers is None and isinstance(timestamps, int):
+            if pile.add(position, bodies, size, timestamps):
+                return first
+        self._close()
+        self._pile = Pile(first, position, bodies, size, timestamps, request.headers)
+        return first
+
+    def _refusal(self, request: Append, size: int) -> Code | None:
+        """Why the request cannot be done, whatever its ids are."""
+        limits, token = self._limits, request.fencing_token
+        if limits.is_kept and not self._shared.health.is_writable:
+            return Code.STORAGE_FAILED
+        if token is not None and token != self._properties.fence:
+            return Code.FENCED
+        if request.match_sequence is not None and request.match_sequence != self._extent.tail:
+            return Code.SEQUENCE_MISMATCH
+        if size > self._room:
+            return Code.BUFFER_FULL
+        if not request.bodies or not _is_square(request):
+            return Code.MALFORMED
+        return None
+
+    def _close(self) -> None:
+        """What was piled up becomes a chunk."""
+        pile = self._pile
+        if pile is None:
+            return
+        self._pile = None
+        chunk = pile.chunk()
+        self.fresh.append(chunk)
+        self.known[chunk.first] = (chunk, pile.span())
+        self._extent.grow(chunk.first, len(chunk.data))
+        self._shared.counters.appended += chunk.count
+
+    def flush(self, changes: list[Change]) -> None:
+        """Say everything of this batch so far."""
+        self._close()
+        if self._said < len(self.fresh):
+            changes += self.fresh[self._said :]
+            self._said = len(self.fresh)
+
+    def drop(self) -> None:
+        """Nothing of it is wanted any more."""
+        self._pile = None
+        self.end()
+
+
+def _is_square(request: Append) -> bool:
+    """Is there an element for each body, and does every command record mean something?"""
+    count = len(request.bodies)
+    if request.timestamps is not None and len(request.timestamps) != count:
+        return False
+    if request.headers is None:
+        return True
+    if len(request.headers) != count:
+        return False
+    try:
+        orders_of(request.bodies, request.headers)
+    except BadOrder:
+        return False
+    return True

@@ -1,0 +1,104 @@
+"""The names of all streams and topics of a node, in memory.
+
+Streams and the catalogue of topics tell it what they are, also when they are built anew, so what it
+says is what they would say. Nothing is decided by it alone but that two of them exclude each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from heapq import nsmallest
+
+_TOPIC = re.compile(rb"[A-Za-z0-9_-]{1,255}")
+_PARTITION = re.compile(rb"(0|[1-9][0-9]{0,8})")
+
+
+class Directory:
+    """`streams` has the names of all that were created; topics of one partition are among them."""
+
+    __slots__ = ("_groups", "_removed", "_topics", "groups", "streams")
+
+    def __init__(self) -> None:
+        self.streams: set[bytes] = set()
+        self.groups = 0
+        """Consumer groups of the streams that were in use since the start."""
+        self._groups: dict[bytes, int] = {}
+        self._topics: dict[bytes, int] = {}
+        """Topics of several partitions."""
+        self._removed: dict[bytes, int] = {}
+        """Those that are removed, and some of whose partitions may still be there."""
+
+    # What the cells say.
+
+    def sync_stream(self, name: bytes, *, is_created: bool, groups: int = 0) -> None:
+        """A stream says what it is."""
+        if is_created:
+            self.streams.add(name)
+        else:
+            self.streams.discard(name)
+        self.groups += groups - self._groups.pop(name, 0)
+        if groups:
+            self._groups[name] = groups
+
+    def sync_topics(self, topics: dict[bytes, int], removed: dict[bytes, int]) -> None:
+        """The catalogue says which topics of several partitions there are, and which go."""
+        self._topics = topics
+        self._removed = removed
+
+    # What others ask.
+
+    def partitions(self, topic: bytes) -> int | None:
+        """How many partitions the topic has; None: there is no such topic."""
+        count = self._topics.get(topic)
+        if count is None and topic in self.streams and is_topic_name(topic):
+            return 1
+        return count
+
+    def topics(self) -> Iterable[tuple[bytes, int]]:
+        """Every topic with its partitions, in the order of their names."""
+        found = {name: 1 for name in self.streams if is_topic_name(name)}
+        found.update(self._topics)
+        return sorted(found.items())
+
+    def names(self, prefix: bytes = b"", after: bytes = b"", limit: int = 1000) -> list[bytes]:
+        """Streams that were created or appended to, in the order of their names."""
+        streams = (each for each in self.streams if each.startswith(prefix) and each > after)
+        return nsmallest(limit, streams)
+
+    def is_created(self, name: bytes) -> bool:
+        """Is there a stream of this name, apart from unused partitions of topics?"""
+        return name in self.streams
+
+    def has_topic(self, name: bytes) -> bool:
+        """Is there a topic of several partitions of this name?"""
+        return name in self._topics
+
+    def is_partition(self, name: bytes) -> bool:
+        """Is the stream one of the partitions of a topic of several?"""
+        return bool(self._topics) and _is_among(name, self._topics)
+
+    def is_vacated(self, name: bytes) -> bool:
+        """Is the stream to go, as a partition of a topic that is removed?"""
+        return bool(self._removed) and _is_among(name, self._removed)
+
+
+def is_topic_name(name: bytes) -> bool:
+    """May a topic have this name (RL-29)?"""
+    return _TOPIC.fullmatch(name) is not None
+
+
+def partition_name(topic: bytes, partition: int) -> bytes:
+    """The stream of a partition of a topic of several."""
+    return b"%b/%d" % (topic, partition)
+
+
+def partition_of(name: bytes) -> tuple[bytes, int] | None:
+    """The topic of several and its partition that have a stream of this name."""
+    topic, _, number = name.rpartition(b"/")
+    return (topic, int(number)) if _PARTITION.fullmatch(number) and topic else None
+
+
+def _is_among(name: bytes, topics: dict[bytes, int]) -> bool:
+    found = partition_of(name)
+    return found is not None and found[1] < topics.get(found[0], 0)

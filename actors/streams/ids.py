@@ -1,0 +1,42 @@
+"""Which id and timestamp records get (S3P-27..31, S3A-10, 11, 15)."""
+
+from __future__ import annotations
+
+from actors.store.changes import Position
+from actors.streams.messages import U64_MAX
+
+
+def next_id(last: Position | None, ms: int | None, now_ms: int, count: int) -> Position | None:
+    """The id of the first of `count` records, which have ids one after the other.
+
+    `last` is the latest id of the stream, None if it never had one; `ms` is asked for by the
+    client. None: there is no such id, neither for this nor, without `ms`, for any other record.
+    """
+    if ms is None:
+        return _free_id(last, now_ms, count)
+    if last is None or ms > last.ms:
+        return Position(ms, 0)
+    if ms < last.ms or last.seq + count > U64_MAX:
+        return None
+    return Position(ms, last.seq + 1)
+
+
+def _free_id(last: Position | None, now_ms: int, count: int) -> Position | None:
+    if last is None or now_ms > last.ms:
+        return Position(now_ms, 0)
+    if last.seq + count <= U64_MAX:
+        return Position(last.ms, last.seq + 1)
+    return Position(last.ms + 1, 0) if last.ms < U64_MAX else None
+
+
+def next_timestamps(last: int, given: list[int | None] | None, now_ms: int) -> list[int] | int:
+    """Timestamps that never fall: one for each record, or one for all."""
+    arrival = now_ms if now_ms > last else last
+    if given is None:
+        return arrival
+    timestamps: list[int] = []
+    for each in given:
+        wanted = now_ms if each is None else each
+        last = max(last, wanted)
+        timestamps.append(last)
+    return timestamps[0] if timestamps[0] == timestamps[-1] else timestamps

@@ -1,0 +1,51 @@
+"""What holds for a stream, and what all streams of a node share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from actors.messages import Mail
+from actors.store.seam import Health, LogStore, Usage
+from actors.streams.directory import Directory
+
+
+class StreamLimits(msgspec.Struct, frozen=True):
+    """Limits of a stream, where it was created with nothing else; docs/limits.md.
+
+    Records go when they are older than `age_s`, and the oldest ones when there are more than
+    `keep_bytes` (0: never). Above `bytes_max`, or above `node_bytes_max` of all streams together,
+    appends are refused. `is_kept`: the store of this stream is a disk, which may fail.
+    """
+
+    age_s: int = 0
+    keep_bytes: int = 0
+    bytes_max: int = 2**30
+    node_bytes_max: int = 2**32
+    groups_max: int = 1000
+    node_groups_max: int = 100_000
+    is_kept: bool = False
+
+
+@dataclass(slots=True)
+class StreamCounters:
+    """What happened in all streams since the start. `skipped`: records that a view cannot show."""
+
+    appended: int = 0
+    skipped: int = 0
+    trims: int = 0
+    trimmed_bytes: int = 0
+
+
+class StreamShared(msgspec.Struct, frozen=True):
+    """What the streams of one node have in common. `post` sends mail to a cell, in a later turn
+    if that cell is at work."""
+
+    store: LogStore
+    post: Callable[[bytes, Mail], None]
+    directory: Directory
+    usage: Usage
+    health: Health
+    counters: StreamCounters = msgspec.field(default_factory=StreamCounters)

@@ -1,0 +1,139 @@
+"""Reads that wait for a record, in the order of what they wait for.
+
+An append looks only at those that it may answer: ten thousand that wait for something else cost
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from actors.messages import Port
+from actors.store.changes import Position
+from actors.store.seam import Where
+from actors.streams.messages import Read
+from actors.timers import Agenda
+
+SLACK = 64
+
+Threshold = int | tuple[int, int]
+
+
+class Waiter:
+    """A read, and from which sequence on it looks. `is_waiting` ends for good."""
+
+    __slots__ = ("is_waiting", "port", "read", "sequence")
+
+    def __init__(self, port: Port, read: Read, sequence: int) -> None:
+        self.port = port
+        self.read = read
+        self.sequence = sequence
+        self.is_waiting = True
+
+
+class Waiters:
+    """All reads of a stream that wait."""
+
+    __slots__ = ("_agenda", "_by_port", "_count", "_entered", "_heaps")
+
+    def __init__(self) -> None:
+        self._by_port: dict[Port, dict[int, Waiter]] = {}
+        self._agenda: Agenda[Waiter] = Agenda(_is_waiting)
+        self._heaps: dict[Where, list[tuple[Threshold, int, Waiter]]] = {}
+        self._entered = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Waiter]:
+        for waiters in self._by_port.values():
+            yield from waiters.values()
+
+    def add(self, port: Port, read: Read, sequence: int) -> None:
+        """`read` waits for a record from `sequence` on."""
+        self.cancel(port, read.number)
+        waiter = Waiter(port, read, sequence)
+        self._by_port.setdefault(port, {})[read.number] = waiter
+        self._count += 1
+        self._agenda.add(read.wait_until, waiter)
+        self._enter(waiter)
+
+    def again(self, waiter: Waiter, sequence: int) -> None:
+        """What was `reached` has nothing that the read wants: it goes on waiting."""
+        waiter.sequence = sequence
+        self._enter(waiter)
+
+    def _enter(self, waiter: Waiter) -> None:
+        start = waiter.read.start
+        threshold: Threshold
+        match start.where:
+            case Where.SEQUENCE:
+                threshold = max(start.sequence, waiter.sequence)
+            case Where.TIMESTAMP:
+                threshold = start.timestamp
+            case Where.ID:
+                threshold = (start.id.ms, start.id.seq)
+        heap = self._heaps.setdefault(start.where, [])
+        if len(heap) > 2 * self._count + SLACK:
+            heap[:] = [entry for entry in heap if entry[2].is_waiting]
+            heapify(heap)
+        self._entered += 1
+        heappush(heap, (threshold, self._entered, waiter))
+
+    def reached(self, tail: int, position: Position, timestamp: int) -> list[Waiter]:
+        """Who may be answered now that the last record is this one. Each is to be `end`ed, or to
+        wait `again`."""
+        found: list[Waiter] = []
+        limits: tuple[tuple[Where, Threshold], ...] = (
+            (Where.SEQUENCE, tail - 1),
+            (Where.ID, (position.ms, position.seq)),
+            (Where.TIMESTAMP, timestamp),
+        )
+        for where, limit in limits:
+            heap = self._heaps.get(where)
+            while heap and heap[0][0] <= limit:  # type: ignore[operator]  # of one kind each
+                waiter = heappop(heap)[2]
+                if waiter.is_waiting:
+                    found.append(waiter)
+        return found
+
+    def expired(self, now: float) -> list[Waiter]:
+        """Who waited long enough; they are ended."""
+        found = list(self._agenda.due(now))
+        for waiter in found:
+            self.end(waiter)
+        return found
+
+    def end(self, waiter: Waiter) -> None:
+        """It does not wait any more."""
+        waiter.is_waiting = False
+        self._count -= 1
+        mine = self._by_port[waiter.port]
+        del mine[waiter.read.number]
+        if not mine:
+            del self._by_port[waiter.port]
+        if not self._count:
+            self._heaps.clear()
+
+    def cancel(self, port: Port, number: int) -> None:
+        """The asker does not want it any more."""
+        waiter = self._by_port.get(port, {}).get(number)
+        if waiter is not None:
+            self.end(waiter)
+
+    def leave(self, port: Port) -> None:
+        """The connection is gone."""
+        for waiter in list(self._by_port.get(port, {}).values()):
+            self.end(waiter)
+
+    @property
+    def next_at(self) -> float:
+        """When the next one waited long enough."""
+        return self._agenda.next_at if self._count else inf
+
+
+def _is_waiting(when: float, waiter: Waiter) -> bool:
+    return waiter.is_waiting

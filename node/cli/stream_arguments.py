@@ -1,0 +1,176 @@
+"""Types and options of the commands about streams: names, places in a stream, records."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from actors.store.changes import Position
+from node.cli.arguments import U64_MAX
+from node.stream import Start
+from transports.stream_bodies import NAME_BYTES_MAX
+
+_AGO = re.compile(r"-?((?:\d+(?:\.\d+)?[dhms])+)")
+_PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+_TOPIC = re.compile(r"[A-Za-z0-9_-]{1,255}")
+_SIZE = re.compile(r"(\d{1,15})([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+class Parser(argparse.ArgumentParser):
+    """Options may stand anywhere, and `--time -10m` is what it looks like.
+
+    argparse itself gives all of DATA... to what stands before the first option, and sees an option
+    in `-10m`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
+
+    def parse_known_args(  # type: ignore[override]  # typeshed has overloads, one of which this is
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        return super().parse_known_args(self._options_first(list(args or ())), namespace)
+
+    def _options_first(self, words: list[str]) -> list[str]:
+        options: list[str] = []
+        others: list[str] = []
+        rest = iter(words)
+        for word in rest:
+            if word == "--":
+                return [*options, "--", *others, *rest]
+            found = self._option_string_actions.get(word)
+            if found is not None and found.nargs is None:
+                value = next(rest, None)
+                is_long = word.startswith("--")
+                options += [word] if value is None else self._joined(word, value, is_long)
+            elif word != "-" and word.startswith("-"):
+                options.append(word)
+            else:
+                others.append(word)
+        return [*options, *others]
+
+    @staticmethod
+    def _joined(option: str, value: str, is_long: bool) -> list[str]:
+        return [f"{option}={value}"] if is_long else [option, value]
+
+
+def action(subparsers: Any, name: str, summary: str, epilog: str) -> argparse.ArgumentParser:
+    """The parser of one command of a family."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=summary[0].lower() + summary[1:].rstrip("."),
+        description=summary,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
+def add_start(parser: argparse.ArgumentParser, what: str = "--from") -> None:
+    """Where to begin: one of a sequence, an id and a time."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        what, dest="start", type=sequence, metavar="SEQ", help="at this sequence (default: 0)"
+    )
+    where.add_argument(
+        "--id", dest="start", type=record_id, metavar="MS-SEQ", help="at this id, as S3P has it"
+    )
+    where.add_argument(
+        "--time",
+        dest="start",
+        type=moment,
+        metavar="TIME",
+        help="at this time: 2025-11-21T10:00:00Z, or -10m (ago; d, h, m, s), or ms since 1970",
+    )
+
+
+def stream_name(text: str) -> bytes:
+    """The name as bytes, whatever the terminal's encoding makes of it."""
+    name = os.fsencode(text)
+    if not 0 < len(name) <= NAME_BYTES_MAX:
+        raise argparse.ArgumentTypeError(
+            f"a stream's name has 1 to {NAME_BYTES_MAX} bytes, not {len(name)}"
+        )
+    return name
+
+
+def topic_name(text: str) -> bytes:
+    """Letters, digits, `_` and `-`."""
+    if _TOPIC.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name of a topic: 1 to 255 letters, digits, _ and -"
+        )
+    return text.encode("ascii")
+
+
+def sequence(text: str) -> int:
+    """A sequence, or an offset of RustLog, which is the same."""
+    return _u64(text, "a sequence")
+
+
+def partitions(text: str) -> int:
+    """How many partitions a topic has."""
+    number = _u64(text, "a number of partitions")
+    if not 1 <= number <= 1000:
+        raise argparse.ArgumentTypeError("a topic has 1 to 1000 partitions")
+    return number
+
+
+def record_id(text: str) -> Position:
+    """An id of S3P."""
+    ms, dash, seq = text.partition("-")
+    if not dash:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an id: MS-SEQ, two decimal numbers")
+    return Position(_u64(ms, "the first part of an id"), _u64(seq, "the second part of an id"))
+
+
+def place(text: str) -> int | Position:
+    """A sequence or an id."""
+    return record_id(text) if "-" in text else sequence(text)
+
+
+def moment(text: str) -> Start:
+    """A time; without an offset it is the local one."""
+    if (ago := _AGO.fullmatch(text)) is not None:
+        parts = {_UNITS[unit]: float(count) for count, unit in _PART.findall(ago[1])}
+        try:
+            return datetime.now(UTC) - timedelta(**parts)
+        except OverflowError as exc:
+            raise argparse.ArgumentTypeError(f"{text!r} is too long ago") from exc
+    try:
+        if text.isascii() and text.isdigit():
+            return datetime.fromtimestamp(int(text) / 1000, UTC)
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError, OSError) as exc:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time: 2025-11-21T10:00:00Z, -10m, or ms since 1970"
+        ) from exc
+
+
+def size(text: str) -> int:
+    """Bytes, with K, M, G or T for powers of 1024."""
+    found = _SIZE.fullmatch(text)
+    number = int(found[1]) * 1024 ** _POWERS[found[2].upper()] if found else 0
+    if not 0 < number <= 2**62:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: 1000, 64K, 10M, 1G")
+    return number
+
+
+def header(text: str) -> tuple[bytes, bytes]:
+    """`NAME=VALUE`."""
+    name, equals, value = os.fsencode(text).partition(b"=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _u64(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= U64_MAX):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} (0 to {U64_MAX})")
+    return int(text)

@@ -1,0 +1,83 @@
+"""Records as users of the stream API hold them, and what a node tells of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from actors.store.changes import Position
+from actors.streams.messages import Headers, Span
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A record of a stream. `timestamp` is in milliseconds, `id` what S3P calls it."""
+
+    sequence: int
+    timestamp: int
+    id: Position
+    headers: Headers
+    body: bytes
+
+
+class NewRecord(msgspec.Struct, frozen=True, gc=False):
+    """A record to append, where there is more to it than its body. `timestamp` None: its arrival.
+
+    One header of an empty name makes it a command: `fence` sets the stream's fencing token to the
+    body, `trim` trims below the sequence that the body is, in eight bytes.
+    """
+
+    body: bytes
+    headers: Headers = []
+    timestamp: int | None = None
+
+
+class Appended(msgspec.Struct, frozen=True, gc=False):
+    """Records are kept, as durably as the stream promises: `count` of them from sequence `first`
+    on. `id` and `timestamp` are those of the last one."""
+
+    first: int
+    count: int
+    id: Position
+    first_timestamp: int
+    timestamp: int
+
+    @property
+    def tail(self) -> int:
+        """The sequence after the last one."""
+        return self.first + self.count
+
+
+class StreamInfo(msgspec.Struct, frozen=True):
+    """A stream: records from sequence `trim_point` to before `tail`, `bytes_kept` of bodies.
+
+    `age_s` and `bytes_max` None: what the node's configuration says. `waiting` is how many reads
+    wait for a record, `groups` how far each consumer group got.
+    """
+
+    age_s: int | None
+    bytes_max: int | None
+    content_type: bytes | None
+    created_ms: int
+    trim_point: int
+    tail: int
+    last_id: Position
+    last_timestamp: int
+    bytes_kept: int
+    segments: int
+    waiting: int
+    fence: bytes
+    groups: dict[bytes, int]
+
+
+def records_of(span: Span) -> Iterator[Record]:
+    """The records that a node told by columns."""
+    ids, timestamps, headers = span.ids, span.timestamps, span.headers
+    for index, body in enumerate(span.bodies):
+        yield Record(
+            span.first + index,
+            span.timestamp if timestamps is None else timestamps[index],
+            Position(span.id.ms, span.id.seq + index) if ids is None else ids[index],
+            [] if headers is None else headers[index],
+            body,
+        )

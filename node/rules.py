@@ -1,0 +1,98 @@
+"""Rules of the configuration: what holds for channels and streams whose names match a pattern."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from actors.messages import Durability, Mode
+
+
+class ConfigError(Exception):
+    """A setting that the node cannot use; the text names it and says why."""
+
+
+@dataclass(frozen=True)
+class ChannelRule:
+    """What holds for the channels that match a shell pattern; None = the node's default."""
+
+    pattern: str
+    mode: Mode | None = None
+    ttl: int | None = None
+    lease: float | None = None
+    attempts: int | None = None
+    durability: Durability | None = None
+
+    @staticmethod
+    def parse(text: str) -> ChannelRule:
+        """Read `PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N,durability=disk|os|memory]`.
+
+        Raises ConfigError.
+        """
+        pattern, _, rest = text.rpartition("=") if "," not in text else _split_rule(text)
+        first, *options = rest.split(",")
+        if not pattern or first.upper() not in Mode.__members__:
+            raise ConfigError(f"channel rule {text!r}: want PATTERN=pair|fanout|queue[,ttl=S,...]")
+        values = _options(f"channel rule {text!r}", options, ("ttl", "lease", "attempts"))
+        return ChannelRule(pattern, Mode[first.upper()], **values)
+
+
+@dataclass(frozen=True)
+class StreamRule:
+    """What holds for the streams that match a shell pattern; None = the node's default.
+
+    Records go when they are older than `age` seconds, and the oldest when there are more than
+    `bytes`.
+    """
+
+    pattern: str
+    age: int | None = None
+    bytes: int | None = None
+    durability: Durability | None = None
+
+    @staticmethod
+    def parse(text: str) -> StreamRule:
+        """Read `PATTERN=OPTION[,OPTION...]`; options are `age=S`, `bytes=N` and
+        `durability=disk|os|memory`. Raises ConfigError."""
+        head, *options = text.split(",")
+        pattern, equals, first = head.partition("=")
+        if not pattern or not equals or "=" not in first:
+            raise ConfigError(f"stream rule {text!r}: want PATTERN=age=S,bytes=N,durability=...")
+        values = _options(f"stream rule {text!r}", [first, *options], ("age", "bytes"))
+        return StreamRule(pattern, **values)
+
+
+def _options(rule: str, options: list[str], known: tuple[str, ...]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for option in options:
+        name, _, value = option.partition("=")
+        if name == "durability":
+            values[name] = durability_of(f"{rule}: durability", value)
+        elif name in known:
+            values[name] = _positive(f"{rule}: {name}", value, name == "lease")
+        else:
+            raise ConfigError(f"{rule}: unknown option {name!r}")
+    return values
+
+
+def _split_rule(text: str) -> tuple[str, str, str]:
+    head, comma, options = text.partition(",")
+    pattern, equals, mode = head.rpartition("=")
+    return pattern, equals, mode + comma + options
+
+
+def durability_of(what: str, text: str) -> Durability:
+    """The durability of that name. Raises ConfigError."""
+    if text.upper() not in Durability.__members__:
+        raise ConfigError(f"{what} must be disk, os or memory, not {text!r}")
+    return Durability[text.upper()]
+
+
+def _positive(what: str, text: str, is_fraction: bool) -> float | int:
+    try:
+        value = float(text) if is_fraction else int(text)
+    except ValueError as exc:
+        raise ConfigError(f"{what} must be a number, not {text!r}") from exc
+    if not 0 < value < float("inf"):
+        raise ConfigError(f"{what} must be above 0, not {text!r}")
+    return value

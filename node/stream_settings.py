@@ -1,0 +1,82 @@
+"""What the configuration says of streams, and of the connections that serve them."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from actors.messages import Durability
+from actors.streams.settings import StreamLimits
+from node.config import Config
+from node.rules import StreamRule
+from transports.rustlog import RustlogLimits
+from transports.rustlog_connection import RustlogSettings
+from transports.s3p_connection import S3pSettings
+from transports.s3p_words import S3pLimits
+from transports.stream_visit import FlowSettings
+
+
+class StreamBook:
+    """The limits of each stream by its name; the first rule that matches holds."""
+
+    def __init__(self, config: Config) -> None:
+        self._rules = [(rule, _limits(config, rule)) for rule in config.streams]
+        self._default = (StreamRule("*"), _limits(config, StreamRule("*")))
+        self._durability = config.durability if config.data else Durability.MEMORY
+
+    def limits(self, name: bytes) -> StreamLimits:
+        return self._find(name)[1]
+
+    def durability(self, name: bytes) -> Durability:
+        """What the stream promises; without a data folder nothing is more than memory."""
+        durability = self._find(name)[0].durability
+        if durability is None or self._durability is Durability.MEMORY:
+            return self._durability
+        return durability
+
+    def _find(self, name: bytes) -> tuple[StreamRule, StreamLimits]:
+        if self._rules:
+            text = name.decode("utf-8", "surrogateescape")
+            for found in self._rules:
+                if fnmatchcase(text, found[0].pattern):
+                    return found
+        return self._default
+
+
+def _limits(config: Config, rule: StreamRule) -> StreamLimits:
+    return StreamLimits(
+        age_s=rule.age or config.stream_age_s,
+        keep_bytes=rule.bytes or 0,
+        bytes_max=config.stream_bytes_max,
+        node_bytes_max=config.node_stream_bytes_max,
+        groups_max=config.stream_groups_max,
+        node_groups_max=config.node_groups_max,
+    )
+
+
+def s3p_settings(config: Config) -> S3pSettings:
+    """Limits of S3P connections."""
+    return S3pSettings(
+        limits=S3pLimits(
+            name_bytes_max=config.s3p_name_bytes_max,
+            records_max=config.s3p_records_max,
+            record_bytes_max=config.s3p_record_bytes_max,
+            append_bytes_max=config.s3p_append_bytes_max,
+            count_default=config.s3p_count_default,
+            count_max=config.s3p_count_max,
+            block_ms_max=config.s3p_block_ms_max,
+        ),
+        flow=FlowSettings(idle_s=config.stream_idle_s),
+        reply_bytes_max=config.s3p_reply_bytes_max,
+    )
+
+
+def rustlog_settings(config: Config) -> RustlogSettings:
+    """Limits of RustLog connections."""
+    return RustlogSettings(
+        limits=RustlogLimits(
+            frame_bytes_max=config.rustlog_frame_bytes_max,
+            records_max=config.rustlog_records_max,
+            partitions_max=config.rustlog_partitions_max,
+        ),
+        flow=FlowSettings(idle_s=config.stream_idle_s),
+    )

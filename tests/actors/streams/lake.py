@@ -1,0 +1,281 @@
+"""Streams on a clock that the test moves, in memory or in a folder that can be opened again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+from actors.cell import Behaviour, Content
+from actors.messages import Batch, Durability, Failed, Join, Mail, Port, Reply, StreamRequest
+from actors.scheduler import Scheduler, SchedulerSettings
+from actors.store.changes import Change, LogSnapshot, Position
+from actors.store.disk import OsDisk
+from actors.store.durable import DurableStore
+from actors.store.memory import MemoryStore
+from actors.store.seam import Commit, Fault, Seek, Where
+from actors.store.settings import StoreSettings
+from actors.streams import messages as m
+from actors.streams.directory import Directory
+from actors.streams.names import TOPICS, stream_cell, stream_of
+from actors.streams.settings import StreamCounters, StreamLimits, StreamShared
+from actors.streams.stream import Stream
+from actors.streams.topics import Topics
+from tests.actors.ports import RecordingPort
+from tests.sim.loop import Clock, Loop
+
+START_S = 1_763_683_200.0
+START_MS = int(START_S * 1000)
+NAME = b"orders"
+TURNS_MAX = 20_000
+SMALL = StoreSettings(
+    segment_bytes=8192, journal_bytes_max=8192, carry_bytes_max=0, settle_s=1.0, stall_factor=100
+)
+"""What is in the journal goes to files soon."""
+
+R = TypeVar("R", bound=Reply)
+
+
+class SlowMemory(MemoryStore):
+    """Applies changes at once, and promises or refuses them when the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits: list[Commit] = []
+        self.is_slow = False
+
+    def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:  # type: ignore[override]
+        super().write(name, changes)
+        if not self.is_slow:
+            return None
+        self.commits.append(Commit())
+        return self.commits[-1]
+
+    def finish(self, fault: Fault | None = None) -> None:
+        """Everything written so far is kept, or not."""
+        commits, self.commits = self.commits, []
+        for commit in commits:
+            commit.finish(fault)
+
+
+class Lake:
+    """A node's streams. `folder` None: in memory."""
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        limits: StreamLimits | None = None,
+        *,
+        store: MemoryStore | None = None,
+        settings: StoreSettings | None = None,
+        runtime: SchedulerSettings | None = None,
+    ) -> None:
+        self.clock = Clock(START_S)
+        self.folder = folder
+        self.limits = limits or StreamLimits()
+        self.crash_on: set[type[StreamRequest]] = set()
+        self._memory = store
+        self._settings = settings or SMALL
+        self._runtime = runtime or SchedulerSettings()
+        self._ports = 0
+        self.open()
+
+    # Its life.
+
+    def open(self) -> None:
+        """Start, with what there is."""
+        self.loop: Loop | None = None
+        if self.folder is None:
+            self.store: Any = self._memory or MemoryStore()
+        else:
+            self.loop = Loop(self.clock, Random(1))
+            self.store = DurableStore(
+                self.folder, OsDisk(), self._settings, self.loop, lambda name: Durability.DISK
+            )
+            self.store.open()
+        self.directory = Directory()
+        self.counters = StreamCounters()
+        self.shared = StreamShared(
+            self.store,
+            self.post,
+            self.directory,
+            self.store.usage,
+            self.store.health,
+            self.counters,
+        )
+        self.scheduler = Scheduler(
+            self.store, self._spawn, lambda: self.now, Random(1), self._runtime, self.store.outline
+        )
+        for cell in self.store.logs():
+            if (name := stream_of(cell)) is not None:
+                self.directory.sync_stream(name, is_created=True)
+        self.post(TOPICS, m.Vacated(0, b""))
+        self.settle()
+
+    def close(self) -> None:
+        self.settle()
+        if self.folder is not None:
+            self.store.close()
+
+    def restart(self) -> None:
+        """Nothing of it is lost, unless it is in memory."""
+        self.close()
+        self.open()
+
+    def _spawn(self, cell: bytes, kept: Content, guests: dict[Port, Join]) -> Behaviour:
+        assert isinstance(kept, LogSnapshot)
+        name = stream_of(cell)
+        if name is None:
+            return Topics(kept, self.directory)
+        return Touchy(self, name, kept, self.limits, self.shared)
+
+    # Time.
+
+    @property
+    def now(self) -> float:
+        return self.clock.now
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; whatever is due happens when it is due."""
+        end = self.now + seconds
+        for _ in range(TURNS_MAX):
+            self.work()
+            due = self.scheduler.timers.next_at
+            if due <= end:
+                self.clock.now = max(self.now, due)
+            elif self.scheduler.is_settled:
+                break
+            self.scheduler.turn(self.now)
+        else:
+            raise AssertionError("the scheduler never comes to rest")
+        self.clock.now = end
+
+    def settle(self) -> None:
+        self.advance(0)
+
+    def work(self) -> None:
+        """The disk does all that it was asked for."""
+        if self.loop is None:
+            return
+        self.loop.finish_pass()
+        for _ in range(1000):
+            if not self.loop.work(idle=False):
+                return
+        raise AssertionError("the lanes find no rest")
+
+    # Requests.
+
+    def port(self) -> RecordingPort:
+        self._ports += 1
+        return RecordingPort(self._ports, self.now)
+
+    def post(self, cell: bytes, message: Mail) -> None:
+        self.scheduler.submit(cell, Batch(None, [message]), self.now)
+
+    def say(self, port: RecordingPort, *messages: Mail, name: bytes = NAME) -> None:
+        """One read of a connection, which may wait for its answers."""
+        self.scheduler.submit(stream_cell(name), Batch(port, list(messages)), self.now)
+
+    def ask(self, *messages: StreamRequest, name: bytes = NAME) -> list[Reply]:
+        """What comes of requests, in the order of their numbers."""
+        port = self.port()
+        self.say(port, *messages, name=name)
+        self.settle()
+        return sorted(port.take(), key=number_of)
+
+    def one(self, message: StreamRequest, kind: type[R], name: bytes = NAME) -> R:
+        (reply,) = self.ask(message, name=name)
+        assert isinstance(reply, kind), reply
+        return reply
+
+    def create(self, name: bytes = NAME, **settings: Any) -> None:
+        self.one(m.Create(0, m.Settings(**settings)), m.Done, name)
+
+    def append(self, *bodies: bytes, name: bytes = NAME, **fields: Any) -> m.Appended:
+        return self.one(m.Append(0, list(bodies), **fields), m.Appended, name)
+
+    def read(
+        self, start: int | Position | Seek = 0, *, name: bytes = NAME, **fields: Any
+    ) -> m.Records:
+        return self.one(read_of(start, **fields), m.Records, name)
+
+    def bodies(self, start: int | Position | Seek = 0, **fields: Any) -> list[bytes]:
+        return bodies_of(self.read(start, **fields))
+
+    def refused(self, message: StreamRequest, name: bytes = NAME) -> m.StreamFailed:
+        return self.one(message, m.StreamFailed, name)
+
+    def describe(self, name: bytes = NAME) -> m.Described:
+        return self.one(m.Describe(0), m.Described, name)
+
+    def catalogue(self, message: StreamRequest) -> Reply:
+        """What the catalogue of topics answers."""
+        port = self.port()
+        self.scheduler.submit(TOPICS, Batch(port, [message]), self.now)
+        self.settle()
+        (reply,) = port.take()
+        return reply
+
+
+class Touchy(Stream):
+    """A stream that fails at requests of the test's choice, after it did what they ask."""
+
+    def __init__(self, lake: Lake, *args: Any) -> None:
+        self.lake = lake
+        self.fails = False
+        super().__init__(*args)
+
+    def handle(self, batch: Batch, now: float) -> Any:
+        self.fails = any(type(each) in self.lake.crash_on for each in batch.messages)
+        return super().handle(batch, now)
+
+    def _next_deadline(self) -> float:
+        if self.fails:
+            raise RuntimeError("this stream cannot do that")
+        return super()._next_deadline()
+
+
+def number_of(reply: Reply) -> int:
+    request = reply.request if isinstance(reply, Failed) else reply
+    return request.number  # type: ignore[union-attr]  # streams answer nothing else
+
+
+def read_of(start: int | Position | Seek = 0, *, number: int = 0, **fields: Any) -> m.Read:
+    """A read that gives all there is, unless told otherwise."""
+    if isinstance(start, int):
+        start = Seek(Where.SEQUENCE, start)
+    elif isinstance(start, Position):
+        start = Seek(Where.ID, id=start)
+    return m.Read(number, start, **{"count": 2**40, "bytes_max": 2**40, **fields})
+
+
+def at_timestamp(timestamp: int) -> Seek:
+    return Seek(Where.TIMESTAMP, timestamp=timestamp)
+
+
+def bodies_of(records: m.Records) -> list[bytes]:
+    return [body for span in records.spans for body in span.bodies]
+
+
+def rows_of(records: m.Records) -> Iterator[tuple[int, int, Position, bytes]]:
+    """Sequence, timestamp, id and body of each record."""
+    for span in records.spans:
+        for at, body in enumerate(span.bodies):
+            timestamp = span.timestamp if span.timestamps is None else span.timestamps[at]
+            position = Position(span.id.ms, span.id.seq + at) if span.ids is None else span.ids[at]
+            yield span.first + at, timestamp, position, body
+
+
+@contextmanager
+def lake_in(folder: Path | None, **options: Any) -> Iterator[Lake]:
+    lake = Lake(folder, **options)
+    try:
+        yield lake
+    finally:
+        lake.close()

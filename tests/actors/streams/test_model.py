@@ -1,0 +1,177 @@
+"""A stream against a plain list: any history, in memory and on a disk, over restarts."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from actors.errors import Code
+from actors.store.changes import Position
+from actors.streams import messages as m
+from tests.actors.streams.lake import Lake, at_timestamp, read_of, rows_of
+
+bodies = st.lists(st.binary(max_size=40), min_size=1, max_size=6)
+places = st.floats(0, 1)
+
+
+@dataclass
+class Plain:
+    """What a stream is, said simply."""
+
+    rows: list[tuple[int, int, Position, bytes]] = field(default_factory=list)
+    trim_point: int = 0
+    last_id: Position | None = None
+    last_timestamp: int = 0
+
+    @property
+    def tail(self) -> int:
+        return len(self.rows)
+
+    @property
+    def kept(self) -> list[tuple[int, int, Position, bytes]]:
+        return self.rows[self.trim_point :]
+
+    def expire(self, floor_ms: int) -> None:
+        while self.kept and self.kept[0][1] <= floor_ms:
+            self.trim_point += 1
+
+
+class Streams(RuleBasedStateMachine):
+    """One stream under test; what it gives is what the list gives."""
+
+    folder: Path | None = None
+    age_s: int | None = None
+
+    @initialize(
+        is_kept=st.booleans(), age_s=st.one_of(st.none(), st.integers(5, 60).map(lambda n: n * 2))
+    )
+    def begin(self, is_kept: bool, age_s: int | None) -> None:
+        self.folder = Path(tempfile.mkdtemp()) if is_kept else None
+        self.age_s = age_s
+        self.lake = Lake(self.folder)
+        self.make()
+
+    def make(self) -> None:
+        self.lake.create(age_s=self.age_s)
+        self.plain = Plain()
+
+    def teardown(self) -> None:
+        if hasattr(self, "lake"):
+            self.lake.close()
+        if self.folder is not None:
+            shutil.rmtree(self.folder)
+
+    @rule(batches=st.lists(bodies, min_size=1, max_size=4))
+    def append(self, batches: list[list[bytes]]) -> None:
+        replies = self.lake.ask(*(m.Append(at, batch) for at, batch in enumerate(batches)))
+        for batch, reply in zip(batches, replies, strict=True):
+            self._note(batch, reply, None)
+
+    @rule(batch=bodies, ahead_ms=st.integers(-3000, 5000), late_ms=st.integers(-5000, 3000))
+    def append_with_ids(self, batch: list[bytes], ahead_ms: int, late_ms: int) -> None:
+        """IDs and timestamps of the client's."""
+        ms = self.lake.now_ms + ahead_ms
+        given: list[int | None] = [self.lake.now_ms + late_ms, *[None] * (len(batch) - 1)]
+        (reply,) = self.lake.ask(m.Append(0, batch, ms=ms, timestamps=given))
+        last = self.plain.last_id
+        if last is not None and ms < last.ms:
+            assert isinstance(reply, m.StreamFailed) and reply.code is Code.NON_MONOTONIC_ID
+        else:
+            self._note(batch, reply, ms, given)
+
+    def _note(
+        self,
+        batch: list[bytes],
+        reply: object,
+        ms: int | None,
+        given: list[int | None] | None = None,
+    ) -> None:
+        plain, now_ms = self.plain, self.lake.now_ms
+        wanted = now_ms if ms is None else ms
+        last = plain.last_id
+        at = Position(wanted, 0) if last is None or wanted > last.ms else None
+        if at is None:
+            assert last is not None
+            at = Position(last.ms, last.seq + 1)
+        assert isinstance(reply, m.Appended)
+        assert (reply.first, reply.count) == (plain.tail, len(batch))
+        for index, body in enumerate(batch):
+            arrival = None if given is None else given[index]
+            plain.last_timestamp = max(plain.last_timestamp, now_ms if arrival is None else arrival)
+            plain.last_id = Position(at.ms, at.seq + index)
+            plain.rows.append((plain.tail, plain.last_timestamp, plain.last_id, body))
+        assert reply.id == plain.last_id
+
+    @rule(place=places)
+    def trim_by_sequence(self, place: float) -> None:
+        point = int(self.plain.tail * place)
+        self.lake.one(m.Trim(0, point), m.Done)
+        self.plain.trim_point = max(self.plain.trim_point, point)
+
+    @rule(place=places)
+    def trim_by_id(self, place: float) -> None:
+        if self.plain.rows:
+            row = self.plain.rows[int((self.plain.tail - 1) * place)]
+            self.lake.one(m.Trim(0, row[2]), m.Done)
+            self.plain.trim_point = max(self.plain.trim_point, row[0])
+
+    @rule()
+    def trim_all(self) -> None:
+        self.lake.one(m.Trim(0, 2**64 - 1), m.Done)
+        self.plain.trim_point = self.plain.tail
+
+    @rule()
+    def delete(self) -> None:
+        self.lake.one(m.Delete(0), m.Done)
+        self.make()
+
+    @rule()
+    def restart(self) -> None:
+        if self.folder is not None:
+            self.lake.restart()
+
+    @rule(seconds=st.integers(1, 70))
+    def pass_time(self, seconds: int) -> None:
+        self.lake.advance(seconds)
+
+    @rule(place=places, count=st.integers(1, 20), bytes_max=st.integers(0, 200))
+    def read(self, place: float, count: int, bytes_max: int) -> None:
+        sequence = int((self.plain.tail + 1) * place)
+        self._expire()
+        limits = {"count": count, "bytes_max": bytes_max}
+        starts = [(sequence, sequence)]
+        if sequence < self.plain.tail:
+            _, timestamp, position, _ = self.plain.rows[sequence]
+            first = next(row[0] for row in self.plain.rows if row[1] >= timestamp)
+            starts += [(position, sequence), (at_timestamp(timestamp), first)]
+        for start, first in starts:
+            expected = self.plain.rows[max(first, self.plain.trim_point) :]
+            found = list(rows_of(self.lake.one(read_of(start, **limits), m.Records)))
+            assert found == expected[: len(found)]
+            assert len(found) <= count and bool(found) is bool(expected)
+            if len(found) > 1:
+                assert sum(len(row[3]) for row in found) <= bytes_max
+
+    def _expire(self) -> None:
+        if self.age_s is not None:
+            self.plain.expire(self.lake.now_ms - self.age_s * 1000)
+
+    @invariant()
+    def all_of_it(self) -> None:
+        if hasattr(self, "plain"):
+            self._expire()
+            assert list(rows_of(self.lake.read())) == self.plain.kept
+            described = self.lake.describe()
+            assert described.tail == self.plain.tail
+            assert described.trim_point <= self.plain.trim_point
+            assert described.bytes >= 0 and (described.bytes == 0 or self.plain.rows)
+
+
+Streams.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestStreams = Streams.TestCase

@@ -1,0 +1,339 @@
+"""Reads that wait: who wakes them, who does not, and that nobody hangs (3g, S3P-39, S3A-08)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.errors import Code
+from actors.messages import Batch, Drain, Failed, Leave
+from actors.scheduler import SchedulerSettings
+from actors.store.changes import Position
+from actors.store.seam import Fault, Seek
+from actors.streams import messages as m
+from actors.streams.names import stream_cell
+from tests.actors.ports import RecordingPort
+from tests.actors.streams.lake import (
+    NAME,
+    START_MS,
+    Lake,
+    SlowMemory,
+    at_timestamp,
+    bodies_of,
+    lake_in,
+    read_of,
+)
+
+WAIT_S = 60.0
+U64_MAX = 2**64 - 1
+
+
+@pytest.fixture(params=["memory", "disk"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
+    with lake_in(None if request.param == "memory" else tmp_path / "data") as opened:
+        opened.create()
+        yield opened
+
+
+@pytest.fixture
+def slow(caplog: pytest.LogCaptureFixture) -> Iterator[Lake]:
+    """Commits are done when the test says so."""
+    caplog.set_level(logging.CRITICAL)
+    store = SlowMemory()
+    with lake_in(None, store=store) as opened:
+        opened.create()
+        store.is_slow = True
+        yield opened
+
+
+def waiting(
+    lake: Lake, start: int | Position | Seek = 0, *, wait_s: float = WAIT_S, **fields: object
+) -> RecordingPort:
+    """A connection whose read waits."""
+    port = lake.port()
+    lake.say(port, read_of(start, wait_until=lake.now + wait_s, **fields))
+    lake.settle()
+    assert port.take() == []
+    return port
+
+
+def answer(port: RecordingPort) -> m.Records:
+    (reply,) = port.take()
+    assert isinstance(reply, m.Records)
+    return reply
+
+
+class TestWakingUp:
+    def test_s3p_39_an_append_wakes_all_at_once(self, lake: Lake) -> None:
+        ports = [
+            waiting(lake),
+            waiting(lake, Position(0, 0)),
+            waiting(lake, at_timestamp(START_MS)),
+            waiting(lake, count=1),
+        ]
+        lake.append(b"a", b"b")
+        assert [bodies_of(answer(port)) for port in ports] == [[b"a", b"b"]] * 3 + [[b"a"]]
+        lake.append(b"c")
+        assert all(port.take() == [] for port in ports)
+
+    def test_s3p_40_what_is_there_is_given_at_once(self, lake: Lake) -> None:
+        lake.append(b"a")
+        assert lake.bodies(0, wait_until=lake.now + WAIT_S) == [b"a"]
+
+    def test_s3a_08_appends_below_do_not_end_the_wait(self, lake: Lake) -> None:
+        port = waiting(lake, Position(START_MS + 5000, 1))
+        later = waiting(lake, 3)
+        for at in range(5):
+            lake.append(b"%d" % at, ms=START_MS + at * 1000)
+            lake.advance(1)
+        assert port.take() == []
+        assert bodies_of(answer(later)) == [b"3"]
+        lake.append(b"5", b"6", b"7", ms=START_MS + 5000)
+        assert bodies_of(answer(port)) == [b"6", b"7"]
+
+    def test_s3a_08_the_deadline_stays_that_of_the_request(self, lake: Lake) -> None:
+        port = waiting(lake, Position(U64_MAX, 0), wait_s=10)
+        for _ in range(9):
+            lake.append(b"x")
+            lake.advance(1)
+        assert port.take() == []
+        lake.advance(1)
+        assert list(answer(port).spans) == []
+
+    def test_s3p_39_nothing_at_the_end(self, lake: Lake) -> None:
+        lake.append(b"a")
+        port = waiting(lake, 1, wait_s=0.25)
+        lake.advance(0.2)
+        assert port.take() == []
+        lake.advance(0.05)
+        empty = answer(port)
+        assert (list(empty.spans), empty.next, empty.tail) == ([], 1, 1)
+
+    def test_what_a_view_cannot_show_does_not_wake(self, lake: Lake) -> None:
+        port = waiting(lake, view=m.View(empty=False))
+        other = waiting(lake, Position(0, 0), view=m.View(empty=False))
+        lake.append(b"", b"")
+        lake.append(b"")
+        assert port.take() == other.take() == []
+        lake.append(b"", b"a")
+        assert bodies_of(answer(port)) == bodies_of(answer(other)) == [b"a"]
+
+    def test_s3a_27_a_deletion_answers_with_nothing(self, lake: Lake) -> None:
+        port = waiting(lake)
+        lake.one(m.Delete(0), m.Done)
+        assert list(answer(port).spans) == []
+
+    def test_s3a_28_a_trim_does_not_wake(self, lake: Lake) -> None:
+        lake.append(b"a")
+        port = waiting(lake, 1)
+        lake.one(m.Trim(0, 1), m.Done)
+        assert port.take() == []
+        lake.append(b"b")
+        assert bodies_of(answer(port)) == [b"b"]
+
+    def test_one_batch_may_wait_and_append(self, lake: Lake) -> None:
+        port = lake.port()
+        wait = read_of(1, number=0, wait_until=lake.now + WAIT_S)
+        lake.say(port, m.Append(1, [b"a"]), wait, m.Append(2, [b"b"]))
+        lake.settle()
+        replies = {each.number: each for each in port.take()}  # type: ignore[union-attr]
+        assert bodies_of(replies[0]) == [b"b"]  # type: ignore[arg-type]
+        assert sorted(replies) == [0, 1, 2]
+
+    def test_an_empty_partition_of_a_topic_can_be_waited_for(self, lake: Lake) -> None:
+        assert isinstance(lake.catalogue(m.CreateTopic(0, b"t", 3)), m.Done)
+        port = lake.port()
+        lake.say(port, read_of(wait_until=lake.now + WAIT_S), name=b"t/1")
+        lake.append(b"x", name=b"t/1")
+        assert bodies_of(answer(port)) == [b"x"]
+
+
+class TestLeaving:
+    def test_s3p_49_who_left_gets_nothing(self, lake: Lake) -> None:
+        port, stays = waiting(lake), waiting(lake)
+        lake.scheduler.detach(stream_cell(NAME), port)
+        lake.append(b"a")
+        assert port.take() == []
+        assert bodies_of(answer(stays)) == [b"a"]
+        assert lake.describe().waiting == 0
+
+    def test_one_read_of_several_is_cancelled(self, lake: Lake) -> None:
+        port = lake.port()
+        until = lake.now + WAIT_S
+        lake.say(port, read_of(number=1, wait_until=until), read_of(number=2, wait_until=until))
+        lake.say(port, m.Cancel(1), m.Cancel(7))
+        lake.append(b"a")
+        assert answer(port).number == 2
+
+    def test_pa_36_a_drain_answers_who_waits_and_who_comes_later(self, lake: Lake) -> None:
+        port = waiting(lake)
+        lake.scheduler.drain()
+        assert list(answer(port).spans) == []
+        lake.say(port, read_of(wait_until=lake.now + WAIT_S))
+        lake.settle()
+        assert list(answer(port).spans) == []
+        lake.append(b"kept all the same")
+
+
+class TestMany:
+    def test_ten_thousand_wait_cheaply(self) -> None:
+        """What wakes nobody costs no more for them, and all that wake share what they read."""
+        with lake_in(None) as lake:
+            lake.create()
+            idle = min(self._seconds_for_appends(lake) for _ in range(3))
+            far = [waiting(lake, Position(U64_MAX, 0)) for _ in range(10_000)]
+            crowded = min(self._seconds_for_appends(lake) for _ in range(3))
+            assert crowded < 10 * idle + 0.01
+            near = [waiting(lake, lake.describe().tail) for _ in range(1000)]
+            lake.append(b"x")
+            answers = [answer(port) for port in near]
+            assert all(each.spans is answers[0].spans for each in answers)
+            for port in far:
+                lake.scheduler.detach(stream_cell(NAME), port)
+            assert lake.describe().waiting == 0
+
+    def _seconds_for_appends(self, lake: Lake) -> float:
+        port = lake.port()
+        began = time.perf_counter()
+        for at in range(200):
+            lake.say(port, m.Append(at, [b"x"]))
+        return time.perf_counter() - began
+
+    def test_all_of_ten_thousand_are_answered(self) -> None:
+        with lake_in(None) as lake:
+            lake.create()
+            ports = [waiting(lake, Position(0, 0), wait_s=10 + at % 7) for at in range(10_000)]
+            lake.append(b"x")
+            assert all(bodies_of(answer(port)) == [b"x"] for port in ports)
+            again = [waiting(lake, 1, wait_s=10 + at % 7) for at in range(1000)]
+            lake.advance(17)
+            assert all(list(answer(port).spans) == [] for port in again)
+
+
+class TestPassivation:
+    def test_who_waits_keeps_the_stream_in_memory(self, lake: Lake) -> None:
+        lake.append(b"a")
+        port = waiting(lake, 1, wait_s=1000)
+        lake.advance(900)
+        assert lake.scheduler.view(stream_cell(NAME)) is not None
+        lake.append(b"b")
+        assert bodies_of(answer(port)) == [b"b"]
+        lake.advance(100)
+        assert lake.scheduler.view(stream_cell(NAME)) is None
+        assert lake.append(b"c").first == 2
+        assert lake.bodies() == [b"a", b"b", b"c"]
+
+    def test_a_stream_that_is_not_there_is_forgotten(self, lake: Lake) -> None:
+        lake.refused(read_of(), b"other")
+        assert stream_cell(b"other") not in lake.scheduler.cells
+
+
+class TestCrashes:
+    @pytest.fixture(autouse=True)
+    def _quiet(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.CRITICAL)
+
+    def test_nobody_hangs_when_the_behaviour_crashes(self, lake: Lake) -> None:
+        lake.append(b"a")
+        ports = [waiting(lake, 1), waiting(lake, Position(U64_MAX, 0))]
+        lake.crash_on.add(m.Commit)
+        crasher = lake.port()
+        both = read_of(1, number=0, wait_until=lake.now + WAIT_S)
+        lake.say(crasher, both, m.Commit(1, b"g", 1))
+        for port, numbers in ((ports[0], [0]), (ports[1], [0]), (crasher, [0, 1])):
+            refusals = port.take()
+            assert [each.request.number for each in refusals] == numbers  # type: ignore[union-attr]
+            assert {each.code for each in refusals} == {Code.OUTCOME_UNKNOWN}  # type: ignore[union-attr]
+        lake.advance(20)
+        assert lake.bodies() == [b"a"]
+        assert lake.append(b"b").first == 1
+
+    def test_who_was_answered_by_what_crashed_hears_of_it(self, lake: Lake) -> None:
+        """The append woke them, and it may never have happened."""
+        port = waiting(lake)
+        lake.crash_on.add(m.Append)
+        lake.say(lake.port(), m.Append(0, [b"a"]))
+        (refused,) = port.take()
+        assert isinstance(refused, Failed) and refused.code is Code.OUTCOME_UNKNOWN
+        lake.crash_on.clear()
+        lake.advance(20)
+        assert lake.append(b"b").first == 0
+        assert lake.bodies() == [b"b"]
+
+    def test_a_store_that_raises_is_a_crash_like_any_other(
+        self, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        port = waiting(lake)
+        with monkeypatch.context() as patch:
+            patch.setattr(lake.store, "write", lambda name, changes: 1 / 0)
+            (refused,) = lake.ask(m.Append(0, [b"a"]))
+        (told,) = port.take()
+        assert isinstance(refused, Failed) and isinstance(told, m.StreamFailed)
+        assert refused.code is told.code is Code.OUTCOME_UNKNOWN
+        lake.advance(20)
+        assert lake.append(b"b").first == 0
+
+    def test_quarantine_refuses_who_waits(self, lake: Lake) -> None:
+        lake.crash_on.add(m.Commit)
+        for _ in range(5):
+            lake.ask(m.Commit(0, b"g", 1))
+            lake.advance(2)
+        port = waiting(lake)
+        lake.ask(m.Commit(0, b"g", 1))
+        (refused,) = port.take()
+        assert isinstance(refused, Failed) and refused.code is Code.OUTCOME_UNKNOWN
+        assert lake.scheduler.counters.quarantines == 1
+        (refused,) = lake.ask(read_of(wait_until=lake.now + WAIT_S))
+        assert isinstance(refused, Failed) and refused.code is Code.QUARANTINED
+
+
+class TestCommits:
+    def test_s3a_34_nothing_is_shown_before_it_is_kept(self, slow: Lake) -> None:
+        tail, reader, writer = waiting(slow), slow.port(), slow.port()
+        slow.say(writer, m.Append(0, [b"a"]))
+        slow.say(reader, read_of(number=1))
+        slow.say(reader, m.Describe(2))
+        slow.settle()
+        assert tail.take() == reader.take() == writer.take() == []
+        slow.store.finish()
+        assert bodies_of(answer(tail)) == [b"a"]
+        records, described = reader.take()
+        assert bodies_of(records) == [b"a"] and described.tail == 1  # type: ignore
+        assert isinstance(writer.take()[0], m.Appended)
+
+    def test_a_failed_commit_refuses_each_request_once(self, slow: Lake) -> None:
+        woken, asleep = waiting(slow), waiting(slow, 5)
+        writer = slow.port()
+        later = read_of(3, number=1, wait_until=slow.now + WAIT_S)
+        slow.say(writer, m.Append(0, [b"a"]), later)
+        slow.say(writer, m.Append(2, [b"b"]))
+        slow.say(writer, m.Append(3, [b"c", b"d"]), read_of(number=4))
+        slow.settle()
+        slow.store.finish(Fault.NOT_KEPT)
+        for port, numbers in ((woken, [0]), (asleep, [0]), (writer, [0, 1, 2, 3, 4])):
+            replies = port.take()
+            told = [
+                each.request.number if isinstance(each, Failed) else each.number  # type: ignore
+                for each in replies
+            ]
+            assert sorted(told) == numbers
+            assert {each.code for each in replies} == {Code.STORAGE_FAILED}  # type: ignore
+
+    def test_who_left_before_the_commit_failed_harms_nobody(self, slow: Lake) -> None:
+        port = waiting(slow)
+        slow.say(slow.port(), m.Append(0, [b"a"]))
+        slow.scheduler.submit(stream_cell(NAME), Batch(port, [Leave()]), slow.now)
+        slow.store.finish(Fault.NOT_KEPT)
+        assert len(port.take()) <= 1
+
+
+def test_a_drain_without_anybody_is_nothing() -> None:
+    with lake_in(None, runtime=SchedulerSettings(passivate_after_s=0)) as lake:
+        lake.create()
+        lake.post(stream_cell(NAME), Drain())
+        lake.append(b"a")
+        assert lake.bodies() == [b"a"]

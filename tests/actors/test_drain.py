@@ -1,0 +1,105 @@
+"""A node that drains pushes nothing more, whatever becomes of its cells meanwhile (PA-36)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from actors.messages import Put
+from actors.scheduler import SchedulerSettings
+from actors.store.seam import Fault
+from tests.actors.cells import LateStore
+from tests.actors.pond import Pond
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+def puts(count: int, key: int = 1) -> list[Put]:
+    return [Put(key + each, 3600, b"hi") for each in range(count)]
+
+
+def crash(pond: Pond) -> None:
+    pond.crash()
+
+
+def crash_for_long(pond: Pond) -> None:
+    for _ in range(6):
+        pond.crash()
+        pond.advance(1)
+    assert pond.scheduler.counters.quarantines == 1
+
+
+@pytest.mark.parametrize("befalls", [crash, crash_for_long])
+def test_pa_36_a_cell_that_is_rebuilt_still_pushes_nothing(
+    befalls: Callable[[Pond], None],
+) -> None:
+    pond = Pond()
+    producer, consumer = pond.producer(), pond.join(window=0)
+    receipt = producer.put()
+    pond.scheduler.drain()
+    befalls(pond)
+    pond.advance(400)
+    consumer.port.take()
+    consumer.credit(5)
+    assert consumer.pushed() == [] and pond.info().messages == 1
+    consumer.ack(receipt.id)
+    assert pond.info().messages == 0, "acks still count"
+
+
+def test_pa_36_who_rests_when_the_drain_begins_hears_of_it_afterwards() -> None:
+    pond = Pond()
+    producer, consumer = pond.producer(), pond.join(window=0)
+    producer.put()
+    crash_for_long(pond)
+    pond.scheduler.drain()
+    consumer.port.take()
+    pond.advance(400)
+    consumer.credit(5)
+    assert consumer.pushed() == [] and pond.info().messages == 1
+
+
+def test_pa_36_a_commit_that_fails_during_the_drain_makes_nobody_push() -> None:
+    pond = Pond(store=(store := LateStore()))
+    producer, consumer = pond.producer(), pond.join(window=1)
+    producer.say(*puts(2))
+    store.commits[0].finish(None)
+    (first,) = consumer.pushed()
+    pond.scheduler.drain()
+    producer.say(*puts(1, key=3))
+    store.commits[-1].finish(Fault.NOT_KEPT)
+    pond.advance(1)
+    consumer.ack(first.id)
+    assert consumer.pushed() == []
+
+
+def test_pa_36_who_comes_during_the_drain_is_pushed_nothing() -> None:
+    pond = Pond(runtime=SchedulerSettings(passivate_after_s=10))
+    asleep, awake = pond.producer(b"asleep"), pond.producer(b"awake")
+    for producer in (asleep, awake):
+        producer.put()
+    asleep.leave()
+    pond.advance(20)
+    assert pond.scheduler.view(b"asleep") is None
+    awake.leave()
+    pond.scheduler.drain()
+    for name in (b"asleep", b"awake", b"new"):
+        consumer = pond.join(name)
+        pond.producer(name).put()
+        assert consumer.pushed() == [], name
+
+
+def test_pa_36_a_channel_that_takes_another_mode_remembers_it() -> None:
+    """Without messages and guests, whoever comes next says how a channel delivers."""
+    pond = Pond()
+    producer = pond.producer()
+    producer.ack(producer.put().id)
+    producer.leave()
+    pond.scheduler.drain()
+    consumer = pond.join()
+    pond.producer().put()
+    assert consumer.pushed() == []

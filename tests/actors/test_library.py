@@ -1,0 +1,142 @@
+"""A catalogue that is damaged while the node runs: it is made anew, and nothing waits for that."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from actors.messages import Durability
+from actors.store.changes import Row
+from actors.store.damage import read_notes
+from actors.store.disk import OsDisk
+from actors.store.durable import DurableStore
+from actors.store.partitions.catalogue import CATALOGUE, Catalogue
+from tests.actors.stores import NOW, SMALL, Run, copied, young_id
+from tests.sim.loop import Clock, Loop
+
+FACTS = {"instance": 7}
+OLD_ID = young_id(60.0)
+
+
+def row(number: int, size: int = 100) -> Row:
+    return Row(OLD_ID + number, number, 3600, NOW + 3600, b"%d" % number + bytes(size))
+
+
+def drop_table(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE partitions")
+
+
+def drop_index(path: Path) -> None:
+    """What is left is not what SQLite believes to be there."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET rootpage = 999 WHERE name = 'partitions'")
+        connection.execute("PRAGMA schema_version = 99")
+        connection.commit()
+
+
+DAMAGES = [drop_table, drop_index]
+
+
+@pytest.fixture
+def used(tmp_path: Path) -> Run:
+    """Two channels in files, and facts."""
+    run = Run(tmp_path / "data", SMALL)
+    run.store.note(FACTS)
+    run.write(b"one", row(1))
+    run.write(b"two", row(2))
+    run.flush()
+    assert run.file(b"one").exists() and run.file(b"two").exists()
+    return run
+
+
+def catalogued(folder: Path) -> tuple[set[bytes], dict[str, int], list[str]]:
+    with closing(Catalogue(folder / CATALOGUE, OsDisk())) as catalogue:
+        return set(catalogue.outlines()), catalogue.facts(), catalogue.verify()
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_it_is_mended_without_a_restart(used: Run, damage: Callable[[Path], None]) -> None:
+    damage(used.folder / CATALOGUE)
+    flushes = used.store.counters.flushes
+    used.write(b"three", row(3))
+    used.flush()
+    assert used.store.counters.flushes > flushes, "rounds go on"
+    assert used.store.health.is_writable and not used.store._rounds.needs_retry
+    killed = copied(used.folder, "killed")
+    assert catalogued(killed) == ({b"one", b"two", b"three"}, FACTS, [])
+    again = Run(killed, SMALL)
+    for number, name in enumerate((b"one", b"two", b"three"), 1):
+        assert [each.id for each in again.load(name).rows] == [OLD_ID + number]
+    assert again.found.damages == [] and again.store.facts == FACTS
+
+
+def test_it_is_mended_again_when_it_is_damaged_again(used: Run) -> None:
+    for number in range(3, 6):
+        drop_table(used.folder / CATALOGUE)
+        used.write(b"one", row(number))
+        used.flush()
+    assert catalogued(copied(used.folder, "killed")) == ({b"one", b"two"}, FACTS, [])
+
+
+def test_files_that_cannot_be_read_for_it_are_noted(used: Run) -> None:
+    """Nothing else would know of them after a restart."""
+    used.file(b"two").write_bytes(b"nothing" * 1000)
+    drop_table(used.folder / CATALOGUE)
+    used.write(b"one", row(3))
+    used.flush()
+    [note] = read_notes(used.folder / "damaged", OsDisk())
+    assert note.where == used.file(b"two").name
+    assert [each.id for each in used.load(b"one").rows] == [OLD_ID + 1, OLD_ID + 3]
+
+
+class FullOnce(OsDisk):
+    """Has no room for the catalogue a few times."""
+
+    refusals = 0
+
+    def install(self, path: Path, data: bytes) -> None:
+        if path.name == CATALOGUE and self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().install(path, data)
+
+
+class Cramped(Run):
+    """A run on a disk that has no room for a new catalogue when told so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._fillers = 0
+        self.disk = FullOnce()
+        self.clock = Clock(NOW)
+        self.loop = Loop(self.clock, Random(1))
+        self.store = DurableStore(folder, self.disk, SMALL, self.loop, lambda name: Durability.DISK)
+        self.found = self.store.open()
+
+
+def test_a_full_disk_delays_it(tmp_path: Path) -> None:
+    run = Cramped(tmp_path / "data")
+    run.store.note(FACTS)
+    run.write(b"one", row(1))
+    run.flush()
+    drop_table(run.folder / CATALOGUE)
+    run.disk.refusals = 2
+    run.write(b"one", row(2))
+    run.flush()
+    killed = Run(copied(run.folder, "killed"), SMALL)
+    assert [each.id for each in killed.load(b"one").rows] == [OLD_ID + 1, OLD_ID + 2]
+    for _ in range(3):
+        run.clock.now += 1.0
+        run.loop.work(idle=True)
+        run.work()
+    run.flush()
+    assert not run.store._rounds.needs_retry
+    assert catalogued(copied(run.folder, "later")) == ({b"one"}, FACTS, [])

@@ -1,0 +1,309 @@
+"""A damaged log after its repair: what is good is where it was, whatever is lost around it."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.store.changes import Chunk, Dropped, Kind, Noted, Position, Trimmed
+from actors.store.disk import OsDisk
+from actors.store.log_layer import LogLayer
+from actors.store.mended_log import mend
+from actors.store.partitions.outline import Meta
+from actors.store.repair import Repaired, repair
+from actors.store.salvage import SalvagedLog
+from actors.store.seam import Seek, Where
+from tests.actors.stores import LAZY, SMALL, Run
+
+LOG = b"\0stream\0orders"
+COUNT = 100
+U64_MAX = 2**64 - 1
+
+
+def chunk(first: int, count: int = 10, mark: bytes = b"") -> Chunk:
+    """Timestamps are ten times the sequence; ids run with it."""
+    last = first + count - 1
+    ids = Position(first, 0), Position(last, 0)
+    return Chunk(first, count, 10 * first, 10 * last, *ids, (mark or b"chunk %d " % first) * 60)
+
+
+CHUNKS = [chunk(first) for first in range(0, COUNT, 10)]
+
+
+def meta(*, tail: int = COUNT, trim_point: int = 0) -> Meta:
+    last = Position(tail - 1, 0)
+    return Meta(
+        LOG,
+        Kind.LOG,
+        9,
+        tail=tail,
+        trim_point=trim_point,
+        end_id=last,
+        end_timestamp=10 * tail - 10,
+    )
+
+
+def layer_of(*changes: Chunk | Trimmed | Noted | Dropped, is_base: bool = False) -> LogLayer:
+    layer = LogLayer(is_base=is_base)
+    layer.fold(changes)
+    return layer
+
+
+def good(layer: LogLayer) -> list[Chunk]:
+    return [each for each in layer.chunks if each.data]
+
+
+class TestMending:
+    @given(st.sets(st.integers(0, 9)), st.integers(0, COUNT), st.integers(0, 10))
+    def test_what_is_good_keeps_its_place_and_every_other_record_is_told(
+        self, lost: set[int], trim_point: int, flushed: int
+    ) -> None:
+        """Chunks were in the file and in the journal, and any of them are not there any more."""
+        left = [each for at, each in enumerate(CHUNKS) if at not in lost]
+        below = SalvagedLog(
+            [each for each in left if each.first < 10 * flushed],
+            {b"type": b"json"},
+            meta(tail=max(10 * flushed, 1), trim_point=trim_point // 2),
+        )
+        above = layer_of(*(each for each in left if each.first >= 10 * flushed))
+        above.trim_point = trim_point
+        mended = mend(below, above, None)
+        layer = mended.layer
+        kept = [each for each in left if each.end > trim_point]
+        assert good(layer) == kept
+        spans = [(each.first, each.end) for each in layer.chunks if each.end > layer.trim_point]
+        assert all(one[1] == other[0] for one, other in pairwise(spans))
+        told = {each for first, last in mended.lost for each in range(first, last + 1)}
+        there = {each for one in kept for each in range(one.first, one.end)}
+        tail = layer.chunks[-1].end
+        assert not told & there and told | there >= set(range(trim_point, tail))
+        assert mended.records == len({each for each in there if each >= layer.trim_point})
+        assert tail >= max((each.end for each in left), default=0)
+        assert layer.notes == {b"type": b"json"}
+
+    def test_no_sequence_is_given_out_again_though_the_end_is_lost(self) -> None:
+        for below, tail in (
+            (SalvagedLog(CHUNKS[:5], {}, meta()), None),
+            (SalvagedLog(CHUNKS[:5], {}, None), COUNT),
+            (SalvagedLog([], {}, meta()), None),
+        ):
+            mended = mend(below, None, tail)
+            assert mended.layer.chunks[-1].end == COUNT
+            assert mended.lost == [(50 if below.chunks else 0, 99)]
+        assert mended.layer.chunks[-1].last_id == Position(99, 0)
+        assert mended.layer.chunks[-1].last_timestamp == 990
+
+    def test_what_nobody_can_tell_is_told(self) -> None:
+        mended = mend(SalvagedLog(CHUNKS[3:5], {}, None), None, None)
+        assert not mended.is_whole_known and mended.lost == []
+        assert (mended.layer.trim_point, mended.records) == (30, 20)
+
+    def test_records_that_are_in_file_and_journal_count_once(self) -> None:
+        below = SalvagedLog(CHUNKS[:6], {b"a": b"1", b"b": b"2"}, meta(tail=60))
+        above = layer_of(*CHUNKS[4:], Noted(b"a", None), Noted(b"c", b"3"))
+        mended = mend(below, above, 60)
+        assert good(mended.layer) == CHUNKS and mended.lost == [] and mended.records == COUNT
+        assert mended.layer.notes == {b"b": b"2", b"c": b"3"}
+
+    @pytest.mark.parametrize("is_told", [True, False])
+    def test_a_log_that_was_deleted_does_not_come_back(self, is_told: bool) -> None:
+        """Also if the record that deleted it is what is lost: then its sequences come again."""
+        anew = chunk(0, 5, b"another log")
+        changes = [Dropped(), anew] if is_told else [anew]
+        below = SalvagedLog(CHUNKS, {b"type": b"json"}, meta())
+        mended = mend(below, layer_of(*changes), COUNT)
+        assert good(mended.layer) == [anew] and mended.lost == [] and mended.layer.notes == {}
+        both = layer_of(*CHUNKS, *changes, is_base=True)
+        assert good(mend(None, both, None).layer) == [anew]
+
+    def test_an_empty_log_stays_one(self) -> None:
+        mended = mend(SalvagedLog([], {b"type": b"json"}, meta(tail=0)), None, 0)
+        assert (mended.layer.chunks, mended.lost, mended.records) == ([], [], 0)
+        all_trimmed = mend(SalvagedLog([], {}, meta(trim_point=COUNT)), None, COUNT)
+        assert (all_trimmed.lost, all_trimmed.records) == ([], 0)
+        assert all_trimmed.layer.chunks[-1].end == COUNT
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of which half is in its file, and half in the journal."""
+    folder = tmp_path_factory.mktemp("whole") / "data"
+    run = Run(folder, SMALL)
+    for each in CHUNKS[:5]:
+        run.write(LOG, each)
+    run.write(LOG, Noted(b"type", b"json"), Trimmed(5))
+    run.flush()
+    path = run.file(LOG)
+    run.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    run = Run(folder, LAZY)
+    for each in CHUNKS[5:]:
+        run.write(LOG, each)
+    run.close()
+    return folder
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    """A copy to be damaged."""
+    return shutil.copytree(whole, tmp_path / "data")
+
+
+def file_of(folder: Path) -> Path:
+    [path] = [
+        each
+        for each in (folder / "partitions").rglob("*.sqlite3")
+        if b"stream" in each.read_bytes()
+    ]
+    return path
+
+
+def spoil(folder: Path, *firsts: int) -> None:
+    """Change a byte of these chunks, in the file or the journal."""
+    for path in (file_of(folder), *(folder / "journal").iterdir()):
+        content = bytearray(path.read_bytes())
+        for first in firsts:
+            at = content.find(b"chunk %d " % first)
+            if at >= 0:
+                content[at] ^= 1
+        path.write_bytes(content)
+
+
+def repaired(folder: Path) -> Repaired:
+    return repair(folder, OsDisk(), LOG)
+
+
+def test_what_is_good_is_served_and_the_log_goes_on_where_it_ended(folder: Path) -> None:
+    spoil(folder, 20, 70)
+    told = repaired(folder)
+    assert told.lost_records == [(20, 29), (70, 79)]
+    assert (told.kind, told.messages, told.in_file) == (Kind.LOG, COUNT - 5 - 20, 40)
+    assert told.aside is not None and b"chunk 10 " in told.aside.read_bytes()
+    run = Run(folder, SMALL)
+    assert run.found.damages == []
+    left = [each for each in CHUNKS if each.first not in (20, 70)]
+    assert run.read_all(LOG) == left and run.read_all(LOG, 1) == left
+    outline = run.outline(LOG)
+    assert (outline.trim_point, outline.tail, outline.notes) == (5, COUNT, {b"type": b"json"})
+    assert (outline.last_id, outline.last_timestamp) == (Position(99, 0), 990)
+    run.write(LOG, chunk(COUNT))
+    run.flush()
+    run.close()
+    run = Run(folder, SMALL)
+    assert run.read_all(LOG) == [*left, chunk(COUNT)]
+    run.write(LOG, Trimmed(25))
+    run.flush()
+    assert run.read_all(LOG) == [*left[2:], chunk(COUNT)]
+    run.close()
+
+
+@pytest.mark.parametrize(
+    "seek",
+    [
+        Seek(Where.SEQUENCE, 20),
+        Seek(Where.SEQUENCE, 25),
+        Seek(Where.TIMESTAMP, timestamp=200),
+        Seek(Where.ID, id=Position(22, 0)),
+    ],
+    ids=str,
+)
+def test_a_read_that_begins_in_what_is_lost_begins_behind_it(folder: Path, seek: Seek) -> None:
+    spoil(folder, 20)
+    repaired(folder)
+    run = Run(folder, LAZY)
+    assert run.read(LOG, seek)[0] == CHUNKS[3]
+    run.close()
+
+
+def test_the_first_chunks_that_are_lost_count_as_trimmed(folder: Path) -> None:
+    spoil(folder, 0, 10)
+    assert repaired(folder).lost_records == [(5, 19)]
+    run = Run(folder, LAZY)
+    assert run.outline(LOG).trim_point == 20 and run.read_all(LOG) == CHUNKS[2:]
+    run.close()
+
+
+def test_the_last_chunks_that_are_lost_leave_their_sequences(folder: Path) -> None:
+    """Those of the file: the journal, which had what came later, is gone as well."""
+    for segment in (folder / "journal").iterdir():
+        segment.unlink()
+    spoil(folder, 30, 40)
+    assert repaired(folder).lost_records == [(30, 49)]
+    run = Run(folder, LAZY)
+    assert run.read_all(LOG) == CHUNKS[:3] and run.outline(LOG).tail == 50
+    assert run.outline(LOG).last_id == Position(49, 0)
+    assert run.read(LOG, Seek(Where.SEQUENCE, 35)) == []
+    run.write(LOG, CHUNKS[5])
+    assert run.read_all(LOG)[-1] == CHUNKS[5]
+    run.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", Random(1).randbytes(20_000)])
+def test_of_a_file_that_is_no_database_the_end_is_known_and_the_journal_is_kept(
+    folder: Path, content: bytes
+) -> None:
+    file_of(folder).write_bytes(content)
+    told = repaired(folder)
+    assert (told.kind, told.in_file, told.messages) == (Kind.LOG, 0, 50)
+    run = Run(folder, LAZY)
+    assert run.read_all(LOG) == CHUNKS[5:] and run.outline(LOG).trim_point == 50
+    run.close()
+
+
+def test_without_a_catalogue_the_file_itself_tells_that_it_is_a_log(folder: Path) -> None:
+    for segment in (folder / "journal").iterdir():
+        segment.unlink()
+    path = file_of(folder)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE meta SET tail = tail + 1")
+        connection.commit()
+    (folder / "catalogue.sqlite3").unlink()
+    told = repaired(folder)
+    assert told.kind is Kind.LOG and not told.is_whole_known
+    run = Run(folder, LAZY)
+    assert run.read_all(LOG) == CHUNKS[:5]
+    run.close()
+
+
+def test_of_what_nothing_is_known_nothing_is_made(folder: Path) -> None:
+    """It will be what it is used for next."""
+    for segment in (folder / "journal").iterdir():
+        segment.unlink()
+    path = file_of(folder)
+    path.write_bytes(b"nothing")
+    (folder / "catalogue.sqlite3").unlink()
+    told = repaired(folder)
+    assert told.kind is None and told.aside is not None and not path.exists()
+    run = Run(folder, LAZY)
+    assert run.found.damages == []
+    run.write(LOG, CHUNKS[0])
+    assert run.read_all(LOG) == CHUNKS[:1]
+    run.close()
+
+
+def test_a_log_whose_only_trace_is_a_damaged_record_is_a_log(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    run = Run(folder, LAZY)
+    run.write(LOG, CHUNKS[0])
+    run.write(b"\0stream\0other", CHUNKS[1])
+    run.close()
+    [segment] = (folder / "journal").iterdir()
+    content = segment.read_bytes()
+    assert b"chunk 0 " in content
+    segment.write_bytes(content.replace(b"chunk 0 ", b"chunk X ", 1))
+    told = repaired(folder)
+    assert (told.kind, told.messages, told.in_file) == (Kind.LOG, 0, 0)
+    run = Run(folder, LAZY)
+    assert run.found.damages == []
+    run.write(LOG, CHUNKS[0])
+    assert run.read_all(LOG) == CHUNKS[:1]
+    run.close()

@@ -1,0 +1,272 @@
+"""The fast ways of the S3P codec against its exact parsers: the same out of every input and split.
+
+Rounds are seeded, so a failure names the input that caused it and repeats.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.store.changes import Position
+from actors.streams.messages import Span
+from transports.s3p import NOTHING, OK, Decoder, encode_error, encode_id, encode_records
+from transports.s3p_exact import ExactParser
+from transports.s3p_last import LastAppend
+from transports.s3p_replies import (
+    Records,
+    Reply,
+    ReplyDecoder,
+    ReplyLimits,
+    encode_append,
+    encode_create,
+    encode_delete,
+    encode_read,
+    encode_trim,
+)
+from transports.s3p_words import (
+    AppendRecords,
+    Command,
+    CreateStream,
+    DeleteStream,
+    ReadRecords,
+    S3pError,
+    S3pLimits,
+    TrimBelow,
+)
+
+pytestmark = pytest.mark.wire
+
+NORMAL, FULL = 4_000, 60_000
+ROUNDS = [pytest.param(NORMAL, id="normal"), pytest.param(FULL, id="full", marks=pytest.mark.full)]
+WIDE = S3pLimits()
+NARROW = S3pLimits(
+    name_bytes_max=8,
+    records_max=4,
+    record_bytes_max=40,
+    append_bytes_max=90,
+    count_default=3,
+    count_max=9,
+    block_ms_max=50,
+)
+NAMES = (b"s", b"orders", b"orders", b"a\r\nb", b"*0\r\n$1")
+BODIES = (b"x", b"\r", b"\n", b"\r\n", b"$1\r\nx\r\n", b"*1\r\n", b"\0" * 9, b"r" * 30, b"x" * 100)
+EDGES = b"\0\r\n $*+-:_0159\x7f\xff"
+
+Outcome = tuple[list[Command], str, bool]
+
+
+class Counting(ExactParser):
+    """How many commands the exact parser had to read, beside the fast ways."""
+
+    read = 0
+
+    def finish(self, data: bytes, found: list[Command]) -> bytes:
+        before = len(found)
+        rest = super().finish(data, found)
+        Counting.read += len(found) - before
+        return rest
+
+    def feed(self, data: bytes, found: list[Command], last: LastAppend) -> None:
+        before = len(found)
+        super().feed(data, found, last)
+        Counting.read += len(found) - before
+
+
+def judged(wire: bytes, limits: S3pLimits) -> Outcome:
+    """What the exact parser says to the bytes in one piece."""
+    judge = ExactParser(limits)
+    found: list[Command] = []
+    try:
+        judge.feed(wire, found, LastAppend(limits))
+    except S3pError as error:
+        return found, str(error), False
+    return found, "", judge.is_midway
+
+
+def decoded(pieces: list[bytes], limits: S3pLimits) -> Outcome:
+    decoder = Decoder(limits)
+    decoder._exact = Counting(limits)
+    found = [command for piece in pieces for command in decoder.feed(piece)]
+    if decoder.error is not None:
+        return found, str(decoder.error), False
+    return found, "", decoder.is_midway
+
+
+def body(rng: random.Random) -> bytes:
+    return rng.choice(BODIES) if rng.random() < 0.5 else rng.randbytes(rng.randint(1, 12))
+
+
+def command(rng: random.Random) -> bytes:
+    """A right command, mostly an APPEND, in one of the spellings that clients use."""
+    name = rng.choice(NAMES)
+    match rng.randint(0, 11):
+        case 0:
+            wire = encode_create(name)
+        case 1:
+            wire = encode_delete(name)
+        case 2:
+            wire = encode_trim(name, Position(rng.randint(0, 99), rng.randint(0, 2**64 - 1)))
+        case 3 | 4:
+            start = Position(rng.randint(0, 1), rng.randint(0, 1))
+            wire = encode_read(name, rng.choice((None, 1, 9)), rng.choice((0, 50)), start)
+        case 5:
+            wire = encode_append(name, [body(rng)], rng.randint(0, 2**64 - 1))
+        case 6 | 7:
+            wire = encode_append(name, [body(rng) for _ in range(rng.randint(1, 4))])
+        case 8:
+            wire = encode_append(name, [b"x" * rng.choice((40, 511, 512, 513, 1024, 1025))])
+        case _:
+            wire = encode_append(name, [rng.choice(BODIES)])
+    if rng.random() < 0.05:
+        return wire.replace(b"APPEND", b"apPend").replace(b"COUNT", b"count")
+    return wire
+
+
+def mutated(rng: random.Random, wire: bytes) -> bytes:
+    """The bytes after up to two of: a byte changed, a piece cut out, doubled or put in, an end."""
+    raw = bytearray(wire)
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        place = rng.randrange(len(raw)) if raw else 0
+        match rng.randint(0, 6):
+            case 0 if raw:
+                raw[place] ^= 1 << rng.randint(0, 7)
+            case 1 | 2 if raw:
+                raw[place] = rng.choice(EDGES)
+            case 3:
+                del raw[place:]
+            case 4:
+                del raw[place : place + rng.randint(1, 4)]
+            case 5:
+                raw[place:place] = raw[place : place + rng.randint(1, 30)]
+            case _:
+                raw[place:place] = bytes(rng.choices(EDGES, k=rng.randint(1, 3)))
+    return bytes(raw)
+
+
+def cut(rng: random.Random, wire: bytes) -> list[bytes]:
+    """The bytes in pieces, mostly a few long ones; at times one byte each."""
+    if rng.random() < 0.1:
+        return [wire[place : place + 1] for place in range(len(wire))]
+    places = sorted(rng.randint(0, len(wire)) for _ in range(rng.randint(0, 6)))
+    return [wire[start:end] for start, end in pairwise([0, *places, len(wire)])]
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+@pytest.mark.parametrize("limits", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_the_fast_ways_and_the_exact_parser_agree(rounds: int, limits: S3pLimits) -> None:
+    """S3P-11, S3P-47: commands, the error and its text, and whether more is expected."""
+    rng = random.Random(5)
+    commands = broken = midway = 0
+    Counting.read = 0
+    for _ in range(rounds):
+        wire = mutated(rng, b"".join(command(rng) for _ in range(rng.randint(1, 8))))
+        expected = judged(wire, limits)
+        assert decoded([wire], limits) == expected, wire
+        assert decoded(cut(rng, wire), limits) == expected, wire
+        commands += 2 * len(expected[0])
+        broken += expected[1] != ""
+        midway += expected[2]
+    assert commands > 2 * rounds
+    assert commands // 10 < Counting.read < commands * 2 // 3
+    assert broken > rounds // 4 and midway > rounds // 20
+
+
+def encoded(value: Command) -> bytes:
+    match value:
+        case CreateStream(name=name):
+            return encode_create(name)
+        case AppendRecords(name=name, ms=ms, records=records):
+            return encode_append(name, records, ms)
+        case ReadRecords(name=name, count=count, block_ms=block_ms, min_id=min_id):
+            return encode_read(name, count, block_ms, min_id)
+        case TrimBelow(name=name, min_id=min_id):
+            return encode_trim(name, min_id)
+        case DeleteStream(name=name):
+            return encode_delete(name)
+
+
+names = st.binary(min_size=1, max_size=20) | st.sampled_from(NAMES)
+u64 = st.integers(0, 2**64 - 1)
+positions = st.builds(Position, u64, u64)
+bodies = st.binary(min_size=1, max_size=40) | st.sampled_from(BODIES)
+commands = st.one_of(
+    st.builds(CreateStream, names),
+    st.builds(AppendRecords, names, st.none() | u64, st.lists(bodies, min_size=1, max_size=8)),
+    st.builds(ReadRecords, names, st.integers(1, 1000), st.integers(0, 60_000), positions),
+    st.builds(TrimBelow, names, positions),
+    st.builds(DeleteStream, names),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(commands, max_size=8), st.lists(st.integers(0, 2**20)), st.binary(max_size=30))
+def test_what_was_encoded_is_read_in_any_split_whatever_follows(
+    values: list[Command], places: list[int], behind: bytes
+) -> None:
+    wire = b"".join(map(encoded, values))
+    edges = sorted(place % (len(wire) + 1) for place in places)
+    pieces = [wire[start:end] for start, end in pairwise([0, *edges, len(wire)])]
+    assert decoded(pieces, WIDE) == (values, "", False)
+    with_more = wire + behind
+    assert decoded([with_more], WIDE) == judged(with_more, WIDE)
+    assert decoded([*pieces, behind], WIDE) == judged(with_more, WIDE)
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_noise_is_read_alike(rounds: int) -> None:
+    """Bytes that nobody mutated from anything."""
+    rng = random.Random(6)
+    for _ in range(rounds):
+        wire = rng.choice((b"", b"*3\r\n$6\r\nCREATE\r\n")) + bytes(
+            rng.choices(EDGES, k=rng.randint(1, 30))
+        )
+        assert decoded(cut(rng, wire), WIDE) == judged(wire, WIDE), wire
+
+
+REPLIES = ReplyLimits(records_max=4, record_bytes_max=40, reply_bytes_max=90, line_bytes_max=30)
+
+
+def reply(rng: random.Random) -> bytes:
+    """What a server says, at times more than the client takes."""
+    first = Position(rng.choice((0, 7, 1700000000000)), rng.choice((0, 8, 98, 2**64 - 9)))
+    match rng.randint(0, 5):
+        case 0:
+            return OK
+        case 1:
+            return encode_id(first)
+        case 2:
+            return NOTHING
+        case 3:
+            return encode_error("ERR_UNKNOWN_STREAM", "x" * rng.choice((0, 5, 40)))
+        case _:
+            return encode_records(
+                [Span(0, [body(rng) for _ in range(rng.randint(1, 5))], 0, first)]
+            )
+
+
+def heard(pieces: list[bytes]) -> tuple[list[Reply], str, bool]:
+    decoder = ReplyDecoder(REPLIES)
+    found = [each for piece in pieces for each in decoder.feed(piece)]
+    if decoder.error is not None:
+        return found, str(decoder.error), False
+    return found, "", decoder.is_midway
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_replies_are_read_alike_in_any_split(rounds: int) -> None:
+    """Byte by byte it is the exact parser that reads; in one piece it is not."""
+    rng = random.Random(7)
+    records = broken = 0
+    for _ in range(rounds):
+        wire = mutated(rng, b"".join(reply(rng) for _ in range(rng.randint(1, 5))))
+        expected = heard([wire[place : place + 1] for place in range(len(wire))])
+        assert heard([wire]) == expected, wire
+        assert heard(cut(rng, wire)) == expected, wire
+        records += sum(isinstance(each, Records) for each in expected[0])
+        broken += expected[1] != ""
+    assert records > rounds // 4 and broken > rounds // 4

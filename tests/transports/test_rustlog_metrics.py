@@ -1,0 +1,74 @@
+"""RustLog's figures: percentiles within a sixteenth, bounded memory, known names."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from transports.rustlog_metrics import WATCHED_MAX, Histogram, Lag, Reclaimed, RustlogMetrics
+
+
+@pytest.mark.parametrize("spread", [10, 1_000, 1_000_000, 10**12])
+def test_a_percentile_is_right_within_a_sixteenth(spread: int) -> None:
+    rng = Random(spread)
+    values = sorted(rng.randrange(spread) for _ in range(2000))
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    for percent in (0, 1, 50, 95, 99, 100):
+        exact = values[max(0, len(values) * percent // 100 - 1)]
+        assert exact <= histogram.percentile(percent) <= exact * 17 / 16 + 1
+
+
+def test_nothing_took_no_time() -> None:
+    assert Histogram().percentiles() == {"p50": 0, "p95": 0, "p99": 0}
+
+
+def test_what_is_longer_than_an_hour_counts_as_that() -> None:
+    histogram = Histogram()
+    histogram.add(10**18)
+    histogram.add(-5)
+    assert 3600 * 10**9 < histogram.percentile(100) < 5000 * 10**9
+    assert histogram.percentile(50) == 0
+
+
+def test_what_is_new_weighs_more_than_what_is_old() -> None:
+    histogram = Histogram()
+    for _ in range(131_072):
+        histogram.add(10**9)
+    for _ in range(100_000):
+        histogram.add(1000)
+    assert histogram.percentile(50) < 2000
+    assert histogram.count < 131_072 * 2
+
+
+def test_rla_25_the_figures_and_their_text_say_the_same() -> None:
+    metrics = RustlogMetrics(int, lambda: Reclaimed(3, 4096))
+    metrics.messages_produced = 7
+    metrics.produce_latency.add(1000)
+    lags = [Lag("logs", 0, 'a"b\\c\nd', 12)]
+    figures = metrics.figures(lags)
+    assert figures["messages_produced_total"] == 7
+    assert (figures["segments_deleted_total"], figures["bytes_reclaimed_total"]) == (3, 4096)
+    assert figures["produce_latency_ns"].keys() == {"p50", "p95", "p99"}
+    text = metrics.prometheus(lags)
+    assert text.endswith("\n")
+    samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    for name, value in figures.items():
+        if isinstance(value, int):
+            assert samples[name] == str(value)
+    assert samples['produce_latency_ns{quantile="0.5"}'] == str(
+        figures["produce_latency_ns"]["p50"]
+    )
+    label = r'consumer_lag{topic="logs",partition="0",group_id="a\"b\\c\nd"}'
+    assert samples[label] == "12"
+
+
+def test_only_so_many_partitions_are_watched_the_latest_ones() -> None:
+    metrics = RustlogMetrics(int)
+    for number in range(WATCHED_MAX + 10):
+        metrics.watch("t", number)
+        metrics.watch("t", number)
+    assert len(metrics.watched) == WATCHED_MAX
+    assert ("t", 9) not in metrics.watched and ("t", WATCHED_MAX + 9) in metrics.watched

@@ -1,0 +1,372 @@
+"""The node's own stream API on the wire: what reaches a stream, what comes back, and the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors.errors import Code
+from actors.messages import Failed, StreamRequest
+from actors.store.changes import Position
+from actors.store.seam import Seek, Where
+from actors.streams import messages as m
+from actors.streams.names import TOPICS, stream_cell
+from transports import packet as p
+from transports.stream_desk import ANSWERS_BYTES_MAX, READ_BYTES_MIN, REQUESTS_MAX, StreamDesk
+from transports.stream_operations import Operation
+
+pytestmark = pytest.mark.wire
+
+NOW = 1_763_683_200.0
+CELL = stream_cell(b"s")
+SPAN = m.Span(5, [b"a", b"b"], 7, Position(7, 1))
+
+
+class Names:
+    """A directory of three streams and two topics."""
+
+    def names(self, prefix: bytes, after: bytes, limit: int) -> list[bytes]:
+        names = [name for name in (b"a/1", b"a/2", b"b") if name.startswith(prefix)]
+        return [name for name in names if name > after][:limit]
+
+    def partitions(self, topic: bytes) -> int | None:
+        return dict(self.topics()).get(topic)
+
+    def topics(self) -> Iterable[tuple[bytes, int]]:
+        return [(b"b", 1), (b"orders", 3)]
+
+
+class Host:
+    directory = Names()
+
+    def now(self) -> float:
+        return NOW
+
+
+class Asker:
+    """One end of a desk."""
+
+    def __init__(self, packet_bytes_max: int = 2**20) -> None:
+        self.desk = StreamDesk(Host(), packet_bytes_max)
+
+    def say(self, operation: int, number: int = 7, /, **fields: Any) -> list[p.Packet]:
+        return self.say_raw(operation, number, msgspec.msgpack.encode(fields))
+
+    def say_raw(self, operation: int, number: int, body: bytes) -> list[p.Packet]:
+        return list(map(p.decode, self.desk.take(p.Stream(number, operation, body))))
+
+    def asked(self) -> list[tuple[bytes, list[StreamRequest]]]:
+        return [(cell, requests) for cell, requests, _ in self.desk.batches()]
+
+    def hear(self, reply: Any) -> list[p.Packet]:
+        return list(map(p.decode, self.desk.answered(reply)))
+
+
+def refused(code: Code, number: int = 7) -> list[p.Packet]:
+    from transports.nack import CODES
+
+    return [p.Refused(p.STREAM, CODES[code], number.to_bytes(4, "big"))]
+
+
+def read(start: Seek, count: int = 100, bytes_max: int = 262_144, until: float = 0.0) -> m.Read:
+    return m.Read(7, start, count, bytes_max, until)
+
+
+ID = {"ms": 2**64 - 1, "seq": 3}
+
+
+@pytest.mark.parametrize(
+    ("operation", "fields", "request_"),
+    [
+        (Operation.CREATE, {}, m.Create(7)),
+        (
+            Operation.CREATE,
+            {"age_s": 60, "bytes_max": 2**40, "content_type": b"text/plain"},
+            m.Create(7, m.Settings(60, 2**40, b"text/plain")),
+        ),
+        (Operation.APPEND, {"bodies": [b"", b"x"]}, m.Append(7, [b"", b"x"])),
+        (
+            Operation.APPEND,
+            {
+                "bodies": [b"x", b"y"],
+                "ms": 2**64 - 1,
+                "headers": [[], [[b"k", b"v"]]],
+                "timestamps": [None, 2**64 - 1],
+                "fence": b"f",
+                "match": 0,
+            },
+            m.Append(7, [b"x", b"y"], 2**64 - 1, [[], [(b"k", b"v")]], [None, 2**64 - 1], b"f", 0),
+        ),
+        (Operation.READ, {}, read(Seek(Where.SEQUENCE))),
+        (
+            Operation.READ,
+            {"sequence": 2**64 - 1, "count": 1, "bytes_max": 1, "wait_ms": 1500},
+            read(Seek(Where.SEQUENCE, sequence=2**64 - 1), 1, 1, NOW + 1.5),
+        ),
+        (Operation.READ, {"timestamp": 9}, read(Seek(Where.TIMESTAMP, timestamp=9))),
+        (Operation.READ, {"id": ID}, read(Seek(Where.ID, id=Position(2**64 - 1, 3)))),
+        (Operation.DESCRIBE, {}, m.Describe(7)),
+        (Operation.TRIM, {"sequence": 9}, m.Trim(7, 9)),
+        (Operation.TRIM, {"id": ID}, m.Trim(7, Position(2**64 - 1, 3))),
+        (Operation.DELETE, {}, m.Delete(7)),
+        (Operation.CONFIGURE, {"age_s": 9}, m.Configure(7, m.Settings(9))),
+        (Operation.COMMIT, {"group": b"g", "offset": 9}, m.Commit(7, b"g", 9)),
+        (Operation.COMMITTED, {"group": b""}, m.Committed(7, b"")),
+    ],
+)
+def test_a_request_reaches_the_cell_of_its_stream(
+    operation: Operation, fields: dict[str, Any], request_: StreamRequest
+) -> None:
+    """3g: packets 0x92; the number of the request is the packet's."""
+    asker = Asker()
+    assert asker.say(operation, stream=b"s", **fields) == []
+    assert asker.asked() == [(CELL, [request_])]
+    assert asker.asked() == []
+
+
+def test_requests_of_one_read_are_one_batch_for_each_stream_in_their_order() -> None:
+    asker = Asker()
+    for number, name in enumerate((b"s", b"t", b"s")):
+        asker.say(Operation.DESCRIBE, number, stream=name)
+    both = [(CELL, [m.Describe(0), m.Describe(2)]), (stream_cell(b"t"), [m.Describe(1)])]
+    assert asker.asked() == both
+
+
+def test_topics_are_asked_of_their_catalogue() -> None:
+    asker = Asker()
+    asker.say(Operation.CREATE_TOPIC, 1, topic=b"orders", partitions=3)
+    asker.say(Operation.DELETE_TOPIC, 2, topic=b"orders")
+    wanted: list[StreamRequest] = [m.CreateTopic(1, b"orders", 3), m.DeleteTopic(2, b"orders")]
+    assert asker.asked() == [(TOPICS, wanted)]
+    for name in (b"a.b", b"orders/0", b"n\n", "é".encode()):
+        assert asker.say(Operation.DELETE_TOPIC, topic=name) == refused(Code.MALFORMED)
+
+
+@pytest.mark.parametrize(
+    ("reply", "operation", "told"),
+    [
+        (m.Done(7), Operation.TRIM, {}),
+        (
+            m.Appended(7, 2, 3, Position(9, 4), 8, 9),
+            Operation.APPEND,
+            {
+                "first": 2,
+                "count": 3,
+                "id": {"ms": 9, "seq": 4},
+                "first_timestamp": 8,
+                "timestamp": 9,
+            },
+        ),
+        (m.GroupOffset(7, None), Operation.COMMITTED, {"offset": None}),
+        (m.GroupOffset(7, 0), Operation.COMMITTED, {"offset": 0}),
+        (
+            m.Records(7, [SPAN], 7, 2**64 - 1, 9),
+            Operation.READ,
+            {
+                "spans": [
+                    {
+                        "first": 5,
+                        "bodies": [b"a", b"b"],
+                        "timestamp": 7,
+                        "id": {"ms": 7, "seq": 1},
+                        "timestamps": None,
+                        "ids": None,
+                        "headers": None,
+                    }
+                ],
+                "next": 7,
+                "tail": 2**64 - 1,
+                "last_timestamp": 9,
+            },
+        ),
+    ],
+)
+def test_an_answer_goes_back_as_a_map(
+    reply: Any, operation: Operation, told: dict[str, Any]
+) -> None:
+    """3g: packets 0x93."""
+    asker = Asker()
+    asker.say(operation, stream=b"s", **_needed(operation))
+    (answer,) = asker.hear(reply)
+    assert isinstance(answer, p.StreamReply)
+    assert (answer.request_id, answer.operation) == (7, operation)
+    assert msgspec.msgpack.decode(answer.body) == told
+    assert asker.desk.is_idle
+    assert asker.hear(reply) == [], "answered once"
+
+
+def _needed(operation: Operation) -> dict[str, Any]:
+    match operation:
+        case Operation.APPEND:
+            return {"bodies": [b"x"]}
+        case Operation.COMMITTED:
+            return {"group": b"g"}
+        case _:
+            return {}
+
+
+@pytest.mark.parametrize("code", [Code.UNKNOWN_STREAM, Code.FENCED, Code.BUFFER_FULL])
+def test_a_refusal_of_a_stream_is_a_nack_with_the_request_id(code: Code) -> None:
+    asker = Asker()
+    asker.say(Operation.DESCRIBE, stream=b"s")
+    assert asker.hear(m.StreamFailed(7, code)) == refused(code)
+    asker.say(Operation.DESCRIBE, stream=b"s")
+    assert asker.hear(Failed(m.Describe(7), code)) == refused(code)
+
+
+@pytest.mark.parametrize(
+    ("operation", "fields"),
+    [
+        (0, {}),
+        (15, {"stream": b"s"}),
+        (0x83, {"stream": b"s"}),
+        (Operation.DESCRIBE, {}),
+        (Operation.DESCRIBE, {"stream": b""}),
+        (Operation.DESCRIBE, {"stream": bytes(1025)}),
+        (Operation.DESCRIBE, {"stream": "text"}),
+        (Operation.APPEND, {"stream": b"s", "bodies": []}),
+        (Operation.APPEND, {"stream": b"s", "bodies": [1]}),
+        (Operation.APPEND, {"stream": b"s", "bodies": [b"x"], "headers": []}),
+        (Operation.APPEND, {"stream": b"s", "bodies": [b"x"], "headers": [[[b"k"]]]}),
+        (Operation.APPEND, {"stream": b"s", "bodies": [b"x"], "timestamps": [1, 2]}),
+        (Operation.APPEND, {"stream": b"s", "bodies": [b"x"], "ms": -1}),
+        (Operation.READ, {"stream": b"s", "count": 0}),
+        (Operation.READ, {"stream": b"s", "count": 1001}),
+        (Operation.READ, {"stream": b"s", "bytes_max": 0}),
+        (Operation.READ, {"stream": b"s", "wait_ms": 60_001}),
+        (Operation.READ, {"stream": b"s", "id": {"ms": 1}}),
+        (Operation.READ, {"stream": b"s", "id": ID, "timestamp": 1}),
+        (Operation.CREATE, {"stream": b"s", "age_s": 0}),
+        (Operation.CREATE_TOPIC, {"topic": b"t", "partitions": 1001}),
+        (Operation.CREATE_TOPIC, {"topic": b"t", "partitions": 0}),
+        (Operation.LIST, {"limit": 0}),
+        (Operation.LIST, {"limit": 1001}),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(operation: int, fields: dict[str, Any]) -> None:
+    asker = Asker()
+    assert asker.say(operation, **fields) == refused(Code.MALFORMED)
+    assert asker.asked() == [] and asker.desk.is_idle
+
+
+def test_hostile_bodies_are_refused() -> None:
+    asker = Asker()
+    nested = b"\x81\xa1x" + b"\x91" * 100_000 + b"\xc0"
+    for operation in Operation:
+        for body in (b"", b"\xc1", b"\x81", nested, b"\x80\x80", b"\xdf" + b"\xff" * 4):
+            if operation is not Operation.CANCEL:
+                assert asker.say_raw(operation, 7, body) == refused(Code.MALFORMED)
+    assert asker.asked() == [] and asker.desk.is_idle
+
+
+def test_an_append_has_a_thousand_records_at_most() -> None:
+    asker = Asker()
+    assert asker.say(Operation.APPEND, 1, stream=b"s", bodies=[b"x"] * 1000) == []
+    told = asker.say(Operation.APPEND, 2, stream=b"s", bodies=[b"x"] * 1001)
+    assert told == refused(Code.DATA_TOO_LARGE, 2)
+
+
+def test_names_and_topics_are_told_page_by_page() -> None:
+    asker = Asker()
+
+    def page(operation: Operation, **fields: Any) -> Any:
+        (answer,) = asker.say(operation, **fields)
+        assert isinstance(answer, p.StreamReply)
+        return msgspec.msgpack.decode(answer.body)
+
+    assert page(Operation.LIST) == {"names": [b"a/1", b"a/2", b"b"], "more": False}
+    assert page(Operation.LIST, limit=2) == {"names": [b"a/1", b"a/2"], "more": True}
+    assert page(Operation.LIST, after=b"a/2") == {"names": [b"b"], "more": False}
+    assert page(Operation.LIST, prefix=b"a/", after=b"a/1") == {"names": [b"a/2"], "more": False}
+    topics = [[b"b", 1], [b"orders", 3]]
+    assert page(Operation.LIST_TOPICS) == {"topics": topics, "more": False}
+    assert page(Operation.LIST_TOPICS, limit=1) == {"topics": topics[:1], "more": True}
+    assert page(Operation.LIST_TOPICS, after=b"b") == {"topics": topics[1:], "more": False}
+    assert page(Operation.LIST_TOPICS, topic=b"orders") == {"topics": topics[1:], "more": False}
+    assert page(Operation.LIST_TOPICS, topic=b"none") == {"topics": [], "more": False}
+    assert asker.desk.is_idle
+
+
+def test_a_large_answer_comes_in_parts() -> None:
+    asker = Asker(packet_bytes_max=1024)
+    asker.say(Operation.READ, stream=b"s")
+    record = bytes(range(256)) * 20
+    parts = asker.hear(m.Records(7, [m.Span(0, [record], 1, Position(1, 0))], 1, 1, 1))
+    replies = [part for part in parts if isinstance(part, p.StreamReply)]
+    assert len(replies) == len(parts) == 6
+    assert all(len(p.encode(part)) <= 1024 for part in parts)
+    assert [part.operation for part in replies] == [Operation.READ | p.MORE] * 5 + [Operation.READ]
+    told = msgspec.msgpack.decode(b"".join(part.body for part in replies))
+    assert told["spans"][0]["bodies"] == [record]
+
+
+def test_so_many_requests_are_under_way_and_no_more() -> None:
+    asker = Asker()
+    for number in range(REQUESTS_MAX):
+        assert asker.say(Operation.DESCRIBE, number, stream=b"s") == []
+    assert asker.say(Operation.DESCRIBE, 99, stream=b"s") == refused(Code.BUFFER_FULL, 99)
+    asker.hear(m.Done(3))
+    assert asker.say(Operation.DESCRIBE, 99, stream=b"s") == []
+
+
+def test_a_number_is_used_once_at_a_time() -> None:
+    asker = Asker()
+    asker.say(Operation.DESCRIBE, stream=b"s")
+    assert asker.say(Operation.TRIM, stream=b"s") == refused(Code.MALFORMED)
+    (answer,) = asker.hear(m.Done(7))
+    assert isinstance(answer, p.StreamReply) and answer.operation == Operation.DESCRIBE
+
+
+def test_reads_share_what_their_answers_may_take() -> None:
+    asker = Asker()
+    for number in range(REQUESTS_MAX):
+        asker.say(Operation.READ, number, stream=b"s", bytes_max=2**30)
+    ((_, requests),) = asker.asked()
+    sizes = [read.bytes_max for read in requests if isinstance(read, m.Read)]
+    assert sizes[:8] == [2**20] * 8 and set(sizes[8:]) == {READ_BYTES_MIN}
+    assert sum(sizes[:8]) == ANSWERS_BYTES_MAX
+    asker.hear(m.Records(0, [], 0, 0, 0))
+    asker.hear(m.StreamFailed(1, Code.UNKNOWN_STREAM))
+    for number in range(8, REQUESTS_MAX):
+        asker.hear(m.Records(number, [], 0, 0, 0))
+    for number in (100, 101, 102):
+        asker.say(Operation.READ, number, stream=b"s", bytes_max=2**30)
+    ((_, requests),) = asker.asked()
+    sizes = [read.bytes_max for read in requests if isinstance(read, m.Read)]
+    assert sizes == [2**20, 2**20, READ_BYTES_MIN]
+
+
+def test_a_read_is_given_up_and_not_answered() -> None:
+    asker = Asker()
+    asker.say(Operation.READ, 1, stream=b"s", wait_ms=1000)
+    asker.say(Operation.APPEND, 2, stream=b"s", bodies=[b"x"])
+    for number in (1, 1, 2, 99):
+        assert asker.say_raw(Operation.CANCEL, number, b"") == []
+    ((_, requests),) = asker.asked()
+    assert requests[2:] == [m.Cancel(1)]
+    assert asker.hear(m.Records(1, [SPAN], 7, 7, 9)) == []
+    assert len(asker.hear(m.Appended(2, 0, 1, Position(1, 0), 1, 1))) == 1
+    assert asker.desk.is_idle
+
+
+def test_at_the_end_of_input_only_waiting_reads_are_given_up() -> None:
+    asker = Asker()
+    asker.say(Operation.READ, 1, stream=b"s", wait_ms=1000)
+    asker.say(Operation.READ, 2, stream=b"s")
+    asker.asked()
+    asker.desk.stop_waiting()
+    assert asker.asked() == [(CELL, [m.Cancel(1)])] and not asker.desk.is_idle
+    assert len(asker.hear(m.Records(2, [], 0, 0, 0))) == 1
+    assert asker.desk.is_idle
+
+
+def test_with_the_connection_all_reads_end() -> None:
+    asker = Asker()
+    asker.say(Operation.READ, 1, stream=b"s", wait_ms=1000)
+    asker.say(Operation.READ, 2, stream=b"t")
+    asker.say(Operation.APPEND, 3, stream=b"u", bodies=[b"x"])
+    assert asker.desk.leave() == {CELL, stream_cell(b"t")}
+    assert asker.hear(m.Appended(3, 0, 1, Position(1, 0), 1, 1)) == []

@@ -1,0 +1,25 @@
+"""Carries out packet 0x90, for who may."""
+
+from __future__ import annotations
+
+from actors.errors import Code, RequestError
+from actors.messages import Rights
+from transports import packet as p
+from transports.greeting import Admission
+from transports.host import Host
+from transports.nack import encode_refusal
+
+
+def administered(request: p.Admin, asker: Admission, host: Host) -> bytes:
+    """The packet that answers the request."""
+    correlation = request.request_id.to_bytes(4, "big")
+    if Rights.ADMIN not in asker.join.rights:
+        return encode_refusal(p.ADMIN, Code.NOT_ALLOWED, correlation)
+    try:
+        body = host.admin(request.operation, request.body, asker)
+    except RequestError as error:
+        return encode_refusal(p.ADMIN, error.code, correlation)
+    reply = p.encode(p.AdminReply(request.request_id, request.operation, body))
+    if len(reply) > asker.packet_bytes_max:
+        return encode_refusal(p.ADMIN, Code.TOO_LARGE_FOR_PEER, correlation)
+    return reply

@@ -1,0 +1,188 @@
+"""What RustLog clients did on a node: counters, how long it took, and who reads what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+WATCHED_MAX = 10_000
+"""Partitions of which it is remembered that a group reads them."""
+
+_SUB_BITS = 4
+_SUB = 1 << _SUB_BITS
+_VALUE_MAX = 2**42 - 1
+_RECENT = 2**17
+
+
+class Histogram:
+    """Durations in ns, at most 73 minutes, each told to a sixteenth of itself.
+
+    Newer ones weigh more: after 131,072 all that came before counts half.
+    """
+
+    __slots__ = ("_buckets", "count")
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, int] = {}
+        self.count = 0
+
+    def add(self, ns: int, count: int = 1) -> None:
+        """So many took so long."""
+        value = 0 if ns < 0 else ns if ns < _VALUE_MAX else _VALUE_MAX
+        shift = value.bit_length() - _SUB_BITS - 1
+        index = value if shift < 0 else (shift << _SUB_BITS) + (value >> shift)
+        buckets = self._buckets
+        buckets[index] = buckets.get(index, 0) + count
+        self.count += count
+        if self.count >= _RECENT:
+            self._fade()
+
+    def percentile(self, percent: float) -> int:
+        """So many of a hundred took no longer, in ns; 0 if there are none."""
+        wanted = self.count * percent / 100
+        seen = 0
+        for index in sorted(self._buckets):
+            seen += self._buckets[index]
+            if seen >= wanted:
+                return _longest(index)
+        return 0
+
+    def percentiles(self) -> dict[str, int]:
+        """The three that RustLog tells (RLA-25)."""
+        return {f"p{each}": self.percentile(each) for each in (50, 95, 99)}
+
+    def _fade(self) -> None:
+        halved = {index: count // 2 for index, count in self._buckets.items() if count > 1}
+        self._buckets = halved
+        self.count = sum(halved.values())
+
+
+def _longest(index: int) -> int:
+    shift = (index >> _SUB_BITS) - 1
+    if shift <= 0:
+        return index
+    return (((index & (_SUB - 1)) + _SUB + 1) << shift) - 1
+
+
+class Reclaimed(msgspec.Struct, frozen=True, gc=False):
+    """How often the oldest records of streams went, and how many bytes that were."""
+
+    trims: int = 0
+    bytes: int = 0
+
+
+class Lag(msgspec.Struct, frozen=True, gc=False):
+    """So many records of a partition lie between what the group committed and its end."""
+
+    topic: str
+    partition: int
+    group_id: str
+    lag: int
+
+
+class RustlogMetrics:
+    """One for all RustLog connections of a node. Bytes are those of records, not of frames.
+
+    `ticks_ns` is a clock that only goes on, finer than the node's: most requests take microseconds.
+    """
+
+    __slots__ = (
+        "_reclaimed",
+        "active_connections",
+        "bytes_in",
+        "bytes_out",
+        "fetch_latency",
+        "messages_fetched",
+        "messages_produced",
+        "produce_latency",
+        "slow_consumers",
+        "throttled_consumers",
+        "ticks_ns",
+        "watched",
+    )
+
+    def __init__(
+        self, ticks_ns: Callable[[], int], reclaimed: Callable[[], Reclaimed] = Reclaimed
+    ) -> None:
+        self.ticks_ns = ticks_ns
+        self._reclaimed = reclaimed
+        self.messages_produced = self.messages_fetched = 0
+        self.bytes_in = self.bytes_out = 0
+        self.active_connections = 0
+        self.throttled_consumers = 0
+        """How often a connection was read no further because it did not read its answers."""
+        self.slow_consumers = 0
+        """How many connections ended because of that."""
+        self.produce_latency = Histogram()
+        self.fetch_latency = Histogram()
+        self.watched: dict[tuple[str, int], None] = {}
+        """Topics and partitions that groups read, the latest last."""
+
+    def watch(self, topic: str, partition: int) -> None:
+        """A group reads there: its lag is one of the figures."""
+        watched, key = self.watched, (topic, partition)
+        if key not in watched:
+            if len(watched) >= WATCHED_MAX:
+                del watched[next(iter(watched))]
+            watched[key] = None
+
+    def figures(self, lags: Iterable[Lag]) -> dict[str, Any]:
+        """All of them by their names (RLA-25)."""
+        return {
+            **self._counters(),
+            "produce_latency_ns": self.produce_latency.percentiles(),
+            "fetch_latency_ns": self.fetch_latency.percentiles(),
+            "consumer_lag": list(lags),
+        }
+
+    def prometheus(self, lags: Iterable[Lag]) -> str:
+        """The same in Prometheus's text format."""
+        lines = []
+        for name, value in self._counters().items():
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# TYPE {name} {kind}", f"{name} {value}"]
+        for name, histogram in (
+            ("produce_latency_ns", self.produce_latency),
+            ("fetch_latency_ns", self.fetch_latency),
+        ):
+            lines.append(f"# TYPE {name} summary")
+            for percent in (50, 95, 99):
+                value = histogram.percentile(percent)
+                lines.append(f'{name}{{quantile="{percent / 100}"}} {value}')
+        lines.append("# TYPE consumer_lag gauge")
+        for each in lags:
+            labels = f'topic="{each.topic}",partition="{each.partition}"'
+            labels += f',group_id="{_escaped(each.group_id)}"'
+            lines.append(f"consumer_lag{{{labels}}} {each.lag}")
+        return "\n".join(lines) + "\n"
+
+    def _counters(self) -> dict[str, int]:
+        reclaimed = self._reclaimed()
+        return {
+            "messages_produced_total": self.messages_produced,
+            "messages_fetched_total": self.messages_fetched,
+            "bytes_in_total": self.bytes_in,
+            "bytes_out_total": self.bytes_out,
+            "active_connections": self.active_connections,
+            "throttled_consumers_total": self.throttled_consumers,
+            "slow_consumers_total": self.slow_consumers,
+            "segments_deleted_total": reclaimed.trims,
+            "bytes_reclaimed_total": reclaimed.bytes,
+            **dict.fromkeys(_COMPACTION, 0),
+        }
+
+
+# Streams are trimmed, never compacted: these are told because clients look for them.
+_COMPACTION = (
+    "compaction_runs_total",
+    "compaction_skipped_segments_total",
+    "compaction_segments_rewritten_total",
+    "compaction_records_dropped_total",
+    "compaction_bytes_rewritten_total",
+)
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,57 @@
+"""A question to many streams at once whose answers are one answer to the client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from actors.errors import Code
+from actors.messages import Batch, Failed, Port, Reply
+from actors.streams.messages import Describe, Described, StreamFailed
+from actors.streams.names import stream_cell
+
+Submit = Callable[[bytes, Batch, float], bool]
+Answers = dict[int, Described | Code]
+"""What each stream said, by its place among those that were asked."""
+
+
+class Survey(Port):
+    """Asks streams how they are. `finish` is called once, when all have answered."""
+
+    __slots__ = ("_answers", "_asked", "_finish", "_is_done", "heard_at", "number")
+
+    def __init__(
+        self, number: int, names: Sequence[bytes], finish: Callable[[Answers], None]
+    ) -> None:
+        self.number = number
+        self.heard_at = 0.0
+        self._asked = names
+        self._answers: Answers = {}
+        self._finish = finish
+        self._is_done = False
+
+    def ask(self, submit: Submit, now: float) -> None:
+        """Ask the streams; their answers are known by their places in `names`."""
+        self.heard_at = now
+        for place, name in enumerate(self._asked):
+            submit(stream_cell(name), Batch(self, [Describe(place)]), now)
+
+    @property
+    def writable(self) -> bool:
+        return True
+
+    def send(self, replies: Sequence[Reply]) -> None:
+        for reply in replies:
+            match reply:
+                case Described(number=place):
+                    self._answers[place] = reply
+                case StreamFailed(number=place, code=code):
+                    self._answers[place] = code
+                case Failed(request=Describe(number=place), code=code):
+                    self._answers[place] = code
+                case _:
+                    raise AssertionError("nobody asked for this")
+
+    def flush(self) -> None:
+        if not self._is_done and len(self._answers) == len(self._asked):
+            self._is_done = True
+            self._finish(self._answers)

@@ -1,0 +1,72 @@
+"""What a connection that serves streams is told by its node, and asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from actors.messages import Batch, Port
+from transports.gathering import Gathering
+from transports.host import Visitor, WireCounters
+from transports.rustlog_metrics import RustlogMetrics
+
+
+class Topics(Protocol):
+    """The topics of a node, by name; streams with a topic's name are topics of one partition."""
+
+    def partitions(self, topic: bytes) -> int | None:
+        """How many partitions the topic has; None: there is no such topic."""
+
+    def topics(self) -> Iterable[tuple[bytes, int]]:
+        """Every topic with its partitions, in the order of their names."""
+
+    def is_created(self, name: bytes) -> bool:
+        """Is there a stream of this name, apart from unused partitions of topics?"""
+
+
+class StreamHost(Protocol):
+    """The node, as S3P and RustLog connections see it."""
+
+    counters: WireCounters
+    topics: Topics
+    rustlog_metrics: RustlogMetrics
+
+    @property
+    def now(self) -> Callable[[], float]:
+        """Seconds since the Unix epoch; never steps back."""
+
+    @property
+    def submit(self) -> Callable[[bytes, Batch, float], bool]:
+        """Give a batch to a cell; False: it was taken, but wait for `on_capacity`."""
+
+    @property
+    def gathering(self) -> Gathering:
+        """The same, together with what others give that cell in this pass of the loop."""
+
+    @property
+    def on_capacity(self) -> Callable[[bytes, Callable[[], None]], None]:
+        """Call back once the cell's mailbox has room."""
+
+    @property
+    def detach(self) -> Callable[[bytes, Port], None]:
+        """The connection is gone, or waits for nothing of this cell any more."""
+
+    @property
+    def arm(self) -> Callable[[Visitor, float], None]:
+        """Have the visitor woken at a time."""
+
+    @property
+    def disarm(self) -> Callable[[Visitor], None]:
+        """Forget what was armed."""
+
+    def entered(self, visitor: Visitor) -> bool:
+        """A connection was accepted. False: there are too many, turn it away."""
+
+    def greeted(self, visitor: Visitor) -> None:
+        """Its first request was understood."""
+
+    def left(self, visitor: Visitor) -> None:
+        """The connection is gone."""
+
+    def admits(self, address: str) -> bool:
+        """May a client without a token use streams from there?"""
