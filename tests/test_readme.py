@@ -91,6 +91,8 @@ class Place:
             "PYTHONUNBUFFERED": "1",
             "MILLPOND_P2P": self.here("127.0.0.1:7400"),
             "MILLPOND_WS": self.here("127.0.0.1:7401"),
+            "MILLPOND_S3P": self.here("127.0.0.1:7402"),
+            "MILLPOND_RUSTLOG": self.here("127.0.0.1:7403"),
             "MILLPOND_CONNECT": self.here("tcp://127.0.0.1:7400"),
         }
 

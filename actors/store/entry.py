@@ -123,6 +123,11 @@ def weigh(entry: Entry, changes: Sequence[Change], usage: Usage, sign: int) -> b
 
     True: one of them is waited for.
     """
+    if entry.kind is Kind.LOG:
+        size = log_bytes_of(changes) * sign
+        entry.bytes += size
+        usage.log_bytes += size
+        return True
     is_hard = False
     messages = added = 0
     for change in changes:
@@ -144,13 +149,9 @@ def weigh(entry: Entry, changes: Sequence[Change], usage: Usage, sign: int) -> b
             case Tried():
                 pass
             case Chunk() | Trimmed() | Noted() | Dropped():
-                is_hard = True
+                raise AssertionError("a queue does not take changes of a log")
             case _:
                 assert_never(change)
-    if entry.kind is Kind.LOG:
-        size = log_bytes_of(changes) * sign
-        entry.bytes += size
-        usage.log_bytes += size
     if messages:
         is_hard = True
         _add(entry, usage, messages, added * sign, 0)

@@ -57,8 +57,7 @@ class LogLayer:
         for change in changes:
             match change:
                 case Chunk():
-                    self.chunks.append(change)
-                    self.chunk_bytes += len(change.data)
+                    self.add(change)
                 case Trimmed():
                     self._trim(change.point)
                 case Noted():
@@ -67,6 +66,11 @@ class LogLayer:
                     self._drop()
                 case _:
                     assert_never(change)
+
+    def add(self, chunk: Chunk) -> None:
+        """The log got longer."""
+        self.chunks.append(chunk)
+        self.chunk_bytes += len(chunk.data)
 
     def _trim(self, point: int) -> None:
         self.trim_point = max(self.trim_point, point)

@@ -7,6 +7,7 @@ from actors.store.changes import Change, Chunk, Position
 from actors.streams.extent import Extent
 from actors.streams.ids import next_id, next_timestamps
 from actors.streams.messages import Append, Appended, Span, StreamFailed
+from actors.streams.moment import Moment
 from actors.streams.notes import Properties
 from actors.streams.orders import BadOrder, orders_of
 from actors.streams.records import Pile
@@ -14,67 +15,106 @@ from actors.streams.settings import StreamLimits, StreamShared
 
 
 class Appender:
-    """Collects the records of a batch. `fresh` are its chunks, which the store does not have yet,
-    and `known` what is in them."""
+    """Collects the records of a batch. `fresh` are its chunks, which the store lacks yet."""
 
     __slots__ = (
         "_extent",
+        "_known",
         "_limits",
-        "_now_ms",
+        "_moment",
         "_pile",
+        "_piles",
         "_properties",
         "_room",
         "_said",
         "_shared",
         "fresh",
         "has_quota",
-        "known",
+        "is_measured",
     )
 
     def __init__(
-        self, extent: Extent, properties: Properties, limits: StreamLimits, shared: StreamShared
+        self,
+        extent: Extent,
+        properties: Properties,
+        limits: StreamLimits,
+        shared: StreamShared,
+        moment: Moment,
     ) -> None:
         self._extent = extent
         self._properties = properties
         self._limits = limits
         self._shared = shared
+        self._moment = moment
         self._pile: Pile | None = None
-        self._now_ms = 0
+        self._piles: list[Pile] = []
+        self._known: dict[int, tuple[Chunk, Span]] = {}
         self._room = 0
         self._said = 0
+        self.is_measured = False
+        """False: a batch begins, and the store has to be asked how much room there is."""
         self.has_quota = True
         """False: what is too much goes by itself."""
         self.fresh: list[Chunk] = []
-        self.known: dict[int, tuple[Chunk, Span]] = {}
 
-    def begin(self, now_ms: int) -> None:
-        """A batch begins: what the store has is all there is."""
-        self._now_ms = now_ms
-        limits = self._limits
-        self._room = limits.node_bytes_max - self._shared.usage.log_bytes
-        if self.has_quota:
-            self._room = min(self._room, limits.bytes_max - self._extent.size)
+    @property
+    def has_news(self) -> bool:
+        """Did this batch append anything?"""
+        return self._pile is not None or bool(self.fresh)
+
+    @property
+    def known(self) -> dict[int, tuple[Chunk, Span]]:
+        """The fresh chunks and what is in them, by their first sequences."""
+        for chunk, pile in zip(self.fresh[len(self._known) :], self._piles, strict=True):
+            self._known[chunk.first] = (chunk, pile.span())
+        self._piles.clear()
+        return self._known
 
     def end(self) -> None:
         """The batch goes to the store."""
-        if self.fresh:
-            self.fresh = []
-            self.known = {}
-            self._said = 0
+        self.fresh = []
+        self._piles = []
+        if self._known:
+            self._known = {}
+        self._said = 0
+
+    def _measure(self) -> None:
+        """What may still come, in bytes; nothing if the store takes nothing."""
+        limits, shared = self._limits, self._shared
+        self.is_measured = True
+        self._room = limits.node_bytes_max - shared.usage.log_bytes
+        if self.has_quota:
+            self._room = min(self._room, limits.bytes_max - self._extent.size)
+        if limits.is_kept and not shared.health.is_writable:
+            self._room = -1
 
     def append(self, request: Append) -> Appended | StreamFailed:
         """Add the records of a request to a stream that is there."""
         extent, bodies = self._extent, request.bodies
         count = len(bodies)
         size = len(bodies[0]) if count == 1 else sum(map(len, bodies))
-        refusal = self._refusal(request, size)
-        if refusal is not None:
-            return extent.refusal(request.number, refusal, self._properties.fence)
+        if not self.is_measured:
+            self._measure()
+        if (
+            size > self._room
+            or not count
+            or request.headers is not None
+            or request.timestamps is not None
+            or request.fencing_token is not None
+            or request.match_sequence is not None
+        ):
+            refusal = self._refusal(request, size)
+            if refusal is not None:
+                return extent.refusal(request.number, refusal, self._properties.fence)
+        now_ms = self._moment.now_ms
         last = extent.last_id if extent.tail else None
-        position = next_id(last, request.ms, self._now_ms, count)
+        position = next_id(last, request.ms, now_ms, count)
         if position is None:
             return extent.refusal(request.number, Code.NON_MONOTONIC_ID)
-        timestamps = next_timestamps(extent.last_timestamp, request.timestamps, self._now_ms)
+        if request.timestamps is not None:
+            timestamps = next_timestamps(extent.last_timestamp, request.timestamps, now_ms)
+        else:
+            timestamps = now_ms if now_ms > extent.last_timestamp else extent.last_timestamp
         first = self._add(request, position, timestamps, size)
         final = position if count == 1 else Position(position.ms, position.seq + count - 1)
         extent.last_id = final
@@ -92,10 +132,11 @@ class Appender:
         first = extent.tail
         extent.tail = first + len(bodies)
         self._room -= size
-        if pile is not None and request.headers is None and isinstance(timestamps, int):
-            if pile.add(position, bodies, size, timestamps):
-                return first
-        self._close()
+        if pile is not None:
+            if request.headers is None and isinstance(timestamps, int):
+                if pile.add(position, bodies, size, timestamps):
+                    return first
+            self._close(pile)
         self._pile = Pile(first, position, bodies, size, timestamps, request.headers)
         return first
 
@@ -114,21 +155,19 @@ class Appender:
             return Code.MALFORMED
         return None
 
-    def _close(self) -> None:
+    def _close(self, pile: Pile) -> None:
         """What was piled up becomes a chunk."""
-        pile = self._pile
-        if pile is None:
-            return
         self._pile = None
         chunk = pile.chunk()
         self.fresh.append(chunk)
-        self.known[chunk.first] = (chunk, pile.span())
+        self._piles.append(pile)
         self._extent.grow(chunk.first, len(chunk.data))
         self._shared.counters.appended += chunk.count
 
     def flush(self, changes: list[Change]) -> None:
         """Say everything of this batch so far."""
-        self._close()
+        if self._pile is not None:
+            self._close(self._pile)
         if self._said < len(self.fresh):
             changes += self.fresh[self._said :]
             self._said = len(self.fresh)

@@ -16,6 +16,7 @@ from actors.store.seam import Fault, Pending, Seek, Where
 from actors.streams.appender import Appender
 from actors.streams.extent import Extent
 from actors.streams.messages import Read, Records, Span, StreamFailed, Trim
+from actors.streams.moment import Moment
 from actors.streams.records import BadChunk, at_id, span_of
 from actors.streams.retention import Retention
 from actors.streams.search import Found, Search, show
@@ -38,8 +39,7 @@ class Reader:
         "_appender",
         "_cell",
         "_extent",
-        "_now",
-        "_now_ms",
+        "_moment",
         "_searches",
         "_shared",
         "is_new",
@@ -49,7 +49,12 @@ class Reader:
     )
 
     def __init__(
-        self, cell: bytes, extent: Extent, appender: Appender, shared: StreamShared
+        self,
+        cell: bytes,
+        extent: Extent,
+        appender: Appender,
+        shared: StreamShared,
+        moment: Moment,
     ) -> None:
         self._cell = cell
         self._extent = extent
@@ -58,19 +63,13 @@ class Reader:
         self._searches: dict[Search, None] = {}
         self._answered: list[tuple[Port, Read | Trim]] = []
         """What this batch answered of what others waited for: lost, should it fail."""
-        self._now = 0.0
-        self._now_ms = 0
+        self._moment = moment
         self.retention = Retention(0, 0)
         self.waiters = Waiters()
         self.is_new = False
         """Nothing that the store has now counts: this batch deleted it."""
         self.is_stopped = False
         """Nobody waits any more: the node drains."""
-
-    def begin(self, now: float, now_ms: int) -> None:
-        """A batch begins."""
-        self._now = now
-        self._now_ms = now_ms
 
     def end(self) -> None:
         """The batch is done."""
@@ -110,7 +109,7 @@ class Reader:
         """The answer that chunks give; None: go on at `search.sequence`."""
         extent = self._extent
         sequence = max(search.sequence, extent.trim_point)
-        floor_ms = self.retention.floor_ms(self._now_ms)
+        floor_ms = self.retention.floor_ms(self._moment.now_ms)
         try:
             shown = show(read, sequence, chunks, floor_ms, self._appender.known)
         except BadChunk as exc:
@@ -125,7 +124,7 @@ class Reader:
 
     def _seek(self, search: Search, read: Read) -> Seek:
         start = read.start
-        floor_ms = self.retention.floor_ms(self._now_ms)
+        floor_ms = self.retention.floor_ms(self._moment.now_ms)
         sequence = max(search.sequence, start.sequence, self._extent.trim_point)
         where, timestamp = start.where, start.timestamp
         if search.is_found or where is Where.SEQUENCE:
@@ -152,7 +151,7 @@ class Reader:
 
     def _nothing(self, port: Port, read: Read, sequence: int) -> Records | None:
         """There is nothing yet: wait for it, or say so."""
-        if self.is_stopped or read.wait_until <= self._now or read.count < 1:
+        if self.is_stopped or read.wait_until <= self._moment.now or read.count < 1:
             return self._empty(read, sequence)
         self.waiters.add(port, read, sequence)
         return None
@@ -233,7 +232,7 @@ class Reader:
         """Answer who waited for what this batch appended. Alike reads share their spans."""
         extent, waiters = self._extent, self.waiters
         fresh = self._appender.fresh
-        if not fresh or not waiters:
+        if not fresh or not waiters.count:
             return
         alike: dict[object, Records | int] = {}
         for waiter in waiters.reached(extent.tail, extent.last_id, extent.last_timestamp):
@@ -306,12 +305,12 @@ class Reader:
     @property
     def is_idle(self) -> bool:
         """Nobody waits for anything."""
-        return not self.waiters and not self._searches
+        return not self.waiters.count and not self._searches
 
     @property
     def next_at(self) -> float:
         """When somebody waited long enough."""
-        return self.waiters.next_at if self.waiters else inf
+        return self.waiters.next_at if self.waiters.count else inf
 
 
 def _first_of(waiter: Waiter, first: Chunk) -> object:

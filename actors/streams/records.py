@@ -26,8 +26,8 @@ class _Columns(msgspec.Struct, array_like=True, gc=False):
     headers: list[Headers] | None = None
 
 
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(_Columns)
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Columns).decode
 
 
 class BadChunk(Exception):
@@ -37,7 +37,17 @@ class BadChunk(Exception):
 class Pile:
     """Records on their way into one chunk."""
 
-    __slots__ = ("bodies", "count", "first", "headers", "id", "size", "timestamp", "timestamps")
+    __slots__ = (
+        "_is_own",
+        "bodies",
+        "count",
+        "first",
+        "headers",
+        "id",
+        "size",
+        "timestamp",
+        "timestamps",
+    )
 
     def __init__(
         self,
@@ -50,7 +60,9 @@ class Pile:
     ) -> None:
         self.first = first
         self.id = position
-        self.bodies = list(bodies)
+        self.bodies = bodies
+        self._is_own = False
+        """False: the list is the request's, and stays as it is."""
         self.size = size
         self.headers = headers
         self.count = len(bodies)
@@ -72,7 +84,10 @@ class Pile:
             or position.seq != mine.seq + count
         ):
             return False
-        self.bodies += bodies
+        if self._is_own:
+            self.bodies += bodies
+        else:
+            self.bodies, self._is_own = self.bodies + bodies, True
         self.count = count + len(bodies)
         self.size += size
         return True
@@ -91,32 +106,30 @@ class Pile:
 
     def chunk(self) -> Chunk:
         """The records as the store keeps them."""
-        timestamps, first = self.timestamps, self.id
+        timestamps, first, count = self.timestamps, self.id, self.count
         return Chunk(
             self.first,
-            self.count,
+            count,
             self.timestamp,
             self.timestamp if timestamps is None else timestamps[-1],
             first,
-            Position(first.ms, first.seq + self.count - 1),
-            _ENCODER.encode(_Columns(self.bodies, timestamps, None, self.headers)),
+            first if count == 1 else Position(first.ms, first.seq + count - 1),
+            _encode((self.bodies, timestamps, None, self.headers)),
         )
 
 
 def span_of(chunk: Chunk) -> Span:
     """The records of a chunk. Raises BadChunk."""
     try:
-        columns = _DECODER.decode(chunk.data)
+        columns = _decode(chunk.data)
     except msgspec.MsgspecError as exc:
         raise BadChunk(f"chunk {chunk.first}: {exc}") from exc
-    lengths = {
-        len(column)
-        for column in (columns.bodies, columns.timestamps, columns.ids, columns.headers)
-        if column is not None
-    }
-    if lengths != {chunk.count}:
-        raise BadChunk(f"chunk {chunk.first}: {lengths} records where there are {chunk.count}")
     ids = columns.ids
+    if len(columns.bodies) != chunk.count:
+        raise BadChunk(f"chunk {chunk.first}: not {chunk.count} records")
+    for column in (columns.timestamps, ids, columns.headers):
+        if column is not None and len(column) != chunk.count:
+            raise BadChunk(f"chunk {chunk.first}: not {chunk.count} records")
     return Span(
         chunk.first,
         columns.bodies,

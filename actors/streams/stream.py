@@ -18,6 +18,7 @@ from actors.store.seam import Fault, Pending, Seek, Where
 from actors.streams import messages as m
 from actors.streams.appender import Appender
 from actors.streams.extent import Extent
+from actors.streams.moment import Moment
 from actors.streams.names import TOPICS, stream_cell
 from actors.streams.notes import Properties
 from actors.streams.orders import SetFence, orders_of
@@ -42,13 +43,13 @@ class Stream:
         "_cell",
         "_extent",
         "_limits",
+        "_moment",
         "_name",
-        "_now",
-        "_now_ms",
         "_properties",
         "_reader",
         "_retention",
         "_shared",
+        "_sweep_at",
         "deadline",
     )
 
@@ -61,10 +62,10 @@ class Stream:
         self._extent = extent = Extent(outline)
         self._properties = Properties(outline.notes)
         self._limits = limits
-        self._appender = Appender(extent, self._properties, limits, shared)
-        self._reader = Reader(self._cell, extent, self._appender, shared)
-        self._now = 0.0
-        self._now_ms = 0
+        self._moment = Moment()
+        self._appender = Appender(extent, self._properties, limits, shared, self._moment)
+        self._reader = Reader(self._cell, extent, self._appender, shared, self._moment)
+        self._sweep_at = inf
         self._configure()
         self._tell()
         self.deadline = self._next_deadline()
@@ -83,9 +84,7 @@ class Stream:
 
     def handle(self, batch: Batch, now: float) -> Effects:
         effects = Effects()
-        self._begin(now)
-        if now >= self._retention_at():
-            self._look_at_oldest(now, effects)
+        self._begin(now, effects)
         port, answers, append = batch.port, effects.answers, self._appender.append
         is_there = self._is_there
         if batch.ports is not None:
@@ -119,29 +118,32 @@ class Stream:
     def wake(self, now: float) -> Effects:
         """Reads that waited long enough, and records that are too old or too many."""
         effects = Effects()
-        self._begin(now)
-        if now >= self._retention_at():
-            self._look_at_oldest(now, effects)
+        self._begin(now, effects)
         self._reader.expire(now, effects)
         self.deadline = self._next_deadline()
         self._reader.end()
         return effects
 
-    def _begin(self, now: float) -> None:
-        self._now = now
-        self._now_ms = now_ms = int(now * 1000)
-        self._appender.begin(now_ms)
-        self._reader.begin(now, now_ms)
+    def _begin(self, now: float, effects: Effects) -> None:
+        moment = self._moment
+        moment.now = now
+        moment.now_ms = int(now * 1000)
+        self._appender.is_measured = False
+        if now >= self._sweep_at:
+            self._look_at_oldest(effects)
 
     def _finish(self, effects: Effects) -> None:
         """The batch goes to the store, and who waited for what it brings gets it."""
-        if self._properties.created is None and self._extent.tail:
-            # The first records of a topic's partition: from now on there is something of it.
-            effects.changes.append(self._properties.create(self._now_ms, m.Settings()))
-            self._tell()
-        self._appender.flush(effects.changes)
-        self._reader.answer_reached(effects)
-        self._appender.end()
+        appender = self._appender
+        if appender.has_news:
+            if self._properties.created is None:
+                # The first records of a topic's partition: now there is something of it.
+                created = self._properties.create(self._moment.now_ms, m.Settings())
+                effects.changes.append(created)
+                self._tell()
+            appender.flush(effects.changes)
+            self._reader.answer_reached(effects)
+            appender.end()
         self.deadline = self._next_deadline()
         self._reader.end()
 
@@ -169,7 +171,9 @@ class Stream:
         self._appender.has_quota = not keep
 
     def _next_deadline(self) -> float:
-        return min(self._reader.next_at, self._retention_at())
+        self._sweep_at = sweep_at = self._retention_at()
+        waits_until = self._reader.next_at
+        return waits_until if waits_until < sweep_at else sweep_at
 
     def _retention_at(self) -> float:
         retention = self._retention
@@ -220,7 +224,7 @@ class Stream:
                 return self._describe(message)
             case m.Configure(settings=settings):
                 self._appender.flush(effects.changes)
-                effects.changes.append(self._properties.create(self._now_ms, settings))
+                effects.changes.append(self._properties.create(self._moment.now_ms, settings))
                 self._configure()
                 self._tell()
                 return m.Done(message.number)
@@ -238,7 +242,7 @@ class Stream:
         directory = self._shared.directory
         if self._is_there or directory.has_topic(self._name) or directory.is_vacated(self._name):
             return self._refuse(request, Code.STREAM_EXISTS)
-        effects.changes.append(self._properties.create(self._now_ms, request.settings))
+        effects.changes.append(self._properties.create(self._moment.now_ms, request.settings))
         self._configure()
         self._tell()
         return m.Done(request.number)
@@ -299,7 +303,7 @@ class Stream:
         ):
             return self._refuse(request, Code.GROUPS_FULL)
         if properties.created is None:
-            effects.changes.append(properties.create(self._now_ms, m.Settings()))
+            effects.changes.append(properties.create(self._moment.now_ms, m.Settings()))
         effects.changes.append(properties.commit(request.group, request.offset))
         self._tell()
         return m.Done(request.number)
@@ -316,7 +320,7 @@ class Stream:
             last_timestamp=extent.last_timestamp,
             bytes=extent.size,
             segments=1 + extent.size // SEGMENT_BYTES,
-            waiting=len(self._reader.waiters),
+            waiting=self._reader.waiters.count,
             fencing_token=properties.fence,
             groups=dict(properties.groups),
         )
@@ -343,7 +347,7 @@ class Stream:
         if reply is not None:
             effects.replies.append((search.port, reply))
 
-    def _look_at_oldest(self, now: float, effects: Effects) -> None:
+    def _look_at_oldest(self, effects: Effects) -> None:
         seek = Seek(Where.SEQUENCE, self._extent.trim_point, bytes_max=SLICE_BYTES)
         chunks = self._shared.store.read(self._cell, seek)
         if isinstance(chunks, Pending):
@@ -353,15 +357,17 @@ class Stream:
             self._cut(chunks, effects)
 
     def _cut(self, chunks: list[Chunk] | Fault | None, effects: Effects) -> None:
-        extent, retention = self._extent, self._retention
+        extent, retention, now = self._extent, self._retention, self._moment.now
         if chunks is None or isinstance(chunks, Fault):
-            retention.rest(self._now)
+            retention.rest(now)
             return
         try:
-            cut = retention.cut(chunks, extent.trim_point, extent.tail, extent.size, self._now)
+            cut = retention.cut(
+                chunks, extent.trim_point, extent.tail, extent.size, self._moment.now
+            )
         except BadChunk as exc:
             log.error("records not read: name=%r error=%s", self._name, exc)
-            retention.rest(self._now)
+            retention.rest(now)
             return
         self._appender.flush(effects.changes)
         self._trim_to(cut.point, effects, cut.size)

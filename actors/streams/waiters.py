@@ -36,17 +36,14 @@ class Waiter:
 class Waiters:
     """All reads of a stream that wait."""
 
-    __slots__ = ("_agenda", "_by_port", "_count", "_entered", "_heaps")
+    __slots__ = ("_agenda", "_by_port", "_entered", "_heaps", "count")
 
     def __init__(self) -> None:
         self._by_port: dict[Port, dict[int, Waiter]] = {}
         self._agenda: Agenda[Waiter] = Agenda(_is_waiting)
         self._heaps: dict[Where, list[tuple[Threshold, int, Waiter]]] = {}
         self._entered = 0
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
+        self.count = 0
 
     def __iter__(self) -> Iterator[Waiter]:
         for waiters in self._by_port.values():
@@ -57,7 +54,7 @@ class Waiters:
         self.cancel(port, read.number)
         waiter = Waiter(port, read, sequence)
         self._by_port.setdefault(port, {})[read.number] = waiter
-        self._count += 1
+        self.count += 1
         self._agenda.add(read.wait_until, waiter)
         self._enter(waiter)
 
@@ -77,7 +74,7 @@ class Waiters:
             case Where.ID:
                 threshold = (start.id.ms, start.id.seq)
         heap = self._heaps.setdefault(start.where, [])
-        if len(heap) > 2 * self._count + SLACK:
+        if len(heap) > 2 * self.count + SLACK:
             heap[:] = [entry for entry in heap if entry[2].is_waiting]
             heapify(heap)
         self._entered += 1
@@ -110,12 +107,12 @@ class Waiters:
     def end(self, waiter: Waiter) -> None:
         """It does not wait any more."""
         waiter.is_waiting = False
-        self._count -= 1
+        self.count -= 1
         mine = self._by_port[waiter.port]
         del mine[waiter.read.number]
         if not mine:
             del self._by_port[waiter.port]
-        if not self._count:
+        if not self.count:
             self._heaps.clear()
 
     def cancel(self, port: Port, number: int) -> None:
@@ -132,7 +129,7 @@ class Waiters:
     @property
     def next_at(self) -> float:
         """When the next one waited long enough."""
-        return self._agenda.next_at if self._count else inf
+        return self._agenda.next_at if self.count else inf
 
 
 def _is_waiting(when: float, waiter: Waiter) -> bool:

@@ -25,6 +25,7 @@ from tests.actors.streams.lake import (
     at_timestamp,
     bodies_of,
     lake_in,
+    number_of,
     read_of,
 )
 
@@ -276,6 +277,30 @@ class TestCrashes:
         assert refused.code is told.code is Code.OUTCOME_UNKNOWN
         lake.advance(20)
         assert lake.append(b"b").first == 0
+
+    def test_what_the_store_looks_for_may_come_too_late(self, tmp_path: Path) -> None:
+        """The stream failed meanwhile, or was deleted: each read is answered once."""
+        with lake_in(tmp_path / "data") as lake:
+            lake.create()
+            for at in range(300):
+                lake.append(b"%d" % at * 20)
+            port = lake.port()
+            lake.say(port, read_of(number=1, count=1))
+            assert port.take() == [], "it is in a file"
+            lake.crash_on.add(m.Commit)
+            lake.say(lake.port(), m.Commit(0, b"g", 1))
+            (refused,) = port.take()
+            assert isinstance(refused, Failed) and refused.code is Code.OUTCOME_UNKNOWN
+            lake.advance(20)
+            assert port.take() == []
+            lake.say(port, read_of(number=2, count=1), m.Trim(3, Position(START_MS, 5)))
+            lake.say(port, m.Delete(4))
+            lake.advance(20)
+            found, refused, done = sorted(port.take(), key=number_of)
+            assert isinstance(found, m.Records) and not found.spans
+            assert isinstance(refused, m.StreamFailed)
+            assert refused.code is Code.UNKNOWN_STREAM
+            assert isinstance(done, m.Done)
 
     def test_quarantine_refuses_who_waits(self, lake: Lake) -> None:
         lake.crash_on.add(m.Commit)

@@ -1,0 +1,116 @@
+"""What the configuration says of streams, and how a node finds its streams again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from actors.messages import Durability
+from actors.streams.names import TOPICS, stream_cell
+from actors.streams.stream import Stream
+from node.cli.config import settings
+from node.config import Config, ConfigError, Loaded
+from node.node import Node
+from node.rules import StreamRule
+from node.stream_settings import StreamBook, rustlog_settings, s3p_settings
+from node.streams import connect_streams
+
+RULES = ("logs/*=age=3600,bytes=1000000", "fast=durability=memory", "*=durability=os")
+OFF = {"ws": "off", "s3p": "off", "rustlog": "off"}
+
+
+def test_the_first_rule_that_matches_holds() -> None:
+    config = Config(streams=tuple(map(StreamRule.parse, RULES)), stream_age_s=60, data="/folder")
+    book = StreamBook(config)
+    logs, fast = book.limits(b"logs/a"), book.limits(b"fast")
+    assert (logs.age_s, logs.keep_bytes) == (3600, 1_000_000)
+    assert (fast.age_s, fast.keep_bytes) == (60, 0)
+    promises = [book.durability(name) for name in (b"logs/a", b"fast", b"other\xff")]
+    assert promises == [Durability.DISK, Durability.MEMORY, Durability.OS]
+
+
+def test_without_a_data_folder_nothing_is_more_than_memory() -> None:
+    book = StreamBook(Config(streams=(StreamRule("*", durability=Durability.DISK),)))
+    assert book.durability(b"any") is Durability.MEMORY
+
+
+def test_rules_are_shown_as_they_are_given() -> None:
+    config = Config(streams=tuple(map(StreamRule.parse, RULES)))
+    assert settings(Loaded(config))["streams"] == list(RULES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "logs", "logs=", "logs=3600", "=age=5", "logs=age", "logs=age=-1"),
+        *("logs=bytes=1.5", "logs=lease=3", "logs=age=5,queue", "logs=durability=tape"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="stream rule"):
+        StreamRule.parse(text)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"s3p_count_default": 2000},
+        {"s3p_record_bytes_max": 2**24},
+        {"s3p_name_bytes_max": 4001},
+        {"rustlog_frame_bytes_max": 10 * 2**20 + 1},
+        {"stream_bytes_max": 0},
+    ],
+)
+def test_limits_that_contradict_each_other_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Config(**wrong)  # type: ignore[arg-type]
+
+
+def test_s3p_48_limits_reach_the_connections() -> None:
+    config = Config(s3p_count_max=7, s3p_count_default=7, stream_idle_s=5, rustlog_records_max=9)
+    s3p, rustlog = s3p_settings(config), rustlog_settings(config)
+    assert (s3p.limits.count_max, s3p.limits.count_default, s3p.flow.idle_s) == (7, 7, 5)
+    assert (rustlog.limits.records_max, rustlog.flow.idle_s) == (9, 5)
+
+
+async def test_a_node_finds_its_streams_again(tmp_path: Path) -> None:
+    config = Config(p2p="127.0.0.1:0", data=str(tmp_path / "data"), **OFF)
+    async with Node(config) as node:
+        async with connect_streams(f"tcp://{node.listeners['p2p']}") as streams:
+            await streams.stream("orders").create()
+            await streams.stream("orders").append([b"a", b"b"])
+            await streams.create_topic("spread", 3)
+            await streams.stream("spread/1").append(b"c")
+    async with Node(config) as node:
+        async with connect_streams(f"tcp://{node.listeners['p2p']}") as streams:
+            assert node.reception.topics.partitions(b"spread") == 3
+            assert [each async for each in streams.names()] == [b"orders", b"spread/1"]
+            assert (await streams.stream("orders").info()).tail == 2
+
+
+async def test_streams_that_nobody_asks_for_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is too old goes, although the node was stopped when its time came."""
+    monkeypatch.setattr("node.stream_room.ADOPT_AFTER_S", 0.01)
+    config = Config(p2p="127.0.0.1:0", data=str(tmp_path / "data"), stream_age_s=1, **OFF)
+    async with Node(config) as node:
+        async with connect_streams(f"tcp://{node.listeners['p2p']}") as streams:
+            await streams.stream("orders").create()
+            await streams.stream("orders").append(b"x" * 1000)
+    await anyio.sleep(1.1)
+    async with Node(config) as node:
+        assert stream_cell(b"orders") in node.scheduler.cells
+        with anyio.fail_after(5):
+            while node._store.usage.log_bytes:  # noqa: ASYNC110  # nobody tells of it
+                await anyio.sleep(0.01)
+
+
+async def test_cells_of_streams_are_no_channels() -> None:
+    async with Node(Config(p2p="127.0.0.1:0", **OFF)) as node:
+        async with connect_streams(f"tcp://{node.listeners['p2p']}") as streams:
+            await streams.stream("orders").create()
+            assert isinstance(node.scheduler.view(stream_cell(b"orders")), Stream)
+            assert not any(name == TOPICS for name in node.scheduler.cells)
