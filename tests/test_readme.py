@@ -36,6 +36,7 @@ LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
 SERVES = re.compile(r"\$ (scripts/run|millpond serve)")
 VARIES = (
     (re.compile(r"\b\d{18,19}\b"), "ID"),
+    (re.compile(r"\b\d{13}\b"), "MS"),
     (re.compile(r"in \d+\.\d\ds"), "in TIME"),
     (re.compile(r"/\S+/(?=\.local/share/)"), "~/"),
 )
