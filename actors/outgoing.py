@@ -29,12 +29,12 @@ from actors.messages import (
     StreamRequest,
 )
 from actors.store.seam import Commit, Fault, for_each
-from actors.streams.messages import Cancel, StreamFailed
+from actors.streams.messages import Cancel, Conclude, StreamFailed
 
 Told = set[tuple[Port, int]]
 """Requests of streams that were answered, by asker and number."""
 
-_UNANSWERED = (Bury, Buried, Cancel, Leave)
+_UNANSWERED = (Bury, Buried, Cancel, Conclude, Leave)
 
 
 class Outgoing:

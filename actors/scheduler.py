@@ -283,6 +283,7 @@ class Scheduler:
 
     def _activate(self, cell: Cell, batch: Batch | None) -> Behaviour | None:
         """Build the behaviour; None while what it is built from is being loaded."""
+        cell.refusal = None  # its rest is over, even if no deadline has said so yet
         kept = self._load(cell.name)
         if not isinstance(kept, Pending):
             return self._build(cell, kept)

@@ -34,11 +34,15 @@ class Agenda(Generic[T]):
     def add(self, when: float, item: T) -> None:
         """Enter `item` at `when`; an older entry of it becomes outdated by `is_current`."""
         if len(self._heap) > 2 * self._size_live + SLACK:
-            self._heap = [entry for entry in self._heap if self._is_current(entry[0], entry[2])]
-            heapify(self._heap)
-            self._size_live = len(self._heap)
+            self.purge()
         self._count += 1
         heappush(self._heap, (when, self._count, item))
+
+    def purge(self) -> None:
+        """Let go of outdated entries."""
+        self._heap = [entry for entry in self._heap if self._is_current(entry[0], entry[2])]
+        heapify(self._heap)
+        self._size_live = len(self._heap)
 
     @property
     def next_at(self) -> float:

@@ -6,7 +6,7 @@ instead of fifty. Nobody waits for it: it is what the same pass brought (`Wire.s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from actors.messages import Batch, Mail, Port
@@ -19,67 +19,73 @@ class Gathered(Port, Protocol):
         """The cell's mailbox is full: ask for nothing more until it has room."""
 
 
-class _Heap:
-    """What one cell is to be given."""
-
-    __slots__ = ("messages", "ports", "size_bytes")
-
-    def __init__(self) -> None:
-        self.ports: list[Gathered] = []
-        self.messages: list[Mail] = []
-        self.size_bytes = 0
+Share = tuple[Gathered, list[Mail], int]
+"""What one connection gives, and its size in bytes."""
 
 
 class Gathering:
     """One for all connections of a node. `submit` gives a batch to a cell; False: it is full."""
 
-    __slots__ = ("_heaps", "_now", "_submit")
+    __slots__ = ("_now", "_shares", "_submit")
 
     def __init__(
         self, submit: Callable[[bytes, Batch, float], bool], now: Callable[[], float]
     ) -> None:
         self._submit = submit
         self._now = now
-        self._heaps: dict[bytes, _Heap] = {}
+        self._shares: dict[bytes, list[Share]] = {}
 
     def add(
         self,
         cell: bytes,
         port: Gathered,
-        messages: Sequence[Mail],
+        messages: list[Mail],
         size_bytes: int,
         soon: Callable[[Callable[[], None]], None],
     ) -> None:
         """Take messages of a connection; `soon` calls back at the end of this pass of the loop."""
-        heap = self._heaps.get(cell)
-        if heap is None:
-            heap = self._heaps[cell] = _Heap()
-        heap.ports += [port] * len(messages)
-        heap.messages += messages
-        heap.size_bytes += size_bytes
-        if len(self._heaps) == 1 and len(heap.messages) == len(messages):
+        shares = self._shares.get(cell)
+        if shares is not None:
+            shares.append((port, messages, size_bytes))
+            return
+        is_first = not self._shares
+        self._shares[cell] = [(port, messages, size_bytes)]
+        if is_first:
             soon(self.hand_over)
 
     def hand_over(self) -> None:
-        """Everything that was gathered goes to its cell."""
-        while self._heaps:
-            cell, heap = self._heaps.popitem()
-            self._give(cell, heap)
+        """Everything that was gathered goes to its cell, also if one of them raises."""
+        # One at a time: what is still to be given may be asked for meanwhile (`hand_over_to`).
+        waiting, now = self._shares, self._now()
+        try:
+            while waiting:
+                cell, shares = waiting.popitem()
+                self._give(cell, shares, now)
+        finally:
+            if waiting:  # nobody else gives these
+                self.hand_over()
 
     def hand_over_to(self, cell: bytes) -> None:
         """What this cell is to be given goes there now: something comes behind it."""
-        heap = self._heaps.pop(cell, None)
-        if heap is not None:
-            self._give(cell, heap)
+        shares = self._shares.pop(cell, None)
+        if shares is not None:
+            self._give(cell, shares, self._now())
 
-    def _give(self, cell: bytes, heap: _Heap) -> None:
-        ports = heap.ports
-        is_one = ports[0] is ports[-1] and ports.count(ports[0]) == len(ports)
-        batch = (
-            Batch(ports[0], heap.messages, heap.size_bytes)
-            if is_one
-            else Batch(None, heap.messages, heap.size_bytes, ports)
-        )
-        if not self._submit(cell, batch, self._now()):
-            for port in dict.fromkeys(ports):
+    def _give(self, cell: bytes, shares: list[Share], now: float) -> None:
+        if len(shares) == 1:
+            port, messages, size_bytes = shares[0]
+            batch = Batch(port, messages, size_bytes)
+        else:
+            batch = _together(shares)
+        if not self._submit(cell, batch, now):
+            for port in dict.fromkeys(port for port, _, _ in shares):
                 port.must_wait(cell)
+
+
+def _together(shares: list[Share]) -> Batch:
+    ports: list[Port] = []
+    mail: list[Mail] = []
+    for port, messages, _ in shares:
+        ports += [port] * len(messages)
+        mail += messages
+    return Batch(None, mail, sum(size for _, _, size in shares), ports)

@@ -147,7 +147,7 @@ class RustlogConnection(StreamConnection[Found]):
                 self._say(request, encode_response(request))
             case r.ListTopics():
                 limit = self._settings.limits.frame_bytes_max
-                self._say(request, self._large(all_topics(self._host.topics.topics(), limit)))
+                self._say(request, all_topics(self._host.topics.topics(), limit))
             case r.CreateTopic(topic=topic, partition_count=count):
                 self._is_creating = True
                 create = m.CreateTopic(self._next_number, topic.encode(), count)
@@ -301,7 +301,7 @@ class RustlogConnection(StreamConnection[Found]):
         self, request: Found, names: Sequence[bytes], told: Callable[[Answers], bytes]
     ) -> None:
         if not names:
-            self._say(request, self._large(told({})))
+            self._say(request, told({}))
             return
         number = self._next_number
 

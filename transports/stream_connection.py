@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from actors.messages import Batch, Failed, Mail, Reply, StreamReply, StreamRequest
-from actors.streams.messages import Cancel, Records
+from actors.streams.messages import Cancel, Conclude
 from transports.stream_host import StreamHost
 from transports.stream_visit import CLOSED, ENDING, OPEN, StreamVisit
 from transports.stream_visit import FlowSettings as FlowSettings
@@ -214,7 +214,9 @@ class StreamConnection(StreamVisit, Generic[C]):
             return
         number = self._next_number
         self._next_number = number + 1
+        self._turn_bytes += len(data)
         if self._owed:
+            self._under_way_bytes += len(data)
             self._owed.append(request)
             self._early[number] = Said(number, data)
         else:
@@ -233,12 +235,11 @@ class StreamConnection(StreamVisit, Generic[C]):
         self.heard_at = self._host.now()
 
     def _stop_waiting(self) -> None:
-        """The other end does not wait any more: as if the time was over."""
-        cell, self._cell_waited_in = self._cell_waited_in, None
+        """The other end waits no more: as if the time was over (S3A-26). It gets what there
+        is, also if the store is still looking for it (S3P-40)."""
+        cell = self._cell_waited_in
         if cell is not None:
-            number = self._next_number - 1
-            self.send((Records(number, (), 0, 0, 0),))
-            self._host.submit(cell, Batch(self, [Cancel(number)]), self._now)
+            self._host.submit(cell, Batch(self, [Conclude(self._next_number - 1)]), self._now)
 
     # Backpressure.
 
@@ -338,6 +339,6 @@ class StreamConnection(StreamVisit, Generic[C]):
 def _refused_number(failed: Failed) -> int:
     """Which request was refused; NO_ANSWER: one that has none."""
     request = failed.request
-    if isinstance(request, StreamRequest) and not isinstance(request, Cancel):
+    if isinstance(request, StreamRequest) and not isinstance(request, Cancel | Conclude):
         return request.number
     return NO_ANSWER

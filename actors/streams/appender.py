@@ -173,7 +173,8 @@ class Appender:
             self._said = len(self.fresh)
 
     def drop(self) -> None:
-        """Nothing of it is wanted any more."""
+        """Nothing of it is wanted any more; the store does not hear of what it was not told."""
+        self._extent.forgo(sum(len(chunk.data) for chunk in self.fresh[self._said :]))
         self._pile = None
         self.end()
 

@@ -43,6 +43,10 @@ class Extent:
         marks.append((first, self.size))
         self.size += size
 
+    def forgo(self, size: int) -> None:
+        """Chunks of so many bytes do not get to the store after all."""
+        self.size -= size
+
     def reaches(self, start: Seek) -> bool:
         """Is there a record at or behind `start`, kept or trimmed?"""
         match start.where:

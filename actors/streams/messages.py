@@ -87,6 +87,11 @@ class Cancel(StreamRequest, frozen=True, gc=False):
     """The asker does not wait for the `Read` of this number any more. No answer."""
 
 
+class Conclude(StreamRequest, frozen=True, gc=False):
+    """The `Read` of this number waits no longer: it is answered with what there is. No answer of
+    its own."""
+
+
 class Describe(StreamRequest, frozen=True, gc=False):
     """Answered by `Described`."""
 

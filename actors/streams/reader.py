@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import inf
 
+import msgspec
+
 from actors.cell import Effects
 from actors.errors import Code
 from actors.messages import Mail, Port
@@ -258,6 +260,17 @@ class Reader:
         """Answer who waited long enough."""
         for waiter in self.waiters.expired(now):
             self._dismiss(waiter, effects)
+
+    def conclude(self, port: Port, number: int, effects: Effects) -> None:
+        """The asker waits no longer, but wants what there is."""
+        waiter = self.waiters.find(port, number)
+        if waiter is not None:
+            self.waiters.end(waiter)
+            self._dismiss(waiter, effects)
+        for search in self._searches:
+            request = search.request
+            if search.port is port and request.number == number and isinstance(request, Read):
+                search.request = msgspec.structs.replace(request, wait_until=0.0)
 
     def dismiss_waiting(self, effects: Effects) -> None:
         """Answer with nothing who waits."""

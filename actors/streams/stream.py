@@ -199,6 +199,9 @@ class Stream:
             case m.Cancel() if port is not None:
                 self._reader.cancel(port, message.number)
                 return None
+            case m.Conclude() if port is not None:
+                self._reader.conclude(port, message.number, effects)
+                return None
             case m.Create():
                 return self._create(message, effects)
             case m.Delete():
@@ -258,8 +261,8 @@ class Stream:
         self._retention.search = None
         if not was_there:
             return self._refuse(request, Code.UNKNOWN_STREAM)
-        effects.changes.append(self._extent.drop())
         self._appender.drop()
+        effects.changes.append(self._extent.drop())
         self._reader.is_new = True
         self._properties.forget()
         self._configure()

@@ -75,8 +75,7 @@ class Waiters:
                 threshold = (start.id.ms, start.id.seq)
         heap = self._heaps.setdefault(start.where, [])
         if len(heap) > 2 * self.count + SLACK:
-            heap[:] = [entry for entry in heap if entry[2].is_waiting]
-            heapify(heap)
+            _purge(heap)
         self._entered += 1
         heappush(heap, (threshold, self._entered, waiter))
 
@@ -114,10 +113,24 @@ class Waiters:
             del self._by_port[waiter.port]
         if not self.count:
             self._heaps.clear()
+        self._shed()
+
+    def _shed(self) -> None:
+        """Hold no more than a few times those that wait: the others hold connections."""
+        size_max = 4 * self.count + SLACK
+        if len(self._agenda) > size_max:
+            self._agenda.purge()
+        for heap in self._heaps.values():
+            if len(heap) > size_max:
+                _purge(heap)
+
+    def find(self, port: Port, number: int) -> Waiter | None:
+        """The read of this number, if it waits."""
+        return self._by_port.get(port, {}).get(number)
 
     def cancel(self, port: Port, number: int) -> None:
         """The asker does not want it any more."""
-        waiter = self._by_port.get(port, {}).get(number)
+        waiter = self.find(port, number)
         if waiter is not None:
             self.end(waiter)
 
@@ -130,6 +143,11 @@ class Waiters:
     def next_at(self) -> float:
         """When the next one waited long enough."""
         return self._agenda.next_at if self.count else inf
+
+
+def _purge(heap: list[tuple[Threshold, int, Waiter]]) -> None:
+    heap[:] = [entry for entry in heap if entry[2].is_waiting]
+    heapify(heap)
 
 
 def _is_waiting(when: float, waiter: Waiter) -> bool:

@@ -255,6 +255,17 @@ async def test_s3a_26_an_end_while_a_read_waits_is_noticed_at_once() -> None:
         assert await client.rest() == b""
 
 
+async def test_s3p_40_s3a_30_an_end_behind_a_read_that_may_wait_takes_nothing_from_it(
+    tmp_path: Path,
+) -> None:
+    async with milling(tmp_path) as mill:
+        client = await mill.dial()
+        await client.send(create(), append(b"x", ID=5), read(BLOCK=60_000))
+        await client.stream.send_eof()
+        await client.expect(OK, bulk(b"5-0"), pairs(("5-0", b"x")))
+        assert await client.rest() == b""
+
+
 async def test_s3a_26_reading_ahead_is_bounded() -> None:
     async with milling() as mill:
         client, other = await mill.with_stream(), await mill.dial()

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from actors.messages import Durability
+from actors.store.changes import Noted
 from actors.streams.names import TOPICS, stream_cell
 from actors.streams.stream import Stream
 from node.cli.config import settings
@@ -114,3 +115,21 @@ async def test_cells_of_streams_are_no_channels() -> None:
             await streams.stream("orders").create()
             assert isinstance(node.scheduler.view(stream_cell(b"orders")), Stream)
             assert not any(name == TOPICS for name in node.scheduler.cells)
+
+
+async def test_a_topic_whose_removal_was_stopped_goes_after_the_start(tmp_path: Path) -> None:
+    """Without anybody asking for topics: until then its partitions would take records."""
+    config = Config(p2p="127.0.0.1:0", data=str(tmp_path / "data"), **OFF)
+    async with Node(config) as node:
+        async with connect_streams(f"tcp://{node.listeners['p2p']}") as streams:
+            await streams.create_topic("t", 2)
+            await streams.stream("t/0").append(b"x")
+        removed = [Noted(b"topic\0t", None), Noted(b"removed\0t", (2).to_bytes(4))]
+        node._store.write(TOPICS, removed)
+    async with Node(config) as node:
+        with anyio.fail_after(5):
+            while node._streams.directory.is_vacated(b"t/0"):  # noqa: ASYNC110  # nobody tells of it
+                await anyio.sleep(0.01)
+        async with connect_streams(f"tcp://{node.listeners['p2p']}") as streams:
+            await streams.create_topic("t", 3)
+            assert (await streams.stream("t/0").info()).tail == 0

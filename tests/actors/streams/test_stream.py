@@ -412,3 +412,14 @@ def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
         lake.restart()
         assert lake.directory.names() == []
         assert lake.refused(read_of()).code is Code.UNKNOWN_STREAM
+
+
+def test_a_stream_deleted_in_the_batch_that_fills_it_leaves_no_weight(lake: Lake) -> None:
+    lake.create()
+    lake.append(b"kept")
+    before = lake.store.usage.log_bytes
+    for _ in range(3):
+        append = [m.Append(each, [bytes(1000)], ms=each) for each in (1, 2)]
+        lake.ask(m.Create(0), *append, m.Delete(3), m.Create(4), name=b"short")
+        assert lake.store.usage.log_bytes == before
+        lake.ask(m.Delete(0), name=b"short")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from gc import collect
 from pathlib import Path
+from random import Random
+from weakref import ref
 
 import pytest
 
 from actors.errors import Code
 from actors.messages import Batch, Drain, Failed, Leave
-from actors.scheduler import SchedulerSettings
-from actors.store.changes import Position
-from actors.store.seam import Fault, Seek
+from actors.scheduler import LOAD_RETRY_S, Scheduler, SchedulerSettings
+from actors.store.changes import LogSnapshot, Position
+from actors.store.seam import Fault, Pending, Seek
 from actors.streams import messages as m
 from actors.streams.names import stream_cell
 from tests.actors.ports import RecordingPort
@@ -362,3 +365,83 @@ def test_a_drain_without_anybody_is_nothing() -> None:
         lake.post(stream_cell(NAME), Drain())
         lake.append(b"a")
         assert lake.bodies() == [b"a"]
+
+
+def test_s3p_40_who_waits_no_longer_gets_what_there_is(lake: Lake) -> None:
+    port = waiting(lake)
+    lake.say(port, m.Conclude(7), m.Conclude(0), m.Conclude(0))
+    lake.settle()
+    (nothing,) = port.take()
+    assert isinstance(nothing, m.Records) and not nothing.spans
+    lake.append(b"x")
+    assert port.take() == []
+    lake.say(port, read_of(0, wait_until=lake.now + WAIT_S), m.Conclude(0))
+    lake.settle()
+    assert bodies_of(*port.take()) == [b"x"]
+
+
+def test_s3p_40_what_the_store_still_looks_for_is_given_to_who_waits_no_longer(
+    tmp_path: Path,
+) -> None:
+    with lake_in(tmp_path / "data") as lake:
+        lake.create()
+        for each in range(40):
+            lake.append(bytes(500) + b"%d" % each)
+            lake.advance(1)
+        lake.advance(30)
+        port, late = lake.port(), lake.port()
+        lake.say(port, read_of(0, count=1, wait_until=lake.now + WAIT_S), m.Conclude(0))
+        assert not port.written, "the store has to look into a file"
+        lake.settle()
+        assert bodies_of(*port.take()) == [bytes(500) + b"0"]
+        lake.append(b"")
+        view = m.View(empty=False)
+        lake.say(late, read_of(40, view=view, wait_until=lake.now + WAIT_S), m.Conclude(0))
+        lake.settle()
+        (nothing,) = late.take()
+        assert isinstance(nothing, m.Records) and not nothing.spans
+
+
+def test_a_rest_that_ends_before_its_deadline_is_seen_ends_its_refusals(slow: Lake) -> None:
+    """Else what the cell has to put into its mailbox would be refused long after."""
+    cell, loads = stream_cell(NAME), list[Pending[LogSnapshot | Fault]]()
+
+    def load(name: bytes) -> Pending[LogSnapshot | Fault]:
+        loads.append(Pending())
+        return loads[-1]
+
+    with lake_in(None, store=slow.store) as lake:
+        lake.scheduler = Scheduler(
+            lake.store, lake._spawn, lambda: lake.now, Random(1), SchedulerSettings(), load
+        )
+        port = lake.port()
+        lake.say(port, m.Describe(0))
+        loads.pop().finish(Fault.UNREADABLE)
+        assert isinstance(port.take()[0], Failed)
+        lake.clock.now += LOAD_RETRY_S
+        lake.say(port, m.Describe(1))
+        lake.scheduler.turn(lake.now)
+        loads.pop().finish(LogSnapshot(notes={b"created": bytes([0x91, 0])}))
+        lake.settle()
+        assert isinstance(port.take()[0], m.Described)
+        for number in range(5):
+            batch = Batch(port, [m.Append(number, [b"x"])], 600_000)
+            lake.scheduler.submit(cell, batch, lake.now)
+        for _ in range(5):
+            slow.store.finish()
+            lake.settle()
+        assert [type(each) for each in port.take()] == [m.Appended] * 5
+
+
+def test_streams_let_go_of_connections_that_left(lake: Lake) -> None:
+    """Long before the time is over for which they wanted to wait."""
+    stays = waiting(lake, 10**6, wait_s=10.0)
+    ports = [waiting(lake, at % 2 * 100) for at in range(300)]
+    gone = [ref(port) for port in ports]
+    for port in ports:
+        lake.scheduler.detach(stream_cell(NAME), port)
+    del port, ports
+    lake.append(b"x")
+    collect()
+    assert sum(each() is not None for each in gone) < 100
+    assert not stays.take()

@@ -1,0 +1,59 @@
+"""What a RustLog client may have the node keep for it: small requests with large answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from actors.positions import Position
+from actors.streams import messages as m
+from tests.conformance.recorded import RecordedWire
+from tests.transports.scripted_host import NoTopics, ScriptedHost
+from transports import rustlog_messages as r
+from transports.rustlog_client import encode_request
+from transports.rustlog_connection import RustlogConnection, RustlogSettings
+from transports.stream_connection import FlowSettings
+
+FLOW = FlowSettings(turn_bytes_max=50_000, under_way_bytes_max=200_000)
+ABSENT = encode_request(r.DescribePartition("absent", 0))
+PRODUCE = encode_request(r.Produce("t", 0, [b"x"]))
+
+
+class LongNames(NoTopics):
+    """The topic `t`, and others that make every Error of an absent one long."""
+
+    def partitions(self, topic: bytes) -> int | None:
+        return 1 if topic == b"t" else None
+
+    def topics(self) -> Iterable[tuple[bytes, int]]:
+        return [(b"%03d" % each + b"n" * 250, 1) for each in range(100)]
+
+
+def connect() -> tuple[ScriptedHost, RecordedWire, RustlogConnection]:
+    host, wire = ScriptedHost(), RecordedWire()
+    host.topics = LongNames()
+    connection = RustlogConnection(1, host, RustlogSettings(flow=FLOW))
+    connection.opened(wire)
+    return host, wire, connection
+
+
+def test_errors_longer_than_their_requests_leave_in_turns() -> None:
+    host, wire, connection = connect()
+    connection.received(ABSENT * 100)
+    one = len(wire.written) // 2
+    assert one > 25_000 and wire.paused and connection.deadline == host.time
+    host.pass_time(connection, 0)
+    assert len(wire.written) == 100 * one and not wire.paused
+
+
+def test_answers_behind_a_request_that_takes_long_are_bounded() -> None:
+    host, wire, connection = connect()
+    connection.received(PRODUCE)
+    for _ in range(10):
+        connection.received(ABSENT * 5)
+        host.pass_time(connection, 0)
+    kept = sum(len(each.data) for each in connection._early.values())  # type: ignore
+    assert 200_000 < kept < 260_000 and wire.paused and not wire.written
+    host.answer(m.Appended(0, 0, 1, Position(1, 0), 1, 1))
+    host.pass_time(connection, 0)
+    assert wire.written.count(b"TOPIC_NOT_FOUND") == 0
+    assert wire.written.count(b"not found") == 50 and not wire.paused
