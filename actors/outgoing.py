@@ -184,32 +184,33 @@ class Outgoing:
     def _settle(self, commit: Commit, fault: Fault | None, cell: Cell) -> None:
         try:
             if fault is None:
-                for_each(self._release_held, _take_held(cell, commit))
+                self._release_held(cell, commit)
             else:
                 self._refuse_held(cell)
         finally:
             self._committed(cell, fault)
 
-    def _release_held(self, held: Held) -> None:
-        self.release(held.batch, held.effects)
+    def _release_held(self, cell: Cell, commit: Commit) -> None:
+        """Release what waited for `commit`, in order; what is not taken yet still holds up what
+        comes after."""
+        held = cell.held
+        try:
+            while held and held[0].commit is commit:
+                each = held.popleft()
+                if each.batch is not None:
+                    cell.held_bytes -= each.batch.size_bytes
+                self.release(each.batch, each.effects)
+        finally:
+            if not held:
+                cell.held = None
+            elif held[0].commit is commit:  # one of them could not be released
+                self._release_held(cell, commit)
 
     def _refuse_held(self, cell: Cell) -> None:
         """What came after something that is not kept was done upon it."""
         held, cell.held, cell.held_bytes = cell.held, None, 0
         done = [(each.batch, each.effects) for each in held or ()]
         self.refuse_owed(cell.behaviour, done, Code.STORAGE_FAILED)
-
-
-def _take_held(cell: Cell, commit: Commit) -> Iterator[Held]:
-    """What waited for `commit`, in order; what is not taken yet still holds up what comes after."""
-    held = cell.held
-    while held and held[0].commit is commit:
-        each = held.popleft()
-        if each.batch is not None:
-            cell.held_bytes -= each.batch.size_bytes
-        yield each
-    if not held:
-        cell.held = None
 
 
 def _number_of(reply: Reply) -> int:

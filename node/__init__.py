@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from node.client import connect
     from node.config import Config
     from node.errors import ChannelClosed, ConnectionLost, HandshakeRefused
-    from node.inflight import Receipt
     from node.message import Message
     from node.node import Node
     from node.rustlog_client import connect_rustlog
     from node.s3p_client import connect_s3p
+    from node.streams import connect_streams
 
 _HOMES = {
     "Channel": "node.channel",
@@ -31,11 +31,11 @@ _HOMES = {
     "Message": "node.message",
     "Node": "node.node",
     "NotFound": "actors.errors",
-    "Receipt": "node.inflight",
     "RequestError": "actors.errors",
     "connect": "node.client",
     "connect_rustlog": "node.rustlog_client",
     "connect_s3p": "node.s3p_client",
+    "connect_streams": "node.streams",
 }
 
 __all__ = [
@@ -49,11 +49,11 @@ __all__ = [
     "Message",
     "Node",
     "NotFound",
-    "Receipt",
     "RequestError",
     "connect",
     "connect_rustlog",
     "connect_s3p",
+    "connect_streams",
 ]
 
 

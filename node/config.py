@@ -10,7 +10,6 @@ import dataclasses
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,12 @@ from actors.scheduler import SchedulerSettings
 from actors.store.settings import StoreSettings
 from node.rules import ChannelRule as ChannelRule
 from node.rules import ConfigError as ConfigError
-from node.rules import StreamRule, durability_of
+from node.rules import RuleBook, StreamRule, durability_of
 from transports.greeting import GreetingSettings
 from transports.host import ConnectionSettings
 
+LISTENERS = ("p2p", "ws", "s3p", "rustlog")
+"""The settings that are addresses to listen on, or `OFF`."""
 OFF = "off"
 ENVIRONMENT_PREFIX = "MILLPOND_"
 PACKET_BYTES_CEILING = 2**24 - 1
@@ -151,6 +152,12 @@ class Config:
             _check_rule(rule)
 
     @property
+    def promise(self) -> Durability:
+        """What an acknowledgement promises where no rule says otherwise; without a data folder
+        nothing is more than memory."""
+        return self.durability if self.data else Durability.MEMORY
+
+    @property
     def connection(self) -> ConnectionSettings:
         return ConnectionSettings(
             greeting=GreetingSettings(
@@ -214,31 +221,10 @@ class Config:
         )
 
 
-class ChannelBook:
-    """The settings of each channel by its name; the first rule that matches holds."""
-
-    def __init__(self, config: Config) -> None:
-        self._rules = [(rule, config.channel_settings(rule)) for rule in config.channels]
-        self._default = (ChannelRule("*"), config.channel_settings(None))
-        self._durability = config.durability if config.data else Durability.MEMORY
-
-    def settings(self, name: bytes) -> ChannelSettings:
-        return self._find(name)[1]
-
-    def durability(self, name: bytes) -> Durability:
-        """What the channel promises; without a data folder nothing is more than memory."""
-        durability = self._find(name)[0].durability
-        if durability is None or self._durability is Durability.MEMORY:
-            return self._durability
-        return durability
-
-    def _find(self, name: bytes) -> tuple[ChannelRule, ChannelSettings]:
-        if self._rules:
-            text = name.decode("utf-8", "surrogateescape")
-            for found in self._rules:
-                if fnmatchcase(text, found[0].pattern):
-                    return found
-        return self._default
+def channel_book(config: Config) -> RuleBook[ChannelSettings]:
+    """The settings of each channel by its name."""
+    rules = [(rule, config.channel_settings(rule)) for rule in config.channels]
+    return RuleBook(rules, config.channel_settings(None), config.promise)
 
 
 PARSERS: dict[str, Callable[[str], Any]] = {

@@ -31,11 +31,11 @@ from actors.supervisor import RestartPolicy, contain, supervise
 from node import admin
 from node.access import Access, is_loopback, load_tokens
 from node.clock import Clock
-from node.config import OFF, ChannelBook, Config, ConfigError
+from node.config import LISTENERS, OFF, Config, ConfigError, channel_book
 from node.reception import Reception
 from node.storage import FolderLock, LoopSurroundings
 from node.stream_room import StreamRoom, is_reserved
-from node.stream_settings import StreamBook
+from node.stream_settings import stream_book
 from transports.framing import Framing, LengthPrefixed
 from transports.greeting import Admission
 from transports.memory import Network
@@ -46,7 +46,6 @@ from transports.websocket import ServerFraming
 log = logging.getLogger(__name__)
 
 RESYNC_S = 30.0
-LISTENERS = ("p2p", "ws", "s3p", "rustlog")
 INSTANCES = 1024
 """Ids carry ten random bits of the node that gave them out."""
 
@@ -72,8 +71,8 @@ class Node:
         self._rng = rng or Random()
         token_file = self.config.token_file
         self._access = load_tokens(Path(token_file)) if token_file else Access()
-        self._book = ChannelBook(self.config)
-        self._stream_book = StreamBook(self.config)
+        self._book = channel_book(self.config)
+        self._stream_book = stream_book(self.config)
         self._lock: FolderLock | None = None
         self._store = self._choose_store(disk or OsDisk())
         self._shared = Shared(
@@ -114,7 +113,7 @@ class Node:
     @property
     def durability(self) -> Durability:
         """What an acknowledgement promises where no rule of a channel says otherwise."""
-        return self.config.durability if self.config.data else Durability.MEMORY
+        return self.config.promise
 
     def _choose_store(self, disk: Disk) -> DurableStore | MemoryStore:
         if self.durability is Durability.MEMORY:

@@ -21,7 +21,7 @@ LOOP = BlockingPortalProvider()
 
 
 class Posted(Generic[T]):
-    """A record that was taken and may have no result yet."""
+    """A message or record that was taken and may have no result yet."""
 
     def __init__(self, answer: Answer[T], portal: BlockingPortal) -> None:
         self._answer = answer
@@ -33,7 +33,7 @@ class Posted(Generic[T]):
         return self._answer.done
 
     def wait(self) -> T:
-        """The result, or the error raised that became of the record."""
+        """The result, or the error raised that became of it."""
         return self._portal.call(self._answer.wait)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, Generic, TypeVar
 
 from actors.messages import Durability, Mode
+
+T = TypeVar("T")
 
 
 class ConfigError(Exception):
@@ -60,6 +64,38 @@ class StreamRule:
             raise ConfigError(f"stream rule {text!r}: want PATTERN=age=S,bytes=N,durability=...")
         values = _options(f"stream rule {text!r}", [first, *options], ("age", "bytes"))
         return StreamRule(pattern, **values)
+
+
+class RuleBook(Generic[T]):
+    """What holds for each name: the first rule that matches, else what holds for `others`.
+
+    `durability` is what they promise where their rule does not say; above memory no rule helps.
+    """
+
+    def __init__(
+        self, rules: Sequence[tuple[ChannelRule | StreamRule, T]], others: T, durability: Durability
+    ) -> None:
+        self._rules = [(rule.pattern, rule.durability, what) for rule, what in rules]
+        self._others = others
+        self._durability = durability
+
+    def settings(self, name: bytes) -> T:
+        return self._find(name)[1]
+
+    def durability(self, name: bytes) -> Durability:
+        """What an acknowledgement of `name` promises."""
+        durability = self._find(name)[0]
+        if durability is None or self._durability is Durability.MEMORY:
+            return self._durability
+        return durability
+
+    def _find(self, name: bytes) -> tuple[Durability | None, T]:
+        if self._rules:
+            text = name.decode("utf-8", "surrogateescape")
+            for pattern, durability, what in self._rules:
+                if fnmatchcase(text, pattern):
+                    return durability, what
+        return None, self._others
 
 
 def _options(rule: str, options: list[str], known: tuple[str, ...]) -> dict[str, Any]:

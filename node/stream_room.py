@@ -16,10 +16,10 @@ from actors.store.memory import MemoryStore
 from actors.store.seam import Fault, Pending
 from actors.streams.directory import Directory
 from actors.streams.names import RESERVED, TOPICS, stream_of
-from actors.streams.settings import StreamCounters, StreamShared
+from actors.streams.settings import StreamCounters, StreamLimits, StreamShared
 from actors.streams.stream import Stream
 from actors.streams.topics import Topics
-from node.stream_settings import StreamBook
+from node.rules import RuleBook
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class StreamRoom:
 
     def __init__(
         self,
-        book: StreamBook,
+        book: RuleBook[StreamLimits],
         store: DurableStore | MemoryStore,
         post: Callable[[bytes, Mail], None],
     ) -> None:
@@ -51,7 +51,7 @@ class StreamRoom:
         if name is None:
             return Topics(outline, self.directory)
         is_kept = self._store.durability(cell) is not Durability.MEMORY
-        limits = msgspec.structs.replace(self._book.limits(name), is_kept=is_kept)
+        limits = msgspec.structs.replace(self._book.settings(name), is_kept=is_kept)
         return Stream(name, outline, limits, self._shared)
 
     def load(self, cell: bytes) -> Loading:

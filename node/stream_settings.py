@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-
-from actors.messages import Durability
 from actors.streams.settings import StreamLimits
 from node.config import Config
-from node.rules import StreamRule
+from node.rules import RuleBook, StreamRule
 from transports.rustlog import RustlogLimits
 from transports.rustlog_connection import RustlogSettings
 from transports.s3p_connection import S3pSettings
@@ -15,31 +12,10 @@ from transports.s3p_words import S3pLimits
 from transports.stream_visit import FlowSettings
 
 
-class StreamBook:
-    """The limits of each stream by its name; the first rule that matches holds."""
-
-    def __init__(self, config: Config) -> None:
-        self._rules = [(rule, _limits(config, rule)) for rule in config.streams]
-        self._default = (StreamRule("*"), _limits(config, StreamRule("*")))
-        self._durability = config.durability if config.data else Durability.MEMORY
-
-    def limits(self, name: bytes) -> StreamLimits:
-        return self._find(name)[1]
-
-    def durability(self, name: bytes) -> Durability:
-        """What the stream promises; without a data folder nothing is more than memory."""
-        durability = self._find(name)[0].durability
-        if durability is None or self._durability is Durability.MEMORY:
-            return self._durability
-        return durability
-
-    def _find(self, name: bytes) -> tuple[StreamRule, StreamLimits]:
-        if self._rules:
-            text = name.decode("utf-8", "surrogateescape")
-            for found in self._rules:
-                if fnmatchcase(text, found[0].pattern):
-                    return found
-        return self._default
+def stream_book(config: Config) -> RuleBook[StreamLimits]:
+    """The limits of each stream by its name."""
+    rules = [(rule, _limits(config, rule)) for rule in config.streams]
+    return RuleBook(rules, _limits(config, StreamRule("*")), config.promise)
 
 
 def _limits(config: Config, rule: StreamRule) -> StreamLimits:

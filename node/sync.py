@@ -18,12 +18,11 @@ from actors.messages import Durability, Mode
 from actors.store.changes import Position
 from node import channel as asynchronous
 from node import client
-from node.answers import Answer
 from node.errors import ChannelClosed
 from node.inbox import Counts
 from node.inflight import Receipt
 from node.message import Message as AsyncMessage
-from node.portal import blocking, iterate
+from node.portal import Posted, blocking, iterate, posted
 from node.records import Appended, Record, StreamInfo
 from node.stream import Entry, OnGap, Start
 from node.stream import Stream as AsyncStream
@@ -31,23 +30,6 @@ from node.streams import Streams as AsyncStreams
 from node.streams import connect_streams as connect_streams_async
 
 Ids = list[int]
-
-
-class Pending:
-    """A put that was sent and may not be answered yet."""
-
-    def __init__(self, answer: Answer[Receipt], portal: BlockingPortal) -> None:
-        self._answer = answer
-        self._portal = portal
-
-    @property
-    def done(self) -> bool:
-        """Whether `wait` would return at once."""
-        return self._answer.done
-
-    def wait(self) -> Receipt:
-        """See `Channel.put`."""
-        return self._portal.call(self._answer.wait)
 
 
 class Message:
@@ -129,12 +111,8 @@ class Channel:
         put = partial(self._channel.put, data, ttl=ttl, key=key, retry_for=retry_for)
         return self._portal.call(put)
 
-    def put_nowait(self, data: bytes, *, ttl: int = 0, key: int | None = None) -> Pending:
-        # The portal would await an answer that is returned to it as it is.
-        def put() -> Pending:
-            return Pending(self._channel.put_nowait(data, ttl=ttl, key=key), self._portal)
-
-        return self._portal.call(put)
+    def put_nowait(self, data: bytes, *, ttl: int = 0, key: int | None = None) -> Posted[Receipt]:
+        return posted(partial(self._channel.put_nowait, data, ttl=ttl, key=key), self._portal)
 
     def receive(self, timeout_s: float | None = None) -> Message:
         message = self._portal.call(self._channel.receive, timeout_s)

@@ -6,6 +6,12 @@ WireError
  +-- MalformedPacket     a known packet with an impossible body; the stream is still in sync
  +-- MalformedHandshake  a HELLO, CHALLENGE or READY that cannot be read
  +-- UpgradeRefused      an HTTP request that is no acceptable WebSocket upgrade
+ +-- S3pError            s3p_words: a command that cannot be read; has a code and words to answer
+ +-- MalformedReply      s3p_replies: what a server sends is no reply of S3P
+ +-- MalformedJson       rustlog_judge: a frame whose body is no JSON that RustLog allows
+ +-- MalformedResponse   rustlog_client: what a server sends is no response of RustLog
+
+The last four are at home beside their codecs, in the modules that are named.
 """
 
 from __future__ import annotations

@@ -57,6 +57,9 @@ CODES: dict[Code, int] = {
 # The wire has one byte for "internal". Read back it is the careful one: ask again, same key.
 _BY_BYTE = {byte: code for code, byte in CODES.items()} | {0xFE: Code.OUTCOME_UNKNOWN}
 
+OF_STREAMS = {Code.BUFFER_FULL: "the stream or the node is full"}
+"""What a code means for a stream, where its error speaks of channels."""
+
 _CORRELATION_BYTES = {
     packet.PUT: 4,
     packet.ADMIN: 4,
@@ -123,7 +126,8 @@ def decode_refused(refused: Refused) -> RequestError:
     code = _BY_BYTE.get(refused.code)
     if code is None:
         return UnknownRefusal(refused.code, delay_ms)
-    return ERRORS[code](delay_ms=delay_ms)
+    words = OF_STREAMS.get(code, "") if refused.packet_type == packet.STREAM else ""
+    return ERRORS[code](words, delay_ms)
 
 
 def correlation_number(refused: Refused) -> int | None:

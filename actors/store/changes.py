@@ -137,7 +137,9 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     """Records appended together, kept as one row.
 
     `first` is the sequence of the first one, `count` how many there are; timestamps and ids are
-    those of the first and the last. `data` is the stream's own encoding of the records.
+    those of the first and the last. `data` is the stream's own encoding of the records; empty, it
+    says that these records are lost. A repair writes such chunks, so that what comes behind keeps
+    its sequences; readers step over them.
     """
 
     first: int

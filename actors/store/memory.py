@@ -26,6 +26,7 @@ from actors.store.changes import (
 )
 from actors.store.entry import fold
 from actors.store.log_layer import LogLayer
+from actors.store.queue_layer import snapshot_of
 from actors.store.reader import pick
 from actors.store.seam import Health, Kept, Seek, Usage, Weight
 
@@ -44,15 +45,7 @@ class Partition:
         self.mode: Mode | None = None
 
     def snapshot(self) -> Snapshot:
-        # By id is by age; where a key was used again after its window, the younger use counts.
-        keyed: list[tuple[int, Row | KeyRow]] = [(row.key, row) for row in self.rows.values()]
-        keyed += self.keys.items()
-        return Snapshot(
-            rows=list(self.rows.values()),
-            keys=dict(sorted(keyed, key=lambda pair: pair[1].id)),
-            attempts=dict(self.attempts or {}),
-            mode=self.mode,
-        )
+        return snapshot_of(self.rows, self.keys, self.attempts or {}, self.mode)
 
 
 class MemoryStore:

@@ -7,8 +7,9 @@ says is what they would say. Nothing is decided by it alone but that two of them
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from heapq import nsmallest
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from heapq import merge, nsmallest
 
 _TOPIC = re.compile(rb"[A-Za-z0-9_-]{1,255}")
 _PARTITION = re.compile(rb"(0|[1-9][0-9]{0,8})")
@@ -17,13 +18,16 @@ _PARTITION = re.compile(rb"(0|[1-9][0-9]{0,8})")
 class Directory:
     """`streams` has the names of all that were created; topics of one partition are among them."""
 
-    __slots__ = ("_groups", "_removed", "_topics", "groups", "streams")
+    __slots__ = ("_groups", "_removed", "_single", "_topics", "groups", "streams")
 
     def __init__(self) -> None:
         self.streams: set[bytes] = set()
         self.groups = 0
         """Consumer groups of the streams that were in use since the start."""
         self._groups: dict[bytes, int] = {}
+        self._single: list[bytes] | None = None
+        """Topics of one partition by name, once somebody asked for them: a start has no use for it,
+        and would bring names in any order."""
         self._topics: dict[bytes, int] = {}
         """Topics of several partitions."""
         self._removed: dict[bytes, int] = {}
@@ -33,13 +37,23 @@ class Directory:
 
     def sync_stream(self, name: bytes, *, is_created: bool, groups: int = 0) -> None:
         """A stream says what it is."""
-        if is_created:
-            self.streams.add(name)
-        else:
-            self.streams.discard(name)
+        if is_created is not (name in self.streams):
+            self._change(name, is_created=is_created)
         self.groups += groups - self._groups.pop(name, 0)
         if groups:
             self._groups[name] = groups
+
+    def _change(self, name: bytes, *, is_created: bool) -> None:
+        if is_created:
+            self.streams.add(name)
+        else:
+            self.streams.remove(name)
+        if self._single is None or not is_topic_name(name):
+            return
+        if is_created:
+            insort(self._single, name)
+        else:
+            del self._single[bisect_left(self._single, name)]
 
     def sync_topics(self, topics: dict[bytes, int], removed: dict[bytes, int]) -> None:
         """The catalogue says which topics of several partitions there are, and which go."""
@@ -55,11 +69,13 @@ class Directory:
             return 1
         return count
 
-    def topics(self) -> Iterable[tuple[bytes, int]]:
+    def topics(self) -> Iterator[tuple[bytes, int]]:
         """Every topic with its partitions, in the order of their names."""
-        found = {name: 1 for name in self.streams if is_topic_name(name)}
-        found.update(self._topics)
-        return sorted(found.items())
+        if self._single is None:
+            self._single = sorted(filter(is_topic_name, self.streams))
+        several = self._topics
+        single = ((name, 1) for name in self._single if name not in several)
+        return merge(single, sorted(several.items()))
 
     def names(self, prefix: bytes = b"", after: bytes = b"", limit: int = 1000) -> list[bytes]:
         """Streams that were created or appended to, in the order of their names."""

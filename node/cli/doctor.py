@@ -27,7 +27,7 @@ from node.cli.joining import read_token
 from node.cli.output import print_json, print_line
 from node.cli.repair import repair_partition
 from node.cli.versions import installed
-from node.config import OFF, Config, ConfigError, load
+from node.config import LISTENERS, OFF, Config, ConfigError, load
 from transports.address import parse_address
 
 EPILOG = """\
@@ -115,7 +115,8 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         yield from folder_findings(existing(args.data))
         return
     yield from _token_files(args, config)
-    for name, address in (("p2p", config.p2p), ("ws", config.ws)):
+    for name in LISTENERS:
+        address: str = getattr(config, name)
         if address != OFF:
             yield _port(name, address)
     used = yield from node_findings(args)

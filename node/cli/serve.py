@@ -26,7 +26,7 @@ from node.cli.exits import Exit, Failure, first_cause, usage
 from node.cli.folder import DATA_DEFAULT, data_folder, explain_folder
 from node.cli.output import print_json, print_line
 from node.cli.systemd import notify
-from node.config import OFF, Config, ConfigError, load
+from node.config import LISTENERS, OFF, Config, ConfigError, load
 from node.node import Node, installed_version
 
 EPILOG = """\
@@ -48,7 +48,6 @@ Messages are kept in the data folder and survive a restart and a crash; with --m
 forgets them, and the ready line says so.
 """
 
-LISTENERS = ("p2p", "ws", "s3p", "rustlog")
 ABSENT = {"http": "HTTP"}
 """Listeners that this version does not have; their options take nothing but `off`."""
 

@@ -12,7 +12,7 @@ import pytest
 from actors.limits import EmptyPolicy
 from actors.messages import Durability, Mode
 from node.cli.main import main
-from node.config import ChannelBook, ChannelRule, Config, ConfigError, load
+from node.config import ChannelRule, Config, ConfigError, channel_book, load
 
 
 @pytest.fixture
@@ -87,24 +87,24 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str | bytes):
 def test_a_channel_rule_gives_mode_ttl_lease_and_attempts():
     """PS-05: configuration decides the mode, the first rule that matches holds."""
     rules = tuple(map(ChannelRule.parse, ["jobs/*=queue,ttl=60,lease=2.5,attempts=3", "*=FANOUT"]))
-    book = ChannelBook(Config(channels=rules))
+    book = channel_book(Config(channels=rules))
     jobs, other = book.settings(b"jobs/mail"), book.settings(b"chat/\xff")
     assert jobs.mode is Mode.QUEUE
     assert (jobs.ttl_default, jobs.delivery.ack_timeout_s) == (60, 2.5)
     assert jobs.delivery.attempts_max == 3
     assert other.mode is Mode.FANOUT
-    assert ChannelBook(Config()).settings(b"c").mode is None
+    assert channel_book(Config()).settings(b"c").mode is None
 
 
 def test_a_channel_rule_gives_a_durability_that_the_node_can_keep():
     rules = tuple(
         map(ChannelRule.parse, ["log=fanout,durability=memory", "mail=pair,durability=os"])
     )
-    on_disk = ChannelBook(Config(channels=rules, data="/var/lib/millpond"))
+    on_disk = channel_book(Config(channels=rules, data="/var/lib/millpond"))
     assert on_disk.durability(b"log") is Durability.MEMORY
     assert on_disk.durability(b"mail") is Durability.OS
     assert on_disk.durability(b"other") is Durability.DISK
-    without = ChannelBook(Config(channels=rules))
+    without = channel_book(Config(channels=rules))
     assert without.durability(b"mail") is without.durability(b"other") is Durability.MEMORY
 
 

@@ -15,7 +15,7 @@ from node.cli.config import settings
 from node.config import Config, ConfigError, Loaded
 from node.node import Node
 from node.rules import StreamRule
-from node.stream_settings import StreamBook, rustlog_settings, s3p_settings
+from node.stream_settings import rustlog_settings, s3p_settings, stream_book
 from node.streams import connect_streams
 
 RULES = ("logs/*=age=3600,bytes=1000000", "fast=durability=memory", "*=durability=os")
@@ -24,8 +24,8 @@ OFF = {"ws": "off", "s3p": "off", "rustlog": "off"}
 
 def test_the_first_rule_that_matches_holds() -> None:
     config = Config(streams=tuple(map(StreamRule.parse, RULES)), stream_age_s=60, data="/folder")
-    book = StreamBook(config)
-    logs, fast = book.limits(b"logs/a"), book.limits(b"fast")
+    book = stream_book(config)
+    logs, fast = book.settings(b"logs/a"), book.settings(b"fast")
     assert (logs.age_s, logs.keep_bytes) == (3600, 1_000_000)
     assert (fast.age_s, fast.keep_bytes) == (60, 0)
     promises = [book.durability(name) for name in (b"logs/a", b"fast", b"other\xff")]
@@ -33,7 +33,7 @@ def test_the_first_rule_that_matches_holds() -> None:
 
 
 def test_without_a_data_folder_nothing_is_more_than_memory() -> None:
-    book = StreamBook(Config(streams=(StreamRule("*", durability=Durability.DISK),)))
+    book = stream_book(Config(streams=(StreamRule("*", durability=Durability.DISK),)))
     assert book.durability(b"any") is Durability.MEMORY
 
 
