@@ -46,6 +46,8 @@ from transports.websocket import ServerFraming
 log = logging.getLogger(__name__)
 
 RESYNC_S = 30.0
+WITHOUT_TOKENS = ("s3p", "rustlog")
+"""Listeners whose protocols have no place for a token."""
 INSTANCES = 1024
 """Ids carry ten random bits of the node that gave them out."""
 
@@ -195,6 +197,7 @@ class Node:
                 address: str = getattr(self.config, name)
                 if address != OFF:
                     await self._listen(name, address)
+            self._warn_of_shut_doors()
         except BaseException:
             # Left without the exception: the caller gets it bare, not in a group.
             self._tasks.cancel_scope.cancel()
@@ -270,6 +273,11 @@ class Node:
         listener = await listen(self._tasks, host, port, session, guard=guard)
         self._open.append(listener)
         self.listeners[name] = listener.address
+
+    def _warn_of_shut_doors(self) -> None:
+        shut = [name for name in WITHOUT_TOKENS if name in self.listeners]
+        if self._access.is_controlled and shut:
+            log.warning("token file shuts listeners that know no tokens: %s", " ".join(shut))
 
     def _check_exposure(self, name: str, host: str) -> None:
         is_guarded = self._access.is_controlled or self.config.insecure_public

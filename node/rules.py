@@ -69,7 +69,7 @@ class StreamRule:
 class RuleBook(Generic[T]):
     """What holds for each name: the first rule that matches, else what holds for `others`.
 
-    `durability` is what they promise where their rule does not say; above memory no rule helps.
+    `durability` is what is promised where no rule says otherwise; no rule can add to MEMORY.
     """
 
     def __init__(

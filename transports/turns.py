@@ -36,7 +36,7 @@ class Turn:
         self._loop = loop
         self._arrivals: deque[tuple[TurnWire, bytes]] = deque()
         self._arrived_bytes = 0
-        self._dirty: list[TurnWire] = []
+        self._dirty: deque[TurnWire] = deque()
         self._endings: deque[Callable[[], None]] = deque()
         self.is_running = False
 
@@ -57,9 +57,10 @@ class Turn:
         self._endings.append(callback)
 
     def run(self) -> None:
-        """Handle what arrived. A session that raises ends its own wire; the loop reports it."""
+        """Handle what arrived. What raises ends its own wire, and the loop reports it; what was to
+        come behind it comes in the loop's next pass."""
         arrivals = self._arrivals
-        if self.is_running or not arrivals:
+        if self.is_running or not (arrivals or self._endings or self._dirty):
             return
         self.is_running = True
         self._arrived_bytes = 0
@@ -78,10 +79,16 @@ class Turn:
 
     def _finish(self, broken: TurnWire | None) -> None:
         self.is_running = False
-        dirty, self._dirty = self._dirty, []
-        for wire in dirty:
-            wire.write_out()
-        if broken is not None:
-            broken.abort()
-        if self._arrivals:
-            self._loop.call_soon(self.run)
+        dirty = self._dirty
+        in_hand: TurnWire | None = None
+        try:
+            while dirty:
+                in_hand = dirty.popleft()
+                in_hand.write_out()
+            in_hand = None
+        finally:
+            if self._arrivals or self._endings or dirty:
+                self._loop.call_soon(self.run)
+            for wire in (in_hand, broken):
+                if wire is not None:
+                    wire.abort()

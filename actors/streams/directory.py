@@ -37,7 +37,7 @@ class Directory:
 
     def sync_stream(self, name: bytes, *, is_created: bool, groups: int = 0) -> None:
         """A stream says what it is."""
-        if is_created is not (name in self.streams):
+        if is_created != (name in self.streams):
             self._change(name, is_created=is_created)
         self.groups += groups - self._groups.pop(name, 0)
         if groups:
@@ -70,7 +70,8 @@ class Directory:
         return count
 
     def topics(self) -> Iterator[tuple[bytes, int]]:
-        """Every topic with its partitions, in the order of their names."""
+        """Every topic with its partitions, in the order of their names; to be gone through at
+        once."""
         if self._single is None:
             self._single = sorted(filter(is_topic_name, self.streams))
         several = self._topics

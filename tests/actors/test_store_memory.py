@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
 from actors.messages import Mode
-from actors.store.changes import Gone, KeyGone, KeyRow, ModeSet, Row, Snapshot, Tried
+from actors.store.changes import Change, Gone, KeyGone, KeyRow, ModeSet, Row, Snapshot, Tried
 from actors.store.memory import MemoryStore
 from actors.store.seam import Usage
+from tests.actors.stores import LAZY, NOW, SMALL, run, young_id
 
 A, B = Row(1, 10, 60, 100.0, b"one"), Row(2, 20, 60, 100.0, b"four", 3)
 LEFT = KeyRow(1, 60, 700.0, b"digest")
@@ -55,3 +61,31 @@ def test_pa_08_the_key_of_an_older_message_does_not_come_back_over_a_younger_dig
     digest = KeyRow(2, 60, 9e4, b"digest")
     store.write(b"a", [long_kept, KeyGone(10), young, Gone(2, 10, digest)])
     assert store.load(b"a").keys == {10: digest}
+
+
+@pytest.mark.parametrize("place", ["memory", "journal", "file"])
+def test_pa_08_every_store_gives_keys_by_their_age(place: str, tmp_path: Path) -> None:
+    """A key used again is as old as its latest use, wherever its message is kept."""
+    first, second, third = (
+        Row(young_id(60 - at), 10, 600, NOW + 600, b"%d" % at) for at in range(3)
+    )
+    other = Row(young_id(59.5), 20, 600, NOW + 600, b"other")
+    last = Row(young_id(57), 30, 600, NOW + 600, b"last")
+    left = KeyRow(last.id, 600, NOW + 600, sha256(b"last").digest())
+    changes: list[Change] = [
+        *(first, other, KeyGone(10, was_left=False), second, Gone(second.id, 10, None, 1)),
+        *(third, last, Gone(last.id, 30, left, 4)),
+    ]
+    if place == "memory":
+        memory = MemoryStore()
+        memory.write(b"a", changes)
+        kept = memory.load(b"a")
+    else:
+        with run(tmp_path / "data", SMALL if place == "file" else LAZY) as store:
+            store.write(b"a", *changes)
+            if place == "file":
+                store.flush()
+                assert store.file(b"a").exists()
+            kept = store.load(b"a")
+    assert list(kept.keys.items()) == [(20, other), (10, third), (30, left)]
+    assert kept.rows == [first, other, third]

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -17,6 +18,7 @@ import pytest
 
 from node.cli.joining import read_token
 from node.cli.main import main
+from node.config import LISTENERS
 from tests.node.processes import ROOT, Serving, command, environment, serving, started
 
 
@@ -207,6 +209,25 @@ def test_doctor_finds_the_node_well(run: Run):
     assert findings["node"] == findings["self test"] == "ok"
     assert {"packages", "event loop", "descriptors", "clock", "configuration"} <= set(findings)
     assert "ok    self test" in run("doctor").out.decode()
+
+
+def test_doctor_tells_of_each_listener_whether_its_port_is_in_use(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    with ExitStack() as stack:
+        taken = {
+            name: stack.enter_context(socket.create_server(("127.0.0.1", 0))) for name in LISTENERS
+        }
+        where = {name: f"127.0.0.1:{each.getsockname()[1]}" for name, each in taken.items()}
+        where |= {"ws": "off", "p2p": "127.0.0.1:0"}
+        for name, address in where.items():
+            monkeypatch.setenv(f"MILLPOND_{name.upper()}", address)
+        found = {each["check"]: each for each in objects(run("doctor", "--json"))}
+    assert [name for name in LISTENERS if f"port {name}" in found] == ["p2p", "s3p", "rustlog"]
+    for name in ("s3p", "rustlog"):
+        assert found[f"port {name}"]["text"].startswith(f"{where[name]} is in use (")
+        assert found[f"port {name}"]["level"] == "ok"
+    assert found["port p2p"]["text"] == "127.0.0.1:0 is free"
 
 
 @pytest.fixture

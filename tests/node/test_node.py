@@ -206,3 +206,26 @@ async def test_two_nodes_share_nothing() -> None:
         async with await _greeted(one) as here, await _greeted(two) as there:
             message_id = await here.put(1, b"x")
             assert await there.ids() == [] and await here.ids() == [message_id]
+
+
+@pytest.mark.parametrize(
+    ("listeners", "told"),
+    [({"s3p": ANY, "rustlog": ANY}, "s3p rustlog"), ({"rustlog": ANY}, "rustlog"), ({}, "")],
+)
+async def test_p2p_24_a_token_file_shuts_what_knows_no_tokens_and_the_log_says_so(
+    listeners: dict[str, str], told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("secret all\n")
+    tokens.chmod(0o600)
+    async with Node(replace(QUICK, token_file=str(tokens), **listeners)):
+        pass
+    lines = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    text = f"token file shuts listeners that know no tokens: {told}"
+    assert lines == ([text] if told else [])
+
+
+async def test_without_a_token_file_nothing_is_shut(caplog: pytest.LogCaptureFixture) -> None:
+    async with Node(replace(QUICK, s3p=ANY, rustlog=ANY)):
+        pass
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from actors.errors import (
+    BufferFull,
     DataTooLarge,
     Fenced,
     Malformed,
@@ -533,3 +534,15 @@ async def test_the_right_to_administer_is_needed(serve: Served, tmp_path: Path) 
             for call in (streams.stream("s").read(), streams.partitions("s")):
                 with pytest.raises(NotAllowed):
                     await call
+
+
+async def test_pa_35_a_full_stream_refuses_in_the_words_of_a_stream(serve: Served) -> None:
+    async with serve(stream_bytes_max=1000) as url, connect_streams(url) as streams:
+        stream = streams.stream("small")
+        await stream.create()
+        first = await stream.append(bytes(600))
+        with pytest.raises(BufferFull) as refused:
+            await stream.append(bytes(600))
+        assert str(refused.value) == "the stream or the node is full"
+        await stream.trim(first.first + 1)
+        assert (await stream.append(bytes(600))).first == first.first + 1

@@ -200,3 +200,15 @@ def test_handshake_refusals(code: HelloCode, wire: str) -> None:
 def test_what_nobody_sent_is_never_answered() -> None:
     with pytest.raises(AssertionError):
         encode_failed(Failed(Drain(), Code.NOT_ALLOWED))
+
+
+@pytest.mark.parametrize(
+    ("wire", "words"),
+    [
+        ("ff 92 26 00000007", "the stream or the node is full"),
+        ("ff 06 26 0a0b0c0d", "the channel or the node is full; retry later"),
+    ],
+)
+def test_pa_35_what_is_full_is_called_what_it_is(wire: str, words: str) -> None:
+    error = decode_refused(refused(bytes.fromhex(wire)))
+    assert isinstance(error, BufferFull) and str(error) == words

@@ -143,3 +143,27 @@ def test_what_a_stop_left_of_a_removed_topic_goes_at_the_next_start(tmp_path: Pa
         assert lake.directory.names() == []
         assert create(lake, b"orders", 3) is None
         assert lake.append(b"y", name=b"orders/1").first == 0
+
+
+def test_topics_are_in_the_order_of_their_names_while_they_come_and_go(lake: Lake) -> None:
+    def listed() -> list[tuple[bytes, int]]:
+        return list(lake.directory.topics())
+
+    for name in (b"m", b"c", b"no topic", b"x"):
+        lake.create(name)
+    assert listed() == [(b"c", 1), (b"m", 1), (b"x", 1)]
+    assert create(lake, b"d", 2) is create(lake, b"a", 3) is None
+    lake.create(b"b")
+    lake.create(b"z")
+    lake.append(b"x", name=b"m")
+    assert listed() == [
+        (b"a", 3),
+        (b"b", 1),
+        (b"c", 1),
+        (b"d", 2),
+        *((n, 1) for n in (b"m", b"x", b"z")),
+    ]
+    assert delete(lake, b"m") is delete(lake, b"a") is delete(lake, b"z") is None
+    assert listed() == [(b"b", 1), (b"c", 1), (b"d", 2), (b"x", 1)]
+    lake.create(b"m")
+    assert listed() == [(b"b", 1), (b"c", 1), (b"d", 2), (b"m", 1), (b"x", 1)]

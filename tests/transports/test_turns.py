@@ -1,0 +1,112 @@
+"""What one wire or session raises in a turn does not keep from others what is theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from transports.turns import Turn
+
+
+class Echo:
+    """A wire that writes what it reads, or raises on the way."""
+
+    def __init__(self, turn: Turn, *, raises_at: str = "") -> None:
+        self._turn = turn
+        self._raises_at = raises_at
+        self._unwritten = b""
+        self.written = b""
+        self.is_aborted = False
+
+    def take(self, data: bytes) -> None:
+        if self._raises_at == "take":
+            raise RuntimeError("take")
+        if not self._unwritten:
+            self._turn.has_written(self)
+        self._unwritten += data
+
+    def write_out(self) -> None:
+        if self._raises_at == "write":
+            raise RuntimeError("write")
+        self.written += self._unwritten
+        self._unwritten = b""
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Trio has no turns."""
+    return "asyncio"
+
+
+class Told(list[str]):
+    """What was raised, as the loop reports it."""
+
+    def take(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        self.append(str(context["exception"]))
+
+
+@pytest.fixture
+async def told() -> AsyncIterator[Told]:
+    loop, told = asyncio.get_running_loop(), Told()
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(told.take)
+    yield told
+    loop.set_exception_handler(before)
+
+
+async def passes(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_wires_that_raise_at_writing_end_alone(told: Told) -> None:
+    turn = Turn(asyncio.get_running_loop())
+    wires = [Echo(turn, raises_at="write" if at in (0, 2, 3) else "") for at in range(6)]
+    for wire in wires:
+        turn.arrived(wire, b"x")
+    await passes()
+    assert [wire.written for wire in wires] == [b"", b"x", b"", b"", b"x", b"x"]
+    assert [wire.is_aborted for wire in wires] == [True, False, True, True, False, False]
+    assert told == ["write"] * 3
+    turn.arrived(wires[1], b"y")
+    await passes()
+    assert wires[1].written == b"xy" and len(told) == 3
+
+
+async def test_a_session_and_a_wire_that_raise_in_one_turn(told: Told) -> None:
+    turn = Turn(asyncio.get_running_loop())
+    whole, session, wire, last = (Echo(turn, raises_at=at) for at in ("", "take", "write", ""))
+    for each in (wire, whole, session, last):
+        turn.arrived(each, b"x")
+    await passes()
+    assert whole.written == last.written == b"x"
+    assert wire.is_aborted and session.is_aborted
+    assert not whole.is_aborted and not last.is_aborted
+    assert "write" in told
+
+
+async def test_what_raises_at_the_end_of_the_reads_keeps_back_neither_ends_nor_writes(
+    told: Told,
+) -> None:
+    turn, called = Turn(asyncio.get_running_loop()), list[str]()
+
+    def fail() -> None:
+        raise RuntimeError("end")
+
+    class Asking(Echo):
+        def take(self, data: bytes) -> None:
+            super().take(data)
+            turn.at_end(lambda: called.append("first"))
+            turn.at_end(fail)
+            turn.at_end(lambda: called.append("last"))
+
+    wire = Asking(turn)
+    turn.arrived(wire, b"x")
+    await passes()
+    assert called == ["first", "last"] and wire.written == b"x" and not wire.is_aborted
+    assert told == ["end"]
