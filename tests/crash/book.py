@@ -7,8 +7,9 @@ from random import Random
 from typing import TypeVar
 
 from tests.crash.events import Done, Event, Kept, Label
+from tests.crash.stream_events import StreamEvent
 
-E = TypeVar("E", bound=Event)
+E = TypeVar("E", bound=Event | StreamEvent)
 
 FENCE = b"fence|"
 FILLER_BYTES = (0, 60, 200, 700, 3000)
@@ -18,7 +19,7 @@ class Book:
     """The history of a run, and per channel the messages that are kept and not acked."""
 
     def __init__(self, seed: int) -> None:
-        self.events: list[Event] = []
+        self.events: list[Event | StreamEvent] = []
         self.life = 0
         self.connections = 0
         self.standing: dict[str, set[int]] = {}

@@ -70,15 +70,6 @@ class Verdict(msgspec.Struct, frozen=True):
         counts = {name: getattr(self, name) for name in FAULTS}
         return {name: count for name, count in counts.items() if count}
 
-    def table(self) -> str:
-        """The figures, one a line, and an example of each fault."""
-        names = [name for name in self.__struct_fields__ if name != "examples"]
-        lines = [
-            f"{name:<12} {getattr(self, name):>9}{'   must be 0' if name in FAULTS else ''}"
-            for name in names
-        ]
-        return "\n".join([*lines, *self.examples])
-
 
 FAULTS = (
     *("lost", "duplicated", "reordered", "revived", "damaged", "invented", "undead"),

@@ -21,9 +21,14 @@ from anyio.abc import TaskGroup
 from tests.crash.audit import audit, drain
 from tests.crash.book import Book
 from tests.crash.checker import Verdict, check
-from tests.crash.events import Settled, Started
+from tests.crash.events import Event, Settled, Started
+from tests.crash.line import Surprise
 from tests.crash.plan import Death, End, ends
-from tests.crash.process import OUTSIDE, Crashed, Victim, start
+from tests.crash.process import OUTSIDE, Addresses, Crashed, Victim, start
+from tests.crash.stream_checker import StreamVerdict, check_streams
+from tests.crash.stream_events import StreamEvent
+from tests.crash.stream_work import StreamWork
+from tests.crash.tables import ledger
 from tests.crash.workload import BRIEF_TTL_S, Reader, ReaderPlan, Writer, WriterPlan
 
 REST = "pair/rest"
@@ -78,6 +83,7 @@ class Report(msgspec.Struct, frozen=True):
     seed: int
     seconds: float
     verdict: Verdict
+    streams: StreamVerdict
     kills: dict[str, int]
     inside: int
     outside: int
@@ -87,14 +93,14 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def is_good(self) -> bool:
-        return not self.verdict.faults and not self.complaints
+        return not (self.verdict.faults or self.streams.faults or self.complaints)
 
     def table(self) -> str:
         """For people."""
         kills = [f"  {count:>4}  {where}" for where, count in sorted(self.kills.items())]
         return "\n".join(
             [
-                self.verdict.table(),
+                ledger({"channels": self.verdict, "streams": self.streams}),
                 f"kills: {self.inside} inside, {self.outside} from outside",
                 *kills,
                 f"start: {self.start_ms}",
@@ -118,6 +124,7 @@ class Run:
         self._writers = [Writer(plan, self.book) for plan in WRITERS]
         self._readers = [Reader(plan, self.book, Random(rng.random())) for plan in READERS]
         self._passing: list[Writer] = []
+        self._streams = StreamWork(self.book, seed)
         self._began = time.perf_counter()
         self.causes: Counter[str] = Counter()
         self.starts: list[float] = []
@@ -128,8 +135,8 @@ class Run:
         """One life, from its start to its violent end. Raises Crashed for any other."""
         victim = await self._start(end.death)
         try:
-            if victim.address:
-                await self._work(victim, end.live_s)
+            if victim.to is not None:
+                await self._work(victim, victim.to, end.live_s)
         finally:
             await victim.kill()
         self.causes[_where(victim.cause())] += 1
@@ -137,25 +144,31 @@ class Run:
 
     async def finish(self) -> None:
         """The lives without a kill: retries, a gentle end, all drained, and nothing comes back."""
-        async with self._gentle() as address, anyio.create_task_group() as tasks:
+        async with self._gentle() as to, anyio.create_task_group() as tasks:
             for writer in [*self._writers, *self._unsettled()]:
-                tasks.start_soon(partial(writer.run, address, only_retries=True))
+                tasks.start_soon(partial(writer.run, to.p2p, only_retries=True))
+            tasks.start_soon(self._streams.finish, to)
         await anyio.sleep(BRIEF_TTL_S + 1)
         drained: list[int] = []
-        async with self._gentle() as address:
+        async with self._gentle() as to:
+            await self._streams.look(to)
             for channel in self._channels():
-                drained += await drain(address, channel, self.book)
+                drained += await drain(to.p2p, channel, self.book)
         self.book.note(Settled(tuple(drained)))
-        async with self._gentle() as address:
+        async with self._gentle() as to:
+            await self._streams.look(to)
             for channel in self._channels():
-                await drain(address, channel, self.book)
+                await drain(to.p2p, channel, self.book)
 
     def report(self) -> Report:
         """Judge what happened."""
         return Report(
             seed=self.seed,
             seconds=round(time.perf_counter() - self._began, 1),
-            verdict=check(self.book.events),
+            verdict=check(each for each in self.book.events if isinstance(each, Event)),
+            streams=check_streams(
+                each for each in self.book.events if isinstance(each, Started | StreamEvent)
+            ),
             kills=dict(self.causes),
             inside=self.causes.total() - self.causes[OUTSIDE],
             outside=self.causes[OUTSIDE],
@@ -170,24 +183,27 @@ class Run:
         self.book.note(Started(life, time.time_ns() // 1_000_000))
         log = self._folder / f"life-{life:04}.log"
         victim = await start(self.data, log, death, LOOPS[life % len(LOOPS)])
-        if victim.address:
+        if victim.to is not None:
             self.starts.append(victim.start_s)
             self.recoveries.append(victim.recovery_s())
         return victim
 
-    async def _work(self, victim: Victim, live_s: float) -> None:
+    async def _work(self, victim: Victim, to: Addresses, live_s: float) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(audit, victim.address, REST, self.book)
+            self._streams.start(tasks, to)
+            tasks.start_soon(audit, to.p2p, REST, self.book)
             for writer in self._writers:
-                tasks.start_soon(writer.run, victim.address)
+                tasks.start_soon(writer.run, to.p2p)
             for reader in self._readers:
                 if self.book.life % reader.plan.every == 0:
-                    tasks.start_soon(reader.run, victim.address)
-            self._pass_through(tasks, victim.address)
+                    tasks.start_soon(reader.run, to.p2p)
+            self._pass_through(tasks, to.p2p)
             with anyio.move_on_after(live_s):
                 await victim.process.wait()
             await victim.kill()
             tasks.cancel_scope.deadline = anyio.current_time() + END_S
+        if tasks.cancel_scope.cancelled_caught:
+            raise Surprise("somebody has not noticed that the node is dead")
 
     def _pass_through(self, tasks: TaskGroup, address: str) -> None:
         """Write to this life's own channel, and read that of the last one."""
@@ -207,12 +223,12 @@ class Run:
         return [*CHANNELS, *(each.plan.channel for each in self._passing)]
 
     @asynccontextmanager
-    async def _gentle(self) -> AsyncIterator[str]:
+    async def _gentle(self) -> AsyncIterator[Addresses]:
         victim = await self._start(None)
         try:
-            if not victim.address:
+            if victim.to is None:
                 raise Crashed(victim.log.read_text(errors="replace")[-4000:])
-            yield victim.address
+            yield victim.to
             await victim.stop()
         finally:
             await victim.kill()
@@ -261,7 +277,8 @@ def main() -> int:
     report = anyio.run(run, folder, args.seed, args.kills, backend_options={"use_uvloop": True})
     print(msgspec.json.encode(report).decode() if args.json else report.table())
     if not report.is_good:
-        print(f"found: {report.verdict.faults}; all there is to know: {folder}", file=sys.stderr)
+        found = {"channels": report.verdict.faults, "streams": report.streams.faults}
+        print(f"found: {found}; all there is to know: {folder}", file=sys.stderr)
     return 0 if report.is_good else 1
 
 

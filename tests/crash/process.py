@@ -29,13 +29,26 @@ class Crashed(Exception):
     """The victim ended by itself, and not in its trap; the text is what it wrote last."""
 
 
+@dataclass(frozen=True)
+class Addresses:
+    """Where a node listens."""
+
+    p2p: str
+    s3p: str
+
+    @property
+    def url(self) -> str:
+        """For the node's own API."""
+        return f"tcp://{self.p2p}"
+
+
 @dataclass
 class Victim:
-    """One life. `address` is where it listens, "" if it died before."""
+    """One life. `to` is None if it died before it listened."""
 
     process: Process
     log: Path
-    address: str
+    to: Addresses | None
     start_s: float
 
     async def kill(self) -> None:
@@ -93,10 +106,10 @@ async def start(folder: Path, log: Path, death: Death | None, loop: str) -> Vict
     except BaseException:
         process.kill()
         raise
-    address = str(json.loads(line)["p2p"]) if line else ""
-    if not address:
+    to = Addresses(**json.loads(line)) if line else None
+    if to is None:
         await process.wait()
-    return Victim(process, log, address, time.perf_counter() - began)
+    return Victim(process, log, to, time.perf_counter() - began)
 
 
 async def _line(process: Process) -> bytes:

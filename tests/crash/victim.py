@@ -47,7 +47,7 @@ async def serve(folder: Path, death: Death | None) -> None:
     config = Quick(
         p2p="127.0.0.1:0",
         ws=OFF,
-        s3p=OFF,
+        s3p="127.0.0.1:0",
         rustlog=OFF,
         data=str(folder),
         segment_bytes=SEGMENT_BYTES,
@@ -57,7 +57,7 @@ async def serve(folder: Path, death: Death | None) -> None:
     disk = MarkingDisk(OsDisk(), Trap(folder, death))
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
         async with Node(config, disk=disk) as node:
-            ready = {"p2p": node.listeners["p2p"]}
+            ready = {name: node.listeners[name] for name in ("p2p", "s3p")}
             os.write(1, json.dumps(ready).encode() + b"\n")
             async for _ in signals:
                 break
