@@ -122,7 +122,8 @@ class Join(msgspec.Struct, frozen=True, gc=False):
 
     `window` is in messages, None = the channel's default; `keep_alive_s` is the idle time before a
     ping; `data_max` the largest message in bytes that this connection takes in one packet;
-    `resume_after` an id up to which nothing is pushed here, None = not given.
+    `resume_after` an id up to which nothing is pushed here, None = not given; `identity` is the
+    public key whose holder this is, proved, None = anonymous.
     """
 
     role: Role = Role.BOTH
@@ -135,6 +136,7 @@ class Join(msgspec.Struct, frozen=True, gc=False):
     data_max: int = 2**24
     resume_after: int | None = None
     cursor_lists: bool = False
+    identity: bytes | None = None
 
 
 class Leave(msgspec.Struct, frozen=True, gc=False):
