@@ -26,7 +26,8 @@ class Effects(msgspec.Struct):
 
     `answers` go to the port of the batch in hand, in order; `replies` to the ports they name.
     `forwards` are batches for other cells, which answer in the place of this one. `guests` are to
-    be admitted like this, should the behaviour crash.
+    be admitted like this, should the behaviour crash. `awaited` are reads of earlier batches that
+    `replies` answer: they are asked again, should the changes not be kept.
     """
 
     changes: list[Change] = []
@@ -35,6 +36,7 @@ class Effects(msgspec.Struct):
     posts: tuple[tuple[bytes, Mail], ...] = ()
     forwards: tuple[tuple[bytes, Batch], ...] = ()
     guests: tuple[tuple[Port, Join], ...] = ()
+    awaited: list[tuple[Port, StreamRequest]] = []
 
 
 class Behaviour(Protocol):

@@ -22,6 +22,7 @@ from actors.messages import (
     Hangup,
     Joined,
     Leave,
+    Mail,
     Port,
     Probe,
     Reply,
@@ -29,7 +30,7 @@ from actors.messages import (
     StreamRequest,
 )
 from actors.store.seam import Commit, Fault, for_each
-from actors.streams.messages import Cancel, Conclude, StreamFailed
+from actors.streams.messages import Cancel, Conclude, Read, StreamFailed
 
 Told = set[tuple[Port, int]]
 """Requests of streams that were answered, by asker and number."""
@@ -113,13 +114,15 @@ class Outgoing:
         behaviour: Behaviour | None,
         done: Iterable[tuple[Batch | None, Effects | None]],
         code: Code,
+        cell: Cell | None = None,
     ) -> None:
         """What a behaviour did is undone and what it took is lost: all who asked for it hear so.
 
         `done` are batches and what came of them, as far as it has not left. A request may be found
-        in several places, but nobody is told twice.
+        in several places, but nobody is told twice. With a `cell`, reads that wait and were asked
+        before are none of this: they go back into its mail, to wait for what will be kept.
         """
-        told: Told = set()
+        told: Told = set() if cell is None else _ask_again(cell, behaviour, done)
         refusals: list[tuple[Port, Reply]] = []
         batches: list[Batch] = []
         for batch, effects in done:
@@ -210,7 +213,35 @@ class Outgoing:
         """What came after something that is not kept was done upon it."""
         held, cell.held, cell.held_bytes = cell.held, None, 0
         done = [(each.batch, each.effects) for each in held or ()]
-        self.refuse_owed(cell.behaviour, done, Code.STORAGE_FAILED)
+        self.refuse_owed(cell.behaviour, done, Code.STORAGE_FAILED, cell)
+
+
+def _ask_again(
+    cell: Cell, behaviour: Behaviour | None, done: Iterable[tuple[Batch | None, Effects | None]]
+) -> Told:
+    """Put the reads that waited before the first of these batches back into the cell's mail, with
+    what was said of them since. Which ones they are."""
+    batches = [batch for batch, _ in done if batch is not None and batch.port is not None]
+    asked = {
+        (batch.port, each.number)
+        for batch in batches
+        for each in batch.messages
+        if isinstance(each, Read)
+    }
+    awaited = [pair for _, effects in done if effects is not None for pair in effects.awaited]
+    again: Told = set()
+    for port, request in (*awaited, *(behaviour.owed if behaviour is not None else ())):
+        place = (port, request.number)
+        if isinstance(request, Read) and request.wait_until and place not in asked | again:
+            again.add(place)
+            cell.add_mail(Batch(port, [request]))
+    for batch in batches:
+        words: list[Mail] = [
+            each for each in batch.messages if isinstance(each, Cancel | Conclude | Leave)
+        ]
+        if words:
+            cell.add_mail(Batch(batch.port, words))
+    return again
 
 
 def _number_of(reply: Reply) -> int:

@@ -248,6 +248,7 @@ class Reader:
                 continue
             waiters.end(waiter)
             self._answered.append((waiter.port, read))
+            effects.awaited.append((waiter.port, read))
             effects.replies.append((waiter.port, self._records(read, result.spans, result.next)))
 
     def _show_fresh(self, waiter: Waiter) -> Records | int:
@@ -280,6 +281,7 @@ class Reader:
 
     def _dismiss(self, waiter: Waiter, effects: Effects) -> None:
         self._answered.append((waiter.port, waiter.read))
+        effects.awaited.append((waiter.port, waiter.read))
         effects.replies.append((waiter.port, self._empty(waiter.read, self._extent.tail)))
 
     def dismiss_all(self, effects: Effects) -> None:

@@ -1,4 +1,4 @@
-"""The judge of a run: pure, a history in and a verdict out."""
+"""The judge of what a run did to channels: pure, a history in and a verdict out."""
 
 from __future__ import annotations
 

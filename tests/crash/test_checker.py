@@ -17,6 +17,7 @@ from tests.crash.events import (
     Settled,
     Started,
 )
+from tests.crash.tables import ledger
 
 A, B, C = (Label("w1", n) for n in (1, 2, 3))
 
@@ -157,6 +158,6 @@ def test_an_acknowledged_put_may_be_sent_again_and_gets_the_same_id() -> None:
 
 
 def test_the_table_names_each_figure_and_an_example() -> None:
-    table = check(kept(A, 10)).table()
+    table = ledger({"channels": check(kept(A, 10))})
     assert "lost                 1   must be 0" in table
     assert "lost: Label(writer='w1', n=1) under id 10" in table

@@ -39,15 +39,17 @@ R = TypeVar("R", bound=Reply)
 
 
 class SlowMemory(MemoryStore):
-    """Applies changes at once, and promises or refuses them when the test says."""
+    """Applies changes at once, unless they are doomed, and promises or refuses them when the test
+    says."""
 
     def __init__(self) -> None:
         super().__init__()
         self.commits: list[Commit] = []
-        self.is_slow = False
+        self.is_slow = self.is_doomed = False
 
     def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:  # type: ignore[override]
-        super().write(name, changes)
+        if not self.is_doomed:
+            super().write(name, changes)
         if not self.is_slow:
             return None
         self.commits.append(Commit())

@@ -334,7 +334,6 @@ class TestCommits:
         assert isinstance(writer.take()[0], m.Appended)
 
     def test_a_failed_commit_refuses_each_request_once(self, slow: Lake) -> None:
-        woken, asleep = waiting(slow), waiting(slow, 5)
         writer = slow.port()
         later = read_of(3, number=1, wait_until=slow.now + WAIT_S)
         slow.say(writer, m.Append(0, [b"a"]), later)
@@ -342,14 +341,33 @@ class TestCommits:
         slow.say(writer, m.Append(3, [b"c", b"d"]), read_of(number=4))
         slow.settle()
         slow.store.finish(Fault.NOT_KEPT)
-        for port, numbers in ((woken, [0]), (asleep, [0]), (writer, [0, 1, 2, 3, 4])):
-            replies = port.take()
-            told = [
-                each.request.number if isinstance(each, Failed) else each.number  # type: ignore
-                for each in replies
-            ]
-            assert sorted(told) == numbers
-            assert {each.code for each in replies} == {Code.STORAGE_FAILED}  # type: ignore
+        replies = writer.take()
+        told = [
+            each.request.number if isinstance(each, Failed) else each.number  # type: ignore
+            for each in replies
+        ]
+        assert sorted(told) == [0, 1, 2, 3, 4]
+        assert {each.code for each in replies} == {Code.STORAGE_FAILED}  # type: ignore
+
+    def test_who_waits_when_a_commit_fails_waits_on(self, slow: Lake) -> None:
+        """S3P-39: for what is kept, or to the deadline; but not who was cancelled or left since."""
+        woken, asleep, late = waiting(slow), waiting(slow, 5), waiting(slow, wait_s=10)
+        cancelled, left = waiting(slow), waiting(slow)
+        slow.store.is_doomed = True
+        slow.say(slow.port(), m.Append(0, [b"a"]))
+        slow.say(cancelled, m.Cancel(0))
+        slow.scheduler.submit(stream_cell(NAME), Batch(left, [Leave()]), slow.now)
+        slow.settle()
+        slow.store.finish(Fault.NOT_KEPT)
+        slow.store.is_slow = slow.store.is_doomed = False
+        for port in (woken, asleep, late, cancelled, left):
+            assert port.take() == []
+        assert slow.describe().waiting == 3
+        slow.advance(10)
+        assert list(answer(late).spans) == []
+        assert slow.append(b"b").first == 0
+        assert bodies_of(answer(woken)) == [b"b"]
+        assert asleep.take() == cancelled.take() == left.take() == []
 
     def test_who_left_before_the_commit_failed_harms_nobody(self, slow: Lake) -> None:
         port = waiting(slow)

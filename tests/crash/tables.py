@@ -1,0 +1,22 @@
+"""The ledger of a run, for people: a line for each figure, a column for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.crash import checker, logbook
+from tests.crash.checker import Verdict
+from tests.crash.stream_checker import StreamVerdict
+
+FAULTS = dict.fromkeys((*checker.FAULTS, *logbook.FAULTS))
+FIELDS = dict.fromkeys((*Verdict.__struct_fields__, *StreamVerdict.__struct_fields__))
+NAMES = (*(name for name in FIELDS if name not in FAULTS and name != "examples"), *FAULTS)
+
+
+def ledger(columns: Mapping[str, Verdict | StreamVerdict]) -> str:
+    """The figures, what must be 0 last, and an example of each fault."""
+    lines = [f"{'':<12}" + "".join(f"{title:>10}" for title in columns)]
+    for name in NAMES:
+        figures = "".join(f"{getattr(each, name, '-'):>10}" for each in columns.values())
+        lines.append(f"{name:<12}{figures}{'   must be 0' if name in FAULTS else ''}")
+    return "\n".join([*lines, *(text for each in columns.values() for text in each.examples)])
