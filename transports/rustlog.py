@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, repeat
+from itertools import accumulate, chain, repeat
 
 import msgspec
 
-from actors.streams.messages import U64_MAX, Span
+from actors.streams.messages import U64_MAX, Excerpt, Span
 from transports.errors import FrameTooLarge
 from transports.framing import LengthPrefixed
 from transports.rustlog_judge import Found, MalformedJson, judge
@@ -207,24 +207,51 @@ def encode_produced(base_offset: int, record_count: int) -> bytes:
 
 
 def encode_fetched(
-    spans: Sequence[Span], next_offset: int, frame_bytes_max: int = FRAME_BYTES_MAX
+    spans: Sequence[Span],
+    next_offset: int,
+    frame_bytes_max: int = FRAME_BYTES_MAX,
+    excerpts: Sequence[Excerpt] = (),
 ) -> tuple[bytes, int, int]:
     """A FetchResponse as a frame, how many records it has, and how many bytes these.
 
-    No more than a frame can carry (RLA-06), at least one if there is any.
+    No more than a frame can carry (RLA-06), at least one if there is any. `excerpts` are the same
+    as `spans`, or there are none.
     """
-    if len(spans) == 1:
-        rows = list(_rows(spans[0]))
-    else:
-        rows = list(chain.from_iterable(map(_rows, spans)))
-    size = sum(sum(map(len, span.bodies)) for span in spans)
-    if size * 4 // 3 + len(rows) * (_ROW_BYTES + 4) + ENVELOPE_BYTES > frame_bytes_max:
+    count = size = 0
+    for span in spans:
+        count += len(span.bodies)
+        size += sum(map(len, span.bodies))
+    fits = size * 4 // 3 + count * (_ROW_BYTES + 4) + ENVELOPE_BYTES <= frame_bytes_max
+    if fits and excerpts:
+        pieces = [b"", _OPENING, *(each.written(ROWS) for each in excerpts)]
+        pieces[-1] = pieces[-1][:-1]
+        pieces.append(b'],"next_offset":%d}' % next_offset)
+        pieces[0] = sum(map(len, pieces)).to_bytes(4, "big")
+        return b"".join(pieces), count, size
+    rows = list(chain.from_iterable(map(_rows, spans)))
+    if not fits:
         fitting = _fitting(rows, frame_bytes_max)
         if fitting < len(rows):
             next_offset = rows[fitting].offset
             size -= sum(len(row.payload) for row in rows[fitting:])
             del rows[fitting:]
     return framed(_encode(FetchResponse(rows, next_offset))), len(rows), size
+
+
+_OPENING = b'{"type":"FetchResponse","records":['
+
+
+class _Rows:
+    """Elements of a FetchResponse's array, each with the comma behind it."""
+
+    def write(self, span: Span) -> bytes:
+        return b"%b," % _encode(list(_rows(span)))[1:-1]
+
+    def ends(self, span: Span) -> Sequence[int]:
+        return list(accumulate(len(_encode(row)) + 1 for row in _rows(span)))
+
+
+ROWS = _Rows()
 
 
 def _rows(span: Span) -> Iterator[FetchedRecord]:

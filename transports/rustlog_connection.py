@@ -350,7 +350,7 @@ class RustlogConnection(StreamConnection[Found]):
         """RLA-03: beyond the end there is nothing, and the client goes on where it was."""
         next_offset = max(found.next, fetch.offset)
         limit = self._settings.limits.frame_bytes_max
-        data, count, size = encode_fetched(found.spans, next_offset, limit)
+        data, count, size = encode_fetched(found.spans, next_offset, limit, found.excerpts)
         metrics = self._metrics
         metrics.messages_fetched += count
         metrics.bytes_out += size

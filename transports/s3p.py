@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 from actors.positions import Position
-from actors.streams.messages import Span
+from actors.streams.messages import Excerpt, Span
 from transports.s3p_exact import ExactParser
 from transports.s3p_input import CRLF
 from transports.s3p_last import LastAppend
@@ -100,21 +101,48 @@ def _id_heads(ms: int) -> list[bytes]:
     return [b"$%d\r\n%b" % (len(text) + size - len(CRLF), text) for size in range(23)]
 
 
-def encode_records(spans: Sequence[Span]) -> bytes:
-    """The reply to a READ (8.3): ids and bodies in turn; no body is empty."""
+def encode_records(spans: Sequence[Span], excerpts: Sequence[Excerpt] = ()) -> bytes:
+    """The reply to a READ (8.3): ids and bodies in turn; no body is empty. `excerpts` are the same
+    as `spans`, or there are none."""
     count = 0
-    pieces: list[bytes] = [NOTHING]
     for span in spans:
-        bodies = span.bodies
-        count += len(bodies)
-        if span.ids is not None:
-            pieces += map(_encode_record, span.ids, bodies)
-        elif len(bodies) == 1:
-            pieces.append(_encode_record(span.id, bodies[0]))
-        else:
-            _add_run(pieces, span.id, bodies)
-    pieces[0] = b"*%d\r\n" % (2 * count)
+        count += len(span.bodies)
+    pieces = [b"*%d\r\n" % (2 * count)]
+    if excerpts:
+        pieces += [each.written(PAIRS) for each in excerpts]
+    else:
+        for span in spans:
+            _add_span(pieces, span)
     return b"".join(pieces)
+
+
+class _Pairs:
+    """Ids and bodies in turn, as a READ is answered."""
+
+    def write(self, span: Span) -> bytes:
+        if len(span.bodies) == 1 and span.ids is None:
+            return _encode_record(span.id, span.bodies[0])
+        pieces: list[bytes] = []
+        _add_span(pieces, span)
+        return b"".join(pieces)
+
+    def ends(self, span: Span) -> Sequence[int]:
+        first, bodies = span.id, span.bodies
+        ids = span.ids or [Position(first.ms, first.seq + at) for at in range(len(bodies))]
+        return list(accumulate(map(len, map(_encode_record, ids, bodies))))
+
+
+PAIRS = _Pairs()
+
+
+def _add_span(pieces: list[bytes], span: Span) -> None:
+    bodies = span.bodies
+    if span.ids is not None:
+        pieces += map(_encode_record, span.ids, bodies)
+    elif len(bodies) == 1:
+        pieces.append(_encode_record(span.id, bodies[0]))
+    else:
+        _add_run(pieces, span.id, bodies)
 
 
 def _encode_record(position: Position, body: bytes) -> bytes:

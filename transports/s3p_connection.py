@@ -130,7 +130,9 @@ class S3pConnection(StreamConnection[Command]):
             case Done():
                 return OK
             case Records():
-                return self._large(encode_records(reply.spans)) if reply.spans else NOTHING
+                if not reply.spans:
+                    return NOTHING
+                return self._large(encode_records(reply.spans, reply.excerpts))
             case StreamFailed() | Failed():
                 return self._tell_failure(request, reply)
             case _:

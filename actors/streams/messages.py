@@ -7,6 +7,7 @@ answer carries that of its request, so that answers of several streams can be pu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -159,14 +160,32 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     headers: list[Headers] | None = None
 
 
+class Form(Protocol):
+    """How a protocol writes records, one behind the other. What was written is kept under it."""
+
+    def write(self, span: Span) -> bytes:
+        """The records of a span."""
+
+    def ends(self, span: Span) -> Sequence[int]:
+        """Where in that each record ends."""
+
+
+class Excerpt(Protocol):
+    """Consecutive records; what was written of them for one reader may serve another."""
+
+    def written(self, form: Form) -> bytes:
+        """The records as `form` writes them."""
+
+
 class Records(StreamReply, frozen=True, gc=False):
     """What was found, ascending. Go on at sequence `next`; `tail` is the stream's, with the
-    timestamp of its last record."""
+    timestamp of its last record. `excerpts`, if there are any, are the same as `spans`."""
 
     spans: Sequence[Span]
     next: int
     tail: int
     last_timestamp: int
+    excerpts: Sequence[Excerpt] = ()
 
 
 class Described(StreamReply, frozen=True, gc=False):

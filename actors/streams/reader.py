@@ -17,12 +17,13 @@ from actors.store.reader import pick
 from actors.store.seam import Fault, Pending, Seek, Where
 from actors.streams.appender import Appender
 from actors.streams.extent import Extent
-from actors.streams.messages import Read, Records, Span, StreamFailed, Trim
+from actors.streams.messages import Excerpt, Read, Records, Span, StreamFailed, Trim
 from actors.streams.moment import Moment
 from actors.streams.records import BadChunk, at_id, span_of
 from actors.streams.retention import Retention
 from actors.streams.search import Found, Search, show
 from actors.streams.settings import StreamShared
+from actors.streams.shelf import Row
 from actors.streams.waiters import Waiter, Waiters
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ LOOKS_MAX = 16
 """A read that finds nothing it can show goes on in the next turn after so many ranges."""
 
 Answer = Records | StreamFailed
+
+NOTHING_KNOWN: dict[int, tuple[Chunk, Span]] = {}
 
 
 class Reader:
@@ -42,6 +45,7 @@ class Reader:
         "_cell",
         "_extent",
         "_moment",
+        "_row",
         "_searches",
         "_shared",
         "is_new",
@@ -66,6 +70,7 @@ class Reader:
         self._answered: list[tuple[Port, Read | Trim]] = []
         """What this batch answered of what others waited for: lost, should it fail."""
         self._moment = moment
+        self._row = Row(shared.shelf)
         self.retention = Retention(0, 0)
         self.waiters = Waiters()
         self.is_new = False
@@ -113,13 +118,15 @@ class Reader:
         sequence = max(search.sequence, extent.trim_point)
         floor_ms = self.retention.floor_ms(self._moment.now_ms)
         try:
-            shown = show(read, sequence, chunks, floor_ms, self._appender.known)
+            appender = self._appender
+            known = appender.known if appender.fresh else NOTHING_KNOWN
+            shown = show(read, sequence, chunks, floor_ms, known, self._row)
         except BadChunk as exc:
             log.error("records not read: name=%r error=%s", self._cell, exc)
             return extent.refusal(read.number, Code.STORAGE_FAILED)
         self._shared.counters.skipped += shown.skipped
         if shown.spans:
-            return self._records(read, shown.spans, shown.next)
+            return self._records(read, shown.spans, shown.next, shown.excerpts)
         search.is_found = True
         search.sequence = shown.next if chunks else extent.tail
         return None
@@ -147,9 +154,11 @@ class Reader:
             chunks = chunks + pick((fresh,), seek, 0)
         return chunks
 
-    def _records(self, read: Read, spans: Sequence[Span], following: int) -> Records:
+    def _records(
+        self, read: Read, spans: Sequence[Span], following: int, excerpts: Sequence[Excerpt]
+    ) -> Records:
         extent = self._extent
-        return Records(read.number, spans, following, extent.tail, extent.last_timestamp)
+        return Records(read.number, spans, following, extent.tail, extent.last_timestamp, excerpts)
 
     def _nothing(self, port: Port, read: Read, sequence: int) -> Records | None:
         """There is nothing yet: wait for it, or say so."""
@@ -249,7 +258,8 @@ class Reader:
             waiters.end(waiter)
             self._answered.append((waiter.port, read))
             effects.awaited.append((waiter.port, read))
-            effects.replies.append((waiter.port, self._records(read, result.spans, result.next)))
+            answer = self._records(read, result.spans, result.next, result.excerpts)
+            effects.replies.append((waiter.port, answer))
 
     def _show_fresh(self, waiter: Waiter) -> Records | int:
         """What is new for a waiter, or where it goes on waiting."""
@@ -286,6 +296,7 @@ class Reader:
 
     def dismiss_all(self, effects: Effects) -> None:
         """The stream is deleted: what was asked of it finds nothing."""
+        self._row.clear()
         self.dismiss_waiting(effects)
         for search in self._searches:
             request, extent = search.request, self._extent

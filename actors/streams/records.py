@@ -8,6 +8,7 @@ headers none has any.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 
 import msgspec
 
@@ -156,6 +157,26 @@ def part_of(span: Span, begin: int, end: int) -> Span:
         None if ids is None else ids[begin:end],
         None if headers is None else headers[begin:end],
     )
+
+
+def joined(spans: Sequence[Span]) -> Span:
+    """Spans without headers, which follow one another, as one."""
+    bodies: list[bytes] = []
+    timestamps: list[int] = []
+    ids: list[Position] = []
+    for span in spans:
+        count = len(span.bodies)
+        bodies += span.bodies
+        timestamps += span.timestamps or [span.timestamp] * count
+        ids += span.ids or _ids(span.id, count)
+    first = spans[0]
+    return Span(first.first, bodies, timestamps[0], ids[0], timestamps, ids)
+
+
+def _ids(first: Position, count: int) -> list[Position]:
+    if count == 1:
+        return [first]
+    return [Position(first.ms, first.seq + at) for at in range(count)]
 
 
 def at_timestamp(span: Span, timestamp: int) -> int:

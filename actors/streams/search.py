@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from actors.messages import Port, StreamRequest
 from actors.store.changes import Chunk
 from actors.store.seam import Fault, Seek, Where
-from actors.streams.messages import Headers, Read, Span, Trim, View
-from actors.streams.records import after_timestamp, at_id, at_timestamp, part_of, span_of
+from actors.streams.messages import Excerpt, Headers, Read, Span, Trim, View
+from actors.streams.records import after_timestamp, at_id, at_timestamp
+from actors.streams.shelf import Item, Part, Row
 
 
 class Search:
@@ -41,11 +42,23 @@ class Found(StreamRequest, frozen=True):
 
 
 class Slice(msgspec.Struct, gc=False):
-    """`spans` were found; go on at `next`. `skipped` records cannot be shown."""
+    """`spans` were found, `excerpts` are the same; go on at `next`. `skipped` records cannot be
+    shown."""
 
     spans: list[Span]
+    excerpts: list[Excerpt]
     next: int
     skipped: int = 0
+
+    def take(self, item: Item, begin: int, end: int) -> None:
+        """The records `begin` to before `end` of an item are to be shown."""
+        if begin == 0 and end == item.count:
+            self.spans.append(item.span)
+            self.excerpts.append(item)
+        elif begin < end:
+            part = Part(item, begin, end)
+            self.spans.append(part.span)
+            self.excerpts.append(part)
 
 
 def show(
@@ -53,38 +66,39 @@ def show(
     sequence: int,
     chunks: Sequence[Chunk],
     floor_ms: int,
-    known: dict[int, tuple[Chunk, Span]],
+    known: Mapping[int, tuple[Chunk, Span]],
+    row: Row,
 ) -> Slice:
-    """What `read` shows of consecutive chunks, from `sequence` on and above the timestamp
+    """Of ascending chunks, what a read shows from `sequence` on and above the timestamp
     `floor_ms`. `known` has spans of chunks by their first sequence. Raises BadChunk."""
-    found = Slice([], sequence)
-    count, bytes_left = read.count, read.bytes_max
-    for chunk in chunks:
-        entry = known.get(chunk.first)
-        span = entry[1] if entry is not None and entry[0] is chunk else span_of(chunk)
-        begin = at = _begin(read.start, span, sequence, floor_ms)
-        end = chunk.count
-        if begin == 0 and end <= count and len(chunk.data) <= bytes_left:
-            if _is_plain(span, chunk, read.view):
-                found.spans.append(span)
-                found.next = chunk.end
-                count -= end
-                bytes_left -= len(chunk.data)
-                if not count or not bytes_left:
-                    return found
-                continue
-        for first, last in _runs(span, begin, end, read.view):
+    found = Slice([], [], sequence)
+    count, bytes_left, view = read.count, read.bytes_max, read.view
+    ahead = 0
+    while ahead < len(chunks):
+        item, ahead = row.item(chunks, ahead, known)
+        # Behind one that is shown, all are asked for.
+        begin = at = 0 if found.spans else _begin(read.start, item.span, sequence, floor_ms)
+        end = item.count
+        if begin == 0 and end <= count and item.size <= bytes_left and item.is_plain(view):
+            found.spans.append(item.span)
+            found.excerpts.append(item)
+            found.next = item.first + end
+            count -= end
+            bytes_left -= item.size
+            if not count or not bytes_left:
+                return found
+            continue
+        for first, last in _runs(item, begin, end, view):
             found.skipped += first - at
             last = min(last, first + count)
-            at, bytes_left = _fitting(span.bodies, first, last, bytes_left, bool(found.spans))
-            if at > first:
-                found.spans.append(part_of(span, first, at))
-                count -= at - first
+            at, bytes_left = _fitting(item, first, last, bytes_left, bool(found.spans))
+            found.take(item, first, at)
+            count -= at - first
             if not count or not bytes_left:
-                found.next = chunk.first + at
+                found.next = item.first + at
                 return found
         found.skipped += max(end - at, 0)
-        found.next = chunk.end
+        found.next = item.first + end
     return found
 
 
@@ -103,22 +117,13 @@ def _begin(start: Seek, span: Span, sequence: int, floor_ms: int) -> int:
     return begin
 
 
-def _is_plain(span: Span, chunk: Chunk, view: View) -> bool:
-    """Does the view show all records of a span?"""
-    return (
-        (view.commands or span.headers is None)
-        and (view.empty or b"" not in span.bodies)
-        and len(chunk.data) <= view.body_bytes_max
-    )
-
-
-def _runs(span: Span, begin: int, end: int, view: View) -> Iterator[tuple[int, int]]:
-    """Where in a span there are records, one after the other, that a view shows."""
-    bodies, headers = span.bodies, span.headers
-    if view.empty and (view.commands or headers is None) and begin < end:
-        if max(map(len, bodies)) <= view.body_bytes_max:
+def _runs(item: Item, begin: int, end: int, view: View) -> Iterator[tuple[int, int]]:
+    """Where in an item there are records, one after the other, that a view shows."""
+    if item.is_plain(view):
+        if begin < end:
             yield begin, end
-            return
+        return
+    bodies, headers = item.span.bodies, item.span.headers
     first = begin
     for at in range(begin, end):
         body = bodies[at]
@@ -135,13 +140,14 @@ def _runs(span: Span, begin: int, end: int, view: View) -> Iterator[tuple[int, i
         yield first, end
 
 
-def _fitting(
-    bodies: list[bytes], first: int, last: int, bytes_left: int, has_some: bool
-) -> tuple[int, int]:
+def _fitting(item: Item, first: int, last: int, bytes_left: int, has_some: bool) -> tuple[int, int]:
     """Up to where the bodies fit, and how many bytes are left then; 0 when one does not fit.
 
     The very first one always does.
     """
+    bodies = item.span.bodies
+    if item.size <= bytes_left:
+        return last, bytes_left - sum(map(len, bodies[first:last]))
     for at in range(first, last):
         bytes_left -= len(bodies[at])
         if bytes_left < 0 and (has_some or at > first):

@@ -10,6 +10,7 @@ import msgspec
 from actors.messages import Mail
 from actors.store.seam import Health, LogStore, Usage
 from actors.streams.directory import Directory
+from actors.streams.shelf import Shelf
 
 
 class StreamLimits(msgspec.Struct, frozen=True):
@@ -49,3 +50,4 @@ class StreamShared(msgspec.Struct, frozen=True):
     usage: Usage
     health: Health
     counters: StreamCounters = msgspec.field(default_factory=StreamCounters)
+    shelf: Shelf = msgspec.field(default_factory=Shelf)

@@ -1,0 +1,149 @@
+"""Reads of what others read before: the same records, in every protocol's form, within a limit."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.store.changes import Position
+from actors.streams import messages as m
+from actors.streams.records import Pile, joined
+from actors.streams.shelf import Row, Shelf
+from tests.actors.streams.lake import Lake, bodies_of, lake_in, read_of, rows_of
+from transports.rustlog import encode_fetched
+from transports.s3p import PAIRS, encode_records
+
+S3P = m.View(empty=False, commands=False)
+
+Append = tuple[list[bytes], bool, int]
+appends = st.lists(
+    st.tuples(
+        st.lists(st.binary(max_size=12), min_size=1, max_size=12),
+        st.booleans(),
+        st.integers(0, 2),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def fill(lake: Lake, appends: list[Append]) -> None:
+    """Single records and many, with and without headers, at few or many milliseconds."""
+    lake.create()
+    for bodies, has_headers, wait_ms in appends:
+        headers = [[(b"n", b"v")]] * len(bodies) if has_headers else None
+        lake.append(*bodies, headers=headers)
+        lake.advance(wait_ms / 1000)
+
+
+def is_alike(found: m.Records) -> bool:
+    """Is what was written for others the same as what is written anew?"""
+    end = found.next
+    return encode_records(found.spans, found.excerpts) == encode_records(found.spans) and (
+        encode_fetched(found.spans, end, excerpts=found.excerpts)
+        == encode_fetched(found.spans, end)
+    )
+
+
+@given(appends, st.data())
+def test_any_reads_of_others_leave_a_read_as_it_is(
+    appends: list[Append], data: st.DataObject
+) -> None:
+    """S3P-32, S3P-33, S3P-35, RL-19, RL-20: whoever read before, a reader sees the same."""
+    with lake_in(None) as lake:
+        fill(lake, appends)
+        every = list(rows_of(lake.read()))
+        places = st.integers(0, len(every) - 1)
+        for _ in range(8):
+            start, count = data.draw(places), data.draw(st.integers(1, 40))
+            found = lake.read(start, count=count)
+            assert list(rows_of(found)) == every[start : start + count]
+            assert found.next == min(start + count, len(every)) and is_alike(found)
+            by_id = lake.read(every[start][2], count=count)
+            assert list(rows_of(by_id)) == every[start : start + count] and is_alike(by_id)
+            seen = [row for row in every[start:] if row[3]][:count]
+            shown = lake.read(start, count=count, view=m.View(empty=False))
+            rows = list(rows_of(shown))
+            assert rows == seen[: len(rows)] and bool(rows) is bool(seen) and is_alike(shown)
+
+
+def test_s3p_41_what_is_trimmed_is_not_shown_from_the_shelf() -> None:
+    with lake_in(None) as lake:
+        fill(lake, [([b"%d" % n], False, 1) for n in range(20)])
+        for _ in range(3):
+            assert len(lake.bodies()) == 20
+        lake.one(m.Trim(0, 7), m.Done)
+        found = lake.read()
+        assert bodies_of(found) == [b"%d" % n for n in range(7, 20)] and is_alike(found)
+
+
+def test_s3p_42_a_stream_made_anew_shows_nothing_of_its_former_life() -> None:
+    with lake_in(None) as lake:
+        for body in (b"old", b"new"):
+            lake.create()
+            lake.append(body, body, ms=7)
+            for _ in range(3):
+                found = lake.read()
+                assert bodies_of(found) == [body, body] and is_alike(found)
+            lake.one(m.Delete(0), m.Done)
+
+
+def test_deleted_and_filled_again_in_one_batch() -> None:
+    with lake_in(None) as lake:
+        fill(lake, [([b"old"], False, 0)])
+        assert lake.bodies() == [b"old"]
+        batch = [m.Delete(0), m.Create(1), m.Append(2, [b"new"]), read_of(0, number=3)]
+        *_, found = lake.ask(*batch)
+        assert isinstance(found, m.Records) and bodies_of(found) == [b"new"]
+        assert lake.bodies() == [b"new"]
+
+
+def test_records_of_a_batch_that_failed_are_not_shown_in_the_place_of_others() -> None:
+    with lake_in(None) as lake:
+        fill(lake, [([b"a"], False, 0)])
+        lake.crash_on = {m.Describe}
+        lake.ask(m.Append(0, [b"lost"]), read_of(0, number=1), m.Describe(2))
+        lake.crash_on = set()
+        lake.advance(60)
+        lake.append(b"kept")
+        for _ in range(3):
+            assert lake.bodies() == [b"a", b"kept"]
+
+
+def test_bytes_are_those_of_bodies_also_for_a_part() -> None:
+    with lake_in(None) as lake:
+        lake.create()
+        lake.append(*[b"x" * 10] * 10)
+        for _ in range(3):
+            assert len(lake.bodies(3, bytes_max=50)) == 5
+            assert len(lake.bodies(0, bytes_max=100)) == 10
+            assert len(lake.bodies(3, bytes_max=1)) == 1
+
+
+def test_the_shelf_holds_no_more_than_its_limit() -> None:
+    """Of all streams together; the oldest goes first."""
+    shelf = Shelf(50_000)
+    rows = [Row(shelf) for _ in range(20)]
+    span = m.Span(0, [b"x" * 1000] * 10, 1, Position(1, 0))
+    data = Pile(0, Position(1, 0), span.bodies, 10_000, 1, None).chunk()
+    items = []
+    for row in rows:
+        item, after = row.item([data], 0, {})
+        assert after == 1 and shelf.size <= 50_000
+        assert row.item([data], 0, {})[0] is item
+        assert len(item.written(PAIRS)) > 10_000 and shelf.size <= 50_000
+        items.append(item)
+    assert sum(item.weight for item in items) == shelf.size > 20_000
+    assert [item.weight for item in items[:16]] == [0] * 16
+    assert rows[0].item([data], 0, {})[0] is not items[0]
+
+
+@given(st.lists(st.lists(st.binary(max_size=3), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_spans_are_joined_record_by_record(parts: list[list[bytes]]) -> None:
+    spans: list[m.Span] = []
+    first = 3
+    for at, bodies in enumerate(parts):
+        spans.append(m.Span(first, bodies, 10 + at, Position(10 + at, 5)))
+        first += len(bodies)
+    whole = m.Records(0, [joined(spans)], 0, 0, 0)
+    assert list(rows_of(whole)) == list(rows_of(m.Records(0, spans, 0, 0, 0)))
