@@ -35,7 +35,7 @@ PACKET_OVERHEAD_BYTES = 64
 MAY_BE_ZERO = frozenset(
     {
         *("drain_timeout_s", "passivate_after_s", "rate_refusals_max", "requests_per_s_max"),
-        *("stream_age_s", "window"),
+        *("stream_age_s", "stream_shelf_bytes_max", "window"),
     }
 )
 
@@ -115,6 +115,7 @@ class Config:
     stream_age_s: int = 0
     stream_bytes_max: int = 2**30
     node_stream_bytes_max: int = 2**32
+    stream_shelf_bytes_max: int = 2**26
     stream_groups_max: int = 1000
     node_groups_max: int = 100_000
     stream_idle_s: float = 300.0

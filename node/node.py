@@ -84,7 +84,9 @@ class Node:
             health=self._store.health,
             limits=self.config.node_limits,
         )
-        self._streams = StreamRoom(self._stream_book, self._store, self._post)
+        self._streams = StreamRoom(
+            self._stream_book, self._store, self._post, self.config.stream_shelf_bytes_max
+        )
         self.scheduler = Scheduler(
             self._store,
             self._spawn,

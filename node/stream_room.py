@@ -17,6 +17,7 @@ from actors.store.seam import Fault, Pending
 from actors.streams.directory import Directory
 from actors.streams.names import RESERVED, TOPICS, stream_of
 from actors.streams.settings import StreamCounters, StreamLimits, StreamShared
+from actors.streams.shelf import Shelf
 from actors.streams.stream import Stream
 from actors.streams.topics import Topics
 from node.rules import RuleBook
@@ -36,13 +37,20 @@ class StreamRoom:
         book: RuleBook[StreamLimits],
         store: DurableStore | MemoryStore,
         post: Callable[[bytes, Mail], None],
+        shelf_bytes_max: int,
     ) -> None:
         self.directory = Directory()
         self.counters = StreamCounters()
         self._store = store
         self._book = book
         self._shared = StreamShared(
-            store, post, self.directory, store.usage, store.health, self.counters
+            store,
+            post,
+            self.directory,
+            store.usage,
+            store.health,
+            self.counters,
+            Shelf(shelf_bytes_max),
         )
 
     def spawn(self, cell: bytes, outline: LogSnapshot) -> Stream | Topics:
