@@ -132,7 +132,7 @@ def test_both_sides_of_a_stream_row_do_the_same_work():
 def test_a_durable_stream_row_waits_for_the_disk_on_both_sides():
     specs, rows = load_rows(BENCH)
     durable = [each for each in rows if "-disk-append" in each.name]
-    assert len(durable) == 8
+    assert len(durable) == 9
     for each in durable:
         ours, peer = specs[each.ours.server], specs[each.peer.server]
         assert ours.durable and ours.promises == "disk"
