@@ -220,7 +220,9 @@ def _ask_again(
     cell: Cell, behaviour: Behaviour | None, done: Iterable[tuple[Batch | None, Effects | None]]
 ) -> Told:
     """Put the reads that waited before the first of these batches back into the cell's mail, with
-    what was said of them since. Which ones they are."""
+    what was said of them since; before what is there, which was said later. Which ones they are."""
+    if cell.refusal is not None:
+        return set()
     batches = [batch for batch, _ in done if batch is not None and batch.port is not None]
     asked = {
         (batch.port, each.number)
@@ -230,17 +232,20 @@ def _ask_again(
     }
     awaited = [pair for _, effects in done if effects is not None for pair in effects.awaited]
     again: Told = set()
+    mail: list[Batch] = []
     for port, request in (*awaited, *(behaviour.owed if behaviour is not None else ())):
         place = (port, request.number)
         if isinstance(request, Read) and request.wait_until and place not in asked | again:
             again.add(place)
-            cell.add_mail(Batch(port, [request]))
+            mail.append(Batch(port, [request]))
     for batch in batches:
         words: list[Mail] = [
-            each for each in batch.messages if isinstance(each, Cancel | Conclude | Leave)
+            word for word in batch.messages if isinstance(word, Cancel | Conclude | Leave)
         ]
         if words:
-            cell.add_mail(Batch(batch.port, words))
+            mail.append(Batch(batch.port, words))
+    for each in reversed(mail):
+        cell.add_mail(each, first=True)
     return again
 
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 
 from actors.store.changes import Chunk
 from actors.streams.messages import Form, Span, View
-from actors.streams.records import joined, part_of, span_of
+from actors.streams.records import BadChunk, joined, part_of, span_of
 
 SHELF_BYTES_MAX = 2**26
 """Of all streams of a node together; the oldest goes first."""
@@ -22,6 +22,11 @@ ITEM_BYTES = 700
 """What an item costs besides its records and their forms, about."""
 RECORD_BYTES = 44
 """What a record costs besides its bytes: its object, and its place in a list."""
+TIMESTAMP_BYTES = 40
+ID_BYTES = 80
+HEADERS_BYTES = 72
+PAIR_BYTES = 140
+"""What a record costs that has its own timestamp, id, headers; a header besides its bytes."""
 END_BYTES = 36
 PART_READERS_MIN = 4
 """Where records end is found out for so many readers: it takes longer than to write a part anew."""
@@ -63,7 +68,7 @@ class Item:
         self.size = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         """Bytes of all bodies."""
         self.readers = 1
-        self.weight = ITEM_BYTES + len(bodies) * RECORD_BYTES + self.size
+        self.weight = ITEM_BYTES + _columns_weight(span) + self.size
         """What it costs; 0: it is not on the shelf any more."""
 
     def is_plain(self, view: View) -> bool:
@@ -137,7 +142,7 @@ class Row:
         if item is None:
             after = at + 1 if chunk.first in known else _alike(chunks, at)
             if after > at + 1:
-                spans = _without_headers([span_of(each) for each in chunks[at:after]])
+                spans = _without_headers(_readable(chunks[at:after]))
                 after = at + len(spans)
                 span = joined(spans) if len(spans) > 1 else spans[0]
             else:
@@ -159,6 +164,31 @@ class Row:
     def clear(self) -> None:
         """The stream is deleted. The shelf forgets the items by and by."""
         self._items = {}
+
+
+def _columns_weight(span: Span) -> int:
+    """What the columns cost, about, but for the bytes of bodies."""
+    each = RECORD_BYTES
+    if span.timestamps is not None:
+        each += TIMESTAMP_BYTES
+    if span.ids is not None:
+        each += ID_BYTES
+    weight = each * len(span.bodies)
+    for pairs in span.headers or ():
+        weight += HEADERS_BYTES
+        for name, value in pairs:
+            weight += PAIR_BYTES + len(name) + len(value)
+    return weight
+
+
+def _readable(chunks: Sequence[Chunk]) -> list[Span]:
+    """Those before the first one that cannot be read. Raises BadChunk if that is the first one."""
+    spans = [span_of(chunks[0])]
+    try:
+        spans.extend(span_of(each) for each in chunks[1:])
+    except BadChunk:
+        pass  # for who reads that far
+    return spans
 
 
 def _without_headers(spans: list[Span]) -> list[Span]:

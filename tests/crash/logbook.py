@@ -230,11 +230,17 @@ class Logbook:
         look.last = run.place.moved(run.count - 1)
         if last is None:
             return
-        is_next = None in (last.sequence, run.place.sequence) or (
-            last.moved(1).sequence == run.place.sequence
+        begin = last.moved(1)
+        is_next = None in (begin.sequence, run.place.sequence) or (
+            begin.sequence == run.place.sequence or self._is_cut(begin, look.at)
         )
         if run.place.id <= last.id or not is_next:
             self._blame("reordered", (run.reader, run.place), f"{what}, behind {last}")
+
+    def _is_cut(self, place: Place, since: int) -> bool:
+        """May a trim have taken the record at this place while somebody read?"""
+        only = _Batch(place, 1, since)
+        return any(cut.over > since and only.below(cut.below, 1) for cut in self._cuts.values())
 
     def _looked(self, looked: Looked) -> None:
         self.looks_done += 1

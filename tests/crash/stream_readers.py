@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -9,6 +10,7 @@ import anyio
 
 from actors.errors import UnknownStream
 from actors.store.changes import Position
+from node.records import Record as OwnRecord
 from node.s3p_client import S3p, connect_s3p
 from node.s3p_records import FIRST, RecordId
 from node.s3p_records import Record as S3pRecord
@@ -17,9 +19,11 @@ from tests.crash.process import Addresses
 from tests.crash.shelf import Row, Shelves
 from tests.crash.stream_events import Below, Look, Looked, Place, Trim, Trimmed
 from tests.crash.stream_writers import GONE, make
+from tests.crash.workload import SILENCE_S
 
 PAGE = 1000
 BLOCK_MS = 1000
+LOOK_S = 60.0
 PAUSE_S = 0.05, 0.3
 U64_MAX = 2**64 - 1
 
@@ -63,12 +67,13 @@ class Trimmer:
         below = self._choose()
         number = self._shelves.number()
         book.note(Trim(stream, number, below))
-        if isinstance(below, int):
-            await streams.stream(stream).trim(below)
-        elif self.plan.is_own:
-            await streams.stream(stream).trim(Position(*below))
-        else:
-            await s3p.trim(stream, below)
+        with anyio.fail_after(SILENCE_S):
+            if isinstance(below, int):
+                await streams.stream(stream).trim(below)
+            elif self.plan.is_own:
+                await streams.stream(stream).trim(Position(*below))
+            else:
+                await s3p.trim(stream, below)
         book.note(Trimmed(stream, number))
 
     def _choose(self) -> Below:
@@ -94,13 +99,15 @@ class Follower:
         self._reader = f"follower of {stream}"
         self._next: RecordId = FIRST
 
-    async def run(self, to: Addresses) -> None:
-        """Follow until the node is gone."""
+    async def run(self, to: Addresses, *, is_last: bool = False) -> None:
+        """Follow until the node is gone; `is_last`: until nothing comes any more."""
         try:
             async with connect_s3p(to.s3p, reconnect=False) as s3p:
                 await make(s3p, self._stream)
-                while True:
-                    found = await s3p.read(self._stream, self._next, block_ms=BLOCK_MS)
+                found: Sequence[S3pRecord] | None = None
+                while found != [] or not is_last:
+                    with anyio.fail_after(SILENCE_S):
+                        found = await s3p.read(self._stream, self._next, block_ms=BLOCK_MS)
                     self._shelves.saw(self._stream, self._reader, map(_row, found))
                     self._next = found[-1].id.next if found else self._next
         except* GONE:
@@ -132,7 +139,8 @@ class Looker:
         at, is_full = FIRST, True
         try:
             while is_full:
-                page = await s3p.read(name, at, count=PAGE)
+                with anyio.fail_after(SILENCE_S):
+                    page = await s3p.read(name, at, count=PAGE)
                 self._shelves.saw(name, reader, map(_row, page))
                 is_full = len(page) == PAGE
                 at = page[-1].id.next if page else at
@@ -143,11 +151,9 @@ class Looker:
     async def _by_own(self, streams: Streams, name: str) -> None:
         reader = self._begins(name)
         try:
-            async for page in streams.stream(name).pages():
-                rows = [
-                    Row(Place(each.id.ms, each.id.seq, each.sequence), each.body) for each in page
-                ]
-                self._shelves.saw(name, reader, rows)
+            with anyio.fail_after(LOOK_S):
+                async for page in streams.stream(name).pages():
+                    self._shelves.saw(name, reader, [_own_row(each) for each in page])
         except UnknownStream:
             pass
         self._shelves.book.note(Looked(name, reader))
@@ -156,6 +162,10 @@ class Looker:
         reader = f"look {self._shelves.number()}"
         self._shelves.book.note(Look(name, reader))
         return reader
+
+
+def _own_row(record: OwnRecord) -> Row:
+    return Row(Place(record.id.ms, record.id.seq, record.sequence), record.body)
 
 
 def _row(record: S3pRecord) -> Row:

@@ -75,6 +75,8 @@ class StreamWork:
         async with anyio.create_task_group() as tasks:
             for writer in self._writers:
                 tasks.start_soon(partial(writer.run, to, is_last=True))
+            for follower in self._followers:
+                tasks.start_soon(partial(follower.run, to, is_last=True))
         await self.look(to)
 
     async def look(self, to: Addresses) -> None:

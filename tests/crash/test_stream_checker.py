@@ -185,6 +185,15 @@ def test_a_trim_without_an_answer_may_be_done_but_not_undone() -> None:
     assert faults_of(*was_not, *look((A, 2, 1, 2), reader="2")) == {"torn": 1}
 
 
+def test_a_trim_may_take_what_somebody_is_about_to_read() -> None:
+    """A look of two pages with a trim between them; what is missing behind the cut is a fault."""
+    kept_all = [*kept(A, 0), *kept(B, 3), *kept(C, 6), Look(S, "look")]
+    first, last = Run(S, "look", A, 0, COUNT, at(0)), Run(S, "look", C, 0, COUNT, at(6))
+    assert faults_of(*kept_all, first, *trim(6), last, Looked(S, "look")) == {}
+    assert "reordered" in faults_of(*kept_all, first, *trim(3), last, Looked(S, "look"))
+    assert "reordered" in faults_of(*trim(6), *kept_all, first, last, Looked(S, "look"))
+
+
 def test_a_trim_takes_nothing_that_was_sent_after_it() -> None:
     """One that takes all there is may take what is on its way, and nothing later."""
     everything = (2**64 - 1, 2**64 - 1)

@@ -27,6 +27,7 @@ from tests.actors.ports import RecordingPort
 from tests.sim.loop import Clock, Loop
 
 START_S = 1_763_683_200.0
+WAIT_S = 60.0
 START_MS = int(START_S * 1000)
 NAME = b"orders"
 TURNS_MAX = 20_000
@@ -272,6 +273,17 @@ def rows_of(records: m.Records) -> Iterator[tuple[int, int, Position, bytes]]:
             timestamp = span.timestamp if span.timestamps is None else span.timestamps[at]
             position = Position(span.id.ms, span.id.seq + at) if span.ids is None else span.ids[at]
             yield span.first + at, timestamp, position, body
+
+
+def waiting(
+    lake: Lake, start: int | Position | Seek = 0, *, wait_s: float = WAIT_S, **fields: object
+) -> RecordingPort:
+    """A connection whose read waits."""
+    port = lake.port()
+    lake.say(port, read_of(start, wait_until=lake.now + wait_s, **fields))
+    lake.settle()
+    assert port.take() == []
+    return port
 
 
 @contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from actors.errors import Code
 from actors.store.changes import Position
 from actors.streams import messages as m
 from actors.streams.records import Pile, joined
@@ -108,6 +110,23 @@ def test_records_of_a_batch_that_failed_are_not_shown_in_the_place_of_others() -
         lake.append(b"kept")
         for _ in range(3):
             assert lake.bodies() == [b"a", b"kept"]
+
+
+def test_a_good_record_is_shown_whatever_its_neighbour_is() -> None:
+    """Small chunks are read together; one that is damaged is the matter of who asks for it."""
+    with lake_in(None) as lake:
+        lake.create()
+        lake.append(b"good")
+        lake.advance(1)
+        lake.append(b"bad")
+        read = lake.store.read
+        lake.store.read = lambda cell, seek: [
+            each if each.first == 0 else replace(each, data=b"\xc1") for each in read(cell, seek)
+        ]
+        (found,) = lake.ask(read_of(0, count=1))
+        assert bodies_of(found) == [b"good"]
+        (refused,) = lake.ask(read_of(1, count=1))
+        assert refused.code is Code.STORAGE_FAILED
 
 
 def test_bytes_are_those_of_bodies_also_for_a_part() -> None:

@@ -16,23 +16,23 @@ from actors.errors import Code
 from actors.messages import Batch, Drain, Failed, Leave
 from actors.scheduler import LOAD_RETRY_S, Scheduler, SchedulerSettings
 from actors.store.changes import LogSnapshot, Position
-from actors.store.seam import Fault, Pending, Seek
+from actors.store.seam import Fault, Pending
 from actors.streams import messages as m
 from actors.streams.names import stream_cell
 from tests.actors.ports import RecordingPort
 from tests.actors.streams.lake import (
     NAME,
     START_MS,
+    WAIT_S,
     Lake,
-    SlowMemory,
     at_timestamp,
     bodies_of,
     lake_in,
     number_of,
     read_of,
+    waiting,
 )
 
-WAIT_S = 60.0
 U64_MAX = 2**64 - 1
 
 
@@ -41,28 +41,6 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
     with lake_in(None if request.param == "memory" else tmp_path / "data") as opened:
         opened.create()
         yield opened
-
-
-@pytest.fixture
-def slow(caplog: pytest.LogCaptureFixture) -> Iterator[Lake]:
-    """Commits are done when the test says so."""
-    caplog.set_level(logging.CRITICAL)
-    store = SlowMemory()
-    with lake_in(None, store=store) as opened:
-        opened.create()
-        store.is_slow = True
-        yield opened
-
-
-def waiting(
-    lake: Lake, start: int | Position | Seek = 0, *, wait_s: float = WAIT_S, **fields: object
-) -> RecordingPort:
-    """A connection whose read waits."""
-    port = lake.port()
-    lake.say(port, read_of(start, wait_until=lake.now + wait_s, **fields))
-    lake.settle()
-    assert port.take() == []
-    return port
 
 
 def answer(port: RecordingPort) -> m.Records:

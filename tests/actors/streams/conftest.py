@@ -1,0 +1,21 @@
+"""What the tests of streams share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.actors.streams.lake import Lake, SlowMemory, lake_in
+
+
+@pytest.fixture
+def slow(caplog: pytest.LogCaptureFixture) -> Iterator[Lake]:
+    """Commits are done when the test says so."""
+    caplog.set_level(logging.CRITICAL)
+    store = SlowMemory()
+    with lake_in(None, store=store) as opened:
+        opened.create()
+        store.is_slow = True
+        yield opened
