@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from itertools import islice, takewhile
 from math import inf
 
+from actors import burial, reading
 from actors.buffer import Buffer
 from actors.cell import Effects
 from actors.delivery import Delivery
@@ -19,6 +19,7 @@ from actors.intake import Intake
 from actors.keys import Keys
 from actors.limits import ChannelSettings
 from actors.liveness import survey
+from actors.members import NOBODY, Known, Members
 from actors.messages import (
     Ack,
     Batch,
@@ -28,12 +29,10 @@ from actors.messages import (
     Drain,
     Failed,
     Get,
-    GetAck,
     Join,
     Joined,
     Leave,
     List,
-    ListAck,
     Mail,
     Mode,
     Nack,
@@ -46,14 +45,12 @@ from actors.messages import (
     Writable,
 )
 from actors.modes import delivery_for
-from actors.pages import Page
 from actors.shared import ChannelInfo, Shared
-from actors.store.changes import Gone, ModeSet, Origin, Row, Snapshot, Tried
+from actors.store.changes import Gone, ModeSet, Row, Snapshot, Tried
+from actors.store.roster import Roster
 
 log = logging.getLogger(__name__)
 
-DEAD_SUFFIX = b"!dead"
-BURIAL_RETRY_S = 5.0
 TOUCH_MS_MAX = 3_600_000
 
 
@@ -63,11 +60,12 @@ class Channel:
     __slots__ = (
         "_buffer",
         "_delivery",
-        "_dying",
         "_intake",
         "_kept_mode",
         "_keys",
+        "_letters",
         "_liveness_at",
+        "_members",
         "_name",
         "_settings",
         "_shared",
@@ -88,23 +86,31 @@ class Channel:
         self._shared = shared
         self._buffer = Buffer(snapshot.rows)
         self._keys = Keys(snapshot.keys)
-        self._dying: dict[int, str] = {}
         self._liveness_at = inf
         self._kept_mode = snapshot.mode
-        self._intake = Intake(self._buffer, self._keys, settings, shared)
+        self._members = NOBODY if snapshot.roster is None else self._members_of(snapshot.roster)
+        self._intake = Intake(self._buffer, self._keys, self._members, settings, shared)
+        self._letters: dict[int, Bury] = {}
+        """Those on their way to the dead-letter channel, by the id of the message."""
         mode = settings.mode if snapshot.mode is None else snapshot.mode
         self._delivery = self._deliver_by(mode, snapshot.attempts)
         for port, join in guests.items():
-            self._join(port, join)
-        self.deadline = self._next_deadline()
+            self._join(port, join, port.heard_at)
+        # What could not be kept of the guests before a crash is said again at once.
+        self.deadline = 0.0 if self._members.changes else self._next_deadline()
+
+    def _members_of(self, roster: Roster | None) -> Members:
+        idle_s, most = self._settings.ttl_max, self._settings.members_max
+        return Members(self._name, roster, self._buffer, self._keys, idle_s, most)
 
     def _deliver_by(self, mode: Mode | None, attempts: dict[int, int]) -> Delivery:
         settings = self._settings.delivery
-        return delivery_for(mode or Mode.PAIR, self._buffer, settings, self._shared.rng, attempts)
+        mode, rng = mode or Mode.PAIR, self._shared.rng
+        return delivery_for(mode, self._buffer, self._members, settings, rng, attempts)
 
     @property
     def is_empty(self) -> bool:
-        return not self._buffer.rows and not self._keys.rows
+        return not self._buffer.rows and not self._keys.rows and not self._members
 
     @property
     def is_settled(self) -> bool:
@@ -114,6 +120,7 @@ class Channel:
         return min(
             self._buffer.expiry_at,
             self._keys.expiry_at,
+            self._members.expiry_at,
             self._delivery.leases_at,
             self._delivery.rests_at,
             self._liveness_at,
@@ -121,31 +128,21 @@ class Channel:
 
     @property
     def info(self) -> ChannelInfo:
-        guests = self._delivery.guests.values()
-        return ChannelInfo(
-            name=self._name,
-            mode=self._delivery.mode.name.lower(),
-            messages=len(self._buffer.rows),
-            bytes=self._buffer.bytes,
-            keys=len(self._keys.rows),
-            leased=self._delivery.leased,
-            connections=len(guests),
-            credit=sum(guest.credit for guest in guests if guest.receives),
-        )
+        keys, subscribers = len(self._keys.rows), len(self._members.subscriptions)
+        return reading.figures(self._name, self._buffer, self._delivery, keys, subscribers)
 
     def export(self, after: int, below: int) -> Iterator[tuple[Row, int]]:
         """Messages between two ids with their failed deliveries; read on while nothing changes."""
-        attempts = self._delivery.attempts
-        rows = takewhile(lambda row: row.id < below, self._buffer.after(after, 0.0))
-        return ((row, attempts.get(row.id, 0)) for row in rows)
+        return reading.exported(self._buffer, self._delivery, after, below)
 
     def handle(self, batch: Batch, now: float) -> Effects:
         """Everything of one read of one connection; pushes follow once, at the end."""
         effects = Effects()
         intake = self._intake
         intake.room.is_measured = False
-        answers = effects.answers
+        answers, connected = effects.answers, self._members.connected
         port = batch.port
+        identity = connected.get(port) if connected and port is not None else None
         for message in batch.messages:
             if port is None:
                 self._take(message, now, effects)
@@ -153,18 +150,34 @@ class Channel:
             # The two messages of every day come first, and without another call.
             reply: Reply | None
             if type(message) is Put:
-                reply = intake.put(message, port.number, now, effects, self)
+                if identity is None:
+                    reply = intake.put(message, port.number, now, effects, self)
+                else:
+                    reply = self._put_as(identity, port, message, now, effects)
             elif type(message) is Ack:
                 self._ack(port, message.id, effects)
                 continue
             else:
                 reply = self._answer(port, message, now, effects)
+                identity = connected.get(port)
             if reply is not None:
                 answers.append(reply)
         if intake.fresh:
             self._take_in(effects)
         self._push(now, effects)
+        if self._members.changes:
+            effects.changes += self._members.take_changes()
+            self.deadline = min(self.deadline, self._members.expiry_at)
         return effects
+
+    def _put_as(
+        self, identity: bytes, port: Port, put: Put, now: float, effects: Effects
+    ) -> Reply | None:
+        reply = self._intake.put_as(identity, put, port.number, now, effects, self)
+        known = self._members.find(identity)
+        if known is not None and not self._delivery.guests[port].sender:
+            self._delivery.introduce(known)
+        return reply
 
     def _take_in(self, effects: Effects) -> None:
         """Messages were added: they may be pushed, and they have deadlines."""
@@ -193,13 +206,14 @@ class Channel:
         reply: Reply | None = None
         match message:
             case Get():
-                return self._get(port, message, now)
+                return reading.get(self._buffer, self._delivery, port, message, now)
             case List():
-                return self._list(port, message, now)
+                page = self._settings.list_page
+                return reading.ids(self._buffer, self._delivery, port, message, now, page)
             case Touch():
                 reply = self._touch(port, message, now)
             case Join():
-                reply = self._join(port, message)
+                reply = self._join(port, message, now)
                 self._remember(port, effects)
             case Nack():
                 self._nack(port, message, now, effects)
@@ -219,7 +233,7 @@ class Channel:
         """What cells and the node itself send."""
         match message:
             case Bury():
-                self._keep_dead(message, now, effects)
+                burial.keep(message, self._intake, self._keys, self._settings, now, effects)
             case Buried():
                 self._remove(message.id, effects)
             case Drain():
@@ -232,10 +246,13 @@ class Channel:
         effects = Effects()
         self.sweep(now, effects)
         effects.changes += self._keys.sweep(now)
+        if now >= self._members.expiry_at:
+            self._delivery.forget_senders(self._members.sweep(now))
         self._count_failed(self._delivery.expire_leases(now), "no ack", now, effects)
         for rest in self._delivery.due_rests(now):
-            if rest[0] in self._dying:
-                self._bury(rest[0], self._dying[rest[0]], now, effects)
+            if rest[0] in self._letters:
+                burial.post_again(self._letters[rest[0]], self._letters, effects)
+                self._delivery.rest(rest, burial.retry_at(now, len(self._letters)))
             else:
                 self._delivery.end_rest(rest)
         if now >= self._liveness_at:
@@ -243,34 +260,19 @@ class Channel:
             verdicts, self._liveness_at = survey(ports, now)
             effects.replies.extend(verdicts)
         self._push(now, effects)
+        effects.changes += self._members.take_changes()
         self.deadline = self._next_deadline()
         return effects
 
-    # Messages in and out.
-
-    def _get(self, port: Port, get: Get, now: float) -> Reply:
-        row = self._buffer.get(get.id, now)
-        if row is None:
-            return Failed(get, Code.NOT_FOUND)
-        guest = self._delivery.guests.get(port)
-        if guest is not None and len(row.data) > guest.join.data_max:
-            return Failed(get, Code.TOO_LARGE_FOR_PEER)
-        return GetAck(row.id, row.data)
-
-    def _list(self, port: Port, request: List, now: float) -> ListAck:
-        guest = self._delivery.guests.get(port)
-        page = Page.asked(request, cursors=guest is not None and guest.join.cursor_lists)
-        limit = self._settings.list_page if page.limit is None else page.limit
-        if guest is not None:
-            limit = min(limit, guest.join.data_max // 8)
-        ids = self._buffer.between(page.low, page.high, now, newest_first=page.newest_first)
-        shown = (each for each in ids if self._delivery.shows(guest, each))
-        return ListAck(list(islice(shown, limit)))
-
     def sweep(self, now: float, effects: Effects) -> None:
-        """Remove the expired messages that a slice of the buffer shows."""
+        """Remove the expired messages that a slice of the buffer shows, or bury them."""
         for row in self._buffer.sweep(now):
-            self._remove(row.id, effects)
+            if not burial.buries_expired(self._name, self._settings):
+                self._remove(row.id, effects)
+            elif row.id not in self._letters:
+                self._give_up(row, burial.EXPIRED, now, effects)
+                # Who held it has its credit back, and nobody gets it any more.
+                self._delivery.release(row.id)
 
     def _remove(self, message_id: int, effects: Effects) -> None:
         row = self._buffer.remove(message_id)
@@ -278,18 +280,23 @@ class Channel:
             return
         self._intake.room.messages += 1
         self._intake.room.bytes += len(row.data)
-        self._dying.pop(message_id, None)
+        self._letters.pop(message_id, None)
         self._delivery.forget(message_id)
         effects.changes.append(Gone(message_id, row.key, self._keys.settle(row), len(row.data)))
 
     # What consumers say of messages.
 
     def _ack(self, port: Port, message_id: int, effects: Effects) -> None:
-        if message_id not in self._buffer.rows:
+        row = self._buffer.rows.get(message_id)
+        letter = self._letters.get(message_id) if self._letters else None
+        if row is None or (letter is not None and letter.reason == burial.EXPIRED):
             self._shared.counters.late_acks += 1
             return
         guest = self._delivery.guests.get(port)
-        if guest is not None and self._delivery.ack(guest, message_id):
+        # Nobody who is known deletes what it put itself (PS-10).
+        if guest is None or (guest.sender and guest.sender == row.sender):
+            return
+        if self._delivery.ack(guest, message_id):
             self._remove(message_id, effects)
 
     def _nack(self, port: Port, nack: Nack, now: float, effects: Effects) -> None:
@@ -323,57 +330,54 @@ class Channel:
     def _touch(self, port: Port, touch: Touch, now: float) -> Reply:
         guest = self._delivery.guests.get(port)
         ms = min(touch.ms, TOUCH_MS_MAX)
-        is_kept = self._buffer.get(touch.id, now) is not None
-        if (
-            guest is None
-            or not is_kept
-            or not self._delivery.touch(guest, touch.id, now + ms / 1000)
-        ):
+        if guest is None or self._buffer.get(touch.id, now) is None:
             return Failed(touch, Code.LEASE_LOST)
-        return TouchAck(touch.id, ms)
+        is_held = self._delivery.touch(guest, touch.id, now + ms / 1000)
+        return TouchAck(touch.id, ms) if is_held else Failed(touch, Code.LEASE_LOST)
 
-    # Dead letters (PS-14): the message rests here until its dead-letter channel has it.
+    # Dead letters.
 
     def _bury(self, message_id: int, reason: str, now: float, effects: Effects) -> None:
         row = self._buffer.get(message_id, now)
-        if row is None:
-            return
-        if self._name.endswith(DEAD_SUFFIX):
+        if row is not None and not burial.is_last(self._name):
+            self._give_up(row, reason, now, effects)
+        elif row is not None:
             log.warning("dead letter dropped: channel=%r id=%d", self._name, message_id)
             self._remove(message_id, effects)
-            return
-        self._dying[message_id] = reason
-        self._delivery.rest((message_id, 0), now + BURIAL_RETRY_S)
-        attempts = self._delivery.attempts.get(message_id, 0)
-        letter = Bury(self._name, message_id, attempts, reason, row.data)
-        effects.posts += ((self._name + DEAD_SUFFIX, letter),)
 
-    def _keep_dead(self, letter: Bury, now: float, effects: Effects) -> None:
-        # The id of the dead message is its key here, so a letter posted twice is kept once.
-        if letter.id not in self._keys.rows:
-            intake, ttl = self._intake, self._settings.dead_ttl
-            intake.room.measure()
-            origin = Origin(letter.id, letter.attempts, letter.reason)
-            if not intake.room.fits(len(letter.data)) or not intake.keep(
-                letter.id, ttl, letter.data, now, effects, 0, origin
-            ):
-                log.warning("dead letter refused for now: channel=%r", self._name)
-                return
-        effects.posts += ((letter.channel, Buried(letter.id)),)
+    def _give_up(self, row: Row, reason: str, now: float, effects: Effects) -> None:
+        attempts = self._delivery.attempts.get(row.id, 0)
+        letter = self._letters[row.id] = burial.letter_of(self._name, row, attempts, reason)
+        burial.post(letter, effects)
+        self._delivery.rest((row.id, 0), burial.retry_at(now, len(self._letters)))
 
     # Guests.
 
-    def _join(self, port: Port, join: Join) -> Joined:
+    def _join(self, port: Port, join: Join, now: float) -> Joined:
         guest = self._delivery.guests.get(port)
         if guest is None:
             if not self._delivery.guests and not self._buffer.rows:
-                mode = join.mode if self._settings.mode is None else self._settings.mode
-                is_stopped = self._delivery.stopped
-                self._delivery = self._deliver_by(mode, {})
-                self._delivery.stopped = is_stopped
-            guest = self._delivery.admit(port, join)
+                self._choose_mode(join)
+            known = None if join.identity is None else self._recognize(port, join, now)
+            guest = self._delivery.admit(port, join, known)
             self._liveness_at = min(self._liveness_at, guest.liveness.due_at(port.heard_at))
         return Joined(self._delivery.mode, guest.window)
+
+    def _recognize(self, port: Port, join: Join, now: float) -> Known | None:
+        if self._members is NOBODY:
+            self._members = self._intake.members = self._delivery.members = self._members_of(None)
+        is_fanout = self._delivery.mode is Mode.FANOUT
+        known = self._members.enter(port, join, now, subscribes=is_fanout)
+        if known is not None:
+            self._delivery.introduce(known)
+        return known
+
+    def _choose_mode(self, join: Join) -> None:
+        """Nothing holds the channel to its mode, but perhaps subscribers that are away (PS-05)."""
+        mode = self._members.mode_for(self._settings.mode, join.mode)
+        is_stopped = self._delivery.stopped
+        self._delivery = self._deliver_by(mode, {})
+        self._delivery.stopped = is_stopped
 
     def _remember(self, port: Port, effects: Effects) -> None:
         guest = self._delivery.guests.get(port)
@@ -383,16 +387,14 @@ class Channel:
     def _leave(self, port: Port, now: float, effects: Effects) -> None:
         guest = self._delivery.guests.get(port)
         if guest is not None:
-            failed = self._delivery.dismiss(guest)
-            self._count_failed(failed, "connection lost", now, effects)
+            self._count_failed(self._delivery.dismiss(guest), "connection lost", now, effects)
+            self._members.leave(port, guest.subscription if guest.receives else None, now)
         if not self._delivery.guests:
             self._liveness_at = inf
 
     def _feed(self, port: Port, message: Credit | Writable) -> None:
         guest = self._delivery.guests.get(port)
-        if guest is None:
-            return
-        if isinstance(message, Credit):
+        if guest is not None and isinstance(message, Credit):
             self._delivery.grant(guest, message.count)
-        else:
+        elif guest is not None:
             self._delivery.feed(guest)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 from random import Random
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import msgspec
 
 from actors.buffer import Buffer
-from actors.liveness import Liveness
+from actors.guest import Guest, Lease
+from actors.members import Known, Members
 from actors.messages import Join, Mode, Msg, Nack, Port, Reason, Reply, Role
 from actors.store.changes import Row
 from actors.timers import Agenda
@@ -47,59 +48,6 @@ Rest = tuple[int, int]
 """A message, and the number of the one connection it rests for; 0: it rests for all."""
 
 
-class Lease(msgspec.Struct, frozen=True, gc=False):
-    until: float
-    attempt: int
-    size: int
-
-
-class Guest:
-    """A connection in the channel: its credit, what it holds, and how far it was served."""
-
-    __slots__ = (
-        "acked",
-        "backlog",
-        "credit",
-        "cursor",
-        "declined",
-        "held_bytes",
-        "join",
-        "joined_after",
-        "leases",
-        "liveness",
-        "port",
-        "receives",
-        "served",
-        "window",
-    )
-
-    def __init__(self, port: Port, join: Join, window: int) -> None:
-        self.port = port
-        self.join = join
-        self.window = window
-        self.credit = window
-        self.leases: dict[int, Lease] = {}
-        self.held_bytes = 0
-        self.cursor = 0
-        self.joined_after = 0
-        self.backlog: Backlog | None = None
-        self.acked: set[int] | None = None
-        self.declined: set[int] | None = None
-        self.served = 0
-        self.liveness = Liveness(join.keep_alive_s)
-        self.receives = join.push and join.role.consumes
-
-
-class Backlog(Protocol):
-    """What has not been handed out yet, in the order of ids, to one guest or to competing ones."""
-
-    def give_back(self, message_id: int) -> None:
-        """The message is ready again, out of turn."""
-
-    def next(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
-        """Take the lowest ready message that `guest` may have."""
-
-
 class Delivery:
     """What all modes share: leases, credit, timeouts, rest. `modes` has the subclasses."""
 
@@ -113,6 +61,7 @@ class Delivery:
         "guests",
         "hungry",
         "leases_at",
+        "members",
         "receivers",
         "stopped",
     )
@@ -120,9 +69,15 @@ class Delivery:
     mode: ClassVar[Mode]
 
     def __init__(
-        self, buffer: Buffer, settings: DeliverySettings, rng: Random, attempts: dict[int, int]
+        self,
+        buffer: Buffer,
+        members: Members,
+        settings: DeliverySettings,
+        rng: Random,
+        attempts: dict[int, int],
     ) -> None:
         self._buffer = buffer
+        self.members = members
         self._settings = settings
         self._rng = rng
         rests: dict[Rest, float] = {}
@@ -179,13 +134,33 @@ class Delivery:
             return min(join.window, most)
         return min(1 if join.role is Role.WORKER else self._settings.window, most)
 
-    def admit(self, port: Port, join: Join) -> Guest:
+    def admit(self, port: Port, join: Join, known: Known | None = None) -> Guest:
+        """The connection enters; `known` is its identity, if that has a number."""
         guest = self.guests[port] = Guest(port, join, self.window_for(join))
+        if known is not None:
+            guest.sender, guest.subscription = known.number, known.subscription
         if guest.receives:
             self._enter(guest)
             self.receivers[guest] = None
             self.hungry[guest] = None
         return guest
+
+    def introduce(self, known: Known) -> None:
+        """An identity got its number, or a subscription: that is so on all its connections."""
+        for guest in self.guests.values():
+            if guest.join.identity == known.identity:
+                guest.sender = known.number
+                if guest.subscription is None:
+                    guest.subscription = known.subscription
+
+    def forget_senders(self, identities: set[bytes]) -> None:
+        """Numbers of identities that nothing is kept of are free again."""
+        for guest in self.guests.values():
+            if guest.join.identity in identities:
+                guest.sender = 0
+                if not guest.receives:
+                    # Messages put from now on do not wait for it, so its acks must not count.
+                    guest.subscription = None
 
     def rejoin(self, guest: Guest) -> Join:
         """How to admit the guest again after a crash, with what it was granted since."""
@@ -318,6 +293,12 @@ class Delivery:
         guest.window = min(guest.window + count, 0xFFFF)
         guest.credit = min(guest.credit + count, 0xFFFF)
         self.feed(guest)
+
+    def release(self, message_id: int) -> None:
+        """Every lease on the message ends, and its credit returns, at once."""
+        for guest in self.guests.values():
+            if guest.leases:
+                self._release(guest, message_id)
 
     def forget(self, message_id: int) -> None:
         """The message left the buffer: every lease on it ends, and its credit returns, at once."""

@@ -34,6 +34,8 @@ class Code(Enum):
     FENCED = auto()
     PART_OF_TOPIC = auto()
     GROUPS_FULL = auto()
+    UNKNOWN_PEER = auto()
+    NO_PREKEY = auto()
 
 
 class RequestError(Exception):
@@ -202,6 +204,18 @@ class GroupsFull(RequestError):
     code = Code.GROUPS_FULL
 
 
+class UnknownPeer(RequestError):
+    """there is no trusted peer of this name or key"""
+
+    code = Code.UNKNOWN_PEER
+
+
+class NoPrekey(RequestError):
+    """no key of this peer is known that a message could be sealed for now; retry later"""
+
+    code = Code.NO_PREKEY
+
+
 ERRORS: dict[Code, type[RequestError]] = {
     error.code: error
     for error in (
@@ -231,5 +245,7 @@ ERRORS: dict[Code, type[RequestError]] = {
         Fenced,
         PartOfTopic,
         GroupsFull,
+        UnknownPeer,
+        NoPrekey,
     )
 }

@@ -9,10 +9,11 @@ from actors.cell import Effects
 from actors.errors import Code, IdsExhausted
 from actors.keys import Keys, is_same
 from actors.limits import ChannelSettings, EmptyPolicy
+from actors.members import Members
 from actors.messages import Failed, Put, PutAck, Reply
 from actors.room import Room
 from actors.shared import Shared
-from actors.store.changes import WINDOW_S_MIN, Origin, Row, window_s
+from actors.store.changes import SENDER_SHIFT, WINDOW_S_MIN, Origin, Row, window_s
 
 
 class Sweeper(Protocol):
@@ -27,17 +28,19 @@ KEYS_SPARED = 16
 class Intake:
     """The way into a channel's buffer. `fresh` collects what one batch added."""
 
-    __slots__ = ("_buffer", "_keys", "_settings", "_shared", "fresh", "room")
+    __slots__ = ("_buffer", "_keys", "_settings", "_shared", "fresh", "members", "room")
 
     def __init__(
         self,
         buffer: Buffer,
         keys: Keys,
+        members: Members,
         settings: ChannelSettings,
         shared: Shared,
     ) -> None:
         self._buffer = buffer
         self._keys = keys
+        self.members = members
         self._settings = settings
         self._shared = shared
         self.room = Room(buffer, settings, shared)
@@ -75,6 +78,34 @@ class Intake:
             ttl = settings.ttl_max
         message_id = self.keep(put.key, ttl, put.data, now, effects, source)
         return PutAck(put.key, ttl, message_id) if message_id else Failed(put, Code.IDS_EXHAUSTED)
+
+    def put_as(
+        self,
+        identity: bytes,
+        put: Put,
+        source: int,
+        now: float,
+        effects: Effects,
+        sweeper: Sweeper,
+    ) -> Reply | None:
+        """The same of somebody who is known: its keys are its own, on all its connections."""
+        known = self.members.find(identity)
+        number = self.members.next_number() if known is None else known.number
+        if not number:
+            return Failed(put, Code.BUFFER_FULL)
+        before = len(self.fresh)
+        own = Put(number << SENDER_SHIFT | put.key, put.ttl, put.data)
+        reply = self.put(own, source, now, effects, sweeper)
+        if len(self.fresh) > before:
+            row = self.fresh[-1]
+            self.members.use(identity, max(row.expires_at, row.until), now)
+        match reply:
+            case PutAck(ttl=honoured, id=message_id):
+                return PutAck(put.key, honoured, message_id)
+            case Failed(code=code):
+                return Failed(put, code)
+            case _:
+                return reply
 
     def keep(
         self,

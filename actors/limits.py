@@ -19,7 +19,11 @@ class EmptyPolicy(Enum):
 
 
 class ChannelSettings(msgspec.Struct, frozen=True):
-    """One channel's rules and limits. Times in seconds."""
+    """One channel's rules and limits. Times in seconds.
+
+    `members_max`: identities with a number. `bury_expired`: what nobody acked before its deadline
+    goes to the dead-letter channel.
+    """
 
     mode: Mode | None = None
     ttl_default: int = 86_400
@@ -31,6 +35,8 @@ class ChannelSettings(msgspec.Struct, frozen=True):
     messages_max: int = 100_000
     bytes_max: int = 64 * 2**20
     keys_max: int = 65_536
+    members_max: int = 10_000
+    bury_expired: bool = False
     list_page: int = 1000
     delivery: DeliverySettings = DeliverySettings()
 

@@ -10,13 +10,17 @@ from typing import assert_never
 import msgspec
 
 from actors.buffer import Buffer
-from actors.delivery import Delivery, DeliverySettings, Guest, Rest
+from actors.delivery import Delivery, DeliverySettings, Rest
+from actors.guest import Guest
+from actors.members import Members, Subscription
 from actors.messages import Join, Mode, Port, Reply
 from actors.store.changes import Row
 
 
 def _may_have(guest: Guest, row: Row) -> bool:
     """Nobody is pushed what it put itself (PA-18), nor what it cannot take (PS-11)."""
+    if guest.sender and guest.sender == row.sender:
+        return False
     return row.source != guest.port.number and len(row.data) <= guest.join.data_max
 
 
@@ -70,7 +74,7 @@ class OwnBacklog:
         return (
             _may_have(guest, row)
             and not (self._rests and (row.id, 0) in self._rests)
-            and not (guest.acked and row.id in guest.acked)
+            and not (guest.subscription is not None and guest.subscription.has(row.id))
             and not (guest.declined and row.id in guest.declined)
         )
 
@@ -153,24 +157,36 @@ class Pair(Delivery):
 
 
 class Fanout(Delivery):
-    """Every message to everyone who was subscribed when it was put; all of them must ack."""
+    """Every message to everyone who was subscribed when it was put; all of them must ack.
 
-    __slots__ = ("_numbers", "_waiting")
+    An identity is one subscriber, however many connections it has, and also without any.
+    """
+
+    __slots__ = ("_anonymous", "_numbers", "_waiting")
 
     mode = Mode.FANOUT
 
     def __init__(
-        self, buffer: Buffer, settings: DeliverySettings, rng: Random, attempts: dict[int, int]
+        self,
+        buffer: Buffer,
+        members: Members,
+        settings: DeliverySettings,
+        rng: Random,
+        attempts: dict[int, int],
     ) -> None:
-        super().__init__(buffer, settings, rng, attempts)
+        super().__init__(buffer, members, settings, rng, attempts)
         self._waiting: dict[int, int] = {}
+        """How many are still to ack, by message; of those from before this run, once it matters."""
         self._numbers: dict[int, Guest] = {}
+        self._anonymous: dict[Guest, None] = {}
 
     def _enter(self, guest: Guest) -> None:
+        if guest.subscription is None:
+            guest.subscription = Subscription(self._buffer.last_id)
+            self._anonymous[guest] = None
         after = guest.join.resume_after
-        guest.joined_after = self._buffer.last_id
+        guest.joined_after = guest.subscription.floor
         guest.backlog = OwnBacklog(guest.joined_after if after is None else after, self._rests)
-        guest.acked = set()
         self._numbers[guest.port.number] = guest
 
     def rejoin(self, guest: Guest) -> Join:
@@ -181,38 +197,90 @@ class Fanout(Delivery):
 
     def dismiss(self, guest: Guest) -> dict[int, int]:
         self._numbers.pop(guest.port.number, None)
+        self._anonymous.pop(guest, None)
         for rest in [rest for rest in self._rests if rest[1] == guest.port.number]:
             del self._rests[rest]
         return super().dismiss(guest)
 
     def stored(self, rows: Sequence[Row]) -> None:
         super().stored(rows)
+        known = self.members.subscriptions
         for row in rows:
-            subscribed = sum(1 for guest in self._numbers.values() if _may_have(guest, row))
+            subscribed = sum(1 for guest in self._anonymous if _may_have(guest, row))
+            if known:
+                if subscribed:
+                    self.members.claim(row.id)
+                subscribed += len(known) - (row.sender in known)
             if subscribed:
                 self._waiting[row.id] = subscribed
 
     def ack(self, guest: Guest, message_id: int) -> bool:
         self._release(guest, message_id)
-        row = self._buffer.rows.get(message_id)
-        if guest.acked is None or row is None or message_id in guest.acked:
+        row, subscription = self._buffer.rows.get(message_id), guest.subscription
+        if subscription is None or row is None or subscription.has(message_id):
             return False
-        guest.acked.add(message_id)
-        if message_id <= guest.joined_after or not _may_have(guest, row):
+        subscription.acked.add(message_id)
+        if subscription.number:
+            return self._ack_known(subscription, row)
+        if message_id <= subscription.since or not _may_have(guest, row):
             return False
         # Who left without an ack is still counted: the message then stays until its deadline.
         self._waiting[message_id] -= 1
         return self._waiting[message_id] == 0
 
+    def _ack_known(self, subscription: Subscription, row: Row) -> bool:
+        """An identity has the message, wherever else it is connected."""
+        for guest in self._numbers.values():
+            if guest.subscription is subscription:
+                self._release(guest, row.id)
+        is_owed = row.id > subscription.since
+        if is_owed:
+            self._raise_floor(subscription)
+            waiting = self._waiting.get(row.id)
+            left = self._still_waiting(row) if waiting is None else waiting - 1
+            self._waiting[row.id] = left
+            if left == 0:
+                return True
+        self.members.note_ack(subscription, row.id)
+        return False
+
+    def _raise_floor(self, subscription: Subscription) -> None:
+        """Acks in the order of ids, as most are, need no more room than a number."""
+        floor, acked = subscription.floor, subscription.acked
+        while (row := self._buffer.next_after(floor, 0.0)) is not None:
+            if row.id not in acked and row.sender != subscription.number:
+                break
+            floor = row.id
+            acked.discard(floor)
+        subscription.floor = floor
+
+    def _still_waiting(self, row: Row) -> int:
+        """How many are to ack a message from before a restart, as far as anyone can still know."""
+        subscriptions = self.members.subscriptions.values()
+        left = sum(
+            1
+            for each in subscriptions
+            if each.since < row.id and each.number != row.sender and not each.has(row.id)
+        )
+        return left + (row.id in self.members.claimed)
+
     def shows(self, guest: Guest | None, message_id: int) -> bool:
-        return guest is None or guest.acked is None or message_id not in guest.acked
+        subscription = None if guest is None else guest.subscription
+        if subscription is None or not subscription.has(message_id):
+            return True
+        return bool(subscription.number) and self._is_own(subscription.number, message_id)
+
+    def _is_own(self, number: int, message_id: int) -> bool:
+        row = self._buffer.rows.get(message_id)
+        return row is not None and row.sender == number
 
     def forget(self, message_id: int) -> None:
         super().forget(message_id)
         self._waiting.pop(message_id, None)
+        self.members.forget(message_id)
         for guest in self._numbers.values():
-            if guest.acked:
-                guest.acked.discard(message_id)
+            if guest.subscription is not None and guest.subscription.acked:
+                guest.subscription.acked.discard(message_id)
             if self._rests:
                 self._rests.pop((message_id, guest.port.number), None)
 
@@ -234,9 +302,14 @@ class Queue(Delivery):
     mode = Mode.QUEUE
 
     def __init__(
-        self, buffer: Buffer, settings: DeliverySettings, rng: Random, attempts: dict[int, int]
+        self,
+        buffer: Buffer,
+        members: Members,
+        settings: DeliverySettings,
+        rng: Random,
+        attempts: dict[int, int],
     ) -> None:
-        super().__init__(buffer, settings, rng, attempts)
+        super().__init__(buffer, members, settings, rng, attempts)
         self._backlog = SharedBacklog(self._rests)
         self._turns = 0
 
@@ -294,14 +367,19 @@ class Queue(Delivery):
 
 
 def delivery_for(
-    mode: Mode, buffer: Buffer, settings: DeliverySettings, rng: Random, attempts: dict[int, int]
+    mode: Mode,
+    buffer: Buffer,
+    members: Members,
+    settings: DeliverySettings,
+    rng: Random,
+    attempts: dict[int, int],
 ) -> Delivery:
     match mode:
         case Mode.PAIR:
-            return Pair(buffer, settings, rng, attempts)
+            return Pair(buffer, members, settings, rng, attempts)
         case Mode.FANOUT:
-            return Fanout(buffer, settings, rng, attempts)
+            return Fanout(buffer, members, settings, rng, attempts)
         case Mode.QUEUE:
-            return Queue(buffer, settings, rng, attempts)
+            return Queue(buffer, members, settings, rng, attempts)
         case _:
             assert_never(mode)

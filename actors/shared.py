@@ -41,3 +41,5 @@ class ChannelInfo(msgspec.Struct, frozen=True):
     leased: int
     connections: int
     credit: int
+    subscribers: int = 0
+    """Identities that get what is put while they are away (fanout)."""

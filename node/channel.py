@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from math import inf
 from operator import index
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from node.inflight import Receipt
 from node.keys import KEYS, KeyCounter
 from node.link import Link
 from node.message import Message
-from transports.packet import ADMIN, CREDIT
+from transports.packet import ADMIN, CREDIT, PEERS
 
 if TYPE_CHECKING:
     from node.streams import Streams
@@ -77,6 +78,12 @@ class Channel:
     def connected(self) -> bool:
         """Whether a connection stands now."""
         return self._link.session is not None
+
+    @property
+    def silent_s(self) -> float:
+        """For how many seconds nothing was heard of the node; infinity without a connection."""
+        session = self._link.session
+        return inf if session is None else self._link.now() - session.heard_at
 
     @property
     def closed(self) -> bool:
@@ -208,6 +215,16 @@ class Channel:
         if not session.negotiated(ADMIN):
             raise NotNegotiated
         packet, answer = self._link.inflight.admin(operation, msgspec.msgpack.encode(body))
+        self._link.send(packet, at_once=True)
+        return msgspec.msgpack.decode(await answer.wait(), type=dict[str, Any])
+
+    async def peers(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
+        """Ask the node about peers, or to send to them (docs/wire.md); as `admin` otherwise."""
+        operation = _number(operation, OPERATION_MAX, "operation")
+        session = await self._link.live()
+        if not session.negotiated(PEERS):
+            raise NotNegotiated
+        packet, answer = self._link.inflight.peers(operation, msgspec.msgpack.encode(body))
         self._link.send(packet, at_once=True)
         return msgspec.msgpack.decode(await answer.wait(), type=dict[str, Any])
 

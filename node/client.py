@@ -15,6 +15,7 @@ from random import Random
 from typing import Literal, Protocol, TypeVar
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
 from actors.messages import Mode, Role
@@ -24,12 +25,15 @@ from node.channel import Channel
 from node.events import Event
 from node.keys import KeyCounter
 from node.link import Dial, Link, LinkSettings
+from node.peers.identity import KEY_BYTES
+from node.peers.introduction import Credentials
 from node.room import Room
 from node.session import Session
 from transports import tcp
 from transports.errors import MalformedHandshake
 from transports.framing import Framing, LengthPrefixed
 from transports.handshake import Hello, encode_hello
+from transports.host import Signer
 from transports.packet import EXTENSIONS
 from transports.websocket import ClientFraming
 
@@ -63,6 +67,9 @@ async def connect(
     ordered: bool = False,
     resume_after: int | None = None,
     token: str | bytes | None = None,
+    identity: Signer | None = None,
+    peer: bytes | None = None,
+    on_peer: Callable[[bytes], None] | None = None,
     tls: ssl.SSLContext | None = None,
     key_counter: str | os.PathLike[str] | None = None,
     reconnect: bool = True,
@@ -83,14 +90,12 @@ async def connect(
     `wait_s`: keep trying for so long when the node is not there yet. Later losses are always
     mended, with backoff, unless `reconnect` is off; `on_event` hears of them.
     `bare`: go on without the handshake when the other end has none (3 s).
+    `identity`: prove it, once the node has proved `peer`, or any key that `on_peer` lets pass.
 
-    Raises ConnectionLost, HandshakeRefused, ModeMismatch, and ValueError for arguments.
+    Raises ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch, ValueError for arguments.
     """
     name = _name(channel)
-    address = parse_url(url)
-    if address.websocket and name is None:
-        raise ValueError("a WebSocket needs a channel")
-    secret = token.encode() if isinstance(token, str) else token
+    address = _address(url, name)
     rng = rng or Random()
     hello = Hello(
         want_push=role != "producer",
@@ -98,17 +103,18 @@ async def connect(
         channel=name,
         role=_member(Role, role),
         extensions=EXTENSIONS,
-        token=secret,
+        token=token.encode() if isinstance(token, str) else token,
         window=window,
         keep_alive_ms=round(keep_alive_s * 1000),
         resume_after=resume_after,
         mode=None if mode is None else _member(Mode, mode),
     )
-    _check(hello)
+    _check(hello, has_identity=identity is not None)
     settings = LinkSettings(
         dial=_dialling(dialer, address, tls),
-        framing=partial(_framing, address, name or b"", secret),
+        framing=partial(_framing, address, hello),
         hello=hello,
+        credentials=_credentials(identity, peer, on_peer, bare),
         on_event=on_event,
         reconnect=reconnect,
         bare=bare,
@@ -161,9 +167,16 @@ def _dialling(dialer: Dialer | None, address: Address, tls: ssl.SSLContext | Non
     return dial
 
 
-def _framing(address: Address, channel: bytes, token: bytes | None) -> Framing:
+def _address(url: str, channel: bytes | None) -> Address:
+    address = parse_url(url)
+    if address.websocket and channel is None:
+        raise ValueError("a WebSocket needs a channel")
+    return address
+
+
+def _framing(address: Address, hello: Hello) -> Framing:
     if address.websocket:
-        return ClientFraming(str(address), channel, True, token, FRAME_SIZE_MAX)
+        return ClientFraming(str(address), hello.channel or b"", True, hello.token, FRAME_SIZE_MAX)
     return LengthPrefixed(FRAME_SIZE_MAX)
 
 
@@ -184,7 +197,28 @@ def _name(channel: str | bytes | None) -> bytes | None:
     return name
 
 
-def _check(hello: Hello) -> None:
+def _credentials(
+    identity: Signer | None,
+    peer: bytes | None,
+    on_peer: Callable[[bytes], None] | None,
+    bare: bool,
+) -> Credentials | None:
+    if identity is None:
+        if peer is not None or on_peer is not None:
+            raise ValueError("a node proves its identity only to who has one: `identity` is needed")
+        return None
+    if bare:
+        raise ValueError("without a handshake there are no identities")
+    if peer is not None and len(peer) != KEY_BYTES:
+        raise ValueError(f"a public key has {KEY_BYTES} bytes, not {len(peer)}")
+    return Credentials(identity, peer, on_peer)
+
+
+def _check(hello: Hello, *, has_identity: bool) -> None:
+    if has_identity:
+        hello = msgspec.structs.replace(
+            hello, public_key=bytes(32), nonce=bytes(32), certificate_hash=bytes(32)
+        )
     try:
         encode_hello(hello)
     except MalformedHandshake as error:

@@ -7,6 +7,7 @@ flag. `docs/limits.md` explains the limits.
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from transports.host import ConnectionSettings
 LISTENERS = ("p2p", "ws", "s3p", "rustlog")
 """The settings that are addresses to listen on, or `OFF`."""
 OFF = "off"
+TLS_CLIENT = ("required", "optional")
+"""Whether clients need a certificate, where there is an authority for theirs."""
 ENVIRONMENT_PREFIX = "MILLPOND_"
 PACKET_BYTES_CEILING = 2**24 - 1
 PACKET_OVERHEAD_BYTES = 64
@@ -35,6 +38,7 @@ PACKET_OVERHEAD_BYTES = 64
 MAY_BE_ZERO = frozenset(
     {
         *("drain_timeout_s", "passivate_after_s", "rate_refusals_max", "requests_per_s_max"),
+        "requests_per_s_per_peer_max",
         *("stream_age_s", "stream_shelf_bytes_max", "window"),
     }
 )
@@ -43,7 +47,7 @@ MAY_BE_ZERO = frozenset(
 U16_MAX, U32_MAX = 2**16 - 1, 2**32 - 1
 MOST_OF_ALL = 2.0**53
 MOST = {
-    **dict.fromkeys(("ttl_default_s", "ttl_max_s", "dead_letter_ttl_s"), U32_MAX),
+    **dict.fromkeys(("ttl_default_s", "ttl_max_s", "dead_letter_ttl_s", "peer_ttl_s"), U32_MAX),
     **dict.fromkeys(("window", "window_max", "window_queue_max", "list_page"), U16_MAX),
     "attempts_max": U16_MAX,
     "keep_alive_s": U32_MAX // 1000,
@@ -56,6 +60,18 @@ MOST = {
 def _check_rule(rule: ChannelRule) -> None:
     if (rule.ttl or 0) > U32_MAX or (rule.attempts or 0) > U16_MAX:
         raise ConfigError(f"channel rule for {rule.pattern!r}: ttl or attempts is too large")
+
+
+def _check_tls(config: Config) -> None:
+    needy = ("tls_key", "tls_client_ca", "tls_listeners")
+    given = [name for name in needy if getattr(config, name)]
+    if given and not config.tls_cert:
+        raise ConfigError(f"{given[0]} means nothing without tls_cert")
+    if config.tls_client not in TLS_CLIENT:
+        raise ConfigError(f"tls_client must be one of {', '.join(TLS_CLIENT)}")
+    unknown = [name for name in config.tls_listeners if name not in LISTENERS]
+    if unknown:
+        raise ConfigError(f"tls_listeners: {unknown[0]!r} is none of {', '.join(LISTENERS)}")
 
 
 @dataclass(frozen=True)
@@ -72,10 +88,23 @@ class Config:
     require_hello: bool = False
     channels: tuple[ChannelRule, ...] = ()
     streams: tuple[StreamRule, ...] = ()
+    access_file: str = ""
     token_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    tls_client: str = "required"
+    tls_listeners: tuple[str, ...] = ()
     insecure_public: bool = False
     origins: tuple[str, ...] = ()
     drain_timeout_s: float = 5.0
+
+    relay: bool = False
+    via: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    peer_ttl_s: int = 604_800
+    carriers_max: int = 64
+    fetchers_max: int = 64
 
     packet_bytes_max: int = 2**20
     keep_alive_s: float = 20.0
@@ -85,8 +114,12 @@ class Config:
     requests_per_s_max: int = 0
     rate_refusals_max: int = 1000
     connections_max: int = 10_000
+    requests_per_s_per_peer_max: int = 0
     connections_per_address_max: int = 256
+    connections_per_peer_max: int = 64
     connections_before_ready_max: int = 512
+    handshakes_per_s_max: int = 200
+    handshakes_per_address_max: int = 20
 
     ttl_default_s: int = 86_400
     ttl_max_s: int = 604_800
@@ -151,6 +184,15 @@ class Config:
             raise ConfigError("journal_bytes_max must be at least twice segment_bytes")
         for rule in self.channels:
             _check_rule(rule)
+        _check_tls(self)
+
+    @property
+    def tls_names(self) -> tuple[str, ...]:
+        """The listeners that speak TLS."""
+        if not self.tls_cert:
+            return ()
+        names = self.tls_listeners or LISTENERS
+        return tuple(name for name in names if getattr(self, name) != OFF)
 
     @property
     def promise(self) -> Durability:
@@ -172,6 +214,8 @@ class Config:
             malformed_max=self.malformed_max,
             requests_per_s_max=self.requests_per_s_max,
             rate_refusals_max=self.rate_refusals_max,
+            handshakes_per_s_max=self.handshakes_per_s_max,
+            handshakes_per_address_max=self.handshakes_per_address_max,
         )
 
     @property
@@ -286,7 +330,8 @@ def _convert(name: str, default: Any, value: Any) -> Any:
             case float():
                 return float(value)
             case tuple():
-                parts = value.split(";") if isinstance(value, str) else list(value)
+                separators = ",;" if name == "tls_listeners" else ";"
+                parts = re.split(f"[{separators}]", value) if isinstance(value, str) else value
                 parts = [part for part in parts if part]
                 return tuple(map(PARSERS.get(name, str), parts))
             case _:

@@ -30,5 +30,20 @@ class ModeMismatch(HandshakeRefused):
     """The channel exists in another mode than the one asked for (PS-05)."""
 
 
+class PeerMismatch(HandshakeRefused):
+    """The other end is not who it has to be, or cannot prove who it is; nothing was proved to it.
+
+    `public` is the key that it showed, None if it showed none.
+    """
+
+    def __init__(self, text: str, public: bytes | None = None) -> None:
+        super().__init__(text)
+        self.public = public
+
+
+class MetOurselves(PeerMismatch):
+    """The other end shows our own key: our own node, or somebody who turns our words against us."""
+
+
 class ChannelClosed(Exception):
     """The channel was closed on this side."""

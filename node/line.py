@@ -17,6 +17,7 @@ from actors.errors import OutcomeUnknown, RequestError
 from node.answers import Answer
 from node.errors import ConnectionLost
 from node.stream_errors import BadReply, NotDone, NotSent
+from node.tls.words import reason_of
 from transports.errors import WireError
 from transports.seam import Wire
 
@@ -152,7 +153,10 @@ class Line(Generic[R]):
         self.close(ConnectionLost("the server closed the connection"))
 
     def ended(self) -> None:
-        self._end(ConnectionLost("the connection broke"), Fate.UNKNOWN)
+        cause = None if self._wire is None else self._wire.failure
+        failure = ConnectionLost(reason_of(cause).text if cause else "the connection broke")
+        failure.__cause__ = cause
+        self._end(failure, Fate.UNKNOWN)
         self.gone.set()
 
     # What the client calls.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from ssl import SSLError
 
 import anyio
 import msgspec
@@ -15,8 +16,10 @@ from node.errors import ChannelClosed, ConnectionLost, HandshakeRefused
 from node.events import Connected, Disconnected, Event, Retrying
 from node.inbox import Counts, Inbox
 from node.inflight import InFlight
+from node.peers.introduction import Credentials
 from node.room import Room
 from node.session import WINDOW, Desk, Session
+from node.tls.words import reason_of
 from transports.errors import UpgradeRefused
 from transports.framing import Framing
 from transports.handshake import Hello
@@ -40,6 +43,7 @@ class LinkSettings(msgspec.Struct, frozen=True):
     dial: Dial
     framing: Callable[[], Framing]
     hello: Hello
+    credentials: Credentials | None = None
     on_event: Callable[[Event], None] | None = None
     reconnect: bool = True
     bare: bool = False
@@ -162,7 +166,12 @@ class Link:
         settings = self._settings
         desk = Desk(self.inflight, self.inbox, self.counts, self.now, self._went_live)
         session = Session(
-            self._number, settings.framing(), settings.hello, desk, bare=settings.bare
+            self._number,
+            settings.framing(),
+            settings.hello,
+            desk,
+            bare=settings.bare,
+            credentials=settings.credentials,
         )
         try:
             async with anyio.create_task_group() as tasks:
@@ -289,6 +298,8 @@ def _final(failure: Exception) -> ConnectionLost:
             return failure
         case UpgradeRefused(status=status):
             error: ConnectionLost = HandshakeRefused(str(failure), status=status)
+        case SSLError():
+            error = ConnectionLost(reason_of(failure).text)
         case _:
             error = ConnectionLost(str(failure) or type(failure).__name__)
     error.__cause__ = failure

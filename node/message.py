@@ -44,14 +44,20 @@ class Message:
 
     async def nack(self, delay: float | None = None, *, reject: bool = False) -> None:
         """Give the message back: for another attempt, in `delay` seconds, or as a dead letter."""
+        delay_ms = None if delay is None or reject else _milliseconds(delay)
+        self._give_back(Reason.REJECT if reject else Reason.LATER, delay_ms)
+
+    async def decline(self) -> None:
+        """It is not for us to read: kept for others, and not pushed again on this connection."""
+        self._give_back(Reason.CANNOT_DECRYPT, None)
+
+    def _give_back(self, reason: Reason, delay_ms: int | None) -> None:
         self._settled = True
         if self._link.error is not None:
             raise self._link.error.with_traceback(None)
         session = self._link.session
         # With the connection the lease ended: the message is the node's again anyway.
         if session is not None and session.number == self._connection:
-            reason = Reason.REJECT if reject else Reason.LATER
-            delay_ms = None if delay is None or reject else _milliseconds(delay)
             self._link.send(encode(Nack(self.id, reason, delay_ms)))
 
     async def touch(self, seconds: float) -> float:

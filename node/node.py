@@ -29,19 +29,27 @@ from actors.store.memory import MemoryStore
 from actors.streams.names import stream_of
 from actors.supervisor import RestartPolicy, contain, supervise
 from node import admin
-from node.access import Access, is_loopback, load_tokens
+from node.access.access import load_access
+from node.access.defaults import Peers
+from node.access.door import keep_door
+from node.client import Dialer
 from node.clock import Clock
 from node.config import LISTENERS, OFF, Config, ConfigError, channel_book
+from node.ip import is_loopback
+from node.post.desk import Desk
+from node.post.mailroom import Mailroom
+from node.post.post import Post
 from node.reception import Reception
 from node.storage import FolderLock, LoopSurroundings
 from node.stream_room import StreamRoom, is_reserved
 from node.stream_settings import stream_book
+from node.tls.listeners import TlsListeners
+from node.web.room import WebRoom
 from transports.framing import Framing, LengthPrefixed
 from transports.greeting import Admission
 from transports.memory import Network
 from transports.seam import Listener, Session
 from transports.tcp import listen, parse_address
-from transports.websocket import ServerFraming
 
 log = logging.getLogger(__name__)
 
@@ -65,14 +73,21 @@ class Node:
         rng: Random | None = None,
         clock: Clock | None = None,
         disk: Disk | None = None,
+        dialer: Dialer | None = None,
     ) -> None:
         self.config = config or Config()
         self.clock = clock or Clock(monotonic=loop_time())
         self.listeners: dict[str, str] = {}
         """Where the node listens, by name: `p2p`, `ws`, `s3p`, `rustlog`."""
         self._rng = rng or Random()
-        token_file = self.config.token_file
-        self._access = load_tokens(Path(token_file)) if token_file else Access()
+        self._access = load_access(
+            self.config.access_file,
+            self.config.token_file,
+            self.config.data,
+            now=self.clock.now,
+            is_public=self.config.insecure_public,
+        )
+        self.tls = TlsListeners(self.config, self.clock.now)
         self._book = channel_book(self.config)
         self._stream_book = stream_book(self.config)
         self._lock: FolderLock | None = None
@@ -104,7 +119,11 @@ class Node:
             self._answer_admin,
             self._streams,
         )
+        self.tls.tell(self.reception)
+        self.mail = Mailroom(self.config, self.scheduler, self._store, self.clock.now, self._rng)
+        self.mail.serve(self.reception, dialer)
         self._started_at = self.clock.now()
+        self.web = WebRoom(self.config, self.clock.now)
         self._open: list[Listener] = []
         self._sessions: dict[str, Callable[[], Session]] = {
             "p2p": self._p2p_session,
@@ -113,6 +132,16 @@ class Node:
             "rustlog": self.reception.rustlog_connection,
         }
         self._tasks: TaskGroup | None = None
+
+    @property
+    def post(self) -> Post:
+        """Sends and opens sealed messages; of a node that was started."""
+        return self.mail.post
+
+    @property
+    def desk(self) -> Desk:
+        """Answers packets 94; of a node that was started."""
+        return self.mail.desk
 
     @property
     def durability(self) -> Durability:
@@ -194,12 +223,18 @@ class Node:
                 self.clock.now,
             )
             self._tasks.start_soon(self._keep_time)
+            house = self.mail.open(self._tasks)
+            self._access.peers = Peers(house.identity.public, house.book, self.config.relay)
+            self.web.open(self._access, self.desk, self.listeners, self.reception.rejudge)
+            self._tasks.start_soon(self.tls.watch)
+            self._tasks.start_soon(keep_door, house.book, self.reception, self.clock.now)
             await self._streams.open()
             for name in LISTENERS:
                 address: str = getattr(self.config, name)
                 if address != OFF:
                     await self._listen(name, address)
             self._warn_of_shut_doors()
+            self.mail.start(self._tasks)
         except BaseException:
             # Left without the exception: the caller gets it bare, not in a group.
             self._tasks.cancel_scope.cancel()
@@ -217,6 +252,12 @@ class Node:
             ahead_s = self.clock.resync()
             if ahead_s:
                 log.warning("clock moved forward: seconds=%.1f", ahead_s)
+
+    def reload(self) -> None:
+        """Read again what may change while the node runs: the files of TLS, who may do what."""
+        self.tls.reload()
+        self._access.reload()
+        self.reception.rejudge()
 
     async def __aexit__(
         self,
@@ -272,29 +313,33 @@ class Node:
         self._check_exposure(name, host)
         session = self._sessions[name]
         guard = partial(contain, f"connection/{name}")
-        listener = await listen(self._tasks, host, port, session, guard=guard)
+        tls = self.tls.doorway(name)
+        listener = await listen(self._tasks, host, port, session, tls=tls, guard=guard)
         self._open.append(listener)
         self.listeners[name] = listener.address
 
     def _warn_of_shut_doors(self) -> None:
         shut = [name for name in WITHOUT_TOKENS if name in self.listeners]
-        if self._access.is_controlled and shut:
-            log.warning("token file shuts listeners that know no tokens: %s", " ".join(shut))
+        shut = [name for name in shut if not self._access.opens(name)]
+        if shut:
+            log.warning("no rule opens listeners that know no tokens: %s", " ".join(shut))
 
     def _check_exposure(self, name: str, host: str) -> None:
-        is_guarded = self._access.is_controlled or self.config.insecure_public
+        is_guarded = (
+            self._access.guards(name) or self.config.insecure_public or self.tls.guards(name)
+        )
         if not is_guarded and not is_loopback(host):
             raise ConfigError(
                 f"{name}: {host or 'every address'} is reachable from outside and there is no "
-                "access control; give --token-file, or --insecure-public if you mean it"
+                "access control; give --access-file, --token-file or --tls-client-ca, or "
+                "--insecure-public if you mean it"
             )
 
     def _p2p_session(self) -> Session:
         return self._session(LengthPrefixed(self.config.packet_bytes_max))
 
     def _ws_session(self) -> Session:
-        origins = frozenset(self.config.origins)
-        return self._session(ServerFraming(self.config.packet_bytes_max, origins))
+        return self._session(self.web.framing())
 
     def _session(self, framing: Framing) -> Session:
         return self.reception.connection(framing)
@@ -302,7 +347,9 @@ class Node:
     def _spawn(self, name: bytes, kept: Content, guests: dict[Port, Join]) -> Behaviour:
         if isinstance(kept, LogSnapshot):
             return self._streams.spawn(name, kept)
-        return Channel(name, kept, guests, self._book.settings(name), self._shared)
+        settings = self._book.settings(name)
+        mailbox = self.mail.spawn(name, kept, guests, settings, self._shared)
+        return mailbox or Channel(name, kept, guests, settings, self._shared)
 
     def _post(self, name: bytes, message: Mail) -> None:
         self.scheduler.submit(name, Batch(None, [message]), self.clock.now())

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from time import perf_counter_ns
 
 import anyio
 
-from actors.messages import Durability, Rights
+from actors.errors import NotNegotiated
+from actors.messages import Durability, Join, Port, Rights
 from actors.scheduler import Scheduler
-from node.access import Access, is_remote
+from node.access.access import Access
 from node.config import Config
+from node.ip import is_remote
+from node.peers.identity import verify
 from node.stream_room import StreamRoom
 from node.stream_settings import rustlog_settings, s3p_settings
 from transports.connection import Connection
 from transports.framing import Framing
 from transports.gathering import Gathering
-from transports.greeting import Admission
-from transports.host import Visitor, WireCounters
+from transports.greeting import Admission, Asker
+from transports.handshake import NONCE_BYTES
+from transports.host import Answered, AskPeers, Signer, Visitor, WireCounters
+from transports.proof import ChallengeRate
+from transports.rate import Bucket, SharedBuckets
+from transports.refusals import Refusal, Refusals
 from transports.rustlog_connection import RustlogConnection
 from transports.rustlog_metrics import Reclaimed, RustlogMetrics
 from transports.s3p_connection import S3pConnection
@@ -46,18 +55,29 @@ class Reception:
         self.now = now
         self.submit = scheduler.submit
         self.gathering = Gathering(scheduler.submit, now)
-        self.attach = scheduler.attach
-        self.detach = scheduler.detach
+        self.attach: Callable[[bytes, Port, Join, float], bool] = scheduler.attach
+        self.detach: Callable[[bytes, Port], None] = scheduler.detach
         self.on_capacity = scheduler.on_capacity
         self.arm = scheduler.timers.arm
         self.disarm = scheduler.timers.disarm
         self.admin = admin
+        self.peers: AskPeers = _no_post
         self.directory = streams.directory
         self.topics: Topics = streams.directory
         trimmed = streams.counters
         self.rustlog_metrics = RustlogMetrics(
             perf_counter_ns, lambda: Reclaimed(trimmed.trims, trimmed.trimmed_bytes)
         )
+        self.signer: Signer | None = None
+        self.certificate_hash: bytes | None = None
+        self.verify = verify
+        self.nonce = partial(os.urandom, NONCE_BYTES)
+        self._challenges = ChallengeRate(
+            self.settings.handshakes_per_s_max, self.settings.handshakes_per_address_max
+        )
+        refusals = Refusals(self.counters.reasons, now)
+        self.note = refusals.note
+        self._buckets = SharedBuckets(config.requests_per_s_per_peer_max)
         self.is_draining = False
         self.connections: set[Visitor] = set()
         self._config = config
@@ -66,8 +86,14 @@ class Reception:
         self._access = access
         self._numbers = count(1)
         self._by_address: Counter[str] = Counter()
-        self._before_ready: set[Visitor] = set()
+        self._by_identity: Counter[bytes] = Counter()
+        self._identities: dict[Visitor, bytes] = {}
+        self._before_ready: dict[Visitor, None] = {}
         self._emptied: anyio.Event | None = None
+
+    def next_number(self) -> int:
+        """A number that no connection and nobody else has."""
+        return next(self._numbers)
 
     def connection(self, framing: Framing) -> Connection:
         """A session for a connection that was just accepted."""
@@ -81,36 +107,75 @@ class Reception:
         """The same, of RustLog."""
         return RustlogConnection(next(self._numbers), self, self._rustlog)
 
-    def admits(self, address: str) -> bool:
-        return not self._access.is_controlled
+    def admits(self, asker: Asker) -> bool:
+        return self._access.admits_to_streams(asker)
 
-    def authorize(self, token: bytes | None, channel: bytes, address: str) -> Rights | None:
-        return self._access.authorize(token, channel, address)
+    def authorize(self, asker: Asker, channel: bytes) -> Rights | None:
+        return self._access.authorize(asker, channel)
+
+    def authorize_stream(self, asker: Asker, name: bytes) -> Rights | None:
+        return self._access.authorize_stream(asker, name)
+
+    def rejudge(self) -> None:
+        """Who may do what has changed, perhaps: nobody goes on with rights that are gone."""
+        for connection in list(self.connections):
+            connection.rejudge()
+
+    def may_challenge(self, address: str) -> bool:
+        return self._challenges.take(address if is_remote(address) else None, self.now())
 
     def entered(self, visitor: Visitor) -> bool:
         config, address = self._config, visitor.address
         is_full = (
             self.is_draining
             or len(self.connections) >= config.connections_max
-            or len(self._before_ready) >= config.connections_before_ready_max
             or (
                 is_remote(address)
                 and self._by_address[address] >= config.connections_per_address_max
             )
         )
         self.connections.add(visitor)
-        self._before_ready.add(visitor)
+        if not is_full:
+            self._before_ready[visitor] = None
+            if len(self._before_ready) > config.connections_before_ready_max:
+                self._give_way()
         self._by_address[address] += 1
         return not is_full
 
+    def _give_way(self) -> None:
+        """Who has been silent for longest makes room: a flood of them must keep nobody out."""
+        oldest = next(iter(self._before_ready))
+        del self._before_ready[oldest]
+        self.note(Refusal.TOO_MANY, oldest.address)
+        oldest.close()
+
     def greeted(self, visitor: Visitor) -> None:
-        self._before_ready.discard(visitor)
+        self._before_ready.pop(visitor, None)
+
+    def settle(self, visitor: Visitor, asker: Asker) -> bool:
+        identity = asker.identity
+        if identity is None:
+            return True
+        if self._by_identity[identity] >= self._config.connections_per_peer_max:
+            return False
+        self._by_identity[identity] += 1
+        self._identities[visitor] = identity
+        return True
+
+    def shared_bucket(self, asker: Asker) -> Bucket | None:
+        address = asker.address if is_remote(asker.address) else None
+        return self._buckets.bucket(asker.identity or address, self.now())
 
     def left(self, visitor: Visitor) -> None:
         if visitor not in self.connections:
             return
+        identity = self._identities.pop(visitor, None)
+        if identity is not None:
+            self._by_identity[identity] -= 1
+            if not self._by_identity[identity]:
+                del self._by_identity[identity]
         self.connections.discard(visitor)
-        self._before_ready.discard(visitor)
+        self._before_ready.pop(visitor, None)
         self._by_address[visitor.address] -= 1
         if self._by_address[visitor.address] <= 0:
             del self._by_address[visitor.address]
@@ -129,3 +194,7 @@ class Reception:
     def close_all(self) -> None:
         for connection in list(self.connections):
             connection.close()
+
+
+def _no_post(operation: int, body: bytes, answer: Answered) -> None:
+    answer(NotNegotiated("this node has no post"))

@@ -6,6 +6,7 @@ the server answers them one after the other.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
@@ -195,6 +196,7 @@ class Rustlog:
 async def connect_rustlog(
     address: str = ADDRESS,
     *,
+    tls: ssl.SSLContext | None = None,
     reconnect: bool = True,
     wait_s: float = 0.0,
     answer_s: float = 30.0,
@@ -203,6 +205,7 @@ async def connect_rustlog(
 ) -> AsyncIterator[Rustlog]:
     """Connect to the server at `address` (host:port), and close with the block.
 
+    `tls`: what a server is asked for that speaks TLS; `node.tls.contexts.client_context` makes one.
     `wait_s`: keep trying for so long when the server is not there yet. Later losses are mended when
     a call needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
     `answer_s`: a server that is silent for so long while calls are under way counts as lost.
@@ -213,7 +216,7 @@ async def connect_rustlog(
     host, port = parse_address(address)
 
     async def dial(tasks: TaskGroup, session: Session) -> None:
-        await tcp.dial(tasks, host, port, session)
+        await tcp.dial(tasks, host, port, session, tls=tls)
 
     settings = TrunkSettings(
         dial=dial,

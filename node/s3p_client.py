@@ -6,6 +6,7 @@ a read that waits has a connection of its own, because replies come in the order
 
 from __future__ import annotations
 
+import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -238,6 +239,7 @@ class Producer:
 async def connect_s3p(
     address: str = ADDRESS,
     *,
+    tls: ssl.SSLContext | None = None,
     reconnect: bool = True,
     wait_s: float = 0.0,
     answer_s: float = 30.0,
@@ -247,6 +249,7 @@ async def connect_s3p(
 ) -> AsyncIterator[S3p]:
     """Connect to the server at `address` (host:port), and close with the block.
 
+    `tls`: what a server is asked for that speaks TLS; `node.tls.contexts.client_context` makes one.
     `wait_s`: keep trying for so long when the server is not there yet. Later losses are mended when
     a call needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
     `answer_s`: a server that is silent for so long while calls are under way counts as lost.
@@ -257,7 +260,7 @@ async def connect_s3p(
     host, port = parse_address(address)
 
     async def dial(tasks: TaskGroup, session: Session) -> None:
-        await tcp.dial(tasks, host, port, session)
+        await tcp.dial(tasks, host, port, session, tls=tls)
 
     settings = TrunkSettings(
         dial=dial,

@@ -12,9 +12,10 @@ import anyio
 import msgspec
 
 from actors.messages import GetAck, ListAck, Mode, Msg, PutAck, TouchAck
-from node.errors import ConnectionLost, HandshakeRefused, ModeMismatch
+from node.errors import ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch
 from node.inbox import Counts, Inbox
 from node.inflight import InFlight
+from node.peers.introduction import Credentials, Introduction
 from transports import packet as p
 from transports.errors import MalformedHandshake, MalformedPacket, UpgradeRefused
 from transports.framing import Framing
@@ -41,7 +42,14 @@ class Session:
     """`settled`: live or over. `leaving`: about to end, from either side. `gone`: ended."""
 
     def __init__(
-        self, number: int, framing: Framing, hello: Hello, desk: Desk, *, bare: bool = False
+        self,
+        number: int,
+        framing: Framing,
+        hello: Hello,
+        desk: Desk,
+        *,
+        bare: bool = False,
+        credentials: Credentials | None = None,
     ) -> None:
         self.number = number
         self.ready: Ready | None = None
@@ -56,6 +64,8 @@ class Session:
         self._hello = hello
         self._desk = desk
         self._bare = bare
+        self._credentials = credentials
+        self._introduction: Introduction | None = None
         self._greeted = False
         self._closing = False
         self._lingers = False
@@ -98,6 +108,8 @@ class Session:
         self.close()
 
     def ended(self) -> None:
+        if self.failure is None and self._wire is not None:
+            self.failure = self._wire.failure
         self.live = False
         self._closing = True
         self.settled.set()
@@ -176,7 +188,7 @@ class Session:
                 desk.inflight.listed(ids)
             case TouchAck():
                 desk.inflight.touched(packet)
-            case p.AdminReply():
+            case p.AdminReply() | p.PeersReply():
                 desk.inflight.administered(packet)
             case p.StreamReply():
                 desk.inflight.streams.answered(packet)
@@ -197,8 +209,8 @@ class Session:
                 self._told_to_leave(goodbye)
             case p.Handshake(packet_type=p.READY, raw=raw):
                 self._welcomed(raw)
-            case p.Handshake(packet_type=p.CHALLENGE):
-                self._break_off(HandshakeRefused("the node asks for an identity, none was given"))
+            case p.Handshake(packet_type=p.CHALLENGE, raw=raw):
+                self._challenged(raw)
             case p.Refused(packet_type=p.HELLO, code=code) if not self.live:
                 self._refused(code)
             case _:
@@ -207,10 +219,31 @@ class Session:
     def _greet(self) -> None:
         if self._framing.upgrade is not None:
             self._greeted = True
-            self.send(encode_hello(self._hello))
+            self.send(self._first_words())
+
+    def _first_words(self) -> bytes:
+        if self._credentials is None or self._wire is None:
+            return encode_hello(self._hello)
+        certificate_hash = self._wire.peer_certificate_hash
+        self._introduction = Introduction(self._credentials, self._hello, certificate_hash)
+        return self._introduction.packet
+
+    def _challenged(self, raw: bytes) -> None:
+        """The node proves who it is and asks us to; that is done once."""
+        introduction = self._introduction
+        if introduction is None:
+            self._break_off(HandshakeRefused("the node asks for an identity, none was given"))
+        elif introduction.peer is None:
+            try:
+                self.send(introduction.answer(raw))
+            except (MalformedHandshake, PeerMismatch) as error:
+                self._break_off(error)
 
     def _welcomed(self, raw: bytes) -> None:
         if self.ready is not None and self.ready is not BARE:
+            return
+        if self._introduction is not None and self._introduction.peer is None:
+            self._break_off(PeerMismatch("the node does not prove who it is"))
             return
         try:
             ready = decode_ready(raw)

@@ -17,6 +17,7 @@ from node.events import Event
 from node.link import Link
 from node.stream import Requests, Stream, stream_name
 from transports import stream_bodies as b
+from transports.host import Signer
 from transports.stream_operations import Operation
 
 APPEND_OVERHEAD_BYTES = 2048
@@ -28,6 +29,9 @@ async def connect_streams(
     url: str,
     *,
     token: str | bytes | None = None,
+    identity: Signer | None = None,
+    peer: bytes | None = None,
+    on_peer: Callable[[bytes], None] | None = None,
     tls: ssl.SSLContext | None = None,
     reconnect: bool = True,
     wait_s: float = 0.0,
@@ -44,6 +48,9 @@ async def connect_streams(
         role="consumer",
         window=0,
         token=token,
+        identity=identity,
+        peer=peer,
+        on_peer=on_peer,
         tls=tls,
         reconnect=reconnect,
         wait_s=wait_s,

@@ -54,6 +54,10 @@ class Message:
         """See `node.message`."""
         self._portal.call(partial(self._message.nack, delay, reject=reject))
 
+    def decline(self) -> None:
+        """See `node.message`."""
+        self._portal.call(self._message.decline)
+
     def touch(self, seconds: float) -> float:
         """See `node.message`."""
         return self._portal.call(self._message.touch, seconds)
@@ -151,6 +155,9 @@ class Channel:
 
     def admin(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
         return self._portal.call(self._channel.admin, operation, body)
+
+    def peers(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
+        return self._portal.call(self._channel.peers, operation, body)
 
     def flush(self, timeout_s: float = asynchronous.DRAIN_S) -> None:
         self._portal.call(self._channel.flush, timeout_s)

@@ -265,14 +265,14 @@ def test_the_chat_ends_on_ctrl_c(tmp_path: Path) -> None:
     place = Place(tmp_path)
     opened: list[Terminal] = []
     with ExitStack() as stack:
-        for block in (SECTIONS["First message"][0], *SECTIONS["Chat between two"]):
-            if block.language == "python":
-                run_python(place, block)
-            else:
+        for block in SECTIONS["Chat between two nodes"]:
+            if block.stays:
                 opened.append(Terminal(place, block.text))
                 stack.callback(opened[-1].close)
                 opened[-1].await_ready()
-        _, alice, bob = opened
+            else:
+                run_console(place, block)
+        *_, bob, alice = opened
         bob.finish()
         alice.interrupt()
 

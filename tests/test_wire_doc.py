@@ -7,9 +7,24 @@ from pathlib import Path
 
 import pytest
 
+from node.peers.identity import Identity
 from transports import packet as p
 from transports.framing import LengthPrefixed
-from transports.handshake import Tag, decode_hello, decode_ready, encode_hello, encode_ready
+from transports.handshake import (
+    BY_CLIENT,
+    BY_SERVER,
+    Tag,
+    decode_auth,
+    decode_challenge,
+    decode_hello,
+    decode_ready,
+    encode_auth,
+    encode_challenge,
+    encode_hello,
+    encode_ready,
+    transcript,
+    without_signature,
+)
 from transports.nack import CODES, HelloCode
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "wire.md").read_text()
@@ -25,6 +40,10 @@ def encoded(packet: bytes) -> bytes:
     match packet[0]:
         case p.HELLO:
             return encode_hello(decode_hello(packet))
+        case p.CHALLENGE:
+            return encode_challenge(decode_challenge(packet))
+        case p.AUTH:
+            return encode_auth(decode_auth(packet))
         case p.READY:
             return encode_ready(decode_ready(packet))
         case p.MSGX:
@@ -50,12 +69,24 @@ def test_worked_bytes_are_read_and_written_so(name: str, text: str) -> None:
 
 def test_every_kind_of_packet_has_worked_bytes() -> None:
     shown = {bytes.fromhex(text)[4] for _, text in WORKED.findall(section("Worked bytes"))}
-    assert shown >= {*range(10), p.HELLO, p.READY, *p.EXTENSIONS, p.NACK} - {p.ADMIN_REPLY}
+    greeting = {p.HELLO, p.CHALLENGE, p.AUTH, p.READY}
+    assert shown >= {*range(10), *greeting, *p.EXTENSIONS, p.NACK} - {p.ADMIN_REPLY}
+
+
+def test_ps_01_the_worked_proofs_are_those_of_the_keys_that_the_page_names() -> None:
+    packets = {name: bytes.fromhex(text)[4:] for name, text in WORKED.findall(PAGE)}
+    hello, challenge = packets["HELLO chat/1, with an identity"], packets["CHALLENGE to that"]
+    signed = transcript(hello, without_signature(challenge))
+    node, client = Identity.from_seed(b"\x01" * 32), Identity.from_seed(b"\x02" * 32)
+    assert decode_hello(hello).public_key == client.public
+    told = decode_challenge(challenge)
+    assert (told.public_key, told.signature) == (node.public, node.sign(BY_SERVER + signed))
+    assert decode_auth(packets["AUTH to that"]).signature == client.sign(BY_CLIENT + signed)
 
 
 def test_every_type_is_in_the_packet_tables() -> None:
     shown = {int(number, 16) for number in re.findall(r"^\| (\w\w) \|", section("Packets"), re.M)}
-    assert shown == {*range(10), p.HELLO, p.READY, *p.EXTENSIONS, p.NACK}
+    assert shown == {*range(10), p.HELLO, p.CHALLENGE, p.AUTH, p.READY, *p.EXTENSIONS, p.NACK}
 
 
 def test_every_tag_is_in_the_table() -> None:

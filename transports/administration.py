@@ -1,4 +1,4 @@
-"""Carries out packet 0x90, for who may."""
+"""Carries out packet 0x90, for who may, and puts the answers to packet 0x94 into packets."""
 
 from __future__ import annotations
 
@@ -23,3 +23,18 @@ def administered(request: p.Admin, asker: Admission, host: Host) -> bytes:
     if len(reply) > asker.packet_bytes_max:
         return encode_refusal(p.ADMIN, Code.TOO_LARGE_FOR_PEER, correlation)
     return reply
+
+
+def answered_peers(request: p.Peers, outcome: bytes | RequestError, packet_bytes_max: int) -> bytes:
+    """The packet that answers a request about peers."""
+    if isinstance(outcome, RequestError):
+        return refused_peers(request, outcome.code, outcome.delay_ms)
+    reply = p.encode(p.PeersReply(request.request_id, request.operation, outcome))
+    if len(reply) > packet_bytes_max:
+        return refused_peers(request, Code.TOO_LARGE_FOR_PEER)
+    return reply
+
+
+def refused_peers(request: p.Peers, code: Code, delay_ms: int | None = None) -> bytes:
+    """The packet that refuses it."""
+    return encode_refusal(p.PEERS, code, request.request_id.to_bytes(4, "big"), delay_ms)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from actors.errors import Code
+from functools import partial
+
+from actors.errors import Code, RequestError
 from actors.messages import Batch, Failed, Mail, Rights, StreamReply
 from transports import packet as p
+from transports.administration import answered_peers, refused_peers
+from transports.arrival import Arrival
 from transports.framing import Framing
 from transports.host import Host
 from transports.nack import encode_refusal
 from transports.stream_desk import StreamDesk
-from transports.visit import CLOSED, Visit
+from transports.visit import CLOSED
+
+PEERS_ASKED_MAX = 64
+"""Requests about peers that a connection may have unanswered."""
 
 
-class Asking(Visit):
+class Asking(Arrival):
     """A connection that waits for full mailboxes, and for whoever does not read its answers."""
 
-    __slots__ = ("_desk", "_full", "_has_eof", "_reads_pending")
+    __slots__ = ("_desk", "_full", "_has_eof", "_peers_asked", "_reads_pending")
 
     def __init__(self, number: int, host: Host, framing: Framing) -> None:
         super().__init__(number, host, framing)
@@ -23,6 +30,7 @@ class Asking(Visit):
         self._full = 0  # mailboxes that must have room again before more is read
         self._has_eof = False
         self._reads_pending = 0
+        self._peers_asked: set[int] | None = None
 
     def _take(self, packets: list[bytes], size_bytes: int) -> None:
         """Hand packets to the cells they are for."""
@@ -31,13 +39,16 @@ class Asking(Visit):
     # Streams.
 
     def _ask_stream(self, request: p.Stream) -> None:
-        assert self._admission is not None
-        if Rights.ADMIN not in self._admission.join.rights:
+        admission = self._admission
+        assert admission is not None
+        is_free = Rights.ADMIN in admission.join.rights
+        if not is_free and not self._host.admits(admission.asker):
             correlation = request.request_id.to_bytes(4, "big")
             self._add(encode_refusal(p.STREAM, Code.NOT_ALLOWED, correlation))
             return
         if self._desk is None:
-            self._desk = StreamDesk(self._host, self._admission.packet_bytes_max)
+            rights = None if is_free else partial(self._host.authorize_stream, admission.asker)
+            self._desk = StreamDesk(self._host, admission.packet_bytes_max, rights)
         for packet in self._desk.take(request):
             self._add(packet)
 
@@ -49,7 +60,37 @@ class Asking(Visit):
         if self._has_eof:
             self._finish()
 
+    # Peers.
+
+    def _ask_peers(self, request: p.Peers) -> None:
+        """What packet 94 asks, which is answered in any order."""
+        assert self._admission is not None
+        asked = self._peers_asked = self._peers_asked or set()
+        refusal = None
+        if Rights.ADMIN not in self._admission.join.rights:
+            refusal = Code.NOT_ALLOWED
+        elif request.request_id in asked:
+            refusal = Code.MALFORMED
+        elif len(asked) >= PEERS_ASKED_MAX:
+            refusal = Code.BUFFER_FULL
+        if refusal is not None:
+            self._add(refused_peers(request, refusal))
+            return
+        asked.add(request.request_id)
+        self._host.peers(request.operation, request.body, partial(self._answer_peers, request))
+
+    def _answer_peers(self, request: p.Peers, outcome: bytes | RequestError) -> None:
+        asked, admission = self._peers_asked, self._admission
+        if admission is None or asked is None or request.request_id not in asked:
+            return  # it left in the meantime
+        asked.discard(request.request_id)
+        self._add(answered_peers(request, outcome, admission.packet_bytes_max))
+        self.flush()
+        if self._has_eof:
+            self._finish()
+
     def _leave_channel(self) -> None:
+        self._peers_asked = None
         desk, self._desk = self._desk, None
         for cell in desk.leave() if desk is not None else ():
             self._host.detach(cell, self)
@@ -113,6 +154,8 @@ class Asking(Visit):
         """After the other end's last byte: close behind the answer to everything before."""
         if self._inbox is not None or self._full:
             return
+        if self._peers_asked:
+            return  # `_answer_peers` comes here again
         if self._desk is not None:
             self._desk.stop_waiting()
             self._submit([], 0)

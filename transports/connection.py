@@ -49,7 +49,8 @@ from transports.nack import (
     encode_hello_refusal,
     encode_malformed,
 )
-from transports.rate import Bucket
+from transports.rate import Allowance, Bucket
+from transports.refusals import Refusal
 from transports.visit import (
     CLOSED,
     LEAVING,
@@ -65,13 +66,14 @@ HEAVY_BYTES_MAX = 4 * 2**20
 
 
 class Connection(Asking):
-    """One client. How it comes in and leaves is `Visit`, how it waits for cells `Asking`."""
+    """One client. How it comes in is `Arrival`, how it leaves `Visit`, how it waits for cells
+    `Asking`."""
 
-    __slots__ = ("_bucket", "_malformed_at")
+    __slots__ = ("_allowance", "_malformed_at")
 
     def __init__(self, number: int, host: Host, framing: Framing) -> None:
         super().__init__(number, host, framing)
-        self._bucket: Bucket | None = None
+        self._allowance: Allowance | None = None
         self._malformed_at: deque[float] | None = None
 
     # What the wire calls.
@@ -114,8 +116,11 @@ class Connection(Asking):
             self._close()
 
     def _enter(self, admission: Admission) -> None:
-        per_s = self._host.settings.requests_per_s_max
-        self._bucket = Bucket(per_s, self._host.now()) if per_s else None
+        host = self._host
+        per_s = host.settings.requests_per_s_max
+        own = Bucket(per_s, host.now()) if per_s else None
+        allowance = Allowance(own, host.shared_bucket(admission.asker))
+        self._allowance = allowance if allowance else None
         super()._enter(admission)
 
     def ended(self) -> None:
@@ -211,8 +216,8 @@ class Connection(Asking):
             if self._phase not in TAKING or self._is_provisional:
                 if self._hear_first(packet[0], value) or self._phase not in TAKING:
                     continue
-            if self._bucket is not None and self._is_too_fast(value):
-                if self._bucket.refused < self._host.settings.rate_refusals_max:
+            if self._allowance is not None and self._is_too_fast(value):
+                if self._allowance.refused < self._host.settings.rate_refusals_max:
                     continue
                 self._submit(messages, size_bytes)  # what came before it counts
                 self._abort()
@@ -252,12 +257,13 @@ class Connection(Asking):
 
     def _is_too_fast(self, value: p.Packet) -> bool:
         """Refuse what is above the rate; who goes on regardless is sent away (P2P-25)."""
-        assert self._bucket is not None
+        assert self._allowance is not None
         if not isinstance(value, Put | Get | List):
             return False
-        delay_ms = self._bucket.take(self.heard_at)
+        delay_ms = self._allowance.take(self.heard_at)
         if delay_ms:
             self._host.counters.slowed += 1
+            self._host.note(Refusal.TOO_FAST, self.address)
             self._add(encode_failed(Failed(value, Code.SLOW_DOWN, delay_ms)))
         return delay_ms > 0
 
@@ -287,6 +293,8 @@ class Connection(Asking):
                 messages.append(value)
             case p.Admin() if p.ADMIN in extensions:
                 self._add(administered(value, self._admission, self._host))
+            case p.Peers() if p.PEERS in extensions:
+                self._ask_peers(value)
             case p.Stream() if p.STREAM in extensions:
                 self._ask_stream(value)
             case p.Handshake(packet_type=p.HELLO):
@@ -301,6 +309,7 @@ class Connection(Asking):
         """A NACK for each; True: ten within a minute are enough (PA-23, PS-12)."""
         settings = self._host.settings
         self._host.counters.malformed += 1
+        self._host.note(Refusal.MALFORMED, self.address)
         if p.is_ack(error.packet_type):
             return False
         if error.packet_type in p.EXTENSIONS and not self._speaks(error.packet_type):

@@ -25,6 +25,10 @@ class Upgrade(msgspec.Struct, frozen=True):
     hello: bool | None = None
     token: bytes | None = None
 
+    def __repr__(self) -> str:
+        """Without the token: this may end up in a log."""
+        return f"Upgrade(channel={self.channel!r}, hello={self.hello})"
+
 
 class Framing(Protocol):
     """How packets lie in a byte stream, and what the framing itself has to say on it."""

@@ -15,14 +15,34 @@ from transports.nack import HelloCode
 from transports.packet import CREDIT, EXTENSIONS, TOUCH, TOUCH_ACK
 
 NAME_BYTES_MAX = 250
-NODE_MARK = b"!"
 DEAD_SUFFIX = b"!dead"
 PACKET_BYTES_MIN = 1024
 PUSH_OVERHEAD_BYTES = 11
 KEEP_ALIVE_MS_MIN, KEEP_ALIVE_MS_MAX = 1_000, 300_000
 
-Authorize = Callable[[bytes | None, bytes], Rights | None]
-"""Rights of a bearer token (None: no token) in a channel; None = refused."""
+
+class Asker(msgspec.Struct, frozen=True):
+    """Who asks to come in, by everything that is known of it; each part adds its rights.
+
+    `identity` is a public key of 32 bytes whose holder this is, proved; `address` the other end's
+    host; `listener` the name of the door: p2p, ws, s3p, rustlog or http; `certificate` the SHA-256
+    of the one that it showed, which our authority signed.
+    """
+
+    token: bytes | None = None
+    identity: bytes | None = None
+    address: str = ""
+    listener: str = "p2p"
+    certificate: bytes | None = None
+
+    def __repr__(self) -> str:
+        """Without the token: this may end up in a log."""
+        identity = "-" if self.identity is None else self.identity.hex()
+        return f"<Asker {identity} from {self.address} at {self.listener}>"
+
+
+Authorize = Callable[[Asker, bytes], Rights | None]
+"""The asker's rights in a channel; None = refused."""
 
 
 class GreetingSettings(msgspec.Struct, frozen=True):
@@ -42,6 +62,7 @@ class Admission(msgspec.Struct, frozen=True):
     extensions: frozenset[int]
     packet_bytes_max: int
     keep_alive_ms: int
+    asker: Asker = Asker()
 
     def put_refusal(self) -> Code | None:
         if not self.join.role.produces:
@@ -59,20 +80,23 @@ class Admission(msgspec.Struct, frozen=True):
         return self.join.role.consumes and Rights.ACK in self.join.rights
 
 
-def admit_hello(
-    hello: Hello, upgrade: Upgrade, settings: GreetingSettings, authorize: Authorize
-) -> Admission | HelloCode:
-    """The place that a HELLO earns. Identities are refused, never served as anonymous."""
+def asked_channel(hello: Hello, upgrade: Upgrade, settings: GreetingSettings) -> bytes | HelloCode:
+    """The channel that a HELLO is about, or why it cannot be answered."""
     if not hello.version_min <= VERSION <= hello.version_max:
         return HelloCode.NO_COMMON_VERSION
-    if hello.public_key is not None:
-        return HelloCode.AUTHENTICATION_FAILED
     channel = hello.channel or upgrade.channel or settings.default_channel
     if channel is None or not is_name(channel) or upgrade.channel not in (None, channel):
         return HelloCode.MALFORMED
-    rights = _rights(hello.token or upgrade.token, channel, authorize)
+    return channel
+
+
+def admit_hello(
+    hello: Hello, channel: bytes, asker: Asker, settings: GreetingSettings, authorize: Authorize
+) -> Admission | None:
+    """The place that a HELLO earns its asker; None: refused. An identity was proved before."""
+    rights = authorize(asker, channel)
     if rights is None:
-        return HelloCode.AUTHENTICATION_FAILED
+        return None
     packet_bytes_max = settings.packet_bytes_max
     if hello.packet_max is not None:
         packet_bytes_max = max(PACKET_BYTES_MIN, min(hello.packet_max, packet_bytes_max))
@@ -89,21 +113,22 @@ def admit_hello(
         data_max=packet_bytes_max - PUSH_OVERHEAD_BYTES,
         resume_after=hello.resume_after,
         cursor_lists=hello.list_mode == 1,
+        identity=asker.identity,
     )
     extensions = hello.extensions & EXTENSIONS
     if role is Role.WORKER:
         extensions |= {CREDIT, TOUCH, TOUCH_ACK}
-    return Admission(channel, join, extensions, packet_bytes_max, keep_alive_ms)
+    return Admission(channel, join, extensions, packet_bytes_max, keep_alive_ms, asker)
 
 
 def admit_bare(
-    upgrade: Upgrade, settings: GreetingSettings, authorize: Authorize
+    upgrade: Upgrade, asker: Asker, settings: GreetingSettings, authorize: Authorize
 ) -> Admission | None:
     """The place of a client that says no HELLO; None: it has to say one (PS-09)."""
     channel = upgrade.channel or settings.default_channel
     if channel is None or settings.require_hello or upgrade.hello or not is_name(channel):
         return None
-    rights = _rights(upgrade.token, channel, authorize)
+    rights = authorize(asker, channel)
     if rights is None:
         return None
     keep_alive_ms = _keep_alive_ms(None, settings)
@@ -113,7 +138,8 @@ def admit_bare(
         keep_alive_s=keep_alive_ms / 1000,
         data_max=settings.packet_bytes_max - PUSH_OVERHEAD_BYTES,
     )
-    return Admission(channel, join, frozenset(), settings.packet_bytes_max, keep_alive_ms)
+    packet_bytes_max = settings.packet_bytes_max
+    return Admission(channel, join, frozenset(), packet_bytes_max, keep_alive_ms, asker)
 
 
 def is_name(channel: bytes) -> bool:
@@ -128,11 +154,3 @@ def is_name(channel: bytes) -> bool:
 def _keep_alive_ms(asked: int | None, settings: GreetingSettings) -> int:
     wanted = settings.keep_alive_ms if asked is None else asked
     return max(KEEP_ALIVE_MS_MIN, min(wanted, KEEP_ALIVE_MS_MAX))
-
-
-def _rights(token: bytes | None, channel: bytes, authorize: Authorize) -> Rights | None:
-    rights = authorize(token, channel)
-    if rights is not None and NODE_MARK in channel:
-        # Only their owner writes to the node's own channels (PS-14).
-        rights &= ~Rights.PUT
-    return rights

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, IntFlag
+from hashlib import sha256
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +14,10 @@ from transports.errors import MalformedHandshake
 
 VERSION = 1
 HANDSHAKE_BYTES_MAX = 4096
+NONCE_BYTES = 32
+
+BY_SERVER, BY_CLIENT = b"S", b"C"
+"""What each side puts before the transcript that it signs, so that neither can send it back."""
 
 
 class Tag(IntEnum):
@@ -85,6 +90,11 @@ class Hello(msgspec.Struct, frozen=True, gc=False):
     certificate_hash: bytes | None = None
     mode: Mode | None = None
     user_agent: bytes = b""
+
+    def __repr__(self) -> str:
+        """Without the token: this may end up in a log."""
+        identity = "-" if self.public_key is None else self.public_key.hex()
+        return f"<Hello {identity} for {self.channel!r}>"
 
 
 class Challenge(msgspec.Struct, frozen=True, gc=False):
@@ -198,6 +208,28 @@ def decode_challenge(raw: bytes) -> Challenge:
     if public_key is None or nonce is None or signature is None:
         raise MalformedHandshake("a CHALLENGE without key, nonce or signature")
     return Challenge(raw[1], public_key, nonce, signature, tags.get(Tag.CERTIFICATE_HASH))
+
+
+def transcript(hello: bytes, unsigned: bytes) -> bytes:
+    """What both sides sign, 32 bytes, of a HELLO and a CHALLENGE without its signature (PS-01).
+
+    Whole packets with their type byte, as they were sent, without the length of TCP.
+    """
+    parts = [b"p2pbuf auth v1\0"]
+    for raw in (hello, unsigned):
+        parts += [len(raw).to_bytes(4, "big"), raw]
+    return sha256(b"".join(parts)).digest()
+
+
+def without_signature(challenge: bytes) -> bytes:
+    """A CHALLENGE that was decoded before, without its tag 0a; everything else as it is."""
+    offset = 2
+    while offset < len(challenge):
+        end = offset + 3 + int.from_bytes(challenge[offset + 1 : offset + 3], "big")
+        if challenge[offset] == Tag.SIGNATURE:
+            return challenge[:offset] + challenge[end:]
+        offset = end
+    return challenge
 
 
 def encode_auth(auth: Auth) -> bytes:

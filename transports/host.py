@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from actors.errors import RequestError
 from actors.messages import Batch, Durability, Join, Port, Rights
-from transports.greeting import Admission, GreetingSettings
+from transports.greeting import Admission, Asker, GreetingSettings
+from transports.rate import Bucket
+from transports.refusals import Refusal
 
 if TYPE_CHECKING:
     from transports.stream_desk import Names
@@ -19,6 +22,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
     """Limits of a connection; docs/limits.md. Times in seconds.
 
     `requests_per_s_max` 0 is no limit; `rate_refusals_max` in a row end the connection.
+    `handshakes_per_s_max` HELLOs with an identity are answered in a second, and of one address
+    `handshakes_per_address_max`.
     """
 
     greeting: GreetingSettings = GreetingSettings()
@@ -32,11 +37,18 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
     malformed_window_s: float = 60.0
     requests_per_s_max: int = 0
     rate_refusals_max: int = 1000
+    handshakes_per_s_max: int = 200
+    handshakes_per_address_max: int = 20
 
 
 @dataclass(slots=True)
 class WireCounters:
-    """What came and went over P2P connections since the start."""
+    """What came and went over P2P connections since the start.
+
+    `challenged` clients were asked to prove their identity, `identified` ones did;
+    `challenges_refused` came too fast. `reasons` is of everybody who was turned away or refused
+    something, by `refusals.Refusal`.
+    """
 
     connections: int = 0
     packets_in: int = 0
@@ -47,6 +59,28 @@ class WireCounters:
     aborted: int = 0
     stalled: int = 0
     slowed: int = 0
+    challenged: int = 0
+    challenges_refused: int = 0
+    identified: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+Answered = Callable[[bytes | RequestError], None]
+"""Takes the body of an answer, or why there is none; to be called once."""
+
+AskPeers = Callable[[int, bytes, Answered], None]
+"""An operation and its body, and who hears the answer."""
+
+
+class Signer(Protocol):
+    """An identity whose secret we hold."""
+
+    @property
+    def public(self) -> bytes:
+        """The Ed25519 public key, 32 bytes."""
+
+    def sign(self, data: bytes) -> bytes:
+        """The signature of any bytes, 64 bytes."""
 
 
 class Visitor(Protocol):
@@ -68,6 +102,9 @@ class Visitor(Protocol):
     def say_goodbye(self) -> None:
         """No new pushes; acks count until the other end closes (PA-36)."""
 
+    def rejudge(self) -> None:
+        """What it may do has changed, perhaps."""
+
     def close(self) -> None:
         """The end of the node's patience."""
 
@@ -77,6 +114,23 @@ class Host(Protocol):
 
     settings: ConnectionSettings
     counters: WireCounters
+
+    signer: Signer | None
+    """The node's identity; without one nobody can prove theirs."""
+
+    certificate_hash: bytes | None
+    """SHA-256 of the certificate (DER) that TLS listeners show."""
+
+    @property
+    def verify(self) -> Callable[[bytes, bytes, bytes], bool]:
+        """Is it the holder of this public key whose signature this is of these bytes?"""
+
+    @property
+    def nonce(self) -> Callable[[], bytes]:
+        """32 bytes that nobody can foretell."""
+
+    def may_challenge(self, address: str) -> bool:
+        """Whether a HELLO with an identity is answered, of those that this second brought."""
 
     @property
     def directory(self) -> Names:
@@ -111,8 +165,27 @@ class Host(Protocol):
     def greeted(self, visitor: Visitor) -> None:
         """The connection is past its handshake."""
 
-    def authorize(self, token: bytes | None, channel: bytes, address: str) -> Rights | None:
-        """See `greeting.Authorize`; `address` is the other end's."""
+    def settle(self, visitor: Visitor, asker: Asker) -> bool:
+        """Count the connection for who it proved to be. False: that one has too many."""
+
+    def note(self, refusal: Refusal, address: str) -> None:
+        """Somebody at this address was refused something."""
+
+    def shared_bucket(self, asker: Asker) -> Bucket | None:
+        """What all connections of the asker may ask for together; None: there is no limit."""
+
+    def authorize(self, asker: Asker, channel: bytes) -> Rights | None:
+        """The asker's rights in a channel; None = refused."""
+
+    def admits(self, asker: Asker) -> bool:
+        """Might there be a stream that this client may use?"""
+
+    def authorize_stream(self, asker: Asker, name: bytes) -> Rights | None:
+        """The same in a stream or topic; see `StreamHost.authorize_stream`."""
+
+    @property
+    def peers(self) -> AskPeers:
+        """Carry out an operation of packet 94; the answer may come later."""
 
     @property
     def admin(self) -> Callable[[int, bytes, Admission], bytes]:

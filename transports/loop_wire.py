@@ -37,14 +37,14 @@ class LoopWire(asyncio.Protocol):
         "congested",
         "host",
         "peer",
-        "secure",
     )
 
-    def __init__(
-        self, session: Session, wires: LoopWires, high_water_bytes: int, *, secure: bool
-    ) -> None:
+    secure = False
+    peer_certificate_hash: bytes | None = None
+    failure: OSError | None = None
+
+    def __init__(self, session: Session, wires: LoopWires, high_water_bytes: int) -> None:
         self.peer = self.host = ""
-        self.secure = secure
         self._session = session
         self._wires = wires
         self._turn = wires.turn
@@ -142,21 +142,18 @@ class LoopWire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # what TCP and TLS always give
         self._wires.add(self)
-        host, port = transport.get_extra_info("peername", ("", 0))[:2]
+        host, port = (transport.get_extra_info("peername") or ("", 0))[:2]  # "": reset already
         self.host, self.peer = host, format_address(host, port)
         self._transport.set_write_buffer_limits(self._high_water_bytes)
         self._tell(self._session.opened, self)
 
     def data_received(self, data: bytes) -> None:
-        if self.secure:
-            self.take(data)
-        else:
-            self._turn.arrived(self, data)
+        self._turn.arrived(self, data)
 
     def eof_received(self) -> bool:
         self._eof = True
         self.data_received(b"")  # an end keeps its place behind what came before it
-        return not self.secure  # TLS cannot stay half open
+        return True
 
     def pause_writing(self) -> None:
         self.congested = True

@@ -28,10 +28,15 @@ from transports.errors import MalformedPacket
 PING, PONG, MSG, MSG_ACK, GET, GET_ACK, PUT, PUT_ACK, LIST, LIST_ACK = range(10)
 HELLO, CHALLENGE, AUTH, READY = 0x80, 0x81, 0x82, 0x83
 CREDIT, TOUCH, TOUCH_ACK, MSGX, ADMIN, ADMIN_REPLY = 0x84, 0x86, 0x87, 0x88, 0x90, 0x91
-STREAM, STREAM_REPLY = 0x92, 0x93
+STREAM, STREAM_REPLY, PEERS, PEERS_REPLY = 0x92, 0x93, 0x94, 0x95
 NACK = 0xFF
 
-EXTENSIONS = frozenset({CREDIT, TOUCH, TOUCH_ACK, MSGX, ADMIN, ADMIN_REPLY, STREAM, STREAM_REPLY})
+EXTENSIONS = frozenset(
+    {
+        *(CREDIT, TOUCH, TOUCH_ACK, MSGX, ADMIN, ADMIN_REPLY),
+        *(STREAM, STREAM_REPLY, PEERS, PEERS_REPLY),
+    }
+)
 """The types that only a handshake makes meaningful (P2P-26); each is listed on its own."""
 
 MORE = 0x80
@@ -91,34 +96,36 @@ class Closing(msgspec.Struct, frozen=True, gc=False):
     goodbye: bool
 
 
-class Admin(msgspec.Struct, frozen=True, gc=False):
-    """A request that no seed protocol has; the body is msgpack (wire.md 3g)."""
+class _Operation(msgspec.Struct, frozen=True, gc=False):
+    """What no seed protocol has (wire.md 3g); the body is msgpack."""
 
     request_id: int
     operation: int
     body: bytes
 
 
-class AdminReply(msgspec.Struct, frozen=True, gc=False):
-    request_id: int
-    operation: int
-    body: bytes
+class Admin(_Operation, frozen=True, gc=False):
+    """A request about the node itself."""
 
 
-class Stream(msgspec.Struct, frozen=True, gc=False):
-    """A request to a stream or about streams; the body is msgpack (`transports.stream_bodies`)."""
-
-    request_id: int
-    operation: int
-    body: bytes
+class AdminReply(_Operation, frozen=True, gc=False):
+    """Its answer."""
 
 
-class StreamReply(msgspec.Struct, frozen=True, gc=False):
+class Stream(_Operation, frozen=True, gc=False):
+    """A request to a stream or about streams (`transports.stream_bodies`)."""
+
+
+class StreamReply(_Operation, frozen=True, gc=False):
     """Its answer, or a part of it: more follows where `operation` has `MORE` set."""
 
-    request_id: int
-    operation: int
-    body: bytes
+
+class Peers(_Operation, frozen=True, gc=False):
+    """A request about peers, and messages to them."""
+
+
+class PeersReply(_Operation, frozen=True, gc=False):
+    """Its answer."""
 
 
 class Handshake(msgspec.Struct, frozen=True, gc=False):
@@ -135,7 +142,8 @@ class Unknown(msgspec.Struct, frozen=True, gc=False):
 
 
 Message = Put | PutAck | Msg | Ack | Get | GetAck | List | ListAck | Nack
-Extension = Touch | TouchAck | Credit | Admin | AdminReply | Stream | StreamReply
+Operation = Admin | AdminReply | Stream | StreamReply | Peers | PeersReply
+Extension = Touch | TouchAck | Credit | Operation
 Packet = Message | Extension | Ping | Pong | Refused | Closing | Handshake | Unknown
 
 
@@ -348,6 +356,8 @@ ENCODERS: dict[type, Callable[[Any], bytes]] = {
     AdminReply: lambda a: _OPERATION.pack(ADMIN_REPLY, a.request_id, a.operation) + a.body,
     Stream: lambda s: _OPERATION.pack(STREAM, s.request_id, s.operation) + s.body,
     StreamReply: lambda s: _OPERATION.pack(STREAM_REPLY, s.request_id, s.operation) + s.body,
+    Peers: lambda a: _OPERATION.pack(PEERS, a.request_id, a.operation) + a.body,
+    PeersReply: lambda a: _OPERATION.pack(PEERS_REPLY, a.request_id, a.operation) + a.body,
     Handshake: lambda handshake: handshake.raw,
     Unknown: lambda unknown: bytes((unknown.packet_type,)),
 }
@@ -375,6 +385,8 @@ _KNOWN: dict[int, Callable[[bytes], Packet]] = {
     ADMIN_REPLY: _operation(AdminReply),
     STREAM: _operation(Stream),
     STREAM_REPLY: _operation(StreamReply),
+    PEERS: _operation(Peers),
+    PEERS_REPLY: _operation(PeersReply),
     NACK: _decode_nack,
 }
 DECODERS = [_KNOWN.get(packet_type, _decode_unknown) for packet_type in range(256)]

@@ -1,27 +1,93 @@
-"""A limit of requests a second for one connection (P2P-24): a bucket of tokens."""
+"""Limits of requests a second (P2P-24): buckets of tokens, of a connection and of a peer."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 
 class Bucket:
-    """Fills at `per_s` tokens a second, up to one second's worth; `refused` counts in a row."""
+    """Fills at `per_s` tokens a second, up to one second's worth."""
 
-    __slots__ = ("_per_s", "_tokens", "_updated_at", "refused")
+    __slots__ = ("_per_s", "_tokens", "_updated_at")
 
     def __init__(self, per_s: int, now: float) -> None:
         self._per_s = per_s
         self._tokens = float(per_s)
         self._updated_at = now
-        self.refused = 0
 
     def take(self, now: float) -> int:
         """Take a token for a request. Gives 0, or after how many milliseconds there will be one."""
-        elapsed_s = now - self._updated_at
-        self._updated_at = now
-        self._tokens = min(self._per_s, self._tokens + elapsed_s * self._per_s)
+        self._fill(now)
         if self._tokens >= 1:
             self._tokens -= 1
-            self.refused = 0
             return 0
-        self.refused += 1
-        return max(1, round((1 - self._tokens) / self._per_s * 1000))
+        return self._ms_until(1)
+
+    def spend(self, count: int, now: float) -> None:
+        """Take tokens for requests that cannot be refused; it may owe some after that."""
+        self._fill(now)
+        self._tokens -= count
+
+    def debt_ms(self, now: float) -> int:
+        """After how many milliseconds nothing is owed any more; 0: nothing is."""
+        self._fill(now)
+        return 0 if self._tokens >= 0 else self._ms_until(0)
+
+    def _fill(self, now: float) -> None:
+        elapsed_s = max(0.0, now - self._updated_at)
+        self._updated_at = now
+        self._tokens = min(self._per_s, self._tokens + elapsed_s * self._per_s)
+
+    def _ms_until(self, tokens: int) -> int:
+        return max(1, round((tokens - self._tokens) / self._per_s * 1000))
+
+
+class Allowance:
+    """What one connection may ask for, by its own bucket and one that it shares, if there are any.
+
+    `refused` counts in a row.
+    """
+
+    __slots__ = ("_buckets", "refused")
+
+    def __init__(self, *buckets: Bucket | None) -> None:
+        self._buckets = [each for each in buckets if each is not None]
+        self.refused = 0
+
+    def __bool__(self) -> bool:
+        """Is there a limit?"""
+        return bool(self._buckets)
+
+    def take(self, now: float) -> int:
+        """For one request. Gives 0, or after how many milliseconds it may be asked again."""
+        for bucket in self._buckets:
+            delay_ms = bucket.take(now)
+            if delay_ms:
+                self.refused += 1
+                return delay_ms
+        self.refused = 0
+        return 0
+
+
+class SharedBuckets:
+    """One bucket for all connections of a peer, known by its key, or of an address.
+
+    Of more than `kept_max` those are forgotten whose latest connection came longest ago.
+    """
+
+    def __init__(self, per_s: int, kept_max: int = 10_000) -> None:
+        self._per_s = per_s
+        self._kept_max = kept_max
+        self._buckets: OrderedDict[bytes | str, Bucket] = OrderedDict()
+
+    def bucket(self, peer: bytes | str | None, now: float) -> Bucket | None:
+        """None: there is no limit, or it holds for nobody who is not known."""
+        if not self._per_s or peer is None:
+            return None
+        bucket = self._buckets.get(peer)
+        if bucket is None:
+            bucket = self._buckets[peer] = Bucket(self._per_s, now)
+            if len(self._buckets) > self._kept_max:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(peer)
+        return bucket

@@ -80,6 +80,19 @@ def all_topics(topics: Iterable[tuple[bytes, int]], frame_bytes_max: int) -> byt
     return encode_response(r.ListTopicsResponse(rows))
 
 
+def topic_described(topic: str, count: int, used: Sequence[int], answers: Answers) -> bytes:
+    """A DescribeTopicResponse: `used` are the partitions that were asked, in the order of
+    `answers`; the others have never had a record (3h)."""
+    rows = [r.PartitionRow(each, 0, 0, 1) for each in range(count)]
+    for place, found in answers.items():
+        if isinstance(found, Described):
+            row = (found.tail, found.trim_point, found.segments)
+            rows[used[place]] = r.PartitionRow(used[place], *row)
+        elif found is not Code.UNKNOWN_STREAM:
+            return encode_response(error_of(found))
+    return encode_response(r.DescribeTopicResponse(topic, rows))
+
+
 def small_answer(request: Found, reply: StreamReply | Failed) -> bytes:
     """The answer to what is neither a Produce nor a Fetch, and was not refused."""
     match request, reply:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import assert_never
 
 import msgspec
 
 from actors.errors import Code
-from actors.messages import Failed, Mail, Reply, StreamReply
+from actors.messages import Failed, Mail, Reply, Rights, StreamReply
 from actors.positions import Seek, Where
 from actors.streams import messages as m
 from actors.streams.names import TOPICS, stream_cell
 from transports import rustlog_messages as r
+from transports.refusals import Refusal
 from transports.rustlog import (
     Decoder,
     RustlogLimits,
@@ -32,8 +34,10 @@ from transports.rustlog_answers import (
     lags_of,
     out_of_range,
     small_answer,
+    topic_described,
 )
 from transports.rustlog_judge import Found
+from transports.rustlog_rights import REFUSED, may_ask
 from transports.rustlog_survey import Answers, Survey
 from transports.seam import Wire
 from transports.stream_connection import FlowSettings, Said, StreamConnection, Turned
@@ -63,6 +67,8 @@ class RustlogSettings(msgspec.Struct, frozen=True):
 
 class RustlogConnection(StreamConnection[Found]):
     """One client of RustLog."""
+
+    LISTENER = "rustlog"
 
     __slots__ = (
         "_answered_ns",
@@ -122,7 +128,7 @@ class RustlogConnection(StreamConnection[Found]):
         requests = self._decoder.feed(data)
         error = self._decoder.error
         if error is not None:
-            self._host.counters.malformed += 1
+            self._is_malformed()
             self._end(encode_response(error))
         return requests
 
@@ -137,17 +143,21 @@ class RustlogConnection(StreamConnection[Found]):
         request = requests[at]
         if self._is_creating:
             return at
+        if not (self._is_free or may_ask(request, self._may)):
+            self._refused(Refusal.NOT_ALLOWED)
+            self._say(request, REFUSED)
+            return at + 1
         if isinstance(request, TO_STREAM):
             return self._hand_over_run(requests, at, request)
         match request:
             case r.Ping():
                 self._say(request, PONG)
             case r.Error():
-                self._host.counters.malformed += 1
+                self._is_malformed()
                 self._say(request, encode_response(request))
             case r.ListTopics():
                 limit = self._settings.limits.frame_bytes_max
-                self._say(request, all_topics(self._host.topics.topics(), limit))
+                self._say(request, all_topics(self._topics(), limit))
             case r.CreateTopic(topic=topic, partition_count=count):
                 self._is_creating = True
                 create = m.CreateTopic(self._next_number, topic.encode(), count)
@@ -174,6 +184,8 @@ class RustlogConnection(StreamConnection[Found]):
         end = at
         for end in range(at, len(requests)):
             each = requests[end]
+            if not (self._is_free or may_ask(each, self._may)):
+                break
             if isinstance(each, r.Produce):
                 if each.topic != topic or each.partition != partition:
                     break
@@ -213,11 +225,18 @@ class RustlogConnection(StreamConnection[Found]):
     def _no_topic(self, topic: str) -> r.Error:
         if self._now >= self._named_until:
             # To name ten thousand topics takes longer than all else that a request costs.
-            topics = islice(self._host.topics.topics(), NAMES_TOLD)
+            topics = islice(self._topics(), NAMES_TOLD)
             self._named = [name.decode() for name, _ in topics]
             self._named_until = self._now + NAMES_KEPT_S
         text = f"Topic '{topic[:255]}' not found"
         return r.Error(r.TOPIC_NOT_FOUND, text, {"available_topics": self._named})
+
+    def _topics(self) -> Iterable[tuple[bytes, int]]:
+        """The topics that this client may be told of."""
+        topics = self._host.topics.topics()
+        if self._is_free:
+            return topics
+        return (each for each in topics if self._may(Rights.LIST, each[0]))
 
     def _fetch(self, number: int, fetch: r.Fetch) -> m.Read:
         self._is_heavy = True
@@ -264,17 +283,7 @@ class RustlogConnection(StreamConnection[Found]):
             return
         names = [_stream_of(name, count, each) for each in range(count)]
         used = [each for each in range(count) if topics.is_created(names[each])]
-
-        def told(answers: Answers) -> bytes:
-            rows = [r.PartitionRow(each, 0, 0, 1) for each in range(count)]
-            for place, found in answers.items():
-                if isinstance(found, m.Described):
-                    row = (found.tail, found.trim_point, found.segments)
-                    rows[used[place]] = r.PartitionRow(used[place], *row)
-                elif found is not Code.UNKNOWN_STREAM:
-                    return encode_response(error_of(found))
-            return encode_response(r.DescribeTopicResponse(request.topic, rows))
-
+        told = partial(topic_described, request.topic, count, used)
         self._survey(request, [names[each] for each in used], told)
 
     def _tell_metrics(self, request: r.MetricsFetch) -> None:

@@ -7,7 +7,7 @@ from typing import assert_never
 import msgspec
 
 from actors.errors import Code
-from actors.messages import Failed, Mail, StreamReply
+from actors.messages import Failed, Mail, Rights, StreamReply
 from actors.positions import Seek, Where
 from actors.streams.messages import (
     Append,
@@ -22,6 +22,7 @@ from actors.streams.messages import (
     View,
 )
 from actors.streams.names import stream_cell
+from transports.refusals import Refusal
 from transports.s3p import NOTHING, OK, Decoder, encode_error, encode_id, encode_records
 from transports.s3p_words import (
     LIMITS,
@@ -56,6 +57,8 @@ VIEW = View(empty=False, commands=False)
 class S3pConnection(StreamConnection[Command]):
     """One client of S3P."""
 
+    LISTENER = "s3p"
+
     __slots__ = ("_cell", "_decoder", "_holds_up", "_name", "_settings")
 
     def __init__(self, number: int, host: StreamHost, settings: S3pSettings) -> None:
@@ -72,7 +75,7 @@ class S3pConnection(StreamConnection[Command]):
         commands = self._decoder.feed(data)
         error = self._decoder.error
         if error is not None:
-            self._host.counters.malformed += 1
+            self._is_malformed()
             self._end(encode_error(error.code, error.text))
         return commands
 
@@ -85,6 +88,8 @@ class S3pConnection(StreamConnection[Command]):
         if self._holds_up:
             return at
         name = requests[at].name
+        if not (self._is_free or self._may(_needed(requests[at]), name)):
+            return self._refuse(requests)
         if name != self._name:
             self._name, self._cell = name, stream_cell(name)
         messages: list[Mail] = []
@@ -93,6 +98,8 @@ class S3pConnection(StreamConnection[Command]):
         for position in range(at, len(requests)):
             command = requests[position]
             if command.name != name:
+                break
+            if not (self._is_free or self._may(_needed(command), name)):
                 break
             if type(command) is AppendRecords:
                 messages.append(Append(number, command.records, command.ms))
@@ -108,6 +115,15 @@ class S3pConnection(StreamConnection[Command]):
             position += 1
         self._submit(self._cell, requests[at:position], messages, gather=not self._holds_up)
         return position
+
+    def _refuse(self, requests: list[Command]) -> int:
+        """S3P has no error for this that leaves the connection open (S3A-36): what came before is
+        answered, what comes behind is not taken."""
+        self._refused(Refusal.NOT_ALLOWED)
+        words = self._turning_away(Turned.NOT_ADMITTED)
+        self._end(words)
+        self._last_words = words  # ahead of what else was wrong further behind
+        return len(requests)
 
     def _seek(self, number: int, command: ReadRecords | TrimBelow) -> Mail:
         if isinstance(command, TrimBelow):
@@ -165,6 +181,19 @@ REASONS = {
     Code.PART_OF_TOPIC: "the stream is a partition of a topic",
 }
 """Why a connection ends, for what section 9 has no code for."""
+
+
+def _needed(command: Command) -> Rights:
+    """The right that a command takes in its stream."""
+    match command:
+        case AppendRecords() | CreateStream():
+            return Rights.PUT
+        case ReadRecords():
+            return Rights.GET
+        case TrimBelow() | DeleteStream():
+            return Rights.ADMIN
+        case _:
+            assert_never(command)
 
 
 def _request(number: int, command: CreateStream | AppendRecords | DeleteStream) -> Mail:

@@ -20,6 +20,15 @@ class Wire(Protocol):
     """The address alone; connection limits count by it."""
 
     secure: bool
+    """Is it TLS?"""
+
+    @property
+    def peer_certificate_hash(self) -> bytes | None:
+        """SHA-256 of the DER of the certificate that the other end showed; None: it has none."""
+
+    @property
+    def failure(self) -> OSError | None:
+        """What ended the connection, where the wire knows it."""
 
     @property
     def congested(self) -> bool:

@@ -14,6 +14,8 @@ from typing import Generic, TypeVar
 
 from actors.messages import Batch, Failed, Mail, Reply, StreamReply, StreamRequest
 from actors.streams.messages import Cancel, Conclude
+from transports.rate import Bucket
+from transports.refusals import Refusal
 from transports.stream_host import StreamHost
 from transports.stream_visit import CLOSED, ENDING, OPEN, StreamVisit
 from transports.stream_visit import FlowSettings as FlowSettings
@@ -255,6 +257,8 @@ class StreamConnection(StreamVisit, Generic[C]):
                 return
             if at == self._at:
                 break
+            if self._rate is not None:
+                self._rate.spend(at - self._at, self._now)
             self._at = at
             if self._out_bytes:
                 self._write_out()
@@ -298,7 +302,18 @@ class StreamConnection(StreamVisit, Generic[C]):
             # What such requests cost is not known before: others get their turn in between.
             self._host.arm(self, self._now)
             return True
+        if self._rate is not None and self._is_too_fast(self._rate):
+            return True
         return self._wire.congested and self._wire.unsent_bytes > flow.unread_bytes_max
+
+    def _is_too_fast(self, rate: Bucket) -> bool:
+        """Nothing is refused for that: it is read on when it is time."""
+        debt_ms = rate.debt_ms(self._now)
+        if debt_ms:
+            self._host.counters.slowed += 1
+            self._host.note(Refusal.TOO_FAST, self.address)
+            self._host.arm(self, self._now + debt_ms / 1000)
+        return debt_ms > 0
 
     def _mailbox_has_room(self) -> None:
         self._waits_for_mailbox = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import islice
-from typing import Protocol, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 import msgspec
 
@@ -16,19 +16,23 @@ from actors.errors import Code, DataTooLarge, Malformed, RequestError
 from actors.messages import Failed, StreamReply, StreamRequest
 from actors.positions import Position, Seek, Where
 from actors.streams import messages as m
-from actors.streams.names import TOPICS, stream_cell
+from actors.streams.names import TOPICS, stream_cell, stream_of
 from transports import packet as p
 from transports import stream_bodies as b
 from transports.nack import encode_refusal
 from transports.stream_bodies import read_body
 from transports.stream_host import Topics
 from transports.stream_operations import Operation
+from transports.stream_rights import LISTED_MAX, RightsIn, check, listed
 
 REQUESTS_MAX = 64
 ANSWERS_BYTES_MAX = 8 * 2**20
 READ_BYTES_MIN, READ_BYTES_MAX = 64 * 1024, 2**20
 
 _TOPIC = re.compile(rb"[A-Za-z0-9_-]{1,255}")
+
+
+Row = TypeVar("Row")
 
 
 class Names(Topics, Protocol):
@@ -64,10 +68,13 @@ class StreamDesk:
     A read gets what is left of that, but 64 KiB at least, and always one record if there is any.
     """
 
-    __slots__ = ("_answer_bytes", "_asked", "_batches", "_host", "_part_bytes")
+    __slots__ = ("_answer_bytes", "_asked", "_batches", "_host", "_part_bytes", "_rights_in")
 
-    def __init__(self, host: DeskHost, packet_bytes_max: int) -> None:
+    def __init__(
+        self, host: DeskHost, packet_bytes_max: int, rights_in: RightsIn | None = None
+    ) -> None:
         self._host = host
+        self._rights_in = rights_in
         self._part_bytes = packet_bytes_max - p.OPERATION_BYTES
         self._asked: dict[int, _Asked] = {}
         self._answer_bytes = 0
@@ -144,12 +151,19 @@ class StreamDesk:
                 answer = self._list_topics(read_body(body, b.ListTopicsBody))
                 return self._parts(number, operation, answer)
             case Operation.READ:
-                self._take_read(number, read_body(body, b.ReadBody))
+                read = read_body(body, b.ReadBody)
+                self._check(operation, read.stream)
+                self._take_read(number, read)
             case _:
                 cell, request = _request(number, operation, body)
+                self._check(operation, _name_of(cell, request))
                 self._asked[number] = _Asked(operation, cell)
                 self._ask(cell, request, len(body))
         return []
+
+    def _check(self, operation: Operation, name: bytes) -> None:
+        if self._rights_in is not None:
+            check(operation, name, self._rights_in)
 
     def _take_read(self, number: int, read: b.ReadBody) -> None:
         start = _start(read)
@@ -184,21 +198,29 @@ class StreamDesk:
         return asked
 
     def _list(self, asked: b.ListBody) -> bytes:
-        names = self._host.directory.names(asked.prefix, asked.after, asked.limit + 1)
-        return msgspec.msgpack.encode(
-            b.NamesBody(names[: asked.limit], more=len(names) > asked.limit)
-        )
+        wanted = asked.limit if self._rights_in is None else LISTED_MAX
+        names = self._host.directory.names(asked.prefix, asked.after, wanted + 1)
+        page, more = self._page(names, _itself, asked.limit)
+        return msgspec.msgpack.encode(b.NamesBody(page, more))
+
+    def _page(
+        self, rows: list[Row], name_of: Callable[[Row], bytes], limit: int
+    ) -> tuple[list[Row], bool]:
+        if self._rights_in is None:
+            return rows[:limit], len(rows) > limit
+        return listed(rows, name_of, limit, self._rights_in)
 
     def _list_topics(self, asked: b.ListTopicsBody) -> bytes:
         topics = self._host.directory
         if asked.topic is not None:
+            self._check(Operation.LIST_TOPICS, asked.topic)
             partitions = topics.partitions(asked.topic)
             found = [] if partitions is None else [(asked.topic, partitions)]
-        else:
-            later = (each for each in topics.topics() if each[0] > asked.after)
-            found = list(islice(later, asked.limit + 1))
-        page = b.TopicsBody(found[: asked.limit], more=len(found) > asked.limit)
-        return msgspec.msgpack.encode(page)
+            return msgspec.msgpack.encode(b.TopicsBody(found, more=False))
+        later = (each for each in topics.topics() if each[0] > asked.after)
+        wanted = asked.limit if self._rights_in is None else LISTED_MAX
+        page, more = self._page(list(islice(later, wanted + 1)), _topic_name, asked.limit)
+        return msgspec.msgpack.encode(b.TopicsBody(page, more))
 
     def _parts(self, number: int, operation: Operation, body: bytes) -> list[bytes]:
         if len(body) <= self._part_bytes:
@@ -210,6 +232,21 @@ class StreamDesk:
 
     def _refusal(self, number: int, code: Code, delay_ms: int | None = None) -> bytes:
         return encode_refusal(p.STREAM, code, number.to_bytes(4, "big"), delay_ms)
+
+
+def _itself(name: bytes) -> bytes:
+    return name
+
+
+def _topic_name(row: tuple[bytes, int]) -> bytes:
+    return row[0]
+
+
+def _name_of(cell: bytes, request: StreamRequest) -> bytes:
+    """The stream or topic that a request is about."""
+    if isinstance(request, m.CreateTopic | m.DeleteTopic):
+        return request.topic
+    return stream_of(cell) or b""
 
 
 def _start(read: b.ReadBody) -> Seek:

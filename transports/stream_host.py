@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from actors.messages import Batch, Port
+from actors.messages import Batch, Port, Rights
 from transports.gathering import Gathering
+from transports.greeting import Asker
 from transports.host import Visitor, WireCounters
+from transports.rate import Bucket
+from transports.refusals import Refusal
 from transports.rustlog_metrics import RustlogMetrics
 
 
@@ -68,5 +71,17 @@ class StreamHost(Protocol):
     def left(self, visitor: Visitor) -> None:
         """The connection is gone."""
 
-    def admits(self, address: str) -> bool:
-        """May a client without a token use streams from there?"""
+    def note(self, refusal: Refusal, address: str) -> None:
+        """Somebody at this address was refused something."""
+
+    def shared_bucket(self, asker: Asker) -> Bucket | None:
+        """What all connections of the asker may ask for together; None: there is no limit."""
+
+    def admits(self, asker: Asker) -> bool:
+        """Might there be a stream that this client may use?"""
+
+    def authorize_stream(self, asker: Asker, name: bytes) -> Rights | None:
+        """The asker's rights in a stream or topic; None = none. The empty name: in all of them.
+
+        put: append and create; get: read; list: be told of it; admin: trim, delete, configure.
+        """

@@ -10,7 +10,10 @@ from math import inf
 
 import msgspec
 
-from actors.messages import Port
+from actors.messages import Port, Rights
+from transports.greeting import Asker
+from transports.rate import Bucket
+from transports.refusals import Refusal
 from transports.seam import Wire
 from transports.stream_host import StreamHost
 
@@ -28,6 +31,10 @@ class FlowSettings(msgspec.Struct, frozen=True, gc=False):
     ahead_bytes_max: int = 2**16
     under_way_bytes_max: int = 2**24
     turn_bytes_max: int = 2**22
+
+
+JUDGED_MAX = 64
+"""Of so many streams a connection remembers what it may do there."""
 
 
 class Turned(Enum):
@@ -51,15 +58,22 @@ OPEN, ENDING, CLOSED = Phase.OPEN, Phase.ENDING, Phase.CLOSED
 class StreamVisit(Port):
     """A connection without its requests."""
 
+    LISTENER = ""
+    """The name of the door that it comes by."""
+
     __slots__ = (
+        "_asker",
         "_flow",
         "_host",
         "_is_admitted",
+        "_is_free",
+        "_judged",
         "_last_words",
         "_now",
         "_out",
         "_out_bytes",
         "_phase",
+        "_rate",
         "_unsent_before",
         "_wire",
         "deadline",
@@ -75,7 +89,13 @@ class StreamVisit(Port):
         self._flow = flow
         self._wire: Wire
         self._phase = OPEN
+        self._asker = Asker()
         self._is_admitted = False
+        self._is_free = False
+        """It may do everything in all streams, so each of them need not be asked for."""
+        self._judged: dict[bytes, Rights] = {}
+        self._rate: Bucket | None = None
+        """What it may ask for, together with other connections of the same peer."""
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._unsent_before = 0
@@ -106,11 +126,49 @@ class StreamVisit(Port):
         if not host.entered(self):
             self._turn_away(Turned.TOO_MANY)
             return
-        if host.admits(wire.host):
+        certificate = wire.peer_certificate_hash
+        self._asker = Asker(None, None, wire.host, self.LISTENER, certificate)
+        self._judge()
+        self._rate = host.shared_bucket(self._asker)
+        if self._is_admitted:
             # There is no handshake to wait for, and a pool may keep connections for later.
-            self._is_admitted = True
             host.greeted(self)
         host.arm(self, self.heard_at + self._flow.idle_s)
+
+    # What it may do.
+
+    def _judge(self) -> None:
+        host, asker = self._host, self._asker
+        self._is_admitted = host.admits(asker)
+        self._is_free = host.authorize_stream(asker, b"") == Rights.ALL
+        self._judged.clear()
+
+    def _may(self, right: Rights, name: bytes) -> bool:
+        """Has it one of these rights in the stream or topic of this name?"""
+        if self._is_free:
+            return True
+        rights = self._judged.get(name)
+        if rights is None:
+            if len(self._judged) >= JUDGED_MAX:
+                self._judged.clear()
+            rights = self._host.authorize_stream(self._asker, name) or Rights.NONE
+            self._judged[name] = rights
+        return bool(rights & right)
+
+    def _refused(self, refusal: Refusal) -> None:
+        self._host.counters.refused += 1
+        self._host.note(refusal, self.address)
+
+    def _is_malformed(self) -> None:
+        self._host.counters.malformed += 1
+        self._host.note(Refusal.MALFORMED, self.address)
+
+    def rejudge(self) -> None:
+        """What it may do has changed, perhaps; who may do nothing any more is sent away."""
+        was_admitted = self._is_admitted
+        self._judge()
+        if was_admitted and not self._is_admitted:
+            self.say_goodbye()
 
     # What the node calls: Visitor.
 
@@ -163,7 +221,8 @@ class StreamVisit(Port):
         self._close()
 
     def _turn_away(self, why: Turned) -> None:
-        self._host.counters.refused += 1
+        is_full = why is Turned.TOO_MANY
+        self._refused(Refusal.TOO_MANY if is_full else Refusal.NOT_ALLOWED)
         self._end_now(self._turning_away(why))
 
     def _end(self, last_words: bytes) -> None:

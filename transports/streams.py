@@ -1,4 +1,4 @@
-"""Drives a session over any anyio byte stream: one task reads, one writes (trio, TLS, `memory`)."""
+"""Drives a session over any anyio byte stream: one task reads, one writes (trio, `memory`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ async def drive(
     *,
     peer: str,
     host: str | None = None,
-    secure: bool = False,
     high_water_bytes: int = HIGH_WATER_BYTES,
     guard: Guard = plainly,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
@@ -42,7 +41,7 @@ async def drive(
     `task_status` is told once `session.opened` was called.
     """
     wire = _StreamWire(stream, session, high_water_bytes)
-    wire.peer, wire.host, wire.secure = peer, peer if host is None else host, secure
+    wire.peer, wire.host = peer, peer if host is None else host
 
     async def run() -> None:
         await wire.run(task_status)
@@ -55,7 +54,9 @@ class _StreamWire:
 
     peer: str
     host: str
-    secure: bool
+    secure = False
+    peer_certificate_hash: bytes | None = None
+    failure: OSError | None = None
 
     def __init__(self, stream: ByteStream, session: Session, high_water_bytes: int) -> None:
         self._stream = stream
@@ -133,10 +134,8 @@ class _StreamWire:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._read_all)
                 await self._write_all()
-                if not self.secure:
-                    await self._half_close()
+                await self._half_close()
                 tasks.cancel_scope.cancel()
-            await self._say_farewell()
 
     async def _read_all(self) -> None:
         discarded_bytes = 0
@@ -194,11 +193,3 @@ class _StreamWire:
             except _GONE:
                 return
             await self._input_over.wait()
-
-    async def _say_farewell(self) -> None:
-        """Close in order; TLS has no half-close, but says goodbye once nobody reads any more."""
-        with anyio.move_on_after(LINGER_S):
-            try:
-                await self._stream.aclose()
-            except _GONE:
-                return

@@ -10,24 +10,17 @@ from functools import partial
 from typing import Any
 
 import anyio
-from anyio.abc import (
-    ByteStream,
-    SocketAttribute,
-    SocketListener,
-    SocketStream,
-    TaskGroup,
-    TaskStatus,
-)
-from anyio.streams.tls import TLSStream
+from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup, TaskStatus
 
 from transports.address import format_address as format_address
 from transports.address import parse_address as parse_address
+from transports.doorway import HANDSHAKE_S, Dialled, Doorway
 from transports.loop_wire import LoopWire, LoopWires
 from transports.seam import Listener, Session, SessionFactory
-from transports.streams import FLUSH_S, HIGH_WATER_BYTES, Guard, drive, plainly
+from transports.streams import HIGH_WATER_BYTES, Guard, drive, plainly
+from transports.tls import SecureWire
 
 BACKLOG = 1024
-HANDSHAKE_S = 10.0
 ACCEPT_RETRY_S = 0.1
 
 
@@ -37,35 +30,33 @@ async def listen(
     port: int,
     factory: SessionFactory,
     *,
-    tls: ssl.SSLContext | None = None,
+    tls: ssl.SSLContext | Doorway | None = None,
     high_water_bytes: int = HIGH_WATER_BYTES,
     guard: Guard = plainly,
 ) -> Listener:
     """Accept connections at one address, each with a session of its own; port 0 is any port.
 
     Listener and connections end with `tasks` at the latest. Where a connection needs a task of its
-    own, it runs under `guard`; elsewhere the event loop reports what a session raises. Raises
-    OSError, also when the port is taken.
+    own, it runs under `guard`; elsewhere the event loop reports what a session raises. With `tls` a
+    session is opened once TLS's own handshake is done; see `Doorway`. Raises OSError, also when the
+    port is taken.
     """
+    doorway = Doorway(lambda: tls) if isinstance(tls, ssl.SSLContext) else tls
     bound = await _bind(host, port)
     address = format_address(*bound.getsockname()[:2])
+    listener: _LoopListener | _StreamListener
+    if doorway is not None:
+        factory = doorway.through(factory)
+        tasks.start_soon(doorway.watch)
     if _asyncio_runs():
         wires = LoopWires()
         server = await asyncio.get_running_loop().create_server(
-            lambda: LoopWire(factory(), wires, high_water_bytes, secure=tls is not None),
-            sock=bound,
-            backlog=BACKLOG,
-            ssl=tls,
-            ssl_handshake_timeout=HANDSHAKE_S if tls else None,
-            ssl_shutdown_timeout=FLUSH_S if tls else None,
+            lambda: LoopWire(factory(), wires, high_water_bytes), sock=bound, backlog=BACKLOG
         )
         tasks.start_soon(wires.hold, server.close)
-        return _LoopListener(address, server, wires)
-    listener = _StreamListener(address, await SocketListener.from_socket(bound))
-
-    async def serve(stream: SocketStream, session: Session) -> None:
-        await _serve(stream, session, tls, high_water_bytes, guard)
-
+        return _LoopListener(address, server, wires, doorway)
+    listener = _StreamListener(address, await SocketListener.from_socket(bound), doorway)
+    serve = partial(_serve, high_water_bytes=high_water_bytes, guard=guard)
     tasks.start_soon(listener.accept_all, tasks, factory, serve)
     return listener
 
@@ -82,24 +73,28 @@ async def dial(
     guard: Guard = plainly,
 ) -> None:
     """Connect `session`; returns once its `opened` was called. Raises OSError, TLS's included."""
-    name = server_hostname or host
+    if tls is None:
+        await _dial(tasks, host, port, session, high_water_bytes, guard)
+        return
+    dialled = Dialled()
+    secured = SecureWire(session, tls, dialled, server_hostname or host)
+    await _dial(tasks, host, port, secured, high_water_bytes, guard)
+    await dialled.within(HANDSHAKE_S, secured)
+
+
+async def _dial(
+    tasks: TaskGroup, host: str, port: int, session: Session, high_water_bytes: int, guard: Guard
+) -> None:
     if _asyncio_runs():
         wires = LoopWires()
         await asyncio.get_running_loop().create_connection(
-            lambda: LoopWire(session, wires, high_water_bytes, secure=tls is not None),
-            host,
-            port,
-            ssl=tls,
-            server_hostname=name if tls else None,
-            ssl_handshake_timeout=HANDSHAKE_S if tls else None,
-            ssl_shutdown_timeout=FLUSH_S if tls else None,
+            lambda: LoopWire(session, wires, high_water_bytes), host, port
         )
         wires.complete()
         tasks.start_soon(wires.hold)
         return
     stream = await anyio.connect_tcp(host, port)
-    secured = await _secure(stream, tls, name) if tls else None
-    await tasks.start(partial(_drive_socket, stream, secured, session, high_water_bytes, guard))
+    await tasks.start(partial(_drive_socket, stream, session, high_water_bytes, guard))
 
 
 async def _bind(host: str, port: int) -> socket.socket:
@@ -129,14 +124,23 @@ def _asyncio_runs() -> bool:
 
 
 class _LoopListener:
-    def __init__(self, address: str, server: asyncio.AbstractServer, wires: LoopWires) -> None:
+    def __init__(
+        self,
+        address: str,
+        server: asyncio.AbstractServer,
+        wires: LoopWires,
+        doorway: Doorway | None,
+    ) -> None:
         self.address = address
         self._server = server
         self._wires = wires
+        self._doorway = doorway
 
     async def aclose(self) -> None:
         self._server.close()
         self._wires.complete()
+        if self._doorway is not None:
+            self._doorway.complete()
         await asyncio.sleep(0)  # uvloop gives the port back one turn later
 
 
@@ -144,9 +148,10 @@ _Serve = Callable[[SocketStream, Session], Coroutine[Any, Any, None]]
 
 
 class _StreamListener:
-    def __init__(self, address: str, listener: SocketListener) -> None:
+    def __init__(self, address: str, listener: SocketListener, doorway: Doorway | None) -> None:
         self.address = address
         self._listener = listener
+        self._doorway = doorway
         self._scope = anyio.CancelScope()
 
     async def accept_all(self, tasks: TaskGroup, factory: SessionFactory, serve: _Serve) -> None:
@@ -168,25 +173,21 @@ class _StreamListener:
     async def aclose(self) -> None:
         self._scope.cancel()
         await self._listener.aclose()
+        if self._doorway is not None:
+            self._doorway.complete()
 
 
 async def _serve(
-    stream: SocketStream,
-    session: Session,
-    tls: ssl.SSLContext | None,
-    high_water_bytes: int,
-    guard: Guard,
+    stream: SocketStream, session: Session, *, high_water_bytes: int, guard: Guard
 ) -> None:
     try:
-        secured = await _secure(stream, tls, None) if tls else None
-        await _drive_socket(stream, secured, session, high_water_bytes, guard)
+        await _drive_socket(stream, session, high_water_bytes, guard)
     except OSError:
-        return  # gone before it was a connection: no TLS, or reset while it waited to be accepted
+        return  # reset while it waited to be accepted
 
 
 async def _drive_socket(
     stream: SocketStream,
-    secured: TLSStream | None,
     session: Session,
     high_water_bytes: int,
     guard: Guard,
@@ -199,28 +200,11 @@ async def _drive_socket(
         raise ConnectionResetError("the other end is gone already")
     host, port = str(remote[0]), int(remote[1])
     await drive(
-        secured or stream,
+        stream,
         session,
         peer=format_address(host, port),
         host=host,
-        secure=secured is not None,
         high_water_bytes=high_water_bytes,
         guard=guard,
         task_status=task_status,
     )
-
-
-async def _secure(stream: ByteStream, tls: ssl.SSLContext, hostname: str | None) -> TLSStream:
-    """TLS as the client of `hostname`, or as the server when that is None. Raises OSError."""
-    secured: TLSStream | None = None
-    try:
-        with anyio.fail_after(HANDSHAKE_S):
-            secured = await TLSStream.wrap(
-                stream, server_side=hostname is None, hostname=hostname, ssl_context=tls
-            )
-        return secured
-    except (anyio.BrokenResourceError, anyio.EndOfStream) as exc:
-        raise ConnectionResetError("the TLS handshake broke off") from exc
-    finally:
-        if secured is None:
-            await anyio.aclose_forcefully(stream)

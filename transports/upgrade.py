@@ -6,7 +6,6 @@ Refusals are raised as UpgradeRefused and never repeat what the request said: it
 from __future__ import annotations
 
 import base64
-import ipaddress
 import re
 from urllib.parse import quote, unquote_to_bytes
 
@@ -15,6 +14,7 @@ from websockets.http11 import Request, Response
 
 from transports.errors import UpgradeRefused
 from transports.framing import Upgrade
+from transports.origin import check_origin
 
 BARE = "p2pbuf.v1"
 HELLO = "p2pbuf.v1.hello"
@@ -34,8 +34,9 @@ def path_of(channel: bytes) -> str:
 def read_request(request: Request, origins: frozenset[str]) -> Upgrade:
     """What the request asks for; its subprotocol is negotiated elsewhere. Raises UpgradeRefused."""
     channel = _channel_of(request.path)
-    _check_origin(request.headers, origins)
-    return Upgrade(channel=channel, token=_token_of(request.headers))
+    headers = request.headers
+    check_origin(headers.get_all("Host"), headers.get_all("Origin"), origins)
+    return Upgrade(channel=channel, token=_token_of(headers))
 
 
 def give_token(headers: Headers, token: bytes) -> None:
@@ -66,30 +67,6 @@ def _channel_of(path: str) -> bytes:
     if _STRAY_PERCENT.search(name) or len(channel) > CHANNEL_BYTES_MAX:
         raise UpgradeRefused(400, "the channel's name is not acceptable")
     return channel
-
-
-def _check_origin(headers: Headers, origins: frozenset[str]) -> None:
-    """Only browsers send an Origin: it is the node's own, or one that was allowed.
-
-    The node's own is an address or `localhost`. A name must be listed: a page of the same name, but
-    from elsewhere, could have its name point at this machine afterwards (DNS rebinding).
-    """
-    hosts, given = headers.get_all("Host"), headers.get_all("Origin")
-    if len(hosts) != 1 or len(given) > 1:
-        raise UpgradeRefused(400, "one Host and at most one Origin")
-    host = hosts[0].lower()
-    own = {f"http://{host}", f"https://{host}"} if _is_address(host) else set()
-    if given and given[0] not in origins and given[0].lower() not in own:
-        raise UpgradeRefused(403, "the Origin is not allowed")
-
-
-def _is_address(host: str) -> bool:
-    name = host if host.endswith("]") else host.rpartition(":")[0] or host
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return name == "localhost"
-    return True
 
 
 def _token_of(headers: Headers) -> bytes | None:

@@ -1,6 +1,6 @@
-"""How a P2P connection begins and ends: first words, a place in a channel, refusal, goodbye.
+"""How a P2P connection begins and ends: a place in a channel, being turned away, goodbye.
 
-What lies between, requests and replies, is `connection`.
+What it says first is `arrival`; what lies between, requests and replies, is `connection`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from math import inf
 from typing import assert_never
 
 from actors.errors import Code
-from actors.messages import Msg, Port, Rights
+from actors.messages import Msg, Port
 from transports import packet as p
-from transports.errors import FrameTooLarge, MalformedHandshake, UpgradeRefused, WireError
+from transports.errors import FrameTooLarge, UpgradeRefused, WireError
 from transports.framing import Framing, Upgrade
-from transports.greeting import Admission, admit_bare, admit_hello
-from transports.handshake import decode_hello
+from transports.greeting import Admission
 from transports.host import Host
-from transports.nack import HelloCode, encode_hello_refusal, encode_refusal
+from transports.nack import HelloCode, encode_hello_refusal
+from transports.proof import Proof
+from transports.refusals import Refusal
 from transports.seam import Wire
 
 NORMAL, PROTOCOL_ERROR, POLICY_VIOLATION, TOO_BIG = 1000, 1002, 1008, 1009
@@ -30,6 +31,8 @@ class Phase(Enum):
     """The framing is not up yet (WebSocket)."""
     WAITING = auto()
     """Nothing that matters was said yet."""
+    PROVING = auto()
+    """A HELLO named an identity, and CHALLENGE asks for its proof."""
     REFUSED = auto()
     """Refused, and told so after the delay that is the same for all."""
     OPEN = auto()
@@ -39,16 +42,17 @@ class Phase(Enum):
 
 
 # Reading a member of an enum costs more than a dictionary look-up; these are read for every packet.
-OPENING, WAITING, REFUSED = Phase.OPENING, Phase.WAITING, Phase.REFUSED
+OPENING, WAITING, PROVING, REFUSED = Phase.OPENING, Phase.WAITING, Phase.PROVING, Phase.REFUSED
 OPEN, LEAVING, CLOSED = Phase.OPEN, Phase.LEAVING, Phase.CLOSED
 TAKING = (OPEN, LEAVING)
 
 
 class Visit(Port):
-    """A connection from its first byte to its place in a channel, and at its end."""
+    """A connection without what is said on it."""
 
     __slots__ = (
         "_admission",
+        "_certificate_hash",
         "_channel",
         "_encode_msg",
         "_framing",
@@ -61,6 +65,7 @@ class Visit(Port):
         "_out_bytes",
         "_owes_ready",
         "_phase",
+        "_proof",
         "_put_refusal",
         "_refusal",
         "_stalled_since",
@@ -81,6 +86,9 @@ class Visit(Port):
         self._phase = OPENING
         self._upgrade: Upgrade | None = None
         self._opened_at = 0.0
+        self._proof: Proof | None = None
+        # Of the certificate that this connection is shown: the node may get another one meanwhile.
+        self._certificate_hash = host.certificate_hash
         self._refusal: HelloCode | None = None
         self._is_provisional = False
         self._owes_ready = False
@@ -100,6 +108,7 @@ class Visit(Port):
         self._host.counters.connections += 1
         if not self._host.entered(self):
             self._upgrade = self._framing.upgrade
+            self._host.note(Refusal.TOO_MANY, wire.host)
             self._turn_away(HelloCode.TOO_MANY_CONNECTIONS)
         elif self._framing.upgrade is not None:
             self._await_greeting(self._framing.upgrade)
@@ -121,12 +130,14 @@ class Visit(Port):
         match self._phase:
             case Phase.REFUSED:
                 self._turn_away(self._refusal or HelloCode.NOT_ALLOWED)
-            case Phase.OPENING | Phase.WAITING:
+            case Phase.OPENING | Phase.WAITING | Phase.PROVING:
                 if now >= self._opened_at + settings.handshake_s:
+                    self._host.note(Refusal.TIMEOUT, self.address)
                     self._abort()
-                elif self._phase is WAITING:
+                else:
                     self._host.arm(self, self._opened_at + settings.handshake_s)
-                    self._enter_provisionally()
+                    if self._phase is WAITING:
+                        self._enter_provisionally()
             case Phase.OPEN | Phase.LEAVING:
                 if self._inbox is not None:
                     self._go_on()
@@ -143,82 +154,12 @@ class Visit(Port):
     # The first words.
 
     def _await_greeting(self, upgrade: Upgrade) -> None:
-        self._phase = WAITING
-        self._upgrade = upgrade
-        settings = self._host.settings
-        if admit_bare(upgrade, settings.greeting, self._authorize) is not None:
-            self._host.arm(self, self._opened_at + settings.bare_push_after_s)
-        else:
-            self._host.arm(self, self._opened_at + settings.handshake_s)
-
-    def _authorize(self, token: bytes | None, channel: bytes) -> Rights | None:
-        return self._host.authorize(token, channel, self._wire.host)
-
-    def _hear_first(self, packet_type: int, value: p.Packet) -> bool:
-        """What a connection says first decides how it is served. True: there is no more to it."""
-        if self._phase not in (WAITING, *TAKING):
-            return True
-        match value:
-            case p.Handshake(packet_type=p.HELLO):
-                self._greet(value.raw)
-            case p.Closing():
-                self._close()
-            case p.Handshake() | p.Unknown():
-                self._host.counters.dropped += 1
-            case _ if packet_type in p.EXTENSIONS:
-                self._host.counters.dropped += 1
-            case _ if self._is_provisional:
-                self._is_provisional = False
-                return False
-            case _:
-                return not self._enter_bare(packet_type)
-        return True
-
-    def _greet(self, raw: bytes) -> None:
-        assert self._upgrade is not None
-        if self._is_provisional:
-            self._is_provisional = False
-            self._leave_channel()
-            self._phase = WAITING
-        try:
-            hello = decode_hello(raw)
-        except MalformedHandshake:
-            self._turn_away(HelloCode.MALFORMED)
-            return
-        settings = self._host.settings
-        verdict = admit_hello(hello, self._upgrade, settings.greeting, self._authorize)
-        if isinstance(verdict, Admission):
-            self._owes_ready = True
-            self._enter(verdict)
-        elif verdict is HelloCode.AUTHENTICATION_FAILED:
-            # The same delay and the same bytes, whatever was wrong (PA-39, PS-08).
-            self._phase = REFUSED
-            self._refusal = verdict
-            self._host.disarm(self)
-            self._host.arm(self, self._host.now() + settings.refusal_delay_s)
-        else:
-            self._turn_away(verdict)
-
-    def _enter_bare(self, packet_type: int) -> bool:
-        assert self._upgrade is not None
-        greeting = self._host.settings.greeting
-        admission = admit_bare(self._upgrade, greeting, self._authorize)
-        if admission is None:
-            self._add(encode_refusal(packet_type, Code.NOT_ALLOWED))
-            self._host.counters.refused += 1
-            self._abort()
-            return False
-        self._enter(admission)
-        return True
+        """The framing is up: packets may come."""
+        raise NotImplementedError
 
     def _enter_provisionally(self) -> None:
-        """Silence is a bare client that waits for pushes, unless a HELLO still comes (PA-19)."""
-        assert self._upgrade is not None
-        greeting = self._host.settings.greeting
-        admission = admit_bare(self._upgrade, greeting, self._authorize)
-        if admission is not None:
-            self._is_provisional = True
-            self._enter(admission)
+        """Nothing was said for a while."""
+        raise NotImplementedError
 
     def _enter(self, admission: Admission) -> None:
         self._admission = admission
@@ -264,6 +205,8 @@ class Visit(Port):
 
     def _turn_away(self, code: HelloCode) -> None:
         self._host.counters.refused += 1
+        if code is HelloCode.MALFORMED:
+            self._host.note(Refusal.MALFORMED, self.address)
         if self._upgrade is not None:
             self._add(encode_hello_refusal(code))
         self._abort()
@@ -276,6 +219,7 @@ class Visit(Port):
 
     def _break_off(self, error: WireError) -> None:
         """The stream cannot be read any further (PA-24, PA-34)."""
+        self._host.note(Refusal.MALFORMED, self.address)
         match error:
             case UpgradeRefused():
                 self._close()
@@ -296,6 +240,15 @@ class Visit(Port):
             self._phase = LEAVING
         else:
             self._close()
+
+    def rejudge(self) -> None:
+        """What it may do has changed, perhaps: with other rights it has to come in again."""
+        admission = self._admission
+        if admission is None or self._phase not in TAKING:
+            return
+        if self._host.authorize(admission.asker, admission.channel) != admission.join.rights:
+            self.say_goodbye()
+            self._close(POLICY_VIOLATION)
 
     def close(self) -> None:
         """The end of the node's patience."""

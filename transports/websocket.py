@@ -14,6 +14,7 @@ from transports import upgrade as http
 from transports.errors import UpgradeRefused
 from transports.frames import Frames, core_log
 from transports.framing import Upgrade
+from transports.pages import PageRequest, Site, answer_page, read_page_request
 
 HEAD_BYTES_MAX = 2**16
 _HEAD_END = b"\r\n\r\n"
@@ -45,29 +46,49 @@ class _Handshake(Frames):
 class ServerFraming(_Handshake):
     """A node's end. `upgrade` is set with the 101; before that, `error` is an UpgradeRefused.
 
-    `origins` are those that browsers may come from besides the node's own.
+    `origins` are those that browsers may come from besides the node's own. Who asks for a page of
+    `site` gets it, and the stream is `closed`.
     """
 
-    __slots__ = ("_origins",)
+    __slots__ = ("_origins", "_page", "_site")
 
-    def __init__(self, packet_max: int, origins: frozenset[str]) -> None:
+    def __init__(self, packet_max: int, origins: frozenset[str], site: Site | None = None) -> None:
         super().__init__(packet_max, is_server=True)
         self._origins = origins
+        self._site = site
+        self._page: PageRequest | None = None
 
     def feed(self, data: bytes) -> list[bytes]:
         """See the base; before the upgrade, there are no packets."""
         if self._is_open or self.upgrade is not None:
             return super().feed(data)
-        if self.error is None:
+        if self.error is None and not self.closed:
             try:
-                head = self._take_head(data)
-                if head is not None:
-                    self._accept(head)
+                self._hear(data)
             except UpgradeRefused as refused:
                 self._tail.clear()
                 self._out = http.write_refusal(refused)
                 self.error = refused
         return []
+
+    def _hear(self, data: bytes) -> None:
+        """What comes before the upgrade: its request, or that for a page, and its body."""
+        if self._page is not None:
+            self._tail += data
+        else:
+            head = self._take_head(data)
+            if head is None:
+                return
+            self._page = None if self._site is None else read_page_request(head)
+            if self._page is None:
+                self._accept(head)
+                return
+        if len(self._tail) >= self._page.body_bytes:
+            assert self._site is not None
+            body = bytes(self._tail[: self._page.body_bytes])
+            self._tail.clear()
+            self._out = answer_page(self._site, self._page, body, self._origins)
+            self.closed = True
 
     def _accept(self, head: bytes) -> None:
         core = ServerProtocol(

@@ -13,9 +13,12 @@ import msgspec
 
 from actors.messages import Mode
 from actors.positions import Position as Position
+from actors.store.roster import MEMBER_CHANGES, MemberChange, Roster
 
 WINDOW_S_MIN = 600
 WINDOW_S_MAX = 86_400
+SENDER_SHIFT = 32
+"""Keys of clients have 32 bits; above them stands whose they are."""
 
 
 def window_s(ttl: int) -> int:
@@ -46,6 +49,8 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
 class Row(msgspec.Struct, frozen=True, gc=False):
     """A kept message (P2P-30, PA-33), and the change that keeps it.
 
+    `key` is the client's, of 32 bits, above `SENDER_SHIFT` times the number of the member that put
+    it (0: anonymous), so each sender has keys of its own; that of a dead letter is the id it had.
     `expires_at` is absolute; `source` is the number of the connection that put it, which means
     something only while that lives (0: none), and is not kept on disk.
     """
@@ -62,6 +67,11 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     def until(self) -> float:
         """When the window of its key ends. Derived: a field would cost every message 32 bytes."""
         return self.expires_at - self.ttl + window_s(self.ttl)
+
+    @property
+    def sender(self) -> int:
+        """The number of the member that put it; 0: nobody who is known (PA-18)."""
+        return self.key >> SENDER_SHIFT if self.origin is None else 0
 
 
 class KeyRow(msgspec.Struct, frozen=True, gc=False):
@@ -115,19 +125,20 @@ class ModeSet(msgspec.Struct, frozen=True, gc=False):
     mode: Mode
 
 
-QueueChange = Row | Gone | KeyLeft | KeyGone | Tried | ModeSet
+QueueChange = Row | Gone | KeyLeft | KeyGone | Tried | ModeSet | MemberChange
 
 
 class Snapshot(msgspec.Struct):
     """Everything a channel is rebuilt from; `rows` ascend by id, `keys` by age.
 
-    While a message is kept, its row is what its key stands for.
+    While a message is kept, its row is what its key stands for. `roster`: None if nobody is known.
     """
 
     rows: list[Row] = []
     keys: dict[int, Row | KeyRow] = {}
     attempts: dict[int, int] = {}
     mode: Mode | None = None
+    roster: Roster | None = None
 
 
 # A log.
@@ -202,7 +213,7 @@ Change = QueueChange | LogChange
 
 # Tuples, because `isinstance` with a union makes the union anew at every call.
 _LOG_CHANGES = (Chunk, Trimmed, Noted, Dropped)
-_SOFT_CHANGES = (Gone, KeyLeft, KeyGone, Tried, ModeSet)
+_SOFT_CHANGES = (Gone, KeyLeft, KeyGone, Tried, ModeSet, *MEMBER_CHANGES)
 
 
 def kind_of(change: Change) -> Kind:

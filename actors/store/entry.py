@@ -22,6 +22,7 @@ from actors.store.changes import (
 )
 from actors.store.log_layer import LogLayer
 from actors.store.queue_layer import QueueLayer
+from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen
 from actors.store.seam import Fault, Usage, Weight
 
 Layer = QueueLayer | LogLayer
@@ -86,7 +87,7 @@ class Entry:
         self.messages = 0
         self.bytes = 0
         self.keys = 0
-        """Keys whose message is gone."""
+        """Keys whose message is gone, and members: what is remembered besides messages."""
         self.mode: Mode | None = None
 
     @property
@@ -146,7 +147,11 @@ def weigh(entry: Entry, changes: Sequence[Change], usage: Usage, sign: int) -> b
                 _add(entry, usage, 0, 0, sign)
             case ModeSet(mode=mode):
                 entry.mode = mode
-            case Tried():
+            case Member():
+                _add(entry, usage, 0, 0, sign)
+            case MemberGone():
+                _add(entry, usage, 0, 0, -sign)
+            case Tried() | MemberSeen() | Acked() | AckedUpTo():
                 pass
             case Chunk() | Trimmed() | Noted() | Dropped():
                 raise AssertionError("a queue does not take changes of a log")

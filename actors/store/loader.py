@@ -66,13 +66,15 @@ class QueueLoader:
             for changes in self._groups.waiting(entry):
                 fold(waiting, changes)
             below = waiting.apply_to(below)
-        if not below.rows and not below.keys:
+        if not below.rows and not below.keys and below.roster is None:
             below.mode = None
         return below
 
     def _recount(self, entry: Entry, snapshot: Snapshot) -> None:
         """After a crash within a round, what recovery counted may be too much."""
         keys = sum(1 for row in snapshot.keys.values() if isinstance(row, KeyRow))
+        if snapshot.roster is not None:
+            keys += len(snapshot.roster.members)
         size = sum(len(row.data) for row in snapshot.rows)
         usage = self._usage
         usage.messages += len(snapshot.rows) - entry.messages

@@ -28,13 +28,14 @@ from actors.store.entry import fold
 from actors.store.log_layer import LogLayer
 from actors.store.queue_layer import snapshot_of
 from actors.store.reader import pick
+from actors.store.roster import MEMBER_CHANGES, MemberChange, Roster
 from actors.store.seam import Health, Kept, Seek, Usage, Weight
 
 
 class Partition:
     """One channel's rows. Dictionaries keep the order of entry, which is the order of ids."""
 
-    __slots__ = ("attempts", "bytes", "keys", "mode", "rows")
+    __slots__ = ("attempts", "bytes", "keys", "mode", "roster", "rows")
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -43,9 +44,16 @@ class Partition:
         """Keys of messages that are gone; those of kept ones are in their rows."""
         self.attempts: dict[int, int] | None = None
         self.mode: Mode | None = None
+        self.roster: Roster | None = None
 
     def snapshot(self) -> Snapshot:
-        return snapshot_of(self.rows, self.keys, self.attempts or {}, self.mode)
+        attempts = self.attempts or {}
+        return snapshot_of(self.rows, self.keys, attempts, self.mode, self.roster)
+
+    @property
+    def remembered(self) -> int:
+        """How many keys of messages that are gone, and members."""
+        return len(self.keys) + (0 if self.roster is None else len(self.roster.members))
 
 
 class MemoryStore:
@@ -68,7 +76,7 @@ class MemoryStore:
         partition = self._partitions.get(name)
         if partition is None:
             return Weight()
-        keys = len(partition.rows) + len(partition.keys)
+        keys = len(partition.rows) + partition.remembered
         return Weight(len(partition.rows), partition.bytes, keys, partition.mode)
 
     def kept(self) -> Iterator[Kept]:
@@ -111,7 +119,7 @@ class MemoryStore:
             partition.bytes += size
             self.usage.messages += added
             self.usage.bytes += size
-        if not rows and not partition.keys:
+        if not rows and not partition.keys and partition.roster is None:
             del self._partitions[name]
 
     def _write_log(self, name: bytes, changes: Sequence[Change]) -> None:
@@ -144,10 +152,19 @@ class MemoryStore:
                 if change.key not in partition.keys:
                     self.usage.keys += 1
                 partition.keys[change.key] = change.left
+            case _ if isinstance(change, MEMBER_CHANGES):
+                self._apply_member(partition, change)
             case Chunk() | Trimmed() | Noted() | Dropped():
                 raise AssertionError("a queue does not take changes of a log")
             case _:
                 assert_never(change)
+
+    def _apply_member(self, partition: Partition, change: MemberChange) -> None:
+        before = partition.remembered
+        roster = Roster() if partition.roster is None else partition.roster
+        roster.fold(change, is_base=True)
+        partition.roster = roster or None
+        self.usage.keys += partition.remembered - before
 
     def _add(self, partition: Partition, row: Row) -> None:
         partition.rows[row.id] = row
@@ -166,6 +183,9 @@ class MemoryStore:
         self.usage.bytes -= len(row.data)
         if partition.attempts is not None:
             partition.attempts.pop(gone.id, None)
+        if partition.roster is not None:
+            partition.roster.forget(gone.id)
+            partition.roster = partition.roster or None
         if gone.left is not None:
             partition.keys[gone.key] = gone.left
             self.usage.keys += 1

@@ -22,6 +22,7 @@ from actors.store.changes import (
     Snapshot,
     Tried,
 )
+from actors.store.roster import MEMBER_CHANGES, MemberChange, Roster, roster_of
 
 ROW_BYTES = 64
 KEY_BYTES = 64
@@ -43,6 +44,7 @@ class QueueLayer:
         "is_doubtful",
         "keys",
         "mode",
+        "roster",
         "row_bytes",
         "rows",
     )
@@ -59,10 +61,13 @@ class QueueLayer:
         self.forgotten: set[int] = set()
         self.attempts: dict[int, int] = {}
         self.mode: Mode | None = None
+        self.roster: Roster | None = None
+        """What it says of identities; None for the many queues where nobody has one."""
 
     def __bool__(self) -> bool:
         """Is there anything that a restart would have to know?"""
-        return bool(self.rows or self.gone or self.keys or self.forgotten or self.attempts)
+        known = self.keys or self.forgotten or self.attempts or self.roster
+        return bool(self.rows or self.gone or known)
 
     @property
     def size(self) -> int:
@@ -73,13 +78,23 @@ class QueueLayer:
     def lesser_size(self) -> int:
         """The part of `size` that is not rows."""
         count = len(self.keys) + len(self.forgotten) + len(self.gone)
-        return KEY_BYTES * count + 16 * len(self.attempts)
+        size = KEY_BYTES * count + 16 * len(self.attempts)
+        return size if self.roster is None else size + self.roster.size
+
+    @property
+    def keys_added(self) -> int:
+        """How many more keys and members there are than below."""
+        added = len(self.keys) - len(self.forgotten)
+        if self.roster is not None:
+            added += len(self.roster.members) - len(self.roster.gone)
+        return added
 
     @property
     def deadline(self) -> float:
         """Nothing in here expires before."""
         rows = min((min(row.expires_at, row.until) for row in self.rows.values()), default=inf)
-        return min(rows, min((key.until for key in self.keys.values()), default=inf))
+        members = inf if self.roster is None else min(self.roster.deadlines, default=inf)
+        return min(rows, members, min((key.until for key in self.keys.values()), default=inf))
 
     def fold(self, changes: Iterable[QueueChange]) -> None:
         """Take in what was written."""
@@ -127,8 +142,17 @@ class QueueLayer:
                     self.attempts[change.id] = change.attempts
             case ModeSet():
                 self.mode = change.mode
+            case _ if isinstance(change, MEMBER_CHANGES):
+                self._fold_member(change)
             case _:
                 assert_never(change)
+
+    def _fold_member(self, change: MemberChange) -> None:
+        if self.roster is None:
+            self.roster = Roster()
+        self.roster.fold(change, is_base=self.is_base, is_doubtful=self.is_doubtful)
+        if not self.roster:
+            self.roster = None
 
     def _remove(self, gone: Gone) -> None:
         row = self.rows.pop(gone.id, None)
@@ -139,6 +163,8 @@ class QueueLayer:
             self.gone[gone.id] = gone.size
             self.gone_bytes += gone.size
         self.attempts.pop(gone.id, None)
+        if self.roster is not None:
+            self.roster.forget(gone.id)
         if gone.left is not None:
             self.keys[gone.key] = gone.left
 
@@ -155,6 +181,8 @@ class QueueLayer:
             yield Gone(message_id, 0, None, size)
         for key in sorted(self.forgotten):
             yield KeyGone(key)
+        if self.roster is not None:
+            yield from self.roster.changes()
         yield from self.rows.values()
         for key, left in self.keys.items():
             yield KeyLeft(key, left)
@@ -175,6 +203,9 @@ class QueueLayer:
             (stays if message_id in stays.rows else moved).attempts[message_id] = attempts
         moved.forgotten = set(self.forgotten)
         (stays if keys_stay else moved).keys = dict(self.keys)
+        if self.roster is not None:
+            parts = self.roster.split(stays.rows.keys(), keys_stay=keys_stay)
+            moved.roster, stays.roster = (each or None for each in parts)
         return moved, stays
 
     def apply_to(self, below: Snapshot) -> Snapshot:
@@ -188,11 +219,19 @@ class QueueLayer:
             keys.pop(key, None)
         keys.update(self.keys)
         attempts = {**below.attempts, **self.attempts}
-        return snapshot_of(rows, keys, attempts, self.mode if self.mode is not None else below.mode)
+        roster = below.roster
+        if self.roster is not None:
+            roster = self.roster.apply_to(Roster() if roster is None else roster)
+        mode = self.mode if self.mode is not None else below.mode
+        return snapshot_of(rows, keys, attempts, mode, roster)
 
 
 def snapshot_of(
-    rows: dict[int, Row], keys: dict[int, KeyRow], attempts: dict[int, int], mode: Mode | None
+    rows: dict[int, Row],
+    keys: dict[int, KeyRow],
+    attempts: dict[int, int],
+    mode: Mode | None,
+    roster: Roster | None = None,
 ) -> Snapshot:
     """Put a snapshot together: rows by id, keys by age; a younger use of a key counts."""
     ordered = sorted(rows.values(), key=_row_id)
@@ -208,6 +247,7 @@ def snapshot_of(
         keys=by_age,
         attempts={each: count for each, count in attempts.items() if each in rows},
         mode=mode,
+        roster=None if roster is None else roster_of(roster, rows.keys()),
     )
 
 

@@ -278,7 +278,7 @@ class _Rebuilder:
     def _weigh(self, entry: Entry, layer: QueueLayer) -> None:
         entry.messages += len(layer.rows) - len(layer.gone)
         entry.bytes += layer.row_bytes - layer.gone_bytes
-        entry.keys += len(layer.keys) - len(layer.forgotten)
+        entry.keys += layer.keys_added
         if layer.mode is not None:
             entry.mode = layer.mode
 

@@ -172,6 +172,8 @@ def _changes(snapshot: Snapshot) -> Iterator[QueueChange]:
             yield KeyLeft(key, left)
     for message_id, attempts in snapshot.attempts.items():
         yield Tried(message_id, attempts)
+    if snapshot.roster is not None:
+        yield from snapshot.roster.changes()
 
 
 def _notes(folder: Path, name: bytes) -> Iterator[Path]:

@@ -6,6 +6,9 @@ import argparse
 import os
 from pathlib import Path
 
+from node.cli.introducing import add_identity_options
+from node.cli.tls_options import add_tls_options
+
 CONNECT = "tcp://127.0.0.1:7400"
 TIMEOUT_S = 10.0
 U32_MAX = 2**32 - 1
@@ -14,8 +17,8 @@ NAME_BYTES_MAX, DEAD = 250, b"!dead"
 
 
 def add_node_options(parser: argparse.ArgumentParser, *, or_data: bool = False) -> None:
-    """`--connect`, or `--data` in its place if there is a way without a node; `--token-file` and
-    `--json`."""
+    """`--connect`, or `--data` in its place if there is a way without a node; `--token-file`,
+    `--json`, and those of identities and TLS."""
     where = parser.add_mutually_exclusive_group()
     if or_data:
         where.add_argument(
@@ -34,6 +37,8 @@ def add_node_options(parser: argparse.ArgumentParser, *, or_data: bool = False) 
         help="its first word is the token (MILLPOND_TOKEN names the file, too)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    add_identity_options(parser)
+    add_tls_options(parser)
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:

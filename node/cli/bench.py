@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-import ssl
 import sys
 import time
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from node.cli.exits import Exit, Failure, usage
 from node.cli.joining import explained, read_token
 from node.cli.output import print_json, print_line
 from node.cli.serve import raise_descriptor_limit
+from node.cli.tls_options import add_tls_options, tls_context
 
 EPILOG = """\
 examples:
@@ -112,6 +112,7 @@ def _add_p2p(kinds: Any) -> None:
         default=os.environ.get("MILLPOND_TOKEN"),
         help="its first word is the token (MILLPOND_TOKEN names the file, too)",
     )
+    add_tls_options(parser)
     own = {"choices": ("disk", "os", "memory"), "help": "what its own node promises"}
     parser.add_argument("--durability", **own)
     parser.add_argument("--data", type=Path, metavar="DIR", help="its own node's data goes below")
@@ -229,7 +230,7 @@ def _target(where: argparse.Namespace) -> Target:
         address,
         prefix=b"bench/" + secrets.token_hex(6).encode(),
         token=None if token is None else token.encode(),
-        tls=ssl.create_default_context() if address.secure else None,
+        tls=tls_context(where, address),
     )
 
 

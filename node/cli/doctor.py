@@ -11,15 +11,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from actors.messages import Durability
 from actors.streams.names import TOPICS, stream_cell
-from node.access import TokenFileError, load_tokens
+from node.access.access import load_access
+from node.access.file import AccessFileError
 from node.cli.arguments import add_node_options, add_timeout, channel_name
 from node.cli.doctor_folder import folder_findings
 from node.cli.doctor_node import node_findings
+from node.cli.doctor_tls import file_findings
 from node.cli.exits import Exit, Failure, usage
 from node.cli.finding import Finding
 from node.cli.folder import data_folder, existing, holds_node
@@ -35,6 +38,8 @@ examples:
   millpond doctor                             this machine, the configuration, the node that answers
   millpond doctor --data /srv/millpond        this machine and a data folder, without a node
   millpond doctor --data /srv/millpond --repair jobs/mail
+  millpond doctor tls tls://mill.lan:7400     certificates, and what a node shows of them
+  millpond doctor access bob jobs/mail        what bob may do there, and by which line
 
 Each line is ok, warn or fail; what is not ok says what to do. The exit code is 1 if anything
 failed, also when no node answers. The self test puts a message into a channel of its own, reads it
@@ -46,6 +51,8 @@ changed. --repair gives a damaged
 channel a new file with all that is still good in the old one and the journal, --repair-stream a
 stream, in which every record keeps its number; the old file is kept in DIR/damaged.
 """
+MORE = ("node.cli.doctor_tls", "node.cli.doctor_access")
+"""Modules with checks of their own, each with `add_action(actions)`."""
 PACKAGES = ("anyio", "cryptography", "msgspec", "snowflake-id", "websockets")
 DESCRIPTORS_MIN = 1024
 CLOCK_S_MAX = 2.0
@@ -77,6 +84,9 @@ def add_parser(subparsers: Any) -> None:
     )
     add_timeout(parser)
     add_node_options(parser, or_data=True)
+    actions = parser.add_subparsers(dest="action", metavar="CHECK", title="closer looks")
+    for module in MORE:
+        import_module(module).add_action(actions)
 
 
 def _stream(text: str) -> bytes:
@@ -85,6 +95,9 @@ def _stream(text: str) -> bytes:
 
 def run(args: argparse.Namespace) -> int:
     """Check everything; 1 if anything failed."""
+    if args.action is not None:
+        code: int = args.work(args)
+        return code
     if args.repair is not None:
         if args.data is None:
             raise usage("a repair needs --data: the folder of a node that is stopped")
@@ -115,6 +128,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         yield from folder_findings(existing(args.data))
         return
     yield from _token_files(args, config)
+    yield from file_findings(config)
     for name in LISTENERS:
         address: str = getattr(config, name)
         if address != OFF:
@@ -181,20 +195,25 @@ def _clock() -> Finding:
 
 
 def _token_files(args: argparse.Namespace, config: Config) -> Iterator[Finding]:
-    if config.token_file:
-        try:
-            load_tokens(Path(config.token_file))
-            yield Finding("access control", "ok", config.token_file)
-        except TokenFileError as exc:
-            yield Finding("access control", "fail", str(exc))
-    else:
-        yield Finding("access control", "ok", "none: everybody on this machine, nobody else")
+    yield _access(config)
     if args.token_file:
         try:
             read_token(args.token_file)
             yield Finding("token", "ok", args.token_file)
         except Failure as exc:
             yield Finding("token", "fail", str(exc))
+
+
+def _access(config: Config) -> Finding:
+    data = config.data or str(data_folder(os.environ))
+    try:
+        access = load_access(config.access_file, config.token_file, data)
+    except AccessFileError as exc:
+        return Finding("access control", "fail", str(exc))
+    if access.is_controlled:
+        return Finding("access control", "ok", " ".join(map(str, access.files)))
+    text = "no access file: everybody on this machine, nobody else but trusted peers"
+    return Finding("access control", "ok", text)
 
 
 def _port(name: str, address: str) -> Finding:

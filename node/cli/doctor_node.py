@@ -12,12 +12,12 @@ from typing import Any
 import anyio
 
 from actors.errors import RequestError
-from node.access import is_loopback
 from node.address import parse_url
 from node.cli.exits import Exit, Failure
 from node.cli.finding import Finding
 from node.cli.joining import INFO, explained, joined
 from node.client import PROBE
+from node.ip import is_loopback
 
 SELF_TEST_TTL_S = 60
 SLOW_MS = 100.0

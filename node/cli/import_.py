@@ -223,9 +223,10 @@ class _Puts:
             return
         while len(self._waiting) >= AHEAD_MAX:
             await self._settle()
+        data, key = line.row.data, packet_key(line.row.key)
         while True:
             try:
-                answer = self._channel.put_nowait(line.row.data, ttl=ttl, key=_key(line))
+                answer = self._channel.put_nowait(data, ttl=ttl, key=key)
             except anyio.WouldBlock:
                 await self._settle()
             except RequestError as exc:
@@ -259,11 +260,11 @@ class _Puts:
     async def _again(self, line: Line) -> None:
         """The node cannot take it now: the whole import waits, and ends if that lasts."""
         ttl = max(ceil(line.row.expires_at - time.time()), 1)
-        data, key = line.row.data, _key(line)
+        data, key = line.row.data, packet_key(line.row.key)
         await self._channel.put(data, ttl=min(ttl, U32_MAX), key=key, retry_for=PATIENCE_S)
 
 
-def _key(line: Line) -> int:
-    """The key as packets have it: that of a dead letter is an id, so it is cut to 32 bits."""
-    key = line.row.key
+def packet_key(key: int) -> int:
+    """The key as packets have it: one of 64 bits was a dead letter's, or that of a sender whom this
+    node does not know."""
     return key if key <= U32_MAX else crc32(key.to_bytes(8, "big"))

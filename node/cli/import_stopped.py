@@ -6,10 +6,12 @@ import os
 import time
 from collections.abc import AsyncIterator
 
+import msgspec
+
 from actors.ids import EPOCH_MS
-from actors.store.changes import Change, ModeSet, Snapshot, Tried
+from actors.store.changes import Change, ModeSet, Row, Snapshot, Tried
 from node.cli.exits import Failure
-from node.cli.import_ import Summary
+from node.cli.import_ import Summary, packet_key
 from node.cli.lines import Line
 from node.storage import StillStore
 
@@ -61,7 +63,7 @@ class _Batch:
             if not self._ids and line.mode is not None:
                 self._changes.append(ModeSet(line.mode))
             self._ids.add(row.id)
-            self._changes.append(row)
+            self._changes.append(_ours(row))
             if line.attempts:
                 self._changes.append(Tried(row.id, line.attempts))
             self._count += 1
@@ -75,3 +77,8 @@ class _Batch:
             raise Failure(f"not kept: {self._store.reason}; import it again when that is mended")
         self._summary.imported += self._count
         self._changes, self._count, self._bytes = [], 0, 0
+
+
+def _ours(row: Row) -> Row:
+    """The number of a sender in its key means nothing in another folder, or somebody else."""
+    return row if row.origin else msgspec.structs.replace(row, key=packet_key(row.key))

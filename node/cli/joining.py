@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import ssl
 import stat
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
@@ -24,10 +25,14 @@ from actors.errors import (
 from node.address import parse_url
 from node.channel import Channel
 from node.cli.exits import Exit, Failure, first_cause, usage
+from node.cli.introducing import explain_mismatch, introducing
+from node.cli.tls_options import tls_context
 from node.client import PROBE, ModeName, RoleName, connect
-from node.errors import ConnectionLost, HandshakeRefused, ModeMismatch
+from node.errors import ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch
 from node.events import Connected, Disconnected, Event, Retrying
+from node.tls.words import reason_of
 from transports.nack import HelloCode
+from transports.tls import HandshakeBroken
 
 INFO = 1
 """The operation of packet 90 that tells of the node; docs/wire.md has the table."""
@@ -51,12 +56,16 @@ async def joined(
     mode: ModeName | None = None,
     window: int | None = 0,
     reconnect_s: float = 0.0,
+    tell: Callable[[str], None] | None = None,
 ) -> AsyncIterator[Channel]:
     """The channel, for the block; a lost connection may be away for up to `reconnect_s` seconds.
 
+    `tell` hears of attempts to come back, and of a node that is new to us; by default the user
+    does, on stderr.
     `window` 0: nothing is pushed here, so nothing is leased to a command that only looks.
     """
-    patience = Patience(reconnect_s)
+    patience = Patience(reconnect_s, tell or _complain)
+    known = introducing(args, tell or _complain)
     with patience.scope:
         async with connect(
             args.connect,
@@ -65,6 +74,10 @@ async def joined(
             mode=mode,
             window=window,
             token=read_token(args.token_file),
+            identity=known.identity,
+            peer=known.peer,
+            on_peer=known.on_peer,
+            tls=tls_context(args, parse_url(args.connect)),
             reconnect=reconnect_s > 0,
             on_event=patience.hear,
         ) as opened:
@@ -76,8 +89,9 @@ async def joined(
 class Patience:
     """Cancels its scope when a connection stays away too long; tells the user meanwhile."""
 
-    def __init__(self, reconnect_s: float) -> None:
+    def __init__(self, reconnect_s: float, tell: Callable[[str], None]) -> None:
         self.scope = anyio.CancelScope()
+        self._tell = tell
         self._reconnect_s = reconnect_s
         self._was_connected = False
         self._reason = ""
@@ -93,8 +107,11 @@ class Patience:
                 if self._was_connected and self.scope.deadline == inf:
                     self.scope.deadline = anyio.current_time() + self._reconnect_s
             case Retrying(delay_s=delay_s):
-                text = f"not connected ({self._reason}); trying again in {delay_s:.1f} s"
-                print(f"millpond: {text}", file=sys.stderr)
+                self._tell(f"not connected ({self._reason}); trying again in {delay_s:.1f} s")
+
+
+def _complain(text: str) -> None:
+    print(f"millpond: {text}", file=sys.stderr)
 
 
 def read_token(file: str | None) -> str | None:
@@ -133,13 +150,18 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
     """One line for an error of the client; None for one that is not the client's."""
     where = str(parse_url(args.connect))
     match error:
+        case PeerMismatch():
+            return explain_mismatch(error, where)
         case HandshakeRefused():
             return _refused(error, args, where)
+        case ConnectionLost(__cause__=ssl.SSLError() | HandshakeBroken() as cause):
+            return Failure(f"{where}: {reason_of(cause)}")
         case ConnectionLost(__cause__=ConnectionRefusedError() | OSError(errno=None)):
             # Without a number: a name with several addresses, each of which refused.
             return Failure(f"no node at {where}: start one with `millpond serve`")
         case ConnectionLost():
-            return Failure(f"{where}: {error}; is a Millpond node there? `millpond doctor` looks")
+            text = f"{where}: {error}; is a Millpond node there{_without_tls(args)}?"
+            return Failure(f"{text} `millpond doctor` looks")
         case BrokenPipeError():
             return None
         case TimeoutError():
@@ -170,11 +192,16 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
             return None
 
 
+def _without_tls(args: argparse.Namespace) -> str:
+    scheme = args.connect.partition(":")[0]
+    secure = {"tcp": "tls", "ws": "wss"}.get(scheme)
+    return "" if secure is None else f", or one behind TLS ({secure}://)"
+
+
 def _refused(error: HandshakeRefused, args: argparse.Namespace, where: str) -> Failure:
     if error.code in ACCESS_CODES or error.status in ACCESS_STATUSES:
         name = os.fsdecode(getattr(args, "channel", None) or PROBE)
-        how = "the token does not reach it" if args.token_file else "give a token (--token-file)"
-        text = f"the node at {where} refuses access to channel {name!r}: {how}"
+        text = f"the node at {where} refuses access to channel {name!r}: {_way_in(args)}"
         return Failure(text, Exit.REFUSED)
     if isinstance(error, ModeMismatch):
         return Failure(f"{error}; leave --mode out, or use another channel")
@@ -183,6 +210,20 @@ def _refused(error: HandshakeRefused, args: argparse.Namespace, where: str) -> F
         text = f"{where}: {error}: channel {name!r} cannot be read; `millpond doctor` tells why"
         return Failure(text)
     return Failure(f"{where}: {error}")
+
+
+def _way_in(args: argparse.Namespace) -> str:
+    # `bench` has no identity to give.
+    match bool(args.token_file), bool(getattr(args, "identity", None)):
+        case False, False:
+            identity = ", or an identity that it trusts (--identity)"
+            return f"give a token (--token-file){identity if 'identity' in args else ''}"
+        case True, False:
+            return "the token does not reach it"
+        case False, True:
+            return "the identity does not reach it"
+        case _:
+            return "neither token nor identity reach it"
 
 
 async def _within(timeout_s: float | None, work: Callable[[], Awaitable[int]]) -> int:

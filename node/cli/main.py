@@ -14,6 +14,7 @@ from node.cli.exits import Exit, Failure, first_cause
 
 COMMANDS = {
     "serve": ("serve", "run a node"),
+    "chat": ("chat", "talk with a peer"),
     "put": ("put", "put a message into a channel"),
     "recv": ("recv", "receive messages and acknowledge them"),
     "list": ("kept", "list the ids of the messages kept in a channel"),
@@ -26,6 +27,9 @@ COMMANDS = {
     "ping": ("probe", "measure the round trip to a node"),
     "info": ("probe", "show a running node and its channels"),
     "doctor": ("doctor", "check this machine and the node, and say what to do"),
+    "keys": ("keys", "this node's identity, and which keys of others are trusted"),
+    "peer": ("peer", "whom this node knows"),
+    "token": ("token", "make tokens for clients, list and revoke them"),
     "config": ("config", "show the configuration that `serve` would use"),
     "bench": ("bench", "measure a node"),
 }

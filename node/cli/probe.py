@@ -113,6 +113,7 @@ def _page(answer: dict[str, Any]) -> list[str]:
         "connections": f"{answer['connections']} now, {wire['connections']} in all",
         "received": f"{wire['packets_in']} packets, {_size(wire['bytes_in'])}",
         "refused": f"{wire['refused']} ({wire['malformed']} malformed, {wire['aborted']} aborted)",
+        **_reasons(wire),
         "crashes": f"{scheduler['crashes']} ({scheduler['quarantines']} channels set aside)",
         "kept": kept,
         **_store_rows(answer["store"]),
@@ -121,6 +122,12 @@ def _page(answer: dict[str, Any]) -> list[str]:
     }
     lines = [f"{name:12} {value}" for name, value in rows.items()]
     return [*lines, "", *_table(answer["page"])]
+
+
+def _reasons(wire: dict[str, Any]) -> dict[str, str]:
+    """Why somebody was turned away or had to wait, how often since the start."""
+    told = ", ".join(f"{count} {reason}" for reason, count in sorted(wire["reasons"].items()))
+    return {"reasons": told} if told else {}
 
 
 def _store_rows(store: dict[str, Any] | None) -> dict[str, str]:

@@ -14,12 +14,13 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from actors.errors import RequestError
 from node.answers import Answer
 from node.channel import PUT_BYTES, Channel
+from node.cli import sealed
 from node.cli.arguments import U32_MAX, add_channel, add_node_options, seconds, u32
 from node.cli.exits import Exit, Failure, usage
 from node.cli.joining import explain, joined, run_in_loop
 from node.cli.output import print_json, print_line
 from node.cli.reading import lines_soon, read_soon, too_large
-from node.client import FRAME_SIZE_MAX
+from node.client import FRAME_SIZE_MAX, PROBE
 from node.inflight import Receipt
 
 EPILOG = """\
@@ -28,8 +29,10 @@ examples:
   millpond put --ttl 60 chat/1 < picture    all of stdin is one message, kept for a minute
   tail -f log | millpond put --lines logs   each line is one message, as it comes
   millpond put --key 7 orders '{"n": 1}'    run again after a failure: still one message
+  millpond put --to bob notes 'hello'       sealed for the peer bob, whose node has it in `notes`
 
 The id is printed once the node keeps the message as durably as it promises (--json tells how).
+With --to the node keeps it until it was carried to the peer, or to a relay of the peer.
 """
 ANSWERS_MAX = 512
 RECONNECT_S = 30.0
@@ -44,6 +47,11 @@ def add_parser(subparsers: Any) -> None:
         description="Put a message into a channel.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--to",
+        metavar="PEER",
+        help="seal it for this peer (`millpond peer ls`), and carry it there",
     )
     add_channel(parser)
     parser.add_argument("data", metavar="DATA", nargs="?", help="the message; - or none: stdin")
@@ -72,10 +80,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Put, and print what the node kept."""
+    if args.to is not None and args.key is not None:
+        raise usage("--key and --to do not go together: a sealed message has a name of its own")
     if args.lines:
         if args.data not in (None, "-"):
             raise usage("--lines reads stdin; leave DATA out")
-        return run_in_loop(args, partial(_put_lines, args))
+        return run_in_loop(args, partial(_send_each if args.to else _put_lines, args))
     if args.data is None and sys.stdin.isatty():
         raise usage("nothing to put: give DATA, or - to type it and end with Ctrl-D")
     return run_in_loop(args, partial(_put_one, args))
@@ -99,8 +109,21 @@ async def _read_all() -> bytes:
 
 async def _put_one(args: argparse.Namespace) -> int:
     data = await _data(args.data)
+    if args.to is not None:
+        async with joined(args, PROBE, "producer", reconnect_s=args.reconnect) as channel:
+            await sealed.send(channel, args, data)
+        return Exit.OK
     async with joined(args, args.channel, "producer", reconnect_s=args.reconnect) as channel:
         _show(await channel.put(data, ttl=args.ttl, key=args.key), args.json)
+    return Exit.OK
+
+
+async def _send_each(args: argparse.Namespace) -> int:
+    """One after the other, as the peer is to have them."""
+    async with joined(args, PROBE, "producer", reconnect_s=args.reconnect) as channel:
+        async for line in lines_soon(DATA_MAX):
+            if line:
+                await sealed.send(channel, args, line)
     return Exit.OK
 
 

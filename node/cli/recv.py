@@ -18,6 +18,7 @@ from node.cli.exits import Exit
 from node.cli.interrupt import until_signal
 from node.cli.joining import joined, run_in_loop
 from node.cli.output import data_field, write_soon
+from node.cli.sealed import is_envelope, opened
 from node.message import Message
 
 EPILOG = """\
@@ -27,9 +28,11 @@ examples:
   millpond recv logs --follow              until Ctrl-C, mending lost connections
   millpond recv chat/1 --no-ack            look without taking: it will be pushed again
   millpond recv jobs/mail --mode queue     share the channel's messages with other receivers
+  millpond recv notes --json               what a peer sealed for us is opened; tells who wrote it
 
 A message is acknowledged, and so forgotten by the node, after its bytes are written and flushed.
 When the connection is lost for good the exit code is 1, and what was not printed is still there.
+What was sealed for somebody else, or by nobody known, is not printed, and left at the node.
 """
 RECONNECT_S = 30.0
 WINDOW = 32
@@ -49,6 +52,7 @@ def add_parser(subparsers: Any) -> None:
     amount.add_argument("-n", dest="count", type=positive, metavar="N", default=1)
     amount.add_argument("--follow", action="store_true", help="until interrupted")
     parser.add_argument("--no-ack", action="store_true", help="leave the messages at the node")
+    parser.add_argument("--sealed", action="store_true", help="print sealed messages as they are")
     parser.add_argument(
         "--timeout", type=seconds, metavar="S", help="end after so many seconds, exit code 3"
     )
@@ -110,7 +114,11 @@ async def _print_messages(channel: Channel, args: argparse.Namespace) -> None:
     left = None if args.follow else args.count
     while left is None or left > 0:
         message = await channel.receive()
-        await write_soon(_line(message, args.json))
+        line = await _line(channel, message, args)
+        if line is None:
+            await message.decline()
+            continue
+        await write_soon(line)
         if left is not None:
             left -= 1
         if not args.no_ack:
@@ -120,8 +128,16 @@ async def _print_messages(channel: Channel, args: argparse.Namespace) -> None:
             await channel.credit(1)
 
 
-def _line(message: Message, as_json: bool) -> bytes:
-    if not as_json:
-        return message.data + b"\n"
-    fields = {"id": str(message.id), "attempt": message.attempt} | data_field(message.data)
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+async def _line(channel: Channel, message: Message, args: argparse.Namespace) -> bytes | None:
+    """None: it is sealed, and not for us to read."""
+    names = {"id": str(message.id), "attempt": message.attempt}
+    if args.sealed or not is_envelope(message.data):
+        data, fields = message.data, data_field(message.data)
+    else:
+        letter = await opened(channel, args.channel, message)
+        if letter is None:
+            return None
+        data, fields = letter.data, letter.fields()
+    if not args.json:
+        return data + b"\n"
+    return json.dumps(names | fields, ensure_ascii=False).encode() + b"\n"

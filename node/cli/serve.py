@@ -21,11 +21,14 @@ import anyio
 from actors.messages import Durability
 from actors.store.damage import read_notes
 from actors.store.disk import OsDisk
-from node.access import TokenFileError
+from node.access.file import AccessFileError
 from node.cli.exits import Exit, Failure, first_cause, usage
 from node.cli.folder import DATA_DEFAULT, data_folder, explain_folder
+from node.cli.hangup import has_terminal
 from node.cli.output import print_json, print_line
+from node.cli.post_options import POST_FIELDS, add_post_options
 from node.cli.systemd import notify
+from node.cli.tls_options import add_listener_options, key_of
 from node.config import LISTENERS, OFF, Config, ConfigError, load
 from node.node import Node, installed_version
 
@@ -37,13 +40,17 @@ examples:
   millpond serve --channel 'jobs/*=queue,lease=60,attempts=5' --channel 'news/*=fanout,ttl=3600'
   millpond serve --stream 'logs/*=age=86400,bytes=1000000000'
   millpond serve --p2p 0.0.0.0:7400 --token-file /etc/millpond/tokens
+  millpond serve --p2p 0.0.0.0:7400 --token-file /etc/millpond/tokens --tls-cert alice.crt \
+      --tls-key alice.key                           the same by TLS; `millpond keys cert` makes them
 
 Every setting can also stand in --config FILE (TOML) or in the environment as MILLPOND_<SETTING>;
 `millpond config show --origin` prints them all and where each came from.
-A line of the token file: TOKEN RIGHT[,RIGHT...] [CHANNEL-PATTERN...]; rights are put, get, push,
-ack, list, admin, all. Nobody but its owner may be able to read the file.
+A line of the access file: SUBJECT RIGHT[,RIGHT...] [PATTERN...] (docs/access.md; `millpond token
+new` writes one), of the token file: TOKEN RIGHT[,RIGHT...] [CHANNEL-PATTERN...]. Rights are put,
+get, push, ack, list, admin, all. Nobody but their owner may be able to read the files.
 
-SIGTERM, SIGINT and SIGHUP drain the node and exit with 0; a second signal exits at once with 1.
+SIGTERM, SIGINT and the end of its terminal drain the node and exit with 0; a second signal exits
+at once with 1. SIGHUP has these and the files of TLS read again; no connection ends for it.
 Messages are kept in the data folder and survive a restart and a crash; with --memory a restart
 forgets them, and the ready line says so.
 """
@@ -51,7 +58,7 @@ forgets them, and the ready line says so.
 ABSENT = {"http": "HTTP"}
 """Listeners that this version does not have; their options take nothing but `off`."""
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 YOUNG_OBJECTS_MAX = 50_000
 """Objects between two looks of the garbage collector; the hot path makes no cycles."""
 
@@ -85,7 +92,14 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--default-channel", metavar="NAME", help="for clients that name none")
     parser.add_argument("--require-hello", action="store_true", default=None, help="no bare mode")
-    parser.add_argument("--token-file", metavar="FILE", help="who may do what; see below")
+    parser.add_argument(
+        "--access-file",
+        metavar="FILE",
+        help="who may do what; default access.conf in the data folder, if it is there",
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="the same by tokens alone; see below")
+    add_listener_options(parser)
+    add_post_options(parser)
     parser.add_argument(
         "--insecure-public",
         action="store_true",
@@ -171,7 +185,9 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
 def _config(args: argparse.Namespace) -> Config:
     fields = (
         *(*LISTENERS, "channels", "streams", "default_channel", "require_hello", "token_file"),
-        *("insecure_public", "origins", "drain_timeout_s", "data", "durability"),
+        *("access_file", "insecure_public", "origins", "drain_timeout_s", "data", "durability"),
+        *("tls_cert", "tls_key", "tls_client_ca", "tls_client", "tls_listeners"),
+        *POST_FIELDS,
     )
     given: dict[str, Any] = {name: getattr(args, name) for name in fields}
     flags = {name: value for name, value in given.items() if value is not None}
@@ -186,6 +202,7 @@ def _config(args: argparse.Namespace) -> Config:
         config = replace(config, data="")
     elif not config.data:
         config = replace(config, data=str(data_folder(os.environ)))
+    config = replace(config, tls_key=key_of(config.tls_cert, config.tls_key))
     if all(getattr(config, name) == OFF for name in LISTENERS):
         raise usage("every listener is off, so nobody could reach the node; give --p2p or --ws")
     return config
@@ -204,20 +221,23 @@ def raise_descriptor_limit() -> None:
 
 async def _serve(config: Config, as_json: bool) -> int:
     # `nohup` ignores SIGHUP for its commands: that stays.
-    numbers = [each for each in STOP_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    numbers = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    had_terminal = has_terminal()
     with anyio.open_signal_receiver(*numbers) as signals:
         node = await _started(config)
         try:
             tune_collector()
             _announce(node, as_json)
             notify("READY=1")
-            async for _ in signals:
-                break
+            async for number in signals:
+                if number != signal.SIGHUP or (had_terminal and not has_terminal()):
+                    break
+                node.reload()
         except BaseException as exc:
             await node.__aexit__(type(exc), exc, exc.__traceback__)
             raise
     for number in numbers:
-        signal.signal(number, _exit_at_once)
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else _exit_at_once)
     notify("STOPPING=1")
     await node.__aexit__(None, None, None)
     return Exit.OK
@@ -226,7 +246,7 @@ async def _serve(config: Config, as_json: bool) -> int:
 async def _started(config: Config) -> Node:
     try:
         node = Node(config)
-    except TokenFileError as exc:
+    except (AccessFileError, ConfigError) as exc:
         raise usage(str(exc)) from exc
     try:
         return await node.__aenter__()
@@ -278,7 +298,7 @@ def _announce(node: Node, as_json: bool) -> None:
         text = f"{damaged} damaged, the rest is served: see `millpond doctor --data {data}`"
         print(f"millpond serve: {text}", file=sys.stderr)
     if as_json:
-        ready = {
+        ready: dict[str, Any] = {
             "event": "ready",
             "node": secrets.token_hex(8),
             "version": installed_version(),
@@ -287,9 +307,13 @@ def _announce(node: Node, as_json: bool) -> None:
             "damaged": damaged,
             "listeners": node.listeners,
         }
+        if node.config.tls_names:
+            ready["tls"] = node.config.tls_names
         print_json(ready)
         return
     where = " ".join(f"{name}={address}" for name, address in node.listeners.items())
+    if node.config.tls_names:
+        where += f" tls={','.join(node.config.tls_names)}"
     if node.durability is Durability.MEMORY:
         print_line(f"millpond ready: {where} ({durability} only: a restart forgets every message)")
     else:

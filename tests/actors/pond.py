@@ -71,6 +71,13 @@ class Pond:
         )
         self._ports = 0
 
+    def restarted(self) -> Pond:
+        """Another node with the same store, a second later; nobody is connected to it yet."""
+        again = Pond(self.settings, dead=self.dead, store=self.store)
+        again.now = self.now + 1
+        again._ports = self._ports
+        return again
+
     def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Join]) -> Channel:
         if self.crash_on_spawn(name):
             raise RuntimeError("this channel cannot be built")
@@ -83,7 +90,7 @@ class Pond:
 
     def join(self, name: bytes = NAME, **join: Any) -> Peer:
         """A connection that asks for pushes unless told otherwise, and never falls silent."""
-        peer = Peer(self, name, self.port())
+        peer = Peer(self, name, self.port(), join.get("identity"))
         self.scheduler.attach(name, peer.port, Join(**{"keep_alive_s": 1e9, **join}), self.now)
         match peer.port.take():
             case [Joined() as joined, *pushes]:
@@ -134,10 +141,13 @@ class Peer:
 
     joined: Joined
 
-    def __init__(self, pond: Pond, name: bytes, port: RecordingPort) -> None:
+    def __init__(
+        self, pond: Pond, name: bytes, port: RecordingPort, identity: bytes | None = None
+    ) -> None:
         self.pond = pond
         self.name = name
         self.port = port
+        self.identity = identity
         self._key = port.number * 1_000_000
 
     def say(self, *messages: Mail) -> None:

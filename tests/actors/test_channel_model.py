@@ -27,13 +27,18 @@ STEPS = 400
 class Life:
     """A pond, its model, and dice."""
 
-    def __init__(self, settings: ChannelSettings, seed: int) -> None:
+    def __init__(
+        self, settings: ChannelSettings, seed: int, identities: tuple[bytes, ...] = ()
+    ) -> None:
         self.dice = Random(seed)
         self.pond = Pond(settings, seed=seed)
         self.watcher = self.pond.producer()
         self.mode = settings.mode
+        self.identities = identities
+        self.owed: dict[bytes, set[int]] = {}
+        """What subscribers that are known have not acked yet (fanout)."""
         self.peers: list[Peer] = []
-        self.kept: dict[int, tuple[float, int, bytes]] = {}
+        self.kept: dict[int, tuple[float, bytes | int, bytes]] = {}
         """Deadline, source and data of what must be there."""
         self.receipts: dict[int, PutAck] = {}
         self.held: dict[int, tuple[Peer, float]] = {}
@@ -45,9 +50,13 @@ class Life:
         moves = [self.put] * 4 + [self.ack] * 4 + [self.nack, self.touch, self.credit, self.clog]
         moves += [self.wait] * 3 + [self.join, self.leave, self.retry]
         if self.dice.random() < 0.02:
-            moves = [self.crash]
+            moves = [self.crash, self.restart] if self.identities else [self.crash]
         self.dice.choice(moves)()
         self.check()
+
+    def who(self, peer: Peer) -> bytes | int:
+        """Its identity, or its connection."""
+        return peer.identity or peer.port.number
 
     def some_peer(self) -> Peer:
         return self.dice.choice(self.peers) if self.peers else self.watcher
@@ -64,17 +73,26 @@ class Life:
         assert receipt.id > self.last_id
         self.last_id = receipt.id
         self.receipts[receipt.key] = receipt
-        self.kept[receipt.id] = (self.pond.now + ttl, peer.port.number, data)
-        self.retry_data = (receipt, data)
+        self.kept[receipt.id] = (self.pond.now + ttl, self.who(peer), data)
+        self.retry_data = (receipt, data, peer.identity)
+        for identity, owed in self.owed.items():
+            if identity != peer.identity:
+                owed.add(receipt.id)
 
     def retry(self) -> None:
         if self.last_id:
-            receipt, data = self.retry_data
-            assert self.some_peer().put(data, key=receipt.key) == receipt
+            receipt, data, identity = self.retry_data
+            scope = [each for each in (*self.peers, self.watcher) if each.identity == identity]
+            if scope:
+                assert self.dice.choice(scope).put(data, key=receipt.key) == receipt
 
     def ack(self) -> None:
         peer, message_id = self.some_peer(), self.some_id()
         peer.ack(message_id)
+        own = peer.identity and message_id in self.kept and self.kept[message_id][1]
+        if peer.identity and own == peer.identity:
+            return
+        self.owed.get(peer.identity or b"", set()).discard(message_id)
         if self.mode is not Mode.FANOUT:
             self.kept.pop(message_id, None)
             self.held.pop(message_id, None)
@@ -105,7 +123,12 @@ class Life:
     def join(self) -> None:
         if len(self.peers) < 5:
             window = self.dice.choice((None, 0, 1, 3))
-            self.peers.append(self.pond.join(window=window, ordered=self.dice.random() < 0.1))
+            ordered = self.dice.random() < 0.1
+            identity = self.dice.choice((None, *self.identities)) if self.identities else None
+            peer = self.pond.join(window=window, ordered=ordered, identity=identity)
+            self.peers.append(peer)
+            if identity is not None and self.mode is Mode.FANOUT:
+                self.owed.setdefault(identity, set())
 
     def leave(self) -> None:
         if self.peers:
@@ -125,12 +148,20 @@ class Life:
         self.pond.advance(0.1)
         self.held.clear()
 
+    def restart(self) -> None:
+        for peer in self.peers:
+            self.collect(peer)
+        self.pond = self.pond.restarted()
+        self.peers.clear()
+        self.held.clear()
+        self.watcher = self.pond.producer()
+
     def collect(self, peer: Peer) -> None:
         for push in peer.pushed():
             assert push.id in self.kept or push.id <= self.last_id
             if push.id in self.kept:
                 _, source, data = self.kept[push.id]
-                assert source != peer.port.number and data == push.data
+                assert source != self.who(peer) and data == push.data
             self.held[push.id] = (peer, self.pond.now)
 
     def check(self) -> None:
@@ -142,12 +173,16 @@ class Life:
         self.held = {each: held for each, held in self.held.items() if each in self.kept}
         dead = {row.origin.id for row in self.pond.store.load(DEAD).rows if row.origin}
         assert len(dead) == len(self.pond.store.load(DEAD).rows)
+        alive = self.kept
         if self.mode is Mode.FANOUT:
             self.kept = {each: self.kept[each] for each in self.watcher.list(limit=9999)}
         shown = self.watcher.list(limit=9999)
         assert set(shown).isdisjoint(dead) and shown == sorted(shown)
         assert set(shown) | (dead & set(self.kept)) == set(self.kept)
         self.kept = {each: self.kept[each] for each in shown}
+        for owed in self.owed.values():
+            owed.intersection_update(each for each, kept in alive.items() if kept[0] > now)
+            assert owed <= set(self.kept)
         self.check_leases()
 
     def check_leases(self) -> None:
@@ -171,6 +206,8 @@ class Life:
             peer.leave()
         self.pond.advance(1)
         self.check_deadlines()
+        for identity, owed in self.owed.items():
+            self.check_owed(identity, owed)
         last = self.pond.join(resume_after=0)
         expected = {each for each, kept in self.kept.items() if kept[0] > self.pond.now + 7200}
         got: set[int] = set()
@@ -181,6 +218,14 @@ class Life:
             self.pond.advance(60)
         letters = {row.origin.id for row in self.pond.store.load(DEAD).rows if row.origin}
         assert expected <= got | letters
+
+    def check_owed(self, identity: bytes, owed: set[int]) -> None:
+        """Whoever comes again gets what it has not acked, and nothing that it had or put."""
+        expected = {each for each in owed if each in self.kept}
+        back = self.pond.join(identity=identity, window=1000)
+        got = set(back.pushed_ids())
+        assert expected == got & set(self.kept)
+        back.leave()
 
     def check_deadlines(self) -> None:
         now = self.pond.now
@@ -198,6 +243,22 @@ def test_p2p_10_14_15_whatever_happens_the_promises_hold(
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     life = Life(settings, seed)
+    for _ in range(STEPS):
+        life.step()
+    life.finish()
+    assert life.pond.scheduler.counters.quarantines == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "settings", [pair(), fanout(), queue(attempts_max=10**6)], ids=["pair", "fanout", "queue"]
+)
+def test_pa_18_ps_06_ps_10_whatever_identities_do_the_promises_hold(
+    settings: ChannelSettings, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On many connections, away, through crashes and restarts; beside some that are anonymous."""
+    caplog.set_level(logging.CRITICAL)
+    life = Life(settings, seed, (b"a" * 32, b"b" * 32, b"c" * 32))
     for _ in range(STEPS):
         life.step()
     life.finish()

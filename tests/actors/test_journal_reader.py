@@ -362,7 +362,7 @@ class TestWithoutHeader:
         assert (damage.where, damage.name) == (f"{1:020}.journal", None)
 
 
-@pytest.mark.parametrize("version", [0, 2, 65535])
+@pytest.mark.parametrize("version", [0, 3, 65535])
 def test_a_later_version_s_journal_is_refused_and_left_alone(tmp_path: Path, version: int) -> None:
     data = put(tmp_path, 1, 1, ONE)
     data[16:18] = version.to_bytes(2, "little")

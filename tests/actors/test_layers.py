@@ -24,95 +24,19 @@ from actors.store.changes import (
     LogSnapshot,
     ModeSet,
     Noted,
-    Origin,
     Position,
     QueueChange,
     Row,
     Snapshot,
-    Tried,
     Trimmed,
 )
 from actors.store.journal.codec import decode, encode
 from actors.store.log_layer import LogLayer
 from actors.store.queue_layer import QueueLayer
+from tests.actors.queue_model import Queue
 
 seeds = st.integers(0, 2**32).map(Random)
 lengths = st.integers(0, 60)
-
-
-class Queue:
-    """A channel as its store sees it: what it keeps, and the changes it makes to it."""
-
-    def __init__(self, rng: Random, last_id: int = 0, step: int = 1) -> None:
-        self.rng = rng
-        self.rows: dict[int, Row] = {}
-        self.keys: dict[int, Row | KeyRow] = {}
-        """What a channel remembers; a row whose key was forgotten has none here."""
-        self.attempts: dict[int, int] = {}
-        self.mode: Mode | None = None
-        self.id = last_id
-        self.id_step = step
-
-    def step(self) -> list[QueueChange]:
-        deeds = (self.put, self.put, self.ack, self.ack, self.forget, self.attempt)
-        return self.rng.choice(deeds)()
-
-    def put(self) -> list[QueueChange]:
-        rng = self.rng
-        self.id += self.id_step * rng.randint(1, 3)
-        changes: list[QueueChange] = []
-        if not self.rows:
-            self.mode = rng.choice(list(Mode))
-            changes.append(ModeSet(self.mode))
-        key = rng.randrange(12)
-        if key in self.keys:
-            changes += self._forget(key)
-        ttl = rng.choice((1, 60, 604_800))
-        origin = Origin(self.id, 3, "often") if rng.random() < 0.2 else None
-        row = Row(self.id, key, ttl, rng.uniform(0, 1e6), rng.randbytes(5), 0, origin)
-        self.rows[row.id] = self.keys[key] = row
-        return [*changes, row]
-
-    def ack(self) -> list[QueueChange]:
-        if not self.rows:
-            return []
-        row = self.rows.pop(self.rng.choice(list(self.rows)))
-        self.attempts.pop(row.id, None)
-        left = None
-        if self.keys.get(row.key) is row:
-            left = KeyRow(row.id, row.ttl, row.until, sha256(row.data).digest())
-            self.keys[row.key] = left
-        return [Gone(row.id, row.key, left, len(row.data))]
-
-    def forget(self) -> list[QueueChange]:
-        return self._forget(self.rng.choice(list(self.keys))) if self.keys else []
-
-    def _forget(self, key: int) -> list[QueueChange]:
-        return [KeyGone(key, isinstance(self.keys.pop(key), KeyRow))]
-
-    def attempt(self) -> list[QueueChange]:
-        if not self.rows:
-            return []
-        message_id = self.rng.choice(list(self.rows))
-        self.attempts[message_id] = self.attempts.get(message_id, 0) + 1
-        return [Tried(message_id, self.attempts[message_id])]
-
-    def run(self, steps: int) -> list[QueueChange]:
-        return [change for _ in range(steps) for change in self.step()]
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """What a channel is rebuilt from: a forgotten key of a kept message is in its row."""
-        keys: dict[int, Row | KeyRow] = {row.key: row for row in self.rows.values()}
-        left = {key: row for key, row in self.keys.items() if isinstance(row, KeyRow)}
-        keys = {**keys, **left}
-        return Snapshot(list(self.rows.values()), keys, dict(self.attempts), self.mode)
-
-    @property
-    def weight(self) -> tuple[int, int, int]:
-        """Messages, bytes of data, keys whose message is gone."""
-        left = [row for row in self.keys.values() if isinstance(row, KeyRow)]
-        return len(self.rows), sum(len(row.data) for row in self.rows.values()), len(left)
 
 
 def queue_layer(changes: list[QueueChange], *, is_base: bool = False) -> QueueLayer:
@@ -133,6 +57,8 @@ def check_sums(layer: QueueLayer) -> None:
     snapshot = layer.apply_to(Snapshot())
     dates = [row.expires_at for row in snapshot.rows]
     dates += [row.until for row in snapshot.keys.values()]
+    if snapshot.roster is not None:
+        dates += [member.until for member in snapshot.roster.members.values()]
     assert layer.deadline <= min(dates, default=inf)
 
 
@@ -147,7 +73,7 @@ class TestQueue:
         assert queue.weight == (
             messages + len(layer.rows) - len(layer.gone),
             size + layer.row_bytes - layer.gone_bytes,
-            keys + len(layer.keys) - len(layer.forgotten),
+            keys + layer.keys_added,
         )
         check_sums(layer)
 
@@ -158,7 +84,8 @@ class TestQueue:
         assert layer.apply_to(Snapshot()) == queue.snapshot
         assert not layer.gone
         assert not layer.forgotten
-        assert bool(layer) is bool(queue.snapshot.rows or queue.snapshot.keys)
+        snapshot = queue.snapshot
+        assert bool(layer) is bool(snapshot.rows or snapshot.keys or snapshot.roster)
         check_sums(layer)
 
     @given(seeds, lengths, lengths)

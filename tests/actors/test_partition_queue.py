@@ -469,10 +469,10 @@ class TestDamage:
         path = tmp_path / FILE
         self.filled(path)
         connection = sqlite3.connect(path)
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
         connection.close()
         content = path.read_bytes()
-        with pytest.raises(UnknownFormat, match="format 2"):
+        with pytest.raises(UnknownFormat, match="format 3"):
             opened(path)
         assert path.read_bytes() == content
 

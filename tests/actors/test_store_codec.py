@@ -27,6 +27,7 @@ from actors.store.changes import (
     Trimmed,
 )
 from actors.store.journal.codec import BadChange, decode, encode
+from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen
 
 U16_MAX, U32_MAX, U64_MAX = 2**16 - 1, 2**32 - 1, 2**64 - 1
 
@@ -37,6 +38,8 @@ data = st.binary(max_size=64)
 lefts = st.builds(KeyRow, u64, u32, times, st.binary(min_size=32, max_size=32))
 origins = st.builds(Origin, u64, u32, st.text(max_size=20))
 positions = st.builds(Position, u64, u64)
+identities = st.binary(min_size=32, max_size=32)
+subscribed = st.none() | st.integers(0, U64_MAX - 1)
 
 
 def gone(message_id: int, key: int, left: KeyRow | None, size: int) -> Gone:
@@ -53,6 +56,11 @@ changes = st.one_of(
     st.builds(KeyGone, u64, st.booleans()),
     st.builds(Tried, u64, u32),
     st.builds(ModeSet, st.sampled_from(Mode)),
+    st.builds(Member, u32, identities, times, subscribed),
+    st.builds(MemberSeen, u32, times, subscribed),
+    st.builds(MemberGone, u32),
+    st.builds(Acked, u32, u64),
+    st.builds(AckedUpTo, u32, u64),
     st.builds(Chunk, u64, u32, u64, u64, positions, positions, data),
     st.builds(Trimmed, u64),
     st.builds(Noted, data, st.none() | data),
@@ -88,6 +96,13 @@ def u(size: int, number: int) -> bytes:
         (KeyGone(8, was_left=False), b"\x06" + u(8, 8) + b"\x00"),
         (Tried(7, 4), b"\x07" + u(8, 7) + u(4, 4)),
         (ModeSet(Mode.QUEUE), b"\x08\x02"),
+        (Member(3, DIGEST, 0.5, 9), b"\x09" + u(4, 3) + DIGEST + HALF + u(8, 9)),
+        (Member(3, DIGEST, 0.5), b"\x09" + u(4, 3) + DIGEST + HALF + b"\xff" * 8),
+        (MemberSeen(3, 0.5, 0), b"\x0a" + u(4, 3) + HALF + u(8, 0)),
+        (MemberSeen(3, 0.5), b"\x0a" + u(4, 3) + HALF + b"\xff" * 8),
+        (MemberGone(3), b"\x0b" + u(4, 3)),
+        (Acked(0, 7), b"\x0c" + u(4, 0) + u(8, 7)),
+        (AckedUpTo(3, 7), b"\x0d" + u(4, 3) + u(8, 7)),
         (
             Chunk(1, 2, 3, 4, Position(5, 6), Position(7, 8), b"abc"),
             b"\x10" + u(8, 1) + u(4, 2) + b"".join(u(8, n) for n in (3, 4, 5, 6, 7, 8))
@@ -170,7 +185,7 @@ def test_any_bytes_give_changes_or_are_refused(body: bytes) -> None:
 
 
 def test_unknown_changes_are_refused() -> None:
-    for op in {*range(256)} - {*range(1, 9), *range(16, 21)}:
+    for op in {*range(256)} - {*range(1, 14), *range(16, 21)}:
         with pytest.raises(BadChange, match="no change at byte 0"):
             list(decode(bytes([op]) + bytes(100)))
 

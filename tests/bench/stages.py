@@ -44,6 +44,8 @@ class Sink:
     """A wire that keeps the last thing written."""
 
     peer, host, secure, congested, unsent_bytes = "sink", "127.0.0.1", False, False, 0
+    peer_certificate_hash: bytes | None = None
+    failure: OSError | None = None
     last = b""
 
     def write(self, data: bytes) -> None:

@@ -24,6 +24,8 @@ class RecordedWire:
     """Keeps what is written. The other end takes it at once, unless `reads` is False."""
 
     secure = False
+    peer_certificate_hash: bytes | None = None
+    failure: OSError | None = None
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self.host = host

@@ -10,6 +10,7 @@ import pytest
 from tests.conformance import packets as p
 from tests.conformance.peer import Peer
 from tests.conformance.served import Serve, Served, virtual_time
+from tests.transports.proving import ALICE, BOB, NODE, Key, auth, hello
 
 TOKENS = """
 all-of-it       all
@@ -114,7 +115,6 @@ async def test_p2p_25_pa_39_refusals_are_the_same_bytes_after_the_same_delay(
             (b"chat/1", {p.TOKEN: b""}),
             (b"other", {p.TOKEN: b"chat-only"}),
             (b"other!dead", {p.TOKEN: b"chat-only"}),
-            (b"chat/1", {p.TOKEN: b"all-of-it", p.PUBLIC_KEY: bytes(32), p.NONCE: bytes(32)}),
         ):
             start = anyio.current_time()
             peer = await mill.greet(channel, tags)
@@ -158,3 +158,51 @@ async def test_p2p_25_too_many_connections_are_told_f7(serve: Serve) -> None:
         await peers[0].aclose()
         await anyio.sleep(0.1)
         await (await mill.hello()).quiet()
+
+
+async def test_p2p_25_one_key_has_so_many_connections_and_no_more(serve: Serve) -> None:
+    async with serve(connections_per_peer_max=2) as mill:
+        first, _ = [await _proved(mill, ALICE) for _ in range(2)]
+        third = await _proved(mill, ALICE)
+        await third.ends_with(bytes.fromhex("ff80f7"), p.ABORT)
+        p.read_ready(await (await _proved(mill, BOB)).packet())
+        await first.packet()
+        await first.send(p.GOODBYE)
+        await first.ends_with()
+        await first.aclose()
+        await anyio.sleep(0.1)
+        p.read_ready(await (await _proved(mill, ALICE)).packet())
+        assert mill.node.reception.counters.reasons == {"too many connections": 1}
+
+
+@virtual_time
+async def test_p2p_24_rights_that_end_end_connections_that_are_open(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """A line that ends, within 30 s; a file that changed, when the node is told of it."""
+    rules = tmp_path / "access.conf"
+    rules.write_text("anyone put,list a until=2025-11-21T00:00:40Z\nanyone put,list b\n")
+    rules.chmod(0o600)
+    async with serve(access_file=str(rules), keep_alive_s=300) as mill:
+        ending, staying = await mill.hello(b"a"), await mill.hello(b"b")
+        await anyio.sleep(39)
+        await ending.put(1, b"x")
+        await anyio.sleep(32)
+        await ending.rest()
+        await staying.put(2, b"x")
+        rules.write_text("anyone list b\n")
+        mill.node.reload()
+        await staying.rest()
+        back = await mill.hello(b"b")
+        assert await back.ask(p.put(3, b"x")) == p.nack(6, 0xF6, p.u32(3))
+        assert await back.ids() != []
+
+
+async def _proved(mill: Served, key: Key) -> Peer:
+    """A client that has sent its AUTH."""
+    mill.node.reception.signer = NODE
+    peer = await mill.dial(b"chat/1")
+    greeting = hello(key, b"chat/1")
+    challenge = await peer.ask(greeting)
+    await peer.send(auth(greeting, challenge, key))
+    return peer

@@ -7,13 +7,13 @@ import pytest
 
 from tests.conformance import packets as p
 from tests.conformance.peer import Peer
-from tests.conformance.served import Serve, virtual_time
+from tests.conformance.served import Serve, Served, virtual_time
+from tests.transports.proving import ALICE, MALLORY, auth, hello, is_signed
 
 PATIENT = {p.KEEP_ALIVE: p.u32(300_000)}
 CONSUMING = {p.ROLE: p.CONSUMER}
 PRODUCING = {p.ROLE: p.PRODUCER}
 ONE = {p.WINDOW: p.u16(1)}
-IDENTITY = {p.PUBLIC_KEY: bytes(32), p.NONCE: bytes(range(32))}
 
 
 def told(packet: bytes) -> p.Tags:
@@ -26,22 +26,45 @@ async def test_ps_01_a_public_key_needs_a_nonce(serve: Serve) -> None:
         await peer.ends_with(p.MALFORMED_HELLO, p.ABORT)
 
 
+async def _challenged(mill: Served, first: bytes) -> tuple[Peer, bytes]:
+    peer = await mill.dial(b"chat/1")
+    challenge = await peer.ask(first)
+    assert is_signed(first, challenge, mill.node.mail.house.identity.public)
+    return peer, challenge
+
+
+async def test_ps_01_an_identity_is_proved_both_ways(serve: Serve) -> None:
+    first = hello(ALICE)
+    async with serve() as mill:
+        peer, challenge = await _challenged(mill, first)
+        p.read_ready(await peer.ask(auth(first, challenge, ALICE)))
+        await peer.put(1, b"x")
+        assert mill.node.reception.counters.identified == 1
+
+
 @virtual_time
-async def test_ps_01_an_identity_is_refused_after_the_delay_never_served_as_anonymous(
+async def test_p2p_25_ps_01_ps_08_pa_39_a_bad_proof_is_refused_like_a_bad_token(
     serve: Serve,
 ) -> None:
+    """After the same delay, with the same bytes, and never served as anonymous."""
+    first = hello(ALICE)
     async with serve() as mill:
-        peer = await mill.greet(b"chat/1", IDENTITY)
-        await peer.send(p.put(1, b"x"), p.PING, p.hello(b"chat/1"))
+        peer, challenge = await _challenged(mill, first)
+        await peer.send(auth(first, challenge, MALLORY), p.put(1, b"x"), p.PING, p.hello(b"chat/1"))
         await peer.silent_for(0.19)
         await peer.ends_with(p.AUTHENTICATION_FAILED, p.ABORT, within_s=1)
         assert await (await mill.hello()).ids() == []
 
 
-async def test_ps_01_an_identity_is_refused(serve: Serve) -> None:
+@virtual_time
+async def test_ps_08_requests_before_the_proof_are_dropped(serve: Serve) -> None:
+    first = hello(ALICE)
     async with serve() as mill:
-        peer = await mill.greet(b"chat/1", IDENTITY)
-        await peer.ends_with(bytes.fromhex("ff80f5"), bytes.fromhex("ffffff"))
+        peer, challenge = await _challenged(mill, first)
+        await peer.send(p.put(1, b"x"), p.PING, p.hello(b"chat/1"), p.list_())
+        await peer.silent_for(1)
+        p.read_ready(await peer.ask(auth(first, challenge, ALICE)))
+        assert await peer.ids() == []
 
 
 async def test_ps_02_the_first_ack_gives_credit_back_to_all_who_hold_it(serve: Serve) -> None:

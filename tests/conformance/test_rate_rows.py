@@ -5,7 +5,8 @@ from __future__ import annotations
 import anyio
 
 from tests.conformance import packets as p
-from tests.conformance.served import Serve, virtual_time
+from tests.conformance.peer import Peer
+from tests.conformance.served import Serve, Served, virtual_time
 
 
 @virtual_time
@@ -30,3 +31,28 @@ async def test_p2p_25_persistent_abuse_of_the_rate_ends_the_connection(serve: Se
         refusals = [p.nack(6, 0xA0, p.u32(key) + p.u32(1000)) for key in (2, 3, 4)]
         await peer.expect(*refusals, b"\xff\xff\xff")
         await other.put(9, b"x")
+
+
+@virtual_time
+async def test_p2p_24_connections_from_one_address_share_a_rate(serve: Serve) -> None:
+    """Those of this machine do not: they are all of its programs."""
+    async with serve(requests_per_s_per_peer_max=2, insecure_public=True) as mill:
+        first, second = await _from(mill, "192.0.2.7"), await _from(mill, "192.0.2.7")
+        other, here = await _from(mill, "192.0.2.8"), await _from(mill, "127.0.0.1")
+        await first.put(1, b"x")
+        await second.put(2, b"x")
+        assert await first.ask(p.put(3, b"x")) == p.nack(6, 0xA0, p.u32(3) + p.u32(500))
+        assert await second.ask(p.put(4, b"x")) == p.nack(6, 0xA0, p.u32(4) + p.u32(500))
+        await other.put(5, b"x")
+        for key in (6, 7, 8):
+            await here.put(key, b"x")
+        await anyio.sleep(0.5)
+        await second.put(4, b"x")
+        assert mill.node.reception.counters.reasons == {"too fast": 2}
+
+
+async def _from(mill: Served, address: str) -> Peer:
+    peer = await mill.dial(source=address)
+    await peer.send(p.hello(b"chat/1", {p.ROLE: p.PRODUCER}))
+    p.read_ready(await peer.packet())
+    return peer

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from actors.messages import Durability, Mode
 from actors.store.changes import (
+    SENDER_SHIFT,
     Chunk,
     Dropped,
     Gone,
@@ -34,6 +35,7 @@ from actors.store.journal.codec import encode
 from actors.store.journal.frames import Carry, encode_record
 from actors.store.journal.reader import read_journal
 from actors.store.journal.writer import Group, Journal
+from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen, Roster
 from actors.store.settings import StoreSettings
 from tests.actors.stores import NOW, Run, young_id
 
@@ -44,7 +46,8 @@ SETTINGS = StoreSettings(
 ROOMY = StoreSettings(segment_bytes=8192, carry_bytes_max=10, waste_bytes_max=10, settle_s=1.0)
 """What is in the journal stays there, but for what wastes space in a file."""
 FACTS = {"instance": 613, "format": 1}
-U64_MAX = 2**64 - 1
+U32_MAX, U64_MAX = 2**32 - 1, 2**64 - 1
+ANN, BOB, CAT = 1, 2, 4
 OLD, YOUNG = young_id(60), young_id()
 
 
@@ -80,6 +83,14 @@ B1 = row(OLD, 1, b"")
 B2 = row(OLD + 1, 2, b"\x00\xff")
 B3 = row(YOUNG, 3, b"dead", Origin(OLD - 6, 9, ""))
 C1 = row(OLD, 9, b"gone")
+# chat/6: a fanout with members, in its file and in the journal; from version 2 on.
+F1 = row(OLD, 1, b"anonymous")
+F2 = row(OLD + 1, ANN << SENDER_SHIFT | 1, b"of Ann, the same key")
+F3 = row(YOUNG + 7, BOB << SENDER_SHIFT | U32_MAX, b"of Bob")
+F4 = row(OLD + 2, ANN << SENDER_SHIFT | 2, b"acked by all")
+F5 = row(YOUNG + 5, 9, b"so much that all goes to the file" * 80)
+# chat/7: members in the journal alone.
+G1 = row(YOUNG, 5, b"acked by Ann")
 # chat/5: said again after the disk failed.
 D1 = row(YOUNG, 1, b"mended")
 
@@ -111,6 +122,30 @@ LOGS = {
     ),
     b"log/3": (LogSnapshot(0, 3, Position(1002, 7), 20, {}), [NEW]),
 }
+MEMBERS = {
+    b"chat/6": Snapshot(
+        [F1, F2, F3],
+        {1: F1, F2.key: F2, F3.key: F3, F4.key: left(F4)},
+        {},
+        Mode.FANOUT,
+        Roster(
+            {
+                ANN: Member(ANN, b"a" * 32, NOW + 7200.25),
+                BOB: Member(BOB, b"b" * 32, NOW + 86_400.5, OLD - 1),
+            },
+            {BOB: F1.id},
+            {0: {F1.id, F3.id}, BOB: {F2.id}},
+        ),
+    ),
+    b"chat/7": Snapshot(
+        [G1],
+        {5: G1},
+        {},
+        Mode.FANOUT,
+        Roster({ANN: Member(ANN, b"a" * 32, NOW + 9000, 0)}, {ANN: G1.id}),
+    ),
+}
+"""What version 1 has nothing like."""
 DAMAGED = b"chat/damaged"
 TORN = b"chat/torn"
 
@@ -142,6 +177,10 @@ def first_run(run: Run) -> None:
     run.write(b"log/1", *CHUNKS[:2], Noted(b"type", b"text/html"), Noted(b"owner", b"nobody"))
     run.write(b"log/2", WIDE, Noted(b"", b""))
     run.write(b"log/3", chunk(0, 9, b"of the first incarnation" * 30), Noted(b"a", b"b"))
+    run.write(b"chat/6", ModeSet(Mode.FANOUT), Member(ANN, b"a" * 32, NOW + 3600), F1, F2, F4)
+    run.write(b"chat/6", Member(BOB, b"b" * 32, NOW + 86_400.5, OLD - 1), Acked(BOB, F2.id))
+    run.write(b"chat/6", Member(CAT, b"c" * 32, NOW + 60), Acked(0, F1.id), Acked(BOB, F4.id))
+    run.write(b"chat/6", F5)
     run.flush(6)
 
 
@@ -154,6 +193,12 @@ def second_run(run: Run) -> None:
     run.write(b"chat/2", B3)
     run.write(b"log/1", CHUNKS[2], Trimmed(5), Noted(b"type", b"text/plain"), Noted(b"owner", None))
     run.write(b"log/3", Dropped(), NEW)
+    run.write(b"chat/6", MemberSeen(ANN, NOW + 7200.25), MemberGone(CAT), gone(F4))
+    run.write(
+        b"chat/6", F3, Acked(0, F3.id), AckedUpTo(BOB, F1.id), Gone(F5.id, 9, None, len(F5.data))
+    )
+    run.write(b"chat/7", ModeSet(Mode.FANOUT), Member(ANN, b"a" * 32, NOW + 60), G1)
+    run.write(b"chat/7", MemberSeen(ANN, NOW + 9000, 0), AckedUpTo(ANN, G1.id))
     run.write(TORN, row(YOUNG, 1, b"torn"))
 
 

@@ -48,12 +48,18 @@ class Segment:
 
 @dataclass
 class Queue:
-    """`rows` are (key, ttl, expires_at, data, origin) by id, `keys` (id, ttl, until, digest)."""
+    """`rows` are (key, ttl, expires_at, data, origin) by id, `keys` (id, ttl, until, digest).
+
+    `members` are (identity, until, since) by number, `acks` are (number, id), also for number 0.
+    """
 
     rows: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     keys: dict[int, tuple[int, int, float, bytes]] = field(default_factory=dict)
     attempts: dict[int, int] = field(default_factory=dict)
     mode: int | None = None
+    members: dict[int, tuple[bytes, float, int | None]] = field(default_factory=dict)
+    floors: dict[int, int] = field(default_factory=dict)
+    acks: set[tuple[int, int]] = field(default_factory=set)
 
 
 @dataclass
@@ -79,7 +85,7 @@ def check(is_so: bool, what: str) -> None:
 def read_segment(data: bytes) -> Segment:
     """A sound segment, up to where nothing was written."""
     magic, version, count, salt, number, first_lsn, last_id = unpack_from("<16sHHIQQQ", data)
-    check(magic == b"MILLPOND JOURNAL" and version == 1, "not a journal of version 1")
+    check(magic == b"MILLPOND JOURNAL" and version in (1, 2), "not a journal of version 1 or 2")
     check(unpack_from("<I", data, 1584)[0] == crc32(data[:1584]), "header")
     each_cut = (unpack_from("<QQQ", data, 48 + 24 * index) for index in range(count))
     cuts = {earlier: (end, synced) for earlier, end, synced in each_cut}
@@ -166,6 +172,11 @@ CHANGES = {
     6: ("Q", "B"),
     7: ("Q", "I"),
     8: ("B",),
+    9: ("I", "32s", "d", "Q"),
+    10: ("I", "d", "Q"),
+    11: ("I",),
+    12: ("I", "Q"),
+    13: ("I", "Q"),
     16: ("Q", "I", "Q", "Q", "Q", "Q", "Q", "Q", "I", "8"),
     17: ("Q",),
     18: ("H", "I", "0", "1"),
@@ -192,6 +203,7 @@ def change_queue(queue: Queue, op: int, fields: list[Any]) -> None:
         case 3 | 4, [message_id, key, _, *left]:
             queue.rows.pop(message_id, None)
             queue.attempts.pop(message_id, None)
+            queue.acks = {each for each in queue.acks if each[1] != message_id}
             if left:
                 queue.keys[key] = (message_id, *left)
         case 5, [key, *left]:
@@ -205,7 +217,30 @@ def change_queue(queue: Queue, op: int, fields: list[Any]) -> None:
         case 8, [mode]:
             queue.mode = mode
         case _:
+            change_members(queue, op, fields)
+
+
+def change_members(queue: Queue, op: int, fields: list[Any]) -> None:
+    match op, fields:
+        case 9, [number, identity, until, since]:
+            queue.members[number] = (identity, until, since_of(since))
+        case 10, [number, until, since]:
+            if number in queue.members:
+                queue.members[number] = (queue.members[number][0], until, since_of(since))
+        case 11, [number]:
+            queue.members.pop(number, None)
+            queue.floors.pop(number, None)
+            queue.acks = {each for each in queue.acks if each[0] != number}
+        case 12, [number, message_id]:
+            queue.acks.add((number, message_id))
+        case 13, [number, message_id]:
+            queue.floors[number] = max(queue.floors.get(number, 0), message_id)
+        case _:
             raise ValueError(f"change {op} of a queue")
+
+
+def since_of(value: int) -> int | None:
+    return None if value == 2**64 - 1 else value
 
 
 def change_log(log: Log, op: int, fields: list[Any]) -> None:
@@ -270,7 +305,7 @@ def unsigned(number: int) -> int:
 def connect(path: Path, application: bytes) -> sqlite3.Connection:
     connection = sqlite3.connect(path)
     connection.text_factory = bytes
-    check(connection.execute("PRAGMA user_version").fetchone() == (1,), "version")
+    check(connection.execute("PRAGMA user_version").fetchone()[0] in (1, 2), "version")
     (found,) = connection.execute("PRAGMA application_id").fetchone()
     check(found == int.from_bytes(application, "big"), "application")
     return connection
@@ -293,7 +328,21 @@ def read_queue(connection: sqlite3.Connection, meta: tuple[Any, ...]) -> Queue:
     for row in connection.execute("SELECT key, message_id, ttl, until, digest, crc FROM keys"):
         key, *left = checked(row)
         queue.keys[unsigned(key)] = (left[0], left[1], left[2], left[3])
+    if connection.execute("PRAGMA user_version").fetchone() == (2,):
+        read_members(connection, queue)
     return queue
+
+
+def read_members(connection: sqlite3.Connection, queue: Queue) -> None:
+    columns = "number, identity, until, since, floor, crc"
+    for row in connection.execute(f"SELECT {columns} FROM members"):
+        number, identity, until, since, floor = checked(row)
+        queue.members[number] = (identity, until, since)
+        if floor:
+            queue.floors[number] = floor
+    for row in connection.execute("SELECT message_id, number, crc FROM acks"):
+        message_id, number = checked(row)
+        queue.acks.add((number, message_id))
 
 
 def read_log(connection: sqlite3.Connection, meta: tuple[Any, ...]) -> Log:

@@ -13,7 +13,7 @@ import pytest
 from actors.messages import Mode
 from actors.store.changes import Gone, KeyRow, Kind, ModeSet, Row
 from actors.store.journal import codec, frames
-from actors.store.partitions import catalogue, partition, sqlite_file
+from actors.store.partitions import catalogue, members, partition, sqlite_file
 from actors.store.partitions.partition import template
 from tests.formats import reader
 
@@ -80,7 +80,7 @@ def test_layouts_have_their_offsets(title: str, size: int) -> None:
 
 def test_every_change_is_in_the_table() -> None:
     rows = re.findall(r"^\| ([0-9a-f]{2}) \|", section("Changes"), re.MULTILINE)
-    ops = {*range(codec.ROW, codec.MODE + 1), *range(codec.CHUNK, codec.DROPPED + 1)}
+    ops = {*range(codec.ROW, codec.ACKED_UP_TO + 1), *range(codec.CHUNK, codec.DROPPED + 1)}
     assert [int(each, 16) for each in rows] == sorted(ops) == sorted(reader.CHANGES)
 
 
@@ -104,7 +104,7 @@ def test_the_tables_of_partitions_are_those_shown(kind: Kind) -> None:
 
 
 def test_nothing_is_shown_that_partitions_do_not_have() -> None:
-    found = "".join(sql for kind in Kind for sql in tables(template(kind)))
+    found = "".join(sql for kind in Kind for sql in tables(template(kind))) + members.SCHEMA
     assert statements(section("Partition")) == statements(found)
 
 
@@ -113,8 +113,8 @@ def test_the_tables_of_the_catalogue_are_those_shown() -> None:
 
 
 def test_versions_and_application_ids_are_those_shown() -> None:
-    assert "This is version 1 of all formats" in PAGE
-    assert (frames.FORMAT_VERSION, sqlite_file.FORMAT) == (1, 1)
+    assert "This is version 2 of the formats" in PAGE
+    assert (frames.FORMAT_VERSION, sqlite_file.FORMAT) == (2, 2)
     assert f"{partition.APPLICATION:x}" in section("Partition")
     assert f"{catalogue.APPLICATION:x}" in section("Catalogue")
     assert f"at most {frames.CUTS_MAX}" in section("Segment")

@@ -24,26 +24,32 @@ from actors.store.journal.frames import (
 )
 from actors.store.journal.reader import read_journal
 from actors.store.partitions.sqlite_file import UnknownFormat
+from actors.store.roster import Acked, Member, Roster
 from actors.store.seam import Fault, Seek, Where
 from tests.actors.stores import Run, run
 from tests.formats import make, reader
 
 HERE = Path(__file__).parent
 FOLDERS = sorted(each for each in HERE.iterdir() if each.name.startswith("v"))
-NOW = HERE / "v1"
+NOW = HERE / "v2"
 """Of the version that is written now."""
+
+
+def queues_of(folder: Path) -> dict[bytes, Snapshot]:
+    """What a folder of its version has: the first knew no members."""
+    return make.QUEUES if folder.name == "v1" else make.QUEUES | make.MEMBERS
 
 
 @pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(request.param, tmp_path / "data"))
+    return Path(shutil.copytree(request.param, tmp_path / request.param.name))
 
 
-def check(opened: Run) -> None:
+def check(opened: Run, queues: dict[bytes, Snapshot]) -> None:
     assert [damage.name for damage in opened.found.damages] == [make.DAMAGED]
     assert opened.store.facts == make.FACTS
     assert opened.store.last_id >= make.YOUNG + 9
-    for name, snapshot in make.QUEUES.items():
+    for name, snapshot in queues.items():
         assert opened.load(name) == snapshot
     for name, (outline, chunks) in make.LOGS.items():
         found = opened.outline(name)
@@ -52,12 +58,12 @@ def check(opened: Run) -> None:
         assert found == outline
         assert opened.read(name, Seek(Where.SEQUENCE, bytes_max=2**40)) == chunks
     assert opened.load(make.TORN) == Snapshot()
-    assert {kept.name for kept in opened.store.kept()} >= set(make.QUEUES)
+    assert {kept.name for kept in opened.store.kept()} >= set(queues)
 
 
 def test_everything_in_it_is_what_was_written(golden: Path) -> None:
     with run(golden) as opened:
-        check(opened)
+        check(opened, queues_of(golden))
         assert opened.finish(opened.store.load(make.DAMAGED)) is Fault.DAMAGED
 
 
@@ -65,23 +71,37 @@ def test_it_can_be_written_on(golden: Path) -> None:
     row = Row(make.YOUNG + 2**30, 1, 60, 2e9, b"new")
     for settings in (make.ROOMY, make.SETTINGS):
         with run(golden, settings) as opened:
-            check(opened)
+            check(opened, queues_of(golden))
             opened.write(b"chat/new", row)
             opened.flush()
-            check_new(opened, row)
+            check_new(opened, row, queues_of(golden))
             opened.write(b"chat/new", make.gone(row))
 
 
-def check_new(opened: Run, row: Row) -> None:
+def check_new(opened: Run, row: Row, queues: dict[bytes, Snapshot]) -> None:
     assert opened.load(b"chat/new").rows == [row]
-    for name, snapshot in make.QUEUES.items():
+    for name, snapshot in queues.items():
         assert opened.load(name) == snapshot
+
+
+def test_its_channels_may_know_members_from_now_on(golden: Path) -> None:
+    """In the file of a queue that was made by the first version, and had no place for them."""
+    ann = Member(9, b"x" * 32, make.NOW + 60, 5)
+    with run(golden, make.SETTINGS) as opened:
+        opened.write(b"chat/1", ann, Acked(9, make.A1.id), make.row(2**62, 1, bytes(2000)))
+        opened.flush()
+    for settings in (make.SETTINGS, make.ROOMY):
+        with run(golden, settings) as opened:
+            roster = opened.load(b"chat/1").roster
+            assert roster == Roster({9: ann}, {}, {9: {make.A1.id}})
+    found = reader.read_folder(golden)[b"chat/1"]
+    assert isinstance(found, reader.Queue) and found.acks == {(9, make.A1.id)}
 
 
 def test_whoever_has_the_description_can_read_it(golden: Path) -> None:
     """Nothing of Millpond is imported by that reader."""
     found = reader.read_folder(golden)
-    for name, snapshot in make.QUEUES.items():
+    for name, snapshot in queues_of(golden).items():
         queue = found[name]
         assert isinstance(queue, reader.Queue)
         assert queue.rows == {row.id: plain(row) for row in snapshot.rows}
@@ -91,6 +111,7 @@ def test_whoever_has_the_description_can_read_it(golden: Path) -> None:
         }
         assert queue.attempts == snapshot.attempts
         assert queue.mode == snapshot.mode
+        check_members(queue, snapshot.roster or Roster())
     for name, (outline, chunks) in make.LOGS.items():
         log = found[name]
         assert isinstance(log, reader.Log)
@@ -102,9 +123,17 @@ def test_whoever_has_the_description_can_read_it(golden: Path) -> None:
         )  # fmt: skip
         assert log.last_id == (outline.last_id.ms, outline.last_id.seq)
         assert log.last_timestamp == outline.last_timestamp
-    others = set(found) - set(make.QUEUES) - set(make.LOGS)
+    others = set(found) - set(queues_of(golden)) - set(make.LOGS)
     assert all(not found[name].rows for name in others), "what is gone is gone"
     assert reader.read_catalogue(golden)[2] == make.FACTS
+
+
+def check_members(queue: reader.Queue, roster: Roster) -> None:
+    assert queue.members == {
+        number: (each.identity, each.until, each.since) for number, each in roster.members.items()
+    }
+    assert queue.floors == roster.floors
+    assert queue.acks == {(number, each) for number, ids in roster.acked.items() for each in ids}
 
 
 def plain(row: Row) -> tuple[object, ...]:
@@ -128,14 +157,14 @@ class TestLaterVersions:
     def refused(self, folder: Path, error: type[Exception]) -> None:
         files = [path for path in folder.rglob("*") if path.is_file()]
         before = {path: path.read_bytes() for path in files}
-        with pytest.raises(error, match=r"format 2"):
+        with pytest.raises(error, match=r"format 3"):
             Run(folder)
         assert {path: path.read_bytes() for path in files} == before
 
     def test_a_journal_is_refused(self, golden: Path) -> None:
         path = min((golden / "journal").iterdir())
         data = bytearray(path.read_bytes())
-        data[16] = 2
+        data[16] = 3
         data[1584:1588] = crc32(data[:1584]).to_bytes(4, "little")
         path.write_bytes(data)
         self.refused(golden, UnknownVersion)
@@ -151,9 +180,16 @@ class TestLaterVersions:
         self.refused(golden, UnknownFormat)
 
 
+def version_of(path: Path) -> int:
+    connection = sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.close()
+    return int(version)
+
+
 def set_version(path: Path) -> None:
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute("PRAGMA user_version = 3")
     connection.close()
 
 
@@ -201,11 +237,12 @@ class TestThisVersion:
         assert shown == set(reader.CHANGES)
         assert {record.carry for record in records} == set(Carry)
         assert any(segment.cuts for _, segment in self.segments())
-        assert len(list((NOW / "partitions").rglob("*.sqlite3"))) >= 3
+        files = list((NOW / "partitions").rglob("*.sqlite3"))
+        assert len(files) >= 3 and {version_of(each) for each in files} == {1, 2}
         assert {snapshot.mode for snapshot in make.QUEUES.values()} == set(Mode)
 
     def test_it_is_made_as_it_was(self, tmp_path: Path) -> None:
         make.make(tmp_path)
         with run(tmp_path) as opened:
-            check(opened)
-        assert reader.read_folder(tmp_path).keys() >= make.QUEUES.keys() | make.LOGS.keys()
+            check(opened, queues_of(NOW))
+        assert reader.read_folder(tmp_path).keys() >= queues_of(NOW).keys() | make.LOGS.keys()

@@ -1,4 +1,4 @@
-"""Tokens and their rights (P2P-24): the token file, its errors, and who is from this machine."""
+"""The token file (P2P-24): its lines, its errors, and who is from this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from actors.messages import Rights
-from node.access import Access, TokenFileError, is_loopback, is_remote, load_tokens
+from node.access.access import Access, Sources
+from node.access.file import AccessFileError
+from node.ip import is_loopback, is_remote
+from transports.greeting import Asker
 
 NEAR, FAR = "127.0.0.1", "192.0.2.7"
 
@@ -16,16 +19,17 @@ def load(tmp_path: Path, text: str | bytes, mode: int = 0o600) -> Access:
     path = tmp_path / "tokens"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     path.chmod(mode)
-    return load_tokens(path)
+    return Access(Sources(token_file=path))
 
 
-def test_without_tokens_everyone_is_served_and_this_machine_administers() -> None:
-    access = Access()
+def test_without_tokens_this_machine_administers_and_others_only_where_that_was_said() -> None:
+    access, everybody = Access(), Access(is_public=True)
     assert not access.is_controlled
     for token in (None, b"", b"anything"):
-        assert access.authorize(token, b"any", NEAR) == Rights.ALL
-        assert access.authorize(token, b"any", "::1") == Rights.ALL
-        assert access.authorize(token, b"any", FAR) == Rights.CHANNEL
+        assert access.authorize(Asker(token, address=NEAR), b"any") == Rights.ALL
+        assert access.authorize(Asker(token, address="::1"), b"any") == Rights.ALL
+        assert access.authorize(Asker(token, address=FAR), b"any") is None
+        assert everybody.authorize(Asker(token, address=FAR), b"any") == Rights.CHANNEL
 
 
 @pytest.mark.parametrize(
@@ -43,12 +47,12 @@ def test_a_line_names_rights(tmp_path: Path, words: str, rights: Rights) -> None
     access = load(tmp_path, f"token {words}\n")
     assert access.is_controlled
     for address in (NEAR, FAR):
-        assert access.authorize(b"token", b"any", address) == rights
+        assert access.authorize(Asker(b"token", address=address), b"any") == rights
 
 
 @pytest.mark.parametrize("token", [None, b"", b"Token", b"token ", b"tokentoken", b"other"])
 def test_with_tokens_nobody_comes_in_without_one(tmp_path: Path, token: bytes | None) -> None:
-    assert load(tmp_path, "token all\n").authorize(token, b"any", NEAR) is None
+    assert load(tmp_path, "token all\n").authorize(Asker(token, address=NEAR), b"any") is None
 
 
 @pytest.mark.parametrize(
@@ -67,33 +71,45 @@ def test_patterns_choose_channels(
 ) -> None:
     access = load(tmp_path, f"token get {patterns}\n")
     for channel in inside:
-        assert access.authorize(b"token", channel, NEAR) == Rights.GET
+        assert access.authorize(Asker(b"token", address=NEAR), channel) == Rights.GET
     for channel in outside:
-        assert access.authorize(b"token", channel, NEAR) is None
+        assert access.authorize(Asker(b"token", address=NEAR), channel) is None
 
 
 def test_comments_and_empty_lines_mean_nothing(tmp_path: Path) -> None:
     access = load(tmp_path, "\n# a comment\n   \n  one\tput\ntwo get chat/#*\n")
-    assert access.authorize(b"one", b"x", NEAR) == Rights.PUT
-    assert access.authorize(b"two", b"chat/#1", NEAR) == Rights.GET
-    assert access.authorize(b"#", b"x", NEAR) is None
+    assert access.authorize(Asker(b"one", address=NEAR), b"x") == Rights.PUT
+    assert access.authorize(Asker(b"two", address=NEAR), b"chat/#1") == Rights.GET
+    assert access.authorize(Asker(b"#", address=NEAR), b"x") is None
 
 
 def test_a_comment_behind_a_grant_is_refused_because_it_may_be_a_pattern(tmp_path: Path) -> None:
-    with pytest.raises(TokenFileError, match="tokens:1: a comment needs a line of its own"):
+    with pytest.raises(AccessFileError, match="tokens:1: a comment needs a line of its own"):
         load(tmp_path, "bob put #general\n")
 
 
 def test_lines_of_one_token_add_up(tmp_path: Path) -> None:
     access = load(tmp_path, "carol put inbox/*\ncarol get outbox/*\n")
-    assert access.authorize(b"carol", b"inbox/a", NEAR) == Rights.PUT
-    assert access.authorize(b"carol", b"outbox/a", NEAR) == Rights.GET
-    assert access.authorize(b"carol", b"other", NEAR) is None
+    assert access.authorize(Asker(b"carol", address=NEAR), b"inbox/a") == Rights.PUT
+    assert access.authorize(Asker(b"carol", address=NEAR), b"outbox/a") == Rights.GET
+    assert access.authorize(Asker(b"carol", address=NEAR), b"other") is None
+
+
+def test_a_line_without_admin_never_spoke_of_streams(tmp_path: Path) -> None:
+    """Who has a token file from before gives nobody streams by it."""
+    access = load(tmp_path, "clerk put,get\nowner all\nlogger put stream:logs\n")
+    for token, name, rights in (
+        (b"clerk", b"logs", None),
+        (b"owner", b"logs", None),
+        (b"logger", b"logs", Rights.PUT),
+    ):
+        assert access.authorize_stream(Asker(token, address=NEAR), name) == rights
+    assert access.authorize(Asker(b"logger", address=NEAR), b"logs") is None
 
 
 def test_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:
     access = load(tmp_path, "")
-    assert access.is_controlled and access.authorize(None, b"a", NEAR) is None
+    assert access.is_controlled and access.authorize(Asker(None, address=NEAR), b"a") is None
 
 
 @pytest.mark.parametrize(
@@ -109,20 +125,20 @@ def test_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:
 def test_a_bad_file_is_refused_without_telling_tokens(
     tmp_path: Path, text: str | bytes, complaint: str
 ) -> None:
-    with pytest.raises(TokenFileError, match=complaint) as refused:
+    with pytest.raises(AccessFileError, match=complaint) as refused:
         load(tmp_path, text)
     assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o666])
 def test_a_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
-    with pytest.raises(TokenFileError, match="chmod 600"):
+    with pytest.raises(AccessFileError, match="chmod 600"):
         load(tmp_path, "token all\n", mode)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TokenFileError, match="nowhere"):
-        load_tokens(tmp_path / "nowhere")
+    with pytest.raises(AccessFileError, match="nowhere"):
+        Access(Sources(token_file=tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +152,10 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ("::", False, True),
         ("192.0.2.7", False, True),
         ("fe80::1%eth0", False, True),
-        ("", False, False),
+        ("::ffff:127.0.0.1", True, False),
+        ("::ffff:192.0.2.7", False, True),
+        ("", False, True),
+        ("somebody", False, False),
         ("example.org", False, False),
         ("127.0.0.1.example.org", False, False),
     ],

@@ -193,6 +193,16 @@ def test_import_into_a_folder_leaves_alone_what_is_there(
     }
 
 
+def test_whose_key_it_was_there_means_nothing_in_another_folder(tmp_path: Path):
+    """PA-18: the number of a sender there may be somebody else's here."""
+    folder, file, again = tmp_path / "data", tmp_path / "kept.jsonl", tmp_path / "again.jsonl"
+    file.write_text(_line(1, key=str(1 << 32 | 7)) + _line(2, key=str(2 << 32 | 7)))
+    assert run("import", file, "--data", folder) == 0
+    assert run("export", "box", "--data", folder, "-o", again) == 0
+    keys = [int(each["key"]) for each in lines(again)]
+    assert len(set(keys)) == 2 and max(keys) < 2**32
+
+
 def _line(number: int, **fields: Any) -> str:
     whole = {"channel": "box", "id": str(row(number).id), "key": str(number), "ttl": 60}
     return json.dumps(whole | {"expires_at": LATER_S, "data": "x"} | fields) + "\n"

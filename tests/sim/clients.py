@@ -31,6 +31,7 @@ from actors.messages import (
 )
 from tests.sim.ledger import Broken, Ledger
 from tests.sim.loop import Clock
+from tests.sim.queue_facts import Fact
 
 EXPECTED = {
     Code.OUTCOME_UNKNOWN,
@@ -44,9 +45,13 @@ EXPECTED = {
 
 @dataclass(eq=False)
 class Attempt:
-    """A PUT, tried until its outcome is known. `until`: how long its key is remembered for sure."""
+    """A PUT, tried until its outcome is known. `until`: how long its key is remembered for sure.
+
+    `identity`: that of all connections that try it.
+    """
 
     put: Put
+    identity: bytes | None = None
     id: int = 0
     until: float = 0.0
 
@@ -62,8 +67,14 @@ class Mind:
     """Those to be tried again, by key."""
     acked: set[int] = field(default_factory=set)
     """What some consumer is done with: it may leave."""
+    said: set[tuple[bytes, int]] = field(default_factory=set)
+    """What consumers with an identity are done with."""
     ids: list[int] = field(default_factory=list)
     """Everything anybody saw, in the order of seeing."""
+
+    def unknown_to(self, identity: bytes | None) -> list[Attempt]:
+        """What connections of this identity are to try again."""
+        return [attempt for attempt in self.unknown.values() if attempt.identity == identity]
 
     def forget_promises(self) -> None:
         """The power failed, and nothing was promised for that."""
@@ -75,6 +86,7 @@ class Client:
     """A connection, and the `Port` it is to its channel. It lives as long as one boot."""
 
     writable = True
+    identity: bytes | None = None
 
     def __init__(self, mind: Mind, ledger: Ledger, number: int, clock: Clock, rng: Random) -> None:
         self.mind = mind
@@ -126,13 +138,26 @@ class Client:
         for message_id in self.held[: self._rng.randint(1, 8)]:
             self.held.remove(message_id)
             if self._rng.random() < 0.8:
-                self.mind.acked.add(message_id)
-                said.append(Ack(message_id))
+                said.append(self.ack(message_id))
             elif self.mind.mode is Mode.QUEUE and self._rng.random() < 0.3:
                 said.append(Nack(message_id, Reason.REJECT))
             else:
                 said.append(Nack(message_id, Reason.LATER, self._rng.randint(0, 2000)))
+        if self.identity is not None and self._rng.random() < 0.3:
+            said += self._acks_of_its_own()
         return said
+
+    def _acks_of_its_own(self) -> list[Mail]:
+        """PS-10: they change nothing."""
+        facts = self._ledger.queue(self.mind.name).facts.values()
+        return [Ack(fact.row.id) for fact in facts if fact.identity == self.identity][-3:]
+
+    def ack(self, message_id: int) -> Ack:
+        """It is done with a message."""
+        self.mind.acked.add(message_id)
+        if self.identity is not None:
+            self.mind.said.add((self.identity, message_id))
+        return Ack(message_id)
 
     def hang_up(self) -> None:
         """The connection breaks: what was not answered may have happened or not."""
@@ -155,7 +180,9 @@ class Client:
                 self._answered(lambda mail: isinstance(mail, Put) and mail.key == reply.key)
                 self._kept(reply)
             case Msg():
-                self._see(reply.id, reply.data)
+                fact = self._see(reply.id, reply.data)
+                if fact.identity is not None and fact.identity == self.identity:
+                    raise Broken(f"message {reply.id} is pushed to who put it")
                 self.held.append(reply.id)
             case GetAck():
                 self._answered(lambda mail: isinstance(mail, Get) and mail.id == reply.id)
@@ -187,16 +214,18 @@ class Client:
         if attempt.id and attempt.id != ack.id and self._clock.now < attempt.until:
             raise Broken(f"key {ack.key} has the ids {attempt.id} and {ack.id}")
         fact = self._ledger.show(self.mind.name, ack.id, is_there=False)
-        if fact.row.data != attempt.put.data or fact.row.key != ack.key:
+        is_same = fact.row.data == attempt.put.data and fact.row.key & 0xFFFFFFFF == ack.key
+        if not is_same or fact.identity != attempt.identity:
             raise Broken(f"key {ack.key} is acknowledged for {fact.row}")
         attempt.id, attempt.until = ack.id, fact.row.until
         self.mind.ids.append(ack.id)
 
-    def _see(self, message_id: int, data: bytes | None) -> None:
+    def _see(self, message_id: int, data: bytes | None) -> Fact:
         fact = self._ledger.show(self.mind.name, message_id)
         if data is not None and fact.row.data != data:
             raise Broken(f"message {message_id} is shown with other data")
-        attempt = self.mind.attempts.get(fact.row.key)
+        attempt = self.mind.attempts.get(fact.row.key & 0xFFFFFFFF)
         if fact.row.origin is None and (attempt is None or attempt.put.data != fact.row.data):
             raise Broken(f"message {message_id} of {self.mind.name!r} was never put")
         self.mind.ids.append(message_id)
+        return fact

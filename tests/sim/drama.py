@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from actors.messages import Put
+from actors.messages import Mode, Put
 from actors.store.changes import Change, Chunk, Dropped, Noted, Position, Trimmed
 from actors.store.seam import Seek, Usage, Where
 from tests.sim.clients import Attempt, Client
@@ -20,6 +20,7 @@ from tests.sim.faults import Crashed
 from tests.sim.ledger import Broken
 from tests.sim.loop import Ear
 from tests.sim.plan import draw
+from tests.sim.queue_facts import Level
 from tests.sim.world import DEAD, World
 
 STEPS = 120
@@ -95,27 +96,30 @@ class Drama:
         name = rng.choice(names)
         if rng.random() < 0.1:
             name += DEAD
-        return world.join(name, push=rng.random() < self.plan.consumes)
+        who = rng.choice((None, *self.plan.people))
+        return world.join(name, push=rng.random() < self.plan.consumes, identity=who)
 
-    def attempt(self) -> Attempt:
+    def attempt(self, client: Client | None = None) -> Attempt:
+        """A message that was never put, by this client or by one without identity."""
         self.world.puts += 1
         key, size = self.world.puts, self.rng.randint(1, self.plan.data_bytes_max)
         data = (b"%d." % key).ljust(size, b"*")
-        return Attempt(Put(key, self.rng.randint(1, self.plan.ttl_max), data))
+        put = Put(key, self.rng.randint(1, self.plan.ttl_max), data)
+        return Attempt(put, None if client is None else client.identity)
 
     def put(self) -> None:
         client = self.client()
-        attempts = [self.attempt() for _ in range(self.rng.randint(1, 4))]
+        attempts = [self.attempt(client) for _ in range(self.rng.randint(1, 4))]
         self.world.say(client, client.puts(attempts))
 
     def put_again(self) -> None:
         """What has no known outcome, and now and then what has one."""
         client = self.client()
         mind = client.mind
-        again = list(mind.unknown.values())[:8]
+        again = mind.unknown_to(client.identity)[:8]
         if mind.attempts and self.rng.random() < 0.3:
             known = self.rng.choice(list(mind.attempts.values()))
-            if known.id and known not in again:
+            if known.identity == client.identity and known.id and known not in again:
                 again.append(known)
         if again:
             self.world.say(client, client.puts(again))
@@ -131,7 +135,8 @@ class Drama:
             self.world.say(client, client.settle())
         elif self.world.clients:
             name = self.rng.choice(self.world.clients).mind.name
-            self.world.join(name, push=True)
+            who = self.rng.choice((None, *self.plan.people))
+            self.world.join(name, push=True, identity=who)
 
     def come_or_go(self) -> None:
         if self.world.clients and self.rng.random() < 0.6:
@@ -218,7 +223,10 @@ class Drama:
         for name in world.minds:
             client = world.join(name, push=False)
             world.say(client, client.reads())
-            self.put_all(client, self.attempt())
+            self.put_all(client, self.attempt(client))
+            for who in self.plan.people:
+                if world.minds[name].unknown_to(who):
+                    self.put_all(world.join(name, push=False, identity=who))
         self.rest()
         if any(mind.unknown for mind in world.minds.values()):
             raise Broken("a sound disk does not take what it is given")
@@ -226,13 +234,33 @@ class Drama:
             # What is settled leaves the journal when others come.
             world.clock.now += self.plan.settings.settle_s + 1.0
             for client in world.clients:
-                self.put_all(client, self.attempt())
+                self.put_all(client, self.attempt(client))
             self.rest()
         self.check_space()
+        for name, mode in self.plan.channels.items():
+            if mode is Mode.FANOUT:
+                self.serve(name)
         world.close()
         world.boot()
         if self.rng.random() < 0.3:
             self.expire()
+
+    def serve(self, name: bytes) -> None:
+        """Every subscriber gets what it is owed, also if it was away."""
+        world, facts = self.world, self.world.ledger.queue(name)
+        for who in list(facts.members.subscribed):
+            client = world.join(name, push=True, identity=who)
+            self.rest()
+            while client.held:
+                held, client.held = client.held, []
+                world.say(client, [client.ack(message_id) for message_id in held])
+                self.rest()
+            world.leave(client)
+            for fact in facts.facts.values():
+                is_kept = fact.gone is None and not fact.is_lost and fact.write.level >= Level.OPEN
+                waits = facts.members.waits_for(fact.row, fact.owed, facts.has_acked)
+                if is_kept and who in waits and fact.row.expires_at > world.clock.now:
+                    raise Broken(f"{who!r} never gets message {fact.row.id} of {name!r}")
 
     def expire(self) -> None:
         """Nobody comes any more: in the end nothing is kept, and no file is left of it."""
@@ -249,7 +277,7 @@ class Drama:
 
     def put_all(self, client: Client, *more: Attempt) -> None:
         """What has no known outcome, and more."""
-        unknown = list(client.mind.unknown.values())
+        unknown = client.mind.unknown_to(client.identity)
         self.world.say(client, client.puts([*unknown, *more]))
 
     def rest(self) -> None:
@@ -270,7 +298,7 @@ class Drama:
     def retry(self) -> bool:
         """What was refused for the moment is asked again."""
         for client in self.world.clients:
-            if client.mind.unknown and not client.asked:
+            if client.mind.unknown_to(client.identity) and not client.asked:
                 self.put_all(client)
                 return True
         return False

@@ -46,6 +46,7 @@ class Ledger:
         self.queues: dict[bytes, QueueFacts] = {}
         self.logs: dict[bytes, LogFacts] = {}
         self.may_leave: Callable[[bytes, Fact], bool] = lambda name, fact: True
+        self.make_facts: Callable[[bytes], QueueFacts] = lambda name: QueueFacts()
         self.commits = 0
         self.doubtful: set[bytes] = set()
         """Logs of which a write failed while others were on their way."""
@@ -61,7 +62,9 @@ class Ledger:
         self.doubtful.clear()
 
     def queue(self, name: bytes) -> QueueFacts:
-        return self.queues.setdefault(name, QueueFacts())
+        if name not in self.queues:
+            self.queues[name] = self.make_facts(name)
+        return self.queues[name]
 
     def log(self, name: bytes) -> LogFacts:
         return self.logs.setdefault(name, LogFacts())
@@ -89,10 +92,15 @@ class Ledger:
     def _check_ids(self, name: bytes, write: Write) -> None:
         if is_log(name):
             return
-        top = self.queue(name).last_id
+        facts = self.queue(name)
+        top = facts.last_id
         for change in write.changes:
-            if isinstance(change, Row) and change.id <= top:
+            if not isinstance(change, Row):
+                continue
+            if change.id <= top:
                 raise Broken(f"id {change.id} in {name!r} is not above {top}")
+            if change.origin is not None and facts.knows_letter(change, self._now()):
+                raise Broken(f"message {change.origin.id} is buried twice")
 
     def _check_gone(self, name: bytes, write: Write) -> None:
         for fact in self.queue(name).facts.values():

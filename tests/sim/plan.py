@@ -9,12 +9,16 @@ from actors.messages import Durability, Mode
 from actors.store.settings import StoreSettings
 from tests.sim.faults import Trouble
 
+PEOPLE = (b"a" * 32, b"b" * 32, b"c" * 32)
 CHANNELS = ((b"pair", Mode.PAIR), (b"queue", Mode.QUEUE), (b"fanout", Mode.FANOUT))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Rates are per step; `ends` weighs crash, kill and close against each other."""
+    """Rates are per step; `ends` weighs crash, kill and close against each other.
+
+    `people` are identities that clients may have; what expires in `buries` is buried.
+    """
 
     steps: int
     channels: dict[bytes, Mode]
@@ -31,6 +35,8 @@ class Plan:
     troubles: tuple[Trouble, ...]
     garbage: float
     passivate_after_s: float
+    people: tuple[bytes, ...] = ()
+    buries: frozenset[bytes] = frozenset()
 
 
 def draw(rng: Random, steps: int) -> Plan:
@@ -60,6 +66,8 @@ def draw(rng: Random, steps: int) -> Plan:
         troubles=tuple(rng.sample(list(Trouble), rng.randint(1, len(Trouble)))),
         garbage=rng.choice((0.0, 0.0, 0.3)),
         passivate_after_s=rng.choice((0.5, 60.0)),
+        people=PEOPLE[: rng.choice((0, 1, 2, 3))],
+        buries=frozenset(name for name in names if rng.random() < 0.25),
     )
 
 

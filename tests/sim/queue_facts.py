@@ -2,71 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum
 from hashlib import sha256
-from typing import TypeVar
 
 from actors.messages import Mode
-from actors.store.changes import Change, Gone, KeyGone, KeyRow, ModeSet, Row, Snapshot, Tried
-from actors.store.seam import Commit
-
-T = TypeVar("T")
-
-
-class Level(IntEnum):
-    """How safe a write is: `OS` outlives the process, `DISK` the machine."""
-
-    FAILED = -1
-    OPEN = 0
-    OS = 1
-    DISK = 2
-
-
-@dataclass(eq=False)
-class Write:
-    """One call of `Store.write`.
-
-    `commit` is None when nobody waits for it. `is_sealed`: it failed, and a later write was kept.
-    """
-
-    name: bytes
-    changes: list[Change]
-    boot: int
-    level: Level = Level.OPEN
-    commit: Commit | None = None
-    is_sealed: bool = False
-
-
-@dataclass(frozen=True)
-class View:
-    """Who looks: at `level` a write must be there. `is_restart`: what was open may be undone."""
-
-    level: Level
-    is_restart: bool
-    now: float
-
-    def must(self, write: Write) -> bool:
-        return write.level >= self.level
-
-    def may(self, write: Write) -> bool:
-        """It failed, and a restart right after found it all the same."""
-        return self.is_restart and write.level is Level.FAILED and not write.is_sealed
-
-    def counts(self, write: Write) -> bool:
-        """Nothing undid it: it did not fail, and no restart may have lost it."""
-        return self.must(write) or (not self.is_restart and write.level is not Level.FAILED)
-
-    def allow(self, allowed: set[T], write: Write, value: T) -> None:
-        """What `write` set may be found, and nothing older if it counts."""
-        if self.counts(write):
-            allowed.clear()
-        if not self.must_not(write):
-            allowed.add(value)
-
-    def must_not(self, write: Write) -> bool:
-        return write.level is Level.FAILED and not self.may(write)
+from actors.store.changes import Gone, KeyGone, KeyRow, ModeSet, Row, Snapshot, Tried
+from actors.store.roster import MEMBER_CHANGES
+from tests.sim.levels import Level as Level
+from tests.sim.levels import View as View
+from tests.sim.levels import Write as Write
+from tests.sim.member_facts import MemberFacts
 
 
 @dataclass(eq=False)
@@ -74,6 +20,7 @@ class Fact:
     """A message that was written.
 
     `gone` took it away; `ghosts` would have, and failed. `is_lost`: no key speaks for it.
+    `identity`: who put it. `owed`: who was subscribed when it was put, without that one.
     """
 
     row: Row
@@ -83,12 +30,17 @@ class Fact:
     is_lost: bool = False
     ghosts: list[Write] = field(default_factory=list)
     tried: list[tuple[Write, int]] = field(default_factory=list)
+    identity: bytes | None = None
+    owed: set[bytes] = field(default_factory=set)
 
 
 class QueueFacts:
-    """Everything that was ever written to one queue."""
+    """Everything that was ever written to one queue. `buries`: what expires leaves as a letter."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, buries: bool = False) -> None:
+        self.buries = buries
+        self.members = MemberFacts()
+        self.has_acked: Callable[[bytes, int], bool] = lambda identity, message_id: True
         self.facts: dict[int, Fact] = {}
         self.by_key: dict[int, Fact] = {}
         self.forgotten: dict[int, Write] = {}
@@ -96,9 +48,14 @@ class QueueFacts:
 
     def record(self, write: Write) -> None:
         for change in write.changes:
+            if isinstance(change, MEMBER_CHANGES):
+                self.members.record(write, change)
+        for change in write.changes:
             match change:
                 case Row():
                     fact = self.facts[change.id] = Fact(change, write)
+                    fact.identity = self.members.names.get(change.sender)
+                    fact.owed = self.members.owed(change)
                     self.by_key[change.key] = fact
                     self.forgotten.pop(change.key, None)
                 case Gone(id=message_id):
@@ -110,11 +67,14 @@ class QueueFacts:
                     self.facts[message_id].tried.append((write, change.attempts))
                 case ModeSet():
                     self.modes.append((write, change.mode))
+                case _ if isinstance(change, MEMBER_CHANGES):
+                    pass
                 case _:
                     raise AssertionError(f"a channel never says {change}")
 
     def undo(self, write: Write) -> None:
         """The write failed: what it took away is there still."""
+        self.members.undo(write)
         for fact in self.facts.values():
             if fact.gone is write:
                 fact.gone, fact.has_key = None, True
@@ -129,6 +89,17 @@ class QueueFacts:
             if fact.write.level is Level.DISK or not fact.is_lost
         )
         return max((fact.row.id for fact in known), default=0)
+
+    def knows_letter(self, letter: Row, now: float) -> bool:
+        """Is there another dead letter of the same message, whose key is remembered?"""
+        fact = self.by_key.get(letter.key)
+        return (
+            fact is not None
+            and fact.write.level is not Level.FAILED
+            and not fact.is_lost
+            and fact.row.until > now
+            and letter.key not in self.forgotten
+        )
 
     # What is wrong with a snapshot.
 
@@ -145,11 +116,25 @@ class QueueFacts:
                 yield from self._check_tried(fact, snapshot.attempts.get(message_id, 0), view)
         if rows:
             yield from self._check_mode(snapshot.mode, view)
+        yield from self._check_senders(snapshot, view)
+        yield from self.members.check(snapshot, view, self.has_acked)
+
+    def _check_senders(self, snapshot: Snapshot, view: View) -> Iterator[str]:
+        """Who put a message, or has a key, is known by it."""
+        found = {} if snapshot.roster is None else snapshot.roster.members
+        kept = [row for row in snapshot.rows if row.expires_at > view.now]
+        ids = {row.id for row in kept}
+        ids |= {each.id for each in snapshot.keys.values() if each.until > view.now}
+        for message_id in ids & self.facts.keys():
+            fact = self.facts[message_id]
+            member = found.get(fact.row.sender)
+            if fact.identity != (None if member is None else member.identity):
+                yield f"message {message_id} is of {fact.identity!r}, and now of {member}"
 
     def _check_row(self, fact: Fact, row: Row | None, view: View) -> Iterator[str]:
         known = fact.row
         if row is None:
-            is_due = view.must(fact.write) and known.expires_at > view.now
+            is_due = view.must(fact.write) and (self.buries or known.expires_at > view.now)
             if is_due and fact.gone is None and not any(map(view.may, fact.ghosts)):
                 yield f"message {known.id} (key {known.key}) is lost"
             return
@@ -199,6 +184,7 @@ class QueueFacts:
         What is not there any more must not come back once a later write is kept.
         """
         rows = {row.id for row in snapshot.rows}
+        self.members.settle(snapshot, seen)
         for message_id, fact in list(self.facts.items()):
             is_known = getattr(snapshot.keys.get(fact.row.key), "id", 0) == message_id
             fact.ghosts.clear()
@@ -213,4 +199,6 @@ class QueueFacts:
                 fact.is_lost = fact.is_lost or not is_known
         for key in [key for key in self.forgotten if key in snapshot.keys]:
             del self.forgotten[key]
+        failed = [each for each in self.modes if each[0].is_failed]
         self.modes = [(seen, snapshot.mode)] if snapshot.mode is not None else []
+        self.modes += failed

@@ -16,7 +16,7 @@ from actors.channel import Channel
 from actors.delivery import DeliverySettings
 from actors.ids import IdSource
 from actors.limits import ChannelSettings
-from actors.messages import Batch, Durability, Join, Mail, Port, Put
+from actors.messages import Batch, Durability, Join, Mail, Mode, Port, Put
 from actors.scheduler import Scheduler, SchedulerSettings
 from actors.shared import Shared
 from actors.store.changes import Chunk, KeyRow, LogSnapshot, Snapshot
@@ -28,7 +28,7 @@ from tests.sim.faults import Crashed
 from tests.sim.ledger import Broken, Ledger
 from tests.sim.loop import FOREIGN, Clock, Ear, Loop
 from tests.sim.plan import Plan
-from tests.sim.queue_facts import Fact, Level, View
+from tests.sim.queue_facts import Fact, Level, QueueFacts, View
 
 T = TypeVar("T")
 
@@ -52,6 +52,7 @@ class World:
         self.disk = self.disk_class(Random(rng.getrandbits(32)), folder, garbage=plan.garbage)
         self.ledger = Ledger(lambda: self.clock.now, self._durability)
         self.ledger.may_leave = self._may_leave
+        self.ledger.make_facts = self._facts_of
         self.minds = {
             name: Mind(name, mode)
             for stem, mode in plan.channels.items()
@@ -83,16 +84,30 @@ class World:
     def _durability(self, name: bytes) -> Durability:
         return self.plan.durability[name.removesuffix(DEAD)]
 
+    def _facts_of(self, name: bytes) -> QueueFacts:
+        facts = QueueFacts(buries=name in self.plan.buries)
+        mind = self.minds[name]
+        facts.has_acked = lambda identity, message_id: (identity, message_id) in mind.said
+        return facts
+
     def _may_leave(self, name: bytes, fact: Fact) -> bool:
-        """Its time is over, a consumer is done with it, or its dead letter is kept."""
-        message_id = fact.row.id
-        if fact.row.expires_at <= self.clock.now or name.endswith(DEAD):
+        """Its time is over, its consumers are done with it, or its dead letter is kept."""
+        is_over = fact.row.expires_at <= self.clock.now and name not in self.plan.buries
+        if is_over or name.endswith(DEAD) or self._is_buried(name, fact):
             return True
+        facts, mind = self.ledger.queue(name), self.minds[name]
+        if mind.mode is Mode.FANOUT and facts.members.waits_for(
+            fact.row, fact.owed, facts.has_acked
+        ):
+            return False
+        return fact.row.id in mind.acked
+
+    def _is_buried(self, name: bytes, fact: Fact) -> bool:
         dead = self.ledger.queue(name + DEAD).facts.values()
         level = self.ledger.promised(name).level
-        return message_id in self.minds[name].acked or any(
+        return any(
             each.row.origin is not None
-            and each.row.origin.id == message_id
+            and each.row.origin.id == fact.row.id
             and (each.write.level >= level or each.write.boot < self.ledger.boot)
             for each in dead
         )
@@ -139,7 +154,9 @@ class World:
 
     def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Join]) -> Channel:
         delivery = DeliverySettings(ack_timeout_s=5.0, attempts_max=3)
-        settings = ChannelSettings(mode=self.minds[name].mode, delivery=delivery)
+        buries = name in self.plan.buries
+        mode = self.minds[name].mode
+        settings = ChannelSettings(mode=mode, delivery=delivery, bury_expired=buries)
         return Channel(name, snapshot, guests, settings, self._shared)
 
     def _look_at_everything(self) -> None:
@@ -152,6 +169,7 @@ class World:
             found[0] += len(snapshot.rows)
             found[1] += sum(len(row.data) for row in snapshot.rows)
             found[2] += sum(isinstance(each, KeyRow) for each in snapshot.keys.values())
+            found[2] += 0 if snapshot.roster is None else len(snapshot.roster.members)
         usage = self.store.usage
         if [usage.messages, usage.bytes, usage.keys] != found:
             raise Broken(f"usage is {usage}, and there is {found}")
@@ -238,12 +256,13 @@ class World:
 
     # What happens in a boot. Any of it may raise Crashed.
 
-    def join(self, name: bytes, *, push: bool) -> Client:
+    def join(self, name: bytes, *, push: bool, identity: bytes | None = None) -> Client:
         """A connection; one that is pushed messages may ack them."""
         self._ports += 1
         client = Client(self.minds[name], self.ledger, self._ports, self.clock, self.rng)
+        client.identity = identity
         self.clients.append(client)
-        join = Join(push=push, keep_alive_s=1e9)
+        join = Join(push=push, keep_alive_s=1e9, identity=identity)
         self.scheduler.attach(name, client, join, self.clock.now)
         self.loop.finish_pass()
         return client

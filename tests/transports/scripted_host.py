@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from actors.errors import Code
-from actors.messages import Batch, Failed, Leave, Port, Reply, StreamRequest
+from actors.messages import Batch, Failed, Leave, Port, Reply, Rights, StreamRequest
 from transports.gathering import Gathering
+from transports.greeting import Asker
 from transports.host import Visitor, WireCounters
+from transports.rate import Bucket
+from transports.refusals import Refusal
 from transports.rustlog_metrics import RustlogMetrics
 from transports.stream_host import Topics
 
@@ -26,7 +29,10 @@ class NoTopics:
 
 
 class ScriptedHost:
-    """`asked` are requests with their cells, in order; `answer` replies to the oldest."""
+    """`asked` are requests with their cells, in order; `answer` replies to the oldest.
+
+    `rights` are those of everybody by stream or topic, `others` in what it does not name.
+    """
 
     def __init__(self) -> None:
         self.counters = WireCounters()
@@ -41,7 +47,11 @@ class ScriptedHost:
         self.has_room = self.is_admitting = self.is_spacious = True
         self.visitors: set[Visitor] = set()
         self.greetings = 0
-        self.gathering = Gathering(self.submit, self.now)
+        self.rights: dict[bytes, Rights | None] = {}
+        self.others = Rights.ALL
+        self.bucket: Bucket | None = None
+        self.askers: list[Asker] = []
+        self.refusals: list[Refusal] = []
         self._port: Port
 
     def now(self) -> float:
@@ -79,8 +89,18 @@ class ScriptedHost:
     def left(self, visitor: Visitor) -> None:
         self.visitors.remove(visitor)
 
-    def admits(self, address: str) -> bool:
+    def admits(self, asker: Asker) -> bool:
+        self.askers.append(asker)
         return self.is_admitting
+
+    def authorize_stream(self, asker: Asker, name: bytes) -> Rights | None:
+        return self.rights.get(name, self.others)
+
+    def shared_bucket(self, asker: Asker) -> Bucket | None:
+        return self.bucket
+
+    def note(self, refusal: Refusal, address: str) -> None:
+        self.refusals.append(refusal)
 
     def answer(self, *replies: Reply) -> None:
         """As a cell does: everything that is ready, then one flush."""

@@ -91,12 +91,16 @@ def test_connections_of_one_address_are_limited_but_not_those_of_this_machine() 
     assert rig.connect(far).wire.closed, "the refused one still stands"
 
 
-def test_connections_before_ready_are_limited() -> None:
+def test_of_connections_before_ready_the_oldest_gives_way() -> None:
+    """So those who say nothing, however many, keep nobody out."""
     rig = Rig(connections_before_ready_max=2)
-    waiting = [rig.connect(), rig.connect()]
-    assert rig.connect().heard() == [p.TOO_MANY_CONNECTIONS, p.ABORT]
-    waiting[0].ask(p.hello(b"chat/1"))
-    assert rig.connect().wire.closed, "the refused one still waits for its end"
+    greeted, first, second = rig.connect(), rig.connect(), None
+    greeted.ask(p.hello(b"chat/1"))
+    second = rig.connect()
+    newcomer = rig.connect()
+    assert first.wire.closed and not second.wire.closed
+    newcomer.ask(p.hello(b"chat/1"))
+    assert newcomer.ask(p.PING) == greeted.ask(p.PING) == [p.PONG]
 
 
 def test_a_goodbye_before_the_greeting_closes_at_once() -> None:

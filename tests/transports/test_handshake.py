@@ -21,6 +21,8 @@ from transports.handshake import (
     encode_challenge,
     encode_hello,
     encode_ready,
+    transcript,
+    without_signature,
 )
 from transports.packet import CREDIT, MSGX, TOUCH
 
@@ -98,6 +100,10 @@ def test_every_tag_survives() -> None:
     assert decode_ready(encode_ready(Ready(want_push=False))) == Ready(want_push=False)
 
 
+def test_no_token_is_in_the_words_for_a_hello() -> None:
+    assert "secret" not in repr(Hello(channel=b"chat/1", token=b"secret"))
+
+
 def test_tags_ascend_and_extensions_are_sorted() -> None:
     raw = encode_hello(Hello(extensions=frozenset({MSGX, CREDIT, TOUCH}), role=Role.CONSUMER))
     assert raw == hello(tlv(0x04, b"\x02"), tlv(0x05, bytes((CREDIT, TOUCH, MSGX))))
@@ -107,6 +113,31 @@ def test_mode_and_durability_of_ready() -> None:
     """3b, PS-05: tags 0e and 81."""
     raw = bytes.fromhex("83 01 0e 0001 02 81 0001 01")
     assert decode_ready(raw) == Ready(mode=Mode.QUEUE, durability=Durability.OS)
+
+
+def test_the_transcript_of_worked_packets() -> None:
+    """PS-01: whole packets, each behind its length; the digests were worked out elsewhere."""
+    alice = bytes.fromhex("8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c")
+    node = bytes.fromhex("8139770ea87d175f56a35466c34c7ecccb8d8a91b4ee37a25df60f5b8fc9b394")
+    nonce = bytes(range(32))
+    asked = hello(tlv(0x01, b"chat/1"), tlv(0x02, alice), tlv(0x03, nonce))
+    answered = b"\x81\x01" + tlv(0x02, node) + tlv(0x03, nonce[::-1])
+    assert transcript(b"\x80P2PB", b"\x81\x01").hex() == (
+        "60f68ff82f7b0d288f52050561184385d7a07d1e6c6aa90224958f1ad4fd6dc6"
+    )
+    assert transcript(asked, answered).hex() == (
+        "fba588db7ddce779a3dfacc49143fc5ca6eda2949d693164a50a2609d99a6ba1"
+    )
+
+
+def test_a_challenge_without_its_signature_is_otherwise_the_same() -> None:
+    """PS-01: wherever it stands, and with tags that nobody knows."""
+    head, signature = b"\x81\x01", tlv(0x0A, SIGNATURE)
+    others = [tlv(0x02, KEY), tlv(0x03, NONCE), tlv(0x99, b"unknown"), tlv(0x98, b"")]
+    for place in range(len(others) + 1):
+        before, behind = b"".join(others[:place]), b"".join(others[place:])
+        assert without_signature(head + before + signature + behind) == head + before + behind
+    assert without_signature(head + b"".join(others)) == head + b"".join(others)
 
 
 def test_challenge_and_auth_in_both_directions() -> None:

@@ -27,8 +27,18 @@ from actors.store.changes import (
     Tried,
     Trimmed,
 )
+from actors.store.roster import (
+    MEMBER_CHANGES,
+    Acked,
+    AckedUpTo,
+    Member,
+    MemberChange,
+    MemberGone,
+    MemberSeen,
+)
 
 ROW, DEAD, GONE, GONE_LEFT, KEY_LEFT, KEY_GONE, TRIED, MODE = range(1, 9)
+MEMBER, MEMBER_SEEN, MEMBER_GONE, ACKED, ACKED_UP_TO = range(9, 14)
 CHUNK, TRIMMED, NOTED, UNNOTED, DROPPED = range(16, 21)
 
 _ROW = Struct("<BQQIdI")  # op, id, key, ttl, expires_at, length of the data that follows
@@ -39,6 +49,12 @@ _KEY_LEFT = Struct("<BQQ")  # op, key, id
 _KEY_GONE = Struct("<BQ?")
 _TRIED = Struct("<BQI")
 _MODE = Struct("<BB")
+_MEMBER = Struct("<BI32sdQ")  # op, number, identity, until, since
+_MEMBER_SEEN = Struct("<BIdQ")
+_MEMBER_GONE = Struct("<BI")
+_ACKED = Struct("<BIQ")  # op, number, id
+_NEVER = 2**64 - 1
+"""Who only put messages is not subscribed since any id."""
 _CHUNK = Struct("<BQIQQQQQQI")  # op, first, count, timestamps, ids, length of the data
 _TRIMMED = Struct("<BQ")
 _NOTED = Struct("<BHI")  # op, length of the name, length of the value
@@ -83,6 +99,8 @@ def _encode(change: Change) -> tuple[bytes, ...]:
             return (_TRIED.pack(TRIED, id_, attempts),)
         case ModeSet(mode=mode):
             return (_MODE.pack(MODE, mode),)
+        case _ if isinstance(change, MEMBER_CHANGES):
+            return (_encode_member(change),)
         case Chunk():
             return _encode_chunk(change)
         case Trimmed(point=point):
@@ -93,6 +111,22 @@ def _encode(change: Change) -> tuple[bytes, ...]:
             return _NOTED.pack(NOTED, len(name), len(value)), name, value
         case Dropped():
             return (bytes((DROPPED,)),)
+        case _:
+            assert_never(change)
+
+
+def _encode_member(change: MemberChange) -> bytes:
+    match change:
+        case Member(number=number, identity=identity, until=until, since=since):
+            return _MEMBER.pack(MEMBER, number, identity, until, _NEVER if since is None else since)
+        case MemberSeen(number=number, until=until, since=since):
+            return _MEMBER_SEEN.pack(MEMBER_SEEN, number, until, _NEVER if since is None else since)
+        case MemberGone(number=number):
+            return _MEMBER_GONE.pack(MEMBER_GONE, number)
+        case Acked(number=number, id=id_):
+            return _ACKED.pack(ACKED, number, id_)
+        case AckedUpTo(number=number, id=id_):
+            return _ACKED.pack(ACKED_UP_TO, number, id_)
         case _:
             assert_never(change)
 
@@ -159,8 +193,28 @@ def _decode(body: bytes, at: int) -> tuple[Change, int]:
         case 8:
             _, mode = _MODE.unpack_from(body, at)
             return ModeSet(Mode(mode)), at + _MODE.size
+        case 9 | 10 | 11 | 12 | 13:
+            return _decode_member(op, body, at)
         case _:
             return _decode_log(op, body, at)
+
+
+def _decode_member(op: int, body: bytes, at: int) -> tuple[Change, int]:
+    match op:
+        case 9:
+            _, number, identity, until, since = _MEMBER.unpack_from(body, at)
+            subscribed = None if since == _NEVER else since
+            return Member(number, identity, until, subscribed), at + _MEMBER.size
+        case 10:
+            _, number, until, since = _MEMBER_SEEN.unpack_from(body, at)
+            subscribed = None if since == _NEVER else since
+            return MemberSeen(number, until, subscribed), at + _MEMBER_SEEN.size
+        case 11:
+            return MemberGone(_MEMBER_GONE.unpack_from(body, at)[1]), at + _MEMBER_GONE.size
+        case _:
+            _, number, id_ = _ACKED.unpack_from(body, at)
+            change = Acked(number, id_) if op == ACKED else AckedUpTo(number, id_)
+            return change, at + _ACKED.size
 
 
 def _decode_dead(body: bytes, at: int) -> tuple[Row, int]:

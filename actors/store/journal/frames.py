@@ -21,7 +21,8 @@ import msgspec
 
 from actors.store.changes import Kind
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""What is written; earlier ones are read. Version 2 has changes of members."""
 MAGIC = b"MILLPOND JOURNAL"
 GROUP_MAGIC = 0x50554F52  # "ROUP"
 CUTS_MAX = 64
@@ -129,8 +130,8 @@ def decode_header(data: bytes) -> Header:
     (crc,) = _CRC.unpack_from(data, HEADER_SIZE - _CRC.size)
     if crc != crc32(data[: HEADER_SIZE - _CRC.size]):
         raise BadHeader("the checksum of the journal's header is wrong")
-    if version != FORMAT_VERSION:
-        raise UnknownVersion(f"journal format {version}; this version reads {FORMAT_VERSION}")
+    if not 1 <= version <= FORMAT_VERSION:
+        raise UnknownVersion(f"journal format {version}; this version reads 1 to {FORMAT_VERSION}")
     found = (_CUT.unpack_from(data, _HEADER.size + each * _CUT.size) for each in range(count))
     cuts = {cut: Cut(end, synced) for cut, end, synced in found}
     return Header(number, first_lsn, salt, last_id, cuts)

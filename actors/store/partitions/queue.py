@@ -14,6 +14,7 @@ from itertools import islice
 from math import inf
 
 from actors.store.changes import WINDOW_S_MAX, WINDOW_S_MIN, KeyRow, Origin, Row, Snapshot
+from actors.store.partitions import members
 from actors.store.partitions.flush import Flush, parcels
 from actors.store.partitions.outline import Meta, write_meta
 from actors.store.partitions.sqlite_file import Damaged, crc_of, signed, transaction, unsigned
@@ -103,6 +104,8 @@ def apply(flush: Flush, layer: QueueLayer) -> None:
         meta.last_id = max(meta.last_id, ordered[-1].id)
     if layer.mode is not None:
         meta.mode = layer.mode
+    if layer.roster:
+        meta.keys += members.apply(flush.connection, layer.roster)
     meta.deadline = _deadline(flush.connection)
 
 
@@ -111,6 +114,8 @@ def _remove_rows(flush: Flush, ids: list[int]) -> None:
     count, size = flush.connection.execute(_WEIGH_ROWS + _AMONG, (among,)).fetchone()
     if count:
         flush.connection.execute(f"DELETE FROM messages WHERE {_AMONG}", (among,))
+        if members.has_members(flush.connection):
+            members.forget_messages(flush.connection, ids)
         flush.meta.messages -= count
         flush.meta.bytes -= size
     flush.spend(count * ROW_BYTES)
@@ -149,7 +154,8 @@ def _replace_rows(flush: Flush, rows: list[Row]) -> None:
 def _deadline(connection: sqlite3.Connection) -> float:
     (rows,) = connection.execute(f"SELECT min({_DEADLINE}) FROM messages").fetchone()
     (keys,) = connection.execute("SELECT min(until) FROM keys").fetchone()
-    return min(inf if rows is None else rows, inf if keys is None else keys)
+    dates = (inf if each is None else float(each) for each in (rows, keys))
+    return min(*dates, members.deadline(connection))
 
 
 def discard_unfinished(connection: sqlite3.Connection, meta: Meta) -> None:
@@ -177,9 +183,11 @@ def load(connection: sqlite3.Connection, meta: Meta) -> Snapshot:
         if record[9]:
             attempts[row.id] = record[9]
     keys = dict(map(_decode_key, connection.execute(_SELECT_KEYS)))
-    if wrong := _miscounted(meta, len(rows), size, len(keys)):
+    roster = members.load(connection)
+    remembered = len(keys) + (0 if roster is None else len(roster.members))
+    if wrong := _miscounted(meta, len(rows), size, remembered):
         raise Damaged("; ".join(wrong))
-    return snapshot_of(rows, keys, attempts, meta.mode)
+    return snapshot_of(rows, keys, attempts, meta.mode, roster)
 
 
 def rows_between(
@@ -219,14 +227,16 @@ def verify(connection: sqlite3.Connection, meta: Meta) -> Iterator[str]:
             _decode_key(record)
         except Damaged as exc:
             yield str(exc)
-    yield from _miscounted(meta, messages, size, keys)
+    known, wrong = members.verify(connection)
+    yield from wrong
+    yield from _miscounted(meta, messages, size, keys + known)
 
 
 def _miscounted(meta: Meta, messages: int, size: int, keys: int) -> list[str]:
     counts = (
         ("messages", messages, meta.messages),
         ("bytes of data", size, meta.bytes),
-        ("keys", keys, meta.keys),
+        ("keys and members", keys, meta.keys),
     )
     return [
         f"{found} {what}, and meta says {said}" for what, found, said in counts if found != said

@@ -12,8 +12,10 @@ from zlib import crc32
 
 import msgspec
 
-FORMAT = 1
-"""The version of all files (`PRAGMA user_version`)."""
+FORMAT = 2
+"""The latest version (`PRAGMA user_version`): that of queues with members. Others have the first,
+which differs in nothing else."""
+FIRST_FORMAT = 1
 
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
 _WAL_BYTES_MAX = 2**20
@@ -37,7 +39,7 @@ def make_file(schema: str, application: int, fill: Callable[[sqlite3.Connection]
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.executescript(schema)
         connection.execute(f"PRAGMA application_id = {application}")
-        connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute(f"PRAGMA user_version = {FIRST_FORMAT}")
         fill(connection)
         return with_wal(connection.serialize())
     finally:
@@ -63,7 +65,7 @@ def prepare(connection: sqlite3.Connection, application: int, cache_kib: int) ->
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if found != application:
         raise Damaged(f"not a file of the store: its application id is {found:#x}")
-    if version != FORMAT:
+    if not FIRST_FORMAT <= version <= FORMAT:
         raise UnknownFormat(f"format {version}, and this version knows {FORMAT}")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA temp_store = MEMORY")

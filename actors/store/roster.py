@@ -1,0 +1,180 @@
+"""The identities that a queue knows, by number, and what each of them has acked (PA-08, PS-06)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from typing import assert_never
+
+import msgspec
+
+MEMBER_BYTES = 64
+ACK_BYTES = 16
+"""What they cost in the journal, roughly."""
+
+
+class Member(msgspec.Struct, frozen=True, gc=False):
+    """An identity has a number in the queue, at least until `until`.
+
+    It is subscribed to messages with ids above `since`; None: it only put some (PS-06).
+    """
+
+    number: int
+    identity: bytes
+    until: float
+    since: int | None = None
+
+
+class MemberSeen(msgspec.Struct, frozen=True, gc=False):
+    """The member is kept until then, and subscribed since then."""
+
+    number: int
+    until: float
+    since: int | None = None
+
+    def applied_to(self, member: Member) -> Member:
+        """The member as of now."""
+        return Member(self.number, member.identity, self.until, self.since)
+
+
+class MemberGone(msgspec.Struct, frozen=True, gc=False):
+    """The identity is not known any more, and what it acked is forgotten."""
+
+    number: int
+
+
+class Acked(msgspec.Struct, frozen=True, gc=False):
+    """The member has the message. Number 0: subscribers without identity had a claim to it."""
+
+    number: int
+    id: int
+
+
+class AckedUpTo(msgspec.Struct, frozen=True, gc=False):
+    """The member has everything from its subscription up to this id."""
+
+    number: int
+    id: int
+
+
+MemberChange = Member | MemberSeen | MemberGone | Acked | AckedUpTo
+MEMBER_CHANGES = (Member, MemberSeen, MemberGone, Acked, AckedUpTo)
+
+
+class Roster(msgspec.Struct):
+    """What a partition keeps of its members, or what a layer changes of that.
+
+    A member has acked every message in its debt up to its floor, and those in `acked`. Number 0
+    stands for subscribers without identity: they had a claim to those messages when they were put.
+    Only a layer has `seen` and `gone`, which say something of members below.
+    """
+
+    members: dict[int, Member] = {}
+    floors: dict[int, int] = {}
+    acked: dict[int, set[int]] = {}
+    seen: dict[int, MemberSeen] = {}
+    gone: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self.members or self.floors or self.acked or self.seen or self.gone)
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes to say it again in the journal, roughly."""
+        count = len(self.members) + len(self.floors) + len(self.seen) + len(self.gone)
+        return MEMBER_BYTES * count + ACK_BYTES * sum(map(len, self.acked.values()))
+
+    @property
+    def deadlines(self) -> Iterator[float]:
+        """When members may be forgotten."""
+        yield from (each.until for each in self.members.values())
+        yield from (each.until for each in self.seen.values())
+
+    def fold(self, change: MemberChange, *, is_base: bool, is_doubtful: bool = False) -> None:
+        """Take in a change; `is_base`: there is nothing below, `is_doubtful`: nobody can tell."""
+        match change:
+            case Member():
+                self.members[change.number] = change
+            case MemberSeen():
+                self._see(change, is_base=is_base)
+            case MemberGone(number=number):
+                own = self.members.get(number)
+                self._drop(number)
+                if not is_base and (own is None or is_doubtful):
+                    self.gone.add(number)
+            case Acked(number=number, id=message_id):
+                self.acked.setdefault(number, set()).add(message_id)
+            case AckedUpTo(number=number, id=message_id):
+                self.floors[number] = max(self.floors.get(number, 0), message_id)
+            case _:
+                assert_never(change)
+
+    def _see(self, seen: MemberSeen, *, is_base: bool) -> None:
+        own = self.members.get(seen.number)
+        if own is not None:
+            self.members[seen.number] = seen.applied_to(own)
+        elif not is_base:
+            self.seen[seen.number] = seen
+
+    def _drop(self, number: int) -> None:
+        self.members.pop(number, None)
+        self.seen.pop(number, None)
+        self.floors.pop(number, None)
+        self.acked.pop(number, None)
+
+    def forget(self, message_id: int) -> None:
+        """The message left: who acked it does not matter any more."""
+        for number in [number for number, ids in self.acked.items() if message_id in ids]:
+            self.acked[number].discard(message_id)
+            if not self.acked[number]:
+                del self.acked[number]
+
+    def changes(self) -> Iterator[MemberChange]:
+        """The changes that make it again."""
+        for number in sorted(self.gone):
+            yield MemberGone(number)
+        yield from self.members.values()
+        yield from self.seen.values()
+        for number, floor in self.floors.items():
+            yield AckedUpTo(number, floor)
+        for number, ids in self.acked.items():
+            for message_id in sorted(ids):
+                yield Acked(number, message_id)
+
+    def split(self, stays: AbstractSet[int], *, keys_stay: bool) -> tuple[Roster, Roster]:
+        """What goes to the partition, and what stays: all but what is said of below, if keys do;
+        else acks of messages that stay. So a member's acks are never below the member itself."""
+        moved, left = Roster(gone=set(self.gone)), Roster()
+        home = left if keys_stay else moved
+        home.members, home.seen = dict(self.members), dict(self.seen)
+        home.floors = dict(self.floors)
+        for number, ids in self.acked.items():
+            staying = ids if keys_stay else ids.intersection(stays)
+            if staying:
+                left.acked[number] = set(staying)
+            if len(staying) < len(ids):
+                moved.acked[number] = ids - staying
+        return moved, left
+
+    def apply_to(self, below: Roster) -> Roster:
+        """What is below and this layer together; `below` may be changed."""
+        for number in self.gone:
+            below._drop(number)
+        for member in self.members.values():
+            below.fold(member, is_base=True)
+        for seen in self.seen.values():
+            below.fold(seen, is_base=True)
+        for number, floor in self.floors.items():
+            below.fold(AckedUpTo(number, floor), is_base=True)
+        for number, ids in self.acked.items():
+            below.acked.setdefault(number, set()).update(ids)
+        return below
+
+
+def roster_of(roster: Roster, rows: AbstractSet[int]) -> Roster | None:
+    """What of it a snapshot has: acks of messages that are there; None if nobody is known."""
+    acked = {number: ids.intersection(rows) for number, ids in roster.acked.items()}
+    members = dict(sorted(roster.members.items()))
+    floors = {number: floor for number, floor in roster.floors.items() if number in members}
+    known = {n: ids for n, ids in acked.items() if ids and (n in members or n == 0)}
+    return Roster(members, floors, known) if members or known else None

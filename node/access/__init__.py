@@ -1,0 +1,1 @@
+"""Who may do what: the access file, tokens, what holds without any rule."""

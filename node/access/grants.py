@@ -1,0 +1,225 @@
+"""Lines of the access file: who may do what, where, and until when (docs/access.md).
+
+SUBJECT  RIGHT[,RIGHT...]  [PATTERN ...]  [until=2026-12-31T00:00Z]
+revoked:TOKEN-ID
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from enum import Enum
+from fnmatch import fnmatchcase
+from functools import reduce
+from hashlib import sha256
+from operator import or_
+
+import msgspec
+
+from actors.messages import Rights
+from node.peers.identity import BadPeerId, peer_id, public_of
+from node.peers.peer import checked_name, is_peer_id
+
+RIGHTS = {
+    "put": Rights.PUT,
+    "get": Rights.GET,
+    "push": Rights.PUSH,
+    "ack": Rights.ACK,
+    "list": Rights.LIST,
+    "admin": Rights.ADMIN,
+    "all": Rights.ALL,
+}
+DOORS = ("p2p", "ws", "s3p", "rustlog", "http")
+"""What may stand behind `listener:`."""
+STREAM_PREFIX = "stream:"
+REVOKED_PREFIX = "revoked:"
+UNTIL_PREFIX = "until="
+OWN_ID, PEER_ID = "{id}", "{peer}"
+"""In a pattern: the asker's own peer id; that of any trusted peer."""
+DIGEST = re.compile(r"[0-9a-f]{64}")
+TOKEN_ID = re.compile(r"[0-9a-f]{12,64}")
+
+
+class BadLine(ValueError):
+    """A line says something that is not known; the text says what, never a token."""
+
+
+class Kind(Enum):
+    """What tells who a line is for."""
+
+    TOKEN = "token"
+    KEY = "key"
+    NAME = "name"
+    CERTIFICATE = "cert"
+    LISTENER = "listener"
+    ADDRESS = "address"
+    ANYONE = "anyone"
+    RULE = "rule"
+    """No line, but what holds without one."""
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """Whom a line is for. `value`: a SHA-256, a public key, a name or a network."""
+
+    kind: Kind
+    value: bytes | str = ""
+
+
+ANYONE = Subject(Kind.ANYONE)
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """What somebody may do where; `channels` and `streams` None: in all of them.
+
+    `until` is in seconds since 1970, `where` the file and line for people.
+    """
+
+    subject: Subject
+    rights: Rights
+    channels: tuple[str, ...] | None
+    streams: tuple[str, ...] | None
+    until: float | None
+    where: str
+
+    def covers(
+        self, name: bytes, *, is_stream: bool, own: bytes | None, is_peer: Callable[[str], bool]
+    ) -> bool:
+        """Is a channel or stream of this name meant? `own` is the asker's key, if it has one."""
+        patterns = self.streams if is_stream else self.channels
+        if patterns is None:
+            return True
+        text = name.decode("utf-8", "surrogateescape")
+        return any(_fits(text, pattern, own, is_peer) for pattern in patterns)
+
+
+class Revoked(msgspec.Struct, frozen=True):
+    """A signed token that is not taken any more."""
+
+    token_id: str
+
+
+def parse_line(words: Sequence[str], where: str) -> Grant | Revoked:
+    """Read a line of the access file. Raises BadLine."""
+    if words[0].startswith(REVOKED_PREFIX):
+        token_id = words[0].removeprefix(REVOKED_PREFIX)
+        if len(words) > 1 or TOKEN_ID.fullmatch(token_id) is None:
+            raise BadLine("want revoked:ID, and nothing behind it")
+        return Revoked(token_id)
+    return grant_of(parse_subject(words[0]), words[1:], where)
+
+
+def parse_token_line(words: Sequence[str], where: str) -> Grant:
+    """Read a line of a token file, which begins with the token itself. Raises BadLine.
+
+    It never spoke of streams: who may administer reaches them all, nobody else any of them.
+    """
+    subject = Subject(Kind.TOKEN, sha256(words[0].encode()).digest())
+    grant = grant_of(subject, words[1:], where)
+    return grant if grant.streams else msgspec.structs.replace(grant, streams=())
+
+
+def grant_of(subject: Subject, words: Sequence[str], where: str) -> Grant:
+    """The rest of a line: rights, patterns, an end. Raises BadLine."""
+    if not words:
+        raise BadLine(f"rights are missing after the {subject.kind.value}")
+    rights = parse_rights(words[0])
+    until = None
+    patterns: list[str] = []
+    for word in words[1:]:
+        if word.startswith(UNTIL_PREFIX):
+            until = parse_time(word.removeprefix(UNTIL_PREFIX))
+        elif word == STREAM_PREFIX:
+            # The name that it fits is that of all streams together.
+            raise BadLine(f"{STREAM_PREFIX} needs a pattern right behind it")
+        else:
+            patterns.append(word)
+    channels, streams = split_patterns(patterns)
+    return Grant(subject, rights, channels, streams, until, where)
+
+
+def parse_rights(text: str) -> Rights:
+    """Rights by name, with commas between. Raises BadLine."""
+    names = text.split(",")
+    unknown = [name for name in names if name not in RIGHTS]
+    if unknown:
+        raise BadLine(f"unknown right {unknown[0]!r}; known are: {' '.join(RIGHTS)}")
+    return reduce(or_, (RIGHTS[name] for name in names))
+
+
+def words_of(rights: Rights) -> list[str]:
+    """The names of rights, one by one."""
+    return [name for name, right in RIGHTS.items() if right in rights and right != Rights.ALL]
+
+
+def split_patterns(
+    patterns: Sequence[str],
+) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    """Patterns for channels and those for streams; without any, both are everything."""
+    if not patterns:
+        return None, None
+    channels = [each for each in patterns if not each.startswith(STREAM_PREFIX)]
+    streams = [each.removeprefix(STREAM_PREFIX) for each in patterns if each not in channels]
+    return tuple(channels), tuple(streams)
+
+
+def parse_time(text: str) -> float:
+    """`2026-12-31T00:00Z` in seconds since 1970. Raises BadLine."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadLine(f"{text!r} is no time like 2026-12-31T00:00Z") from None
+    if moment.tzinfo is None:
+        raise BadLine(f"{text!r} has no time zone; for UTC append a Z: 2026-12-31T00:00Z")
+    return moment.timestamp()
+
+
+def parse_subject(word: str) -> Subject:
+    """Who is meant. Raises BadLine; a token by itself is none, so that it need not be kept."""
+    kind, colon, value = word.partition(":")
+    match kind, colon:
+        case "anyone", "":
+            return ANYONE
+        case "key", ":":
+            return _key(value)
+        case "token" | "cert", ":":
+            if DIGEST.fullmatch(value) is None:
+                raise BadLine(f"want {kind}:SHA256, with 64 digits 0-9 a-f")
+            return Subject(Kind(kind), bytes.fromhex(value))
+        case "listener", ":":
+            if value not in DOORS:
+                raise BadLine(f"unknown listener {value!r}; known are: {' '.join(DOORS)}")
+            return Subject(Kind.LISTENER, value)
+        case "address", ":":
+            return Subject(Kind.ADDRESS, _network(value))
+        case _:
+            known = "key: token: cert: listener: address: anyone revoked:"
+            raise BadLine(f"a line begins with one of: {known} (`millpond token new` makes them)")
+
+
+def _key(value: str) -> Subject:
+    if is_peer_id(value):
+        return Subject(Kind.KEY, public_of(value))
+    try:
+        return Subject(Kind.NAME, checked_name(value))
+    except (BadPeerId, ValueError) as exc:
+        raise BadLine(str(exc)) from None
+
+
+def _network(value: str) -> str:
+    try:
+        return str(ipaddress.ip_network(value))
+    except ValueError as exc:
+        raise BadLine(f"want address:NETWORK like 10.0.0.0/8: {exc}") from None
+
+
+def _fits(name: str, pattern: str, own: bytes | None, is_peer: Callable[[str], bool]) -> bool:
+    if OWN_ID in pattern:
+        return own is not None and fnmatchcase(name, pattern.replace(OWN_ID, peer_id(own)))
+    if PEER_ID in pattern:
+        before, _, behind = pattern.partition(PEER_ID)
+        if not (name.startswith(before) and name.endswith(behind)):
+            return False
+        return is_peer(name[len(before) : len(name) - len(behind)])
+    return fnmatchcase(name, pattern)

@@ -1,0 +1,118 @@
+"""Bearer tokens: random ones, of which a node keeps the SHA-256, and signed ones, of which nothing.
+
+A signed token is `mpt1.PAYLOAD.SIGNATURE`, both in base64url without padding; the payload is a
+MessagePack map, signed by the identity of the node that the token is for.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from hashlib import sha256
+
+import msgspec
+
+from actors.messages import Rights
+from node.access.grants import Grant, Kind, Subject, split_patterns
+from node.peers.identity import Identity, verify
+
+RANDOM_PREFIX, SIGNED_PREFIX = "mpr1.", "mpt1."
+RANDOM_BYTES, ID_BYTES = 32, 8
+ID_DIGITS = 12
+"""So much of a random token's SHA-256 is what people call it."""
+TOKEN_BYTES_MAX = 3072
+READ_MAX = 256
+_CONTEXT = b"millpond token 1\0"
+
+
+class SignedToken(msgspec.Struct, frozen=True):
+    """What a signed token says. `not_after`: seconds since 1970; None: it does not end."""
+
+    id: str
+    rights: int
+    patterns: list[str]
+    not_after: float | None = None
+
+    @property
+    def grant(self) -> Grant:
+        """The same as a line of the access file."""
+        channels, streams = split_patterns(self.patterns)
+        rights = Rights(self.rights & Rights.ALL)
+        where = f"signed token {self.id}"
+        return Grant(Subject(Kind.TOKEN), rights, channels, streams, self.not_after, where)
+
+
+def new_token(entropy: Callable[[int], bytes]) -> str:
+    """A random token; `entropy` must be unpredictable."""
+    return RANDOM_PREFIX + _text(entropy(RANDOM_BYTES))
+
+
+def digest_of(token: str) -> str:
+    """The SHA-256 that the access file keeps of it, in 64 digits."""
+    return sha256(token.encode()).hexdigest()
+
+
+def id_of(token: str) -> str:
+    """What people call it: how its SHA-256 begins, or the id in it if it is a signed one."""
+    signed = _payload(token.encode()) if token.startswith(SIGNED_PREFIX) else None
+    return digest_of(token)[:ID_DIGITS] if signed is None else signed.id
+
+
+def new_signed(
+    identity: Identity,
+    rights: Rights,
+    patterns: Sequence[str],
+    not_after: float | None,
+    entropy: Callable[[int], bytes],
+) -> tuple[str, str]:
+    """A signed token and its id. ValueError when so many patterns do not fit into a HELLO."""
+    body = SignedToken(entropy(ID_BYTES).hex(), int(rights), [*patterns], not_after)
+    payload = msgspec.msgpack.encode(body)
+    signature = identity.sign(_CONTEXT + payload)
+    token = f"{SIGNED_PREFIX}{_text(payload)}.{_text(signature)}"
+    if len(token) > TOKEN_BYTES_MAX:
+        raise ValueError(f"the token would have {len(token)} bytes; {TOKEN_BYTES_MAX} fit")
+    return token, body.id
+
+
+@lru_cache(maxsize=READ_MAX)
+def read_signed(token: bytes, public: bytes) -> SignedToken | None:
+    """What a token says that the holder of `public` signed; None: it is none of theirs.
+
+    The answers for the latest tokens are kept: it is asked for each of thousands of streams.
+    """
+    prefix = SIGNED_PREFIX.encode()
+    parts = token.removeprefix(prefix).split(b".")
+    if not token.startswith(prefix) or len(parts) != 2 or len(token) > TOKEN_BYTES_MAX:
+        return None
+    payload, signature = map(_bytes, parts)
+    if payload is None or signature is None or not verify(public, signature, _CONTEXT + payload):
+        return None
+    return _decoded(payload)
+
+
+def _payload(token: bytes) -> SignedToken | None:
+    """What a signed token says, whoever signed it."""
+    payload = _bytes(token.removeprefix(SIGNED_PREFIX.encode()).partition(b".")[0])
+    return None if payload is None else _decoded(payload)
+
+
+def _decoded(payload: bytes) -> SignedToken | None:
+    try:
+        return msgspec.msgpack.decode(payload, type=SignedToken)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _text(data: bytes) -> str:
+    return urlsafe_b64encode(data).decode("ascii").rstrip("=")
+
+
+def _bytes(text: bytes) -> bytes | None:
+    """Each token has one spelling."""
+    try:
+        data = urlsafe_b64decode(text + b"=" * (-len(text) % 4))
+    except ValueError:
+        return None
+    return data if _text(data).encode() == text else None

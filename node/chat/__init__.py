@@ -1,0 +1,1 @@
+"""The chat: one conversation with each peer, kept as a stream, over the post (docs/chat.md)."""

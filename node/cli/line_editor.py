@@ -1,0 +1,229 @@
+"""Edits one line of text by the keys that a terminal sends; knows nothing of the terminal itself.
+
+Bytes go in at `feed`, and `window` gives what fits on the screen. A line break that was pasted
+stays in the text.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from enum import Enum
+
+import msgspec
+
+TEXT_CHARS_MAX = 32_769
+"""One more than a message may have: what was cut off is refused, and not sent without its end."""
+LINES_KEPT_MAX = 200
+ESCAPE = "\x1b"
+SEQUENCE_CHARS_MAX = 32
+BREAK = "\u23ce"
+"""Stands for a line break inside the line."""
+
+BESIDE_THE_PRINTABLE = "\u200c\u200d\u200e\u200f"
+"""Joiners of letters and emoji, and the marks of direction that act as a letter does."""
+
+_SEQUENCE = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|O.|[^\\[O])")
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """Enter was pressed behind this text."""
+
+    text: str
+
+
+class Wish(Enum):
+    """What else keys ask for."""
+
+    LEAVE = "leave"
+    REDRAW = "redraw"
+
+
+def is_shown(char: str) -> bool:
+    """Is it a mark or a space, and does nothing to a terminal? So is every space of Unicode, and an
+    emoji that is newer than this Python."""
+    is_known = char.isprintable() or unicodedata.category(char) == "Zs"
+    return is_known or char in BESIDE_THE_PRINTABLE or _is_new_emoji(char)
+
+
+def _is_new_emoji(char: str) -> bool:
+    return "\U0001f300" <= char <= "\U0001faff" and unicodedata.category(char) == "Cn"
+
+
+def char_width(char: str) -> int:
+    """Columns of the screen that a character takes."""
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" or _is_new_emoji(char) else 1
+
+
+def text_width(text: str) -> int:
+    """Columns of a text without control characters."""
+    return sum(map(char_width, text))
+
+
+class LineEditor:
+    """The line as it is: `text`, and the place of the cursor in it."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.cursor = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._pending = ""
+        self._is_pasting = False
+        self._kept: list[str] = []
+        self._recalled: int | None = None
+        self._draft = ""
+        self._keys: dict[str, Callable[[], None]] = {
+            **dict.fromkeys(("\x01", "\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~"), self._home),
+            **dict.fromkeys(("\x05", "\x1b[F", "\x1bOF", "\x1b[4~", "\x1b[8~"), self._end),
+            **dict.fromkeys(("\x02", "\x1b[D", "\x1bOD"), self._left),
+            **dict.fromkeys(("\x06", "\x1b[C", "\x1bOC"), self._right),
+            **dict.fromkeys(("\x10", "\x1b[A", "\x1bOA"), self._earlier),
+            **dict.fromkeys(("\x0e", "\x1b[B", "\x1bOB"), self._later),
+            **dict.fromkeys(("\x7f", "\x08"), self._rub_out),
+            **dict.fromkeys(("\x1b\r", "\x1b\n"), self._break),
+            "\x1b[3~": self._delete,
+            "\x0b": self._cut_end,
+            "\x15": self._cut_start,
+            "\x17": self._cut_word,
+            "\x1b[200~": self._begin_paste,
+        }
+
+    def feed(self, data: bytes) -> Iterator[Submitted | Wish]:
+        """Take what was typed; however it is split, the same comes of it."""
+        for key in self._keys_of(self._decoder.decode(data)):
+            if self._is_pasting:
+                self._paste(key)
+            elif key in ("\r", "\n"):
+                yield self._submit()
+            elif key == "\x04":
+                if not self.text:
+                    yield Wish.LEAVE
+                self._delete()
+            elif key == "\x0c":
+                yield Wish.REDRAW
+            elif key in self._keys:
+                self._keys[key]()
+            elif len(key) == 1:
+                self._insert(key)
+
+    def window(self, columns: int) -> tuple[str, int]:
+        """What of the line is shown in so many columns, and the cursor's column in it."""
+        shown = self.text.replace("\n", BREAK)
+        start = self.cursor
+        width = 1  # the cursor's own place, at the end of the text
+        while start > 0 and width + char_width(shown[start - 1]) <= columns:
+            start -= 1
+            width += char_width(shown[start])
+        end, cursor_column = start, text_width(shown[start : self.cursor])
+        width = 0
+        while end < len(shown) and width + char_width(shown[end]) < columns:
+            width += char_width(shown[end])
+            end += 1
+        return shown[start:end], cursor_column
+
+    def _keys_of(self, text: str) -> Iterator[str]:
+        self._pending += text
+        while self._pending:
+            if self._pending[0] != ESCAPE:
+                key, self._pending = self._pending[0], self._pending[1:]
+                yield key
+                continue
+            found = _SEQUENCE.match(self._pending)
+            if found is None:
+                if len(self._pending) > SEQUENCE_CHARS_MAX:
+                    self._pending = ""
+                return
+            self._pending = self._pending[found.end() :]
+            yield found[0]
+
+    def _submit(self) -> Submitted:
+        text = self.text
+        if text.strip() and self._kept[-1:] != [text]:
+            self._kept = [*self._kept[1 - LINES_KEPT_MAX :], text]
+        self._recalled, self._draft = None, ""
+        self._replace("")
+        return Submitted(text)
+
+    def _replace(self, text: str) -> None:
+        self.text, self.cursor = text, len(text)
+
+    def _insert(self, text: str) -> None:
+        wanted = "".join(each for each in text if each == "\n" or is_shown(each))
+        if len(self.text) + len(wanted) <= TEXT_CHARS_MAX:
+            self.text = self.text[: self.cursor] + wanted + self.text[self.cursor :]
+            self.cursor += len(wanted)
+
+    def _begin_paste(self) -> None:
+        self._is_pasting = True
+
+    def _paste(self, key: str) -> None:
+        if key == "\x1b[201~":
+            self._is_pasting = False
+        elif len(key) == 1:
+            self._insert({"\r": "\n", "\t": " "}.get(key, key))
+
+    def _break(self) -> None:
+        self._insert("\n")
+
+    def _home(self) -> None:
+        self.cursor = 0
+
+    def _end(self) -> None:
+        self.cursor = len(self.text)
+
+    def _left(self) -> None:
+        while self.cursor > 0:
+            self.cursor -= 1
+            if char_width(self.text[self.cursor]):
+                return
+
+    def _right(self) -> None:
+        while self.cursor < len(self.text):
+            self.cursor += 1
+            if self.cursor == len(self.text) or char_width(self.text[self.cursor]):
+                return
+
+    def _rub_out(self) -> None:
+        end = self.cursor
+        self._left()
+        self.text = self.text[: self.cursor] + self.text[end:]
+
+    def _delete(self) -> None:
+        start = self.cursor
+        self._right()
+        self.text = self.text[:start] + self.text[self.cursor :]
+        self.cursor = start
+
+    def _cut_end(self) -> None:
+        self.text = self.text[: self.cursor]
+
+    def _cut_start(self) -> None:
+        self.text, self.cursor = self.text[self.cursor :], 0
+
+    def _cut_word(self) -> None:
+        head = self.text[: self.cursor].rstrip()
+        start = len(head) - len(re.split(r"\s", head)[-1]) if head else 0
+        self.text, self.cursor = self.text[:start] + self.text[self.cursor :], start
+
+    def _earlier(self) -> None:
+        place = len(self._kept) if self._recalled is None else self._recalled
+        if place == 0:
+            return
+        if self._recalled is None:
+            self._draft = self.text
+        self._recalled = place - 1
+        self._replace(self._kept[self._recalled])
+
+    def _later(self) -> None:
+        if self._recalled is None:
+            return
+        self._recalled += 1
+        if self._recalled == len(self._kept):
+            self._recalled = None
+            self._replace(self._draft)
+        else:
+            self._replace(self._kept[self._recalled])

@@ -1,0 +1,34 @@
+"""Numbers of hosts: which of them are this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def is_loopback(host: str) -> bool:
+    """Is it reachable from this machine alone? A name other than `localhost` may be anything."""
+    address = ip_of(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def is_remote(address: str) -> bool:
+    """Did a connection come from another machine? The simulated network has names, not numbers.
+
+    Where nobody knows whence it came (it is reset already), it did.
+    """
+    found = ip_of(address)
+    return not address if found is None else not found.is_loopback
+
+
+@lru_cache(maxsize=4096)
+def ip_of(host: str) -> IpAddress | None:
+    """The number of a host, without the zone; an IPv4 address inside of IPv6 is an IPv4 address."""
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return found if mapped is None else mapped

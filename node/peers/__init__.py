@@ -1,0 +1,1 @@
+"""Identities, the peer book, cards, prekeys and envelopes."""

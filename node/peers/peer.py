@@ -1,0 +1,130 @@
+"""A peer: what is kept of somebody who is known, and what names, keys and addresses may be."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from enum import Enum
+
+import msgspec
+
+from node.address import parse_url
+from node.peers.identity import BadPeerId, is_key, peer_id, public_of
+
+NAME_CHARS_MAX = 64
+ADDRESSES_MAX = 8
+ADDRESS_CHARS_MAX = 300
+CARD_CHARS_MAX = 8192
+ADDED_AT_MAX = 253_402_300_799
+"""The end of the year 9999."""
+RESERVED = "/!"
+"""They mean something in names of channels."""
+
+
+class Trust(Enum):
+    """TRUSTED: somebody confirmed that the key is this peer's. PINNED: it was the key when we
+    first met. REVOKED: it was, and must not be taken any more."""
+
+    TRUSTED = "trusted"
+    PINNED = "pinned"
+    REVOKED = "revoked"
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """An identity by a name of our own. `added_at`: seconds since 1970. `card`: the line that it
+    was added by, if it was, for whoever wants the prekey in it."""
+
+    name: str
+    public: bytes
+    trust: Trust
+    addresses: tuple[str, ...]
+    relays: tuple[str, ...]
+    added_at: float
+    card: str = ""
+
+    @property
+    def id(self) -> str:
+        """The peer id."""
+        return peer_id(self.public)
+
+
+def checked_name(text: str) -> str:
+    """A peer's name in the one spelling that is kept (NFC). ValueError says what is wrong.
+
+    1 to 64 printable characters, without `/` and `!`, and without spaces at the ends; no peer id.
+    """
+    name = unicodedata.normalize("NFC", text)
+    if not 1 <= len(name) <= NAME_CHARS_MAX:
+        raise ValueError(f"a name has 1 to {NAME_CHARS_MAX} characters, not {len(name)}")
+    if not name.isprintable() or name != name.strip() or any(char in name for char in RESERVED):
+        wanted = "printable characters other than / and !, and no space at its ends"
+        raise ValueError(f"{name!r}: a name has {wanted}")
+    if is_peer_id(name):
+        raise ValueError(f"{name!r} is a peer id, and cannot be a name as well")
+    return name
+
+
+def is_peer_id(text: str) -> bool:
+    """Does it look like one, so that nothing else may?"""
+    try:
+        public_of(text)
+    except BadPeerId:
+        return False
+    return True
+
+
+def checked_key(public: bytes) -> bytes:
+    """A public key that somebody can have. ValueError otherwise."""
+    if not is_key(public):
+        raise ValueError("no Ed25519 key that somebody could be known by")
+    return public
+
+
+def checked_addresses(urls: Sequence[str]) -> tuple[str, ...]:
+    """Up to 8 URLs as `--connect` takes them, each once. ValueError says which is wrong."""
+    for url in urls:
+        _checked_url(url)
+    return _few(urls, "addresses")
+
+
+def checked_relays(relays: Sequence[str]) -> tuple[str, ...]:
+    """Up to 8 URLs, each alone or as `PEER-ID@URL`. ValueError says which is wrong."""
+    for relay in relays:
+        owner, mark, url = relay.partition("@")
+        if mark:
+            checked_key(public_of(owner))
+        _checked_url(url if mark else relay)
+    return _few(relays, "relays")
+
+
+def endpoint(url: str) -> str:
+    """`host:port`: where an address leads, whatever is spoken there."""
+    return str(parse_url(url)).lower()
+
+
+def checked(peer: Peer) -> Peer:
+    """The peer as it is kept. ValueError says which of its parts cannot be."""
+    if not 0 <= peer.added_at < ADDED_AT_MAX:
+        raise ValueError(f"added at {peer.added_at}, which is no time")
+    if len(peer.card) > CARD_CHARS_MAX or not (peer.card.isascii() and peer.card.isprintable()):
+        raise ValueError("a card is one line of text")
+    return msgspec.structs.replace(
+        peer,
+        name=checked_name(peer.name),
+        public=checked_key(peer.public),
+        addresses=checked_addresses(peer.addresses),
+        relays=checked_relays(peer.relays),
+    )
+
+
+def _checked_url(url: str) -> None:
+    if len(url) > ADDRESS_CHARS_MAX or not url.isprintable():
+        raise ValueError(f"{url[:80]!r}: not printable, or too long")
+    parse_url(url)
+
+
+def _few(urls: Sequence[str], what: str) -> tuple[str, ...]:
+    kept = tuple(dict.fromkeys(urls))
+    if len(kept) > ADDRESSES_MAX:
+        raise ValueError(f"{len(kept)} {what}; at most {ADDRESSES_MAX} are kept")
+    return kept

@@ -1,0 +1,149 @@
+"""Builds a node's post, and joins it to the rest of the node."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+
+from actors.cell import Content
+from actors.channel import Channel
+from actors.limits import ChannelSettings
+from actors.messages import Join, Port
+from actors.scheduler import Scheduler
+from actors.shared import Shared
+from actors.store.changes import LogSnapshot
+from actors.store.seam import Store
+from actors.supervisor import RestartPolicy, supervise
+from node.chat.chat import Chat
+from node.chat.ledger import Ledger
+from node.client import Dialer
+from node.config import Config
+from node.post.desk import Desk
+from node.post.dialing import Dialing
+from node.post.household import Household, open_household
+from node.post.local import LocalChannels
+from node.post.mailbox import Mailbox, is_mailbox, mailbox_settings
+from node.post.office import Office, PostSettings
+from node.post.post import Post
+from node.post.presence import Attach, Detach, Presence
+from transports.host import AskPeers, Signer
+
+LETTER_MARGIN_BYTES = 64
+
+
+class Doors(Protocol):
+    """The node's side of its connections."""
+
+    attach: Attach
+    detach: Detach
+    signer: Signer | None
+    peers: AskPeers
+
+    def next_number(self) -> int: ...
+
+
+class Mailroom:
+    """One per node. `post`, `desk` and `chat` are there once it is open."""
+
+    house: Household
+    post: Post
+    desk: Desk
+    chat: Chat
+
+    def __init__(
+        self,
+        config: Config,
+        scheduler: Scheduler,
+        store: Store,
+        now: Callable[[], float],
+        rng: Random,
+    ) -> None:
+        self.presence = Presence(now)
+        self._config = config
+        self._scheduler = scheduler
+        self._store = store
+        self._now = now
+        self._rng = rng
+        self._doors: Doors | None = None
+        self._dialer: Dialer | None = None
+
+    def serve(self, doors: Doors, dialer: Dialer | None) -> None:
+        """Hear of connections as they come and go. `dialer` opens ours; None: sockets."""
+        doors.attach, doors.detach = self.presence.watch(self._scheduler)
+        self._doors = doors
+        self._dialer = dialer
+
+    def open(self, tasks: TaskGroup) -> Household:
+        """Read the data folder; requests are carried out in `tasks`. Raises ConfigError, OSError.
+
+        The post does not work yet: whoever wants to hear of things says so before `start`.
+        """
+        assert self._doors is not None
+        self.house = open_household(self._config)
+        self.post = Post(self._office(self.house, self._doors))
+        self.desk = Desk(self.post, tasks)
+        self._doors.signer = self.house.identity
+        self._doors.peers = self.desk.ask
+        for name in [name for name in self._scheduler.cells if is_mailbox(name)]:
+            self.post.notice(name)
+        self.chat = Chat(self.post, self._ledger)
+        self.chat.register(self.desk)
+        return self.house
+
+    def start(self, tasks: TaskGroup) -> None:
+        """Have post and chat work in `tasks`, from the next turn of the loop on."""
+        for actor, run in (("post", self.post.run), ("chat", self.chat.run)):
+            tasks.start_soon(supervise, actor, run, RestartPolicy(), self._rng, self._now)
+
+    def _ledger(self, stream: bytes) -> Ledger:
+        assert self._doors is not None
+        return Ledger(self._scheduler, self._now, self._doors.next_number(), stream)
+
+    def spawn(
+        self,
+        name: bytes,
+        kept: Content,
+        guests: dict[Port, Join],
+        settings: ChannelSettings,
+        shared: Shared,
+    ) -> Channel | None:
+        """The behaviour of a mailbox; None for every other cell."""
+        if isinstance(kept, LogSnapshot) or not is_mailbox(name):
+            return None
+        settings = mailbox_settings(settings, self._config.peer_ttl_s)
+        return Mailbox(name, kept, guests, settings, shared, self.post.notice)
+
+    def _office(self, house: Household, doors: Doors) -> Office:
+        near = (house.identity, house.book, self.presence, self._now, self._rng, self._dialer)
+        return Office(
+            identity=house.identity,
+            book=house.book,
+            prekeys=house.prekeys,
+            known=house.known,
+            local=LocalChannels(self._scheduler, self._store, self._now, doors.next_number),
+            presence=self.presence,
+            reach=Dialing(*near),
+            rng=self._rng,
+            entropy=os.urandom,
+            settings=settings_of(self._config),
+            carriers=anyio.CapacityLimiter(self._config.carriers_max),
+            on_report=[],
+            on_prekey=[],
+        )
+
+
+def settings_of(config: Config) -> PostSettings:
+    """How the configuration has the post work."""
+    return PostSettings(
+        ttl_s=min(config.peer_ttl_s, config.ttl_max_s),
+        letter_bytes_max=config.packet_bytes_max - LETTER_MARGIN_BYTES,
+        carriers_max=config.carriers_max,
+        fetchers_max=config.fetchers_max,
+        via=config.via,
+        addresses=config.addresses,
+    )

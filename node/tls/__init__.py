@@ -1,0 +1,1 @@
+"""Certificates and the contexts of listeners and clients."""

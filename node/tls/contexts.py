@@ -1,0 +1,221 @@
+"""TLS of a node and of its clients: contexts made of files, and read again while a node runs.
+
+Nothing below TLS 1.3 is spoken. docs/tls.md tells how to use it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import ssl
+import stat
+from collections.abc import Collection
+from hashlib import sha256
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from node.files import OTHERS_WRITE
+from node.rules import ConfigError
+from node.tls.certificates import BadCertificate, read_certificate
+from node.tls.words import PinMismatch
+
+log = logging.getLogger(__name__)
+
+ALPN = {"ws": ("http/1.1",)}
+"""By listener; who speaks something else names nothing."""
+REQUIRED, OPTIONAL = "required", "optional"
+WARN_DAYS = 14
+DAY_S = 86_400.0
+OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
+PIN = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
+
+
+class TlsError(ConfigError):
+    """A file that TLS needs cannot be used; the text names it and says why."""
+
+
+class TlsFiles(msgspec.Struct, frozen=True):
+    """A certificate with those that vouch for it (PEM), its key, and whose clients may come.
+
+    `key` "": in the file of the certificate. `client_ca` "": clients show no certificates.
+    """
+
+    cert: str
+    key: str = ""
+    client_ca: str = ""
+    client: str = REQUIRED
+
+
+class Certificates:
+    """What the listeners of a node show, and ask for. Raises TlsError for unusable files."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._take()
+
+    @property
+    def demands_client(self) -> bool:
+        """Does nobody come in without a certificate that we trust?"""
+        return bool(self._files.client_ca) and self._files.client == REQUIRED
+
+    def context(self, listener: str) -> ssl.SSLContext:
+        """For the next connection of a listener."""
+        return self._contexts.get(listener, self._contexts[""])
+
+    def reload(self) -> bool:
+        """Read the files again, for connections to come; those that stand keep what they have.
+
+        What cannot be used is logged and changes nothing: False.
+        """
+        try:
+            self._take()
+        except TlsError as exc:
+            log.error("tls files not reloaded, the old ones stay: %s", exc)
+            return False
+        log.info("tls files reloaded: cert=%s pin=%s", self._files.cert, pin_of(self.hash))
+        return True
+
+    def days_left(self, now: float) -> float:
+        """Until the certificate expires; negative afterwards. `now` in seconds since 1970."""
+        return (self.not_after - now) / DAY_S
+
+    def warn(self, now: float) -> None:
+        """Log that the certificate expires soon, if it does."""
+        days = self.days_left(now)
+        if days < 0:
+            log.error("tls certificate has expired: cert=%s", self._files.cert)
+        elif days < WARN_DAYS:
+            log.warning("tls certificate expires in %.1f days: cert=%s", days, self._files.cert)
+
+    def _take(self) -> None:
+        contexts = {name: server_context(self._files, alpn) for name, alpn in ALPN.items()}
+        contexts[""] = server_context(self._files)
+        try:
+            shown = read_certificate(Path(self._files.cert))
+        except (BadCertificate, OSError) as exc:
+            raise TlsError(f"{self._files.cert}: {exc}") from exc
+        self.hash = sha256(shown.der).digest()
+        self.not_after = shown.not_after
+        self._contexts = contexts
+
+
+def server_context(files: TlsFiles, alpn: Collection[str] = ()) -> ssl.SSLContext:
+    """A context that shows a certificate. Raises TlsError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
+    _load_pair(context, files.cert, files.key)
+    if files.client_ca:
+        _load_authorities(context, files.client_ca)
+        is_required = files.client == REQUIRED
+        context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
+    return context
+
+
+def client_context(
+    *,
+    ca: str = "",
+    pins: Collection[bytes] = (),
+    cert: str = "",
+    key: str = "",
+    alpn: Collection[str] = (),
+) -> ssl.SSLContext:
+    """A context for who connects. Raises TlsError.
+
+    `ca`: a file of certificates to trust in the place of the system's. `pins`: SHA-256 of
+    certificates, one of which the other end has to show; without `ca` nothing else counts then, no
+    name and no date. `cert`, `key`: our own, where the other end asks for one.
+    """
+    of_own = bool(ca or pins)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if of_own else ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if ca:
+        _load_authorities(context, ca)
+    if pins:
+        if not ca:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        context.sslobject_class = _pinned(frozenset(pins))
+    if cert:
+        _load_pair(context, cert, key)
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
+    return context
+
+
+def pin_of(certificate_hash: bytes) -> str:
+    """A certificate's pin as people copy it."""
+    return f"sha256:{certificate_hash.hex()}"
+
+
+def parse_pin(text: str) -> bytes:
+    """The hash in a pin; colons between the bytes are fine. Raises ValueError."""
+    plain = text.strip().lower()
+    head, _, digits = plain.rpartition("sha256:")
+    found = PIN.fullmatch(head + digits.replace(":", ""))
+    if found is None:
+        raise ValueError(f"{text!r} is not sha256: and 64 hexadecimal digits")
+    return bytes.fromhex(found[1])
+
+
+def check_secret(path: Path) -> None:
+    """Raises TlsError for a key that others may read or write; the group may read root's."""
+    try:
+        found = path.stat()
+    except OSError as exc:
+        raise TlsError(f"{path}: {exc.strerror}") from exc
+    allowed = stat.S_IRGRP if found.st_uid == 0 else 0
+    loose = found.st_mode & (OTHERS_READ | OTHERS_WRITE) & ~allowed
+    if loose:
+        what = "read" if loose & OTHERS_READ else "write"
+        raise TlsError(f"{path}: others can {what} the key; `chmod 600 {path}` first")
+
+
+def _load_pair(context: ssl.SSLContext, cert: str, key: str) -> None:
+    check_secret(Path(key or cert))
+
+    def refuse() -> NoReturn:
+        raise TlsError(f"{key or cert}: the key is encrypted; give it without a password")
+
+    try:
+        context.load_cert_chain(cert, key or None, password=refuse)
+    except ssl.SSLError as exc:
+        raise TlsError(_about_pair(exc, cert, key)) from exc
+    except OSError as exc:
+        raise TlsError(f"{cert}: {exc.strerror}") from exc
+
+
+def _about_pair(error: ssl.SSLError, cert: str, key: str) -> str:
+    match error.reason:
+        case "KEY_VALUES_MISMATCH":
+            return f"{key or cert}: the key is not that of the certificate {cert}"
+        case _ if not key:
+            return f"{cert}: there have to be a certificate and its key in it (PEM)"
+        case _:
+            return f"{cert}, {key}: these are not a certificate and its key (PEM)"
+
+
+def _load_authorities(context: ssl.SSLContext, path: str) -> None:
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as exc:
+        raise TlsError(f"{path}: there is no certificate in it (PEM)") from exc
+    except OSError as exc:
+        raise TlsError(f"{path}: {exc.strerror}") from exc
+
+
+def _pinned(pins: frozenset[bytes]) -> type[ssl.SSLObject]:
+    class Pinned(ssl.SSLObject):
+        """A connection that stands only with one of these certificates at the other end."""
+
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            shown = sha256(self.getpeercert(True) or b"").digest()
+            if shown not in pins:
+                text = f"the certificate is not the pinned one but {pin_of(shown)}"
+                raise PinMismatch(ssl.SSL_ERROR_SSL, text)
+
+    return Pinned

@@ -1,0 +1,94 @@
+"""The TLS of a node's listeners: which speak it, whom they turned away, what they show."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import anyio
+
+from node.config import Config
+from node.tls.contexts import DAY_S, Certificates, TlsFiles
+from node.tls.words import reason_of
+from transports.doorway import Doorway
+from transports.host import WireCounters
+
+log = logging.getLogger(__name__)
+
+LOG_EVERY_S = 1.0
+REASON = "tls handshake"
+"""Among the reasons of refusals that `info` tells."""
+
+
+class Doors(Protocol):
+    """Who says in handshakes which certificate the listeners show, and counts who is refused."""
+
+    certificate_hash: bytes | None
+    counters: WireCounters
+
+
+class TlsListeners:
+    """The listeners that speak TLS, none without a certificate. `now`: seconds since 1970.
+
+    Handshakes that fail are counted; one a second is logged. Raises TlsError for files that cannot
+    be used.
+    """
+
+    def __init__(self, config: Config, now: Callable[[], float]) -> None:
+        files = (config.tls_cert, config.tls_key, config.tls_client_ca, config.tls_client)
+        self.certificates = Certificates(TlsFiles(*files)) if config.tls_cert else None
+        self._names = config.tls_names
+        self._now = now
+        self._doors: Doors | None = None
+        self._logged_at = float("-inf")
+        self._unlogged = 0
+
+    def tell(self, doors: Doors) -> None:
+        """Have `certificate_hash` there follow what is shown, and count there."""
+        self._doors = doors
+        self._publish()
+
+    def doorway(self, listener: str) -> Doorway | None:
+        """The TLS of a listener, None where it speaks plainly."""
+        certificates = self.certificates
+        if certificates is None or listener not in self._names:
+            return None
+
+        def refused(host: str, failure: OSError) -> None:
+            self._refused(listener, host, failure)
+
+        return Doorway(lambda: certificates.context(listener), refused)
+
+    def guards(self, listener: str) -> bool:
+        """Does nobody come in there without a certificate that we trust?"""
+        certificates = self.certificates
+        return certificates is not None and certificates.demands_client and listener in self._names
+
+    def reload(self) -> None:
+        """Read the files again. What cannot be used is logged, and the old stays."""
+        if self.certificates is not None and self.certificates.reload():
+            self._publish()
+            self.certificates.warn(self._now())
+
+    async def watch(self) -> None:
+        """Say once a day that the certificate is about to expire, if it is."""
+        while self.certificates is not None:
+            self.certificates.warn(self._now())
+            await anyio.sleep(DAY_S)
+
+    def _publish(self) -> None:
+        if self._doors is not None and self.certificates is not None:
+            self._doors.certificate_hash = self.certificates.hash
+
+    def _refused(self, listener: str, host: str, failure: OSError) -> None:
+        if self._doors is not None:
+            reasons = self._doors.counters.reasons
+            reasons[REASON] = reasons.get(REASON, 0) + 1
+        self._unlogged += 1
+        now = self._now()
+        if now - self._logged_at >= LOG_EVERY_S:
+            text = "tls handshake refused: listener=%s host=%s reason=%s count=%d"
+            log.warning(text, listener, host, reason_of(failure).text, self._unlogged)
+            self._logged_at = now
+            self._unlogged = 0

@@ -1,0 +1,1 @@
+"""The chat page: its files, logins, and what it asks the node."""

@@ -1,0 +1,137 @@
+"""Who may open the chat page: links that log in once, and the sessions that come of them.
+
+A link's secret is in the fragment of its address, so no browser sends it anywhere by itself; the
+page gives it to its own node for a token. Secrets and tokens are kept as SHA-256 alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from actors.messages import Rights
+from node.files import UnsafeFile, read_private, replace
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "web-sessions.json"
+CHANNEL = b"millpond!chat"
+"""Where the page's connection is; nothing is ever in it."""
+RIGHTS = Rights.ADMIN
+LINK_S = 600.0
+SESSION_S = 30 * 86_400.0
+LINKS_MAX, SESSIONS_MAX = 16, 64
+"""One more, and the one that would end first is gone."""
+PREFIX = "mpw1."
+_SECRET_BYTES = 32
+_FILE_BYTES_MAX = 2**16
+
+
+class _Kept(msgspec.Struct):
+    """The file: the digest of each token, and when it ends."""
+
+    v: int
+    sessions: dict[str, float]
+
+
+class WebLogin:
+    """One per node. `path` None: sessions end with the node. Times are seconds since 1970."""
+
+    def __init__(
+        self, path: Path | None, now: Callable[[], float], entropy: Callable[[int], bytes]
+    ) -> None:
+        self.on_revoked: list[Callable[[], None]] = []
+        self._path = path
+        self._now = now
+        self._entropy = entropy
+        self._links: dict[str, float] = {}
+        self._sessions: dict[str, float] = {} if path is None else _read(path)
+
+    @property
+    def sessions(self) -> int:
+        """How many hold."""
+        return sum(until > self._now() for until in self._sessions.values())
+
+    def new_link(self) -> str:
+        """A secret that logs in once, within LINK_S."""
+        secret = self._new_secret()
+        _remember(self._links, secret, self._now() + LINK_S, LINKS_MAX)
+        return secret
+
+    def exchange(self, secret: str) -> str | None:
+        """The token of a new session for a link's secret; None: it was used, or is too old."""
+        until = self._links.pop(_digest(secret.encode()), 0.0)
+        if until <= self._now():
+            return None
+        token = self._new_secret()
+        self._forget_old()
+        _remember(self._sessions, token, self._now() + SESSION_S, SESSIONS_MAX)
+        self._save()
+        return token
+
+    def rights(self, token: bytes) -> Rights | None:
+        """Those of a session, in CHANNEL alone; None: the token is none of ours."""
+        if not token.startswith(PREFIX.encode()):
+            return None
+        return RIGHTS if self._sessions.get(_digest(token), 0.0) > self._now() else None
+
+    def revoke(self, token: bytes) -> bool:
+        """End a session. False: there is none."""
+        if self._sessions.pop(_digest(token), None) is None:
+            return False
+        self._revoked()
+        return True
+
+    def revoke_all(self) -> int:
+        """End all sessions, and forget the links that nobody used; how many sessions there were."""
+        ended = self.sessions
+        self._links.clear()
+        self._sessions.clear()
+        self._revoked()
+        return ended
+
+    def _revoked(self) -> None:
+        self._save()
+        for hear in self.on_revoked:
+            hear()
+
+    def _new_secret(self) -> str:
+        return PREFIX + urlsafe_b64encode(self._entropy(_SECRET_BYTES)).decode().rstrip("=")
+
+    def _forget_old(self) -> None:
+        now = self._now()
+        self._sessions = {each: until for each, until in self._sessions.items() if until > now}
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        try:
+            replace(self._path, msgspec.json.encode(_Kept(1, self._sessions)))
+        except OSError as exc:
+            log.error("sessions of the chat page are not kept: %s: %s", self._path, exc)
+
+
+def _remember(kept: dict[str, float], secret: str, until: float, most: int) -> None:
+    while len(kept) >= most:
+        del kept[min(kept, key=kept.__getitem__)]
+    kept[_digest(secret.encode())] = until
+
+
+def _digest(secret: bytes) -> str:
+    return sha256(secret).hexdigest()
+
+
+def _read(path: Path) -> dict[str, float]:
+    """A file that cannot be used costs nothing but new logins."""
+    try:
+        return msgspec.json.decode(read_private(path, _FILE_BYTES_MAX), type=_Kept).sessions
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnsafeFile, msgspec.MsgspecError) as exc:
+        log.warning("sessions of the chat page are forgotten: %s", exc)
+        return {}

@@ -1,0 +1,69 @@
+"""The chat page as the WebSocket listener serves it: its files, login and logout."""
+
+from __future__ import annotations
+
+from functools import partial
+from http import HTTPStatus
+from importlib.resources import files
+
+import msgspec
+
+from node.web.login import WebLogin
+from transports.pages import Form, Page, Site
+
+HTML, CSS = "text/html; charset=utf-8", "text/css; charset=utf-8"
+SCRIPT, ICON, JSON = "text/javascript; charset=utf-8", "image/svg+xml", "application/json"
+SCRIPTS = (
+    *("chat", "elements", "frame", "home", "login", "msgpack", "p2p", "people", "rows", "sheets"),
+    *("talk", "timeline", "words"),
+)
+FILES = {
+    "/": ("index.html", HTML),
+    "/chat": ("index.html", HTML),
+    "/chat.css": ("chat.css", CSS),
+    "/icon.svg": ("icon.svg", ICON),
+    **{f"/{name}.js": (f"{name}.js", SCRIPT) for name in SCRIPTS},
+}
+LOGIN, LOGOUT = "/chat/login", "/chat/logout"
+
+POLICY = "; ".join(
+    (
+        *("default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self'"),
+        *("connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
+        "require-trusted-types-for 'script'",
+    )
+)
+_GUARDED = (
+    ("Content-Security-Policy", POLICY),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Referrer-Policy", "no-referrer"),
+)
+_FRESH = (*_GUARDED, ("Cache-Control", "no-cache"))
+_SECRET = (*_GUARDED, ("Cache-Control", "no-store"))
+
+
+def chat_site(login: WebLogin) -> Site:
+    """Everything that a browser may ask for."""
+    folder = files("node.web") / "static"
+    pages = {
+        path: Page((folder / name).read_bytes(), content_type, _FRESH)
+        for path, (name, content_type) in FILES.items()
+    }
+    forms: dict[str, Form] = {LOGIN: partial(_log_in, login), LOGOUT: partial(_log_out, login)}
+    return Site(pages, forms)
+
+
+def _log_in(login: WebLogin, body: bytes) -> Page:
+    """A link's secret for a session's token."""
+    token = login.exchange(body.decode("ascii", "replace"))
+    if token is None:
+        text = b"this link was used, or its time is over\n"
+        return Page(text, "text/plain; charset=utf-8", _SECRET, HTTPStatus.FORBIDDEN)
+    return Page(msgspec.json.encode({"token": token}), JSON, _SECRET)
+
+
+def _log_out(login: WebLogin, body: bytes) -> Page:
+    """Whether the session was there or not, it is not afterwards."""
+    login.revoke(body)
+    return Page(b"", "text/plain; charset=utf-8", _SECRET)

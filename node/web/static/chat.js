@@ -1,0 +1,321 @@
+// The page: which conversation is open, what is written in it, and how it stands with the node.
+
+import { announce, byId } from "./elements.js";
+import { Frame } from "./frame.js";
+import { Home } from "./home.js";
+import * as login from "./login.js";
+import { Lost, Refused } from "./p2p.js";
+import { People, byNews } from "./people.js";
+import { addPeer, showOurselves, showPeer } from "./sheets.js";
+import { Talk, isUnknown } from "./talk.js";
+import { Timeline } from "./timeline.js";
+import { count, refusal } from "./words.js";
+
+const LOOK_MS = 4_000;
+const NEWS_MS = 150;
+const SEEN_MS = 50;
+const FOLLOWED_MAX = 40;
+const OPENED_MIN = 40;
+const UNREAD_SHOWN = 300;
+
+class Page {
+  constructor(token) {
+    this.home = new Home(token, (state) => this.stateChanged(state));
+    this.talks = new Map();
+    this.chats = [];
+    this.open = null;
+    this.gone = null;
+    this.followed = new Set();
+    this.frame = new Frame(this);
+    this.people = new People(byId("people-list"), byId("filter"), (id) => this.choose(id));
+    this.timeline = new Timeline(
+      byId("scroller"),
+      byId("timeline"),
+      () => this.attempt(() => this.loadOlder()),
+      (sequence) => this.seen(sequence),
+      (isAtEnd) => this.frame.showPlace(isAtEnd),
+    );
+  }
+
+  async run() {
+    await this.home.run((gone) => this.attempt(() => this.arrive(gone)));
+  }
+
+  // How it stands with the node.
+
+  stateChanged(state) {
+    this.frame.showState(state);
+    if (state.kind === "ended") {
+      login.forget();
+      this.frame.showLogin("This login has ended. Ask your node for a new link:");
+    }
+  }
+
+  /** What the loss of the connection interrupts goes on when it is back. */
+  async attempt(work) {
+    try {
+      await work();
+    } catch (error) {
+      if (!(error instanceof Lost)) {
+        if (!(error instanceof Refused)) throw error;
+        if (!isUnknown(error)) console.warn(error.message);
+      }
+    }
+  }
+
+  async arrive(gone) {
+    this.gone = gone;
+    this.followed.clear();
+    await this.look();
+    this.frame.ready();
+    for (const talk of this.talks.values()) {
+      talk.marked = -1;
+      this.sendAgain(talk);
+    }
+    if (!this.open) {
+      await this.choose(this.frame.addressed(), { isByAddress: true });
+    } else if (this.timeline.talk) {
+      this.follow(this.timeline.talk, this.chat(this.open));
+    } else {
+      await this.load(this.talks.get(this.open), this.chat(this.open));
+    }
+    while (!gone.aborted) {
+      await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+      if (!gone.aborted && document.visibilityState === "visible") await this.look();
+    }
+  }
+
+  /** Who is there, and what is new with them. */
+  async look() {
+    this.chats = await this.home.chats();
+    this.people.show(this.chats, this.open);
+    this.frame.showCount(this.chats);
+    if (this.open) this.frame.showChat(this.chat(this.open));
+    const recent = this.chats.filter(({ trust }) => trust === "trusted").sort(byNews);
+    for (const chat of recent.slice(0, FOLLOWED_MAX)) this.watch(chat);
+  }
+
+  chat(id) {
+    return this.chats.find((chat) => chat.id === id);
+  }
+
+  /** Hear of what comes in any conversation, for the list. */
+  watch(chat) {
+    if (this.followed.has(chat.id)) return;
+    this.followed.add(chat.id);
+    const { gone } = this;
+    this.attempt(async () => {
+      for (let next = chat.tail; !gone.aborted; ) {
+        const page = await this.home.follow(chat.stream, next, 100, gone);
+        if (page.records.length) this.lookSoon();
+        next = page.next;
+      }
+    }).finally(() => this.followed.delete(chat.id));
+  }
+
+  lookSoon() {
+    clearTimeout(this.lookAlarm);
+    this.lookAlarm = setTimeout(() => this.attempt(() => this.look()), NEWS_MS);
+  }
+
+  // The open conversation.
+
+  async choose(id, { isByAddress = false } = {}) {
+    const chat = this.chat(id);
+    if (!chat) return;
+    this.frame.goTo(chat, isByAddress);
+    if (id === this.open) return;
+    this.leave();
+    this.open = id;
+    const talk = this.talkOf(chat);
+    this.people.show(this.chats, id);
+    this.frame.showChat(chat);
+    this.frame.openTalk(talk, chat);
+    await this.attempt(() => this.load(talk, chat));
+  }
+
+  talkOf(chat) {
+    if (!this.talks.has(chat.id)) this.talks.set(chat.id, new Talk(chat.id, chat.stream));
+    return this.talks.get(chat.id);
+  }
+
+  async load(talk, chat) {
+    if (!talk.isOpened) {
+      await talk.open(this.home);
+      const wanted = Math.min(chat.unread, UNREAD_SHOWN) + OPENED_MIN;
+      await talk.older(this.home, wanted);
+    }
+    if (this.open !== chat.id) return;
+    const isUnread = (item) => item.kind === "in" && item.sequence >= chat.read;
+    const first = chat.unread ? talk.items.find(isUnread) : null;
+    this.timeline.open(talk, chat.name, first?.sequence ?? null);
+    this.frame.showEmptiness(talk);
+    this.follow(talk, chat);
+  }
+
+  async follow(talk, chat) {
+    const stop = new AbortController();
+    this.stopFollowing = () => stop.abort();
+    this.gone?.addEventListener("abort", () => stop.abort());
+    try {
+      await talk.follow(this.home, stop.signal, (added) => this.heard(talk, chat, added));
+    } catch (error) {
+      if (isUnknown(error) && !stop.signal.aborted) {
+        // Nobody said anything yet, so there is nothing to wait at.
+        setTimeout(() => !stop.signal.aborted && this.follow(talk, chat), 1000);
+      } else if (!(error instanceof Lost)) {
+        throw error;
+      }
+    }
+  }
+
+  heard(talk, chat, added) {
+    if (this.open !== chat.id) return;
+    this.timeline.changed();
+    this.frame.showEmptiness(talk);
+    const news = added.filter(({ kind }) => kind !== "out");
+    if (news.length) {
+      const last = news.at(-1);
+      const said = last.kind === "note" ? last.text : `${chat.name}: ${last.text}`;
+      announce(news.length === 1 ? said : `${count(news.length, "new message")}. ${said}`);
+      this.frame.heard(news.length);
+    }
+    this.lookSoon();
+  }
+
+  leave() {
+    this.stopFollowing?.();
+    if (this.open) this.frame.keepDraft(this.talks.get(this.open));
+    this.timeline.close();
+    this.open = null;
+  }
+
+  async loadOlder() {
+    const talk = this.talks.get(this.open);
+    if (!talk || this.isLoading) return;
+    this.isLoading = true;
+    this.frame.showLoading(true);
+    try {
+      const added = await talk.older(this.home);
+      if (this.timeline.talk === talk) this.timeline.prepended(added);
+    } finally {
+      this.isLoading = false;
+      this.frame.showLoading(false);
+    }
+  }
+
+  /** Records up to this one were in sight. */
+  seen(sequence) {
+    const chat = this.chat(this.open);
+    const talk = this.talks.get(this.open);
+    if (!chat || !talk) return;
+    const last = talk.items.findLast((item) => item.kind === "in" && item.sequence <= sequence);
+    if (!last || last.sequence < chat.read || last.sequence <= talk.marked) return;
+    talk.marked = last.sequence;
+    clearTimeout(this.seenAlarm);
+    this.seenAlarm = setTimeout(() => this.attempt(() => this.mark(talk)), SEEN_MS);
+  }
+
+  async mark(talk) {
+    await this.home.markRead(talk.peer, talk.marked);
+    this.lookSoon();
+  }
+
+  // What is written.
+
+  write(text) {
+    const chat = this.chat(this.open);
+    const talk = this.talks.get(this.open);
+    if (!chat || !talk || !text.trim()) return false;
+    const item = talk.write(hex(crypto.getRandomValues(new Uint8Array(16))), text, Date.now());
+    this.timeline.toEnd();
+    this.frame.showEmptiness(talk);
+    this.send(talk, item);
+    return true;
+  }
+
+  /** Under its uuid a message is the same, however often it is sent. */
+  async send(talk, item) {
+    item.state = "sending";
+    try {
+      await this.home.send(talk.peer, item.text, bytes(item.uuid));
+      this.lookSoon();
+    } catch (error) {
+      if (!(error instanceof Refused)) {
+        if (!(error instanceof Lost)) throw error;
+        return;
+      }
+      item.state = "failed";
+      item.error = refusal(error.code);
+      announce(`Not accepted. ${item.error}`);
+      this.timeline.changed();
+    }
+  }
+
+  sendAgain(talk) {
+    talk.outbox.filter(({ state }) => state === "sending").forEach((item) => this.send(talk, item));
+  }
+
+  retry(uuid) {
+    const talk = this.talks.get(this.open);
+    const item = talk?.outbox.find((each) => each.uuid === uuid);
+    if (item) {
+      this.send(talk, item);
+      this.timeline.changed();
+    }
+  }
+
+  drop(uuid) {
+    const talk = this.talks.get(this.open);
+    const item = talk?.outbox.find((each) => each.uuid === uuid);
+    if (item) {
+      talk.outbox = talk.outbox.filter((each) => each !== item);
+      this.frame.takeBack(item.text);
+      this.timeline.changed();
+    }
+  }
+
+  // What opens above the page.
+
+  details() {
+    this.attempt(async () => showPeer(await this.home.peer(this.open)));
+  }
+
+  ourselves() {
+    this.attempt(async () => showOurselves(await this.home.who(), () => this.logOut()));
+  }
+
+  add() {
+    addPeer(this.home, async (id) => {
+      await this.attempt(() => this.look());
+      this.choose(id);
+    });
+  }
+
+  async logOut() {
+    await login.end();
+    this.home.close();
+    location.reload();
+  }
+
+  get hasUnsent() {
+    return [...this.talks.values()].some(({ outbox }) => outbox.length > 0);
+  }
+}
+
+function hex(values) {
+  return [...values].map((value) => value.toString(16).padStart(2, "0")).join("");
+}
+
+function bytes(text) {
+  return Uint8Array.from(text.match(/../g), (digits) => parseInt(digits, 16));
+}
+
+const { token, isStale } = await login.session();
+if (token) {
+  new Page(token).run();
+} else if (isStale) {
+  Frame.showLogin("This link was used, or its time is over. Ask your node for a new one:");
+} else {
+  Frame.showLogin("This page opens with a link that your node gives out:");
+}

@@ -1,0 +1,253 @@
+// Everything around the conversations: banner, heads, where one writes, the address, narrow screens.
+
+import { announce, avatar, byId, icon, make } from "./elements.js";
+import { count, presence } from "./words.js";
+
+const TITLE = "Millpond";
+const TEXT_BYTES_MAX = 32 * 1024;
+const ID = /^#([a-z2-7]{52})$/;
+const BANNER_AFTER_MS = 1200;
+const SEALED_MS = 3000;
+const isTouched = matchMedia("(pointer: coarse)").matches;
+const bytesOf = (text) => new TextEncoder().encode(text).length;
+
+export class Frame {
+  /** `page` does what is wanted here: see chat.js. */
+  constructor(page) {
+    this.page = page;
+    this.fresh = 0;
+    this.wasAway = false;
+    this.draft = byId("draft");
+    this.listen();
+  }
+
+  /** Nobody is logged in. */
+  static showLogin(why) {
+    document.body.dataset.view = "login";
+    byId("login-why").textContent = why;
+    byId("banner").hidden = true;
+    document.title = TITLE;
+  }
+
+  showLogin(why) {
+    Frame.showLogin(why);
+  }
+
+  ready() {
+    if (document.body.dataset.view === "start") document.body.dataset.view = "list";
+  }
+
+  listen() {
+    const { page } = this;
+    byId("composer").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.send();
+    });
+    this.draft.addEventListener("keydown", (event) => {
+      const isEnter = event.key === "Enter" && !event.shiftKey && !event.isComposing;
+      if (isEnter && !isTouched) {
+        event.preventDefault();
+        this.send();
+      }
+    });
+    this.draft.addEventListener("input", () => this.measure());
+    byId("back").addEventListener("click", () => this.showList());
+    byId("details").addEventListener("click", () => page.details());
+    byId("ourselves").addEventListener("click", () => page.ourselves());
+    byId("add").addEventListener("click", () => page.add());
+    byId("add-first").addEventListener("click", () => page.add());
+    byId("try-now").addEventListener("click", () => page.home.tryNow());
+    byId("to-end").addEventListener("click", () => page.timeline.toEnd());
+    byId("timeline").addEventListener("click", ({ target }) => {
+      const { retry, drop } = target.dataset;
+      if (retry) page.retry(retry);
+      if (drop) page.drop(drop);
+    });
+    document.addEventListener("keydown", (event) => this.shortcut(event));
+    window.addEventListener("hashchange", () => this.follow());
+    window.addEventListener("beforeunload", (event) => {
+      if (page.hasUnsent) event.preventDefault();
+    });
+  }
+
+  shortcut(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (event.altKey && step) {
+      event.preventDefault();
+      const next = this.page.people.beside(step);
+      if (next) this.page.choose(next);
+    } else if (event.key === "Escape" && !byId("sheet").open && this.page.open) {
+      this.showList();
+    }
+  }
+
+  // The address: which conversation, so that Back and a reload do what one expects.
+
+  addressed() {
+    return ID.exec(location.hash)?.[1];
+  }
+
+  follow() {
+    const id = this.addressed();
+    if (id) {
+      this.page.choose(id);
+    } else {
+      document.body.dataset.view = "list";
+    }
+  }
+
+  showList() {
+    if (this.addressed() && history.state?.isOurs) {
+      history.back();
+    } else {
+      history.replaceState(null, "", location.pathname);
+    }
+    document.body.dataset.view = "list";
+    byId("people-list").querySelector(`[data-id="${this.page.open}"]`)?.focus();
+  }
+
+  goTo(chat, isByAddress) {
+    const address = `#${chat.id}`;
+    if (this.addressed()) {
+      history.replaceState(history.state, "", address);
+    } else if (!isByAddress) {
+      history.pushState({ isOurs: true }, "", address);
+    }
+    document.body.dataset.view = "talk";
+    document.body.classList.add("has-open");
+  }
+
+  openTalk(talk, chat) {
+    this.draft.value = talk.draft;
+    this.draft.placeholder = `Write to ${chat.name}`;
+    this.measure();
+    this.setFresh(0);
+    byId("empty").hidden = true;
+    byId("scroller").setAttribute("aria-label", `Messages with ${chat.name}`);
+    if (!isTouched) this.draft.focus({ preventScroll: true });
+  }
+
+  keepDraft(talk) {
+    talk.draft = this.draft.value;
+  }
+
+  // Writing.
+
+  send() {
+    if (this.isTooLong || !this.page.write(this.draft.value.replace(/\s+$/, ""))) return;
+    this.draft.value = "";
+    this.measure();
+    this.draft.focus();
+  }
+
+  takeBack(text) {
+    this.draft.value = this.draft.value ? `${text}\n${this.draft.value}` : text;
+    this.measure();
+    this.draft.focus();
+  }
+
+  measure() {
+    const size = bytesOf(this.draft.value);
+    this.isTooLong = size > TEXT_BYTES_MAX;
+    const note = byId("length");
+    note.hidden = size < 0.9 * TEXT_BYTES_MAX;
+    note.textContent = this.isTooLong
+      ? `Too long by ${count(size - TEXT_BYTES_MAX, "byte")}`
+      : `${count(TEXT_BYTES_MAX - size, "byte")} left`;
+    byId("send").disabled = this.isTooLong || !this.draft.value.trim();
+    this.draft.style.height = "auto";
+    this.draft.style.height = `${this.draft.scrollHeight}px`;
+  }
+
+  // How things stand.
+
+  showState({ kind, retryAt }) {
+    clearTimeout(this.bannerAlarm);
+    clearInterval(this.countdown);
+    const isAway = kind === "away";
+    if (isAway) this.ready();
+    if (!isAway) {
+      byId("banner").hidden = true;
+      if (kind === "open" && this.wasAway) announce("Connected again.");
+      this.wasAway = false;
+      return;
+    }
+    const tell = () => {
+      const left = Math.max(0, Math.round((retryAt - Date.now()) / 1000));
+      byId("banner-text").textContent = left
+        ? `Your node is not reachable. Next try in ${left} s.`
+        : "Your node is not reachable. Trying…";
+    };
+    // What is over at once is not worth a word.
+    this.bannerAlarm = setTimeout(
+      () => {
+        if (!this.wasAway) announce("Your node is not reachable.");
+        this.wasAway = true;
+        byId("banner").hidden = false;
+        tell();
+        this.countdown = setInterval(tell, 1000);
+      },
+      this.wasAway ? 0 : BANNER_AFTER_MS,
+    );
+  }
+
+  showPeople() {
+    const isEmpty = this.page.chats.length === 0;
+    byId("nobody").hidden = !isEmpty;
+    byId("pick").hidden = isEmpty;
+  }
+
+  showCount(chats) {
+    this.showPeople();
+    const unread = chats.reduce((sum, chat) => sum + chat.unread, 0);
+    document.title = unread ? `(${unread}) ${TITLE}` : TITLE;
+  }
+
+  /** Name, presence, and what stands in the way. */
+  showChat(chat) {
+    if (!chat) return;
+    byId("talk-name").textContent = chat.name;
+    byId("talk-presence").textContent = presence(chat.here, chat.seen_at);
+    byId("talk-presence").classList.toggle("is-here", chat.here);
+    byId("talk-avatar").replaceChildren(avatar(chat.name, chat.id, chat.here));
+    byId("composer").inert = chat.trust !== "trusted";
+    const [text, symbol] = hindrance(chat);
+    byId("hindrance").hidden = !text;
+    byId("hindrance").replaceChildren(...(text ? [icon(symbol), make("span", {}, text)] : []));
+  }
+
+  showEmptiness(talk) {
+    const isEmpty = talk.shown.length === 0 && !talk.hasOlder;
+    byId("empty").hidden = !isEmpty;
+  }
+
+  showLoading(is) {
+    byId("loading").hidden = !is;
+  }
+
+  showPlace(isAtEnd) {
+    if (isAtEnd) this.setFresh(0);
+    byId("to-end").hidden = isAtEnd;
+  }
+
+  heard(number) {
+    if (!byId("to-end").hidden) this.setFresh(this.fresh + number);
+  }
+
+  setFresh(number) {
+    this.fresh = number;
+    byId("fresh").textContent = number ? `${count(number, "new message")}` : "To the end";
+  }
+}
+
+function hindrance(chat) {
+  if (chat.trust !== "trusted") {
+    return ["This key is not confirmed, so nothing is sent to it. Its words are under Details.", "alert"];
+  }
+  if (chat.waiting && Date.now() - chat.last.at > SEALED_MS) {
+    const what = count(chat.waiting, "message");
+    const verb = chat.waiting === 1 ? "waits" : "wait";
+    return [`${what} ${verb} here until ${chat.name}'s node has given a key to seal with.`, "clock"];
+  }
+  return [null, null];
+}

@@ -1,0 +1,128 @@
+// Our own node, as the page needs it: a connection that comes back, and what can be asked of it.
+
+import { Lost, PEERS, STREAM, code, connect } from "./p2p.js";
+
+const CHANNEL = "millpond!chat";
+const RETRY_MS = 500;
+const RETRY_MS_MAX = 30_000;
+const WAIT_MS = 50_000;
+const TEXT = new TextEncoder();
+
+/** Keeps the connection. `onState` hears {kind: "open" | "away" | "ended", retryAt}. */
+export class Home {
+  constructor(token, onState) {
+    this.token = token;
+    this.onState = onState;
+    this.connection = null;
+    this.nudge = () => {};
+    window.addEventListener("online", () => this.tryNow());
+    document.addEventListener("visibilitychange", () => {
+      if (document.visibilityState === "visible") {
+        this.connection?.look();
+        this.tryNow();
+      }
+    });
+  }
+
+  /** Until the session ends: connect, call `atHome` with an AbortSignal that tells of the loss,
+   *  and again. */
+  async run(atHome) {
+    for (let failures = 0; ; failures += 1) {
+      try {
+        this.connection = await connect(CHANNEL, this.token);
+        failures = 0;
+        const gone = new AbortController();
+        this.onState({ kind: "open" });
+        atHome(gone.signal);
+        await this.connection.lost;
+        gone.abort();
+      } catch (error) {
+        if (!(error instanceof Lost)) throw error;
+        if (error.code === code.NOT_ALLOWED || error.code === code.AUTHENTICATION) {
+          this.onState({ kind: "ended" });
+          return;
+        }
+      }
+      this.connection = null;
+      await this.rest(Math.min(RETRY_MS * 2 ** failures, RETRY_MS_MAX) * (0.5 + Math.random() / 2));
+    }
+  }
+
+  /** Do not wait for the next attempt. */
+  tryNow() {
+    this.nudge();
+  }
+
+  close() {
+    this.connection?.close();
+  }
+
+  rest(ms) {
+    this.onState({ kind: "away", retryAt: Date.now() + ms });
+    return new Promise((resolve) => {
+      const alarm = setTimeout(resolve, ms);
+      this.nudge = () => {
+        clearTimeout(alarm);
+        resolve();
+      };
+    });
+  }
+
+  ask(type, operation, fields, signal) {
+    const connection = this.connection;
+    return connection
+      ? connection.ask(type, operation, fields, signal)
+      : Promise.reject(new Lost("not connected"));
+  }
+
+  // About peers: packets 94.
+
+  who() {
+    return this.ask(PEERS, 1, {});
+  }
+
+  async peer(id) {
+    return (await this.ask(PEERS, 2, { peer: id })).peers[0];
+  }
+
+  addPeer(name, card) {
+    return this.ask(PEERS, 3, { name, card });
+  }
+
+  send(peer, text, uuid) {
+    return this.ask(PEERS, 7, { peer, text, uuid });
+  }
+
+  async chats() {
+    return (await this.ask(PEERS, 8, {})).chats;
+  }
+
+  markRead(peer, sequence) {
+    return this.ask(PEERS, 9, { peer, sequence });
+  }
+
+  // The history: packets 92.
+
+  async describe(stream) {
+    const { trim_point: start, tail } = await this.ask(STREAM, 4, { stream: TEXT.encode(stream) });
+    return { start, tail };
+  }
+
+  /** Up to `count` records from `sequence` on: {records: [[sequence, bytes]], next, tail}. */
+  async read(stream, sequence, count) {
+    return flat(await this.ask(STREAM, 3, { stream: TEXT.encode(stream), sequence, count }));
+  }
+
+  /** The same, but waits for a record where there is none. */
+  async follow(stream, sequence, count, signal) {
+    const fields = { stream: TEXT.encode(stream), sequence, count, wait_ms: WAIT_MS };
+    return flat(await this.ask(STREAM, 3, fields, signal));
+  }
+}
+
+function flat({ spans, next, tail }) {
+  const records = spans.flatMap(({ first, bodies }) =>
+    bodies.map((body, place) => [first + place, body]),
+  );
+  return { records, next, tail };
+}

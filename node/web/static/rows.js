@@ -1,0 +1,120 @@
+// What a conversation looks like, row by row: days, messages, notes, and where the new ones begin.
+
+import { icon, linked, make, unseen } from "./elements.js";
+import { STATES, clock, day, dayOf, exactly } from "./words.js";
+
+const TOGETHER_MS = 5 * 60_000;
+const DELAYED_MS = 2 * 60_000;
+
+/** The rows of these items: {key, item, look, build}. The same key is the same row later, and the
+ *  same look needs no change. `before` is the item above the first; `newFrom` the sequence of the
+ *  first message that was not read when the conversation was opened, or null. */
+export function rowsOf(items, before, newFrom, name, isLast) {
+  const rows = [];
+  let above = before;
+  items.forEach((item, place) => {
+    if (!above || dayOf(above.at) !== dayOf(item.at)) {
+      const label = day(item.at);
+      rows.push({ key: `day ${item.key}`, look: label, build: () => dayRow(label) });
+    }
+    if (newFrom !== null && item.sequence === newFrom) {
+      rows.push({ key: "new", look: "", build: newRow });
+    }
+    const follows = areTogether(above, item) && item.sequence !== newFrom;
+    const below = items[place + 1];
+    const isTail = !(below && areTogether(item, below));
+    const tells = isLast && place === items.length - 1;
+    const look = [item.state, item.error, follows, isTail, tells, item.sequence].join();
+    const build = () => itemRow(item, { follows, isTail, tells, name });
+    rows.push({ key: item.key, item, look, build });
+    above = item;
+  });
+  return rows;
+}
+
+function areTogether(above, item) {
+  return (
+    Boolean(above) &&
+    above.kind === item.kind &&
+    item.kind !== "note" &&
+    item.at - above.at < TOGETHER_MS &&
+    dayOf(above.at) === dayOf(item.at)
+  );
+}
+
+function dayRow(label) {
+  return make("li", { class: "day" }, make("span", {}, label));
+}
+
+function newRow() {
+  return make("li", { class: "new" }, make("span", {}, "New"));
+}
+
+function itemRow(item, around) {
+  return item.kind === "note" ? noteRow(item) : messageRow(item, around);
+}
+
+function noteRow(item) {
+  return make(
+    "li",
+    { class: "note", title: exactly(item.at) },
+    make("span", {}, icon("note"), item.text),
+  );
+}
+
+function messageRow(item, { follows, isTail, tells, name }) {
+  const isOurs = item.kind === "out";
+  const marks = ["message", isOurs ? "ours" : "theirs", follows && "follows", isTail && "tail"];
+  const bubble = make(
+    "div",
+    { class: "bubble" },
+    unseen(isOurs ? "You: " : `${name}: `),
+    make("p", { class: "text", dir: "auto" }, ...linked(item.text)),
+    make("span", { class: "meta" }, ...when(item), isOurs ? fate(item, tells) : null),
+  );
+  const row = make("li", { class: marks.filter(Boolean).join(" ") }, bubble);
+  if (item.state === "failed") {
+    row.append(failure(item));
+  }
+  return row;
+}
+
+/** When it was written; and when it came, if that was long after. */
+function when(item) {
+  const written = item.sentAt || item.at;
+  const time = { datetime: new Date(written).toISOString(), title: exactly(written) };
+  const parts = [make("time", time, clock(written))];
+  if (item.sentAt && Math.abs(item.at - item.sentAt) > DELAYED_MS) {
+    const isSameDay = dayOf(item.at) === dayOf(item.sentAt);
+    const wrote = isSameDay ? clock(item.sentAt) : `${day(item.sentAt)}, ${clock(item.sentAt)}`;
+    parts[0].textContent = `written ${wrote}`;
+    const came = { class: "came", datetime: new Date(item.at).toISOString() };
+    parts.push(make("time", { ...came, title: exactly(item.at) }, `came ${clock(item.at)}`));
+  }
+  if (item.late) {
+    parts.push(make("span", { title: "Later messages were shown before it" }, "out of order"));
+  }
+  return parts;
+}
+
+/** Icon and word; the word is shown where it matters, and always there for who listens. */
+function fate(item, tells) {
+  const [symbol, word, meaning] = STATES[item.state] ?? STATES.waiting;
+  const shows = tells || ["failed", "expired", "refused", "waiting"].includes(item.state);
+  return make(
+    "span",
+    { class: `fate is-${item.state}`, role: "img", "aria-label": word, title: `${word}: ${meaning}` },
+    icon(symbol),
+    shows ? make("span", { class: "word", "aria-hidden": "true" }, word) : null,
+  );
+}
+
+function failure(item) {
+  return make(
+    "div",
+    { class: "failure" },
+    make("span", {}, item.error),
+    make("button", { type: "button", "data-retry": item.uuid }, "Try again"),
+    make("button", { type: "button", "data-drop": item.uuid }, "Take back"),
+  );
+}

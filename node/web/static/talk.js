@@ -1,0 +1,154 @@
+// A conversation as it is known here: records of its stream in, items to be shown out.
+//
+// An item is {key, kind: "out" | "in" | "note", sequence, uuid, text, at, sentAt, state, late}.
+// What was written here and is not in the stream yet is an item of the outbox, without a sequence.
+
+import { Refused, code } from "./p2p.js";
+
+const PAGE_RECORDS = 200;
+const PAGE_ITEMS = 60;
+const LIVE_RECORDS = 500;
+const UTF8 = new TextDecoder();
+const RANKS = ["waiting", "kept", "sent", "expired", "refused", "delivered", "read"];
+
+export class Talk {
+  /** `stream` in bytes. */
+  constructor(peer, stream) {
+    this.peer = peer;
+    this.stream = stream;
+    this.items = [];
+    this.outbox = [];
+    this.states = new Map();
+    this.byUuid = new Map();
+    this.start = 0;
+    this.first = 0;
+    this.next = null;
+    this.marked = -1;
+    this.draft = "";
+  }
+
+  /** Everything there is to show, oldest first. */
+  get shown() {
+    return this.outbox.length ? [...this.items, ...this.outbox] : this.items;
+  }
+
+  get hasOlder() {
+    return this.first > this.start;
+  }
+
+  get isOpened() {
+    return this.next !== null;
+  }
+
+  /** Begin at the end of the stream. */
+  async open(home) {
+    try {
+      const { start, tail } = await home.describe(this.stream);
+      this.start = start;
+      this.first = this.next = tail;
+    } catch (error) {
+      if (!isUnknown(error)) throw error;
+      this.start = this.first = this.next = 0;
+    }
+  }
+
+  /** Read backwards until there is a page more to show, or nothing left; gives how many items. */
+  async older(home, wanted = PAGE_ITEMS) {
+    const before = this.items.length;
+    while (this.hasOlder && this.items.length - before < wanted) {
+      const from = Math.max(this.start, this.first - PAGE_RECORDS);
+      const records = await this.between(home, from, this.first);
+      this.first = from;
+      this.items.unshift(...this.fold(records));
+    }
+    return this.items.length - before;
+  }
+
+  async between(home, from, to) {
+    const records = [];
+    for (let place = from; place < to; ) {
+      const page = await home.read(this.stream, place, to - place);
+      records.push(...page.records.filter(([sequence]) => sequence < to));
+      if (!page.records.length) break;
+      place = page.next;
+    }
+    return records;
+  }
+
+  /** Wait for what comes; calls `heard` with the new items, until `signal` is aborted. */
+  async follow(home, signal, heard) {
+    while (!signal.aborted) {
+      const page = await home.follow(this.stream, this.next, LIVE_RECORDS, signal);
+      if (signal.aborted) return;
+      const added = this.fold(page.records);
+      this.items.push(...added);
+      this.next = Math.max(this.next, page.next);
+      if (page.records.length) heard(added);
+    }
+  }
+
+  /** Something was written. */
+  write(uuid, text, at) {
+    const item = { key: uuid, kind: "out", uuid, text, at, state: "sending" };
+    this.outbox.push(item);
+    return item;
+  }
+
+  /** The sequence up to which everything is known. */
+  get last() {
+    return (this.next ?? 0) - 1;
+  }
+
+  fold(records) {
+    const added = [];
+    for (const [sequence, body] of records) {
+      const record = parse(body);
+      if (record?.kind === "state") {
+        this.tell(record.uuid, record.state);
+      } else if (record && !this.byUuid.has(keyOf(record, sequence))) {
+        added.push(this.learn(record, sequence));
+      }
+    }
+    return added;
+  }
+
+  learn(record, sequence) {
+    const { kind, uuid, text = "", at, sent_at: sentAt, late = false } = record;
+    const key = keyOf(record, sequence);
+    const item = { key, kind, sequence, uuid, text, at, sentAt, late };
+    if (kind === "out") {
+      this.outbox = this.outbox.filter((each) => each.uuid !== uuid);
+      item.state = this.states.get(uuid) ?? record.state ?? "waiting";
+    }
+    this.byUuid.set(key, item);
+    return item;
+  }
+
+  tell(uuid, state) {
+    const rank = RANKS.indexOf(state);
+    if (rank <= RANKS.indexOf(this.states.get(uuid))) return;
+    this.states.set(uuid, state);
+    const item = this.byUuid.get(uuid);
+    if (item && rank > RANKS.indexOf(item.state)) item.state = state;
+  }
+}
+
+/** Is the stream not there, as nothing was said yet? */
+export function isUnknown(error) {
+  return error instanceof Refused && error.code === code.UNKNOWN_STREAM;
+}
+
+function keyOf(record, sequence) {
+  return record.kind === "note" || !record.uuid ? `#${sequence}` : record.uuid;
+}
+
+/** What cannot be read is passed over, as the node does. */
+function parse(body) {
+  try {
+    const record = JSON.parse(UTF8.decode(body));
+    return record?.v === 1 && typeof record.kind === "string" ? record : null;
+  } catch (error) {
+    if (error instanceof SyntaxError) return null;
+    throw error;
+  }
+}

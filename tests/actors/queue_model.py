@@ -1,0 +1,157 @@
+"""A channel as its store sees it, by plain dictionaries: a model for tests of layers and files."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from random import Random
+
+from actors.messages import Mode
+from actors.store.changes import (
+    Gone,
+    KeyGone,
+    KeyRow,
+    ModeSet,
+    Origin,
+    QueueChange,
+    Row,
+    Snapshot,
+    Tried,
+)
+from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen, Roster
+
+
+class Queue:
+    """What it keeps, and the changes it makes to it."""
+
+    def __init__(self, rng: Random, last_id: int = 0, step: int = 1) -> None:
+        self.rng = rng
+        self.rows: dict[int, Row] = {}
+        self.keys: dict[int, Row | KeyRow] = {}
+        """What a channel remembers; a row whose key was forgotten has none here."""
+        self.attempts: dict[int, int] = {}
+        self.mode: Mode | None = None
+        self.members: dict[int, Member] = {}
+        self.floors: dict[int, int] = {}
+        self.acked: set[tuple[int, int]] = set()
+        """Numbers of members, and messages that are there."""
+        self.id = last_id
+        self.id_step = step
+
+    def step(self) -> list[QueueChange]:
+        deeds = [self.put, self.put, self.ack, self.ack, self.forget, self.attempt]
+        deeds += [self.welcome, self.see, self.take_note, self.take_note, self.part]
+        return self.rng.choice(deeds)()
+
+    def put(self) -> list[QueueChange]:
+        rng = self.rng
+        self.id += self.id_step * rng.randint(1, 3)
+        changes: list[QueueChange] = []
+        if not self.rows:
+            self.mode = rng.choice(list(Mode))
+            changes.append(ModeSet(self.mode))
+        key = rng.randrange(12)
+        if key in self.keys:
+            changes += self._forget(key)
+        ttl = rng.choice((1, 60, 604_800))
+        origin = Origin(self.id, 3, "often") if rng.random() < 0.2 else None
+        row = Row(self.id, key, ttl, rng.uniform(0, 1e6), rng.randbytes(5), 0, origin)
+        self.rows[row.id] = self.keys[key] = row
+        return [*changes, row]
+
+    def ack(self) -> list[QueueChange]:
+        if not self.rows:
+            return []
+        row = self.rows.pop(self.rng.choice(list(self.rows)))
+        self.attempts.pop(row.id, None)
+        self.acked = {each for each in self.acked if each[1] != row.id}
+        left = None
+        if self.keys.get(row.key) is row:
+            left = KeyRow(row.id, row.ttl, row.until, sha256(row.data).digest())
+            self.keys[row.key] = left
+        return [Gone(row.id, row.key, left, len(row.data))]
+
+    def forget(self) -> list[QueueChange]:
+        return self._forget(self.rng.choice(list(self.keys))) if self.keys else []
+
+    def _forget(self, key: int) -> list[QueueChange]:
+        return [KeyGone(key, isinstance(self.keys.pop(key), KeyRow))]
+
+    def attempt(self) -> list[QueueChange]:
+        if not self.rows:
+            return []
+        message_id = self.rng.choice(list(self.rows))
+        self.attempts[message_id] = self.attempts.get(message_id, 0) + 1
+        return [Tried(message_id, self.attempts[message_id])]
+
+    # Members.
+
+    def welcome(self) -> list[QueueChange]:
+        """The highest number that is free may have been another's before."""
+        number = max(self.members, default=0) + 1
+        since = self.rng.choice((None, 0, self.id))
+        member = Member(number, self.rng.randbytes(32), self.rng.uniform(0, 1e6), since)
+        self.members[number] = member
+        return [member]
+
+    def some_member(self) -> int:
+        return self.rng.choice(list(self.members))
+
+    def see(self) -> list[QueueChange]:
+        if not self.members:
+            return []
+        seen = MemberSeen(self.some_member(), self.rng.uniform(0, 1e6), self.rng.choice((None, 7)))
+        self.members[seen.number] = seen.applied_to(self.members[seen.number])
+        return [seen]
+
+    def take_note(self) -> list[QueueChange]:
+        """Somebody acked a message that stays, or has a claim to it."""
+        if not self.rows:
+            return []
+        message_id = self.rng.choice(list(self.rows))
+        if not self.members or self.rng.random() < 0.3:
+            self.acked.add((0, message_id))
+            return [Acked(0, message_id)]
+        number = self.some_member()
+        if self.rng.random() < 0.5:
+            self.acked.add((number, message_id))
+            return [Acked(number, message_id)]
+        floor = self.floors[number] = max(message_id, self.floors.get(number, 0))
+        return [AckedUpTo(number, floor)]
+
+    def part(self) -> list[QueueChange]:
+        if not self.members or self.rng.random() < 0.5:
+            return []
+        number = self.some_member()
+        del self.members[number]
+        self.floors.pop(number, None)
+        self.acked = {each for each in self.acked if each[0] != number}
+        return [MemberGone(number)]
+
+    def run(self, steps: int) -> list[QueueChange]:
+        return [change for _ in range(steps) for change in self.step()]
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What a channel is rebuilt from: a forgotten key of a kept message is in its row."""
+        keys: dict[int, Row | KeyRow] = {row.key: row for row in self.rows.values()}
+        left = {key: row for key, row in self.keys.items() if isinstance(row, KeyRow)}
+        keys = {**keys, **left}
+        rows = list(self.rows.values())
+        return Snapshot(rows, keys, dict(self.attempts), self.mode, self.roster)
+
+    @property
+    def roster(self) -> Roster | None:
+        """None if nobody is known."""
+        if not self.members and not self.acked:
+            return None
+        acked: dict[int, set[int]] = {}
+        for number, message_id in self.acked:
+            acked.setdefault(number, set()).add(message_id)
+        return Roster(dict(sorted(self.members.items())), dict(self.floors), acked)
+
+    @property
+    def weight(self) -> tuple[int, int, int]:
+        """Messages, bytes of data; keys whose message is gone, and members."""
+        left = [row for row in self.keys.values() if isinstance(row, KeyRow)]
+        size = sum(len(row.data) for row in self.rows.values())
+        return len(self.rows), size, len(left) + len(self.members)

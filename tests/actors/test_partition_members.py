@@ -1,0 +1,138 @@
+"""Members in a queue's file: who has what is there after reopening, and damage is told (PS-06)."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from actors.messages import Mode
+from actors.store.changes import Gone, Kind, ModeSet, Row, Snapshot
+from actors.store.disk import OsDisk
+from actors.store.partitions.partition import Damaged, template
+from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen, Roster
+from actors.store.salvage import salvage
+from tests.actors.test_partition_queue import FILE, layer_of, opened
+
+A, B = (Row(each, each, 60, 1000.0, b"hi") for each in (1, 2))
+ANN, BOB = Member(1, b"a" * 32, 900.5), Member(2**32 - 1, b"b" * 32, 950.0, 0)
+ROSTER = Roster({1: ANN, BOB.number: BOB}, {BOB.number: 1}, {0: {2}, BOB.number: {2}})
+
+
+def filled(path: Path) -> Path:
+    partition = opened(path)
+    notes = [AckedUpTo(BOB.number, 1), Acked(BOB.number, 2), Acked(0, 2)]
+    partition.apply(layer_of(ModeSet(Mode.FANOUT), A, B, ANN, BOB, *notes), 1)
+    partition.close()
+    return path
+
+
+def version_of(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.close()
+    return int(version)
+
+
+def change(path: Path, sql: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(sql)
+    connection.commit()
+    connection.close()
+
+
+def test_ps_06_everything_of_them_comes_back_after_reopening(tmp_path: Path) -> None:
+    partition = opened(filled(tmp_path / FILE))
+    assert partition.load() == Snapshot([A, B], {1: A, 2: B}, {}, Mode.FANOUT, ROSTER)
+    assert (partition.outline.keys, partition.outline.deadline) == (2, 900.5)
+    assert partition.verify() == []
+    partition.close()
+
+
+def test_a_file_has_place_for_them_from_when_it_needs_it(tmp_path: Path) -> None:
+    """Files without are those of version 1, byte for byte."""
+    path = tmp_path / FILE
+    OsDisk().install(path, template(Kind.QUEUE))
+    partition = opened(path)
+    partition.apply(layer_of(A), 1)
+    partition.close()
+    assert version_of(path) == 1
+    partition = opened(path)
+    partition.apply(layer_of(ANN), 2)
+    partition.close()
+    assert version_of(path) == 2
+
+
+def test_they_change_and_go_and_so_do_acks_of_what_is_gone(tmp_path: Path) -> None:
+    partition = opened(filled(tmp_path / FILE))
+    outline = partition.apply(
+        layer_of(MemberSeen(1, 990.0, 5), Gone(2, 2, None, 2), MemberGone(BOB.number)), 2
+    )
+    assert outline.keys == 1
+    assert partition.load().roster == Roster({1: Member(1, ANN.identity, 990.0, 5)})
+    again = partition.apply(layer_of(B, Acked(1, 2), AckedUpTo(1, 1)), 3)
+    assert again.keys == 1
+    roster = partition.load().roster
+    assert roster is not None and (roster.floors, roster.acked) == ({1: 1}, {1: {2}})
+    partition.apply(layer_of(MemberGone(1), Gone(1, 1, None, 2), Gone(2, 2, None, 2)), 4)
+    assert partition.load().roster is None
+    partition.close()
+
+
+def test_a_number_that_was_another_s_has_none_of_its_acks(tmp_path: Path) -> None:
+    partition = opened(filled(tmp_path / FILE))
+    cat = Member(BOB.number, b"c" * 32, 999.0, 0)
+    partition.apply(layer_of(MemberGone(BOB.number), cat), 2)
+    roster = partition.load().roster
+    assert roster == Roster({1: ANN, cat.number: cat}, {}, {0: {2}})
+    partition.close()
+
+
+def test_the_same_layer_twice_changes_nothing(tmp_path: Path) -> None:
+    partition = opened(filled(tmp_path / FILE))
+    layer = layer_of(MemberSeen(BOB.number, 999.0, 1), MemberGone(1), Acked(BOB.number, 1))
+    once, loaded = partition.apply(layer, 2), partition.load()
+    assert partition.apply(layer, 2) == once and partition.load() == loaded
+    assert once.keys == 1
+    partition.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "text"),
+    [
+        ("UPDATE members SET until = 5.0 WHERE number = 1", "member 1 is not what was written"),
+        ("UPDATE members SET floor = 2 WHERE number > 1", "member 4294967295 is not"),
+        ("UPDATE acks SET number = 1 WHERE number = 0", "an ack of message 2 is not"),
+        ("DELETE FROM members WHERE number = 1", "1 keys and members, and meta says 2"),
+    ],
+)
+def test_what_somebody_else_changed_is_damage(tmp_path: Path, sql: str, text: str) -> None:
+    path = filled(tmp_path / FILE)
+    change(path, sql)
+    partition = opened(path)
+    with pytest.raises(Damaged, match=text):
+        partition.load()
+    assert any(text in line for line in partition.verify())
+    partition.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "left"),
+    [
+        ("UPDATE members SET until = 5.0 WHERE number = 1", {BOB.number}),
+        ("UPDATE members SET identity = x'00'", set()),
+        ("DROP TABLE acks", {1, BOB.number}),
+        ("DROP TABLE members", set()),
+    ],
+)
+def test_what_is_right_of_a_damaged_file_is_saved(tmp_path: Path, sql: str, left: set[int]) -> None:
+    path = filled(tmp_path / FILE)
+    change(path, sql)
+    change(path, "UPDATE messages SET data = x'00' WHERE message_id = 1")
+    found = salvage(path, OsDisk())
+    assert found.snapshot.rows == [B] and found.lost == [1]
+    roster = found.snapshot.roster or Roster()
+    assert set(roster.members) == left
+    claims = set() if "DROP TABLE acks" in sql else {2}
+    assert roster.acked.get(0, set()) == claims

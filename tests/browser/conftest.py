@@ -1,0 +1,109 @@
+"""A real browser, and two people with nodes whose pages it shows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from node.chat.history import conversation_of
+from node.chat.ledger import Ledger
+from node.node import Node
+from tests.browser.chromium import Browser, Tab, browser, find
+from tests.node.post.neighbours import Neighbour, free_port
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What lies here is the part `browser`."""
+    for item in items:
+        if item.path.parent == HERE:
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One browser serves the tests of a module; its driver is of asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def chromium(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
+    program = find()
+    if program is None:
+        pytest.skip("not run: there is no Chromium here (set CHROMIUM to one)")
+    async with browser(program, tmp_path_factory.mktemp("chromium")) as started:
+        yield started
+
+
+@pytest.fixture
+async def tab(chromium: Browser, homes: AsyncExitStack) -> AsyncIterator[Tab]:
+    """A page in a window of its own, which has nothing to complain of in the end; it ends before
+    the nodes in `homes` do."""
+    tab = await chromium.tab()
+    yield tab
+    await tab.close()
+    assert tab.errors == []
+
+
+class Person(Neighbour):
+    """A neighbour with a chat page at an address that stays the same."""
+
+    running: Node
+
+    def __init__(self, folder: Path, name: str, **settings: object) -> None:
+        super().__init__(folder, name, ws=f"127.0.0.1:{free_port()}", **settings)
+
+    @asynccontextmanager
+    async def at_home(self) -> AsyncIterator[Node]:
+        """Their node runs."""
+        async with self.node() as self.running:
+            yield self.running
+
+    @property
+    def page(self) -> str:
+        return f"http://{self.config.ws}/chat"
+
+    @property
+    def link(self) -> str:
+        """One that logs in, once."""
+        return f"{self.page}#{self.running.web.login.new_link()}"
+
+    def history_with(self, public: bytes) -> Ledger:
+        """Where a conversation is kept; to be filled before the peer is known."""
+        node = self.running
+        number = node.reception.next_number()
+        return Ledger(node.scheduler, node.clock.now, number, conversation_of(public))
+
+    async def enters(self, tab: Tab) -> None:
+        """The page, logged in, with its list."""
+        await tab.open(self.link)
+        await tab.until("document.body.dataset.view === 'list'")
+
+
+@pytest.fixture
+def alice(tmp_path: Path) -> Person:
+    return Person(tmp_path, "alice")
+
+
+@pytest.fixture
+def bob(tmp_path: Path) -> Person:
+    return Person(tmp_path, "bob")
+
+
+@pytest.fixture
+def friends(alice: Person, bob: Person) -> None:
+    """Alice and Bob know each other."""
+    alice.knows(bob)
+    bob.knows(alice)
+
+
+@pytest.fixture
+async def homes() -> AsyncIterator[AsyncExitStack]:
+    """What is entered here ends with the test."""
+    async with AsyncExitStack() as stack:
+        yield stack

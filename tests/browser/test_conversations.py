@@ -1,0 +1,193 @@
+"""Two people talk through their pages: what one writes the other reads, whatever happens."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+import pytest
+
+from tests.browser.chromium import Browser, Tab
+from tests.browser.conftest import Person
+
+WORDS = "[...document.querySelectorAll('.message .text')].map((each) => each.textContent)"
+FATES = "[...document.querySelectorAll('.fate')].map((each) => each.getAttribute('aria-label'))"
+
+pytestmark = pytest.mark.usefixtures("friends")
+
+
+async def talks_with(tab: Tab, person: Person) -> None:
+    """Open the conversation, with the mouse."""
+    name = person.name
+    await tab.until(
+        f"[...document.querySelectorAll('.entry-name')].some(e => e.innerText === '{name}')"
+    )
+    await tab.click("#people-list button")
+    await tab.until(f"document.getElementById('talk-name').innerText === '{name}'")
+    await tab.until("document.activeElement.id === 'draft'")
+
+
+async def writes(tab: Tab, *lines: str) -> None:
+    for line in lines:
+        await tab.type(line)
+        await tab.press("Enter")
+
+
+def sees(*lines: str) -> str:
+    return f"JSON.stringify({WORDS}) === JSON.stringify({list(lines)!r})"
+
+
+def fates(*words: str) -> str:
+    return f"JSON.stringify({FATES}) === JSON.stringify({list(words)!r})"
+
+
+async def test_what_one_writes_the_other_reads(
+    chromium: Browser, tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    await homes.enter_async_context(alice.at_home())
+    await homes.enter_async_context(bob.at_home())
+    other = await chromium.tab()
+    await alice.enters(tab)
+    await bob.enters(other)
+    await talks_with(tab, bob)
+    await writes(tab, "hello bob", "are you there?")
+    await tab.until(fates("Delivered", "Delivered"))
+    await other.until("document.title === '(2) Millpond'")
+    assert "are you there?" in await other.text("#people-list")
+    await talks_with(other, alice)
+    await other.until(sees("hello bob", "are you there?"))
+    await tab.until(fates("Read", "Read"))
+    await other.until("document.title === 'Millpond'")
+    await writes(other, "I am")
+    await tab.until(sees("hello bob", "are you there?", "I am"))
+    assert await tab.text("#news") == "bob: I am"
+    await other.until(fates("Read"))
+    await tab.until("document.getElementById('talk-presence').innerText === 'Here'")
+    assert other.errors == []
+
+
+async def test_what_is_written_while_the_other_is_away_arrives_later(
+    tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    alice.learns_key_of(bob)
+    await homes.enter_async_context(alice.at_home())
+    await alice.enters(tab)
+    await talks_with(tab, bob)
+    await writes(tab, "for later")
+    await tab.until(fates("Kept"))
+    assert (await tab.text("#talk-presence")).startswith("Away")
+    await homes.enter_async_context(bob.at_home())
+    await tab.until(fates("Delivered"), wait_s=20)
+
+
+async def test_a_lost_node_is_told_of_and_nothing_is_lost_or_doubled(
+    tab: Tab, alice: Person, bob: Person
+) -> None:
+    alice.learns_key_of(bob)
+    async with alice.at_home():
+        await alice.enters(tab)
+        await talks_with(tab, bob)
+        await writes(tab, "before")
+        await tab.until(fates("Kept"))
+    await tab.until("!document.getElementById('banner').hidden")
+    await writes(tab, "in between")
+    await tab.until(fates("Kept", "Sending"))
+    tab.errors.clear()  # a browser complains of every attempt
+    async with alice.at_home():
+        await tab.click("#try-now")
+        await tab.until(fates("Kept", "Kept"))
+        await tab.until("document.getElementById('banner').hidden")
+        assert await tab.run(WORDS) == ["before", "in between"]
+        await tab.open(alice.page)
+        await talks_with(tab, bob)
+        await tab.until(sees("before", "in between"))
+    await tab.open("about:blank")
+    tab.errors.clear()
+
+
+async def test_a_reload_comes_back_to_the_conversation(
+    tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    alice.learns_key_of(bob)
+    await homes.enter_async_context(alice.at_home())
+    await alice.enters(tab)
+    await talks_with(tab, bob)
+    await writes(tab, "still here")
+    await tab.until(fates("Kept"))
+    await tab.reload()
+    await tab.until(sees("still here"))
+    await tab.until("document.getElementById('talk-name').innerText === 'bob'")
+
+
+async def test_what_a_node_refuses_can_be_sent_again_or_taken_back(
+    tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    node = await homes.enter_async_context(alice.at_home())
+    await alice.enters(tab)
+    await talks_with(tab, bob)
+    book = node.mail.house.book
+    peer = book.by_name("bob")
+    assert peer is not None
+    book.remove("bob")
+    await writes(tab, "to nobody")
+    await tab.until(fates("Not accepted"))
+    assert "does not know this peer" in await tab.text(".failure")
+    book.add(peer)
+    await tab.click("[data-retry]")
+    await tab.until(fates("Waiting"))
+    book.remove("bob")
+    await writes(tab, "to nobody again")
+    await tab.until(fates("Waiting", "Not accepted"))
+    await tab.click("[data-drop]")
+    await tab.until(sees("to nobody"))
+    assert await tab.run("document.getElementById('draft').value") == "to nobody again"
+    await tab.run("document.getElementById('draft').value = ''")
+
+
+async def test_with_the_keyboard_alone(
+    tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    alice.learns_key_of(bob)
+    await homes.enter_async_context(alice.at_home())
+    await alice.enters(tab)
+    await tab.press("ArrowDown", alt=True)
+    await tab.until("document.activeElement.id === 'draft'")
+    await tab.type("two")
+    await tab.press("Enter", shift=True)
+    await tab.type("lines")
+    await tab.press("Enter")
+    await tab.until(sees("two\nlines"))
+    await tab.press("Enter")
+    await tab.press("Escape")
+    await tab.until("document.activeElement.closest('#people-list') !== null")
+    assert await tab.run(WORDS) == ["two\nlines"]
+
+
+async def test_a_peer_is_added_by_card(
+    tab: Tab,
+    chromium: Browser,
+    homes: AsyncExitStack,
+    alice: Person,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    carol = Person(tmp_path_factory.mktemp("carol"), "carol")
+    await homes.enter_async_context(alice.at_home())
+    await homes.enter_async_context(carol.at_home())
+    other = await chromium.tab()
+    await carol.enters(other)
+    await other.click("#ourselves")
+    card = await other.until("document.querySelector('.card')?.value")
+    words = await other.text(".words ol")
+    await alice.enters(tab)
+    await tab.click("#add")
+    await tab.type("carol")
+    await tab.run("document.getElementById('peer-card').focus()")
+    await tab.type("millpond:nonsense")
+    await tab.click("#sheet .strong")
+    await tab.until("document.querySelector('.problem').innerText !== ''")
+    await tab.run("document.getElementById('peer-card').select()")
+    await tab.type(card)
+    await tab.click("#sheet .strong")
+    await tab.until("document.getElementById('talk-name').innerText === 'carol'")
+    await tab.click("#details")
+    assert await tab.text(".words ol") == words
+    assert alice.book.is_trusted(carol.public)

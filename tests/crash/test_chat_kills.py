@@ -1,0 +1,104 @@
+"""kill -9 of either node or the relay at any time loses no accepted message of a chat, and shows
+none twice or out of order (docs/chat.md; PA-32, PS-13)."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+import anyio
+import pytest
+
+from node.chat.history import Kind
+from node.cli.chat_asking import Asking
+from node.client import PROBE, connect
+from tests.node.chat.friends import Friend
+from tests.node.processes import Serving
+
+pytestmark = pytest.mark.anyio
+
+KILLS = 6
+PAUSE_S = 0.4, 1.6
+SAID_S = 0.02
+SETTLED_S = 60.0
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """What is killed are processes: the library in this one is none of the question."""
+    return "asyncio"
+
+
+class Mortal:
+    """A friend whose node is killed, and started again."""
+
+    def __init__(self, friend: Friend, stack: ExitStack) -> None:
+        self.friend = friend
+        self._stack = stack
+        self.node: Serving = stack.enter_context(friend.serving())
+
+    def kill(self) -> None:
+        self.node.process.kill()
+        self.node.process.wait()
+        self.node = self._stack.enter_context(self.friend.serving())
+
+
+class Writer:
+    """Says one thing after another, each when the one before was accepted."""
+
+    def __init__(self, me: Friend, other: Friend) -> None:
+        self.accepted: list[str] = []
+        self.is_over = False
+        self._me = me
+        self._other = other
+
+    async def run(self) -> None:
+        async with connect(f"tcp://{self._me.address}", PROBE, role="consumer") as channel:
+            asking = Asking(channel)
+            chat = await asking.chat_with(self._other.name)
+            while not self.is_over:
+                text = f"{self._me.name} says {len(self.accepted)}"
+                await asking.say(chat, text)
+                self.accepted.append(text)
+                await anyio.sleep(SAID_S)
+
+
+async def heard(me: Friend, other: Friend) -> list[str]:
+    async with connect(f"tcp://{me.address}", PROBE, role="consumer", wait_s=10.0) as channel:
+        asking = Asking(channel)
+        page = await asking.history(await asking.chat_with(other.name), 0)
+        return [record.text for _, record in page if record.kind is Kind.IN]
+
+
+@pytest.mark.parametrize("seed", [1])
+async def test_kills_lose_nothing_and_show_nothing_twice(tmp_path: Path, seed: int) -> None:
+    rng = Random(seed)
+    relay = Friend(tmp_path, "relay", "--relay")
+    alice = Friend(tmp_path, "alice", "--via", "relay")
+    bob = Friend(tmp_path, "bob", "--via", "relay")
+    for each in (alice, bob):
+        each.meet(relay)
+        relay.meet(each, dials=False)
+    alice.meet(bob, "--relay", "relay")
+    bob.meet(alice, "--relay", "relay")
+    with ExitStack() as stack:
+        mortals = [Mortal(each, stack) for each in (relay, alice, bob)]
+        alices, bobs = Writer(alice, bob), Writer(bob, alice)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(alices.run)
+            tasks.start_soon(bobs.run)
+            for number in range(KILLS):
+                await anyio.sleep(rng.uniform(*PAUSE_S))
+                victim = mortals[number % 3] if number < 3 else rng.choice(mortals)
+                await anyio.to_thread.run_sync(victim.kill)
+            await anyio.sleep(1.0)
+            alices.is_over = bobs.is_over = True
+
+        for me, other, accepted in ((bob, alice, alices.accepted), (alice, bob, bobs.accepted)):
+            with anyio.move_on_after(SETTLED_S):
+                while len(await heard(me, other)) < len(accepted):
+                    await anyio.lowlevel.checkpoint()
+        assert await heard(bob, alice) == alices.accepted
+        assert await heard(alice, bob) == bobs.accepted
+        assert len(alices.accepted) > KILLS and len(bobs.accepted) > KILLS

@@ -1,0 +1,67 @@
+"""Chats between nodes in tests: what is said, and what their histories hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from actors.errors import UnknownStream
+from node.chat.history import Kind, Record, State, conversation_of, decode_record
+from node.node import Node
+from node.post.bodies import PeerOperation
+from tests.node.post.neighbours import DEADLINE_S, Neighbour
+
+
+def couple(folder: Path) -> tuple[Neighbour, Neighbour]:
+    alice, bob = Neighbour(folder, "alice"), Neighbour(folder, "bob")
+    alice.knows(bob)
+    bob.knows(alice)
+    alice.learns_key_of(bob)
+    bob.learns_key_of(alice)
+    return alice, bob
+
+
+async def ask(node: Node, operation: PeerOperation, **fields: Any) -> dict[str, Any]:
+    """As the terminal or the page does, without the connection."""
+    handler = node.desk._handlers[operation]
+    return msgspec.msgpack.decode(await handler(msgspec.msgpack.encode(fields)))
+
+
+async def say(node: Node, peer: str, text: str, **fields: Any) -> dict[str, Any]:
+    return await ask(node, PeerOperation.CHAT_SEND, peer=peer, text=text, **fields)
+
+
+async def history(node: Node, peer: Neighbour) -> list[Record]:
+    ledger = node.mail._ledger(conversation_of(peer.public))
+    try:
+        tail = (await ledger.describe()).tail
+    except UnknownStream:
+        return []
+    return [decode_record(body) async for _, body in ledger.read(0, tail)]
+
+
+async def heard(node: Node, peer: Neighbour, count: int) -> list[str]:
+    """The texts that came from the peer, once there are so many."""
+    with anyio.fail_after(DEADLINE_S):
+        while True:
+            texts = [each.text for each in await history(node, peer) if each.kind is Kind.IN]
+            if len(texts) >= count:
+                return texts
+            await anyio.sleep(0.02)
+
+
+async def states(node: Node, peer: Neighbour, final: State, count: int = 1) -> list[State]:
+    """What became of a message of ours, once `count` are `final`."""
+    with anyio.fail_after(DEADLINE_S):
+        while True:
+            told = [
+                each.state
+                for each in await history(node, peer)
+                if each.kind is Kind.STATE and each.state is not None
+            ]
+            if told.count(final) >= count:
+                return told
+            await anyio.sleep(0.02)

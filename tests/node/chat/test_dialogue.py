@@ -1,0 +1,136 @@
+"""The dialogue of `millpond chat` with a node, whatever is shown and typed it on (docs/chat.md)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from node.access.file import FILE_NAME as ACCESS_FILE
+from node.chat.history import Kind
+from node.cli.chat_talk import Dialogue, Options
+from node.client import PROBE, connect
+from node.events import Event, Retrying
+from tests.node.chat.talking import couple, history, say
+from tests.node.post.neighbours import Neighbour, until
+
+pytestmark = pytest.mark.anyio
+
+TALK = Options(history=20, stays=False, wait_s=0.0, as_json=False)
+
+
+class Desk:
+    """A screen whose owner types when it is time to."""
+
+    is_interactive = True
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+        self.prompted = ""
+        self.taken = 0
+        self.is_left = False
+        self._keys, self._typed = anyio.create_memory_object_stream[str](10)
+
+    async def show(self, lines: Sequence[str]) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.shown += lines
+
+    async def prompt(self, text: str) -> None:
+        self.prompted = text
+
+    async def typed(self) -> AsyncGenerator[str]:
+        try:
+            with self._keys, self._typed:
+                async for line in self._typed:
+                    self.taken += 1
+                    yield line
+        finally:
+            self.is_left = True
+
+    async def tend(self) -> None:
+        """There is nothing to tend."""
+
+    def type(self, line: str) -> None:
+        self._keys.send_nowait(line)
+
+    def said(self, text: str) -> list[str]:
+        return [line for line in self.shown if text in line]
+
+
+class SlowDesk(Desk):
+    """Takes its time over the first line about the peer `name`, and tells when it does."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.is_turning = anyio.Event()
+        self.goes_on = anyio.Event()
+        self._name = name
+
+    async def show(self, lines: Sequence[str]) -> None:
+        if any(line.startswith(f"--- {self._name} ") for line in lines):
+            self.is_turning.set()
+            await self.goes_on.wait()
+        await super().show(lines)
+
+
+async def dialogue(node: Neighbour, peer: str, desk: Desk) -> None:
+    """As somebody on the machine of the node, who may do everything."""
+    async with connect(node.url, PROBE, role="consumer") as channel:
+        await Dialogue(channel, desk, TALK, []).run(peer)
+
+
+async def test_typing_goes_on_while_the_node_is_away(tmp_path: Path) -> None:
+    """What was typed meanwhile is said once, in order, and the outage is told once."""
+    alice, bob = couple(tmp_path)
+    (alice.folder / ACCESS_FILE).unlink()
+    desk, notices = Desk(), list[str]()
+
+    def hear(event: Event) -> None:
+        if isinstance(event, Retrying):
+            notices.append(f"not connected (lost); trying again in {event.delay_s:.1f} s")
+
+    async def talk() -> None:
+        async with connect(alice.url, PROBE, role="consumer", on_event=hear) as channel:
+            await Dialogue(channel, desk, TALK, notices).run("bob")
+
+    async with anyio.create_task_group() as tasks:
+        async with alice.node():
+            tasks.start_soon(talk)
+            await until(lambda: desk.prompted == "bob> ")
+        for line in ("one", "two", "/nonsense", "three"):
+            desk.type(line)
+        await until(lambda: desk.taken == 4)
+        await until(lambda: bool(desk.said("not kept yet")))
+        async with alice.node() as here:
+            await until(lambda: bool(desk.said("connected again") and desk.said("you: three")))
+            said = [each.text for each in await history(here, bob) if each.kind is Kind.OUT]
+            assert said == ["one", "two", "three"]
+            desk.type("/quit")
+            await until(lambda: desk.is_left)
+    assert len(desk.said("not connected")) == len(desk.said("connected again")) == 1
+    assert len(desk.said("not kept yet")) == 1
+
+
+async def test_nobody_speaks_with_the_voice_of_who_is_turned_to(tmp_path: Path) -> None:
+    """Bob writes while Alice turns from him to Carol: that is not shown as Carol's."""
+    alice, bob = couple(tmp_path)
+    (alice.folder / ACCESS_FILE).unlink()
+    carol = Neighbour(tmp_path, "carol")
+    alice.knows(carol)
+    desk = SlowDesk("carol")
+    async with alice.node(), bob.node() as bobs, anyio.create_task_group() as tasks:
+        tasks.start_soon(dialogue, alice, "bob", desk)
+        await say(bobs, "alice", "first")
+        await until(lambda: bool(desk.said("bob: first")))
+        desk.type("/to carol")
+        await desk.is_turning.wait()
+        await say(bobs, "alice", "while she turns")
+        await anyio.sleep(0.5)
+        desk.goes_on.set()
+        await until(lambda: desk.prompted == "carol> ")
+        desk.type("/to bob")
+        await until(lambda: bool(desk.said("bob: while she turns")))
+        assert not desk.said("carol: ")
+        desk.type("/quit")

@@ -1,0 +1,155 @@
+"""Nodes that know one another, on real sockets: who they are, how they are made, what they hear."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from actors.messages import Ack, Put
+from node.access.file import FILE_NAME as ACCESS_FILE
+from node.config import OFF, Config
+from node.node import Node
+from node.peers.book import FILE_NAME as BOOK_FILE
+from node.peers.book import Peer, PeerBook, Trust
+from node.peers.identity import FILE_NAME, Identity, load_or_create
+from node.peers.known_prekeys import KnownPrekeys
+from node.peers.prekeys import Prekeys, SignedPrekey
+from node.peers.sealing import Opened, seal
+from node.post.household import KNOWN_FOLDER, PREKEYS_FOLDER
+from node.post.letter import Letter, encode_letter, letter_key
+from node.post.mailbox import mailbox_of
+
+DEADLINE_S = 15.0
+QUIET_S = 0.3
+"""Nothing more comes after so long without anything."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Neighbour:
+    """A person with a node: its folder, its key, and an address that stays the same."""
+
+    def __init__(self, folder: Path, name: str, **settings: Any) -> None:
+        self.name = name
+        self.folder = folder / name
+        self.address = f"127.0.0.1:{free_port()}"
+        self.url = f"tcp://{self.address}"
+        self.identity: Identity = load_or_create(self.folder / FILE_NAME, os.urandom)
+        # Else whoever is on this machine may do everything, as everybody is in these tests.
+        rules = self.folder / ACCESS_FILE
+        rules.write_text("# nobody but peers\n")
+        rules.chmod(0o600)
+        base = Config(p2p=self.address, ws=OFF, s3p=OFF, rustlog=OFF, data=str(self.folder))
+        self.config = replace(base, **({"drain_timeout_s": 0.2} | settings))
+
+    @property
+    def public(self) -> bytes:
+        return self.identity.public
+
+    @property
+    def as_relay(self) -> str:
+        """How peer books have it where it keeps somebody's mail."""
+        return f"{self.identity.id}@{self.url}"
+
+    @property
+    def book(self) -> PeerBook:
+        """As another process sees it."""
+        return PeerBook(self.folder / BOOK_FILE)
+
+    def knows(
+        self,
+        other: Neighbour,
+        *,
+        dials: bool = True,
+        relays: tuple[str, ...] = (),
+        trust: Trust = Trust.TRUSTED,
+    ) -> None:
+        addresses = (other.url,) if dials else ()
+        self.book.add(Peer(other.name, other.public, trust, addresses, relays, 0.0))
+
+    def changes(self, other: Neighbour, **fields: Any) -> None:
+        """Another entry in the peer book for somebody who is in it."""
+        found = self.book.by_public(other.public)
+        assert found is not None
+        self.book.replace(other.name, msgspec.structs.replace(found, **fields))
+
+    @property
+    def prekey(self) -> SignedPrekey:
+        prekeys = Prekeys(self.folder / PREKEYS_FOLDER, self.identity, time.time, os.urandom)
+        return prekeys.current()
+
+    def learns_key_of(self, other: Neighbour) -> None:
+        """As if its card had come by another way."""
+        assert KnownPrekeys(self.folder / KNOWN_FOLDER).learn(other.public, other.prekey)
+
+    def letter_to(
+        self, other: Neighbour, clear: bytes, channel: bytes = b"notes", hops: int = 0
+    ) -> Letter:
+        """One that its node would have sealed, good for ten minutes."""
+        envelope = seal(
+            clear,
+            sender=self.identity,
+            recipient=other.public,
+            prekey=other.prekey.public,
+            channel=channel,
+            uuid=os.urandom(16),
+            entropy=os.urandom,
+        )
+        return Letter(hops, int(time.time()) + 600, other.public, channel, envelope)
+
+    def node(self, **settings: Any) -> Node:
+        return Node(replace(self.config, **settings))
+
+
+async def leave(node: Node, owner: bytes, letter: Letter, key: int | None = None) -> None:
+    """Put a letter into a mailbox, as whoever runs the node can."""
+    key = letter_key(letter.envelope) if key is None else key
+    put = Put(key, 600, encode_letter(letter))
+    await node.post.office.local.put(mailbox_of(owner), put)
+
+
+async def opened(node: Node, channel: bytes, count: int = 1) -> list[Opened]:
+    """So many envelopes of a channel, as they were pushed, opened by the node they are for."""
+    found: list[Opened] = []
+    with anyio.fail_after(DEADLINE_S), node.post.office.local.guest(channel, 32) as guest:
+        while len(found) < count:
+            message = await guest.receive()
+            found.append(await node.post.open(channel, message.data))
+            guest.tell(Ack(message.id))
+    return found
+
+
+async def read(node: Node, channel: bytes, count: int = 1) -> list[bytes]:
+    """Their clear texts."""
+    return [each.clear for each in await opened(node, channel, count)]
+
+
+async def remaining(node: Node, channel: bytes) -> list[bytes]:
+    """What else is in the channel, or comes soon: as it is, and it stays there."""
+    found: list[bytes] = []
+    with node.post.office.local.guest(channel, 1000) as guest:
+        while True:
+            with anyio.move_on_after(QUIET_S) as scope:
+                found.append((await guest.receive()).data)
+            if scope.cancelled_caught:
+                return found
+
+
+async def until(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
+    """Wait for something that has no event of its own."""
+    with anyio.fail_after(deadline_s):
+        while not condition():  # noqa: ASYNC110 (it happens in a node, which tells nobody)
+            await anyio.sleep(0.01)

@@ -1,0 +1,257 @@
+"""Packets 94 and 95: what a client with the right `admin` can ask about peers (wire.md 3g)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from actors.errors import (
+    Malformed,
+    NoPrekey,
+    NotAllowed,
+    RequestError,
+    StorageFailed,
+    UnknownPeer,
+)
+from node.access.file import FILE_NAME as ACCESS_FILE
+from node.channel import Channel
+from node.client import connect
+from node.node import Node
+from node.peers.book import Peer, PeerBook, Trust
+from node.peers.card import decode_card
+from node.peers.identity import Identity, peer_id
+from node.post.bodies import PeerOperation as Op
+from tests.node.post.neighbours import Neighbour, leave, remaining
+
+pytestmark = pytest.mark.anyio
+
+RULES = "anyone all\n"
+
+
+@pytest.fixture
+def alice(tmp_path: Path) -> Neighbour:
+    return _open(Neighbour(tmp_path, "alice"))
+
+
+@pytest.fixture
+def bob(tmp_path: Path) -> Neighbour:
+    return _open(Neighbour(tmp_path, "bob", addresses=("tcp://127.0.0.1:7",)))
+
+
+def _open(who: Neighbour) -> Neighbour:
+    """Its owner sits at the same machine, and may do everything there."""
+    (who.folder / ACCESS_FILE).unlink()
+    return who
+
+
+async def ask(url: str, operation: Op, **body: Any) -> dict[str, Any]:
+    async with connect(url, "any") as channel:
+        return await channel.peers(operation, body)
+
+
+async def test_who_it_is_and_what_to_give_away(alice: Neighbour, bob: Neighbour) -> None:
+    """The card is what somebody else needs to write to us."""
+    async with alice.node() as here, bob.node() as there:
+        who = await ask(bob.url, Op.WHO)
+        card = decode_card(who["card"])
+        assert (who["id"], who["key"]) == (peer_id(bob.public), bob.public)
+        assert (card.public, card.addresses) == (bob.public, ("tcp://127.0.0.1:7",))
+        added = await ask(alice.url, Op.PEER_ADD, name="bob", card=who["card"])
+        assert added == {"id": who["id"], "error": None}
+        found = alice.book.by_name("bob")
+        assert found is not None and found.trust is Trust.TRUSTED and found.public == bob.public
+        assert found.addresses == ("tcp://127.0.0.1:7",)
+        with anyio.fail_after(5):
+            while not here.post.can_seal(bob.public):  # noqa: ASYNC110 (the card is read soon)
+                await anyio.sleep(0.01)
+        assert there.post.presence.look(alice.public).here is False
+
+
+async def test_who_is_known_page_by_page(alice: Neighbour) -> None:
+    book = alice.book
+    keys = [Identity.from_seed(bytes((each,)) * 32).public for each in range(5)]
+    for number, key in enumerate(keys):
+        trust = Trust.REVOKED if number == 3 else Trust.TRUSTED
+        book.add(Peer(f"p{number}", key, trust, (), (), 0.0))
+    async with alice.node() as here:
+        first = await ask(alice.url, Op.PEERS, limit=3)
+        assert [each["name"] for each in first["peers"]] == ["p0", "p1", "p2"] and first["more"]
+        rest = await ask(alice.url, Op.PEERS, after="p2")
+        assert [each["trust"] for each in rest["peers"]] == ["revoked", "trusted"]
+        assert not rest["more"]
+        await leave(here, keys[1], alice.letter_to(alice, b"x"))
+        (one,) = (await ask(alice.url, Op.PEERS, peer=peer_id(keys[1])))["peers"]
+        assert (one["name"], one["queued"], one["here"], one["seen_at"]) == ("p1", 1, False, None)
+        assert one["can_seal"] is False
+        with pytest.raises(UnknownPeer):
+            await ask(alice.url, Op.PEERS, peer="p9")
+
+
+async def test_peers_come_and_go(alice: Neighbour, bob: Neighbour) -> None:
+    key = peer_id(bob.public)
+    async with alice.node():
+        added = await ask(alice.url, Op.PEER_ADD, name="bob", key=key, addresses=[bob.url])
+        assert added["id"] == key
+        again = await ask(alice.url, Op.PEER_ADD, name="bob", key=key, addresses=["tcp://h:1"])
+        assert again["error"] is None
+        found = alice.book.by_name("bob")
+        assert found is not None and found.addresses == ("tcp://h:1",)
+        other = peer_id(Identity.from_seed(bytes(32)).public)
+        for wrong in (
+            {"name": "bob", "key": other},
+            {"name": "me", "key": peer_id(alice.public)},
+            {"name": "x", "key": "nonsense"},
+            {"name": "x", "card": "millpond:nonsense"},
+            {"name": "x"},
+            {"name": "", "key": other},
+            {"name": "x", "key": other, "addresses": ["no url"]},
+        ):
+            answer = await ask(alice.url, Op.PEER_ADD, **wrong)
+            assert answer["id"] is None and answer["error"]
+        assert [each.name for each in alice.book.peers] == ["bob"]
+        await ask(alice.url, Op.PEER_REMOVE, peer="bob")
+        assert list(PeerBook(alice.folder / "peers.toml").peers) == []
+
+
+async def test_a_book_that_cannot_be_used_is_said_to_be_so(alice: Neighbour) -> None:
+    alice.book.add(Peer("carol", Identity.from_seed(b"c" * 32).public, Trust.TRUSTED, (), (), 0.0))
+    async with alice.node():
+        (alice.folder / "peers.toml").chmod(0o666)
+        with pytest.raises(StorageFailed):
+            await ask(alice.url, Op.PEER_REMOVE, peer="carol")
+
+
+async def test_send_and_open(alice: Neighbour, bob: Neighbour) -> None:
+    """A peer is named or given by its id; what comes out says who wrote it."""
+    for one, other in ((alice, bob), (bob, alice)):
+        one.knows(other)
+    alice.learns_key_of(bob)
+    async with alice.node(), bob.node() as there:
+        sent = await ask(
+            alice.url, Op.SEND, peer=peer_id(bob.public), channel=b"notes", data=b"hello"
+        )
+        envelope = await _pushed(there, b"notes")
+        answer = await ask(bob.url, Op.OPEN, channel=b"notes", envelope=envelope)
+        assert answer == {
+            "uuid": sent["uuid"],
+            "data": b"hello",
+            "sender": peer_id(alice.public),
+            "name": "alice",
+            "trust": "trusted",
+            "reason": None,
+        }
+        for channel, text in ((b"other", "altered"), (b"notes", "")):
+            answer = await ask(bob.url, Op.OPEN, channel=channel, envelope=envelope)
+            assert text in (answer["reason"] or "")
+
+
+async def _pushed(node: Node, channel: bytes) -> bytes:
+    with anyio.fail_after(10):
+        while not (found := await remaining(node, channel)):
+            continue
+    return found[0]
+
+
+@pytest.mark.parametrize("trust", [None, Trust.PINNED, Trust.REVOKED])
+async def test_what_a_stranger_or_a_revoked_key_wrote_is_not_shown(
+    alice: Neighbour, bob: Neighbour, trust: Trust | None
+) -> None:
+    """3e: an unknown sender is refused. One who is pinned is shown, and said to be so."""
+    if trust is not None:
+        bob.knows(alice, trust=trust)
+    letter = alice.letter_to(bob, b"psst")
+    async with bob.node():
+        answer = await ask(bob.url, Op.OPEN, channel=b"notes", envelope=letter.envelope)
+    assert answer["sender"] == peer_id(alice.public)
+    if trust is Trust.PINNED:
+        assert (answer["data"], answer["trust"]) == (b"psst", "pinned")
+    else:
+        assert answer["data"] is None and answer["reason"]
+
+
+async def test_what_cannot_be_is_refused(alice: Neighbour, bob: Neighbour) -> None:
+    alice.knows(bob)
+    async with alice.node():
+        refused: list[tuple[type[RequestError], Op, dict[str, Any]]] = [
+            (UnknownPeer, Op.SEND, {"peer": "carol", "channel": b"n", "data": b"x"}),
+            (NoPrekey, Op.SEND, {"peer": "bob", "channel": b"n", "data": b"x"}),
+            (NotAllowed, Op.SEND, {"peer": "bob", "channel": b"mail/x", "data": b"x"}),
+            (Malformed, Op.SEND, {"peer": "bob", "channel": b"n", "data": b"x", "uuid": b"1"}),
+            (Malformed, Op.SEND, {"peer": "bob", "channel": b"n", "data": b"x", "ttl": -1.0}),
+            (Malformed, Op.SEND, {"peer": "bob"}),
+            (Malformed, Op.SEND, {"peer": 5, "channel": b"n", "data": b"x"}),
+            (Malformed, Op.OPEN, {"channel": b"n", "envelope": b"clear"}),
+            (UnknownPeer, Op.PEER_REMOVE, {"peer": "carol"}),
+        ]
+        async with connect(alice.url, "any") as channel:
+            for error, operation, body in refused:
+                with pytest.raises(error):
+                    await channel.peers(operation, body)
+            with pytest.raises(Malformed):
+                await channel.peers(200, {})
+            assert (await channel.peers(Op.WHO, {}))["id"] == peer_id(alice.public)
+
+
+@pytest.fixture
+async def guest(alice: Neighbour) -> AsyncIterator[Channel]:
+    """A client that may put and be pushed, and nothing else."""
+    rules = alice.folder / ACCESS_FILE
+    rules.write_text("anyone put,push,ack,get,list *\n")
+    rules.chmod(0o600)
+    async with alice.node(), connect(alice.url, "any") as channel:
+        yield channel
+
+
+async def test_nobody_without_the_right_is_told_anything(guest: Channel) -> None:
+    for operation in (Op.WHO, Op.PEERS, Op.PEER_ADD, Op.SEND, Op.OPEN):
+        with pytest.raises(NotAllowed):
+            await guest.peers(operation, {})
+
+
+async def test_requests_are_answered_while_others_wait_and_the_mail_goes_on(
+    alice: Neighbour,
+) -> None:
+    """A slow answer holds up nothing, and so many are under way at once and no more."""
+    async with alice.node() as here, connect(alice.url, "any") as channel:
+        release, begun = anyio.Event(), 0
+
+        async def slow(body: bytes) -> bytes:
+            nonlocal begun
+            begun += 1
+            await release.wait()
+            return b"\x80"
+
+        here.desk.register(99, slow)
+        refused: list[RequestError] = []
+
+        async def waiting() -> None:
+            try:
+                assert await channel.peers(99, {}) == {}
+            except RequestError as error:
+                refused.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(70):
+                tasks.start_soon(waiting)
+            with anyio.fail_after(5):
+                while len(refused) < 6 or begun < 64:  # noqa: ASYNC110 (it happens in the node)
+                    await anyio.sleep(0.01)
+            receipt = await channel.put(b"meanwhile")
+            assert await channel.get(receipt.id) == b"meanwhile"
+            release.set()
+        assert len(refused) == 6 and begun == 64
+        assert (await channel.peers(Op.WHO, {}))["id"] == peer_id(alice.public)
+
+
+async def test_a_card_is_enough_to_write_at_once(alice: Neighbour, bob: Neighbour) -> None:
+    """Right after the peer was added, and right after a start."""
+    async with bob.node():
+        card = (await ask(bob.url, Op.WHO))["card"]
+    async with alice.node() as here:
+        await ask(alice.url, Op.PEER_ADD, name="bob", card=card)
+        await here.post.send(bob.public, b"notes", b"first words")
+        assert here.post.queued(bob.public) == 1

@@ -1,0 +1,191 @@
+"""A relay whose owner is not on our side: it alters, drops, repeats, reorders and forges (3e, 3f).
+
+It is a real node, and its owner does with the mailboxes on it whatever he likes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from actors.messages import Ack, Msg, Put
+from node.node import Node
+from node.peers.sealing import CannotOpen
+from node.post.letter import Letter, decode_letter, encode_letter
+from node.post.mailbox import mailbox_of
+from node.post.office import Report
+from tests.node.post.neighbours import DEADLINE_S, Neighbour, leave, opened, remaining, until
+
+pytestmark = pytest.mark.anyio
+
+
+class Trap:
+    """Alice and Bob, between whom everything goes by way of Mallory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.alice = Neighbour(folder, "alice")
+        self.bob = Neighbour(folder, "bob", via=("mallory",))
+        self.mallory = Neighbour(folder, "mallory", relay=True)
+        self.alice.knows(self.bob, dials=False, relays=(self.mallory.as_relay,))
+        self.bob.knows(self.alice, dials=False)
+        for person in (self.alice, self.bob):
+            person.knows(self.mallory)
+            self.mallory.knows(person, dials=False)
+        self.alice.learns_key_of(self.bob)
+        self.reports: list[Report] = []
+
+    async def taken(self, relay: Node, *texts: bytes) -> list[Letter]:
+        """What Alice sends, out of Bob's mailbox at the relay."""
+        async with self.alice.node() as here:
+            here.post.on_report(self._hear)
+            for text in texts:
+                await here.post.send(self.bob.public, b"notes", text)
+            await until(lambda: here.post.queued(self.bob.public) == 0)
+        return await _emptied(relay, mailbox_of(self.bob.public), len(texts))
+
+    async def _hear(self, peer: bytes, uuid: bytes, fate: Report) -> None:
+        self.reports.append(fate)
+
+
+async def _emptied(node: Node, channel: bytes, count: int) -> list[Letter]:
+    found: list[Msg] = []
+    with anyio.fail_after(DEADLINE_S), node.post.office.local.guest(channel, 64) as guest:
+        while len(found) < count:
+            found.append(await guest.receive())
+            guest.tell(Ack(found[-1].id))
+    return [decode_letter(each.data) for each in found]
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Trap:
+    return Trap(tmp_path)
+
+
+def _flipped(data: bytes, place: int) -> bytes:
+    place %= len(data)
+    return data[:place] + bytes((data[place] ^ 0x40,)) + data[place + 1 :]
+
+
+ALTERED: dict[str, Callable[[Letter], Letter]] = {
+    "prekey": lambda letter: replace(letter, envelope=_flipped(letter.envelope, 3)),
+    "ephemeral": lambda letter: replace(letter, envelope=_flipped(letter.envelope, 20)),
+    "uuid": lambda letter: replace(letter, envelope=_flipped(letter.envelope, 40)),
+    "text": lambda letter: replace(letter, envelope=_flipped(letter.envelope, 170)),
+    "tag": lambda letter: replace(letter, envelope=_flipped(letter.envelope, -1)),
+}
+"""The relay's own mark on a letter, by the part of the envelope that it is on."""
+
+
+@pytest.mark.parametrize("part", sorted(ALTERED))
+async def test_an_altered_letter_is_not_opened_and_harms_no_other(trap: Trap, part: str) -> None:
+    """Also not when it comes before the true one, and by the same name."""
+    async with trap.mallory.node() as relay:
+        (letter,) = await trap.taken(relay, b"the true words")
+        await leave(relay, trap.bob.public, ALTERED[part](letter), key=1)
+        await leave(relay, trap.bob.public, letter, key=2)
+        async with trap.bob.node() as there:
+            await until(lambda: relay.post.queued(trap.bob.public) == 0)
+            await _two_of_which_one_opens(there)
+
+
+async def _two_of_which_one_opens(there: Node) -> None:
+    texts: list[bytes | None] = []
+    for data in await remaining(there, b"notes"):
+        try:
+            texts.append((await there.post.open(b"notes", data)).clear)
+        except CannotOpen:
+            texts.append(None)
+    assert sorted(texts, key=str) == [None, b"the true words"]
+
+
+async def test_a_letter_led_astray_is_not_taken_for_another(trap: Trap) -> None:
+    """To another channel, to another recipient, into the node's own channels, or no letter."""
+    async with trap.mallory.node() as relay:
+        (letter,) = await trap.taken(relay, b"for notes alone")
+        astray = [
+            replace(letter, channel=b"chat/x"),
+            replace(letter, recipient=trap.mallory.public),
+            replace(letter, channel=b"notes!dead"),
+            replace(letter, channel=mailbox_of(trap.alice.public)),
+        ]
+        for key, each in enumerate(astray):
+            await leave(relay, trap.bob.public, each, key)
+        async with trap.bob.node() as there:
+            await until(lambda: relay.post.queued(trap.bob.public) == 0)
+            (other,) = await remaining(there, b"chat/x")
+            with pytest.raises(CannotOpen):
+                await there.post.open(b"chat/x", other)
+            for channel in (b"notes", b"notes!dead", mailbox_of(trap.alice.public)):
+                assert await remaining(there, channel) == []
+            # And its mail goes on.
+            await leave(relay, trap.bob.public, letter)
+            (found,) = await opened(there, b"notes")
+            assert found.clear == b"for notes alone"
+
+
+async def test_what_is_dropped_was_never_said_to_be_delivered(trap: Trap) -> None:
+    async with trap.mallory.node() as relay:
+        await trap.taken(relay, b"lost")
+        async with trap.bob.node() as there:
+            await anyio.sleep(0.3)
+            assert await remaining(there, b"notes") == []
+    assert trap.reports == [Report.SENT]
+
+
+async def test_a_letter_repeated_is_there_once(trap: Trap) -> None:
+    """While it waits to be read, and after it was."""
+    async with trap.mallory.node() as relay:
+        (letter,) = await trap.taken(relay, b"once")
+        async with trap.bob.node() as there:
+            for key in range(5):
+                await leave(relay, trap.bob.public, replace(letter, hops=key % 3), key)
+            await until(lambda: relay.post.queued(trap.bob.public) == 0)
+            (found,) = await opened(there, b"notes")
+            assert found.clear == b"once"
+            for key in range(5, 10):
+                await leave(relay, trap.bob.public, letter, key)
+            await until(lambda: relay.post.queued(trap.bob.public) == 0)
+            assert await remaining(there, b"notes") == []
+        async with trap.bob.node() as there:
+            await leave(relay, trap.bob.public, letter, 10)
+            await until(lambda: relay.post.queued(trap.bob.public) == 0)
+            assert await remaining(there, b"notes") == []
+
+
+async def test_letters_out_of_order_all_arrive(trap: Trap) -> None:
+    """The order of what is read is for the chat to mend, which has a number in each message."""
+    texts = [b"%d" % number for number in range(12)]
+    async with trap.mallory.node() as relay:
+        letters = await trap.taken(relay, *texts)
+        for letter in reversed(letters):
+            await leave(relay, trap.bob.public, letter, int.from_bytes(os.urandom(4), "big"))
+        async with trap.bob.node() as there:
+            assert sorted(each.clear for each in await opened(there, b"notes", 12)) == sorted(texts)
+
+
+async def test_whoever_forges_signs_with_a_name_of_his_own(trap: Trap) -> None:
+    """Mallory can write to Bob, and say he is Alice; but not so that it is Alice who says it."""
+    forged = trap.mallory.letter_to(trap.bob, b"I am alice", hops=1)
+    async with trap.mallory.node() as relay, trap.bob.node() as there:
+        await leave(relay, trap.bob.public, forged)
+        (found,) = await opened(there, b"notes")
+    assert found.sender == trap.mallory.public != trap.alice.public
+
+
+async def test_no_letters_at_all_are_dropped_and_the_mail_goes_on(trap: Trap) -> None:
+    junk = [b"x", b"\xe3\x01", b"\xe3\x02" + bytes(200), os.urandom(300)]
+    async with trap.mallory.node() as relay, trap.bob.node() as there:
+        letter = trap.alice.letter_to(trap.bob, b"after it")
+        junk += [encode_letter(letter)[:-1], b"\xe3\x01\x09" + encode_letter(letter)[3:]]
+        name = mailbox_of(trap.bob.public)
+        for key, each in enumerate(junk):
+            await relay.post.office.local.put(name, Put(key, 600, each))
+        await leave(relay, trap.bob.public, letter, 99)
+        (found,) = await opened(there, b"notes")
+        assert found.clear == b"after it"
+        await until(lambda: relay.post.queued(trap.bob.public) == 0)

@@ -1,0 +1,30 @@
+"""Whoever lost a right does not go on with it (docs/access.md, "Changes")."""
+
+from __future__ import annotations
+
+import anyio
+
+from node.access.defaults import Peers
+from node.peers.book import Peer as Known
+from node.peers.book import Trust
+from tests.conformance import packets as p
+from tests.conformance.served import serve
+from tests.transports.proving import ALICE, NODE, auth, hello
+
+
+async def test_a_peer_that_is_revoked_is_sent_away_within_seconds() -> None:
+    async with serve("tcp-trio") as mill:
+        mill.node.reception.signer = NODE
+        peers = mill.node._access.peers
+        assert isinstance(peers, Peers)
+        peers.book.add(Known("alice", ALICE.public, Trust.TRUSTED, (), (), 0.0))
+        peer = await mill.dial(b"chat/1")
+        greeting = hello(ALICE, b"chat/1")
+        p.read_ready(await peer.ask(auth(greeting, await peer.ask(greeting), ALICE)))
+        peers.book.revoke("alice")
+        with anyio.fail_after(5):
+            await peer.rest()
+        refused = await mill.dial(b"chat/1")
+        answer = await refused.ask(greeting)
+        await refused.send(auth(greeting, answer, ALICE))
+        await refused.ends_with(p.AUTHENTICATION_FAILED, p.ABORT)

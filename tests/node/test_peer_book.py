@@ -1,0 +1,417 @@
+"""The peer book: who is known, what a changed key does, and `peers.toml` under several hands."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import tomllib
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from threading import Thread
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.peers.book import (
+    BadPeer,
+    BookFull,
+    BookUnreadable,
+    DuplicatePeer,
+    KeyChanged,
+    Peer,
+    PeerBook,
+    PeerRevoked,
+    Trust,
+    UnknownPeer,
+)
+from node.peers.file import BookBusy, PeerFile
+from node.peers.identity import Identity
+from node.peers.rows import peers_of, text_of
+from node.peers.toml_text import line
+
+HERE = "tcp://203.0.113.7:7400"
+NOON = 1_763_683_200.0
+
+
+def key(number: int) -> bytes:
+    return Identity.from_seed(number.to_bytes(32, "big")).public
+
+
+BOB, CAROL = key(1), key(2)
+
+
+def peer(name: str = "bob", public: bytes = BOB, **parts: object) -> Peer:
+    plain = Peer(name, public, Trust.TRUSTED, (HERE,), (), NOON)
+    return msgspec.structs.replace(plain, **parts)
+
+
+class Watch:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.time = NOON
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "peers.toml"
+
+
+@pytest.fixture(params=["file", "memory"])
+def book(request: pytest.FixtureRequest, path: Path) -> PeerBook:
+    return PeerBook(path if request.param == "file" else None, Watch())
+
+
+def test_a_peer_is_found_by_name_and_key(book: PeerBook) -> None:
+    bob = book.add(peer())
+    assert list(book.peers) == [bob] and len(book) == 1
+    assert book.by_name("bob") == book.by_public(BOB) == bob
+    assert book.resolve("bob") == book.resolve(bob.id) == bob
+    assert book.is_trusted(BOB) and not book.is_trusted(CAROL)
+    for nobody in ("carol", "", "Bob", peer(public=CAROL).id, "a/b!"):
+        assert book.resolve(nobody) is None
+
+
+def test_a_name_is_the_same_in_any_unicode_spelling(book: PeerBook) -> None:
+    book.add(peer("Ren\u00e9e"))
+    assert book.by_name("Rene\u0301e") is not None
+    with pytest.raises(DuplicatePeer):
+        book.add(peer("Rene\u0301e", CAROL))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": name}
+        for name in ("", "a/b", "a!", "a\0", "a\n", " a", "a ", "x" * 65, "\u202ebob", peer().id)
+    ]
+    + [{"public": BOB[:-1]}, {"public": bytes(32)}, {"added_at": -1.0}, {"added_at": float("nan")}]
+    + [{"addresses": (url,)} for url in ("", "nope", "http://h:1", "tcp://h:0", "tcp://h/\n")]
+    + [{"addresses": tuple(f"tcp://h:{port}" for port in range(1, 10))}, {"card": "two\nlines"}]
+    + [{"relays": (text,)} for text in ("carol", "abc@tcp://h:1", "@tcp://h:1", "tcp://a@h:1")],
+)
+def test_what_cannot_be_a_peer(book: PeerBook, wrong: dict[str, object]) -> None:
+    with pytest.raises(BadPeer):
+        book.add(peer(**wrong))
+    assert len(book) == 0
+
+
+def test_names_and_keys_are_given_once(book: PeerBook) -> None:
+    book.add(peer())
+    with pytest.raises(DuplicatePeer, match="'bob'"):
+        book.add(peer(public=CAROL))
+    with pytest.raises(DuplicatePeer, match="'bob'"):
+        book.add(peer("robert"))
+    book.add(peer("carol", CAROL))
+    with pytest.raises(DuplicatePeer):
+        book.replace("carol", peer("bob", CAROL))
+    assert [each.name for each in book.peers] == ["bob", "carol"]
+
+
+def test_replace_and_remove(book: PeerBook) -> None:
+    book.add(peer())
+    book.add(peer("carol", CAROL))
+    book.replace("bob", peer("rob", addresses=()))
+    assert [each.name for each in book.peers] == ["rob", "carol"]
+    book.remove(peer().id)
+    assert [each.name for each in book.peers] == ["carol"]
+    for change in (book.remove, book.revoke, book.trust):
+        with pytest.raises(UnknownPeer):
+            change("bob")
+    with pytest.raises(UnknownPeer):
+        book.replace("bob", peer())
+
+
+def test_who_is_met_first_is_pinned_and_not_trusted(book: PeerBook) -> None:
+    met = book.pin(BOB, HERE)
+    assert met.is_new and met.peer.trust is Trust.PINNED and met.peer.name == "203.0.113.7:7400"
+    assert not book.is_trusted(BOB)
+    assert book.pin(BOB, HERE) == type(met)(met.peer, is_new=False)
+    assert book.trust(met.peer.name).trust is Trust.TRUSTED and book.is_trusted(BOB)
+
+
+def test_another_key_where_one_is_known_is_loud(book: PeerBook) -> None:
+    """By any scheme; and also when the other key is a known peer's."""
+    book.add(peer())
+    book.add(peer("carol", CAROL, addresses=("tcp://203.0.113.8:7400",)))
+    for stranger, address in ((key(3), "tls://203.0.113.7"), (CAROL, HERE)):
+        with pytest.raises(KeyChanged, match="'bob'") as told:
+            book.pin(stranger, address)
+        assert (told.value.peer.public, told.value.public) == (BOB, stranger)
+    assert book.pin(CAROL, "tcp://elsewhere:7400").peer.name == "carol"
+    pinned = book.pin(key(4), "tcp://Elsewhere:7400")
+    with pytest.raises(KeyChanged):
+        book.pin(key(5), "ws://elsewhere:7400")
+    assert pinned.peer.name == "elsewhere:7400" and len(book) == 3
+    with pytest.raises(BadPeer):
+        book.pin(key(5), "elsewhere")
+
+
+def test_revoked_does_not_come_back_by_itself(book: PeerBook) -> None:
+    book.add(peer())
+    assert book.revoke("bob").trust is Trust.REVOKED
+    assert not book.is_trusted(BOB)
+    for address in (HERE, "tcp://elsewhere:1"):
+        with pytest.raises(PeerRevoked, match="'bob'"):
+            book.pin(BOB, address)
+    with pytest.raises(KeyChanged):
+        book.pin(CAROL, HERE)
+    with pytest.raises(PeerRevoked):
+        book.trust("bob")
+    assert not book.is_trusted(BOB)
+    assert book.trust("bob", replace=True).trust is Trust.TRUSTED
+    assert book.is_trusted(BOB)
+
+
+def test_another_key_is_taken_only_on_demand(book: PeerBook) -> None:
+    book.add(peer())
+    with pytest.raises(KeyChanged) as told:
+        book.trust("bob", CAROL)
+    assert (told.value.peer.public, told.value.public) == (BOB, CAROL)
+    assert book.is_trusted(BOB) and not book.is_trusted(CAROL)
+    new = book.trust("bob", CAROL, replace=True)
+    assert (new.name, new.addresses) == ("bob", (HERE,))
+    assert book.is_trusted(CAROL) and not book.is_trusted(BOB)
+    old = book.by_public(BOB)
+    assert old is not None and (old.name, old.trust) == ("bob (old 1)", Trust.REVOKED)
+    with pytest.raises(PeerRevoked):
+        book.pin(BOB, "tcp://elsewhere:1")
+
+
+def test_back_to_the_old_key_and_to_one_that_was_pinned(book: PeerBook) -> None:
+    book.add(peer("x" * 64))
+    book.trust("x" * 64, CAROL, replace=True)
+    book.trust("x" * 64, BOB, replace=True)
+    assert book.is_trusted(BOB) and not book.is_trusted(CAROL)
+    book.pin(key(3), "tcp://new-phone:7400")
+    book.trust("x" * 64, key(3), replace=True)
+    assert sorted(each.trust.value for each in book.peers) == ["revoked", "revoked", "trusted"]
+    book.add(peer("carol", key(4)))
+    with pytest.raises(DuplicatePeer, match="carol"):
+        book.trust("x" * 64, key(4), replace=True)
+
+
+def test_there_is_a_limit(book: PeerBook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.peers.known_peers.PEERS_MAX", 3)
+    for number in range(1, 4):
+        book.add(peer(f"peer {number}", key(number)))
+    with pytest.raises(BookFull):
+        book.pin(key(9), "tcp://elsewhere:1")
+    assert len(book) == 3 and book.by_public(key(9)) is None
+
+
+def test_who_asked_hears_of_each_change(book: PeerBook) -> None:
+    heard: list[int] = []
+    book.on_change(lambda: heard.append(len(book)))
+    book.add(peer())
+    book.pin(CAROL, "tcp://elsewhere:1")
+    book.pin(CAROL, "tcp://elsewhere:1")
+    book.revoke("bob")
+    book.remove("bob")
+    assert heard == [1, 2, 2, 1]
+
+
+def test_it_is_kept_for_people_to_read(path: Path) -> None:
+    book = PeerBook(path)
+    carol = peer("carol", CAROL).id
+    full = peer(
+        'say "hi" \\ \u00e9', relays=("tls://relay:1", f"{carol}@tcp://r:2"), card="millpond:x"
+    )
+    book.add(full)
+    book.add(peer("carol", CAROL, trust=Trust.REVOKED, addresses=(), added_at=0.0))
+    assert list(PeerBook(path).peers) == list(book.peers)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    first, second = tomllib.loads(path.read_text())["peer"]
+    assert first["name"] == full.name and first["key"] == full.id
+    assert first["added"] == datetime.fromtimestamp(NOON, UTC)
+    assert second["trust"] == "revoked" and "addresses" not in second
+
+
+def test_what_people_write_by_hand_is_taken(path: Path) -> None:
+    path.write_text(f'[[peer]]\nname = "Bob"\nkey = "{peer().id}"\ntrust = "trusted"\n')
+    path.chmod(0o644)
+    assert PeerBook(path).is_trusted(BOB)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("peer = 1", "peer"),
+        ("[[peer]]\nname = \n", "line 2"),
+        ("[[peer]]\nname = 'b'\nkey = 'KEY'\ntrust = 'very'", "trust"),
+        ("[[peer]]\nname = 'b'\nkey = 'KEY'", "trust"),
+        ("[[peer]]\nname = 'b'\nkey = 'KEY'\ntrust = 'trusted'\nadress = 'x'", "adress"),
+        ("[[peer]]\nname = 'b/'\nkey = 'KEY'\ntrust = 'trusted'", "b/"),
+        ("[[peer]]\nname = 'b'\nkey = 'abc'\ntrust = 'trusted'", "abc"),
+        ("[[peer]]\nname = 'b'\nkey = 'KEY'\ntrust = 'trusted'\nadded = 2020-01-01", "added"),
+        ("[[peer]]\nname = 'b'\nkey = 'KEY'\ntrust = 'trusted'\n" * 2, "already"),
+        ("format = 2", "format"),
+        ("a = " + "[" * 5000, "nested"),
+    ],
+)
+def test_a_damaged_file_is_refused(path: Path, text: str, why: str) -> None:
+    path.write_text(text.replace("KEY", peer().id))
+    path.chmod(0o600)
+    with pytest.raises(BookUnreadable, match=why) as told:
+        PeerBook(path)
+    assert str(path) in str(told.value)
+
+
+def test_a_file_that_others_may_write_is_refused(path: Path) -> None:
+    PeerBook(path).add(peer())
+    for mode in (0o620, 0o602):
+        path.chmod(mode)
+        with pytest.raises(BookUnreadable, match="chmod 600"):
+            PeerBook(path)
+    path.chmod(0o600)
+    path.write_bytes(b"\xff")
+    with pytest.raises(BookUnreadable):
+        PeerBook(path)
+
+
+def test_a_change_by_others_is_noticed_within_a_second(path: Path) -> None:
+    watch = Watch()
+    here, other = PeerBook(path, watch), PeerBook(path)
+    heard: list[int] = []
+    here.on_change(lambda: heard.append(1))
+    other.add(peer())
+    watch.time += 0.5
+    assert not here.is_trusted(BOB)
+    watch.time += 0.5
+    assert here.is_trusted(BOB) and heard == [1]
+    assert not here.reload()
+    other.revoke("bob")
+    assert here.reload() and not here.is_trusted(BOB)
+    other.trust("bob", replace=True)
+    watch.time -= 3600
+    assert here.is_trusted(BOB)
+    path.unlink()
+    watch.time += 1
+    assert not here.is_trusted(BOB) and len(here) == 0
+
+
+def test_a_file_that_becomes_unreadable_changes_nothing(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = Watch()
+    book = PeerBook(path, watch)
+    book.add(peer())
+    whole = path.read_text()
+    path.write_text(whole + "[[peer")
+    with pytest.raises(BookUnreadable):
+        book.reload()
+    with caplog.at_level(logging.ERROR):
+        path.write_text(whole + "[[peer]")
+        for _ in range(3):
+            watch.time += 2
+            assert book.is_trusted(BOB)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    with pytest.raises(BookUnreadable):
+        book.add(peer("carol", CAROL))
+    assert path.read_text() == whole + "[[peer]"
+    path.write_text(whole)
+    book.add(peer("carol", CAROL))
+    assert [each.name for each in PeerBook(path).peers] == ["bob", "carol"]
+
+
+def test_several_writers_lose_nothing(path: Path) -> None:
+    """Each has read the file before the others wrote."""
+    books = [PeerBook(path) for _ in range(4)]
+
+    def write(first: int) -> None:
+        for number in range(first, first + 5):
+            books[first % 4].add(peer(f"peer {number}", key(number), addresses=()))
+
+    threads = [Thread(target=write, args=(first,)) for first in (8, 13, 18, 23)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {each.name for each in PeerBook(path).peers} == {f"peer {n}" for n in range(8, 28)}
+
+
+def test_who_never_gives_the_lock_back_stops_nobody_for_good(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.peers.file.LOCK_WAIT_S", 0.05)
+    book = PeerBook(path)
+    with PeerFile(path).locked(), pytest.raises(BookBusy):
+        book.add(peer())
+    assert len(book) == 0
+    book.add(peer())
+    assert book.is_trusted(BOB)
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_failing_disk_leaves_the_old_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    book = PeerBook(path)
+    book.add(peer())
+    before = path.read_bytes()
+
+    def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*((os, "fsync") if step == "fsync" else (Path, "replace")), fails)
+        with pytest.raises(OSError, match="No space"):
+            book.revoke("bob")
+    assert path.read_bytes() == before and book.is_trusted(BOB)
+    book.revoke("bob")
+    assert not PeerBook(path).is_trusted(BOB)
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+TIMES = st.datetimes(
+    datetime(1, 1, 3), datetime(9999, 12, 28), timezones=st.just(timezone(timedelta(hours=5)))
+)
+
+
+@given(TEXTS, TEXTS, st.lists(TEXTS), st.integers(-(2**63), 2**63 - 1), TIMES)
+def test_what_is_written_is_what_tomllib_reads(
+    name: str, text: str, texts: list[str], number: int, when: datetime
+) -> None:
+    fields = {name: text, name + "1": texts, name + "2": number, name + "3": when}
+    written = "\n".join(line(each, value) for each, value in fields.items())
+    assert tomllib.loads(written) == fields
+
+
+def test_what_is_no_text_cannot_be_written() -> None:
+    for value in ("\ud800", ["\udcff"], datetime(2026, 1, 1)):
+        with pytest.raises(ValueError):
+            line("name", value)
+
+
+ADDRESSES = st.lists(st.integers(1, 65535).map(lambda port: f"tcp://h:{port}"), max_size=8)
+
+
+@st.composite
+def _peers(draw: st.DrawFn) -> Peer:
+    letters = st.characters(exclude_categories=["C", "Z"], exclude_characters="/!")
+    name = draw(st.text(letters, min_size=1, max_size=20))
+    trust, urls = draw(st.sampled_from(Trust)), draw(ADDRESSES)
+    added = draw(st.integers(0, 4_000_000_000_000)) / 1000
+    return Peer(name, key(draw(st.integers(0, 99))), trust, tuple(urls), tuple(urls), added)
+
+
+@settings(max_examples=50)
+@given(st.lists(_peers(), max_size=5))
+def test_any_peers_are_read_back(peers: list[Peer]) -> None:
+    assert peers_of(text_of(peers)) == peers
+
+
+@settings(max_examples=100)
+@given(st.text(max_size=200) | st.binary(max_size=200).map(lambda data: data.decode("latin-1")))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        peers_of(text)
+    except ValueError:
+        return
+    assert tomllib.loads(text).get("format", 1) == 1

@@ -1,0 +1,141 @@
+"""What several threads and processes do to one peer book at once: no key comes back by that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from node.peers.book import DuplicatePeer, KeyChanged, Peer, PeerBook, PeerRevoked, Trust
+from node.peers.identity import Identity, peer_id
+from node.peers.rows import peers_of
+
+HERE = "tcp://203.0.113.7:7400"
+PLACE = "203.0.113.7:7400"
+NOON = 1_763_683_200.0
+
+
+def key(number: int) -> bytes:
+    return Identity.from_seed(number.to_bytes(32, "big")).public
+
+
+BOB, CAROL, MALLORY = key(1), key(2), key(3)
+
+
+def peer(name: str, public: bytes, trust: Trust = Trust.TRUSTED) -> Peer:
+    return Peer(name, public, trust, (), (), NOON)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "peers.toml"
+
+
+@pytest.fixture
+def books(path: Path) -> tuple[PeerBook, PeerBook]:
+    """A node's, which has not looked at the file again, and that of a command."""
+    there = PeerBook(path, lambda: NOON)
+    there.add(peer("bob", BOB))
+    return PeerBook(path, lambda: NOON), there
+
+
+Books = tuple[PeerBook, PeerBook]
+
+
+def in_the_middle_of_reading(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    """Another thread's work, between the reading of the old text and its taking effect; once."""
+    todo = [happens]
+
+    def parsed(text: str) -> list[Peer]:
+        found = list(peers_of(text))
+        if todo:
+            todo.pop()()
+        return found
+
+    monkeypatch.setattr("node.peers.book.peers_of", parsed)
+
+
+def test_a_key_that_is_revoked_while_the_file_is_read_stays_so(
+    books: Books, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = books
+    there.add(peer("carol", CAROL))
+    changed: list[Peer] = []
+    in_the_middle_of_reading(monkeypatch, lambda: changed.append(here.revoke("bob")))
+    here.reload()
+    here.reload()
+    assert not here.is_trusted(BOB)
+    here.add(peer("dave", key(4)))
+    assert not PeerBook(path).is_trusted(BOB)
+
+
+def test_of_two_threads_that_read_the_later_text_counts(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = books
+    there.add(peer("carol", CAROL))
+
+    def meanwhile() -> None:
+        there.revoke("bob")
+        assert here.reload() and not here.is_trusted(BOB)
+
+    in_the_middle_of_reading(monkeypatch, meanwhile)
+    here.reload()
+    here.reload()
+    assert not here.is_trusted(BOB)
+
+
+def test_who_has_not_heard_of_a_revocation_cannot_undo_it(books: Books, path: Path) -> None:
+    here, there = books
+    there.revoke("bob")
+    assert here.is_trusted(BOB)
+    with pytest.raises(PeerRevoked):
+        here.trust("bob")
+    here, _ = PeerBook(path, lambda: NOON), there.trust("bob", replace=True)
+    there.revoke("bob")
+    with pytest.raises(PeerRevoked):
+        here.replace("bob", peer("bob", BOB))
+    assert not PeerBook(path).is_trusted(BOB)
+    there.replace("bob", peer("robert", BOB, Trust.REVOKED))
+
+
+@pytest.mark.parametrize("public", [None, BOB])
+def test_what_was_confirmed_is_the_key_that_was_seen(path: Path, public: bytes | None) -> None:
+    """The name stands for another key by now: whoever met us in between chose that one."""
+    there = PeerBook(path, lambda: NOON)
+    there.pin(BOB, HERE)
+    here = PeerBook(path, lambda: NOON)
+    there.remove(PLACE)
+    there.pin(MALLORY, HERE)
+    with pytest.raises(KeyChanged) as told:
+        here.trust(PLACE, public)
+    assert (told.value.peer.public, told.value.public) == (BOB, MALLORY)
+    assert not PeerBook(path).is_trusted(MALLORY)
+
+
+def test_of_two_keys_that_are_met_at_one_place_the_first_is_pinned(path: Path) -> None:
+    here, there = PeerBook(path, lambda: NOON), PeerBook(path, lambda: NOON)
+    there.pin(BOB, HERE)
+    with pytest.raises(KeyChanged):
+        here.pin(MALLORY, HERE)
+    assert PeerBook(path).by_public(MALLORY) is None
+
+
+def test_an_id_is_revoked_whatever_its_name_has_become(books: Books, path: Path) -> None:
+    here, there = books
+    there.replace("bob", peer("rob", BOB))
+    there.add(peer("bob", CAROL))
+    assert here.revoke(peer_id(BOB)).name == "rob"
+    assert PeerBook(path).is_trusted(CAROL) and not PeerBook(path).is_trusted(BOB)
+
+
+def test_news_are_told_even_if_they_come_with_a_change_that_is_refused(books: Books) -> None:
+    """Else whoever closes connections of revoked keys would not hear of it at all."""
+    here, there = books
+    heard: list[bool] = []
+    here.on_change(lambda: heard.append(here.is_trusted(BOB)))
+    there.revoke("bob")
+    with pytest.raises(DuplicatePeer):
+        here.add(peer("robert", BOB))
+    assert heard == [False] and not here.reload()

@@ -1,0 +1,71 @@
+"""How safe a write is, and what who looks at a partition may expect of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeVar
+
+from actors.store.changes import Change
+from actors.store.seam import Commit
+
+T = TypeVar("T")
+
+
+class Level(IntEnum):
+    """How safe a write is: `OS` outlives the process, `DISK` the machine."""
+
+    FAILED = -1
+    OPEN = 0
+    OS = 1
+    DISK = 2
+
+
+@dataclass(eq=False)
+class Write:
+    """One call of `Store.write`.
+
+    `commit` is None when nobody waits for it. `is_sealed`: it failed, and a later write was kept.
+    """
+
+    name: bytes
+    changes: list[Change]
+    boot: int
+    level: Level = Level.OPEN
+    commit: Commit | None = None
+    is_sealed: bool = False
+
+    @property
+    def is_failed(self) -> bool:
+        """It failed, and any restart may find it all the same."""
+        return self.level is Level.FAILED and not self.is_sealed
+
+
+@dataclass(frozen=True)
+class View:
+    """Who looks: at `level` a write must be there. `is_restart`: what was open may be undone."""
+
+    level: Level
+    is_restart: bool
+    now: float
+
+    def must(self, write: Write) -> bool:
+        return write.level >= self.level
+
+    def may(self, write: Write) -> bool:
+        """It failed, and a restart right after found it all the same."""
+        return self.is_restart and write.is_failed
+
+    def counts(self, write: Write) -> bool:
+        """Nothing undid it: it did not fail, and no restart may have lost it."""
+        return self.must(write) or (not self.is_restart and write.level is not Level.FAILED)
+
+    def allow(self, allowed: set[T], write: Write, value: T) -> None:
+        """What `write` set may be found, and nothing older if it counts."""
+        if self.counts(write):
+            allowed.clear()
+        if not self.must_not(write):
+            allowed.add(value)
+
+    def must_not(self, write: Write) -> bool:
+        return write.level is Level.FAILED and not self.may(write)

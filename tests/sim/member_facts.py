@@ -1,0 +1,149 @@
+"""What a queue must know of identities: who has which number, who is subscribed, who acked what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from actors.store.changes import Row, Snapshot
+from actors.store.roster import (
+    Acked,
+    AckedUpTo,
+    Member,
+    MemberChange,
+    MemberGone,
+    MemberSeen,
+    Roster,
+)
+from tests.sim.levels import View, Write
+
+HasAcked = Callable[[bytes, int], bool]
+"""Did anybody with this identity ever say that it has the message?"""
+
+
+@dataclass(frozen=True)
+class Subscribed:
+    """Since which id, and the write that says so; at least until then."""
+
+    write: Write
+    since: int
+    until: float
+
+
+class MemberFacts:
+    """Everything that was ever written of members, as of now."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, bytes] = {}
+        self.subscribed: dict[bytes, Subscribed] = {}
+        self._written: dict[tuple[int, bytes], list[Write]] = {}
+        self._acked: dict[tuple[int, int], Write] = {}
+        """By member and message."""
+        self._floors: dict[int, list[tuple[Write, int]]] = {}
+
+    def record(self, write: Write, change: MemberChange) -> None:
+        match change:
+            case Member(number=number, identity=identity):
+                self._forget(number)
+                self.names[number] = identity
+                self._written.setdefault((number, identity), []).append(write)
+                self._subscribe(write, change)
+            case MemberSeen():
+                self._subscribe(write, change)
+            case MemberGone(number=number):
+                self._forget(number)
+            case Acked(number=number, id=message_id):
+                self._acked.setdefault((number, message_id), write)
+            case AckedUpTo(number=number, id=message_id):
+                self._floors.setdefault(number, []).append((write, message_id))
+
+    def _subscribe(self, write: Write, change: Member | MemberSeen) -> None:
+        identity, since = self.names[change.number], change.since
+        if since is None:
+            self.subscribed.pop(identity, None)
+        else:
+            found = Subscribed(write, since, change.until)
+            self.subscribed.setdefault(identity, found)
+
+    def _forget(self, number: int) -> None:
+        identity = self.names.pop(number, None)
+        if identity is not None:
+            self.subscribed.pop(identity, None)
+        self._acked = {each: write for each, write in self._acked.items() if each[0] != number}
+        self._floors.pop(number, None)
+
+    def undo(self, write: Write) -> None:
+        """The write failed: nobody subscribed by it."""
+        found = self.subscribed.items()
+        self.subscribed = {name: each for name, each in found if each.write is not write}
+
+    def owed(self, row: Row) -> set[bytes]:
+        """Who is subscribed, and did not put it."""
+        return set(self.subscribed) - {self.names.get(row.sender, b"")}
+
+    def waits_for(self, row: Row, owed: set[bytes], has_acked: HasAcked) -> set[bytes]:
+        """Those it was owed to who are subscribed still, and never said that they have it."""
+        return {
+            identity
+            for identity in owed & self.subscribed.keys()
+            if self.subscribed[identity].since < row.id and not has_acked(identity, row.id)
+        }
+
+    # What is wrong with a snapshot.
+
+    def check(self, snapshot: Snapshot, view: View, has_acked: HasAcked) -> Iterator[str]:
+        roster = snapshot.roster or Roster()
+        for number, member in roster.members.items():
+            written = self._written.get((number, member.identity), [])
+            if all(map(view.must_not, written)):
+                yield f"member {number} is {member.identity!r}, which was never kept"
+        by_identity = {member.identity: member for member in roster.members.values()}
+        for identity, subscribed in self.subscribed.items():
+            if view.must(subscribed.write) and subscribed.until > view.now:
+                found = by_identity.get(identity)
+                if found is None or found.since != subscribed.since:
+                    yield f"{identity!r} subscribed as of {subscribed.since}, and is {found}"
+        yield from self._check_acks(snapshot, roster, view)
+        yield from self._check_reasons(snapshot, roster, has_acked)
+
+    def _check_acks(self, snapshot: Snapshot, roster: Roster, view: View) -> Iterator[str]:
+        """What was acked for sure is known."""
+        rows = {row.id for row in snapshot.rows}
+        for (number, message_id), write in self._acked.items():
+            is_there = message_id in rows and (not number or number in roster.members)
+            if is_there and view.must(write) and not _has(roster, number, message_id):
+                yield f"the ack of {message_id} by member {number} is forgotten"
+        for number, floors in self._floors.items():
+            floor = max((each for write, each in floors if view.must(write)), default=0)
+            if number in roster.members and roster.floors.get(number, 0) < floor:
+                yield f"member {number} acked up to {floor}, and that is forgotten"
+
+    def _check_reasons(
+        self, snapshot: Snapshot, roster: Roster, has_acked: HasAcked
+    ) -> Iterator[str]:
+        """What counts as acked was acked."""
+        for number, member in roster.members.items():
+            for row in snapshot.rows:
+                is_had = row.sender == number or has_acked(member.identity, row.id)
+                if member.since is not None and _has(roster, number, row.id) and not is_had:
+                    yield f"member {number} has {row.id} without having acked it"
+
+    def settle(self, snapshot: Snapshot, seen: Write) -> None:
+        """After a restart, what was found is what is."""
+        written = {
+            each: [write for write in writes if write.is_failed]
+            for each, writes in self._written.items()
+        }
+        self.__init__()  # type: ignore[misc]  # nothing else of before counts
+        self._written = written
+        roster = snapshot.roster or Roster()
+        for change in roster.changes():
+            self.record(seen, change)
+
+
+def _has(roster: Roster, number: int, message_id: int) -> bool:
+    if message_id in roster.acked.get(number, ()):
+        return True
+    member = roster.members.get(number)
+    since = None if member is None else member.since
+    return since is not None and since < message_id <= roster.floors.get(number, 0)

@@ -1,0 +1,62 @@
+"""A node with an identity on recorded wires, and what tests of handshakes do with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.messages import Rights
+from node.access.access import Access
+from tests.conformance import packets as p
+from tests.conformance.recorded import Line, Rig
+from tests.transports.proving import ALICE, NODE, Key, auth, hello, is_signed
+from transports.greeting import Asker
+
+REFUSED = [p.AUTHENTICATION_FAILED, p.ABORT]
+REFUSAL_S = 0.2
+
+
+class Door(Access):
+    """Lets these keys into every channel, with what they may do there, and nobody else."""
+
+    def __init__(self, **keys: Rights) -> None:
+        super().__init__({})
+        self.askers: list[Asker] = []
+        self._keys = keys
+
+    def authorize(self, asker: Asker, channel: bytes) -> Rights | None:
+        self.askers.append(asker)
+        return self._keys.get(asker.identity.hex()) if asker.identity else None
+
+
+def rig(door: Access | None = None, **settings: Any) -> Rig:
+    """A node with an identity."""
+    rig = Rig(**settings)
+    rig.node.reception.signer = NODE
+    if door is not None:
+        rig.node.reception._access = door
+    return rig
+
+
+def challenged(line: Line, first: bytes) -> bytes:
+    (answer,) = line.ask(first)
+    assert is_signed(first, answer, NODE.public)
+    return answer
+
+
+def prove(line: Line, key: Key = ALICE, first: bytes | None = None) -> list[bytes]:
+    """HELLO and AUTH; what the node says to that."""
+    first = first or hello(key)
+    return line.ask(auth(first, challenged(line, first), key))
+
+
+def is_ready(answers: list[bytes]) -> bool:
+    return bool(answers) and answers[0][0] == 0x83
+
+
+def ends_refused(rig: Rig, line: Line) -> bool:
+    """Nothing for the delay, then the same bytes as for everybody (PA-39)."""
+    assert line.heard() == [] and not line.wire.is_over
+    rig.advance(REFUSAL_S - 0.001)
+    assert line.heard() == [] and not line.wire.is_over
+    rig.advance(0.002)
+    return line.heard() == REFUSED and line.wire.closed

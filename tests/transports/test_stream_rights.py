@@ -1,0 +1,270 @@
+"""Rights in single streams (P2P-24): what S3P, RustLog and packets 92 answer without them.
+
+S3A-36, RLA-33, wire.md 3g. The node answers as the test says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors.errors import Code, NotAllowed
+from actors.messages import Rights
+from actors.positions import Position
+from actors.streams import messages as m
+from actors.streams.names import stream_cell
+from tests.conformance.recorded import RecordedWire
+from tests.transports.scripted_host import NoTopics, ScriptedHost
+from tests.transports.test_s3p_connection import append, appended, array, create, read, trim
+from transports import packet as p
+from transports import rustlog_messages as r
+from transports.nack import CODES
+from transports.refusals import Refusal
+from transports.rustlog_client import encode_request
+from transports.rustlog_connection import RustlogConnection, RustlogSettings
+from transports.s3p_connection import S3pConnection, S3pSettings
+from transports.stream_connection import FlowSettings
+from transports.stream_desk import StreamDesk
+from transports.stream_operations import Operation
+from transports.stream_rights import LISTED_MAX, listed
+
+pytestmark = pytest.mark.wire
+
+ERR_REFUSED = b"-ERR_LIMITS access refused\r\n"
+PUT, GET, LIST, ADMIN = Rights.PUT, Rights.GET, Rights.LIST, Rights.ADMIN
+EACH = (PUT, GET, LIST, ADMIN)
+COMMANDS = {
+    create(): PUT,
+    append(b"x"): PUT,
+    read(): GET,
+    trim(): ADMIN,
+    array(b"DELETE", b"orders", []): ADMIN,
+}
+
+
+def s3p(**rights: Rights) -> tuple[ScriptedHost, RecordedWire, S3pConnection]:
+    host, wire = host_with(rights), RecordedWire()
+    connection = S3pConnection(1, host, S3pSettings(flow=FlowSettings()))
+    connection.opened(wire)
+    return host, wire, connection
+
+
+def host_with(rights: dict[str, Rights]) -> ScriptedHost:
+    host = ScriptedHost()
+    host.others = Rights.NONE
+    host.rights = {name.encode(): each for name, each in rights.items()}
+    return host
+
+
+@pytest.mark.parametrize(("command", "needed"), COMMANDS.items(), ids=lambda each: repr(each)[:12])
+def test_s3a_36_each_command_takes_one_right_in_its_stream(command: bytes, needed: Rights) -> None:
+    for right in EACH:
+        host, wire, connection = s3p(orders=right, others=Rights.ALL)
+        connection.received(command)
+        assert len(host.asked) == (right == needed)
+        assert wire.closed is (right != needed)
+        assert bytes(wire.written) == (b"" if right == needed else ERR_REFUSED)
+        assert host.refusals == ([] if right == needed else [Refusal.NOT_ALLOWED])
+
+
+def test_s3a_36_what_came_before_is_answered_and_what_comes_behind_is_not_taken() -> None:
+    host, wire, connection = s3p(orders=PUT)
+    connection.received(append(b"a") + append(b"b") + read() + append(b"c"))
+    assert [len(request.bodies) for _, request in host.asked] == [1, 1]  # type: ignore[attr-defined]
+    connection.received(append(b"d"))
+    assert len(host.asked) == 2 and not wire.closed and wire.written == b""
+    host.answer(appended(0), appended(1, 8))
+    assert bytes(wire.written) == b"$3\r\n7-0\r\n$3\r\n8-0\r\n" + ERR_REFUSED and wire.closed
+
+
+def test_streams_that_are_not_there_are_refused_like_those_that_are() -> None:
+    outcomes = set()
+    for name in (b"secret", b"absent"):
+        _, wire, connection = s3p(orders=PUT, secret=LIST)
+        connection.received(read(name))
+        outcomes.add(bytes(wire.written))
+    assert outcomes == {ERR_REFUSED}
+
+
+class Topics(NoTopics):
+    def partitions(self, topic: bytes) -> int | None:
+        return dict(self.topics()).get(topic)
+
+    def topics(self) -> Iterable[tuple[bytes, int]]:
+        return [(b"mine", 1), (b"others", 1)]
+
+
+def rustlog(**rights: Rights) -> tuple[ScriptedHost, RecordedWire, RustlogConnection]:
+    host, wire = host_with(rights), RecordedWire()
+    host.topics = Topics()
+    connection = RustlogConnection(1, host, RustlogSettings())
+    connection.opened(wire)
+    return host, wire, connection
+
+
+def heard(wire: RecordedWire) -> list[dict[str, Any]]:
+    data, found = bytes(wire.written), []
+    wire.written.clear()
+    while data:
+        end = 4 + int.from_bytes(data[:4], "big")
+        found.append(json.loads(data[4:end]))
+        data = data[end:]
+    return found
+
+
+REFUSED_ERROR = {"type": "Error", "code": 400, "message": "access refused", "details": None}
+REQUESTS = [
+    (r.Produce("mine", 0, [b"x"]), PUT),
+    (r.CreateTopic("mine", 2), PUT),
+    (r.Fetch("mine", 0, 0, 100), GET),
+    (r.OffsetCommit("g", "mine", 0, 1), GET),
+    (r.OffsetFetch("g", "mine", 0), GET),
+    (r.DescribePartition("mine", 0), GET | LIST),
+    (r.DescribeTopic("mine"), GET | LIST),
+]
+
+
+@pytest.mark.parametrize(("asked", "needed"), REQUESTS, ids=lambda each: type(each).__name__)
+def test_rla_33_each_request_takes_one_right_and_the_connection_stays(
+    asked: Any, needed: Rights
+) -> None:
+    """PING shows that it stays."""
+    frame = encode_request(asked)
+    for right in EACH:
+        host, wire, connection = rustlog(mine=right, others=Rights.ALL)
+        connection.received(frame + encode_request(r.Ping()))
+        is_allowed = bool(right & needed)
+        assert not wire.closed
+        if is_allowed:
+            assert REFUSED_ERROR not in heard(wire) and host.refusals == []
+        else:
+            assert heard(wire) == [REFUSED_ERROR, {"type": "Pong"}] and host.asked == []
+            assert host.refusals == [Refusal.NOT_ALLOWED]
+
+
+def test_rla_33_topics_that_one_may_not_see_are_not_told_of() -> None:
+    _, wire, connection = rustlog(mine=LIST, absent=GET)
+    connection.received(encode_request(r.ListTopics()) + encode_request(r.Fetch("absent", 0, 0, 9)))
+    topics, error = heard(wire)
+    assert [each["name"] for each in topics["topics"]] == ["mine"]
+    assert error["details"] == {"available_topics": ["mine"]}
+    for name in ("others", "nowhere"):
+        connection.received(encode_request(r.Fetch(name, 0, 0, 9)))
+        assert heard(wire) == [REFUSED_ERROR]
+
+
+def test_metrics_of_all_topics_take_list_everywhere() -> None:
+    for rights, kind in (({"": LIST}, "MetricsFetchResponse"), ({"mine": LIST}, "Error")):
+        _, wire, connection = rustlog(**rights)
+        connection.received(encode_request(r.MetricsFetch()))
+        (answer,) = heard(wire)
+        assert answer["type"] == kind
+
+
+def test_rights_that_are_taken_away_hold_no_longer_on_connections_that_are_open() -> None:
+    host, wire, connection = rustlog(mine=PUT)
+    produce = encode_request(r.Produce("mine", 0, [b"x"]))
+    connection.received(produce)
+    assert len(host.asked) == 1
+    host.answer(m.Appended(0, 0, 1, Position(1, 0), 1, 1))
+    host.rights[b"mine"] = GET
+    connection.rejudge()
+    connection.received(produce)
+    assert len(host.asked) == 1 and heard(wire)[-1] == REFUSED_ERROR
+    host.is_admitting = False
+    connection.rejudge()
+    assert wire.closed
+
+
+class Names(Topics):
+    def names(self, prefix: bytes, after: bytes, limit: int) -> list[bytes]:
+        return [name for name in (b"mine", b"other") if name > after][:limit]
+
+
+class Node:
+    directory = Names()
+
+    def now(self) -> float:
+        return 0.0
+
+
+OPERATIONS = {
+    Operation.CREATE: PUT,
+    Operation.APPEND: PUT,
+    Operation.READ: GET,
+    Operation.DESCRIBE: GET | LIST,
+    Operation.TRIM: ADMIN,
+    Operation.DELETE: ADMIN,
+    Operation.CONFIGURE: ADMIN,
+    Operation.COMMIT: GET,
+    Operation.COMMITTED: GET,
+    Operation.CREATE_TOPIC: PUT,
+    Operation.DELETE_TOPIC: ADMIN,
+}
+FIELDS: dict[Operation, dict[str, Any]] = {
+    Operation.APPEND: {"bodies": [b"x"]},
+    Operation.TRIM: {"sequence": 1},
+    Operation.COMMIT: {"group": b"g", "offset": 1},
+    Operation.COMMITTED: {"group": b"g"},
+    Operation.CREATE_TOPIC: {"partitions": 2},
+}
+
+
+def desk(rights: dict[bytes, Rights]) -> StreamDesk:
+    return StreamDesk(Node(), 2**20, rights.get)
+
+
+def say(at: StreamDesk, operation: Operation, **fields: Any) -> list[p.Packet]:
+    body = msgspec.msgpack.encode(fields)
+    return list(map(p.decode, at.take(p.Stream(7, operation, body))))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_3g_each_operation_takes_one_right_in_its_stream(operation: Operation) -> None:
+    name = "topic" if "TOPIC" in operation.name else "stream"
+    for right in EACH:
+        at = desk({b"mine": right, b"other": Rights.ALL})
+        told = say(at, operation, **{name: b"mine"}, **FIELDS.get(operation, {}))
+        is_allowed = bool(right & OPERATIONS[operation])
+        refusal = p.Refused(p.STREAM, CODES[Code.NOT_ALLOWED], (7).to_bytes(4, "big"))
+        assert told == ([] if is_allowed else [refusal])
+        assert bool(list(at.batches())) is is_allowed
+
+
+def test_3g_lists_show_what_one_may_list() -> None:
+    at = desk({b"mine": LIST, b"others": GET, b"other": GET})
+    for operation, field, found in (
+        (Operation.LIST, "names", [b"mine"]),
+        (Operation.LIST_TOPICS, "topics", [[b"mine", 1]]),
+    ):
+        (answer,) = say(at, operation)
+        assert isinstance(answer, p.StreamReply)
+        assert msgspec.msgpack.decode(answer.body) == {field: found, "more": False}
+
+
+def test_a_list_in_which_little_is_for_one_ends_with_an_answer_or_a_narrower_question() -> None:
+    names = [b"%05d" % number for number in range(LISTED_MAX + 5)]
+    last = names[LISTED_MAX - 1]
+
+    def rights(name: bytes) -> Rights:
+        return LIST if name == last else GET
+
+    assert listed(names, lambda name: name, 10, rights) == ([last], True)
+    assert listed(names[-5:], lambda name: name, 10, rights) == ([], False)
+    with pytest.raises(NotAllowed):
+        listed(names, lambda name: name, 10, lambda name: GET)
+
+
+def test_the_cell_of_a_stream_is_asked_by_nobody_who_may_not() -> None:
+    """Whatever the order of the requests of one read."""
+    host, wire, connection = rustlog(mine=PUT)
+    frames = [r.Produce("mine", 0, [b"a"]), r.Produce("others", 0, [b"b"])]
+    connection.received(b"".join(map(encode_request, frames * 3)))
+    assert {cell for cell, _ in host.asked} == {stream_cell(b"mine")}
+    assert host.refusals == [Refusal.NOT_ALLOWED] * 3
+    host.answer(*(m.Appended(number, 0, 1, Position(1, 0), 1, 1) for number in (0, 2, 4)))
+    assert [each["type"] for each in heard(wire)] == ["ProduceResponse", "Error"] * 3
