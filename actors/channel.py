@@ -6,7 +6,6 @@ leases of what it pushed, and the liveness of the connections in it. State table
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from math import inf
 
@@ -14,8 +13,10 @@ from actors import burial, reading
 from actors.buffer import Buffer
 from actors.cell import Effects
 from actors.delivery import Delivery
-from actors.errors import Code
+from actors.holding import Holding
 from actors.intake import Intake
+from actors.jobs.channel import Jobs, answer
+from actors.jobs.desk import Parts
 from actors.keys import Keys
 from actors.limits import ChannelSettings
 from actors.liveness import survey
@@ -27,8 +28,8 @@ from actors.messages import (
     Bury,
     Credit,
     Drain,
-    Failed,
     Get,
+    JobRequest,
     Join,
     Joined,
     Leave,
@@ -38,39 +39,21 @@ from actors.messages import (
     Nack,
     Port,
     Put,
-    Reason,
     Reply,
+    Revived,
     Touch,
-    TouchAck,
     Writable,
 )
 from actors.modes import delivery_for
 from actors.shared import ChannelInfo, Shared
-from actors.store.changes import Gone, ModeSet, Row, Snapshot, Tried
+from actors.store.changes import ModeSet, Row, Snapshot
 from actors.store.roster import Roster
 
-log = logging.getLogger(__name__)
 
-TOUCH_MS_MAX = 3_600_000
-
-
-class Channel:
+class Channel(Holding):
     """The behaviour of a channel's cell."""
 
-    __slots__ = (
-        "_buffer",
-        "_delivery",
-        "_intake",
-        "_kept_mode",
-        "_keys",
-        "_letters",
-        "_liveness_at",
-        "_members",
-        "_name",
-        "_settings",
-        "_shared",
-        "deadline",
-    )
+    __slots__ = ("_kept_mode", "_liveness_at", "_members", "deadline")
     owed: tuple[()] = ()
 
     def __init__(
@@ -81,19 +64,14 @@ class Channel:
         settings: ChannelSettings,
         shared: Shared,
     ) -> None:
-        self._name = name
-        self._settings = settings
-        self._shared = shared
-        self._buffer = Buffer(snapshot.rows)
-        self._keys = Keys(snapshot.keys)
+        super().__init__(name, Buffer(snapshot.rows), Keys(snapshot.keys), settings, shared)
         self._liveness_at = inf
         self._kept_mode = snapshot.mode
         self._members = NOBODY if snapshot.roster is None else self._members_of(snapshot.roster)
         self._intake = Intake(self._buffer, self._keys, self._members, settings, shared)
-        self._letters: dict[int, Bury] = {}
-        """Those on their way to the dead-letter channel, by the id of the message."""
         mode = settings.mode if snapshot.mode is None else snapshot.mode
         self._delivery = self._deliver_by(mode, snapshot.attempts)
+        self._jobs = Jobs.of(snapshot, self._delivery, name)
         for port, join in guests.items():
             self._join(port, join, port.heard_at)
         # What could not be kept of the guests before a crash is said again at once.
@@ -114,9 +92,13 @@ class Channel:
 
     @property
     def is_settled(self) -> bool:
-        return not self._delivery.has_rests
+        if self._jobs is None:
+            return not self._delivery.has_rests
+        return not self._delivery.outlasts(self._jobs.ledger.due)
 
     def _next_deadline(self) -> float:
+        if self._jobs is not None and self._jobs.raised:
+            return 0.0
         return min(
             self._buffer.expiry_at,
             self._keys.expiry_at,
@@ -212,6 +194,8 @@ class Channel:
                 return reading.ids(self._buffer, self._delivery, port, message, now, page)
             case Touch():
                 reply = self._touch(port, message, now)
+            case JobRequest():
+                reply = self._answer_job(port, message, now, effects)
             case Join():
                 reply = self._join(port, message, now)
                 self._remember(port, effects)
@@ -229,13 +213,32 @@ class Channel:
         self.deadline = self._next_deadline()
         return reply
 
+    def _answer_job(
+        self, port: Port, request: JobRequest, now: float, effects: Effects
+    ) -> Reply | None:
+        jobs = self._jobs = self._jobs or Jobs()
+        parts = Parts(
+            self._name,
+            self._settings,
+            self._buffer,
+            self._keys,
+            self._delivery,
+            self._intake,
+            jobs.ledger,
+            self._letters,
+        )
+        return answer(request, parts, self, port, now, effects)
+
     def _take(self, message: Mail, now: float, effects: Effects) -> None:
         """What cells and the node itself send."""
         match message:
             case Bury():
                 burial.keep(message, self._intake, self._keys, self._settings, now, effects)
             case Buried():
-                self._remove(message.id, effects)
+                self.remove(message.id, effects)
+            case Revived(ids=ids):
+                for message_id in ids:
+                    self.remove(message_id, effects)
             case Drain():
                 self._delivery.stopped = True
             case _:
@@ -244,6 +247,8 @@ class Channel:
     def wake(self, now: float) -> Effects:
         """Expiry, lost leases, ended rests and silent connections."""
         effects = Effects()
+        if self._jobs is not None:
+            self._jobs.tell_raised(self._name, effects)
         self.sweep(now, effects)
         effects.changes += self._keys.sweep(now)
         if now >= self._members.expiry_at:
@@ -255,6 +260,8 @@ class Channel:
                 self._delivery.rest(rest, burial.retry_at(now, len(self._letters)))
             else:
                 self._delivery.end_rest(rest)
+                if self._jobs is not None:
+                    self._jobs.ledger.due.pop(rest[0], None)
         if now >= self._liveness_at:
             ports = ((guest.port, guest.liveness) for guest in self._delivery.guests.values())
             verdicts, self._liveness_at = survey(ports, now)
@@ -263,93 +270,6 @@ class Channel:
         effects.changes += self._members.take_changes()
         self.deadline = self._next_deadline()
         return effects
-
-    def sweep(self, now: float, effects: Effects) -> None:
-        """Remove the expired messages that a slice of the buffer shows, or bury them."""
-        for row in self._buffer.sweep(now):
-            if not burial.buries_expired(self._name, self._settings):
-                self._remove(row.id, effects)
-            elif row.id not in self._letters:
-                self._give_up(row, burial.EXPIRED, now, effects)
-                # Who held it has its credit back, and nobody gets it any more.
-                self._delivery.release(row.id)
-
-    def _remove(self, message_id: int, effects: Effects) -> None:
-        row = self._buffer.remove(message_id)
-        if row is None:
-            return
-        self._intake.room.messages += 1
-        self._intake.room.bytes += len(row.data)
-        self._letters.pop(message_id, None)
-        self._delivery.forget(message_id)
-        effects.changes.append(Gone(message_id, row.key, self._keys.settle(row), len(row.data)))
-
-    # What consumers say of messages.
-
-    def _ack(self, port: Port, message_id: int, effects: Effects) -> None:
-        row = self._buffer.rows.get(message_id)
-        letter = self._letters.get(message_id) if self._letters else None
-        if row is None or (letter is not None and letter.reason == burial.EXPIRED):
-            self._shared.counters.late_acks += 1
-            return
-        guest = self._delivery.guests.get(port)
-        # Nobody who is known deletes what it put itself (PS-10).
-        if guest is None or (guest.sender and guest.sender == row.sender):
-            return
-        if self._delivery.ack(guest, message_id):
-            self._remove(message_id, effects)
-
-    def _nack(self, port: Port, nack: Nack, now: float, effects: Effects) -> None:
-        guest = self._delivery.guests.get(port)
-        if guest is None:
-            return
-        if nack.reason is Reason.CANNOT_DECRYPT and self._delivery.mode is not Mode.QUEUE:
-            # Kept for others and for GET, but never again pushed to who cannot read it.
-            self._delivery.decline(guest, nack.id)
-            return
-        count = self._delivery.nack(guest, nack, now)
-        if count is None:
-            return
-        is_final = nack.reason in (Reason.REJECT, Reason.CANNOT_DECRYPT)
-        if not is_final:
-            self._count_failed({nack.id: count}, nack.reason.value, now, effects)
-        elif self._delivery.mode is Mode.QUEUE:
-            self._bury(nack.id, nack.reason.value, now, effects)
-        else:
-            log.info("message rejected: channel=%r id=%d", self._name, nack.id)
-            self._ack(port, nack.id, effects)
-
-    def _count_failed(
-        self, failed: dict[int, int], reason: str, now: float, effects: Effects
-    ) -> None:
-        for message_id, count in failed.items():
-            effects.changes.append(Tried(message_id, count))
-            if self._delivery.is_exhausted(message_id):
-                self._bury(message_id, reason, now, effects)
-
-    def _touch(self, port: Port, touch: Touch, now: float) -> Reply:
-        guest = self._delivery.guests.get(port)
-        ms = min(touch.ms, TOUCH_MS_MAX)
-        if guest is None or self._buffer.get(touch.id, now) is None:
-            return Failed(touch, Code.LEASE_LOST)
-        is_held = self._delivery.touch(guest, touch.id, now + ms / 1000)
-        return TouchAck(touch.id, ms) if is_held else Failed(touch, Code.LEASE_LOST)
-
-    # Dead letters.
-
-    def _bury(self, message_id: int, reason: str, now: float, effects: Effects) -> None:
-        row = self._buffer.get(message_id, now)
-        if row is not None and not burial.is_last(self._name):
-            self._give_up(row, reason, now, effects)
-        elif row is not None:
-            log.warning("dead letter dropped: channel=%r id=%d", self._name, message_id)
-            self._remove(message_id, effects)
-
-    def _give_up(self, row: Row, reason: str, now: float, effects: Effects) -> None:
-        attempts = self._delivery.attempts.get(row.id, 0)
-        letter = self._letters[row.id] = burial.letter_of(self._name, row, attempts, reason)
-        burial.post(letter, effects)
-        self._delivery.rest((row.id, 0), burial.retry_at(now, len(self._letters)))
 
     # Guests.
 

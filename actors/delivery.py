@@ -273,6 +273,17 @@ class Delivery:
         self.rest(self._rest_key(guest, nack.id), now + rest_s)
         return count
 
+    def hand_back(self, guest: Guest, message_id: int) -> None:
+        """A leased message comes back as if it had never been handed out, and is ready at once.
+
+        Who gives back wants no more: the guest gets nothing until `grant`.
+        """
+        if self._release(guest, message_id) is not None:
+            guest.receives = False
+            self.receivers.pop(guest, None)
+            self.hungry.pop(guest, None)
+            self._give_back(guest, message_id)
+
     def decline(self, guest: Guest, message_id: int) -> None:
         """The guest cannot use the message: it is not pushed to it again."""
         if self._release(guest, message_id) is not None:
@@ -290,6 +301,9 @@ class Delivery:
         return True
 
     def grant(self, guest: Guest, count: int) -> None:
+        if guest.backlog is not None and not guest.receives:
+            guest.receives = True
+            self.receivers[guest] = None
         guest.window = min(guest.window + count, 0xFFFF)
         guest.credit = min(guest.credit + count, 0xFFFF)
         self.feed(guest)
@@ -346,6 +360,24 @@ class Delivery:
     @property
     def has_rests(self) -> bool:
         return bool(self._rests)
+
+    @property
+    def resting(self) -> list[int]:
+        """The messages that rest for all."""
+        return [message_id for message_id, number in self._rests if not number]
+
+    def resting_until(self, message_id: int) -> float:
+        """When the rest of a message ends; 0: it does not rest."""
+        return self._rests.get((message_id, 0), 0.0)
+
+    def hurry(self, message_id: int) -> None:
+        """The rest of a message ends now."""
+        if self._rests.pop((message_id, 0), None) is not None:
+            self.end_rest((message_id, 0))
+
+    def outlasts(self, kept: dict[int, float]) -> bool:
+        """Does anything rest that a restart would not know of? It knows of those in `kept`."""
+        return any(kept.get(rest[0]) != until for rest, until in self._rests.items())
 
     @property
     def leased(self) -> int:

@@ -36,6 +36,7 @@ class Code(Enum):
     GROUPS_FULL = auto()
     UNKNOWN_PEER = auto()
     NO_PREKEY = auto()
+    NOT_A_QUEUE = auto()
 
 
 class RequestError(Exception):
@@ -216,6 +217,12 @@ class NoPrekey(RequestError):
     code = Code.NO_PREKEY
 
 
+class NotAQueue(RequestError):
+    """the channel is not in queue mode: it has no jobs"""
+
+    code = Code.NOT_A_QUEUE
+
+
 ERRORS: dict[Code, type[RequestError]] = {
     error.code: error
     for error in (
@@ -247,5 +254,6 @@ ERRORS: dict[Code, type[RequestError]] = {
         GroupsFull,
         UnknownPeer,
         NoPrekey,
+        NotAQueue,
     )
 }

@@ -60,6 +60,7 @@ class Guest:
         self.served = 0
         self.liveness = Liveness(join.keep_alive_s)
         self.receives = join.push and join.role.consumes
+        """False also for one that gave a job back, until it asks for more (`CREDIT`)."""
 
 
 class Backlog(Protocol):

@@ -116,14 +116,19 @@ class Intake:
         effects: Effects,
         source: int = 0,
         origin: Origin | None = None,
+        since: float = 0.0,
     ) -> int:
-        """Put a message into the buffer; gives its id, or 0 when there are no ids left for now."""
+        """Put a message into the buffer; gives its id, or 0 when there are no ids left for now.
+
+        Its ttl counts from `since`, if that is given.
+        """
         shared, keys, room = self._shared, self._keys, self.room
         try:
             message_id = shared.ids.next(now)
         except IdsExhausted:
             return 0
-        row = Row(message_id, key, ttl, now + ttl, data, source, origin)
+        start = since or now
+        row = Row(message_id, key, ttl, start + ttl, data, source, origin)
         if len(keys.rows) >= self._settings.keys_max:
             effects.changes += keys.forget_oldest()
         elif shared.usage.keys >= shared.limits.keys_max and len(keys.rows) > KEYS_SPARED:
@@ -131,13 +136,19 @@ class Intake:
         room.messages -= 1
         room.bytes -= len(data)
         self._buffer.add(row)
-        until = now + (WINDOW_S_MIN if ttl < WINDOW_S_MIN else window_s(ttl))
+        until = start + (WINDOW_S_MIN if ttl < WINDOW_S_MIN else window_s(ttl))
         older = keys.remember(row, until)
         if older is not None:
             effects.changes.append(older)
         self.fresh.append(row)
         effects.changes.append(row)
         return message_id
+
+    def refusal(self, put: Put, now: float, effects: Effects, sweeper: Sweeper) -> Code | None:
+        """Why a new message is not taken."""
+        if not self.room.is_measured:
+            self.room.measure()
+        return self._refusal(put, now, effects, sweeper)
 
     def _refusal(self, put: Put, now: float, effects: Effects, sweeper: Sweeper) -> Code | None:
         settings, size = self._settings, len(put.data)

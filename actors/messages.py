@@ -179,9 +179,27 @@ class StreamReply(msgspec.Struct, frozen=True, gc=False):
     number: int
 
 
+class JobRequest(msgspec.Struct, frozen=True, gc=False):
+    """A request about jobs; `actors.jobs.messages` has them. `number` is the asker's own."""
+
+    number: int
+
+
+class JobReply(msgspec.Struct, frozen=True, gc=False):
+    """A channel's answer to the request of that number."""
+
+    number: int
+
+
+class Revived(msgspec.Struct, frozen=True, gc=False):
+    """Dead letters are kept by their channel again: they may be let go of."""
+
+    ids: tuple[int, ...]
+
+
 ChannelRequest = Put | Get | List | Ack | Nack | Touch | Credit | Join | Leave | Writable | Drain
-Request = ChannelRequest | StreamRequest
-Mail = Request | Bury | Buried
+Request = ChannelRequest | StreamRequest | JobRequest
+Mail = Request | Bury | Buried | Revived
 
 
 class Joined(msgspec.Struct, frozen=True, gc=False):
@@ -238,7 +256,7 @@ class Hangup(msgspec.Struct, frozen=True, gc=False):
 
 
 ChannelReply = Joined | PutAck | Msg | GetAck | ListAck | TouchAck | Failed | Probe | Hangup
-Reply = ChannelReply | StreamReply
+Reply = ChannelReply | StreamReply | JobReply
 
 
 class Port(Protocol):

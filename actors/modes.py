@@ -96,6 +96,8 @@ class SharedBacklog:
         self._taken: set[int] = set()
 
     def give_back(self, message_id: int) -> None:
+        if message_id > self._floor:
+            self._taken.add(message_id)  # it may have rested since before anybody looked at it
         self._returned.push(message_id)
 
     def forget(self, message_id: int) -> None:
@@ -122,8 +124,12 @@ class SharedBacklog:
     def _next_fresh(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
         start = max(self._floor, guest.cursor)
         is_contiguous = start == self._floor
+        rests = self._rests
         for row in buffer.after(start, now):
             guest.cursor = row.id
+            if rests and (row.id, 0) in rests:
+                # It comes back when its rest is over, however long that was.
+                self._taken.add(row.id)
             if row.id in self._taken:
                 if is_contiguous:
                     self._advance(row.id)

@@ -26,6 +26,7 @@ from actors.messages import (
     Port,
     Probe,
     Reply,
+    Revived,
     StreamReply,
     StreamRequest,
 )
@@ -35,7 +36,7 @@ from actors.streams.messages import Cancel, Conclude, Read, StreamFailed
 Told = set[tuple[Port, int]]
 """Requests of streams that were answered, by asker and number."""
 
-_UNANSWERED = (Bury, Buried, Cancel, Conclude, Leave)
+_UNANSWERED = (Bury, Buried, Cancel, Conclude, Leave, Revived)
 
 
 class Outgoing:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import IntEnum
 from heapq import nsmallest
-from typing import TypeVar
 
 import msgspec
 
@@ -22,6 +21,7 @@ from actors.store.counters import StoreCounters
 from actors.store.durable import DurableStore
 from actors.store.seam import Health, Store, Usage
 from actors.streams.names import RESERVED
+from transports.bodies import read_body
 from transports.greeting import Admission
 from transports.host import WireCounters
 
@@ -33,8 +33,6 @@ EXPORT_BYTES_MIN, EXPORT_BYTES_MAX = 512, 256 * 1024
 MESSAGE_BYTES = 160
 """At most what a message takes in an answer, besides its data and the reason of a dead letter."""
 MAY_EXPORT = Rights.ADMIN | Rights.GET
-
-Shape = TypeVar("Shape")
 
 
 class Operation(IntEnum):
@@ -127,9 +125,9 @@ def answer(operation: int, body: bytes, asker: Admission, sources: Sources) -> b
     NotAllowed, and for a channel that is not served now what its requests get."""
     match operation:
         case Operation.INFO:
-            return msgspec.msgpack.encode(_info(_read(body, InfoRequest), sources))
+            return msgspec.msgpack.encode(_info(read_body(body, InfoRequest), sources))
         case Operation.EXPORT:
-            return msgspec.msgpack.encode(_export(_read(body, ExportRequest), asker, sources))
+            return msgspec.msgpack.encode(_export(read_body(body, ExportRequest), asker, sources))
         case _:
             raise Malformed(f"unknown operation {operation}")
 
@@ -137,13 +135,6 @@ def answer(operation: int, body: bytes, asker: Admission, sources: Sources) -> b
 def _channels(scheduler: Scheduler) -> Iterator[bytes]:
     """The channels that are in memory, and no streams."""
     return (name for name in scheduler.cells if not name.startswith(RESERVED))
-
-
-def _read(body: bytes, shape: type[Shape]) -> Shape:
-    try:
-        return msgspec.msgpack.decode(body, type=shape)
-    except (msgspec.MsgspecError, RecursionError) as exc:  # deep nesting is no MsgspecError
-        raise Malformed(str(exc)) from exc
 
 
 def _info(request: InfoRequest, sources: Sources) -> InfoAnswer:

@@ -29,7 +29,7 @@ from node.inflight import Receipt
 from node.keys import KEYS, KeyCounter
 from node.link import Link
 from node.message import Message
-from transports.packet import ADMIN, CREDIT, PEERS
+from transports.packet import ADMIN, CREDIT, JOBS, PEERS
 
 if TYPE_CHECKING:
     from node.streams import Streams
@@ -225,6 +225,19 @@ class Channel:
         if not session.negotiated(PEERS):
             raise NotNegotiated
         packet, answer = self._link.inflight.peers(operation, msgspec.msgpack.encode(body))
+        self._link.send(packet, at_once=True)
+        return msgspec.msgpack.decode(await answer.wait(), type=dict[str, Any])
+
+    async def jobs(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
+        """Ask the node about the jobs of this channel (docs/wire.md); as `admin` otherwise.
+
+        Raises NotAQueue where the channel is not in queue mode.
+        """
+        operation = _number(operation, OPERATION_MAX, "operation")
+        session = await self._link.live()
+        if not session.negotiated(JOBS):
+            raise NotNegotiated
+        packet, answer = self._link.inflight.jobs(operation, msgspec.msgpack.encode(body))
         self._link.send(packet, at_once=True)
         return msgspec.msgpack.decode(await answer.wait(), type=dict[str, Any])
 

@@ -20,7 +20,17 @@ from node.asked import Asked
 from node.room import Room
 from transports import packet as wire
 from transports.nack import correlation_number, decode_refused
-from transports.packet import Admin, AdminReply, Peers, PeersReply, Ping, Refused, encode
+from transports.packet import (
+    Admin,
+    AdminReply,
+    Jobs,
+    JobsReply,
+    Peers,
+    PeersReply,
+    Ping,
+    Refused,
+    encode,
+)
 
 T = TypeVar("T")
 
@@ -127,6 +137,12 @@ class InFlight:
         answer = self._admins[self._request_id] = Answer()
         return packet, answer
 
+    def jobs(self, operation: int, body: bytes) -> tuple[bytes, Answer[bytes]]:
+        self._request_id = (self._request_id + 1) % REQUEST_IDS
+        packet = encode(Jobs(self._request_id, operation, body))
+        answer = self._admins[self._request_id] = Answer()
+        return packet, answer
+
     def ping(self, now: float) -> tuple[bytes, Answer[float]]:
         """The answer is the round trip in seconds."""
         pending = _Ping(now)
@@ -150,7 +166,7 @@ class InFlight:
         if (answer := self._touches.pop(ack.id, None)) is not None:
             answer.resolve(ack.ms / 1000)
 
-    def administered(self, reply: AdminReply | PeersReply) -> None:
+    def administered(self, reply: AdminReply | PeersReply | JobsReply) -> None:
         if (answer := self._admins.pop(reply.request_id, None)) is not None:
             answer.resolve(reply.body)
 
@@ -234,7 +250,7 @@ class InFlight:
                 return self._lists.popleft().answer if self._lists else None
             case wire.TOUCH:
                 return _named(self._touches, refused)
-            case wire.ADMIN | wire.PEERS:
+            case wire.ADMIN | wire.PEERS | wire.JOBS:
                 return _named(self._admins, refused)
             case wire.STREAM:
                 return self.streams.refused(correlation_number(refused))

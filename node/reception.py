@@ -21,6 +21,7 @@ from node.peers.identity import verify
 from node.stream_room import StreamRoom
 from node.stream_settings import rustlog_settings, s3p_settings
 from transports.connection import Connection
+from transports.directory import Topics
 from transports.framing import Framing
 from transports.gathering import Gathering
 from transports.greeting import Admission, Asker
@@ -32,7 +33,6 @@ from transports.refusals import Refusal, Refusals
 from transports.rustlog_connection import RustlogConnection
 from transports.rustlog_metrics import Reclaimed, RustlogMetrics
 from transports.s3p_connection import S3pConnection
-from transports.stream_host import Topics
 
 
 class Reception:

@@ -188,7 +188,7 @@ class Session:
                 desk.inflight.listed(ids)
             case TouchAck():
                 desk.inflight.touched(packet)
-            case p.AdminReply() | p.PeersReply():
+            case p.AdminReply() | p.PeersReply() | p.JobsReply():
                 desk.inflight.administered(packet)
             case p.StreamReply():
                 desk.inflight.streams.answered(packet)

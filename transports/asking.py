@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from actors.errors import Code, RequestError
-from actors.messages import Batch, Failed, Mail, Rights, StreamReply
+from actors.messages import Batch, Failed, JobReply, Mail, Rights, StreamReply
 from transports import packet as p
 from transports.administration import answered_peers, refused_peers
 from transports.arrival import Arrival
 from transports.framing import Framing
 from transports.host import Host
+from transports.job_desk import JobDesk
 from transports.nack import encode_refusal
 from transports.stream_desk import StreamDesk
 from transports.visit import CLOSED
@@ -22,11 +23,12 @@ PEERS_ASKED_MAX = 64
 class Asking(Arrival):
     """A connection that waits for full mailboxes, and for whoever does not read its answers."""
 
-    __slots__ = ("_desk", "_full", "_has_eof", "_peers_asked", "_reads_pending")
+    __slots__ = ("_desk", "_full", "_has_eof", "_jobs", "_peers_asked", "_reads_pending")
 
     def __init__(self, number: int, host: Host, framing: Framing) -> None:
         super().__init__(number, host, framing)
         self._desk: StreamDesk | None = None
+        self._jobs: JobDesk | None = None
         self._full = 0  # mailboxes that must have room again before more is read
         self._has_eof = False
         self._reads_pending = 0
@@ -56,6 +58,27 @@ class Asking(Arrival):
         if self._desk is None:
             return
         for packet in self._desk.answered(reply):
+            self._add(packet)
+        if self._has_eof:
+            self._finish()
+
+    # Jobs.
+
+    def _ask_jobs(self, request: p.Jobs, messages: list[Mail]) -> None:
+        """What packet 96 asks goes to the channel, in line with what else does."""
+        admission = self._admission
+        assert admission is not None
+        if self._jobs is None:
+            self._jobs = JobDesk(admission.join.rights, admission.packet_bytes_max)
+        asked = self._jobs.take(request)
+        if isinstance(asked, bytes):
+            self._add(asked)
+        else:
+            messages.append(asked)
+
+    def _answer_jobs(self, reply: JobReply | Failed) -> None:
+        packet = None if self._jobs is None else self._jobs.answered(reply)
+        if packet is not None:
             self._add(packet)
         if self._has_eof:
             self._finish()
@@ -90,7 +113,7 @@ class Asking(Arrival):
             self._finish()
 
     def _leave_channel(self) -> None:
-        self._peers_asked = None
+        self._peers_asked = self._jobs = None
         desk, self._desk = self._desk, None
         for cell in desk.leave() if desk is not None else ():
             self._host.detach(cell, self)
@@ -156,6 +179,8 @@ class Asking(Arrival):
             return
         if self._peers_asked:
             return  # `_answer_peers` comes here again
+        if self._jobs is not None and not self._jobs.is_idle:
+            return  # `_answer_jobs` comes here again
         if self._desk is not None:
             self._desk.stop_waiting()
             self._submit([], 0)

@@ -18,6 +18,8 @@ from actors.messages import (
     Get,
     GetAck,
     Hangup,
+    JobReply,
+    JobRequest,
     Join,
     Joined,
     List,
@@ -48,6 +50,7 @@ from transports.nack import (
     encode_failed,
     encode_hello_refusal,
     encode_malformed,
+    encode_slow_down,
 )
 from transports.rate import Allowance, Bucket
 from transports.refusals import Refusal
@@ -149,6 +152,8 @@ class Connection(Asking):
         match reply:
             case StreamReply() | Failed(request=StreamRequest()):
                 self._answer_stream(reply)
+            case JobReply() | Failed(request=JobRequest()):
+                self._answer_jobs(reply)
             case Failed():
                 if isinstance(reply.request, Get | List):
                     self._reads_pending -= 1
@@ -258,13 +263,13 @@ class Connection(Asking):
     def _is_too_fast(self, value: p.Packet) -> bool:
         """Refuse what is above the rate; who goes on regardless is sent away (P2P-25)."""
         assert self._allowance is not None
-        if not isinstance(value, Put | Get | List):
+        if not isinstance(value, Put | Get | List | p.Jobs):
             return False
         delay_ms = self._allowance.take(self.heard_at)
         if delay_ms:
             self._host.counters.slowed += 1
             self._host.note(Refusal.TOO_FAST, self.address)
-            self._add(encode_failed(Failed(value, Code.SLOW_DOWN, delay_ms)))
+            self._add(encode_slow_down(value, delay_ms))
         return delay_ms > 0
 
     def _take_read(self, request: Get | List, messages: list[Mail]) -> int:
@@ -295,6 +300,8 @@ class Connection(Asking):
                 self._add(administered(value, self._admission, self._host))
             case p.Peers() if p.PEERS in extensions:
                 self._ask_peers(value)
+            case p.Jobs() if p.JOBS in extensions:
+                self._ask_jobs(value, messages)
             case p.Stream() if p.STREAM in extensions:
                 self._ask_stream(value)
             case p.Handshake(packet_type=p.HELLO):

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
 from actors.errors import RequestError
 from actors.messages import Batch, Durability, Join, Port, Rights
+from transports.directory import Names
 from transports.greeting import Admission, Asker, GreetingSettings
 from transports.rate import Bucket
 from transports.refusals import Refusal
-
-if TYPE_CHECKING:
-    from transports.stream_desk import Names
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from actors.messages import (
     Drain,
     Failed,
     Get,
+    JobRequest,
     Join,
     Leave,
     List,
@@ -37,6 +38,7 @@ CODES: dict[Code, int] = {
     Code.BUFFER_FULL: 0x26,
     Code.TOO_LARGE_FOR_PEER: 0x27,
     Code.LEASE_LOST: 0x28,
+    Code.NOT_A_QUEUE: 0x29,
     Code.STREAM_EXISTS: 0x40,
     Code.UNKNOWN_STREAM: 0x41,
     Code.NON_MONOTONIC_ID: 0x42,
@@ -67,6 +69,7 @@ _CORRELATION_BYTES = {
     packet.ADMIN: 4,
     packet.STREAM: 4,
     packet.PEERS: 4,
+    packet.JOBS: 4,
     packet.GET: 8,
     packet.MSG: 8,
     packet.MSGX: 8,
@@ -110,6 +113,14 @@ def encode_failed(failed: Failed) -> bytes:
     """The NACK that answers a request of the channel's vocabulary."""
     packet_type, correlation = _origin(failed.request)
     return encode_refusal(packet_type, failed.code, correlation, failed.delay_ms)
+
+
+def encode_slow_down(request: Put | Get | List | packet.Jobs, delay_ms: int) -> bytes:
+    """The NACK of a request that came too fast."""
+    if isinstance(request, packet.Jobs):
+        correlation = request.request_id.to_bytes(4, "big")
+        return encode_refusal(packet.JOBS, Code.SLOW_DOWN, correlation, delay_ms)
+    return encode_failed(Failed(request, Code.SLOW_DOWN, delay_ms))
 
 
 def encode_malformed(error: MalformedPacket) -> bytes:
@@ -164,6 +175,8 @@ def _origin(request: Request) -> tuple[int, bytes]:
             return packet.HELLO, b""
         case StreamRequest(number=number):
             return packet.STREAM, number.to_bytes(4, "big")
+        case JobRequest(number=number):
+            return packet.JOBS, number.to_bytes(4, "big")
         case Leave() | Writable() | Drain():
             raise AssertionError(f"{request} has no packet, nobody waits for its answer")
         case _:

@@ -28,15 +28,10 @@ from transports.errors import MalformedPacket
 PING, PONG, MSG, MSG_ACK, GET, GET_ACK, PUT, PUT_ACK, LIST, LIST_ACK = range(10)
 HELLO, CHALLENGE, AUTH, READY = 0x80, 0x81, 0x82, 0x83
 CREDIT, TOUCH, TOUCH_ACK, MSGX, ADMIN, ADMIN_REPLY = 0x84, 0x86, 0x87, 0x88, 0x90, 0x91
-STREAM, STREAM_REPLY, PEERS, PEERS_REPLY = 0x92, 0x93, 0x94, 0x95
+STREAM, STREAM_REPLY, PEERS, PEERS_REPLY, JOBS, JOBS_REPLY = range(0x92, 0x98)
 NACK = 0xFF
 
-EXTENSIONS = frozenset(
-    {
-        *(CREDIT, TOUCH, TOUCH_ACK, MSGX, ADMIN, ADMIN_REPLY),
-        *(STREAM, STREAM_REPLY, PEERS, PEERS_REPLY),
-    }
-)
+EXTENSIONS = frozenset({CREDIT, TOUCH, TOUCH_ACK, MSGX, *range(ADMIN, JOBS_REPLY + 1)})
 """The types that only a handshake makes meaningful (P2P-26); each is listed on its own."""
 
 MORE = 0x80
@@ -128,6 +123,14 @@ class PeersReply(_Operation, frozen=True, gc=False):
     """Its answer."""
 
 
+class Jobs(_Operation, frozen=True, gc=False):
+    """A request about the jobs of the connection's channel (`transports.job_bodies`)."""
+
+
+class JobsReply(_Operation, frozen=True, gc=False):
+    """Its answer."""
+
+
 class Handshake(msgspec.Struct, frozen=True, gc=False):
     """HELLO, CHALLENGE, AUTH or READY, whole, for `transports.handshake` to read."""
 
@@ -142,7 +145,7 @@ class Unknown(msgspec.Struct, frozen=True, gc=False):
 
 
 Message = Put | PutAck | Msg | Ack | Get | GetAck | List | ListAck | Nack
-Operation = Admin | AdminReply | Stream | StreamReply | Peers | PeersReply
+Operation = Admin | AdminReply | Stream | StreamReply | Peers | PeersReply | Jobs | JobsReply
 Extension = Touch | TouchAck | Credit | Operation
 Packet = Message | Extension | Ping | Pong | Refused | Closing | Handshake | Unknown
 
@@ -358,6 +361,8 @@ ENCODERS: dict[type, Callable[[Any], bytes]] = {
     StreamReply: lambda s: _OPERATION.pack(STREAM_REPLY, s.request_id, s.operation) + s.body,
     Peers: lambda a: _OPERATION.pack(PEERS, a.request_id, a.operation) + a.body,
     PeersReply: lambda a: _OPERATION.pack(PEERS_REPLY, a.request_id, a.operation) + a.body,
+    Jobs: lambda a: _OPERATION.pack(JOBS, a.request_id, a.operation) + a.body,
+    JobsReply: lambda a: _OPERATION.pack(JOBS_REPLY, a.request_id, a.operation) + a.body,
     Handshake: lambda handshake: handshake.raw,
     Unknown: lambda unknown: bytes((unknown.packet_type,)),
 }
@@ -387,6 +392,8 @@ _KNOWN: dict[int, Callable[[bytes], Packet]] = {
     STREAM_REPLY: _operation(StreamReply),
     PEERS: _operation(Peers),
     PEERS_REPLY: _operation(PeersReply),
+    JOBS: _operation(Jobs),
+    JOBS_REPLY: _operation(JobsReply),
     NACK: _decode_nack,
 }
 DECODERS = [_KNOWN.get(packet_type, _decode_unknown) for packet_type in range(256)]

@@ -7,11 +7,10 @@ timestamps (milliseconds) and the parts of ids are u64.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 
-from actors.errors import Malformed
 from actors.positions import Position
 from actors.streams.messages import Headers, Settings, Span
 
@@ -20,8 +19,6 @@ RECORDS_MAX = 1000
 READ_BYTES = 256 * 1024
 PAGE = 1000
 WAIT_MS_MAX = 60_000
-
-Shape = TypeVar("Shape")
 
 U64 = Annotated[int, msgspec.Meta(ge=0)]
 Name = Annotated[bytes, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
@@ -195,11 +192,3 @@ class TopicsBody(msgspec.Struct, frozen=True):
 
 EMPTY = b"\x80"
 """The map without fields."""
-
-
-def read_body(body: bytes, shape: type[Shape]) -> Shape:
-    """A body as its shape has it. Raises Malformed."""
-    try:
-        return msgspec.msgpack.decode(body, type=shape)
-    except (msgspec.MsgspecError, RecursionError) as exc:  # deep nesting is no MsgspecError
-        raise Malformed(str(exc)) from exc

@@ -19,9 +19,9 @@ from actors.streams import messages as m
 from actors.streams.names import TOPICS, stream_cell, stream_of
 from transports import packet as p
 from transports import stream_bodies as b
+from transports.bodies import read_body
+from transports.directory import Names
 from transports.nack import encode_refusal
-from transports.stream_bodies import read_body
-from transports.stream_host import Topics
 from transports.stream_operations import Operation
 from transports.stream_rights import LISTED_MAX, RightsIn, check, listed
 
@@ -33,13 +33,6 @@ _TOPIC = re.compile(rb"[A-Za-z0-9_-]{1,255}")
 
 
 Row = TypeVar("Row")
-
-
-class Names(Topics, Protocol):
-    """The streams of a node by name, and its topics."""
-
-    def names(self, prefix: bytes, after: bytes, limit: int) -> list[bytes]:
-        """So many streams with a prefix, above a name, in the order of their names."""
 
 
 class DeskHost(Protocol):

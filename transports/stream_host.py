@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 from actors.messages import Batch, Port, Rights
+from transports.directory import Topics
 from transports.gathering import Gathering
 from transports.greeting import Asker
 from transports.host import Visitor, WireCounters
 from transports.rate import Bucket
 from transports.refusals import Refusal
 from transports.rustlog_metrics import RustlogMetrics
-
-
-class Topics(Protocol):
-    """The topics of a node, by name; streams with a topic's name are topics of one partition."""
-
-    def partitions(self, topic: bytes) -> int | None:
-        """How many partitions the topic has; None: there is no such topic."""
-
-    def topics(self) -> Iterable[tuple[bytes, int]]:
-        """Every topic with its partitions, in the order of their names."""
-
-    def is_created(self, name: bytes) -> bool:
-        """Is there a stream of this name, apart from unused partitions of topics?"""
 
 
 class StreamHost(Protocol):

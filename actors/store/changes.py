@@ -14,6 +14,7 @@ import msgspec
 from actors.messages import Mode
 from actors.positions import Position as Position
 from actors.store.roster import MEMBER_CHANGES, MemberChange, Roster
+from actors.store.terms import TERM_CHANGES, TermChange, Terms
 
 WINDOW_S_MIN = 600
 WINDOW_S_MAX = 86_400
@@ -125,13 +126,14 @@ class ModeSet(msgspec.Struct, frozen=True, gc=False):
     mode: Mode
 
 
-QueueChange = Row | Gone | KeyLeft | KeyGone | Tried | ModeSet | MemberChange
+QueueChange = Row | Gone | KeyLeft | KeyGone | Tried | ModeSet | MemberChange | TermChange
 
 
 class Snapshot(msgspec.Struct):
     """Everything a channel is rebuilt from; `rows` ascend by id, `keys` by age.
 
-    While a message is kept, its row is what its key stands for. `roster`: None if nobody is known.
+    While a message is kept, its row is what its key stands for. `roster`: None if nobody is known;
+    `terms`: None if no message has any.
     """
 
     rows: list[Row] = []
@@ -139,6 +141,7 @@ class Snapshot(msgspec.Struct):
     attempts: dict[int, int] = {}
     mode: Mode | None = None
     roster: Roster | None = None
+    terms: Terms | None = None
 
 
 # A log.
@@ -213,7 +216,7 @@ Change = QueueChange | LogChange
 
 # Tuples, because `isinstance` with a union makes the union anew at every call.
 _LOG_CHANGES = (Chunk, Trimmed, Noted, Dropped)
-_SOFT_CHANGES = (Gone, KeyLeft, KeyGone, Tried, ModeSet, *MEMBER_CHANGES)
+_SOFT_CHANGES = (Gone, KeyLeft, KeyGone, Tried, ModeSet, *MEMBER_CHANGES, *TERM_CHANGES)
 
 
 def kind_of(change: Change) -> Kind:

@@ -1,7 +1,7 @@
 """The file layer: everything the store asks of an operating system, so that tests can be one.
 
-Two real implementations exist: `OsDisk`, and the simulated disk of tests/sim, which loses, tears
-and reorders what was not synced and fails any call it is told to fail.
+There are three: `OsDisk`; the simulated disk of `node.testing`, for users' tests; and that of
+tests/sim, which also loses, tears and reorders what was not synced, and fails at any call.
 """
 
 from __future__ import annotations

@@ -46,6 +46,7 @@ from actors.store.recovery import Recovered, recover
 from actors.store.rounds import Rounds
 from actors.store.seam import Commit, Fault, Health, Kept, Pending, Seek, Usage, Weight
 from actors.store.settings import StoreSettings, Surroundings
+from actors.store.terms import Due
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +191,7 @@ class DurableStore:
             refused: Commit = Pending()
             refused.finish(Fault.NOT_KEPT)
             return refused
-        if self._groups.is_crowded and all(type(change) is Tried for change in changes):
+        if self._groups.is_crowded and all(type(change) in (Tried, Due) for change in changes):
             return None  # deliveries may fail for ever; everything else comes to an end
         group = self._groups.write(entry, changes)
         if not is_hard:

@@ -24,6 +24,7 @@ from actors.store.log_layer import LogLayer
 from actors.store.queue_layer import QueueLayer
 from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen
 from actors.store.seam import Fault, Usage, Weight
+from actors.store.terms import Due, Unique
 
 Layer = QueueLayer | LogLayer
 
@@ -151,7 +152,7 @@ def weigh(entry: Entry, changes: Sequence[Change], usage: Usage, sign: int) -> b
                 _add(entry, usage, 0, 0, sign)
             case MemberGone():
                 _add(entry, usage, 0, 0, -sign)
-            case Tried() | MemberSeen() | Acked() | AckedUpTo():
+            case Tried() | MemberSeen() | Acked() | AckedUpTo() | Due() | Unique():
                 pass
             case Chunk() | Trimmed() | Noted() | Dropped():
                 raise AssertionError("a queue does not take changes of a log")

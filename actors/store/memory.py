@@ -30,12 +30,13 @@ from actors.store.queue_layer import snapshot_of
 from actors.store.reader import pick
 from actors.store.roster import MEMBER_CHANGES, MemberChange, Roster
 from actors.store.seam import Health, Kept, Seek, Usage, Weight
+from actors.store.terms import Due, TermChange, Terms, Unique
 
 
 class Partition:
     """One channel's rows. Dictionaries keep the order of entry, which is the order of ids."""
 
-    __slots__ = ("attempts", "bytes", "keys", "mode", "roster", "rows")
+    __slots__ = ("attempts", "bytes", "keys", "mode", "roster", "rows", "terms")
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -45,10 +46,17 @@ class Partition:
         self.attempts: dict[int, int] | None = None
         self.mode: Mode | None = None
         self.roster: Roster | None = None
+        self.terms: Terms | None = None
 
     def snapshot(self) -> Snapshot:
         attempts = self.attempts or {}
-        return snapshot_of(self.rows, self.keys, attempts, self.mode, self.roster)
+        return snapshot_of(self.rows, self.keys, attempts, self.mode, self.roster, self.terms)
+
+    def fold_term(self, change: TermChange) -> None:
+        """A message has something besides, or has not any more."""
+        terms = Terms() if self.terms is None else self.terms
+        terms.fold(change, is_base=True)
+        self.terms = terms or None
 
     @property
     def remembered(self) -> int:
@@ -152,6 +160,8 @@ class MemoryStore:
                 if change.key not in partition.keys:
                     self.usage.keys += 1
                 partition.keys[change.key] = change.left
+            case Due() | Unique():
+                partition.fold_term(change)
             case _ if isinstance(change, MEMBER_CHANGES):
                 self._apply_member(partition, change)
             case Chunk() | Trimmed() | Noted() | Dropped():
@@ -186,6 +196,9 @@ class MemoryStore:
         if partition.roster is not None:
             partition.roster.forget(gone.id)
             partition.roster = partition.roster or None
+        if partition.terms is not None:
+            partition.terms.forget(gone.id)
+            partition.terms = partition.terms or None
         if gone.left is not None:
             partition.keys[gone.key] = gone.left
             self.usage.keys += 1

@@ -23,6 +23,7 @@ from actors.store.changes import (
     Tried,
 )
 from actors.store.roster import MEMBER_CHANGES, MemberChange, Roster, roster_of
+from actors.store.terms import Due, TermChange, Terms, Unique, terms_of
 
 ROW_BYTES = 64
 KEY_BYTES = 64
@@ -47,6 +48,7 @@ class QueueLayer:
         "roster",
         "row_bytes",
         "rows",
+        "terms",
     )
 
     def __init__(self, *, is_base: bool) -> None:
@@ -63,10 +65,12 @@ class QueueLayer:
         self.mode: Mode | None = None
         self.roster: Roster | None = None
         """What it says of identities; None for the many queues where nobody has one."""
+        self.terms: Terms | None = None
+        """When messages are due, and what they are unique by; None where none has any."""
 
     def __bool__(self) -> bool:
         """Is there anything that a restart would have to know?"""
-        known = self.keys or self.forgotten or self.attempts or self.roster
+        known = self.keys or self.forgotten or self.attempts or self.roster or self.terms
         return bool(self.rows or self.gone or known)
 
     @property
@@ -79,7 +83,7 @@ class QueueLayer:
         """The part of `size` that is not rows."""
         count = len(self.keys) + len(self.forgotten) + len(self.gone)
         size = KEY_BYTES * count + 16 * len(self.attempts)
-        return size if self.roster is None else size + self.roster.size
+        return size + sum(each.size for each in (self.roster, self.terms) if each is not None)
 
     @property
     def keys_added(self) -> int:
@@ -142,10 +146,20 @@ class QueueLayer:
                     self.attempts[change.id] = change.attempts
             case ModeSet():
                 self.mode = change.mode
+            case Due() | Unique():
+                self._fold_term(change)
             case _ if isinstance(change, MEMBER_CHANGES):
                 self._fold_member(change)
             case _:
                 assert_never(change)
+
+    def _fold_term(self, change: TermChange) -> None:
+        is_base = self.is_base or (change.id in self.rows and not self.is_doubtful)
+        if change.id in self.rows or not self.is_base:
+            if self.terms is None:
+                self.terms = Terms()
+            self.terms.fold(change, is_base=is_base)
+            self.terms = self.terms or None
 
     def _fold_member(self, change: MemberChange) -> None:
         if self.roster is None:
@@ -165,6 +179,9 @@ class QueueLayer:
         self.attempts.pop(gone.id, None)
         if self.roster is not None:
             self.roster.forget(gone.id)
+        if self.terms is not None:
+            self.terms.forget(gone.id)
+            self.terms = self.terms or None
         if gone.left is not None:
             self.keys[gone.key] = gone.left
 
@@ -188,6 +205,8 @@ class QueueLayer:
             yield KeyLeft(key, left)
         for message_id, attempts in self.attempts.items():
             yield Tried(message_id, attempts)
+        if self.terms is not None:
+            yield from self.terms.changes()
 
     def split(self, settled_id: int, *, keys_stay: bool) -> tuple[QueueLayer, QueueLayer]:
         """What goes to the partition, and what stays: rows from `settled_id` on, and keys if told.
@@ -206,6 +225,9 @@ class QueueLayer:
         if self.roster is not None:
             parts = self.roster.split(stays.rows.keys(), keys_stay=keys_stay)
             moved.roster, stays.roster = (each or None for each in parts)
+        if self.terms is not None:
+            halves = self.terms.split(stays.rows.keys())
+            moved.terms, stays.terms = (each or None for each in halves)
         return moved, stays
 
     def apply_to(self, below: Snapshot) -> Snapshot:
@@ -223,7 +245,10 @@ class QueueLayer:
         if self.roster is not None:
             roster = self.roster.apply_to(Roster() if roster is None else roster)
         mode = self.mode if self.mode is not None else below.mode
-        return snapshot_of(rows, keys, attempts, mode, roster)
+        terms = below.terms
+        if self.terms is not None:
+            terms = self.terms.apply_to(Terms() if terms is None else terms)
+        return snapshot_of(rows, keys, attempts, mode, roster, terms)
 
 
 def snapshot_of(
@@ -232,6 +257,7 @@ def snapshot_of(
     attempts: dict[int, int],
     mode: Mode | None,
     roster: Roster | None = None,
+    terms: Terms | None = None,
 ) -> Snapshot:
     """Put a snapshot together: rows by id, keys by age; a younger use of a key counts."""
     ordered = sorted(rows.values(), key=_row_id)
@@ -248,6 +274,7 @@ def snapshot_of(
         attempts={each: count for each, count in attempts.items() if each in rows},
         mode=mode,
         roster=None if roster is None else roster_of(roster, rows.keys()),
+        terms=None if terms is None else terms_of(terms, rows.keys()),
     )
 
 

@@ -174,6 +174,8 @@ def _changes(snapshot: Snapshot) -> Iterator[QueueChange]:
         yield Tried(message_id, attempts)
     if snapshot.roster is not None:
         yield from snapshot.roster.changes()
+    if snapshot.terms is not None:
+        yield from snapshot.terms.changes()
 
 
 def _notes(folder: Path, name: bytes) -> Iterator[Path]:

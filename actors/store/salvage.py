@@ -14,7 +14,7 @@ import msgspec
 
 from actors.store.changes import Chunk, KeyRow, Kind, Row, Snapshot
 from actors.store.disk import Disk
-from actors.store.partitions import members
+from actors.store.partitions import members, terms
 from actors.store.partitions.log import chunks_between, notes_left
 from actors.store.partitions.outline import Meta, read_meta
 from actors.store.partitions.queue import keys_left, rows_between
@@ -65,7 +65,9 @@ def salvage(path: Path, disk: Disk) -> Salvaged:
                     attempts[message_id] = tried
         mode = None if meta is None else meta.mode
         found_keys, roster = _keys(connection), members.salvage(connection)
-        return Salvaged(snapshot_of(rows, found_keys, attempts, mode, roster), sorted(lost))
+        besides = terms.salvage(connection)
+        snapshot = snapshot_of(rows, found_keys, attempts, mode, roster, besides)
+        return Salvaged(snapshot, sorted(lost))
 
 
 def salvage_log(path: Path, disk: Disk) -> SalvagedLog:

@@ -19,10 +19,11 @@ from node.chat.talk import Talk
 from node.peers.book import Peer, Trust
 from node.peers.identity import peer_id
 from node.peers.sealing import UUID_BYTES
-from node.post.bodies import PeerOperation, read_body, write_body
+from node.post.bodies import PeerOperation, write_body
 from node.post.desk import Desk
 from node.post.office import Report
 from node.post.post import Post
+from transports.bodies import read_body
 
 log = logging.getLogger(__name__)
 

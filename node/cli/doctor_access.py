@@ -14,11 +14,11 @@ from node.access.defaults import Peers
 from node.access.file import AccessFileError
 from node.access.grants import DIGEST, DOORS, words_of
 from node.cli.exits import Exit, Failure, usage
+from node.cli.families import action
 from node.cli.folder import data_folder
 from node.cli.joining import read_token
 from node.cli.known import own_identity
 from node.cli.output import print_json, print_line, printable
-from node.cli.stream_arguments import action
 from node.config import Config, ConfigError, load
 from node.ip import ip_of, is_remote
 from node.peers.book import FILE_NAME as BOOK_FILE

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from node.address import Address, parse_url
 from node.cli.arguments import add_timeout
 from node.cli.exits import Exit, usage
+from node.cli.families import action
 from node.cli.finding import Finding
 from node.cli.output import print_json, print_line, printable
-from node.cli.stream_arguments import action
 from node.cli.tls_options import add_listener_options, add_tls_options, key_of, tls_context
 from node.config import Config, ConfigError, load
 from node.tls.certificates import BadCertificate, Shown, is_chain, read_certificates, read_der

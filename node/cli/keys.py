@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from node.cli.exits import usage
+from node.cli.families import Parser
 from node.cli.folder import as_owner
 from node.cli.known import (
     add_command,
@@ -26,7 +27,6 @@ from node.cli.known import (
 )
 from node.cli.output import print_json, print_line
 from node.cli.peer import relay_texts
-from node.cli.stream_arguments import Parser
 from node.peers.book import Trust
 from node.peers.card import Card, encode_card
 from node.peers.fingerprint import fingerprint

@@ -12,8 +12,8 @@ from typing import Any
 from node import files
 from node.cli.arguments import positive
 from node.cli.exits import Exit, Failure, usage
+from node.cli.families import action
 from node.cli.output import print_json, print_line
-from node.cli.stream_arguments import action
 
 EPILOG = """\
 examples:

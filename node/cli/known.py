@@ -14,9 +14,9 @@ from shlex import quote
 from typing import Any
 
 from node.cli.exits import Exit, Failure, usage
+from node.cli.families import action
 from node.cli.folder import DATA_DEFAULT, as_owner, data_folder, explain_folder
 from node.cli.output import print_json, print_line
-from node.cli.stream_arguments import action
 from node.peers.book import FILE_NAME as BOOK_FILE
 from node.peers.book import (
     BadPeer,

@@ -23,6 +23,8 @@ COMMANDS = {
     "export": ("export", "write what a channel keeps, as lines of JSON"),
     "import": ("import_", "put exported messages into a node"),
     "stream": ("stream", "append to streams and read them"),
+    "jobs": ("jobs", "job queues: put, look at, retry and cancel jobs"),
+    "work": ("work", "run a function for the jobs of queues"),
     "topic": ("topic", "topics: streams with partitions and consumer groups"),
     "ping": ("probe", "measure the round trip to a node"),
     "info": ("probe", "show a running node and its channels"),

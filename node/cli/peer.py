@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from node.cli.exits import usage
+from node.cli.families import Parser
 from node.cli.known import (
     add_command,
     add_key_options,
@@ -22,7 +23,6 @@ from node.cli.known import (
     show,
 )
 from node.cli.output import print_json, print_line
-from node.cli.stream_arguments import Parser
 from node.peers.book import DuplicatePeer, KeyChanged, Peer, PeerBook, PeerRevoked, Trust
 from node.peers.peer import checked_addresses, checked_name, checked_relays
 

@@ -15,9 +15,10 @@ from actors.errors import StreamExists, UnknownStream
 from node.cli import stream_append, stream_read
 from node.cli.arguments import add_node_options, add_timeout, positive
 from node.cli.exits import Exit, Failure
+from node.cli.families import Parser, action
 from node.cli.joining import joined, run_in_loop
 from node.cli.output import data_field, print_json, print_line, printable, write_soon
-from node.cli.stream_arguments import Parser, action, place, size, stream_name
+from node.cli.stream_arguments import place, size, stream_name
 from node.client import PROBE
 from node.records import StreamInfo
 from node.streams import Streams

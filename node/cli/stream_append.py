@@ -17,6 +17,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from actors.errors import OutcomeUnknown, RequestError
 from node.cli.arguments import add_node_options, positive, seconds
 from node.cli.exits import Exit, Failure, first_cause, usage
+from node.cli.families import action
 from node.cli.interrupt import until_signal
 from node.cli.joining import explain, joined, run_in_loop
 from node.cli.lines import BadLine
@@ -24,7 +25,7 @@ from node.cli.output import print_json, write_soon
 from node.cli.progress import Progress, counted_records
 from node.cli.reading import STDIN, line_groups_soon, read_soon, too_large
 from node.cli.record_lines import read_record
-from node.cli.stream_arguments import action, header, sequence, stream_name
+from node.cli.stream_arguments import header, sequence, stream_name
 from node.client import PROBE
 from node.errors import ConnectionLost
 from node.records import Appended, NewRecord

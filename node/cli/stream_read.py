@@ -13,12 +13,13 @@ import anyio
 
 from node.cli.arguments import add_node_options, positive, seconds
 from node.cli.exits import Exit
+from node.cli.families import action
 from node.cli.interrupt import until_signal
 from node.cli.joining import joined, run_in_loop
 from node.cli.output import write_soon
 from node.cli.progress import Progress
 from node.cli.record_lines import SHAPES
-from node.cli.stream_arguments import action, add_start, stream_name
+from node.cli.stream_arguments import add_start, stream_name
 from node.client import PROBE
 from node.records import Record
 from node.stream import Start, Stream

@@ -41,11 +41,11 @@ from node.access.tokens import (
     new_token,
 )
 from node.cli.exits import Exit, Failure, usage
+from node.cli.families import Parser
 from node.cli.folder import as_owner
 from node.cli.joining import read_token
 from node.cli.known import add_command, own_identity
 from node.cli.output import print_json, print_line
-from node.cli.stream_arguments import Parser
 
 _LIFETIME = re.compile(r"(\d{1,6})([dhms])")
 _UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}

@@ -11,17 +11,11 @@ from zlib import crc32
 from actors.errors import StreamExists, UnknownStream
 from node.cli.arguments import add_node_options, add_timeout, positive
 from node.cli.exits import Exit, Failure
+from node.cli.families import Parser, action
 from node.cli.output import print_json, print_line
 from node.cli.stream import short_work
 from node.cli.stream_append import add_records, run_records
-from node.cli.stream_arguments import (
-    Parser,
-    action,
-    add_start,
-    partitions,
-    sequence,
-    topic_name,
-)
+from node.cli.stream_arguments import add_start, partitions, sequence, topic_name
 from node.cli.stream_read import add_output, run_reading
 from node.records import StreamInfo
 from node.stream import Stream

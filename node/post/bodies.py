@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TypeVar
 
 import msgspec
 
-from actors.errors import Malformed
-
 PAGE_MAX = 200
 """Peers in one answer."""
-
-Shape = TypeVar("Shape")
 
 
 class PeerOperation(IntEnum):
@@ -134,14 +129,6 @@ class OpenAnswer(msgspec.Struct):
     name: str | None = None
     trust: str = "unknown"
     reason: str | None = None
-
-
-def read_body(body: bytes, shape: type[Shape]) -> Shape:
-    """Raises Malformed."""
-    try:
-        return msgspec.msgpack.decode(body, type=shape)
-    except (msgspec.MsgspecError, RecursionError) as exc:  # deep nesting is no MsgspecError
-        raise Malformed(str(exc)) from exc
 
 
 def write_body(answer: msgspec.Struct) -> bytes:

@@ -27,6 +27,7 @@ from node.peers.sealing import UUID_BYTES, CannotOpen, envelope_uuid
 from node.post import bodies as b
 from node.post.places import relay_places
 from node.post.post import Post
+from transports.bodies import read_body
 from transports.host import Answered
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class Desk:
     # Who we are, and who we know.
 
     async def _who(self, body: bytes) -> bytes:
-        b.read_body(body, b.Nothing)
+        read_body(body, b.Nothing)
         office = self._post.office
         identity, settings = office.identity, office.settings
         relays = tuple(
@@ -114,7 +115,7 @@ class Desk:
         )
 
     async def _peers(self, body: bytes) -> bytes:
-        request = b.read_body(body, b.PeersRequest)
+        request = read_body(body, b.PeersRequest)
         book = self._post.office.book
         if request.peer is not None:
             found = [self._resolved(request.peer)]
@@ -144,7 +145,7 @@ class Desk:
 
     async def _add(self, body: bytes) -> bytes:
         """What is known of the peer already is added to, if the key is the same."""
-        request = b.read_body(body, b.AddRequest)
+        request = read_body(body, b.AddRequest)
         try:
             peer = self._described(request)
             await anyio.to_thread.run_sync(self._entered, peer)
@@ -181,7 +182,7 @@ class Desk:
             raise DuplicatePeer(f"there is a peer {peer.name!r} already, with another key")
 
     async def _remove(self, body: bytes) -> bytes:
-        peer = self._resolved(b.read_body(body, b.RemoveRequest).peer)
+        peer = self._resolved(read_body(body, b.RemoveRequest).peer)
         await anyio.to_thread.run_sync(self._post.office.book.remove, peer.name)
         self._post.rounds.look_at_book()
         return b.write_body(b.Nothing())
@@ -189,7 +190,7 @@ class Desk:
     # Messages.
 
     async def _send(self, body: bytes) -> bytes:
-        request = b.read_body(body, b.SendRequest)
+        request = read_body(body, b.SendRequest)
         if request.uuid is not None and len(request.uuid) != UUID_BYTES:
             raise Malformed(f"a uuid has {UUID_BYTES} bytes")
         if not 0.0 <= request.ttl < float("inf"):
@@ -201,7 +202,7 @@ class Desk:
         return b.write_body(b.SendAnswer(sent.uuid, sent.id, sent.ttl))
 
     async def _open(self, body: bytes) -> bytes:
-        request = b.read_body(body, b.OpenRequest)
+        request = read_body(body, b.OpenRequest)
         try:
             uuid = envelope_uuid(request.envelope)
         except CannotOpen as error:

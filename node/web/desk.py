@@ -8,9 +8,10 @@ from enum import IntEnum
 import msgspec
 
 from node.ip import ip_of
-from node.post.bodies import Nothing, read_body, write_body
+from node.post.bodies import Nothing, write_body
 from node.post.desk import Desk
 from node.web.login import LINK_S, WebLogin
+from transports.bodies import read_body
 from transports.tcp import parse_address
 
 

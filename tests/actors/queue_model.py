@@ -18,6 +18,7 @@ from actors.store.changes import (
     Tried,
 )
 from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen, Roster
+from actors.store.terms import Due, Terms, Unique
 
 
 class Queue:
@@ -34,12 +35,15 @@ class Queue:
         self.floors: dict[int, int] = {}
         self.acked: set[tuple[int, int]] = set()
         """Numbers of members, and messages that are there."""
+        self.due: dict[int, float] = {}
+        self.names: dict[int, bytes] = {}
         self.id = last_id
         self.id_step = step
 
     def step(self) -> list[QueueChange]:
         deeds = [self.put, self.put, self.ack, self.ack, self.forget, self.attempt]
         deeds += [self.welcome, self.see, self.take_note, self.take_note, self.part]
+        deeds += [self.put_job, self.rest, self.hurry]
         return self.rng.choice(deeds)()
 
     def put(self) -> list[QueueChange]:
@@ -58,11 +62,33 @@ class Queue:
         self.rows[row.id] = self.keys[key] = row
         return [*changes, row]
 
+    def put_job(self) -> list[QueueChange]:
+        name, due = self.rng.randbytes(self.rng.randint(1, 64)), self.rng.uniform(1, 1e6)
+        changes = self.put()
+        self.names[self.id], self.due[self.id] = name, due
+        return [*changes, Due(self.id, due), Unique(self.id, name)]
+
+    def rest(self) -> list[QueueChange]:
+        if not self.rows:
+            return []
+        message_id = self.rng.choice(list(self.rows))
+        self.due[message_id] = self.rng.uniform(1, 1e6)
+        return [Due(message_id, self.due[message_id])]
+
+    def hurry(self) -> list[QueueChange]:
+        if not self.due:
+            return []
+        message_id = self.rng.choice(list(self.due))
+        del self.due[message_id]
+        return [Due(message_id, 0.0)]
+
     def ack(self) -> list[QueueChange]:
         if not self.rows:
             return []
         row = self.rows.pop(self.rng.choice(list(self.rows)))
         self.attempts.pop(row.id, None)
+        self.due.pop(row.id, None)
+        self.names.pop(row.id, None)
         self.acked = {each for each in self.acked if each[1] != row.id}
         left = None
         if self.keys.get(row.key) is row:
@@ -137,7 +163,8 @@ class Queue:
         left = {key: row for key, row in self.keys.items() if isinstance(row, KeyRow)}
         keys = {**keys, **left}
         rows = list(self.rows.values())
-        return Snapshot(rows, keys, dict(self.attempts), self.mode, self.roster)
+        terms = Terms(dict(self.due), dict(self.names)) if self.due or self.names else None
+        return Snapshot(rows, keys, dict(self.attempts), self.mode, self.roster, terms)
 
     @property
     def roster(self) -> Roster | None:

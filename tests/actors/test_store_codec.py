@@ -28,6 +28,7 @@ from actors.store.changes import (
 )
 from actors.store.journal.codec import BadChange, decode, encode
 from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen
+from actors.store.terms import Due, Unique
 
 U16_MAX, U32_MAX, U64_MAX = 2**16 - 1, 2**32 - 1, 2**64 - 1
 
@@ -61,6 +62,8 @@ changes = st.one_of(
     st.builds(MemberGone, u32),
     st.builds(Acked, u32, u64),
     st.builds(AckedUpTo, u32, u64),
+    st.builds(Due, u64, times),
+    st.builds(Unique, u64, st.binary(max_size=255)),
     st.builds(Chunk, u64, u32, u64, u64, positions, positions, data),
     st.builds(Trimmed, u64),
     st.builds(Noted, data, st.none() | data),
@@ -103,6 +106,8 @@ def u(size: int, number: int) -> bytes:
         (MemberGone(3), b"\x0b" + u(4, 3)),
         (Acked(0, 7), b"\x0c" + u(4, 0) + u(8, 7)),
         (AckedUpTo(3, 7), b"\x0d" + u(4, 3) + u(8, 7)),
+        (Due(7, 0.5), b"\x0e" + u(8, 7) + HALF),
+        (Unique(7, b"alice"), b"\x0f" + u(8, 7) + b"\x05alice"),
         (
             Chunk(1, 2, 3, 4, Position(5, 6), Position(7, 8), b"abc"),
             b"\x10" + u(8, 1) + u(4, 2) + b"".join(u(8, n) for n in (3, 4, 5, 6, 7, 8))
@@ -185,7 +190,7 @@ def test_any_bytes_give_changes_or_are_refused(body: bytes) -> None:
 
 
 def test_unknown_changes_are_refused() -> None:
-    for op in {*range(256)} - {*range(1, 14), *range(16, 21)}:
+    for op in {*range(256)} - {*range(1, 16), *range(16, 21)}:
         with pytest.raises(BadChange, match="no change at byte 0"):
             list(decode(bytes([op]) + bytes(100)))
 

@@ -37,6 +37,7 @@ from actors.store.journal.reader import read_journal
 from actors.store.journal.writer import Group, Journal
 from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen, Roster
 from actors.store.settings import StoreSettings
+from actors.store.terms import Due, Terms, Unique
 from tests.actors.stores import NOW, Run, young_id
 
 SETTINGS = StoreSettings(
@@ -91,6 +92,12 @@ F4 = row(OLD + 2, ANN << SENDER_SHIFT | 2, b"acked by all")
 F5 = row(YOUNG + 5, 9, b"so much that all goes to the file" * 80)
 # chat/7: members in the journal alone.
 G1 = row(YOUNG, 5, b"acked by Ann")
+# chat/8: jobs, in its file and in the journal; from version 2 on. chat/9: in the journal alone.
+H1 = row(OLD, 1, b"due, and one of its name" * 30)
+H2 = row(OLD + 1, 2, b"hurried")
+H3 = row(OLD + 2, 3, b"done")
+H4 = row(YOUNG, 4, b"rests")
+I1 = row(YOUNG, 1, b"put back", Origin(OLD - 7, 10, "timeout"))
 # chat/5: said again after the disk failed.
 D1 = row(YOUNG, 1, b"mended")
 
@@ -145,7 +152,20 @@ MEMBERS = {
         Roster({ANN: Member(ANN, b"a" * 32, NOW + 9000, 0)}, {ANN: G1.id}),
     ),
 }
-"""What version 1 has nothing like."""
+TERMS = {
+    b"chat/8": Snapshot(
+        [H1, H2, H4],
+        {1: H1, 2: H2, 3: left(H3), 4: H4},
+        {H4.id: 1},
+        Mode.QUEUE,
+        None,
+        Terms({H1.id: NOW + 90.5, H4.id: NOW + 300.25}, {H1.id: b"alice", H2.id: b"\xff" * 64}),
+    ),
+    b"chat/9": Snapshot(
+        [I1], {1: I1}, {}, Mode.QUEUE, None, Terms({I1.id: NOW + 5.0}, {I1.id: b"bob"})
+    ),
+}
+"""What version 1 has nothing like, nor like `MEMBERS`."""
 DAMAGED = b"chat/damaged"
 TORN = b"chat/torn"
 
@@ -181,6 +201,9 @@ def first_run(run: Run) -> None:
     run.write(b"chat/6", Member(BOB, b"b" * 32, NOW + 86_400.5, OLD - 1), Acked(BOB, F2.id))
     run.write(b"chat/6", Member(CAT, b"c" * 32, NOW + 60), Acked(0, F1.id), Acked(BOB, F4.id))
     run.write(b"chat/6", F5)
+    run.write(b"chat/8", ModeSet(Mode.QUEUE), H1, Due(H1.id, NOW + 60.5), Unique(H1.id, b"alice"))
+    run.write(b"chat/8", H2, Due(H2.id, NOW + 70), Unique(H2.id, b"\xff" * 64))
+    run.write(b"chat/8", H3, Due(H3.id, NOW + 1), Unique(H3.id, b"carol"))
     run.flush(6)
 
 
@@ -199,6 +222,9 @@ def second_run(run: Run) -> None:
     )
     run.write(b"chat/7", ModeSet(Mode.FANOUT), Member(ANN, b"a" * 32, NOW + 60), G1)
     run.write(b"chat/7", MemberSeen(ANN, NOW + 9000, 0), AckedUpTo(ANN, G1.id))
+    run.write(b"chat/8", Due(H1.id, NOW + 90.5), Due(H2.id, 0.0), gone(H3), H4)
+    run.write(b"chat/8", Tried(H4.id, 1), Due(H4.id, NOW + 300.25))
+    run.write(b"chat/9", ModeSet(Mode.QUEUE), I1, Due(I1.id, NOW + 5.0), Unique(I1.id, b"bob"))
     run.write(TORN, row(YOUNG, 1, b"torn"))
 
 

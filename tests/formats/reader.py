@@ -60,6 +60,8 @@ class Queue:
     members: dict[int, tuple[bytes, float, int | None]] = field(default_factory=dict)
     floors: dict[int, int] = field(default_factory=dict)
     acks: set[tuple[int, int]] = field(default_factory=set)
+    due: dict[int, float] = field(default_factory=dict)
+    names: dict[int, bytes] = field(default_factory=dict)
 
 
 @dataclass
@@ -177,6 +179,8 @@ CHANGES = {
     11: ("I",),
     12: ("I", "Q"),
     13: ("I", "Q"),
+    14: ("Q", "d"),
+    15: ("Q", "B", "1"),
     16: ("Q", "I", "Q", "Q", "Q", "Q", "Q", "Q", "I", "8"),
     17: ("Q",),
     18: ("H", "I", "0", "1"),
@@ -204,6 +208,8 @@ def change_queue(queue: Queue, op: int, fields: list[Any]) -> None:
             queue.rows.pop(message_id, None)
             queue.attempts.pop(message_id, None)
             queue.acks = {each for each in queue.acks if each[1] != message_id}
+            queue.due.pop(message_id, None)
+            queue.names.pop(message_id, None)
             if left:
                 queue.keys[key] = (message_id, *left)
         case 5, [key, *left]:
@@ -216,6 +222,13 @@ def change_queue(queue: Queue, op: int, fields: list[Any]) -> None:
                 queue.attempts[message_id] = attempts
         case 8, [mode]:
             queue.mode = mode
+        case 14, [message_id, due]:
+            queue.due.pop(message_id, None)
+            if due and message_id in queue.rows:
+                queue.due[message_id] = due
+        case 15, [message_id, _, name]:
+            if message_id in queue.rows:
+                queue.names[message_id] = name
         case _:
             change_members(queue, op, fields)
 
@@ -330,6 +343,7 @@ def read_queue(connection: sqlite3.Connection, meta: tuple[Any, ...]) -> Queue:
         queue.keys[unsigned(key)] = (left[0], left[1], left[2], left[3])
     if connection.execute("PRAGMA user_version").fetchone() == (2,):
         read_members(connection, queue)
+        read_terms(connection, queue)
     return queue
 
 
@@ -343,6 +357,17 @@ def read_members(connection: sqlite3.Connection, queue: Queue) -> None:
     for row in connection.execute("SELECT message_id, number, crc FROM acks"):
         message_id, number = checked(row)
         queue.acks.add((number, message_id))
+
+
+def read_terms(connection: sqlite3.Connection, queue: Queue) -> None:
+    for row in connection.execute("SELECT message_id, due, crc FROM dues"):
+        message_id, due = checked(row)
+        if message_id in queue.rows:
+            queue.due[message_id] = due
+    for row in connection.execute("SELECT message_id, name, crc FROM uniques"):
+        message_id, name = checked(row)
+        if message_id in queue.rows:
+            queue.names[message_id] = name
 
 
 def read_log(connection: sqlite3.Connection, meta: tuple[Any, ...]) -> Log:

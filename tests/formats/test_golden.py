@@ -26,6 +26,7 @@ from actors.store.journal.reader import read_journal
 from actors.store.partitions.sqlite_file import UnknownFormat
 from actors.store.roster import Acked, Member, Roster
 from actors.store.seam import Fault, Seek, Where
+from actors.store.terms import Terms
 from tests.actors.stores import Run, run
 from tests.formats import make, reader
 
@@ -36,8 +37,8 @@ NOW = HERE / "v2"
 
 
 def queues_of(folder: Path) -> dict[bytes, Snapshot]:
-    """What a folder of its version has: the first knew no members."""
-    return make.QUEUES if folder.name == "v1" else make.QUEUES | make.MEMBERS
+    """What a folder of its version has: the first knew neither members nor terms."""
+    return make.QUEUES if folder.name == "v1" else make.QUEUES | make.MEMBERS | make.TERMS
 
 
 @pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
@@ -112,6 +113,8 @@ def test_whoever_has_the_description_can_read_it(golden: Path) -> None:
         assert queue.attempts == snapshot.attempts
         assert queue.mode == snapshot.mode
         check_members(queue, snapshot.roster or Roster())
+        terms = snapshot.terms or Terms()
+        assert (queue.due, queue.names) == (terms.due, terms.names)
     for name, (outline, chunks) in make.LOGS.items():
         log = found[name]
         assert isinstance(log, reader.Log)

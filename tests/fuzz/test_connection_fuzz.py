@@ -19,6 +19,7 @@ from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig
 from transports import connection
 from transports.errors import MalformedPacket
+from transports.job_bodies import JobOperation
 from transports.packet import DECODERS
 from transports.stream_operations import Operation
 
@@ -60,7 +61,7 @@ class Fuzzer:
             p.WINDOW: p.u16(rng.choice([0, 1, 4, 65_535])),
             p.PACKET_MAX: p.u32(rng.choice([0, 1024, 4096, 2**32 - 1])),
             p.KEEP_ALIVE: p.u32(self.number()),
-            p.EXTENSIONS: bytes(rng.randrange(0x80, 0x94) for _ in range(rng.randrange(12))),
+            p.EXTENSIONS: bytes(rng.randrange(0x80, 0x98) for _ in range(rng.randrange(12))),
             p.LIST_MODE: bytes((rng.randrange(3),)),
             p.RESUME_AFTER: p.u64(self.id()),
             p.MODE: bytes((rng.randrange(3),)),
@@ -70,11 +71,13 @@ class Fuzzer:
 
     def packet(self) -> bytes:
         rng = self.rng
-        match rng.randrange(18):
+        match rng.randrange(20):
             case 0:
                 return self.hello()
             case 16 | 17:
                 return self.ask()
+            case 18 | 19:
+                return self.ask_jobs()
             case 1 | 2 | 3 | 4:
                 return p.put(rng.randrange(40), self.data(), self.number())
             case 5 | 6:
@@ -124,6 +127,22 @@ class Fuzzer:
         body = msgspec.msgpack.encode({name: fields[name] for name in given})
         operation = rng.choice([*Operation, Operation.APPEND, Operation.READ, 0, 99])
         return p.stream(self.number(), operation, body)
+
+    def ask_jobs(self) -> bytes:
+        """A request about jobs, mostly one that can be read."""
+        rng = self.rng
+        operation = rng.choice([*JobOperation, JobOperation.PUT, 0, 99])
+        own: dict[str, object] = {"id": self.id()}
+        match operation:
+            case JobOperation.PUT:
+                own = {"key": rng.randrange(40), "data": self.data(), "due": self.number()}
+                own["unique"] = rng.choice([b"", b"a", bytes(64), bytes(65)])
+            case JobOperation.LIST:
+                own = {"state": rng.choice([None, "dead", "ready", "delayed", "leased", "?"])}
+            case JobOperation.RETRY_DEAD | JobOperation.PURGE_DEAD:
+                own = rng.choice([{"all": True}, {"ids": [self.id()]}, {}])
+        body = msgspec.msgpack.encode(own)
+        return bytes((0x96,)) + p.u32(self.number()) + bytes((operation,)) + body
 
     def mutated(self, data: bytes) -> bytes:
         """The same with a few bytes changed, removed or put in."""

@@ -9,6 +9,7 @@ from hashlib import sha256
 from actors.messages import Mode
 from actors.store.changes import Gone, KeyGone, KeyRow, ModeSet, Row, Snapshot, Tried
 from actors.store.roster import MEMBER_CHANGES
+from actors.store.terms import Due
 from tests.sim.levels import Level as Level
 from tests.sim.levels import View as View
 from tests.sim.levels import Write as Write
@@ -30,8 +31,14 @@ class Fact:
     is_lost: bool = False
     ghosts: list[Write] = field(default_factory=list)
     tried: list[tuple[Write, int]] = field(default_factory=list)
+    due: list[tuple[Write, float]] = field(default_factory=list)
     identity: bytes | None = None
     owed: set[bytes] = field(default_factory=set)
+
+
+def due_of(snapshot: Snapshot, message_id: int) -> float:
+    """Until when a message rests, as far as the store knows; 0: it does not."""
+    return 0.0 if snapshot.terms is None else snapshot.terms.due.get(message_id, 0.0)
 
 
 class QueueFacts:
@@ -65,6 +72,8 @@ class QueueFacts:
                     self.forgotten[change.key] = write
                 case Tried(id=message_id):
                     self.facts[message_id].tried.append((write, change.attempts))
+                case Due(id=message_id, at=at):
+                    self.facts[message_id].due.append((write, at))
                 case ModeSet():
                     self.modes.append((write, change.mode))
                 case _ if isinstance(change, MEMBER_CHANGES):
@@ -114,6 +123,7 @@ class QueueFacts:
             yield from self._check_key(fact, snapshot, view)
             if message_id in rows:
                 yield from self._check_tried(fact, snapshot.attempts.get(message_id, 0), view)
+                yield from self._check_due(fact, due_of(snapshot, message_id), view)
         if rows:
             yield from self._check_mode(snapshot.mode, view)
         yield from self._check_senders(snapshot, view)
@@ -171,6 +181,13 @@ class QueueFacts:
         if attempts not in allowed:
             yield f"message {fact.row.id} was tried {attempts} times, not {allowed}"
 
+    def _check_due(self, fact: Fact, due: float, view: View) -> Iterator[str]:
+        allowed = {0.0}
+        for write, at in fact.due:
+            view.allow(allowed, write, at)
+        if due not in allowed:
+            yield f"message {fact.row.id} rests until {due}, not {allowed}"
+
     def _check_mode(self, mode: Mode | None, view: View) -> Iterator[str]:
         allowed: set[Mode | None] = {None}
         for write, each in self.modes:
@@ -193,6 +210,7 @@ class QueueFacts:
                 if fact.write.level is Level.FAILED:
                     fact.write = Write(seen.name, [], seen.boot)
                 fact.tried = [(seen, snapshot.attempts.get(message_id, 0))]
+                fact.due = [(seen, due_of(snapshot, message_id))]
             else:
                 if fact.gone is None or fact.gone.level < Level.DISK:
                     fact.gone = seen

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 
 from actors.errors import Code
 from actors.messages import Batch, Failed, Leave, Port, Reply, Rights, StreamRequest
+from transports.directory import Topics
 from transports.gathering import Gathering
 from transports.greeting import Asker
 from transports.host import Visitor, WireCounters
 from transports.rate import Bucket
 from transports.refusals import Refusal
 from transports.rustlog_metrics import RustlogMetrics
-from transports.stream_host import Topics
 
 
 class NoTopics:

@@ -36,9 +36,10 @@ from actors.store.roster import (
     MemberGone,
     MemberSeen,
 )
+from actors.store.terms import Due, Unique
 
 ROW, DEAD, GONE, GONE_LEFT, KEY_LEFT, KEY_GONE, TRIED, MODE = range(1, 9)
-MEMBER, MEMBER_SEEN, MEMBER_GONE, ACKED, ACKED_UP_TO = range(9, 14)
+MEMBER, MEMBER_SEEN, MEMBER_GONE, ACKED, ACKED_UP_TO, DUE, UNIQUE = range(9, 16)
 CHUNK, TRIMMED, NOTED, UNNOTED, DROPPED = range(16, 21)
 
 _ROW = Struct("<BQQIdI")  # op, id, key, ttl, expires_at, length of the data that follows
@@ -53,6 +54,8 @@ _MEMBER = Struct("<BI32sdQ")  # op, number, identity, until, since
 _MEMBER_SEEN = Struct("<BIdQ")
 _MEMBER_GONE = Struct("<BI")
 _ACKED = Struct("<BIQ")  # op, number, id
+_DUE = Struct("<BQd")
+_UNIQUE = Struct("<BQB")  # op, id, length of the name that follows
 _NEVER = 2**64 - 1
 """Who only put messages is not subscribed since any id."""
 _CHUNK = Struct("<BQIQQQQQQI")  # op, first, count, timestamps, ids, length of the data
@@ -99,6 +102,10 @@ def _encode(change: Change) -> tuple[bytes, ...]:
             return (_TRIED.pack(TRIED, id_, attempts),)
         case ModeSet(mode=mode):
             return (_MODE.pack(MODE, mode),)
+        case Due(id=id_, at=at):
+            return (_DUE.pack(DUE, id_, at),)
+        case Unique(id=id_, name=name):
+            return _UNIQUE.pack(UNIQUE, id_, len(name)), name
         case _ if isinstance(change, MEMBER_CHANGES):
             return (_encode_member(change),)
         case Chunk():
@@ -195,6 +202,13 @@ def _decode(body: bytes, at: int) -> tuple[Change, int]:
             return ModeSet(Mode(mode)), at + _MODE.size
         case 9 | 10 | 11 | 12 | 13:
             return _decode_member(op, body, at)
+        case 14:
+            _, id_, due = _DUE.unpack_from(body, at)
+            return Due(id_, due), at + _DUE.size
+        case 15:
+            _, id_, size = _UNIQUE.unpack_from(body, at)
+            start = at + _UNIQUE.size
+            return Unique(id_, body[start : start + size]), start + size
         case _:
             return _decode_log(op, body, at)
 

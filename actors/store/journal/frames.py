@@ -22,7 +22,7 @@ import msgspec
 from actors.store.changes import Kind
 
 FORMAT_VERSION = 2
-"""What is written; earlier ones are read. Version 2 has changes of members."""
+"""What is written; earlier ones are read. Version 2 has changes of members and of terms."""
 MAGIC = b"MILLPOND JOURNAL"
 GROUP_MAGIC = 0x50554F52  # "ROUP"
 CUTS_MAX = 64

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from math import inf
 
+from actors.store.partitions import terms
 from actors.store.partitions.sqlite_file import FORMAT, Damaged, crc_of
 from actors.store.roster import Member, Roster
 
@@ -42,9 +43,17 @@ _MemberRecord = tuple[int, bytes, float, int | None, int, int]
 
 
 def has_members(connection: sqlite3.Connection) -> bool:
-    """Does the file have the tables?"""
+    """Does the file have the tables, and those of `terms`?"""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return bool(version >= 2)
+
+
+def make_tables(connection: sqlite3.Connection) -> None:
+    """From here on the file is one of format 2; nothing if it is already."""
+    if not has_members(connection):
+        for statement in filter(str.strip, (SCHEMA + terms.SCHEMA).split(";")):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
 
 
 def apply(connection: sqlite3.Connection, roster: Roster) -> int:
@@ -52,10 +61,7 @@ def apply(connection: sqlite3.Connection, roster: Roster) -> int:
 
     Raises Damaged if what is there is not what was written.
     """
-    if not has_members(connection):
-        for statement in filter(str.strip, SCHEMA.split(";")):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {FORMAT}")
+    make_tables(connection)
     before = dict(_members(connection))
     for number in roster.gone:
         connection.execute("DELETE FROM members WHERE number = ?", (number,))

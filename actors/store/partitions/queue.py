@@ -15,6 +15,7 @@ from math import inf
 
 from actors.store.changes import WINDOW_S_MAX, WINDOW_S_MIN, KeyRow, Origin, Row, Snapshot
 from actors.store.partitions import members
+from actors.store.partitions import terms as terms_tables
 from actors.store.partitions.flush import Flush, parcels
 from actors.store.partitions.outline import Meta, write_meta
 from actors.store.partitions.sqlite_file import Damaged, crc_of, signed, transaction, unsigned
@@ -106,6 +107,9 @@ def apply(flush: Flush, layer: QueueLayer) -> None:
         meta.mode = layer.mode
     if layer.roster:
         meta.keys += members.apply(flush.connection, layer.roster)
+    if layer.terms:
+        members.make_tables(flush.connection)
+        terms_tables.apply(flush.connection, layer.terms)
     meta.deadline = _deadline(flush.connection)
 
 
@@ -116,6 +120,7 @@ def _remove_rows(flush: Flush, ids: list[int]) -> None:
         flush.connection.execute(f"DELETE FROM messages WHERE {_AMONG}", (among,))
         if members.has_members(flush.connection):
             members.forget_messages(flush.connection, ids)
+            terms_tables.forget_messages(flush.connection, ids)
         flush.meta.messages -= count
         flush.meta.bytes -= size
     flush.spend(count * ROW_BYTES)
@@ -187,7 +192,8 @@ def load(connection: sqlite3.Connection, meta: Meta) -> Snapshot:
     remembered = len(keys) + (0 if roster is None else len(roster.members))
     if wrong := _miscounted(meta, len(rows), size, remembered):
         raise Damaged("; ".join(wrong))
-    return snapshot_of(rows, keys, attempts, meta.mode, roster)
+    terms = terms_tables.load(connection) if members.has_members(connection) else None
+    return snapshot_of(rows, keys, attempts, meta.mode, roster, terms)
 
 
 def rows_between(
@@ -229,6 +235,8 @@ def verify(connection: sqlite3.Connection, meta: Meta) -> Iterator[str]:
             yield str(exc)
     known, wrong = members.verify(connection)
     yield from wrong
+    if members.has_members(connection):
+        yield from terms_tables.verify(connection)
     yield from _miscounted(meta, messages, size, keys + known)
 
 

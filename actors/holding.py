@@ -1,0 +1,151 @@
+"""What a channel holds, and how a message leaves it: by its ack, its deadline or its burial."""
+
+from __future__ import annotations
+
+import logging
+
+from actors import burial
+from actors.buffer import Buffer
+from actors.cell import Effects
+from actors.delivery import Delivery
+from actors.errors import Code
+from actors.intake import Intake
+from actors.jobs.channel import Jobs
+from actors.keys import Keys
+from actors.limits import ChannelSettings
+from actors.messages import Bury, Failed, Mode, Nack, Port, Reason, Reply, Touch, TouchAck
+from actors.shared import Shared
+from actors.store.changes import Gone, Row, Tried
+
+log = logging.getLogger(__name__)
+
+TOUCH_MS_MAX = 3_600_000
+
+
+class Holding:
+    """The parts of a channel that its messages are in; `Channel` has what comes and goes."""
+
+    __slots__ = (
+        "_buffer",
+        "_delivery",
+        "_intake",
+        "_jobs",
+        "_keys",
+        "_letters",
+        "_name",
+        "_settings",
+        "_shared",
+    )
+
+    def __init__(
+        self, name: bytes, buffer: Buffer, keys: Keys, settings: ChannelSettings, shared: Shared
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._shared = shared
+        self._buffer = buffer
+        self._keys = keys
+        self._intake: Intake
+        self._delivery: Delivery
+        self._jobs: Jobs | None
+        self._letters: dict[int, Bury] = {}
+        """Those on their way to the dead-letter channel, by the id of the message."""
+
+    def sweep(self, now: float, effects: Effects) -> None:
+        """Remove the expired messages that a slice of the buffer shows, or bury them."""
+        for row in self._buffer.sweep(now):
+            if not burial.buries_expired(self._name, self._settings):
+                self.remove(row.id, effects)
+            elif row.id not in self._letters:
+                self._give_up(row, burial.EXPIRED, now, effects)
+                # Who held it has its credit back, and nobody gets it any more.
+                self._delivery.release(row.id)
+
+    def remove(self, message_id: int, effects: Effects) -> None:
+        """The message is done with, or its time is over."""
+        row = self._buffer.remove(message_id)
+        if row is None:
+            return
+        self._intake.room.messages += 1
+        self._intake.room.bytes += len(row.data)
+        self._letters.pop(message_id, None)
+        self._delivery.forget(message_id)
+        if self._jobs is not None:
+            self._jobs.ledger.forget(message_id)
+        effects.changes.append(Gone(message_id, row.key, self._keys.settle(row), len(row.data)))
+
+    # What consumers say of messages.
+
+    def _ack(self, port: Port, message_id: int, effects: Effects) -> None:
+        row = self._buffer.rows.get(message_id)
+        letter = self._letters.get(message_id) if self._letters else None
+        if row is None or (letter is not None and letter.reason == burial.EXPIRED):
+            self._shared.counters.late_acks += 1
+            return
+        guest = self._delivery.guests.get(port)
+        # Nobody who is known deletes what it put itself (PS-10).
+        if guest is None or (guest.sender and guest.sender == row.sender):
+            return
+        if self._delivery.ack(guest, message_id):
+            self.remove(message_id, effects)
+
+    def _nack(self, port: Port, nack: Nack, now: float, effects: Effects) -> None:
+        guest = self._delivery.guests.get(port)
+        if guest is None:
+            return
+        if nack.reason is Reason.CANNOT_DECRYPT and self._delivery.mode is not Mode.QUEUE:
+            # Kept for others and for GET, but never again pushed to who cannot read it.
+            self._delivery.decline(guest, nack.id)
+            return
+        count = self._delivery.nack(guest, nack, now)
+        if count is None:
+            return
+        is_final = nack.reason in (Reason.REJECT, Reason.CANNOT_DECRYPT)
+        if not is_final:
+            self._count_failed({nack.id: count}, nack.reason.value, now, effects)
+            if nack.delay_ms and self._delivery.mode is Mode.QUEUE:
+                self._keep_rest(nack.id, effects)
+        elif self._delivery.mode is Mode.QUEUE:
+            self.bury(nack.id, nack.reason.value, now, effects)
+        else:
+            log.info("message rejected: channel=%r id=%d", self._name, nack.id)
+            self._ack(port, nack.id, effects)
+
+    def _keep_rest(self, message_id: int, effects: Effects) -> None:
+        until = self._delivery.resting_until(message_id)
+        if until and message_id not in self._letters:
+            jobs = self._jobs = self._jobs or Jobs()
+            jobs.keep_rest(message_id, until, effects)
+
+    def _count_failed(
+        self, failed: dict[int, int], reason: str, now: float, effects: Effects
+    ) -> None:
+        for message_id, count in failed.items():
+            effects.changes.append(Tried(message_id, count))
+            if self._delivery.is_exhausted(message_id):
+                self.bury(message_id, reason, now, effects)
+
+    def _touch(self, port: Port, touch: Touch, now: float) -> Reply:
+        guest = self._delivery.guests.get(port)
+        ms = min(touch.ms, TOUCH_MS_MAX)
+        if guest is None or self._buffer.get(touch.id, now) is None:
+            return Failed(touch, Code.LEASE_LOST)
+        is_held = self._delivery.touch(guest, touch.id, now + ms / 1000)
+        return TouchAck(touch.id, ms) if is_held else Failed(touch, Code.LEASE_LOST)
+
+    # Dead letters.
+
+    def bury(self, message_id: int, reason: str, now: float, effects: Effects) -> None:
+        """The message becomes a dead letter, or is dropped where it is one."""
+        row = self._buffer.get(message_id, now)
+        if row is not None and not burial.is_last(self._name):
+            self._give_up(row, reason, now, effects)
+        elif row is not None:
+            log.warning("dead letter dropped: channel=%r id=%d", self._name, message_id)
+            self.remove(message_id, effects)
+
+    def _give_up(self, row: Row, reason: str, now: float, effects: Effects) -> None:
+        attempts = self._delivery.attempts.get(row.id, 0)
+        letter = self._letters[row.id] = burial.letter_of(self._name, row, attempts, reason)
+        burial.post(letter, effects)
+        self._delivery.rest((row.id, 0), burial.retry_at(now, len(self._letters)))

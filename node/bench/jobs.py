@@ -1,0 +1,150 @@
+"""Measures a job queue: puts, a worker whose handler does nothing, and how soon an idle one begins.
+
+Every job is counted: each has to be begun, and none may be left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import msgspec
+
+from node.bench.measure import Clocks
+from node.jobs.job import Job
+from node.jobs.queue import Queue
+from node.jobs.worker import Worker
+
+PAYLOAD = {"to": "alice@example.org", "subject": "hello", "number": 1234567, "flags": [1, 2, 3]}
+PRODUCERS = 16
+IDLE_JOBS = 200
+PATIENCE_S = 120.0
+
+
+class JobsResult(msgspec.Struct, frozen=True):
+    """Rates are jobs a second; latencies from the put until the handler begins, of an idle worker.
+
+    `node_us`, `worker_us`: processor time for each job, from its put to its end.
+    """
+
+    row: str
+    durability: str
+    jobs: int
+    concurrency: int
+    put_rate: float
+    run_rate: float
+    p50_us: float
+    p99_us: float
+    node_us: float | None
+    worker_us: float
+    again: int
+    faults: dict[str, int]
+
+    @property
+    def ok(self) -> bool:
+        """Was each job begun, and is none left?"""
+        return not self.faults
+
+
+async def measure_jobs(
+    url: str, jobs: int, concurrency: int, clocks: Clocks, durability: str
+) -> JobsResult:
+    """Put so many jobs, then run them, then put some one by one."""
+    begun: Counter[int] = Counter()
+    first_cpu = clocks.node_cpu() if clocks.node_cpu is not None else 0.0
+    own_cpu = clocks.own_cpu()
+    async with Queue(url, "bench") as queue:
+        at = clocks.now()
+        ids = await _put_all(queue, jobs)
+        put_s = clocks.now() - at
+
+        async def nothing(_payload: Any, job: Job) -> None:
+            begun[job.id] += 1
+
+        at = clocks.now()
+        with anyio.fail_after(PATIENCE_S):
+            run_s = await _run_all(url, nothing, concurrency, begun, jobs, clocks) - at
+        node_us = None if clocks.node_cpu is None else (clocks.node_cpu() - first_cpu) / jobs * 1e6
+        worker_us = (clocks.own_cpu() - own_cpu) / jobs * 1e6
+        waits = await _idle(url, queue, clocks)
+        counts = await queue.counts()
+    left = counts.ready + counts.delayed + counts.leased + counts.dead
+    missing = sum(1 for job in ids if job not in begun)
+    faults = {"left": left, "never begun": missing}
+    return JobsResult(
+        f"jobs-c{concurrency}",
+        durability,
+        jobs,
+        concurrency,
+        jobs / put_s,
+        jobs / run_s,
+        waits[len(waits) // 2] * 1e6,
+        waits[int(len(waits) * 0.99)] * 1e6,
+        node_us,
+        worker_us,
+        sum(begun.values()) - len(begun),
+        {name: count for name, count in faults.items() if count},
+    )
+
+
+async def _put_all(queue: Queue, jobs: int) -> list[int]:
+    """By as many producers at once as the name says; each waits for its receipt."""
+    ids: list[int] = []
+    numbers = iter(range(jobs))
+
+    async def produce() -> None:
+        for _ in numbers:
+            ids.append((await queue.put(PAYLOAD)).id)  # noqa: PERF401  one after the other
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(PRODUCERS):
+            tasks.start_soon(produce)
+    return ids
+
+
+async def _run_all(
+    url: str,
+    handler: Callable[..., Any],
+    concurrency: int,
+    begun: Counter[int],
+    jobs: int,
+    clocks: Clocks,
+) -> float:
+    """Run them; when the last one had ended."""
+    ended = 0
+    ended_at = 0.0
+
+    def end(_ended: object) -> None:
+        nonlocal ended, ended_at
+        ended += 1
+        if ended >= jobs:
+            ended_at = clocks.now()
+            worker.drain()
+
+    async with Worker(
+        url, handler, queues=["bench"], concurrency=concurrency, on_end=end
+    ) as worker:
+        await worker.run()
+    return ended_at
+
+
+async def _idle(url: str, queue: Queue, clocks: Clocks) -> list[float]:
+    waits: list[float] = []
+    began = anyio.Event()
+    put_at = 0.0
+
+    async def note(_payload: Any) -> None:
+        waits.append(clocks.now() - put_at)
+        began.set()
+
+    async with Worker(url, note, queues=["bench"]) as worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.run)
+        for _ in range(IDLE_JOBS):
+            began = anyio.Event()
+            put_at = clocks.now()
+            await queue.put(PAYLOAD)
+            await began.wait()
+        worker.drain()
+    return sorted(waits)

@@ -1,0 +1,105 @@
+"""The bytes of a job (docs/jobs.md, "The bytes of a job"): a MessagePack map with short keys.
+
+A message that is no such map is a job as well, without a name: `millpond put jobs/mail '{...}'`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+NAME_BYTES_MAX = 250 - len("jobs/") - len("/r/") - 32
+"""A queue's name is within a channel's, and so is that of the mailbox of results beside it."""
+ATTEMPTS_MAX = 2**16 - 1
+MAILBOX_BYTES = 16
+UNREADABLE = (
+    msgspec.MsgspecError,
+    UnicodeDecodeError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    OverflowError,
+)
+
+Headers = dict[str, str]
+
+
+class Waiter(msgspec.Struct, frozen=True):
+    """Who waits for the result: a mailbox, and the number of the wait there."""
+
+    mailbox: bytes
+    number: int
+
+
+class Body(msgspec.Struct, frozen=True):
+    """What a job says. `attempts` None: as its task says. `enqueued_ms` 0: nobody knows."""
+
+    payload: Any
+    name: str | None = None
+    waiter: Waiter | None = None
+    attempts: int | None = None
+    headers: Headers = {}
+    enqueued_ms: int = 0
+
+
+class _Wire(msgspec.Struct, omit_defaults=True):
+    v: Literal[1]
+    p: Any = None
+    n: str | None = None
+    q: Annotated[bytes, msgspec.Meta(min_length=MAILBOX_BYTES, max_length=MAILBOX_BYTES)] | None = (
+        None
+    )
+    w: Annotated[int, msgspec.Meta(ge=0)] = 0
+    a: Annotated[int, msgspec.Meta(ge=1, le=ATTEMPTS_MAX)] | None = None
+    h: Headers = {}
+    e: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Wire)
+
+
+def channel_of(queue: str) -> bytes:
+    """The channel of a queue. Raises ValueError for a name that no queue can have."""
+    name = queue.encode()
+    if not 0 < len(name) <= NAME_BYTES_MAX or b"!" in name:
+        text = f"a queue's name has 1 to {NAME_BYTES_MAX} bytes and no `!`, and is not {queue!r}"
+        raise ValueError(text)
+    return b"jobs/" + name
+
+
+def encode_body(body: Body) -> bytes:
+    """The bytes. Raises TypeError for a payload that MessagePack cannot carry."""
+    if body.attempts is not None and not 1 <= body.attempts <= ATTEMPTS_MAX:
+        raise ValueError(f"attempts must be within 1..{ATTEMPTS_MAX}, not {body.attempts}")
+    waiter = body.waiter
+    return _encoder.encode(
+        _Wire(
+            1,
+            body.payload,
+            body.name,
+            None if waiter is None else waiter.mailbox,
+            0 if waiter is None else waiter.number,
+            body.attempts,
+            body.headers,
+            body.enqueued_ms,
+        )
+    )
+
+
+def decode_body(data: bytes) -> Body:
+    """What the bytes say. Never raises: foreign bytes are the payload, as JSON if they are that."""
+    try:
+        wire = _decoder.decode(data)
+    except UNREADABLE:
+        return Body(_foreign(data))
+    waiter = None if wire.q is None else Waiter(wire.q, wire.w)
+    return Body(wire.p, wire.n, waiter, wire.a, wire.h, wire.e)
+
+
+def _foreign(data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except UNREADABLE:
+        return data

@@ -1,0 +1,89 @@
+"""One queue's connection of a worker: takes what is pushed, and asks for more when that helps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Self
+
+from node.channel import Channel
+from node.events import Disconnected, Event
+from node.jobs.body import channel_of
+from node.jobs.way import Way
+from node.message import Message
+
+if TYPE_CHECKING:
+    from node.jobs.held import Held
+
+ASKED_WINDOW_MAX = 8
+"""A node grants a handshake no larger window in queue mode by default; CREDIT does the rest."""
+
+OnMessage = Callable[["Feed", Message], None]
+OnLost = Callable[["Feed"], None]
+
+
+class Feed:
+    """`waiting` are jobs whose handler has not begun, `running` is how many have.
+
+    `spare`: with several queues so many jobs more than run here are asked for, so that there is a
+    choice when slots get free. A window never shrinks, so it stays as large as it ever was.
+    """
+
+    channel: Channel
+
+    def __init__(
+        self, queue: str, *, slots: int, spare: int, on_message: OnMessage, on_lost: OnLost
+    ) -> None:
+        self.queue = queue
+        self.name = channel_of(queue)
+        self.waiting: deque[Held] = deque()
+        self.running = 0
+        self._slots = slots
+        self._spare = spare
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._wanted = spare or slots
+        self._window = 0
+
+    def __repr__(self) -> str:
+        return f"Feed({self.queue!r})"
+
+    @asynccontextmanager
+    async def joined(self, way: Way) -> AsyncIterator[Self]:
+        """The connection, for a block."""
+        window = min(self._wanted, ASKED_WINDOW_MAX)
+        async with way.join(
+            self.name, "worker", mode="queue", window=window, on_event=self._hear
+        ) as self.channel:
+            self._window = self.channel.window
+            yield self
+
+    async def receive(self) -> None:
+        """Take what is pushed. Raises why the channel is lost, if it is lost for good."""
+        await self.widen()
+        while True:
+            self._on_message(self, await self.channel.receive())
+
+    async def widen(self) -> None:
+        """Ask for as many as can run; with `spare` for so many more than do."""
+        if self._spare:
+            self._wanted = max(self._wanted, min(self.running, self._slots) + self._spare)
+        missing = self._wanted - self._window
+        if missing > 0:
+            self._window += missing
+            await self.channel.credit(missing)
+
+    async def leave(self) -> None:
+        """Close the connection in good order."""
+        await self.channel.aclose()
+
+    @property
+    def is_short(self) -> bool:
+        """Would `widen` ask for more?"""
+        return bool(self._spare) and self.running + self._spare > self._wanted
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, Disconnected):
+            self.waiting.clear()
+            self._on_lost(self)

@@ -1,0 +1,95 @@
+"""A job that was put: its id, and the wait for its result."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import msgspec
+
+from node.answers import Answer
+from node.jobs.errors import JobCancelled, JobFailed
+from node.jobs.mailbox import News
+
+PROGRESS_MAX = 1000
+
+
+class _Failure(msgspec.Struct):
+    reason: str = ""
+    error: str = ""
+
+
+class Wait:
+    """What came of one job so far. The first result counts: a job that ran twice may have two."""
+
+    def __init__(self) -> None:
+        self.answer: Answer[Any] = Answer()
+        self.progress: deque[Any] = deque(maxlen=PROGRESS_MAX)
+        self.changed = anyio.Event()
+
+    def hear(self, news: News) -> None:
+        """Take what the mailbox brought."""
+        match news.kind:
+            case "progress":
+                self.progress.append(news.value)
+            case "result":
+                self.answer.resolve(news.value)
+            case "failed":
+                self.answer.fail(_failure(news.value))
+            case "cancelled":
+                self.answer.fail(JobCancelled("the job was cancelled"))
+        self.changed.set()
+
+    def fail(self, error: Exception) -> None:
+        """Nothing will come any more."""
+        self.answer.fail(error)
+        self.changed.set()
+
+
+class Handle:
+    """`id` of the job; `existing`: there was one of the same `unique` already, and this is it."""
+
+    def __init__(self, job: int, ttl: int, existing: bool, wait: Wait | None) -> None:
+        self.id = job
+        self.ttl = ttl
+        self.existing = existing
+        self._wait = wait
+
+    def __repr__(self) -> str:
+        return f"Handle(id={self.id}, existing={self.existing})"
+
+    async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  as others call it
+        """What the handler returned.
+
+        Raises JobFailed, JobCancelled, and TimeoutError after `timeout` seconds: nobody tells when
+        a job's time is over, or when it used up the attempts that its queue has. ValueError if the
+        job was put without `wait=True`.
+        """
+        with anyio.fail_after(timeout):
+            return await self._waited().answer.wait()
+
+    async def progress(self) -> AsyncIterator[Any]:
+        """What the handler tells of its progress, until there is a result."""
+        wait = self._waited()
+        while True:
+            while wait.progress:
+                yield wait.progress.popleft()
+            if wait.answer.done:
+                return
+            wait.changed = anyio.Event()
+            await wait.changed.wait()
+
+    def _waited(self) -> Wait:
+        if self._wait is None:
+            raise ValueError("nobody waits for this job: put it with wait=True")
+        return self._wait
+
+
+def _failure(value: Any) -> JobFailed:
+    try:
+        failure = msgspec.convert(value, _Failure)
+    except msgspec.ValidationError:
+        return JobFailed("unknown")
+    return JobFailed(failure.reason, failure.error)

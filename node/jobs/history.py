@@ -1,0 +1,130 @@
+"""What happened to jobs, as records of JSON in the stream `jobs/QUEUE` of the node."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import msgspec
+
+from actors.errors import NotAllowed, NotNegotiated, RequestError, UnknownStream
+from node.errors import ChannelClosed, ConnectionLost
+from node.jobs.body import UNREADABLE
+from node.stream import Stream
+from node.streams import Streams
+
+AGE_S = 7 * 86_400
+BYTES_MAX = 64 * 2**20
+WAITING_MAX = 10_000
+BATCH_MAX = 200
+ERROR_CHARS_MAX = 2000
+SNOWFLAKE_EPOCH_MS = 1_288_834_974_657
+ID_AHEAD_S = 10.0
+"""Ids may run ahead of the clock that gives records their time."""
+
+log = logging.getLogger(__name__)
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One record: `at` in ms since 1970, `what` as in `outcome.Ended`, `worker` who says so."""
+
+    job: str
+    attempt: int
+    at: int
+    what: str
+    error: str = ""
+    worker: str = ""
+
+
+class History:
+    """Writes entries, in the background: what cannot be written is dropped, no job waits for it."""
+
+    def __init__(self, wall: Callable[[], float], worker: str) -> None:
+        self._wall = wall
+        self._worker = worker
+        self._waiting: deque[tuple[str, Entry]] = deque(maxlen=WAITING_MAX)
+        self._arrived = anyio.Event()
+        self._off = False
+        self._writing = anyio.Lock()
+
+    def add(self, queue: str, job: int, attempt: int, what: str, error: str = "") -> None:
+        """Write this soon."""
+        if self._off:
+            return
+        at = round(self._wall() * 1000)
+        text = error[:ERROR_CHARS_MAX]
+        self._waiting.append((queue, Entry(str(job), attempt, at, what, text, self._worker)))
+        self._arrived.set()
+
+    async def run(self, streams: Callable[[str], Streams]) -> None:
+        """Write, for ever, over the connections of the queues."""
+        while not self._off:
+            await self._arrived.wait()
+            self._arrived = anyio.Event()
+            await self.flush(streams)
+
+    async def flush(self, streams: Callable[[str], Streams]) -> None:
+        """Write what waits."""
+        async with self._writing:
+            await self._flush(streams)
+
+    async def _flush(self, streams: Callable[[str], Streams]) -> None:
+        while self._waiting and not self._off:
+            queue, batch = self._batch()
+            try:
+                await _append(streams(queue).stream(stream_name(queue)), batch)
+            except (NotAllowed, NotNegotiated) as exc:
+                log.warning("history of jobs is off: %s (it needs the right `admin`)", exc)
+                self._off = True
+            except (RequestError, ConnectionLost, ChannelClosed) as exc:
+                log.warning("%d entries of history are lost: %s", len(batch), exc)
+
+    def _batch(self) -> tuple[str, list[Entry]]:
+        queue = self._waiting[0][0]
+        batch: list[Entry] = []
+        while self._waiting and self._waiting[0][0] == queue and len(batch) < BATCH_MAX:
+            batch.append(self._waiting.popleft()[1])
+        return queue, batch
+
+
+def stream_name(queue: str) -> str:
+    """The stream of a queue's history."""
+    return f"jobs/{queue}"
+
+
+async def _append(stream: Stream, batch: list[Entry]) -> None:
+    records = [msgspec.json.encode(entry) for entry in batch]
+    try:
+        await stream.append(records)
+    except UnknownStream:
+        await stream.create(age_s=AGE_S, bytes_max=BYTES_MAX, exist_ok=True)
+        await stream.append(records)
+
+
+def id_ms(job: int) -> int:
+    """When a job was put, in ms since 1970: its id tells."""
+    return (job >> 22) + SNOWFLAKE_EPOCH_MS
+
+
+async def entries_of(streams: Streams, queue: str, job: int) -> AsyncIterator[Entry]:
+    """What is known of a job, from the millisecond of its id on. Nothing where there is none."""
+    since = datetime.fromtimestamp(id_ms(job) / 1000 - ID_AHEAD_S, UTC)
+    wanted = str(job)
+    try:
+        async for record in streams.stream(stream_name(queue)).records(since):
+            entry = _entry(record.body)
+            if entry is not None and entry.job == wanted:
+                yield entry
+    except UnknownStream:
+        return
+
+
+def _entry(data: Any) -> Entry | None:
+    try:
+        return msgspec.json.decode(data, type=Entry)
+    except UNREADABLE:
+        return None

@@ -1,0 +1,91 @@
+"""Renews the leases of all jobs that a worker has, whether they run or wait for their turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+import anyio
+
+from actors.errors import LeaseLost, RequestError
+from node.errors import ChannelClosed, ConnectionLost
+from node.jobs.feed import Feed
+from node.jobs.held import Held
+
+AGAIN_S = 0.2
+"""After a renewal that the node refused for now."""
+
+
+class Leases:
+    """`run` it as a task; the rest is called beside it. What is lost is told `lose`."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._held: dict[Held, None] = {}
+        self._wakes_at = inf
+        self._earlier = anyio.Event()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, held: Held) -> None:
+        """Keep its lease from now on."""
+        self._held[held] = None
+        if held.renew_at < self._wakes_at:
+            self._wakes_at = held.renew_at
+            self._earlier.set()
+
+    def drop(self, held: Held) -> None:
+        """It is settled: its lease may end."""
+        self._held.pop(held, None)
+
+    def lose(self, feed: Feed) -> None:
+        """The connection ended, and the leases with it."""
+        for held in [held for held in self._held if held.feed is feed]:
+            self._lost(held)
+
+    async def run(self) -> None:
+        """Renew, for ever."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                now = self._now()
+                for held in list(self._held):
+                    if now >= held.ends_at:
+                        self._lost(held)
+                    elif now >= held.renew_at and not held.is_renewing:
+                        held.is_renewing = True
+                        tasks.start_soon(self.renew, held)
+                self._wakes_at = min(map(self._next_look, self._held), default=inf)
+                self._earlier = anyio.Event()
+                with anyio.move_on_after(max(0.0, self._wakes_at - now)):
+                    await self._earlier.wait()
+
+    async def renew(self, held: Held) -> None:
+        """Prolong one lease now, or learn that it is lost."""
+        held.is_renewing = True
+        asked_at = self._now()
+        try:
+            seconds = await held.message.touch(held.task.lease_s)
+        except (LeaseLost, ConnectionLost, ChannelClosed) as exc:
+            # A push may have been long on its way: only what was granted here is known.
+            is_early = held in self._held and held.was_granted and self._now() < held.until
+            held.was_refused = isinstance(exc, LeaseLost) and is_early
+            self._lost(held)
+        except RequestError:
+            held.renew_at = self._now() + AGAIN_S
+        else:
+            held.granted(asked_at, seconds)
+        finally:
+            held.is_renewing = False
+            if held in self._held:
+                self.add(held)
+
+    def _lost(self, held: Held) -> None:
+        self.drop(held)
+        held.lose()
+
+    @staticmethod
+    def _next_look(held: Held) -> float:
+        if not held.is_renewing:
+            return held.renew_at
+        return held.ends_at

@@ -1,0 +1,75 @@
+"""What becomes of an attempt."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+What = Literal["done", "failed", "rejected", "lost", "cancelled", "returned"]
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The handler returned."""
+
+    value: Any
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The handler raised; another attempt is due after `delay_s`, None: as the task backs off."""
+
+    error: Exception
+    delay_s: float | None = None
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """Never again: a dead letter with this reason. `error` says more."""
+
+    reason: str
+    error: str = ""
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """The handler was cancelled: the lease is lost, or the worker ends."""
+
+
+Outcome = Done | Failed | Rejected | Stopped
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """An attempt is over; `Worker(on_end=...)` hears of it.
+
+    `what`: done, failed (there will be another attempt), rejected (a dead letter), lost (the lease
+    was over first), cancelled (by somebody), returned (the worker ends). `seconds` it took.
+    """
+
+    job: int
+    queue: str
+    task: str
+    attempt: int
+    what: What
+    error: str
+    seconds: float
+    exception: BaseException | None = None
+
+
+class Tally(msgspec.Struct):
+    """How many attempts ended how, since the worker began; `running` now."""
+
+    running: int = 0
+    done: int = 0
+    failed: int = 0
+    rejected: int = 0
+    lost: int = 0
+    cancelled: int = 0
+    returned: int = 0
+
+    def count(self, what: What) -> None:
+        """One more."""
+        setattr(self, what, getattr(self, what) + 1)
+
+
+def error_text(error: BaseException) -> str:
+    """One line for an error."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,277 @@
+"""A producer's view of a queue: put jobs, wait for results, look at jobs, retry and cancel them.
+
+`async with Queue("tcp://127.0.0.1:7400", "mail") as queue: await queue.put({"to": "alice"})`
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import anyio
+from anyio.abc import TaskGroup
+
+from actors.errors import KeyReused, OutcomeUnknown
+from node.channel import Channel
+from node.errors import ChannelClosed
+from node.jobs.body import (
+    MAILBOX_BYTES,
+    Body,
+    Headers,
+    Waiter,
+    channel_of,
+    decode_body,
+    encode_body,
+)
+from node.jobs.handle import Handle, Wait
+from node.jobs.history import Entry, entries_of
+from node.jobs.mailbox import Mailboxes, decode_news, mailbox_name
+from node.jobs.operations import (
+    PAGE,
+    Operation,
+    QueueCounts,
+    Row,
+    State,
+    ask,
+    counts_of,
+    row_of,
+)
+from node.jobs.way import Way, WayOptions, single_errors
+from node.keys import KEYS
+
+UNIQUE_BYTES_MAX = 64
+DEAD_IDS_MAX = 1000
+MAILBOX_WINDOW = 256
+AGAIN_S = 0.2
+
+Due = datetime | float
+
+
+class Queue:
+    """A queue of a node, by name; use it with `async with`. Tasks may share it.
+
+    Options as those of `node.connect`. What it asks raises RequestErrors, ConnectionLost and
+    ChannelClosed; ValueError and TypeError for arguments.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        *,
+        wall: Callable[[], float] = time.time,
+        **options: Unpack[WayOptions],
+    ) -> None:
+        self.name = name
+        self._channel_name = channel_of(name)
+        self._way = Way(url, options)
+        self._wall = wall
+        self._mailbox = secrets.token_bytes(MAILBOX_BYTES)
+        self._waits: dict[int, Wait] = {}
+        self._waited = 0
+        self._joining = anyio.Lock()
+        self._has_mailbox = False
+        self._stack = AsyncExitStack()
+        self._channel: Channel | None = None
+        self._tasks: TaskGroup
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r})"
+
+    async def __aenter__(self) -> Self:
+        await self._stack.__aenter__()
+        try:
+            self._stack.enter_context(single_errors())
+            joined = self._way.join(self._channel_name, "producer", mode="queue")
+            self._channel = await self._stack.enter_async_context(joined)
+            self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        except BaseException as exc:
+            await self._stack.__aexit__(type(exc), exc, exc.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._tasks.cancel_scope.cancel()
+        await self._stack.__aexit__(kind, error, trace)
+
+    @property
+    def channel(self) -> Channel:
+        """The queue as a channel; what is put there without a name is a job as well."""
+        if self._channel is None:
+            raise ValueError("the queue is not open: use `async with`")
+        return self._channel
+
+    async def put(
+        self,
+        payload: Any = None,
+        *,
+        name: str | None = None,
+        ttl: int = 0,
+        due: Due | None = None,
+        unique: str | bytes | None = None,
+        attempts: int | None = None,
+        headers: Headers | None = None,
+        wait: bool = False,
+        retry_for: float = 0.0,
+    ) -> Handle:
+        """Put a job; it is kept when this returns, as durably as the node promises.
+
+        `name` of the task. `due`: not before this moment, or in so many seconds. `unique`: while a
+        job of the same `unique` is in the queue, this one is that one, and is not put. `ttl`: it is
+        gone so many seconds after it is due (0: the channel's default). `attempts`: instead of the
+        task's. `wait`: a result is asked for. `retry_for` as in `Channel.put`.
+        """
+        mark = unique.encode() if isinstance(unique, str) else unique
+        if mark is not None and not 0 < len(mark) <= UNIQUE_BYTES_MAX:
+            raise ValueError(f"unique has 1 to {UNIQUE_BYTES_MAX} bytes, not {len(mark)}")
+        if wait and mark is not None:
+            raise ValueError("the result of a unique job is for who put it first: leave wait out")
+        number, waiting = (await self._wait()) if wait else (0, None)
+        waiter = Waiter(self._mailbox, number) if wait else None
+        enqueued_ms = round(self._wall() * 1000)
+        try:
+            body = encode_body(Body(payload, name, waiter, attempts, headers or {}, enqueued_ms))
+            if due is None and mark is None:
+                receipt = await self.channel.put(body, ttl=ttl, retry_for=retry_for)
+                return Handle(receipt.id, receipt.ttl, False, waiting)
+            return await self._put_with(body, ttl, self._due_ms(due), mark, waiting)
+        except BaseException:
+            self._waits.pop(number, None)
+            raise
+
+    async def jobs(self, *states: State) -> AsyncIterator[Row]:
+        """The jobs that are there, in the order of their ids; of all states if none is named."""
+        for state in states or (None,):
+            after, more = 0, True
+            while more:
+                asked = {"after": after, "limit": PAGE}
+                if state is not None:
+                    asked["state"] = state  # type: ignore[assignment]
+                answer = await ask(self.channel, Operation.LIST, **asked)
+                rows = [row_of(fields) for fields in answer["jobs"]]
+                for row in rows:
+                    yield row
+                more = bool(answer["more"]) and bool(rows)
+                after = rows[-1].id if rows else after
+
+    async def show(self, job: int) -> Row:
+        """One job with all its data. Raises NotFound."""
+        return row_of(await ask(self.channel, Operation.SHOW, id=job))
+
+    def history(self, job: int) -> AsyncIterator[Entry]:
+        """What workers told of a job, oldest first. Needs the right to administer the node."""
+        return entries_of(self.channel.streams, self.name, job)
+
+    async def retry(self, job: int) -> None:
+        """A job that rests, or is due later, is due now. Raises NotFound."""
+        await ask(self.channel, Operation.RETRY, id=job)
+
+    async def cancel(self, job: int) -> None:
+        """The job is gone; who works on it loses the lease, who waits for it is told.
+
+        Raises NotFound.
+        """
+        waiter = decode_body((await self.show(job)).data or b"").waiter
+        await ask(self.channel, Operation.CANCEL, id=job)
+        if waiter is not None:
+            async with anyio.create_task_group() as tasks:
+                mailboxes = Mailboxes(self._way, tasks, self._way.now())
+                await mailboxes.tell(self.name, waiter, "cancelled")
+                await mailboxes.aclose()
+
+    async def retry_dead(self, ids: Sequence[int] | None = None) -> int:
+        """Put dead letters back, all if `ids` is None, with new ids and attempts; how many."""
+        return await self._dead(Operation.DEAD_RETRY, ids)
+
+    async def purge_dead(self, ids: Sequence[int] | None = None) -> int:
+        """Forget dead letters, all if `ids` is None; how many."""
+        return await self._dead(Operation.DEAD_PURGE, ids)
+
+    async def counts(self) -> QueueCounts:
+        """How many jobs are in each state, and how many workers there are."""
+        return await counts_of(self.channel)
+
+    async def _put_with(
+        self, body: bytes, ttl: int, due_ms: int, mark: bytes | None, waiting: Wait | None
+    ) -> Handle:
+        """By the request that knows `due` and `unique`; one key, however often it is asked."""
+        asked: dict[str, Any] = {"key": self._way.rng.randrange(KEYS), "ttl": ttl, "data": body}
+        if due_ms:
+            asked["due"] = due_ms
+        if mark is not None:
+            asked["unique"] = mark
+        while True:
+            try:
+                answer = await ask(self.channel, Operation.PUT, **asked)
+            except KeyReused:  # somebody else's, by chance: nothing was stored
+                asked["key"] = self._way.rng.randrange(KEYS)
+                continue
+            except OutcomeUnknown:
+                await anyio.sleep(self._way.rng.uniform(0.0, AGAIN_S))
+                continue
+            return Handle(answer["id"], answer["ttl"], bool(answer["existing"]), waiting)
+
+    def _due_ms(self, due: Due | None) -> int:
+        match due:
+            case None:
+                return 0
+            case datetime():
+                at = due.timestamp()
+            case _:
+                at = self._wall() + due
+        return max(0, round(at * 1000))
+
+    async def _dead(self, operation: Operation, ids: Sequence[int] | None) -> int:
+        count = 0
+        if ids is None:
+            more = True
+            while more:
+                answer = await ask(self.channel, operation, all=True)
+                count += int(answer["count"])
+                more = bool(answer["more"]) and answer["count"] > 0
+            return count
+        for start in range(0, len(ids), DEAD_IDS_MAX):
+            part = list(ids[start : start + DEAD_IDS_MAX])
+            count += int((await ask(self.channel, operation, ids=part))["count"])
+        return count
+
+    async def _wait(self) -> tuple[int, Wait]:
+        """A number of our mailbox, which is open when this returns."""
+        async with self._joining:
+            if not self._has_mailbox:
+                await self._tasks.start(self._collect)
+                self._has_mailbox = True
+        self._waited += 1
+        wait = self._waits[self._waited] = Wait()
+        return self._waited, wait
+
+    async def _collect(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Take what comes to our mailbox, until the queue is closed."""
+        name = mailbox_name(self.name, self._mailbox)
+        try:
+            async with self._way.join(name, "consumer", window=MAILBOX_WINDOW) as channel:
+                task_status.started()
+                async for message in channel:
+                    self._hear(message.data)
+                    await message.ack()
+        finally:
+            for wait in self._waits.values():
+                wait.fail(ChannelClosed("the queue was closed before there was a result"))
+
+    def _hear(self, data: bytes) -> None:
+        news = decode_news(data)
+        if news is None or (wait := self._waits.get(news.number)) is None:
+            return
+        wait.hear(news)
+        if wait.answer.done:
+            del self._waits[news.number]

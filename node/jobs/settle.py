@@ -1,0 +1,198 @@
+"""Tells everybody what became of an attempt: the node, who waits for the result, the history."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+from types import TracebackType
+from typing import Any, assert_never
+
+import anyio
+
+from actors.errors import NotFound, RequestError
+from node.errors import ChannelClosed, ConnectionLost
+from node.jobs.errors import LeaseExpired, Retry
+from node.jobs.held import Held
+from node.jobs.history import History
+from node.jobs.leases import Leases
+from node.jobs.mailbox import Kind, Mailboxes
+from node.jobs.operations import Operation, ask
+from node.jobs.outcome import (
+    Done,
+    Ended,
+    Failed,
+    Outcome,
+    Rejected,
+    Stopped,
+    What,
+    error_text,
+)
+
+REASON_CHARS_MAX = 200
+DELAY_S_MAX = 3600.0
+LOOK_S = 2.0
+
+log = logging.getLogger("node.jobs")
+
+
+class Settler:
+    """`ended` hears of each attempt, after all others. `log_done`: history of successes, too."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        mailboxes: Mailboxes,
+        history: History | None,
+        rng: Random,
+        now: Callable[[], float],
+        ended: Callable[[Ended], None],
+        log_done: bool = False,
+    ) -> None:
+        self._leases = leases
+        self._mailboxes = mailboxes
+        self._history = history
+        self._rng = rng
+        self._now = now
+        self._ended = ended
+        self._log_done = log_done
+
+    async def settle(self, held: Held, outcome: Outcome, began_at: float) -> None:
+        """Say what became of it. A job whose lease is over is left alone."""
+        what, error, cause = await self._settled(held, outcome)
+        self._tell(held, what, error, self._now() - began_at, cause)
+
+    async def give_back(self, held: Held) -> None:
+        """It was not begun, or not ended: others may have it at once, and no attempt is counted.
+
+        The node pushes nothing more here then.
+        """
+        self._leases.drop(held)
+        if held.is_lost:
+            return
+        # Where that cannot be said, leaving says it.
+        with suppress(RequestError, ConnectionLost, ChannelClosed, TimeoutError):
+            with anyio.fail_after(LOOK_S):
+                await ask(held.feed.channel, Operation.RETRY, id=held.message.id)
+
+    def report(self, held: Held, value: Any) -> None:
+        """Progress, for who waits."""
+        if held.body.waiter is not None:
+            self._mailboxes.tell_soon(held.feed.queue, held.body.waiter, value)
+
+    async def _settled(
+        self, held: Held, outcome: Outcome
+    ) -> tuple[What, str, BaseException | None]:
+        match outcome:
+            case Stopped() if held.is_lost:
+                return *await self._why_lost(held), None
+            case Stopped():
+                await self.give_back(held)
+                return "returned", "the worker ended", None
+            case Done(value=value):
+                if not await self._is_ours(held):
+                    return *await self._why_lost(held), LeaseExpired("done after its lease")
+                await self._answer(held, "result", value)
+                return await self._acknowledge(held)
+            case Failed(error=error, delay_s=delay_s):
+                return await self._failed(held, error, delay_s)
+            case Rejected(reason=reason, error=text):
+                return await self._rejected(held, reason, text, None)
+            case _:
+                assert_never(outcome)
+
+    async def _acknowledge(self, held: Held) -> tuple[What, str, BaseException | None]:
+        if held.is_lost:  # while the result was told
+            return *await self._why_lost(held), LeaseExpired("done after its lease")
+        await held.message.ack()
+        return "done", "", None
+
+    async def _failed(
+        self, held: Held, error: Exception, delay_s: float | None
+    ) -> tuple[What, str, BaseException | None]:
+        attempt = held.message.attempt
+        if attempt >= held.limit:
+            return await self._rejected(held, "attempts", error_text(error), error)
+        if held.is_lost:
+            return *await self._why_lost(held), error
+        if delay_s is None:
+            delay_s = held.task.backoff.delay_s(attempt, self._rng)
+        await held.message.nack(min(delay_s, DELAY_S_MAX))
+        return "failed", error_text(error), error
+
+    async def _rejected(
+        self, held: Held, reason: str, text: str, cause: BaseException | None
+    ) -> tuple[What, str, BaseException | None]:
+        if not await self._is_ours(held):
+            return *await self._why_lost(held), cause
+        told = f"{reason}: {text}" if text else reason
+        await self._answer(held, "failed", {"reason": reason, "error": text})
+        if held.is_lost:
+            return *await self._why_lost(held), cause
+        await self._bury(held, told)
+        return "rejected", told, cause
+
+    async def _bury(self, held: Held, told: str) -> None:
+        reason = told[:REASON_CHARS_MAX]
+        try:
+            await ask(held.feed.channel, Operation.REJECT, id=held.message.id, reason=reason)
+        except (RequestError, TimeoutError):
+            await held.message.nack(reject=True)
+
+    async def _is_ours(self, held: Held) -> bool:
+        """Is the lease surely not over? The node is asked where that is not known."""
+        if not held.is_lost and self._now() >= held.until:
+            await self._leases.renew(held)
+        return not held.is_lost and self._now() < held.until
+
+    async def _answer(self, held: Held, kind: Kind, value: Any) -> None:
+        waiter = held.body.waiter
+        if waiter is not None:
+            failure = await self._mailboxes.tell(held.feed.queue, waiter, kind, value)
+            if failure is not None:
+                text = "job %d: its result could not be left for who waits: %s"
+                log.warning(text, held.message.id, failure)
+
+    async def _why_lost(self, held: Held) -> tuple[What, str]:
+        """Is the job gone, or did we only lose it?"""
+        self._leases.drop(held)
+        channel = held.feed.channel
+        if channel.connected and held.was_refused:
+            try:
+                with anyio.fail_after(LOOK_S):
+                    await ask(channel, Operation.SHOW, id=held.message.id)
+            except NotFound:
+                return "cancelled", "the job is gone: cancelled, or its time was over"
+            except (RequestError, ConnectionLost, ChannelClosed, TimeoutError):
+                pass
+        return "lost", "the lease was over first"
+
+    def _tell(
+        self, held: Held, what: What, error: str, seconds: float, cause: BaseException | None
+    ) -> None:
+        message, queue = held.message, held.feed.queue
+        if self._history is not None and (what != "done" or self._log_done):
+            self._history.add(queue, message.id, message.attempt, what, error)
+        if what in ("failed", "rejected", "lost"):
+            place = (message.id, queue, message.attempt, what, error)
+            exc_info = None if cause is None or what == "lost" else _theirs(cause)
+            log.warning("job %d of %s, attempt %d: %s (%s)", *place, exc_info=exc_info)
+        self._ended(
+            Ended(message.id, queue, held.task.name, message.attempt, what, error, seconds, cause)
+        )
+
+
+def _theirs(error: BaseException) -> BaseException | None:
+    """The error with the traceback of code that is not ours; None for what was only asked for."""
+    if isinstance(error, Retry):
+        return None
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace):
+        trace = trace.tb_next
+    return error.with_traceback(trace)
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    name = str(trace.tb_frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] == "anyio" or name.startswith("node.jobs")

@@ -1,0 +1,145 @@
+"""Tasks: a function with the queue that its jobs are in, and how often it is tried."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
+
+import msgspec
+
+from node.jobs.body import ATTEMPTS_MAX
+from node.jobs.errors import PayloadRefused
+
+if TYPE_CHECKING:
+    from node.jobs.handle import Handle
+    from node.jobs.queue import Queue
+
+ATTEMPTS = 5
+LEASE_S = 30.0
+LEASE_S_MAX = 3600.0
+DOUBLINGS_MAX = 32
+
+R = TypeVar("R")
+Handler = Callable[..., Any]
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """Rests between attempts: random up to `base_s`, doubled with each attempt, to `max_s`."""
+
+    base_s: float = 1.0
+    max_s: float = 300.0
+
+    def delay_s(self, attempt: int, rng: Random) -> float:
+        """Seconds to rest after this failed attempt, which counts from 1."""
+        doublings = min(max(attempt, 1) - 1, DOUBLINGS_MAX)
+        return rng.uniform(0.0, min(self.max_s, self.base_s * 2.0**doublings))
+
+
+class Task(Generic[R]):
+    """A handler and how it wants to be run. Calling it calls the handler, as for a test.
+
+    `queue` None: any queue of the worker. `any_name`: alone in a worker, it takes jobs whatever
+    their names are.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[..., R],
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        attempts: int = ATTEMPTS,
+        backoff: Backoff | None = None,
+        lease: float = LEASE_S,
+        any_name: bool = False,
+    ) -> None:
+        if not 1 <= attempts <= ATTEMPTS_MAX:
+            raise ValueError(f"attempts must be within 1..{ATTEMPTS_MAX}, not {attempts}")
+        if not 0 < lease <= LEASE_S_MAX:
+            raise ValueError(f"a lease has up to {LEASE_S_MAX:g} seconds, not {lease}")
+        self.handler = handler
+        self.name: str = name or str(getattr(handler, "__name__", type(handler).__name__))
+        self.queue = queue
+        self.attempts = attempts
+        self.backoff = backoff or Backoff()
+        self.lease_s = lease
+        self.takes_any_name = any_name
+        self.is_async = _is_async(handler)
+        self._parameters = _parameters(handler)
+        self._payload_type: Any = None
+        self.__doc__ = handler.__doc__
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r}, queue={self.queue!r})"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
+        return self.handler(*args, **kwargs)
+
+    async def put(self, queue: Queue, payload: Any = None, **options: Any) -> Handle:
+        """Put a job for this task into `queue`; options as those of `Queue.put`."""
+        options.setdefault("name", self.name)
+        return await queue.put(payload, **options)
+
+    def arguments(self, payload: Any, job: Any) -> tuple[Any, ...]:
+        """What the handler is called with. Raises PayloadRefused where the payload does not fit."""
+        if self._payload_type is None:
+            self._payload_type = _payload_type(self.handler, self._parameters)
+        if self._payload_type is not Any:
+            try:
+                payload = msgspec.convert(payload, self._payload_type)
+            except msgspec.ValidationError as exc:
+                raise PayloadRefused(str(exc)) from exc
+        return (payload, job)[: len(self._parameters)]
+
+
+def task(
+    *,
+    queue: str | None = None,
+    name: str | None = None,
+    attempts: int = ATTEMPTS,
+    backoff: Backoff | None = None,
+    lease: float = LEASE_S,
+) -> Callable[[Callable[..., R]], Task[R]]:
+    """Make a function a task: `@task(queue="mail") def send(mail: Mail, job: Job) -> None`.
+
+    The function takes the payload, and the job if it wants to. If the payload is annotated, it is
+    converted (msgspec), and a job whose payload does not fit is rejected. `name` names the task in
+    its jobs, by default as the function is called. `attempts` before the job is a dead letter;
+    `lease` in seconds is renewed each third of it.
+    """
+
+    def decorate(handler: Callable[..., R]) -> Task[R]:
+        return Task(
+            handler, name=name, queue=queue, attempts=attempts, backoff=backoff, lease=lease
+        )
+
+    return decorate
+
+
+def _is_async(handler: Handler) -> bool:
+    call = getattr(handler, "__call__", None)  # noqa: B004  the instance's own, which may be async
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+
+
+def _parameters(handler: Handler) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    found = [
+        each.name for each in inspect.signature(handler).parameters.values() if each.kind in kinds
+    ]
+    if len(found) > 2:
+        raise TypeError(f"a handler takes the payload and the job, and not {', '.join(found)}")
+    return found
+
+
+def _payload_type(handler: Handler, parameters: list[str]) -> Any:
+    if not parameters:
+        return Any
+    home = handler if inspect.isroutine(handler) else type(handler).__call__
+    return get_type_hints(home).get(parameters[0], Any)
+
+
+async def finished(value: Any) -> Any:
+    """What a handler returned, once it is there."""
+    return await value if isinstance(value, Awaitable) else value

@@ -1,0 +1,1 @@
+"""Dialogues with a node, written down as they are spoken, and played."""

@@ -1,0 +1,51 @@
+"""A dialogue as text: `>` what a client says, `<` what the node answers, `~` seconds of silence.
+
+A name before the mark (`bob> `) is another client with its own connection. Empty lines and what
+is behind `#` at the beginning of a line are not looked at. A line that begins with white space
+goes on with the one before.
+"""
+
+from __future__ import annotations
+
+import re
+from textwrap import dedent
+from typing import Literal, cast
+
+import msgspec
+
+from node.testing.dialogue.errors import BadScript
+
+Mark = Literal[">", "<", "~"]
+_LINE = re.compile(r"(?P<who>[\w-]*)(?P<mark>[<>~])(?:\s+(?P<text>.*))?")
+CLOSED = "closed"
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One of them. `who` is empty where no name is given."""
+
+    number: int
+    who: str
+    mark: Mark
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.who}{self.mark} {self.text}"
+
+
+def read_lines(text: str) -> list[Line]:
+    """The lines of a dialogue. Raises BadScript."""
+    found: list[Line] = []
+    for number, raw in enumerate(dedent(text).splitlines(), 1):
+        line = raw.rstrip()
+        if not line or line.startswith("#"):
+            continue
+        if line[0].isspace() and found:
+            joined = f"{found[-1].text} {line.strip()}"
+            found[-1] = msgspec.structs.replace(found[-1], text=joined)
+            continue
+        parts = _LINE.fullmatch(line)
+        if parts is None:
+            raise BadScript(f"line {number}: {line!r} begins with none of >, <, ~ and NAME>")
+        said = (parts["text"] or "").strip()
+        found.append(Line(number, parts["who"], cast(Mark, parts["mark"]), said))
+    return found

@@ -1,0 +1,96 @@
+"""SQLite on a simulated disk: a real connection whose statements can fail.
+
+What a COMMIT returned for is there after a crash, what had none is not; of one that failed either
+may be true.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from node.testing.disk.faults import Call, Faults
+
+READS = ("select", "pragma", "begin", "explain", "with")
+
+
+def _call_of(sql: str) -> Call | None:
+    """None of a ROLLBACK, which always succeeds."""
+    word = sql.lstrip().split(None, 1)[0].rstrip(";").lower() if sql.strip() else ""
+    if word in ("commit", "end"):
+        return Call.SQL_COMMIT
+    if word == "rollback":
+        return None
+    return Call.SQL_READ if word in READS else Call.SQL_CHANGE
+
+
+class SimulatedConnection(sqlite3.Connection):
+    """A connection that asks `faults` before each statement."""
+
+    faults: Faults
+    rng: Random
+    is_open = True
+
+    def cursor(self, factory: Any = None) -> Any:
+        return super().cursor(SimulatedCursor)
+
+    def execute(self, sql: str, parameters: Any = ()) -> Any:
+        return self.cursor().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Any) -> Any:
+        return self.cursor().executemany(sql, parameters)
+
+    def executescript(self, script: str) -> Any:
+        return self.cursor().executescript(script)
+
+    def commit(self) -> None:
+        if self.in_transaction:
+            self.execute("COMMIT")
+
+    def rollback(self) -> None:
+        if self.in_transaction:
+            self.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """What was not committed never happened."""
+        if self.is_open and self.in_transaction:
+            # A cursor that some traceback still holds would keep the transaction, and its lock.
+            super().cursor().execute("ROLLBACK")
+        self.is_open = False
+        super().close()
+
+    def run(self, call: Call | None, work: Callable[[], Any], undo: Callable[[], Any]) -> Any:
+        """Do `work`, unless it fails: before it, or after it took effect."""
+        error = self.faults.enter(call) if call is not None else None
+        if error is None:
+            return work()
+        if call in (Call.SQL_COMMIT, Call.SQL_CHANGE) and self.rng.random() < 0.5:
+            work()
+        if self.in_transaction and self.rng.random() < 0.3:
+            undo()  # as SQLite may do by itself when the disk is full or broken
+        raise error
+
+
+class SimulatedCursor(sqlite3.Cursor):
+    """Its connection's statements come here as well."""
+
+    connection: SimulatedConnection
+
+    def execute(self, sql: str, parameters: Any = ()) -> Any:
+        if sql.lower().startswith("pragma synchronous"):
+            sql = "PRAGMA synchronous = OFF"
+        work = super().execute
+        return self.connection.run(_call_of(sql), lambda: work(sql, parameters), self._undo)
+
+    def executemany(self, sql: str, parameters: Any) -> Any:
+        work = super().executemany
+        return self.connection.run(_call_of(sql), lambda: work(sql, parameters), self._undo)
+
+    def executescript(self, script: str) -> Any:
+        work = super().executescript
+        return self.connection.run(Call.SQL_CHANGE, lambda: work(script), self._undo)
+
+    def _undo(self) -> None:
+        super().execute("ROLLBACK")

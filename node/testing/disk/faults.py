@@ -1,0 +1,91 @@
+"""What goes wrong on a simulated disk, and at which call."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections import Counter
+from enum import Enum
+
+import msgspec
+
+
+class DiskFault(OSError):
+    """A call failed because a test said so. To the node it is an OSError like any other."""
+
+
+class SqlFault(sqlite3.OperationalError):
+    """The same, from SQLite."""
+
+
+class Call(Enum):
+    """What is asked of a disk; the values are the names by which tests call them."""
+
+    CREATE = "create"
+    OPEN = "open"
+    READ = "read"
+    WRITE = "write"
+    SYNC = "fdatasync"
+    INSTALL = "install"
+    NAMES = "list"
+    MAKE_FOLDER = "mkdir"
+    UNLINK = "unlink"
+    SYNC_FOLDER = "fsync folder"
+    CONNECT = "sql open"
+    SQL_READ = "sql read"
+    SQL_CHANGE = "sql change"
+    SQL_COMMIT = "sql commit"
+
+    @property
+    def is_sql(self) -> bool:
+        return self.value.startswith("sql")
+
+
+TAKES_SPACE = frozenset(
+    {
+        *(Call.CREATE, Call.WRITE, Call.SYNC, Call.INSTALL, Call.MAKE_FOLDER),
+        *(Call.SQL_CHANGE, Call.SQL_COMMIT),
+    }
+)
+"""The calls that a full disk fails. SQLite reports the full disk with its own error."""
+
+
+class _Trouble(msgspec.Struct):
+    calls: frozenset[Call]
+    errno: int
+    left: float
+
+
+class Faults:
+    """Counts the calls of a disk, and says of each whether it fails."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[Call] = Counter()
+        self._troubles: list[_Trouble] = []
+
+    def add(self, calls: frozenset[Call], number: int, times: float) -> None:
+        """Have the next calls of these kinds fail, so many of them."""
+        self._troubles.append(_Trouble(calls, number, times))
+
+    def heal(self) -> None:
+        """Nothing fails any more."""
+        self._troubles.clear()
+
+    def enter(self, call: Call) -> DiskFault | SqlFault | None:
+        """Count a call; what it is to raise."""
+        self.calls[call] += 1
+        for trouble in self._troubles:
+            if call in trouble.calls:
+                trouble.left -= 1
+                if trouble.left <= 0:
+                    self._troubles.remove(trouble)
+                return _error(call, trouble.errno)
+        return None
+
+
+def _error(call: Call, number: int) -> DiskFault | SqlFault:
+    if call.is_sql:
+        is_full = number == errno.ENOSPC
+        return SqlFault("database or disk is full" if is_full else "disk I/O error")
+    return DiskFault(number, os.strerror(number))

@@ -1,0 +1,236 @@
+"""A disk in memory that does what tests tell it: fails, is full, hangs, loses what was not synced.
+
+It is the node's journal that lies here. SQLite files are real ones, in which a COMMIT counts as
+durable; keys, the peer book and other files of the data folder are real files, and do not fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+from random import Random
+from urllib.parse import quote
+
+from node.testing.disk.database import SimulatedConnection
+from node.testing.disk.faults import TAKES_SPACE, Call, DiskFault, Faults
+from node.testing.disk.pages import Pages
+
+NAMES_REAL = (".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".sqlite3-journal")
+
+
+class SimulatedFile:
+    """An open file, of no use to anybody once its machine or process has ended."""
+
+    def __init__(self, disk: SimulatedDisk, pages: Pages) -> None:
+        self._disk = disk
+        self._pages = pages
+        self._boot = disk.boots
+
+    def write(self, data: bytes, offset: int) -> None:
+        error = self._enter(Call.WRITE)
+        if error is not None:
+            data = data[: self._disk.rng.randint(0, len(data))]
+        if data:
+            self._pages.write(data, offset)
+        if error is not None:
+            raise error
+
+    def sync(self) -> None:
+        error = self._enter(Call.SYNC)
+        if error is None:
+            self._pages.sync()
+            return
+        # The system takes the pages for clean, whether they are on the disk or not.
+        self._pages.settle(self._disk.rng)
+        raise error
+
+    def close(self) -> None: ...
+
+    def _enter(self, call: Call) -> Exception | None:
+        if self._boot != self._disk.boots:
+            raise DiskFault(errno.EBADF, "the node that opened this file was ended")
+        return self._disk.faults.enter(call)
+
+
+class SimulatedDisk:
+    """What a node's store sees of its machine (`actors.store.disk.Disk`), and what tests do to it.
+
+    `folder` is real, and has the SQLite files that were removed and may come back.
+    """
+
+    def __init__(self, rng: Random, folder: Path) -> None:
+        self.rng = rng
+        self.faults = Faults()
+        self.boots = 0
+        self.is_hanging = False
+        self.on_resume: Callable[[], None] = lambda: None
+        self._grave = folder
+        self._files: dict[Path, Pages] = {}
+        self._names: dict[Path, Pages] = {}
+        """The names that are on the disk; `_files` has those that the system shows."""
+        self._removed: dict[Path, Path] = {}
+        self._connections: list[SimulatedConnection] = []
+
+    # What tests tell it.
+
+    def fail_next(self, call: str, times: float = 1, number: int = errno.EIO) -> None:
+        """Have the next `times` calls of a kind fail: `write`, `fdatasync`, `read`, `open`,
+        `create`, `unlink`, `sql commit` and the others of `faults.Call`. ValueError for no kind."""
+        self.faults.add(frozenset({Call(call)}), number, times)
+
+    def fill(self) -> None:
+        """The disk is full until `heal`: what takes space fails, reads go on."""
+        self.faults.add(TAKES_SPACE, errno.ENOSPC, inf)
+
+    def fail(self, number: int = errno.EIO) -> None:
+        """The disk is broken until `heal`: every call fails."""
+        self.faults.add(frozenset(Call), number, inf)
+
+    def heal(self) -> None:
+        """It works again."""
+        self.faults.heal()
+
+    def hang(self) -> None:
+        """Calls of the node's threads do not return until `resume`; the rest of it goes on."""
+        self.is_hanging = True
+
+    def resume(self) -> None:
+        """They return."""
+        self.is_hanging = False
+        self.on_resume()
+
+    def lose_power(self) -> None:
+        """Of what was not synced, chance keeps some. The node that used the disk must be gone."""
+        self.cut()
+        for path in self._touched():
+            if self.rng.random() < 0.5:
+                self._sync_name(path)
+        for path, grave in self._removed.items():
+            if self.rng.random() < 0.5 and not path.exists():
+                grave.rename(path)
+        self._removed.clear()
+        self._files = dict(self._names)
+        for pages in self._files.values():
+            pages.power_off(self.rng)
+
+    def cut(self) -> None:
+        """The process ended; what it wrote is still in the system's memory."""
+        self.boots += 1
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+
+    # What the store asks for.
+
+    def create(self, path: Path, size: int) -> SimulatedFile:
+        self._check(Call.CREATE)
+        if path in self._files:
+            raise FileExistsError(path)
+        _require(path.parent)
+        pages = self._files[path] = Pages()
+        pages.write(b"", size)
+        return SimulatedFile(self, pages)
+
+    def open(self, path: Path) -> SimulatedFile:
+        self._check(Call.OPEN)
+        return SimulatedFile(self, self._pages(path))
+
+    def read(self, path: Path) -> bytes:
+        self._check(Call.READ)
+        return path.read_bytes() if _is_real(path) else bytes(self._pages(path).cache)
+
+    def install(self, path: Path, data: bytes) -> None:
+        _require(path.parent)
+        self._check(Call.INSTALL)
+        if _is_real(path):
+            path.write_bytes(data)
+        else:
+            pages = self._files[path] = Pages()
+            pages.write(data, 0)
+            pages.sync()
+        self._sync_names(path.parent)
+
+    def has(self, path: Path) -> bool:
+        return path in self._files or path.exists()
+
+    def names(self, folder: Path) -> list[str]:
+        self._check(Call.NAMES)
+        names = {path.name for path in self._files if path.parent == folder}
+        if folder.is_dir():
+            names.update(each.name for each in folder.iterdir())
+        return sorted(names)
+
+    def make_folder(self, path: Path) -> None:
+        if not path.is_dir():
+            self._check(Call.MAKE_FOLDER)
+            path.mkdir(parents=True)
+
+    def unlink(self, path: Path) -> None:
+        self._check(Call.UNLINK)
+        self._files.pop(path, None)
+        if _is_real(path) and path.exists():
+            self._grave.mkdir(exist_ok=True)
+            grave = self._grave / f"{self.faults.calls[Call.UNLINK]}-{path.name}"
+            self._removed[path] = path.rename(grave)
+
+    def sync_folder(self, path: Path) -> None:
+        _require(path)
+        self._check(Call.SYNC_FOLDER)
+        self._sync_names(path)
+
+    def connect(self, path: Path) -> sqlite3.Connection:
+        self._check(Call.CONNECT)
+        connection = sqlite3.connect(
+            f"file:{quote(os.fsencode(path))}?mode=rw",
+            uri=True,
+            isolation_level=None,
+            factory=SimulatedConnection,
+            timeout=0.0,
+        )
+        connection.faults, connection.rng = self.faults, self.rng
+        self._connections = [each for each in self._connections if each.is_open]
+        self._connections.append(connection)
+        return connection
+
+    def _check(self, call: Call) -> None:
+        error = self.faults.enter(call)
+        if error is not None:
+            raise error
+
+    def _pages(self, path: Path) -> Pages:
+        pages = self._files.get(path)
+        if pages is None:
+            raise FileNotFoundError(path)
+        return pages
+
+    def _touched(self) -> list[Path]:
+        """Names that a power failure may or may not have."""
+        paths = {**self._names, **self._files}
+        return [path for path in paths if self._names.get(path) is not self._files.get(path)]
+
+    def _sync_names(self, folder: Path) -> None:
+        for path in self._touched():
+            if path.parent == folder:
+                self._sync_name(path)
+        for path in [each for each in self._removed if each.parent == folder]:
+            del self._removed[path]
+
+    def _sync_name(self, path: Path) -> None:
+        if path in self._files:
+            self._names[path] = self._files[path]
+        else:
+            del self._names[path]
+
+
+def _is_real(path: Path) -> bool:
+    """Is it one of SQLite's files?"""
+    return path.name.endswith(NAMES_REAL)
+
+
+def _require(folder: Path) -> None:
+    if not folder.is_dir():
+        raise FileNotFoundError(folder)

@@ -1,0 +1,45 @@
+"""Sealed messages between the nodes of a world, as their owners send and read them."""
+
+from __future__ import annotations
+
+import anyio
+import msgspec
+
+from actors.messages import Ack
+from node.node import Node
+from node.post.post import Sent
+
+WINDOW = 1
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """What came sealed: the sender by the name it is known by here, and the clear text."""
+
+    sender: str
+    data: bytes
+    id: int
+
+
+async def send(node: Node, peer: str, channel: str, data: bytes, ttl: float) -> Sent:
+    """Seal a message for a peer and keep it until it is carried away. See `Post.send`."""
+    public = public_of(node, peer)
+    return await node.post.send(public, channel.encode(), data, ttl)
+
+
+async def read(node: Node, channel: str, timeout_s: float) -> Letter:
+    """The next sealed message of a channel, opened and acknowledged; TimeoutError, CannotOpen."""
+    name = channel.encode()
+    with anyio.fail_after(timeout_s), node.post.office.local.guest(name, WINDOW) as guest:
+        message = await guest.receive()
+        opened = await node.post.open(name, message.data)
+        guest.tell(Ack(message.id))
+    known = node.mail.house.book.by_public(opened.sender)
+    return Letter("" if known is None else known.name, opened.clear, message.id)
+
+
+def public_of(node: Node, peer: str) -> bytes:
+    """The key of a peer by its name. LookupError when nobody linked the two."""
+    found = node.mail.house.book.by_name(peer)
+    if found is None:
+        raise LookupError(f"{peer!r} is nobody this node knows: link the two first")
+    return found.public

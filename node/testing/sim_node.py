@@ -1,0 +1,251 @@
+"""A node of a world, as a test holds it: over stops, crashes and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+from anyio.abc import TaskStatus
+
+from actors.messages import Durability
+from node.channel import Channel
+from node.client import connect
+from node.config import LISTENERS, OFF, Config
+from node.peers.book import Peer, Trust
+from node.post.post import Sent
+from node.rustlog_client import Rustlog
+from node.s3p_client import S3p
+from node.streams import Streams, connect_streams
+from node.testing import mail
+from node.testing.clients import P2P_PORT, rustlog_over, s3p_over
+from node.testing.disk.simulated import SimulatedDisk
+from node.testing.links import WorldDialer
+from node.testing.threadless import be_node
+from node.testing.world_node import WorldNode
+from node.trunk import single_errors
+
+if TYPE_CHECKING:
+    from node.testing.world import World
+
+Kept = Literal["simulated", "real", "nothing"]
+"""Where a node keeps things: on a simulated disk, on the real one, or in memory alone."""
+WHO = "client"
+SETTINGS = {"segment_bytes": 2**18, "drain_timeout_s": 0.2}
+"""A journal of 256 KiB segments is made faster than one of 16 MiB."""
+
+
+class NotRunning(Exception):
+    """The node was stopped, or crashed."""
+
+
+class SimNode:
+    """Made by `World.node`. Its name is its host name, and that of its clock and its disk."""
+
+    def __init__(
+        self, world: World, name: str, folder: Path, kept: Kept, settings: dict[str, Any]
+    ) -> None:
+        self.name = name
+        self.url = f"tcp://{name}:{P2P_PORT}"
+        self.folder = folder
+        self.config = _config(folder, kept, settings)
+        self.disk: SimulatedDisk | None = None
+        if kept == "simulated":
+            self.disk = SimulatedDisk(world.rng(f"disk {name}"), folder.with_name(f"{name}.gone"))
+            self.disk.on_resume = self._wake
+        self._world = world
+        self._node: WorldNode | None = None
+        self._scope = anyio.CancelScope()
+        self._stopping = anyio.Event()
+        self._ended = anyio.Event()
+
+    def __repr__(self) -> str:
+        return f"SimNode({self.name!r})"
+
+    @property
+    def is_up(self) -> bool:
+        return self._node is not None
+
+    @property
+    def node(self) -> WorldNode:
+        """The `node.Node` itself. Raises NotRunning."""
+        if self._node is None:
+            raise NotRunning(f"{self.name} does not run: await {self.name}.start()")
+        return self._node
+
+    @property
+    def public(self) -> bytes:
+        """Its public key; of a node that runs."""
+        return self.node.mail.house.identity.public
+
+    # Its life.
+
+    async def start(self) -> None:
+        """Start it, with what its disk has. Raises ConfigError, OSError."""
+        if self._node is None:
+            await self._world.tasks.start(self._live)
+
+    async def stop(self) -> None:
+        """Stop it as a signal does: it drains, says goodbye and closes its store."""
+        if self._node is not None:
+            self._stopping.set()
+            await self._ended.wait()
+
+    async def crash(self, *, power: bool = False) -> None:
+        """End it as kill -9 does: what it wrote is on the disk, what it had in hand is not.
+
+        `power`: its machine stops as well, so of what was not synced chance keeps some.
+        """
+        if self._node is not None:
+            self._node.kill()
+            await self._world.links.close_house(self.name)
+            self._world.links.reset(self.name)
+            self._scope.cancel()
+            await self._ended.wait()
+        if self.disk is not None:
+            if power:
+                self.disk.lose_power()
+            else:
+                self.disk.cut()
+
+    async def restart(self, *, power: bool = False) -> None:
+        """`crash`, if it runs, and `start`."""
+        if self._node is not None:
+            await self.crash(power=power)
+        await self.start()
+
+    async def _live(self, *, task_status: TaskStatus[None]) -> None:
+        """One run. What ends it before it has started is for `start` to raise."""
+        be_node()
+        self._stopping, self._ended = anyio.Event(), anyio.Event()
+        node = self._make()
+        try:
+            with anyio.CancelScope() as self._scope, single_errors():
+                await self._run(node, task_status)
+        except Exception as error:
+            if self._node is None:
+                raise
+            self._world.failures.add(error)  # it belongs to the test, not to the world's tasks
+        finally:
+            self._node = None
+            self._ended.set()
+
+    async def _run(self, node: WorldNode, task_status: TaskStatus[None]) -> None:
+        links = self._world.links
+        async with anyio.create_task_group() as tasks:
+            if node.surroundings is not None:
+                tasks.start_soon(node.surroundings.run)
+            async with node:
+                self._node = node
+                links.open_house(self.name, node.factories, tasks)
+                task_status.started()
+                await self._stopping.wait()
+                await links.close_house(self.name)
+            tasks.cancel_scope.cancel()
+
+    def _make(self) -> WorldNode:
+        world = self._world
+        return WorldNode(
+            self.config,
+            rng=world.rng(f"node {self.name}"),
+            clock=world.clock.of(self.name),
+            dialer=world.links.dialer(self.name),
+            disk=self.disk,
+            is_held=lambda: self.disk is not None and self.disk.is_hanging,
+        )
+
+    def _wake(self) -> None:
+        if self._node is not None and self._node.surroundings is not None:
+            self._node.surroundings.wake()
+
+    async def idle(self) -> None:
+        """See `World.idle`."""
+        await self._world.idle()
+
+    # Clients, which are names of their own on the network.
+
+    def dialer(self, who: str = WHO) -> WorldDialer:
+        """For whatever takes a `dialer`: dials nodes of the world as `who`."""
+        return self._world.links.dialer(who)
+
+    def connect(
+        self, channel: str | bytes | None = None, *, who: str = WHO, **options: Any
+    ) -> AbstractAsyncContextManager[Channel]:
+        """Join a channel as program `who`; see `node.client.connect` for the options."""
+        return connect(self.url, channel, **self._options(who), **options)
+
+    def streams(self, *, who: str = WHO) -> AbstractAsyncContextManager[Streams]:
+        """The streams of the node; see `node.streams.connect_streams`."""
+        return connect_streams(self.url, **self._options(who))
+
+    def s3p(self, *, who: str = WHO) -> AbstractAsyncContextManager[S3p]:
+        """A client of S3P; see `node.s3p_client.connect_s3p`."""
+        return s3p_over(self.dialer(who), self.name, self._rng(who))
+
+    def rustlog(self, *, who: str = WHO) -> AbstractAsyncContextManager[Rustlog]:
+        """A client of RustLog; see `node.rustlog_client.connect_rustlog`."""
+        return rustlog_over(self.dialer(who), self.name, self._rng(who))
+
+    def _options(self, who: str) -> dict[str, Any]:
+        world = self._world
+        return {
+            "dialer": self.dialer(who),
+            "rng": self._rng(who),
+            "now": world.clock.elapsed,
+        }
+
+    def _rng(self, who: str) -> Any:
+        return self._world.rng(f"{who} at {self.name}")
+
+    # Other nodes.
+
+    def knows(self, other: SimNode, *, dials: bool = True, relays: Sequence[SimNode] = ()) -> None:
+        """Enter `other` into the peer book, trusted, and learn its key for sealing. Both run."""
+        house = self.node.mail.house
+        peer = Peer(
+            name=other.name,
+            public=other.public,
+            trust=Trust.TRUSTED,
+            addresses=(other.url,) if dials else (),
+            relays=tuple(f"{_id(relay)}@{relay.url}" for relay in relays),
+            added_at=self._world.clock.now(),
+        )
+        if house.book.by_name(other.name) is None:
+            house.book.add(peer)
+        else:
+            house.book.replace(other.name, peer)
+        house.known.learn(other.public, other.node.mail.house.prekeys.current())
+
+    async def send(
+        self, peer: SimNode | str, channel: str, data: bytes, *, ttl: float = 0.0
+    ) -> Sent:
+        """Seal a message for a peer; it is kept here until it can be carried there.
+
+        Raises LookupError for somebody it is not linked with, and what `Post.send` raises.
+        """
+        name = peer if isinstance(peer, str) else peer.name
+        return await mail.send(self.node, name, channel, data, ttl)
+
+    async def read(self, channel: str, *, timeout_s: float = 600.0) -> mail.Letter:
+        """The next sealed message in a channel of this node, opened and acknowledged for good.
+
+        Raises TimeoutError, and CannotOpen for what was sealed for somebody else.
+        """
+        letter = await mail.read(self.node, channel, timeout_s)
+        await self.idle()  # an ack has no answer that tells when it is kept
+        return letter
+
+
+def _config(folder: Path, kept: Kept, settings: dict[str, Any]) -> Config:
+    base = Config(data=str(folder))
+    if kept == "nothing":
+        base = replace(base, durability=Durability.MEMORY)
+    closed: dict[str, Any] = dict.fromkeys(LISTENERS, OFF)
+    return replace(base, **(closed | SETTINGS | settings))
+
+
+def _id(node: SimNode) -> str:
+    return node.node.mail.house.identity.id

@@ -1,0 +1,66 @@
+"""A node as it runs in a world: no sockets, no threads, and an end without goodbye."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from actors.messages import Durability
+from actors.store.disk import Disk
+from actors.store.durable import DurableStore
+from actors.store.memory import MemoryStore
+from node.client import Dialer
+from node.clock import Clock
+from node.config import Config
+from node.node import Node
+from node.testing.lanes import SteppedSurroundings
+from transports.seam import SessionFactory
+
+
+class WorldNode(Node):
+    """One run of a node. What lanes do goes on while `is_held` does not say otherwise."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        rng: Random,
+        clock: Clock,
+        dialer: Dialer,
+        disk: Disk | None,
+        is_held: Callable[[], bool],
+    ) -> None:
+        self.surroundings: SteppedSurroundings | None = None
+        self._is_held = is_held
+        self._is_killed = False
+        super().__init__(config, rng=rng, clock=clock, disk=disk, dialer=dialer)
+
+    @property
+    def factories(self) -> dict[str, SessionFactory]:
+        """What a connection is answered with, by protocol."""
+        return {
+            "p2p": self._p2p_session,
+            "s3p": self.reception.s3p_connection,
+            "rustlog": self.reception.rustlog_connection,
+        }
+
+    def kill(self) -> None:
+        """From here on nothing is written any more; whoever runs the node cancels it next."""
+        self._is_killed = True
+        if self.surroundings is not None:
+            self.surroundings.cut()
+
+    def _choose_store(self, disk: Disk) -> DurableStore | MemoryStore:
+        if self.durability is Durability.MEMORY:
+            return MemoryStore()
+        self.surroundings = SteppedSurroundings(self.clock.now, self._rng, self._is_held)
+        folder = Path(self.config.data)
+        return DurableStore(folder, disk, self.config.store, self.surroundings, self._durability_of)
+
+    def _close_store(self) -> None:
+        if not self._is_killed:
+            super()._close_store()
+        elif self._lock is not None:
+            self._lock.release()
+            self._lock = None

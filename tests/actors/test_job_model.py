@@ -1,0 +1,184 @@
+"""Random lives of a channel of jobs against a model: none is lost, doubled, early or shared."""
+
+from __future__ import annotations
+
+from math import ceil
+from random import Random
+
+import pytest
+
+from actors.jobs import messages as m
+from actors.limits import ChannelSettings
+from actors.messages import Mode, Reason
+from tests.actors.job_pond import asked, counts, put, rows, worker
+from tests.actors.pond import Peer, Pond, queue
+
+STEPS = 120
+NAMES = (b"", b"", b"", b"alice", b"bob")
+DAY_S = 86_400
+
+
+class Life:
+    """Each job is told by its data. `live` are ids, `due` when each may be pushed at the earliest,
+    `dead` is data; `held` is who works on what."""
+
+    def __init__(self, seed: int, settings: ChannelSettings) -> None:
+        self.rng = Random(seed)
+        self.pond = Pond(settings, seed=seed)
+        self.ends: list[Peer] = []
+        self.live: dict[bytes, int] = {}
+        self.due: dict[bytes, float] = {}
+        self.names: dict[bytes, bytes] = {}
+        self.dead: set[bytes] = set()
+        self.held: dict[bytes, Peer] = {}
+        self.serial = 0
+        self.connect()
+
+    def connect(self) -> None:
+        self.held.clear()
+        self.producer = self.pond.producer(mode=Mode.QUEUE)
+        self.ends = [worker(self.pond, window=2, mode=Mode.QUEUE) for _ in range(2)]
+
+    def step(self) -> None:
+        deeds = [self.put, self.put, self.put, self.finish, self.finish, self.later, self.reject]
+        deeds += [self.give_back, self.hurry, self.cancel, self.retry_dead, self.purge, self.wait]
+        deeds += [self.wait, self.restart, self.crash, self.leave]
+        self.rng.choice(deeds)()
+        self.pond.settle()
+        self.look()
+
+    def look(self) -> None:
+        """What was pushed, and whether the channel shows what there is."""
+        for end in self.ends:
+            for message in end.pushed():
+                assert self.due[message.data] <= self.pond.now + 1e-6, "too early"
+                assert self.live[message.data] == message.id
+                holder = self.held.get(message.data)
+                assert holder in (None, end), "two have it"
+                self.held[message.data] = end
+        page = rows(self.producer)
+        assert not page.more
+        living = [row for row in page.rows if row.state is not m.State.DEAD]
+        assert {row.data: row.id for row in living} == self.live and len(living) == len(self.live)
+        buried = [row.data for row in page.rows if row.state is m.State.DEAD]
+        assert set(buried) == self.dead and len(buried) == len(self.dead)
+        assert {row.data for row in living if row.state is m.State.LEASED} == set(self.held)
+        found = counts(self.producer)
+        assert found.ready + found.delayed + found.leased == len(living)
+        assert (found.leased, found.dead) == (len(self.held), len(self.dead))
+        for row in living:
+            assert row.state is not m.State.DELAYED or row.due > self.pond.now
+
+    def some(self, data: dict[bytes, object] | set[bytes]) -> bytes | None:
+        return self.rng.choice(sorted(data)) if data else None
+
+    def put(self) -> None:
+        self.serial += 1
+        data, name = b"%d" % self.serial, self.rng.choice(NAMES)
+        due_in = self.rng.choice((0, 0, 0, 20, 300))
+        kept = put(self.producer, data, ttl=DAY_S, due_in=due_in, unique=name)
+        holder = next((each for each, of in self.names.items() if of == name), None)
+        assert kept.existing == (holder is not None and name != b"")
+        if kept.existing:
+            assert holder is not None and kept.id == self.live[holder]
+            return
+        self.live[data], self.due[data] = kept.id, self.pond.now + due_in
+        if name:
+            self.names[data] = name
+
+    def end(self, data: bytes) -> None:
+        del self.live[data]
+        self.held.pop(data, None)
+        self.names.pop(data, None)
+
+    def finish(self) -> None:
+        data = self.some(self.held)
+        if data is not None:
+            self.held[data].ack(self.live[data])
+            self.end(data)
+
+    def later(self) -> None:
+        data = self.some(self.held)
+        if data is not None:
+            delay = self.rng.choice((1, 40))
+            self.held.pop(data).nack(self.live[data], Reason.LATER, delay * 1000)
+            self.due[data] = self.pond.now + delay
+
+    def reject(self) -> None:
+        data = self.some(self.held)
+        if data is not None:
+            asked(self.held[data], m.RejectJob, self.live[data], "no")
+            self.end(data)
+            self.dead.add(data)
+
+    def give_back(self) -> None:
+        data = self.some(self.held)
+        if data is not None:
+            end = self.held.pop(data)
+            assert asked(end, m.RetryJob, self.live[data]).state is m.State.LEASED
+            self.look()
+            if self.rng.random() < 0.7:
+                end.credit(1)
+
+    def hurry(self) -> None:
+        data = self.some({each for each in self.live if each not in self.held})
+        if data is not None:
+            asked(self.producer, m.RetryJob, self.live[data])
+            self.due[data] = 0.0
+
+    def cancel(self) -> None:
+        data = self.some(self.live)
+        if data is not None:
+            asked(self.producer, m.CancelJob, self.live[data])
+            self.end(data)
+
+    def retry_dead(self) -> None:
+        before = dict(self.live)
+        buried = {row.data: row.id for row in rows(self.producer, m.State.DEAD).rows}
+        wanted = {each for each in sorted(buried) if self.rng.random() < 0.6}
+        if wanted:
+            ids = tuple(buried[each] for each in sorted(wanted))
+            assert asked(self.producer, m.RetryDead, ids).count == len(wanted)
+        for row in rows(self.producer).rows:
+            if row.state is not m.State.DEAD and row.data not in before:
+                assert row.data in wanted
+                self.live[row.data], self.due[row.data] = row.id, 0.0
+        self.dead -= wanted
+        assert wanted <= set(self.live)
+
+    def purge(self) -> None:
+        if self.rng.random() < 0.2:
+            assert asked(self.producer, m.PurgeDead, None).count == len(self.dead)
+            self.dead.clear()
+
+    def wait(self) -> None:
+        """Leases are touched before, so that none ends meanwhile."""
+        for data, end in self.held.items():
+            end.touch(self.live[data], 3_600_000)
+        self.pond.advance(self.rng.choice((0.5, 10, 30, 310)))
+
+    def leave(self) -> None:
+        at = self.rng.randrange(2)
+        gone = self.ends[at]
+        gone.leave()
+        self.held = {data: end for data, end in self.held.items() if end is not gone}
+        self.ends[at] = worker(self.pond, window=2, mode=Mode.QUEUE)
+
+    def restart(self) -> None:
+        if self.rng.random() < 0.5:
+            self.pond = self.pond.restarted()
+            self.connect()
+
+    def crash(self) -> None:
+        """Guests stay, leases do not; the channel is built anew after a rest."""
+        if self.rng.random() < 0.3:
+            self.pond.crash()
+            self.held.clear()
+            self.pond.advance(ceil(11))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_job_is_lost_doubled_early_or_shared(seed: int) -> None:
+    life = Life(seed, queue(ack_timeout_s=3600.0, attempts_max=1000))
+    for _ in range(STEPS):
+        life.step()

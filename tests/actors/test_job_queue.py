@@ -1,0 +1,378 @@
+"""Jobs of a channel in queue mode: due times, unique names, lists, and what is done to one job."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.errors import Code
+from actors.jobs import messages as m
+from actors.jobs.ledger import Ledger
+from actors.jobs.rows import merged, paged
+from actors.limits import ChannelSettings
+from actors.messages import Mode, Reason
+from actors.scheduler import SchedulerSettings
+from actors.store.terms import Terms
+from tests.actors.job_pond import (
+    asked,
+    buried,
+    counts,
+    dead_ids,
+    job_pond,
+    put,
+    rows,
+    show,
+    states,
+    taken,
+    worker,
+)
+from tests.actors.pond import NAME, START_S, Pond, pair, queue
+
+DAY_S = 86_400
+
+
+def test_a_job_is_handed_out_when_it_is_due_and_not_before() -> None:
+    pond = job_pond(ack_timeout_s=600.0)
+    producer, hand = pond.producer(), worker(pond, window=8)
+    later, now = put(producer, b"later", due_in=60).id, put(producer, b"now").id
+    assert taken(hand).id == now
+    pond.advance(59.9)
+    assert hand.pushed() == []
+    pond.advance(0.2)
+    assert taken(hand).id == later
+
+
+def test_a_job_that_became_due_while_nobody_was_there_is_handed_out_once() -> None:
+    """Its rest ended before anybody looked at it: it must not be leased twice."""
+    pond = job_pond()
+    producer = pond.producer()
+    ids = [put(producer, due_in=5).id, put(producer, due_in=900).id, put(producer).id]
+    pond.advance(10)
+    first, second = worker(pond, window=8), worker(pond, window=8)
+    assert sorted(first.pushed_ids() + second.pushed_ids()) == [ids[0], ids[2]]
+
+
+def test_a_due_that_has_passed_is_now() -> None:
+    pond = job_pond()
+    producer, hand = pond.producer(), worker(pond)
+    kept = put(producer, due_in=-500, ttl=100)
+    assert taken(hand).id == kept.id
+    assert show(producer, kept.id).expires_at == pond.now + 100
+
+
+def test_the_ttl_counts_from_the_due() -> None:
+    pond = job_pond()
+    producer = pond.producer()
+    kept = put(producer, due_in=1000, ttl=60)
+    assert (kept.ttl, show(producer, kept.id).expires_at) == (60, pond.now + 1060)
+    pond.advance(1059)
+    assert states(producer) == {kept.id: "ready"}
+    pond.advance(2)
+    assert states(producer) == {} and pond.kept() == []
+
+
+def test_a_year_ahead_is_taken_and_more_is_refused() -> None:
+    pond = job_pond()
+    producer = pond.producer()
+    assert put(producer, due_in=365 * DAY_S).id
+    assert put(producer, due_in=367 * DAY_S) is Code.TTL_REFUSED
+
+
+def test_due_and_unique_survive_a_restart() -> None:
+    pond = job_pond()
+    producer = pond.producer()
+    due = put(producer, b"later", due_in=60, unique=b"alice").id
+    again = pond.restarted()
+    producer, hand = again.producer(), worker(again, window=8)
+    assert show(producer, due).due == START_S + 60
+    assert put(producer, b"other", unique=b"alice").id == due
+    again.advance(58)
+    assert hand.pushed() == []
+    again.advance(2)
+    assert taken(hand).id == due
+
+
+def test_the_wait_before_another_attempt_survives_a_restart() -> None:
+    pond = job_pond()
+    producer, hand = pond.producer(), worker(pond)
+    kept = put(producer).id
+    hand.nack(taken(hand).id, Reason.LATER, 300_000)
+    again = pond.restarted()
+    hand = worker(again)
+    again.advance(298)
+    assert hand.pushed() == []
+    again.advance(2)
+    assert (taken(hand).id, kept) == (kept, kept)
+
+
+def test_a_channel_whose_jobs_all_wait_is_put_away_and_comes_back_for_them() -> None:
+    """PA-30: the wait is in the store, so memory need not have it."""
+    pond = Pond(ChannelSettings(mode=Mode.QUEUE), runtime=SchedulerSettings(passivate_after_s=60.0))
+    producer = pond.producer()
+    kept = put(producer, due_in=1000).id
+    producer.leave()
+    pond.advance(200)
+    assert pond.scheduler.view(NAME) is None
+    hand = worker(pond)
+    pond.advance(700)
+    assert hand.pushed() == []
+    pond.advance(101)
+    assert taken(hand).id == kept
+
+
+def test_of_one_unique_name_there_is_one_job_until_it_leaves() -> None:
+    pond = job_pond()
+    producer, hand = pond.producer(), worker(pond)
+    first = put(producer, b"1", unique=b"alice")
+    assert not first.existing
+    second = put(producer, b"2", unique=b"alice", ttl=5)
+    assert (second.id, second.ttl, second.existing) == (first.id, first.ttl, True)
+    assert not put(producer, b"3", unique=b"bob").existing and len(pond.kept()) == 2
+    hand.ack(first.id)
+    third = put(producer, b"4", unique=b"alice")
+    assert not third.existing and third.id != first.id
+
+
+def test_a_unique_name_is_free_when_its_job_is_dead_expired_or_cancelled() -> None:
+    pond = job_pond()
+    producer = pond.producer()
+    dead = put(producer, unique=b"a").id
+    hand = worker(pond)
+    asked(hand, m.RejectJob, taken(hand).id, "no")
+    hand.leave()
+    expired = put(producer, unique=b"a", ttl=10)
+    assert not expired.existing and expired.id != dead
+    pond.now += 11  # its deadline is over, and nobody has swept yet
+    cancelled = put(producer, unique=b"a")
+    assert not cancelled.existing
+    asked(producer, m.CancelJob, cancelled.id)
+    assert not put(producer, unique=b"a").existing
+
+
+def test_a_put_said_twice_is_one_job_and_other_data_is_refused() -> None:
+    """PA-08, PA-10: keys of jobs are those of the channel."""
+    pond = job_pond()
+    producer = pond.producer()
+    first = put(producer, b"1", key=7, unique=b"x")
+    again = put(producer, b"1", key=7, unique=b"x")
+    assert (again.id, again.existing) == (first.id, False)
+    assert put(producer, b"2", key=7) is Code.KEY_REUSED
+    assert len(pond.kept()) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "data", "code"),
+    [
+        (ChannelSettings(mode=Mode.QUEUE), b"", Code.EMPTY_DATA),
+        (ChannelSettings(mode=Mode.QUEUE, data_bytes_max=3), b"four", Code.DATA_TOO_LARGE),
+        (ChannelSettings(mode=Mode.QUEUE, messages_max=0), b"x", Code.BUFFER_FULL),
+        (ChannelSettings(mode=Mode.QUEUE, ttl_max=10, ttl_strict=True), b"x", Code.TTL_REFUSED),
+    ],
+)
+def test_a_put_is_refused_as_a_message_would_be(
+    settings: ChannelSettings, data: bytes, code: Code
+) -> None:
+    producer = Pond(settings).producer()
+    assert put(producer, data) is code
+
+
+def test_whoever_put_a_job_may_work_on_it() -> None:
+    """Not so with messages (PA-18): there the sender is who should not get them."""
+    pond = job_pond()
+    ann = pond.join(identity=b"a" * 32, window=4)
+    kept = put(ann).id
+    assert taken(ann).id == kept
+    ann.ack(kept)
+    assert pond.kept() == []
+
+
+def test_a_channel_in_another_mode_has_no_jobs() -> None:
+    pond = Pond(pair())
+    peer = pond.producer()
+    assert put(peer) is Code.NOT_A_QUEUE
+    assert asked(peer, m.CountJobs) is Code.NOT_A_QUEUE
+    dead = job_pond().producer(NAME + b"!dead")
+    assert asked(dead, m.ListJobs, None, 0, 10, 1000) is Code.NOT_A_QUEUE
+
+
+def test_lists_tell_where_each_job_stands() -> None:
+    pond = job_pond()
+    producer = pond.producer()
+    dead = buried(pond, producer, b"dead")
+    held, waiting = put(producer, b"h" * 300).id, put(producer, due_in=60).id
+    hand = worker(pond)
+    ready = put(producer).id
+    assert taken(hand).id == held
+    (letter,) = dead_ids(producer)
+    assert states(producer) == {
+        held: "leased", waiting: "delayed", ready: "ready", letter: "dead"
+    }  # fmt: skip
+    assert list(states(producer)) == sorted(states(producer))
+    for state in m.State:
+        found = [row for row in rows(producer).rows if row.state is state]
+        assert list(rows(producer, state).rows) == found != []
+    (row,) = rows(producer, m.State.LEASED).rows
+    assert (row.attempt, row.size, row.data) == (1, 300, b"h" * 256)
+    assert START_S + 20 < row.leased_until < START_S + 40 and row.due == 0
+    row = show(producer, letter)
+    assert (row.origin, row.reason, row.attempt, row.data) == (dead, "no way", 1, b"dead")
+    assert show(producer, dead) == row, "by the id that it had, as well"
+    assert show(producer, held).data == b"h" * 300
+    assert show(producer, held, size=400).data is None, "too large for the answer"
+    assert asked(producer, m.ShowJob, 12345, 1000) is Code.NOT_FOUND
+
+
+@pytest.mark.parametrize("size", [2**18, 700])
+def test_pages_of_the_living_and_the_dead_give_every_job_once(size: int) -> None:
+    pond = job_pond()
+    producer = pond.producer()
+    for turn in range(4):
+        buried(pond, producer, b"dead%d" % turn)
+        put(producer, due_in=100)
+        for _ in range(turn):
+            put(producer, due_in=200)
+    found: list[int] = []
+    for _ in range(100):
+        page = rows(producer, None, found[-1] if found else 0, 3, size)
+        found += [row.id for row in page.rows]
+        if not page.more:
+            break
+    assert found == sorted(states(producer)) and len(found) == 14
+
+
+def test_counts_are_those_of_the_states() -> None:
+    pond = job_pond()
+    producer = pond.producer()
+    nothing = counts(producer)
+    assert nothing == m.JobCounts(nothing.number, 0, 0, 0, 0, 0.0, 0)
+    buried(pond, producer)
+    put(producer, due_in=60)
+    put(producer)
+    hand = worker(pond)
+    pond.advance(5)
+    first = put(producer).id
+    pond.advance(5)
+    put(producer)
+    found = counts(producer)
+    assert (found.ready, found.delayed, found.leased, found.dead) == (2, 1, 1, 1)
+    assert (found.workers, found.oldest) == (1, START_S + 5)
+    assert show(producer, first).state is m.State.READY and len(hand.pushed()) == 1
+
+
+def test_a_job_that_rests_can_be_had_at_once_also_after_a_restart() -> None:
+    pond = job_pond()
+    producer = pond.producer()
+    kept = put(producer, due_in=600).id
+    assert asked(producer, m.RetryJob, kept).state is m.State.DELAYED
+    assert asked(producer, m.RetryJob, kept).state is m.State.READY
+    assert asked(producer, m.RetryJob, 99) is Code.NOT_FOUND
+    again = pond.restarted()
+    assert taken(worker(again)).id == kept
+    assert taken(worker(pond)).id == kept
+
+
+def test_a_cancelled_job_is_gone_and_its_worker_has_lost_the_lease() -> None:
+    pond = job_pond()
+    producer, hand = pond.producer(), worker(pond)
+    kept = put(producer).id
+    assert taken(hand).id == kept
+    assert asked(producer, m.CancelJob, kept).state is m.State.LEASED
+    assert getattr(hand.touch(kept, 1000), "code", None) is Code.LEASE_LOST
+    assert asked(producer, m.CancelJob, kept) is Code.NOT_FOUND and pond.kept() == []
+    other = put(producer).id
+    assert taken(hand).id == other, "it has room for the next"
+
+
+def test_only_the_holder_of_the_lease_rejects() -> None:
+    pond = job_pond()
+    producer, hand, other = pond.producer(), worker(pond), worker(pond)
+    kept = put(producer).id
+    holder, idle = (hand, other) if hand.pushed_ids() == [kept] else (other, hand)
+    assert asked(idle, m.RejectJob, kept, "mine?") is Code.LEASE_LOST
+    assert asked(producer, m.RejectJob, kept, "mine?") is Code.LEASE_LOST
+    asked(holder, m.RejectJob, kept, "payload: \u00e9")
+    (letter,) = dead_ids(producer)
+    assert show(producer, letter).reason == "payload: \u00e9"
+    assert asked(holder, m.RejectJob, kept, "again") is Code.LEASE_LOST
+
+
+def test_a_job_given_back_counts_no_attempt_and_its_worker_gets_no_other() -> None:
+    pond = job_pond(attempts_max=2)
+    producer, hand = pond.producer(), worker(pond, window=2)
+    ids = [put(producer).id for _ in range(3)]
+    assert hand.pushed_ids() == ids[:2]
+    assert asked(hand, m.RetryJob, ids[0]).state is m.State.LEASED
+    assert asked(producer, m.RetryJob, ids[1]).state is m.State.LEASED, "of others it stays"
+    hand.ack(ids[1])
+    pond.advance(1)
+    assert hand.pushed() == [] and states(producer) == {ids[0]: "ready", ids[2]: "ready"}
+    other = worker(pond)
+    message = taken(other)
+    assert (message.id, message.attempt) == (ids[0], 1)
+    hand.credit(1)
+    assert taken(hand).id == ids[2]
+
+
+def test_a_crash_of_the_channel_tells_who_asked() -> None:
+    pond = job_pond()
+    producer = pond.producer()
+    put(producer)
+    pond.crash_on_spawn = lambda name: name.endswith(b"!dead")
+    assert asked(producer, m.CountJobs) is Code.OUTCOME_UNKNOWN
+
+
+def test_a_channel_is_not_put_away_while_a_rest_is_in_memory_alone() -> None:
+    """PA-30: a rest that nobody asked for by its length is not in the store."""
+    runtime = SchedulerSettings(passivate_after_s=60.0)
+    pond = Pond(queue(ack_timeout_s=3600.0), runtime=runtime)
+    producer, hand = pond.producer(), worker(pond)
+    put(producer, due_in=900)
+    kept = put(producer).id
+    hand.nack(taken(hand).id, Reason.BUSY)
+    hand.leave()
+    producer.leave()
+    pond.advance(120)
+    assert pond.scheduler.view(NAME) is not None
+    hand = worker(pond)
+    assert hand.pushed() == []
+    pond.advance(400)
+    assert taken(hand).id == kept
+
+
+def test_a_dead_job_that_finds_no_room_is_in_no_list_and_its_name_is_free() -> None:
+    pond = Pond(queue(), dead=ChannelSettings(messages_max=0))
+    producer = pond.producer()
+    kept = put(producer, unique=b"a").id
+    hand = worker(pond)
+    asked(hand, m.RejectJob, taken(hand).id, "no")
+    assert states(producer) == {} and len(pond.kept()) == 1
+    found = counts(producer)
+    assert (found.ready, found.delayed, found.leased, found.dead) == (0, 0, 0, 0)
+    for request in (m.RetryJob, m.CancelJob):
+        assert asked(producer, request, kept) is Code.NOT_FOUND
+    assert not put(producer, unique=b"a").existing
+    pond.advance(20)
+    assert len(pond.kept()) == 2, "it is offered again and again"
+
+
+def row(message_id: int, size: int = 0) -> m.JobRow:
+    return m.JobRow(message_id, m.State.READY, 0, 0.0, 0.0, 0.0, size, bytes(size))
+
+
+def test_what_lies_above_a_page_that_goes_on_is_for_the_next_one() -> None:
+    few = (row(1),), True
+    assert merged(few, ((row(9),), False), 5, 10_000) == ((row(1),), True)
+    assert merged(few, ((row(0), row(2)), True), 5, 10_000) == ((row(0), row(1)), True)
+    assert merged(((), False), ((row(3),), False), 5, 10_000) == ((row(3),), False)
+    assert paged([row(1, 200), row(2, 200)], 5, 500) == ((row(1, 200),), True)
+    assert paged([row(1, 200)], 5, 1) == ((row(1, 200),), False), "one at least"
+
+
+def test_a_ledger_forgets_all_and_a_name_belongs_to_its_last_claimant() -> None:
+    ledger = Ledger(Terms({1: 5.0}, {1: b"a", 2: b"b"}))
+    assert (ledger.find(b"a"), ledger.find(b"b")) == (1, 2)
+    ledger.claim(3, b"a")
+    ledger.forget(1)
+    assert (ledger.find(b"a"), ledger.due) == (3, {})
+    ledger.forget(2)
+    ledger.forget(3)
+    assert ledger.find(b"a") is ledger.find(b"b") is None and not ledger

@@ -1,0 +1,74 @@
+"""What messages of a queue have besides, in its file: there after reopening, and damage is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.messages import Mode
+from actors.store.changes import Gone, ModeSet, Row
+from actors.store.disk import OsDisk
+from actors.store.partitions.partition import Damaged
+from actors.store.salvage import salvage
+from actors.store.terms import Due, Terms, Unique
+from tests.actors.test_partition_members import change, version_of
+from tests.actors.test_partition_queue import FILE, layer_of, opened
+
+A, B = (Row(each, each, 60, 1000.0, b"hi") for each in (1, 2))
+NAME = bytes(range(64))
+
+
+def filled(path: Path) -> Path:
+    partition = opened(path)
+    terms = [Due(1, 940.5), Unique(1, b"alice"), Unique(2, NAME)]
+    partition.apply(layer_of(ModeSet(Mode.QUEUE), A, B, *terms), 1)
+    partition.close()
+    return path
+
+
+def test_they_come_back_after_reopening_in_a_file_of_version_2(tmp_path: Path) -> None:
+    path = filled(tmp_path / FILE)
+    assert version_of(path) == 2
+    partition = opened(path)
+    found = partition.load()
+    assert found.terms == Terms({1: 940.5}, {1: b"alice", 2: NAME})
+    assert (found.roster, partition.outline.keys, partition.verify()) == (None, 0, [])
+    partition.close()
+
+
+def test_a_rest_ends_and_all_goes_with_its_message(tmp_path: Path) -> None:
+    partition = opened(filled(tmp_path / FILE))
+    layer = layer_of(Due(1, 0.0), Due(2, 50.0))
+    for _ in range(2):  # the same layer twice changes nothing
+        partition.apply(layer, 2)
+        assert partition.load().terms == Terms({2: 50.0}, {1: b"alice", 2: NAME})
+    partition.apply(layer_of(Gone(2, 2, None, 2)), 3)
+    assert partition.load().terms == Terms({}, {1: b"alice"})
+    partition.apply(layer_of(Gone(1, 1, None, 2)), 4)
+    assert partition.load().terms is None
+    partition.close()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE dues SET due = 5.0",
+        "UPDATE uniques SET name = x'00' WHERE message_id = 2",
+        "UPDATE uniques SET message_id = 3 WHERE message_id = 2",
+    ],
+)
+def test_what_somebody_else_changed_is_damage_and_the_rest_is_saved(
+    tmp_path: Path, sql: str
+) -> None:
+    path = filled(tmp_path / FILE)
+    change(path, sql)
+    partition = opened(path)
+    with pytest.raises(Damaged, match=r"what message \d has besides is not what was written"):
+        partition.load()
+    assert any("has besides" in line for line in partition.verify())
+    partition.close()
+    saved = salvage(path, OsDisk()).snapshot
+    is_due_lost = "dues" in sql
+    names = {1: b"alice", 2: NAME} if is_due_lost else {1: b"alice"}
+    assert saved.rows == [A, B] and saved.terms == Terms({} if is_due_lost else {1: 940.5}, names)

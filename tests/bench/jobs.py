@@ -1,0 +1,106 @@
+"""Job queues side by side: a node, arq on Redis, huey on SQLite, in memory and on the disk.
+
+    python -m venv PEERS && PEERS/bin/pip install arq huey
+    python -m tests.bench.jobs --peers PEERS/bin/python [--jobs 5000] [--rounds 3]
+
+Each round measures all, one after the other; the table has the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PEERS = ROOT / "tests" / "bench" / "jobs_peers.py"
+LIMIT_S = 300.0
+READY_S = 10.0
+
+Rates = tuple[float, float]
+
+
+@contextmanager
+def redis(folder: Path, *options: str) -> Iterator[int]:
+    """A server of its own; its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    words = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
+    with subprocess.Popen(
+        [*words, "--save", "", *options], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if "eady to accept" in line:
+                    break
+            yield port
+        finally:
+            process.terminate()
+
+
+def run(*words: str) -> dict[str, Any]:
+    """A command's one object."""
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=LIMIT_S, check=True)
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def rates(told: dict[str, Any]) -> Rates:
+    """Puts and runs a second; every job has to have been run."""
+    if told.get("missing") or told.get("faults"):
+        raise SystemExit(f"jobs were lost: {told}")
+    return told["put_rate"], told["run_rate"]
+
+
+def measure(peers: str, jobs: int, concurrency: int) -> Iterator[tuple[str, Rates]]:
+    """One round."""
+    shape = ("--jobs", str(jobs), "--concurrency", str(concurrency))
+    ours = (sys.executable, "-m", "node", "bench", "jobs", "--json", *shape)
+    with tempfile.TemporaryDirectory(prefix="millpond-bench-", dir=Path.home()) as name:
+        folder = Path(name)
+        for durability, options, fsync in (
+            ("memory", ("--appendonly", "no"), ()),
+            ("disk", ("--appendonly", "yes", "--appendfsync", "always"), ("--fsync",)),
+        ):
+            yield f"node, {durability}", rates(run(*ours, "--durability", durability))
+            with redis(folder, *options) as port:
+                told = run(peers, str(PEERS), "arq", "--redis", str(port), *shape)
+            yield f"arq on Redis, {durability}", rates(told)
+            file = str(folder / f"{durability}.sqlite3")
+            told = run(peers, str(PEERS), "huey", "--file", file, *fsync, *shape)
+            yield f"huey on SQLite, {durability}", rates(told)
+            for path in folder.glob("*.sqlite3*"):
+                path.unlink()
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", required=True, metavar="PYTHON", help="has arq and huey")
+    parser.add_argument("--jobs", type=int, default=5000)
+    parser.add_argument("--concurrency", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    found: dict[str, list[Rates]] = defaultdict(list)
+    for _ in range(args.rounds):
+        for name, each in measure(args.peers, args.jobs, args.concurrency):
+            found[name].append(each)
+    print("| queue | put/s | run/s |\n| --- | ---: | ---: |")
+    for name, measured in found.items():
+        put, ran = (median(column) for column in zip(*measured, strict=True))
+        print(f"| {name} | {put:,.0f} | {ran:,.0f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""A node on a simulated network and a virtual clock, with queues and workers of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from node.channel import Channel
+from node.client import connect
+from node.clock import Clock
+from node.config import OFF, Config
+from node.jobs.outcome import Ended
+from node.jobs.queue import Queue
+from node.jobs.worker import Worker
+from node.node import Node
+from transports.memory import Network
+from transports.seam import Session
+
+URL = "tcp://pond:1"
+PATIENCE_S = 7200.0
+BEGAN_AT = 1_763_683_200.0
+
+
+class Place:
+    """Where a test happens: `ended` is what became of each attempt, of all workers."""
+
+    def __init__(self, node: Node, network: Network) -> None:
+        self.node = node
+        self.network = network
+        self.ended: list[Ended] = []
+
+    def dialer(self, source: str) -> Any:
+        async def dial(tasks: TaskGroup, host: str, port: int, session: Session) -> None:
+            await self.network.connect(tasks, host, session, source=source)
+
+        return dial
+
+    def queue(self, name: str = "mail", **options: Any) -> Queue:
+        options = {"rng": Random(2), "wall": self.wall} | options
+        return Queue(URL, name, dialer=self.dialer("producer"), **options)
+
+    def worker(self, work: Any, *queues: str, source: str = "worker", **options: Any) -> Worker:
+        options = {"rng": Random(3), "wall": self.wall, "on_end": self.ended.append} | options
+        return Worker(URL, work, queues=queues, dialer=self.dialer(source), **options)
+
+    @asynccontextmanager
+    async def working(self, work: Any, *queues: str, **options: Any) -> AsyncIterator[Worker]:
+        """A worker that runs beside the block, and drains at its end."""
+        async with anyio.create_task_group() as tasks:
+            async with self.worker(work, *queues, **options) as worker:
+                ran = anyio.Event()
+
+                async def run() -> None:
+                    await worker.run()
+                    ran.set()
+
+                tasks.start_soon(run)
+                yield worker
+                worker.drain()
+                await ran.wait()
+
+    async def until(self, fact: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+        """Wait until something holds."""
+        with anyio.fail_after(patience_s):
+            rest_s = 0.01
+            while not fact():
+                await anyio.sleep(rest_s)
+                rest_s = min(1.05 * rest_s, 2.0)
+
+    @asynccontextmanager
+    async def looking(self, channel: str) -> AsyncIterator[Channel]:
+        """A channel, for somebody who takes nothing."""
+        dialer = self.dialer("looker")
+        async with connect(URL, channel, role="consumer", window=0, dialer=dialer) as looked:
+            yield looked
+
+    async def kept(self, channel: str = "jobs/mail") -> list[bytes]:
+        """What a channel has."""
+        async with self.looking(channel) as looked:
+            return [await looked.get(each) for each in await looked.list()]
+
+    async def dead(self) -> list[bytes]:
+        """The dead letters of `mail`."""
+        return await self.kept("jobs/mail!dead")
+
+    @property
+    def whats(self) -> list[str]:
+        return [each.what for each in self.ended]
+
+    def wall(self) -> float:
+        return self.node.clock.now()
+
+
+@asynccontextmanager
+async def placed(**settings: Any) -> AsyncIterator[Place]:
+    network = Network(Random(1), latency_s=0.001)
+    config = Config(p2p=OFF, ws=OFF, s3p=OFF, rustlog=OFF, **settings)
+    clock = Clock(monotonic=anyio.current_time, wall=lambda: BEGAN_AT)
+    async with Node(config, rng=Random(1), clock=clock) as node:
+        node.listen_in(network, "pond")
+        yield Place(node, network)

@@ -1,0 +1,77 @@
+"""The bytes of a job: read back, and foreign bytes are jobs as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.jobs.body import Body, Waiter, decode_body, encode_body
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+BODIES = st.builds(
+    Body,
+    VALUES,
+    st.none() | st.text(),
+    st.none() | st.builds(Waiter, st.binary(min_size=16, max_size=16), st.integers(0, 2**64 - 1)),
+    st.none() | st.integers(1, 2**16 - 1),
+    st.dictionaries(st.text(), st.text(), max_size=3),
+    st.integers(0, 2**64 - 1),
+)
+
+
+@given(BODIES)
+def test_what_is_written_is_read_back(body: Body) -> None:
+    assert decode_body(encode_body(body)) == body
+
+
+def test_the_bytes_of_a_job() -> None:
+    """docs/jobs.md, "The bytes of a job"."""
+    body = Body({"to": "alice"}, "send", enqueued_ms=1763683200000)
+    told = "84a17601a17081a2746fa5616c696365a16ea473656e64a165cf0000019aa3b5ec00"
+    assert encode_body(body).hex() == told
+
+
+@given(st.binary())
+def test_any_bytes_are_a_job(data: bytes) -> None:
+    """Nothing that somebody puts into the queue stops a worker."""
+    assert isinstance(decode_body(data), Body)
+
+
+@given(BODIES, st.data())
+def test_a_damaged_job_is_a_job(body: Body, data: st.DataObject) -> None:
+    told = bytearray(encode_body(body))
+    place = data.draw(st.integers(0, len(told) - 1))
+    told[place] = data.draw(st.integers(0, 255))
+    assert isinstance(decode_body(bytes(told)), Body)
+
+
+@pytest.mark.parametrize(
+    ("data", "payload"),
+    [
+        (b'{"to": "alice"}', {"to": "alice"}),
+        (b"17", 17),
+        (b"hello", b"hello"),
+        (b"\xff\xfe", b"\xff\xfe"),
+        (b"[" * 5000, b"[" * 5000),
+        (b"\x91" * 5000, b"\x91" * 5000),
+        (msgspec.msgpack.encode({"v": 2, "p": 1}), msgspec.msgpack.encode({"v": 2, "p": 1})),
+    ],
+    ids=["object", "number", "text", "bytes", "deep JSON", "deep MessagePack", "another version"],
+)
+def test_foreign_bytes_are_the_payload(data: bytes, payload: Any) -> None:
+    assert decode_body(data) == Body(payload)
+
+
+def test_what_cannot_be_carried_is_refused() -> None:
+    with pytest.raises(TypeError):
+        encode_body(Body(object()))
+    with pytest.raises(ValueError):
+        encode_body(Body(None, attempts=0))

@@ -1,0 +1,37 @@
+"""`millpond bench jobs` measures, and says when a job was lost."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from node.bench import jobs as bench
+from node.bench.measure import Clocks
+from node.cli.main import main
+from node.config import OFF, Config
+from node.node import Node
+
+
+def test_it_measures(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert main(["bench", "jobs", "--jobs", "200", "--json"]) == 0
+    told: dict[str, Any] = json.loads(capfdbinary.readouterr().out)
+    assert told["jobs"] == 200 and told["faults"] == {} and told["again"] == 0
+    assert told["put_rate"] > 0 < told["run_rate"] and 0 < told["p50_us"] <= told["p99_us"]
+
+
+async def test_a_job_that_is_not_run_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_all = bench._put_all
+
+    async def one_of_another_world(*args: Any) -> list[int]:
+        return [*await put_all(*args), 1]
+
+    monkeypatch.setattr(bench, "_put_all", one_of_another_world)
+    config = Config(p2p="127.0.0.1:0", ws=OFF, s3p=OFF, rustlog=OFF)
+    async with Node(config) as node:
+        clocks = Clocks(time.perf_counter, time.process_time)
+        url = f"tcp://{node.listeners['p2p']}"
+        result = await bench.measure_jobs(url, 20, 4, clocks, "memory")
+    assert not result.ok and result.faults == {"never begun": 1}

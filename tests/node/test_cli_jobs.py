@@ -1,0 +1,247 @@
+"""`millpond jobs` and `millpond work` as users run them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import pytest
+
+from node.cli.jobs_arguments import due, jsonable, queue_name, summary
+from node.jobs.body import Body, encode_body
+from node.jobs.operations import Row
+from tests.node.processes import ROOT, Serving, environment
+from tests.node.stream_commands import Run
+
+LIMIT_S = 30.0
+TASKS = """
+import time
+from node.jobs import Job, Reject, task
+
+def echo(payload, job):
+    print(job.attempt, payload, flush=True)
+    return payload
+
+def steps(count, job):
+    for number in range(count):
+        job.progress(number)
+    return "did " + str(count)
+
+def fail(payload):
+    raise ValueError("no such " + payload)
+
+async def sleepy(payload):
+    import anyio
+    print("asleep", flush=True)
+    await anyio.sleep(payload)
+    print("awake", flush=True)
+
+def stubborn(payload):
+    print("deaf", flush=True)
+    time.sleep(payload)
+
+@task(queue="mail-tasks")
+async def send(to: str) -> None:
+    print("send", to, flush=True)
+
+@task(queue="mail-tasks", attempts=1)
+async def refuse(to: str) -> None:
+    raise Reject("not today")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tasks.py").write_text(TASKS)
+    return tmp_path
+
+
+class Work:
+    """`millpond work` in the folder of tasks."""
+
+    def __init__(self, node: Serving, folder: Path) -> None:
+        self._node = node
+        self._folder = folder
+
+    @contextmanager
+    def start(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        variables = {"MILLPOND_CONNECT": self._node.urls["tcp"], "PYTHONPATH": str(ROOT)}
+        with subprocess.Popen(
+            [sys.executable, "-m", "node", "work", *words],
+            cwd=self._folder,
+            env=environment(**variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            timer = Timer(LIMIT_S, process.kill)
+            timer.start()
+            try:
+                yield process
+            finally:
+                timer.cancel()
+                timer.join()
+                if process.poll() is None:
+                    process.kill()
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        with self.start(*words) as process:
+            out, err = process.communicate()
+            return process.returncode, out, err
+
+
+@pytest.fixture
+def work(node: Serving, folder: Path) -> Work:
+    return Work(node, folder)
+
+
+@pytest.fixture
+def scheme() -> str:
+    return "tcp"
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_jobs_are_put_and_worked_on(run: Run, work: Work, name: str) -> None:
+    put = run("jobs", "put", name, '{"to": "alice"}')
+    assert put.code == 0 and put.out.strip().isdigit()
+    assert run("put", f"jobs/{name}", "plain").code == 0
+    code, out, err = work.run("tasks:echo", "--queue", name, "--burst", "--concurrency", "1")
+    assert code == 0 and "ready" in err
+    assert out.splitlines() == ["1 {'to': 'alice'}", "1 b'plain'"]
+    assert run("list", f"jobs/{name}").out == b""
+
+
+def test_each_line_is_a_job(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    reading, writing = os.pipe()
+    os.write(writing, b'1\n\n"two"\n')
+    os.close(writing)
+    saved = os.dup(0)
+    os.dup2(reading, 0)
+    try:
+        told = run("jobs", "put", name, "--lines", "--json")
+    finally:
+        os.dup2(saved, 0)
+        os.close(reading)
+        os.close(saved)
+    rows = [json.loads(each) for each in told.out.splitlines()]
+    assert told.code == 0 and len(rows) == 2 and not rows[0]["existing"]
+    assert len(run("list", f"jobs/{name}").out.split()) == 2
+
+
+def test_a_result_is_printed_and_a_failure_is_exit_code_1(run: Run, work: Work, name: str) -> None:
+    with work.start("tasks:steps", "--queue", name) as process:
+        told = run("jobs", "put", name, "3", "--wait", "--timeout", "20")
+        assert (told.code, json.loads(told.out)) == (0, "did 3")
+        assert told.err.split() == ["0", "1", "2"]
+        told = run("jobs", "put", name, '"x"', "--wait", "--attempts", "1", "--timeout", "20")
+        assert told.code == 1 and "TypeError" in told.err
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    told = run("jobs", "put", name, "3", "--wait", "--timeout", "0.3")
+    assert told.code == 3 and told.out == b""
+
+
+def test_a_module_of_tasks_works_on_the_queues_they_name(run: Run, work: Work) -> None:
+    run("jobs", "put", "mail-tasks", "--name", "send", '"alice"')
+    run("jobs", "put", "mail-tasks", "--name", "refuse", '"bob"')
+    run("jobs", "put", "mail-tasks", "--name", "send", "17")
+    code, out, err = work.run("tasks", "--burst", "--json")
+    rows = [json.loads(each) for each in out.splitlines() if each.startswith("{")]
+    assert code == 0 and "send alice" in out
+    assert sorted((row["task"], row["what"]) for row in rows) == [
+        ("refuse", "rejected"),
+        ("send", "done"),
+        ("send", "rejected"),
+    ]
+    assert "not today" in err and "payload" in err
+
+
+def test_a_failure_shows_where_the_handler_failed(run: Run, work: Work, name: str) -> None:
+    run("jobs", "put", name, '"user"', "--attempts", "1")
+    code, _, err = work.run("tasks:fail", "--queue", name, "--burst")
+    assert code == 0 and "ValueError: no such user" in err and "in fail" in err
+    assert "perform.py" not in err and "asyncio" not in err
+
+
+def test_a_signal_drains_and_a_second_one_does_not_wait(run: Run, work: Work, name: str) -> None:
+    run("jobs", "put", name, "0.5")
+    with work.start("tasks:sleepy", "--queue", name) as process:
+        assert line(process) == "asleep"
+        process.send_signal(signal.SIGTERM)
+        assert line(process) == "awake" and process.wait(10) == 0
+    run("jobs", "put", name, "60")
+    with work.start("tasks:stubborn", "--queue", name) as process:
+        assert line(process) == "deaf"
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 1
+    assert len(run("list", f"jobs/{name}").out.split()) == 1
+
+
+def test_a_worker_that_is_killed_loses_no_job(run: Run, work: Work, name: str) -> None:
+    run("jobs", "put", name, "60")
+    with work.start("tasks:sleepy", "--queue", name) as process:
+        assert line(process) == "asleep"
+        process.kill()
+    with work.start("tasks:echo", "--queue", name) as process:
+        assert line(process) == "2 60"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("work", "nowhere:f", "--queue", "q"), "no module 'nowhere'"),
+        (("work", "json:nothing", "--queue", "q"), "has no 'nothing'"),
+        (("work", "json", "--queue", "q"), "has no tasks"),
+        (("work", "json:loads"), "needs a queue"),
+        (("work", "json:loads", "--queue", "q=0"), "weight"),
+        (("jobs", "put", "q", "hello"), "no JSON"),
+        (("jobs", "put", "q!dead", "1"), "`!`"),
+        (("jobs", "put", "q", "1", "--due", "soon"), "is no time"),
+        (("jobs", "put", "q", "1", "--wait", "--unique", "x"), "--wait"),
+        (("jobs", "dead", "purge", "q"), "--all"),
+        (("jobs",), "COMMAND"),
+    ],
+)
+def test_what_cannot_be_is_exit_code_2(run: Run, words: tuple[str, ...], told: str) -> None:
+    answer = run(*words)
+    assert answer.code == 2 and told in answer.err
+
+
+def test_without_a_node_it_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in (("jobs", "put", "q", "1"), ("work", "json:loads", "--queue", "q")):
+        answer = run(*words, "--connect", "tcp://127.0.0.1:1")
+        assert answer.code == 1 and "no node at" in answer.err
+
+
+def test_times() -> None:
+    assert due("90") == 90 and due("1h30m") == 5400 and due("+0.5s") == 0.5
+    moment: Any = due("2027-01-31T08:00:00+01:00")
+    assert moment.timestamp() == 1801378800
+
+
+def test_a_line_about_a_job_is_one_short_line() -> None:
+    """What a producer put there does nothing to the terminal."""
+    for payload in ("\x1b[2J" * 100, b"\xff\n\x00", {"a": "b" * 300}, [None, 1.5]):
+        data = encode_body(Body(payload, "send"))
+        text = summary(Row(1, "ready", size=len(data), data=data))
+        assert len(text) <= 60 and text.isprintable()
+    assert summary(Row(1, "ready")) == "..."
+    assert jsonable({"a": b"x"}) == {"a": "eA=="} and queue_name("mail") == "mail"

@@ -1,0 +1,152 @@
+"""The plugin as a newcomer has it: a file of tests, and pytest in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+
+from node.testing import plugin
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCUMENT = ROOT / "docs" / "testing.md"
+BLOCK = re.compile(r"^```python\n(# (test_\w+\.py)\n.*?)^```$", re.MULTILINE | re.DOTALL)
+EXAMPLES = {name: text for text, name in BLOCK.findall(DOCUMENT.read_text("utf-8"))}
+
+
+def run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_mine.py").write_text(text)
+    given = [] if is_installed() else ["-p", plugin.__name__]
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *given, *options]
+    environment = {name: x for name, x in os.environ.items() if not name.startswith("PYTEST")}
+    return subprocess.run(
+        [*words, "test_mine.py"],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def is_installed() -> bool:
+    points = (point for each in distributions() for point in each.entry_points)
+    return any(point.value == plugin.__name__ for point in points)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_the_documentation_shows_passes(name: str, tmp_path: Path) -> None:
+    told = run(tmp_path, EXAMPLES[name], "--millpond-backends=asyncio,trio")
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert re.search(r"\d+ passed", told.stdout)
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 5
+
+
+FAILING = """
+import pytest
+from actors.channel import Channel
+from actors.errors import OutcomeUnknown
+
+async def handle(job):
+    raise KeyError(job.data)
+
+async def work(node):
+    async with node.connect("jobs", role="worker", mode="queue") as jobs:
+        async for job in jobs:
+            await handle(job)
+
+async def test_what_a_handler_raises_is_the_tests(node, world):
+    world.start(work, node)
+    async with node.connect("jobs", role="producer", mode="queue", who="boss") as jobs:
+        await jobs.put(b"the job")
+        await world.clock.sleep(10**9)
+
+@pytest.fixture
+def broken(monkeypatch):
+    def handle(self, batch, now):
+        raise ZeroDivisionError("in a cell")
+
+    monkeypatch.setattr(Channel, "handle", handle)
+
+async def test_a_crash_within_the_node_is_the_tests(node, channel, broken):
+    with pytest.raises(OutcomeUnknown):
+        await channel.put(b"x")
+
+async def test_unless_it_is_expected(node, world, channel, broken):
+    world.expect(ZeroDivisionError)
+    with pytest.raises(OutcomeUnknown):
+        await channel.put(b"x")
+"""
+
+
+def test_failures_reach_the_test_that_caused_them(tmp_path: Path) -> None:
+    """With the traceback of the handler, and the seed below."""
+    told = run(tmp_path, FAILING)
+    assert "KeyError: b'the job'" in told.stdout and "await handle(job)" in told.stdout
+    assert "ZeroDivisionError: in a cell" in told.stdout
+    assert "--millpond-seed=1" in told.stdout
+    failed = set(re.findall(r"^(?:FAILED|ERROR) test_mine.py::(\w+)", told.stdout, re.MULTILINE))
+    assert failed == {
+        "test_what_a_handler_raises_is_the_tests",
+        "test_a_crash_within_the_node_is_the_tests",
+    }, told.stdout
+
+
+ORDINARY = """
+import time
+import anyio
+import pytest
+
+def test_a_sync_one():
+    pass
+
+@pytest.mark.anyio
+async def test_time_is_real_for_others():
+    began = time.monotonic()
+    await anyio.sleep(0.05)
+    assert time.monotonic() - began > 0.04
+
+@pytest.fixture
+async def pond(world):
+    return await world.node("pond")
+
+async def test_a_fixture_of_ones_own(pond, world, anyio_backend_name):
+    await world.clock.sleep(3600)
+    assert pond.is_up and anyio_backend_name == "trio"
+
+@pytest.mark.parametrize("world_seed", [5, 6])
+async def test_many_seeds(world, world_seed):
+    assert world.seed == world_seed
+
+async def test_the_seed_of_the_command_line(world):
+    assert world.seed == 7
+"""
+
+
+def test_other_tests_are_left_alone(tmp_path: Path) -> None:
+    told = run(tmp_path, ORDINARY, "--millpond-backends=trio", "--millpond-seed=7", "-rA")
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "test_many_seeds[trio-6]" in told.stdout or "test_many_seeds[6-trio]" in told.stdout
+
+
+def test_the_plugin_costs_little_where_nobody_uses_it() -> None:
+    """It is loaded wherever the package is installed."""
+    asked = "import sys, node.testing.plugin; print(sorted(set(sys.modules) & {'node.node'}))"
+    told = subprocess.run(
+        [sys.executable, "-c", asked],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert told.stdout == "[]\n"

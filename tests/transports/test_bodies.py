@@ -1,0 +1,39 @@
+"""What is no body of the shape that is asked for is Malformed, whatever it is."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.errors import Malformed
+from node.post.bodies import SendRequest
+from transports.bodies import read_body
+from transports.stream_bodies import ListBody
+
+SHAPES = st.sampled_from([SendRequest, ListBody])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"\x81\xa4peer\xa2\xff\xfe", id="text that is not UTF-8"),
+        pytest.param(b"\x81\xa2\xff\xfe\x01", id="a name that is not UTF-8"),
+        pytest.param(b"\x91" * 100_000, id="nested"),
+        pytest.param(b"\x81\xa4peer", id="cut short"),
+        pytest.param(b"\x80\x80", id="more behind it"),
+    ],
+)
+def test_what_is_no_body_is_malformed(body: bytes) -> None:
+    with pytest.raises(Malformed):
+        read_body(body, SendRequest)
+
+
+@given(body=st.binary(max_size=64), shape=SHAPES)
+def test_any_bytes_are_a_body_or_malformed(body: bytes, shape: type[msgspec.Struct]) -> None:
+    try:
+        assert isinstance(read_body(body, shape), shape)
+    except Malformed:
+        pass
