@@ -159,6 +159,9 @@ class Channel:
     def peers(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
         return self._portal.call(self._channel.peers, operation, body)
 
+    def jobs(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
+        return self._portal.call(self._channel.jobs, operation, body)
+
     def flush(self, timeout_s: float = asynchronous.DRAIN_S) -> None:
         self._portal.call(self._channel.flush, timeout_s)
 
