@@ -123,11 +123,15 @@ def _asyncio_runs() -> bool:
     return True
 
 
+TURNS_TO_BE_MADE = 3
+"""So many turns of the loop make a wire of a socket that was accepted."""
+
+
 class _LoopListener:
     def __init__(
         self,
         address: str,
-        server: asyncio.AbstractServer,
+        server: asyncio.Server,
         wires: LoopWires,
         doorway: Doorway | None,
     ) -> None:
@@ -137,11 +141,24 @@ class _LoopListener:
         self._doorway = doorway
 
     async def aclose(self) -> None:
+        await self._stop_accepting()
         self._server.close()
         self._wires.complete()
         if self._doorway is not None:
             self._doorway.complete()
         await asyncio.sleep(0)  # uvloop gives the port back one turn later
+
+    async def _stop_accepting(self) -> None:
+        """asyncio (as of 3.11) leaks a socket that it accepted and has no transport for when its
+        server is closed; so it accepts no more, and what it has becomes a wire first."""
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, asyncio.SelectorEventLoop):
+            return
+        for each in self._server.sockets:
+            loop.remove_reader(each.fileno())
+        with anyio.CancelScope(shield=True):
+            for _ in range(TURNS_TO_BE_MADE):
+                await asyncio.sleep(0)
 
 
 _Serve = Callable[[SocketStream, Session], Coroutine[Any, Any, None]]
