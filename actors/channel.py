@@ -6,10 +6,10 @@ leases of what it pushed, and the liveness of the connections in it. State table
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
-from actors import burial, reading
+from actors import burial, lending, reading
 from actors.buffer import Buffer
 from actors.cell import Effects
 from actors.delivery import Delivery
@@ -18,12 +18,14 @@ from actors.intake import Intake
 from actors.jobs.channel import Jobs, answer
 from actors.jobs.desk import Parts
 from actors.keys import Keys
+from actors.lending import Loan
 from actors.limits import ChannelSettings
 from actors.liveness import survey
 from actors.members import NOBODY, Known, Members
 from actors.messages import (
     Ack,
     Batch,
+    Begun,
     Buried,
     Bury,
     Credit,
@@ -36,8 +38,10 @@ from actors.messages import (
     List,
     Mail,
     Mode,
+    Msg,
     Nack,
     Port,
+    Poured,
     Put,
     Reply,
     Revived,
@@ -48,6 +52,7 @@ from actors.modes import delivery_for
 from actors.shared import ChannelInfo, Shared
 from actors.store.changes import ModeSet, Row, Snapshot
 from actors.store.roster import Roster
+from actors.tee import Tee
 
 
 class Channel(Holding):
@@ -72,6 +77,11 @@ class Channel(Holding):
         mode = settings.mode if snapshot.mode is None else snapshot.mode
         self._delivery = self._deliver_by(mode, snapshot.attempts)
         self._jobs = Jobs.of(snapshot, self._delivery, name)
+        self._tee = Tee.of(name, settings, snapshot.rows, shared)
+        for message_id in snapshot.attempts:
+            if message_id in self._buffer and self._delivery.is_exhausted(message_id):
+                # Its burial was not kept: it is nobody's until the next wake buries it.
+                self._delivery.rest((message_id, 0), 0.0)
         for port, join in guests.items():
             self._join(port, join, port.heard_at)
         # What could not be kept of the guests before a crash is said again at once.
@@ -88,10 +98,13 @@ class Channel(Holding):
 
     @property
     def is_empty(self) -> bool:
-        return not self._buffer.rows and not self._keys.rows and not self._members
+        is_teed = self._tee is None or not self._tee.owed_messages
+        return is_teed and not self._buffer.rows and not self._keys.rows and not self._members
 
     @property
     def is_settled(self) -> bool:
+        if self._tee is not None and not self._tee.is_settled:
+            return False
         if self._jobs is None:
             return not self._delivery.has_rests
         return not self._delivery.outlasts(self._jobs.ledger.due)
@@ -106,6 +119,7 @@ class Channel(Holding):
             self._delivery.leases_at,
             self._delivery.rests_at,
             self._liveness_at,
+            inf if self._tee is None else self._tee.deadline,
         )
 
     @property
@@ -113,9 +127,18 @@ class Channel(Holding):
         keys, subscribers = len(self._keys.rows), len(self._members.subscriptions)
         return reading.figures(self._name, self._buffer, self._delivery, keys, subscribers)
 
+    @property
+    def lags(self) -> list[int]:
+        """How many messages each subscriber still has to acknowledge (fanout)."""
+        return reading.lags(self._buffer, self._delivery)
+
     def export(self, after: int, below: int) -> Iterator[tuple[Row, int]]:
         """Messages between two ids with their failed deliveries; read on while nothing changes."""
         return reading.exported(self._buffer, self._delivery, after, below)
+
+    def terms_of(self, message_id: int) -> tuple[float, bytes]:
+        """When a message is due, 0: now; and what it is unique by, empty: nothing."""
+        return (0.0, b"") if self._jobs is None else self._jobs.ledger.terms_of(message_id)
 
     def handle(self, batch: Batch, now: float) -> Effects:
         """Everything of one read of one connection; pushes follow once, at the end."""
@@ -123,7 +146,7 @@ class Channel(Holding):
         intake = self._intake
         intake.room.is_measured = False
         answers, connected = effects.answers, self._members.connected
-        port = batch.port
+        port, acked = batch.port, 0
         identity = connected.get(port) if connected and port is not None else None
         for message in batch.messages:
             if port is None:
@@ -137,19 +160,28 @@ class Channel(Holding):
                 else:
                     reply = self._put_as(identity, port, message, now, effects)
             elif type(message) is Ack:
-                self._ack(port, message.id, effects)
+                acked += self._ack(port, message.id, effects)
+                continue
+            elif type(message) is Begun:
+                if (guest := self._delivery.guests.get(port)) is not None:
+                    self._delivery.begin(guest, message.id)
                 continue
             else:
                 reply = self._answer(port, message, now, effects)
                 identity = connected.get(port)
             if reply is not None:
                 answers.append(reply)
+        if acked:
+            self._shared.counters.acks += acked
         if intake.fresh:
             self._take_in(effects)
         self._push(now, effects)
         if self._members.changes:
             effects.changes += self._members.take_changes()
             self.deadline = min(self.deadline, self._members.expiry_at)
+        if self._tee is not None:
+            self._pour(self._tee, now, effects)
+            self.deadline = min(self.deadline, self._tee.deadline)
         return effects
 
     def _put_as(
@@ -164,12 +196,15 @@ class Channel(Holding):
     def _take_in(self, effects: Effects) -> None:
         """Messages were added: they may be pushed, and they have deadlines."""
         delivery, fresh = self._delivery, self._intake.fresh
+        self._shared.counters.kept += len(fresh)
         # With the last message and key, the store forgot the mode as well.
         if self._kept_mode is not delivery.mode or len(self._buffer.rows) == len(fresh):
             self._kept_mode = delivery.mode
             effects.changes.append(ModeSet(delivery.mode))
         if delivery.receivers:
             delivery.stored(fresh)
+        if self._tee is not None:
+            self._tee.add(fresh)
         fresh.clear()
         # A message that outlives its key's window has a deadline beyond it.
         if self._buffer.expiry_at < self.deadline:
@@ -180,9 +215,20 @@ class Channel(Holding):
     def _push(self, now: float, effects: Effects) -> None:
         delivery = self._delivery
         if delivery.hungry:
-            delivery.pump(now, effects.replies)
+            replies = effects.replies
+            before = len(replies)
+            delivery.pump(now, replies)
+            pushed = len(replies) - before
+            if pushed:
+                self._shared.counters.pushes += pushed
+                if delivery.attempts:
+                    self._count_redeliveries(replies[before:])
             if delivery.leases_at < self.deadline:
                 self.deadline = delivery.leases_at
+
+    def _count_redeliveries(self, pushes: Sequence[tuple[Port, Reply]]) -> None:
+        again = sum(isinstance(push, Msg) and push.attempt > 1 for _, push in pushes)
+        self._shared.counters.redeliveries += again
 
     def _answer(self, port: Port, message: Mail, now: float, effects: Effects) -> Reply | None:
         reply: Reply | None = None
@@ -206,7 +252,7 @@ class Channel(Holding):
                 self._remember(port, effects)
             case Leave():
                 self._leave(port, now, effects)
-            case Put() | Ack():
+            case Put() | Ack() | Begun():
                 raise AssertionError("handled where they arrive")
             case _:
                 raise AssertionError("connections do not send what cells send one another")
@@ -226,6 +272,7 @@ class Channel(Holding):
             self._intake,
             jobs.ledger,
             self._letters,
+            self._shared.counters,
         )
         return answer(request, parts, self, port, now, effects)
 
@@ -239,6 +286,9 @@ class Channel(Holding):
             case Revived(ids=ids):
                 for message_id in ids:
                     self.remove(message_id, effects)
+            case Poured():
+                if self._tee is not None:
+                    self._tee.hear(message, self._buffer, now, effects)
             case Drain():
                 self._delivery.stopped = True
             case _:
@@ -253,11 +303,14 @@ class Channel(Holding):
         effects.changes += self._keys.sweep(now)
         if now >= self._members.expiry_at:
             self._delivery.forget_senders(self._members.sweep(now))
-        self._count_failed(self._delivery.expire_leases(now), "no ack", now, effects)
+        if now >= self._delivery.leases_at:
+            self._expire_leases(now, effects)
         for rest in self._delivery.due_rests(now):
             if rest[0] in self._letters:
                 burial.post_again(self._letters[rest[0]], self._letters, effects)
                 self._delivery.rest(rest, burial.retry_at(now, len(self._letters)))
+            elif self._delivery.is_exhausted(rest[0]):
+                self.bury(rest[0], "no ack", now, effects)
             else:
                 self._delivery.end_rest(rest)
                 if self._jobs is not None:
@@ -268,8 +321,33 @@ class Channel(Holding):
             effects.replies.extend(verdicts)
         self._push(now, effects)
         effects.changes += self._members.take_changes()
+        if self._tee is not None:
+            self._pour(self._tee, now, effects)
         self.deadline = self._next_deadline()
         return effects
+
+    # What is lent, while the disk does not do what it should.
+
+    def postpone(self, pushes: Iterable[tuple[Port, Msg]], now: float) -> None:
+        lending.postpone(self._delivery, pushes, now)
+
+    def recall(self, pushes: Iterable[tuple[Port, Msg]]) -> None:
+        lending.recall(self._delivery, pushes)
+
+    def is_owed(self, port: Port, push: Msg) -> bool:
+        return lending.lease_of(self._delivery, port, push) is not None
+
+    def restart(self, pushes: Iterable[tuple[Port, Msg]], now: float) -> None:
+        lending.restart(self._delivery, pushes, now)
+
+    def loans(self, unsent: Iterable[tuple[Port, Msg]]) -> list[Loan]:
+        return lending.loans_of(self._delivery, unsent)
+
+    def lend_again(self, loans: Iterable[Loan]) -> None:
+        for message_id in lending.lend_again(self._delivery, loans, self._buffer):
+            if self._jobs is not None:
+                self._jobs.ledger.due.pop(message_id, None)
+        self.deadline = min(self.deadline, self._delivery.leases_at)
 
     # Guests.
 
@@ -307,6 +385,7 @@ class Channel(Holding):
     def _leave(self, port: Port, now: float, effects: Effects) -> None:
         guest = self._delivery.guests.get(port)
         if guest is not None:
+            self._shared.counters.lost += len(guest.leases)
             self._count_failed(self._delivery.dismiss(guest), "connection lost", now, effects)
             self._members.leave(port, guest.subscription if guest.receives else None, now)
         if not self._delivery.guests:

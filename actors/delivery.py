@@ -1,8 +1,7 @@
 """Who is handed which message, under credit and leases (wire.md 3d, 3j). Pure: it writes nowhere.
 
 A message is *ready* until it is *leased* to a guest; a lease ends with an ack, a nack, its timeout
-or its guest. A message that came back may *rest* until a moment. The three modes differ in whose
-backlog a message stands, and in whose ack ends it: `modes`.
+or its guest. What came back may *rest*. Modes differ in whose backlog a message stands: `modes`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import ClassVar
 import msgspec
 
 from actors.buffer import Buffer
+from actors.delivery_settings import BACKOFF_SHARE, UNBEGUN_MAX, DeliverySettings
 from actors.guest import Guest, Lease
 from actors.members import Known, Members
 from actors.messages import Join, Mode, Msg, Nack, Port, Reason, Reply, Role
@@ -26,22 +26,6 @@ BACKOFF_GROWTH = 1.5
 JITTER_MIN, JITTER_SPAN = 0.8, 0.4
 REST_S_MAX = 3600.0
 LOOK_GAP_S_PER_LEASE = 2e-5
-BACKOFF_SHARE = 0.1
-"""A message whose lease timed out rests for this share of its ack timeout before the next try."""
-
-
-class DeliverySettings(msgspec.Struct, frozen=True):
-    """How a channel hands out messages. Times in seconds, windows in messages.
-
-    `attempts_max` holds in queue mode only.
-    """
-
-    ack_timeout_s: float = 30.0
-    attempts_max: int = 10
-    window: int = 32
-    window_max: int = 1024
-    window_queue_max: int = 8
-    window_bytes: int = 2**20
 
 
 Rest = tuple[int, int]
@@ -64,6 +48,7 @@ class Delivery:
         "members",
         "receivers",
         "stopped",
+        "unbegun",
     )
 
     mode: ClassVar[Mode]
@@ -89,6 +74,8 @@ class Delivery:
         """Who is pushed messages at all."""
         self.attempts = attempts
         """Failed deliveries by message; only of messages that have any."""
+        self.unbegun: dict[int, int] = {}
+        """How often a message was lost in a row by guests that had not begun it."""
         self.guests: dict[Port, Guest] = {}
         self.leases_at = inf
         """No lease ends before this."""
@@ -173,7 +160,7 @@ class Delivery:
         self.receivers.pop(guest, None)
         failed = {}
         for message_id, lease in guest.leases.items():
-            if self._keeps_attempt():
+            if self._keeps_attempt() and self._is_attempt(message_id, lease):
                 failed[message_id] = self._count(message_id, lease.attempt)
             self._give_back(guest, message_id)
         guest.leases.clear()
@@ -203,7 +190,7 @@ class Delivery:
     def _lease(self, guest: Guest, row: Row, now: float) -> Msg:
         attempt = self.attempts.get(row.id, 0) + 1 if self.attempts else 1
         until = now + self._timeout_s(attempt)
-        guest.leases[row.id] = Lease(until, attempt, len(row.data))
+        guest.leases[row.id] = Lease(until, attempt, len(row.data), not guest.join.begins)
         guest.held_bytes += len(row.data)
         guest.credit -= 1
         if until < self.leases_at:
@@ -235,6 +222,15 @@ class Delivery:
         # Several guests may fail the same attempt (pair); it counts once.
         count = self.attempts[message_id] = max(self.attempts.get(message_id, 0), attempt)
         return count
+
+    def _is_attempt(self, message_id: int, lease: Lease) -> bool:
+        """Does the loss of this lease count?"""
+        if lease.begun:
+            return True
+        count = self.unbegun.pop(message_id, 0) + 1
+        if count < UNBEGUN_MAX:
+            self.unbegun[message_id] = count
+        return count >= UNBEGUN_MAX
 
     def _give_back(self, guest: Guest, message_id: int) -> None:
         if guest.backlog is not None and message_id in self._buffer:
@@ -279,10 +275,14 @@ class Delivery:
         Who gives back wants no more: the guest gets nothing until `grant`.
         """
         if self._release(guest, message_id) is not None:
-            guest.receives = False
-            self.receivers.pop(guest, None)
-            self.hungry.pop(guest, None)
+            self.stop(guest)
             self._give_back(guest, message_id)
+
+    def stop(self, guest: Guest) -> None:
+        """The guest wants no more: it gets nothing until `grant`."""
+        guest.receives = False
+        self.receivers.pop(guest, None)
+        self.hungry.pop(guest, None)
 
     def decline(self, guest: Guest, message_id: int) -> None:
         """The guest cannot use the message: it is not pushed to it again."""
@@ -296,9 +296,22 @@ class Delivery:
         lease = guest.leases.get(message_id)
         if lease is None:
             return False
-        guest.leases[message_id] = Lease(until, lease.attempt, lease.size)
+        guest.leases[message_id] = Lease(until, lease.attempt, lease.size, lease.begun)
         self.leases_at = min(self.leases_at, until)
         return True
+
+    def renew(self, guest: Guest, message_id: int, now: float) -> None:
+        """A lease that the guest holds begins now, and ends no sooner than it would have."""
+        lease = guest.leases[message_id]
+        self.touch(guest, message_id, max(lease.until, now + self._timeout_s(lease.attempt)))
+
+    def begin(self, guest: Guest, message_id: int) -> None:
+        """The guest works on the message, if it still holds it."""
+        lease = guest.leases.get(message_id)
+        if lease is not None and not lease.begun:
+            guest.leases[message_id] = Lease(lease.until, lease.attempt, lease.size, True)
+            if self.unbegun:
+                self.unbegun.pop(message_id, None)
 
     def grant(self, guest: Guest, count: int) -> None:
         if guest.backlog is not None and not guest.receives:
@@ -317,6 +330,8 @@ class Delivery:
     def forget(self, message_id: int) -> None:
         """The message left the buffer: every lease on it ends, and its credit returns, at once."""
         self.attempts.pop(message_id, None)
+        if self.unbegun:
+            self.unbegun.pop(message_id, None)
         if self._rests:
             self._rests.pop((message_id, 0), None)
         for guest in self.guests.values():
@@ -339,7 +354,8 @@ class Delivery:
                     earliest = min(earliest, lease.until)
                     continue
                 self._release(guest, message_id)
-                failed[message_id] = self._count(message_id, lease.attempt)
+                if self._is_attempt(message_id, lease):
+                    failed[message_id] = self._count(message_id, lease.attempt)
                 rest_s = self._timeout_s(lease.attempt) * BACKOFF_SHARE
                 self.rest(self._rest_key(guest, message_id), now + rest_s)
         # Many leases end at many moments: looks at all of them keep a distance.

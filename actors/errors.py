@@ -37,6 +37,8 @@ class Code(Enum):
     UNKNOWN_PEER = auto()
     NO_PREKEY = auto()
     NOT_A_QUEUE = auto()
+    STATE_TOO_LARGE = auto()
+    CLOSED = auto()
 
 
 class RequestError(Exception):
@@ -223,6 +225,18 @@ class NotAQueue(RequestError):
     code = Code.NOT_A_QUEUE
 
 
+class StateTooLarge(RequestError):
+    """the state of the stream is larger than the node holds"""
+
+    code = Code.STATE_TOO_LARGE
+
+
+class StreamClosed(RequestError):
+    """the stream is closed: it takes no records any more"""
+
+    code = Code.CLOSED
+
+
 ERRORS: dict[Code, type[RequestError]] = {
     error.code: error
     for error in (
@@ -255,5 +269,7 @@ ERRORS: dict[Code, type[RequestError]] = {
         UnknownPeer,
         NoPrekey,
         NotAQueue,
+        StateTooLarge,
+        StreamClosed,
     )
 }

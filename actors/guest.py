@@ -14,11 +14,13 @@ from actors.store.changes import Row
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """A message is this guest's until then. `size`: bytes of its data."""
+    """A message is this guest's until then. `size`: bytes of its data. `begun`: it is an attempt,
+    also if the guest is never heard of again."""
 
     until: float
     attempt: int
     size: int
+    begun: bool = True
 
 
 class Guest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from actors import burial
 from actors.buffer import Buffer
@@ -15,7 +16,8 @@ from actors.keys import Keys
 from actors.limits import ChannelSettings
 from actors.messages import Bury, Failed, Mode, Nack, Port, Reason, Reply, Touch, TouchAck
 from actors.shared import Shared
-from actors.store.changes import Gone, Row, Tried
+from actors.store.changes import Gone, Row, Tried, is_soft
+from actors.tee import Tee
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ class Holding:
         "_name",
         "_settings",
         "_shared",
+        "_tee",
     )
 
     def __init__(
@@ -48,6 +51,7 @@ class Holding:
         self._intake: Intake
         self._delivery: Delivery
         self._jobs: Jobs | None
+        self._tee: Tee | None
         self._letters: dict[int, Bury] = {}
         """Those on their way to the dead-letter channel, by the id of the message."""
 
@@ -55,8 +59,10 @@ class Holding:
         """Remove the expired messages that a slice of the buffer shows, or bury them."""
         for row in self._buffer.sweep(now):
             if not burial.buries_expired(self._name, self._settings):
+                self._shared.counters.expired += 1
                 self.remove(row.id, effects)
             elif row.id not in self._letters:
+                self._shared.counters.expired += 1
                 self._give_up(row, burial.EXPIRED, now, effects)
                 # Who held it has its credit back, and nobody gets it any more.
                 self._delivery.release(row.id)
@@ -74,20 +80,57 @@ class Holding:
             self._jobs.ledger.forget(message_id)
         effects.changes.append(Gone(message_id, row.key, self._keys.settle(row), len(row.data)))
 
+    def _pour(self, tee: Tee, now: float, effects: Effects) -> None:
+        """What was kept is poured; of what leaves the store hears no earlier than it may."""
+        tee.pump(now, effects)
+        if effects.changes:
+            self._hold(tee, effects)
+        room = self._intake.room
+        room.owed_messages, room.owed_bytes = tee.owed_messages, tee.owed_bytes
+
+    def _hold(self, tee: Tee, effects: Effects) -> None:
+        before = tee.owed_messages
+        effects.changes = tee.hold(effects.changes)
+        if tee.owed_messages > before:
+            effects.withheld = tee.latest_gone(tee.owed_messages - before)
+
+    def gone(self, lost: Iterable[Effects]) -> list[int]:
+        """What has left, and only the tee knows: an ack is heard though another's put is refused
+        behind it or before it, but not if that came in one read with it."""
+        if self._tee is None:
+            return []
+        refused = {
+            message_id
+            for effects in lost
+            if not all(map(is_soft, effects.changes))
+            for message_id in effects.withheld
+        }
+        return [each for each in self._tee.gone if each not in refused]
+
+    def go_again(self, gone: Iterable[int]) -> None:
+        """These had left a channel that is built anew."""
+        if self._tee is not None:
+            effects = Effects()
+            for message_id in gone:
+                self.remove(message_id, effects)
+            self._hold(self._tee, effects)
+
     # What consumers say of messages.
 
-    def _ack(self, port: Port, message_id: int, effects: Effects) -> None:
+    def _ack(self, port: Port, message_id: int, effects: Effects) -> bool:
+        """False: it says nothing of any message that is here."""
         row = self._buffer.rows.get(message_id)
         letter = self._letters.get(message_id) if self._letters else None
         if row is None or (letter is not None and letter.reason == burial.EXPIRED):
             self._shared.counters.late_acks += 1
-            return
+            return False
         guest = self._delivery.guests.get(port)
         # Nobody who is known deletes what it put itself (PS-10).
         if guest is None or (guest.sender and guest.sender == row.sender):
-            return
+            return False
         if self._delivery.ack(guest, message_id):
             self.remove(message_id, effects)
+        return True
 
     def _nack(self, port: Port, nack: Nack, now: float, effects: Effects) -> None:
         guest = self._delivery.guests.get(port)
@@ -95,17 +138,20 @@ class Holding:
             return
         if nack.reason is Reason.CANNOT_DECRYPT and self._delivery.mode is not Mode.QUEUE:
             # Kept for others and for GET, but never again pushed to who cannot read it.
+            self._shared.counters.nacks += nack.id in guest.leases
             self._delivery.decline(guest, nack.id)
             return
         count = self._delivery.nack(guest, nack, now)
         if count is None:
             return
+        self._shared.counters.nacks += 1
         is_final = nack.reason in (Reason.REJECT, Reason.CANNOT_DECRYPT)
         if not is_final:
             self._count_failed({nack.id: count}, nack.reason.value, now, effects)
             if nack.delay_ms and self._delivery.mode is Mode.QUEUE:
                 self._keep_rest(nack.id, effects)
         elif self._delivery.mode is Mode.QUEUE:
+            effects.changes.append(Tried(nack.id, count))  # its burial may take longer than we live
             self.bury(nack.id, nack.reason.value, now, effects)
         else:
             log.info("message rejected: channel=%r id=%d", self._name, nack.id)
@@ -124,6 +170,13 @@ class Holding:
             effects.changes.append(Tried(message_id, count))
             if self._delivery.is_exhausted(message_id):
                 self.bury(message_id, reason, now, effects)
+
+    def _expire_leases(self, now: float, effects: Effects) -> None:
+        delivery = self._delivery
+        held = delivery.leased
+        failed = delivery.expire_leases(now)
+        self._shared.counters.timeouts += held - delivery.leased
+        self._count_failed(failed, "no ack", now, effects)
 
     def _touch(self, port: Port, touch: Touch, now: float) -> Reply:
         guest = self._delivery.guests.get(port)
@@ -145,6 +198,7 @@ class Holding:
             self.remove(message_id, effects)
 
     def _give_up(self, row: Row, reason: str, now: float, effects: Effects) -> None:
+        self._shared.counters.dead_letters += 1
         attempts = self._delivery.attempts.get(row.id, 0)
         letter = self._letters[row.id] = burial.letter_of(self._name, row, attempts, reason)
         burial.post(letter, effects)

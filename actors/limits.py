@@ -6,7 +6,7 @@ from enum import Enum
 
 import msgspec
 
-from actors.delivery import DeliverySettings
+from actors.delivery_settings import DeliverySettings
 from actors.messages import Mode
 
 
@@ -22,7 +22,8 @@ class ChannelSettings(msgspec.Struct, frozen=True):
     """One channel's rules and limits. Times in seconds.
 
     `members_max`: identities with a number. `bury_expired`: what nobody acked before its deadline
-    goes to the dead-letter channel.
+    goes to the dead-letter channel. `tee` is the stream that its messages are appended to (b"":
+    none); `is_kept`: they outlive the node.
     """
 
     mode: Mode | None = None
@@ -37,6 +38,8 @@ class ChannelSettings(msgspec.Struct, frozen=True):
     keys_max: int = 65_536
     members_max: int = 10_000
     bury_expired: bool = False
+    tee: bytes = b""
+    is_kept: bool = True
     list_page: int = 1000
     delivery: DeliverySettings = DeliverySettings()
 

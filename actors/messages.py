@@ -113,6 +113,12 @@ class Touch(msgspec.Struct, frozen=True, gc=False):
     ms: int
 
 
+class Begun(msgspec.Struct, frozen=True, gc=False):
+    """Work on the message `id` begins: if its lease is lost, the attempt counts (`Join.begins`)."""
+
+    id: int
+
+
 class Credit(msgspec.Struct, frozen=True, gc=False):
     count: int
 
@@ -123,7 +129,8 @@ class Join(msgspec.Struct, frozen=True, gc=False):
     `window` is in messages, None = the channel's default; `keep_alive_s` is the idle time before a
     ping; `data_max` the largest message in bytes that this connection takes in one packet;
     `resume_after` an id up to which nothing is pushed here, None = not given; `identity` is the
-    public key whose holder this is, proved, None = anonymous.
+    public key whose holder this is, proved, None = anonymous; `begins`: it says `Begun` of each
+    message that it works on, and what it did not begin was no attempt.
     """
 
     role: Role = Role.BOTH
@@ -137,6 +144,7 @@ class Join(msgspec.Struct, frozen=True, gc=False):
     resume_after: int | None = None
     cursor_lists: bool = False
     identity: bytes | None = None
+    begins: bool = False
 
 
 class Leave(msgspec.Struct, frozen=True, gc=False):
@@ -197,9 +205,41 @@ class Revived(msgspec.Struct, frozen=True, gc=False):
     ids: tuple[int, ...]
 
 
-ChannelRequest = Put | Get | List | Ack | Nack | Touch | Credit | Join | Leave | Writable | Drain
+class Pour(msgspec.Struct, frozen=True, gc=False):
+    """A channel to the stream that it feeds: append these, all or none; answered by `Poured`.
+
+    Without any the stream only says how far it got. `ids` ascend; those that the stream has had are
+    passed over. `behind`: the stream has everything up to this id, or takes nothing. `run`: of the
+    node, where the channel outlives none; 0: it does. `until`: when the last of them expires.
+    """
+
+    channel: bytes
+    run: int
+    behind: int = 0
+    ids: tuple[int, ...] = ()
+    bodies: tuple[bytes, ...] = ()
+    until: float = 0.0
+
+    @property
+    def number(self) -> int:
+        """What its answer tells it by; 0: nothing was poured."""
+        return self.ids[-1] if self.ids else 0
+
+
+class Poured(msgspec.Struct, frozen=True, gc=False):
+    """A stream to the channel: everything up to the id `floor` is kept, as durably as the stream
+    promises. With a `code` it took nothing."""
+
+    number: int
+    floor: int = 0
+    code: Code | None = None
+
+
+Held = Ack | Nack | Touch | Begun
+"""What is said of a message that was pushed."""
+ChannelRequest = Put | Get | List | Held | Credit | Join | Leave | Writable | Drain
 Request = ChannelRequest | StreamRequest | JobRequest
-Mail = Request | Bury | Buried | Revived
+Mail = Request | Bury | Buried | Revived | Pour | Poured
 
 
 class Joined(msgspec.Struct, frozen=True, gc=False):

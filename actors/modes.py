@@ -10,7 +10,8 @@ from typing import assert_never
 import msgspec
 
 from actors.buffer import Buffer
-from actors.delivery import Delivery, DeliverySettings, Rest
+from actors.delivery import Delivery, Rest
+from actors.delivery_settings import DeliverySettings
 from actors.guest import Guest
 from actors.members import Members, Subscription
 from actors.messages import Join, Mode, Port, Reply
@@ -99,6 +100,11 @@ class SharedBacklog:
         if message_id > self._floor:
             self._taken.add(message_id)  # it may have rested since before anybody looked at it
         self._returned.push(message_id)
+
+    def take(self, message_id: int) -> None:
+        """Somebody has it already: whatever rest is known of it is over."""
+        self._taken.add(message_id)
+        self._rests.pop((message_id, 0), None)
 
     def forget(self, message_id: int) -> None:
         self._taken.discard(message_id)

@@ -24,6 +24,8 @@ from actors.messages import (
     Leave,
     Mail,
     Port,
+    Pour,
+    Poured,
     Probe,
     Reply,
     Revived,
@@ -36,22 +38,24 @@ from actors.streams.messages import Cancel, Conclude, Read, StreamFailed
 Told = set[tuple[Port, int]]
 """Requests of streams that were answered, by asker and number."""
 
-_UNANSWERED = (Bury, Buried, Cancel, Conclude, Leave, Revived)
+_UNANSWERED = (Bury, Buried, Cancel, Conclude, Leave, Pour, Poured, Revived)
 
 
 class Outgoing:
     """One for all cells. `forward` takes a batch for another cell; `committed` hears of each commit
     that is done, after its effects were released, or refused because of the fault."""
 
-    __slots__ = ("_cells", "_commit", "_committed", "_depth", "_forward", "_touched")
+    __slots__ = ("_cells", "_commit", "_committed", "_depth", "_forward", "_now", "_touched")
 
     def __init__(
         self,
         forward: Callable[[bytes, Batch], None],
         committed: Callable[[Cell, Fault | None], None],
+        now: Callable[[], float],
     ) -> None:
         self._forward = forward
         self._committed = committed
+        self._now = now
         self._touched: dict[Port, None] = {}
         self._commit: Commit | None = None
         self._cells: list[Cell] = []
@@ -62,17 +66,22 @@ class Outgoing:
         self._depth += 1
 
     def leave(self) -> None:
-        """A batch ends."""
-        self._depth -= 1
-        if self._depth == 0:
-            touched = self._touched
+        """A batch ends. What a flush makes cells do is no outermost batch: it is flushed behind it,
+        and not within it, or a connection that asks on would be a level for each of many."""
+        if self._depth > 1:
+            self._depth -= 1
+            return
+        touched = self._touched
+        try:
+            while touched:
+                port, _ = touched.popitem()
+                port.flush()
+        finally:
             try:
-                while touched:
-                    port, _ = touched.popitem()
-                    port.flush()
-            finally:
                 if touched:  # one of them could not be written to
                     for_each(lambda port: port.flush(), self._take_touched())
+            finally:
+                self._depth = 0
 
     def _take_touched(self) -> Iterator[Port]:
         while self._touched:
@@ -99,6 +108,10 @@ class Outgoing:
         if port is None:
             for owner, message in zip(batch.ports or (), batch.messages, strict=False):
                 self.refuse(Batch(owner, [message]), code, told)
+            for message in batch.messages:
+                if isinstance(message, Pour):
+                    refusal = Poured(message.number, code=code)
+                    self._forward(message.channel, Batch(None, [refusal]))
             return
         asked = [each for each in batch.messages if not isinstance(each, _UNANSWERED)]
         if told is not None:
@@ -150,14 +163,19 @@ class Outgoing:
             port.send((reply,))
 
     def hold(
-        self, cell: Cell, batch: Batch | None, effects: Effects, commit: Commit | None
+        self,
+        cell: Cell,
+        batch: Batch | None,
+        effects: Effects,
+        commit: Commit | None,
+        now: float,
     ) -> None:
         """Release the effects when `commit` is done, or with what is in line before them; what
         liveness says at once."""
         # Only a wake looks at liveness.
         verdicts = _take_verdicts(cell, effects) if batch is None and effects.replies else []
         if cell.held is None:
-            cell.held = deque()
+            cell.held, cell.held_at = deque(), now
         last = cell.held[-1].commit if cell.held else None
         held = Held(batch, effects, commit or last)
         cell.held.append(held)
@@ -188,6 +206,7 @@ class Outgoing:
     def _settle(self, commit: Commit, fault: Fault | None, cell: Cell) -> None:
         try:
             if fault is None:
+                cell.end_wait(self._now())
                 self._release_held(cell, commit)
             else:
                 self._refuse_held(cell)
@@ -203,6 +222,8 @@ class Outgoing:
                 each = held.popleft()
                 if each.batch is not None:
                     cell.held_bytes -= each.batch.size_bytes
+                if cell.late is not None:
+                    cell.part(each.effects)
                 self.release(each.batch, each.effects)
         finally:
             if not held:
@@ -213,8 +234,14 @@ class Outgoing:
     def _refuse_held(self, cell: Cell) -> None:
         """What came after something that is not kept was done upon it."""
         held, cell.held, cell.held_bytes = cell.held, None, 0
+        cell.give_up(held or ())
         done = [(each.batch, each.effects) for each in held or ()]
-        self.refuse_owed(cell.behaviour, done, Code.STORAGE_FAILED, cell)
+        # Who is refused may leave at once: that is for the behaviour that comes after this one.
+        was_busy, cell.busy = cell.busy, True
+        try:
+            self.refuse_owed(cell.behaviour, done, Code.STORAGE_FAILED, cell)
+        finally:
+            cell.busy = was_busy
 
 
 def _ask_again(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import islice, takewhile
 
 from actors.buffer import Buffer
 from actors.delivery import Delivery
 from actors.errors import Code
-from actors.messages import Failed, Get, GetAck, List, ListAck, Port, Reply
+from actors.members import Subscription
+from actors.messages import Failed, Get, GetAck, List, ListAck, Mode, Port, Reply
 from actors.pages import Page
 from actors.shared import ChannelInfo
 from actors.store.changes import Row
@@ -46,6 +48,39 @@ def exported(
     attempts = delivery.attempts
     rows = takewhile(lambda row: row.id < below, buffer.after(after, 0.0))
     return ((row, attempts.get(row.id, 0)) for row in rows)
+
+
+def lags(buffer: Buffer, delivery: Delivery) -> list[int]:
+    """How many messages each subscriber still has to acknowledge; none where nobody subscribes."""
+    if delivery.mode is not Mode.FANOUT:
+        return []
+    subscribers = [(each.number, each) for each in delivery.members.subscriptions.values()]
+    for guest in delivery.guests.values():
+        subscription = guest.subscription
+        if guest.receives and subscription is not None and not subscription.number:
+            subscribers.append((-guest.port.number, subscription))
+    if not subscribers:
+        return []
+    ids, own = list(buffer.rows), _by_sender(buffer)
+    return [_owed(each, ids, own.get(sender, [])) for sender, each in subscribers]
+
+
+def _by_sender(buffer: Buffer) -> dict[int, list[int]]:
+    """Messages by who put them: the number of an identity, or of a connection, negative."""
+    own: dict[int, list[int]] = {}
+    for row in buffer.rows.values():
+        own.setdefault(row.sender or -row.source, []).append(row.id)
+    return own
+
+
+def _owed(subscription: Subscription, ids: list[int], own: list[int]) -> int:
+    floor = subscription.floor
+    acked = sum(message_id > floor for message_id in subscription.acked)
+    return _above(ids, floor) - _above(own, floor) - acked
+
+
+def _above(ids: list[int], floor: int) -> int:
+    return len(ids) - bisect_right(ids, floor)
 
 
 def figures(

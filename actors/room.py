@@ -20,6 +20,8 @@ class Room:
         "is_measured",
         "is_writable",
         "messages",
+        "owed_bytes",
+        "owed_messages",
     )
 
     def __init__(self, buffer: Buffer, settings: ChannelSettings, shared: Shared) -> None:
@@ -30,6 +32,9 @@ class Room:
         self._health = shared.health
         self.messages = 0
         self.bytes = 0
+        self.owed_messages = 0
+        self.owed_bytes = 0
+        """What has left, but is kept until the stream that the channel feeds has it."""
         self.is_measured = False
         self.is_writable = True
         """False: the store takes nothing new for now."""
@@ -39,10 +44,10 @@ class Room:
         settings, limits, usage, buffer = self._settings, self._limits, self._usage, self._buffer
         self.is_measured = True
         self.is_writable = self._health.is_writable
-        messages = settings.messages_max - len(buffer.rows)
+        messages = settings.messages_max - len(buffer.rows) - self.owed_messages
         node_messages = limits.messages_max - usage.messages
         self.messages = messages if messages < node_messages else node_messages
-        size = settings.bytes_max - buffer.bytes
+        size = settings.bytes_max - buffer.bytes - self.owed_bytes
         node_size = limits.bytes_max - usage.bytes
         self.bytes = size if size < node_size else node_size
 

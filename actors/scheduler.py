@@ -81,7 +81,7 @@ class Scheduler:
         self.cells: dict[bytes, Cell] = {}
         self._queue: deque[Cell] = deque()
         self._waiting: dict[bytes, list[Callable[[], None]]] = {}
-        self._outgoing = Outgoing(self._forward, self._committed)
+        self._outgoing = Outgoing(self._forward, self._committed, now)
         self._wake_cell = self._wake  # one bound method for all cells, not one for each
         self._kick: anyio.Event | None = None
         self._sleeps_until = inf
@@ -124,8 +124,7 @@ class Scheduler:
             return
         if cell.guests is not None:
             cell.guests.pop(port, None)
-            if not cell.guests:
-                cell.guests = None  # an empty dictionary keeps its table
+            cell.guests = cell.guests or None  # an empty dictionary keeps its table
         self.submit(name, Batch(port, [Leave()]), self._now())
 
     def on_capacity(self, name: bytes, resume: Callable[[], None]) -> None:
@@ -258,7 +257,9 @@ class Scheduler:
             behaviour = cell.behaviour or self._activate(cell, batch)
             if behaviour is None:
                 return
-            effects = behaviour.handle(batch, now) if batch is not None else behaviour.wake(now)
+            effects = (
+                behaviour.handle(batch, now) if batch and not cell.held else cell.look(batch, now)
+            )
             # A write that raises is a crash: the behaviour must not keep what the store does not.
             commit = self._store.write(cell.name, effects.changes) if effects.changes else None
         except Exception:
@@ -272,7 +273,7 @@ class Scheduler:
             if commit is None and not cell.held:
                 outgoing.release(batch, effects)
             else:
-                outgoing.hold(cell, batch, effects, commit)
+                outgoing.hold(cell, batch, effects, commit, now)
         finally:
             cell.busy = False
             if not cell.guests:
@@ -325,7 +326,7 @@ class Scheduler:
             if batch.port is not None and any(isinstance(each, Join) for each in batch.messages):
                 # It is still to be welcomed, and pushed nothing before.
                 guests.pop(batch.port, None)
-        behaviour = cell.behaviour = self._spawn(cell.name, kept, guests)
+        behaviour = cell.revive(self._spawn(cell.name, kept, guests))
         if self._is_draining:
             # Before anything makes it push; to this alone there is no effect.
             behaviour.handle(Batch(None, [Drain()]), self._now())
@@ -337,9 +338,8 @@ class Scheduler:
     def _committed(self, cell: Cell, fault: Fault | None) -> None:
         """Effects that were held have left, or will not."""
         now = self._now()
+        cell.settle(fault, now)
         if fault is not None:
-            # The behaviour knows what the store does not: it is built anew, guests and mail stay.
-            cell.behaviour = None
             self.timers.arm(cell, now)
         if cell.busy:
             return

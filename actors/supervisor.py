@@ -75,6 +75,16 @@ async def supervise(
         await anyio.sleep(backoff_s)
 
 
+def sheltered(name: str, call: Callable[[], None]) -> bool:
+    """Call; what it raises is logged and ends nothing else. False: it did raise."""
+    try:
+        call()
+    except Exception:
+        log.exception("actor crashed: name=%s", name)
+        return False
+    return True
+
+
 async def contain(name: str, run: Callable[[], Awaitable[None]]) -> None:
     """Run a task actor that is never restarted, such as a connection; its crash ends it alone."""
     try:

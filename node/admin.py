@@ -5,7 +5,8 @@ Each operation has a number, a request and an answer; docs/wire.md has the table
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from heapq import nsmallest
 
@@ -21,9 +22,11 @@ from actors.store.counters import StoreCounters
 from actors.store.durable import DurableStore
 from actors.store.seam import Health, Store, Usage
 from actors.streams.names import RESERVED
+from actors.streams.notes import Progress
 from transports.bodies import read_body
 from transports.greeting import Admission
 from transports.host import WireCounters
+from transports.traffic import Traffic
 
 PAGE_MAX = 1000
 PAGE_BYTES_MAX = 32 * 1024
@@ -58,6 +61,15 @@ class StoreInfo(msgspec.Struct):
     counters: StoreCounters
 
 
+@dataclass(slots=True, kw_only=True)
+class WireInfo(WireCounters):
+    """What came and went by all protocols but HTTP."""
+
+    connections: int
+    packets_in: int
+    bytes_in: int
+
+
 class InfoAnswer(msgspec.Struct):
     """The node, and a page of its channels. Sizes in bytes, times in seconds."""
 
@@ -71,10 +83,12 @@ class InfoAnswer(msgspec.Struct):
     usage: Usage
     scheduler: Counters
     delivery: DeliveryCounters
-    wire: WireCounters
+    wire: WireInfo
     store: StoreInfo | None
     page: list[ChannelInfo]
     more: bool
+    parts: int = 0
+    """Of batches, that are staged and not published."""
 
 
 class ExportRequest(msgspec.Struct):
@@ -86,7 +100,10 @@ class ExportRequest(msgspec.Struct):
 
 
 class Exported(msgspec.Struct):
-    """A message as it is kept. `data` is None where it is too large: GET it."""
+    """A message as it is kept. `data` is None where it is too large: GET it.
+
+    `due` 0: not later; `unique` empty: by nothing.
+    """
 
     id: int
     key: int
@@ -95,6 +112,8 @@ class Exported(msgspec.Struct):
     attempts: int
     origin: Origin | None
     data: bytes | None
+    due: float = 0.0
+    unique: bytes = b""
 
 
 class ExportAnswer(msgspec.Struct):
@@ -118,6 +137,10 @@ class Sources(msgspec.Struct):
     rss_bytes: int
     connections: int
     streams: int
+    parts: int
+    now: float
+    traffic: Mapping[str, Traffic]
+    progress: Callable[[], list[Progress]]
 
 
 def answer(operation: int, body: bytes, asker: Admission, sources: Sources) -> bytes:
@@ -153,10 +176,11 @@ def _info(request: InfoRequest, sources: Sources) -> InfoAnswer:
         connections=sources.connections,
         channels=sum(1 for _ in _channels(scheduler)),
         streams=sources.streams,
+        parts=sources.parts,
         usage=sources.store.usage,
         scheduler=scheduler.counters,
         delivery=sources.delivery,
-        wire=sources.wire,
+        wire=_wire(sources),
         store=_store(sources.store),
         page=page,
         more=len(page) < len(names),
@@ -185,6 +209,17 @@ def _channel(name: bytes, sources: Sources) -> ChannelInfo:
     return ChannelInfo(name, mode, kept.messages, kept.bytes, kept.keys, 0, 0, 0)
 
 
+def _wire(sources: Sources) -> WireInfo:
+    every = [each for name, each in sources.traffic.items() if name != "http"]
+    wire = sources.wire
+    return WireInfo(
+        connections=sum(each.connections for each in every),
+        packets_in=sum(each.requests for each in every),
+        bytes_in=sum(each.bytes_in for each in every),
+        **{each.name: getattr(wire, each.name) for each in fields(wire)},
+    )
+
+
 def _store(store: Store) -> StoreInfo | None:
     if not isinstance(store, DurableStore):
         return None
@@ -203,11 +238,15 @@ def _export(request: ExportRequest, asker: Admission, sources: Sources) -> Expor
     bytes_max = min(max(request.bytes_max, EXPORT_BYTES_MIN), EXPORT_BYTES_MAX)
     # The answer does not wait in line, so what may still be lost is not in it.
     rows = cell.behaviour.export(request.after, cell.unkept_from)
-    page = list(_export_page(rows, bytes_max))
+    page = list(_export_page(rows, cell.behaviour.terms_of, bytes_max))
     return ExportAnswer(cell.behaviour.info.mode, page, next(rows, None) is not None)
 
 
-def _export_page(rows: Iterator[tuple[Row, int]], bytes_max: int) -> Iterator[Exported]:
+def _export_page(
+    rows: Iterator[tuple[Row, int]],
+    terms_of: Callable[[int], tuple[float, bytes]],
+    bytes_max: int,
+) -> Iterator[Exported]:
     """At least one message; two halves, so that the last one never makes it too much."""
     size, half = 0, bytes_max // 2
     for row, attempts in rows:
@@ -215,6 +254,7 @@ def _export_page(rows: Iterator[tuple[Row, int]], bytes_max: int) -> Iterator[Ex
         head = MESSAGE_BYTES + (len(origin.reason.encode()) if origin is not None else 0)
         data = row.data if head + len(row.data) <= half else None
         size += head + len(data or b"")
-        yield Exported(row.id, row.key, row.ttl, row.expires_at, attempts, origin, data)
+        terms = terms_of(row.id)
+        yield Exported(row.id, row.key, row.ttl, row.expires_at, attempts, origin, data, *terms)
         if size >= half:
             return

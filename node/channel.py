@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from math import inf
 from operator import index
 from random import Random
@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from actors.errors import (
-    BufferFull,
-    DataTooLarge,
-    EmptyData,
-    IdsExhausted,
-    NotNegotiated,
-    OutcomeUnknown,
-    SlowDown,
-    StorageFailed,
-)
+from actors.errors import DataTooLarge, EmptyData, NotNegotiated
 from actors.messages import U64_MAX, Durability, Mode, Put
 from node.answers import Answer
 from node.errors import ChannelClosed
@@ -29,7 +20,8 @@ from node.inflight import Receipt
 from node.keys import KEYS, KeyCounter
 from node.link import Link
 from node.message import Message
-from transports.packet import ADMIN, CREDIT, JOBS, PEERS
+from node.patience import LATER, Patience
+from transports.packet import ADMIN, CREDIT, JOBS, OPERATION_BYTES, PEERS
 
 if TYPE_CHECKING:
     from node.streams import Streams
@@ -40,10 +32,9 @@ TTL_MAX = 2**32 - 1
 CREDIT_MAX = 2**16 - 1
 LIST_LIMIT_MAX = 2**16 - 1
 DRAIN_S = 5.0
-RETRY_S = 0.05, 2.0
-LATER = (BufferFull, SlowDown, IdsExhausted, StorageFailed, OutcomeUnknown)
 
 Ids = list[int]
+Request = Callable[[int, bytes], tuple[bytes, Answer[bytes]]]
 Data = bytes | bytearray | memoryview
 
 
@@ -135,7 +126,9 @@ class Channel:
     async def receive(self, timeout_s: float | None = None) -> Message:
         """The next message; TimeoutError after `timeout_s` seconds without any."""
         delivery = self._link.inbox.take_nowait()
-        if delivery is None:
+        if delivery is None and timeout_s is None:
+            delivery = await self._link.inbox.take()
+        elif delivery is None:
             with anyio.fail_after(timeout_s):
                 delivery = await self._link.inbox.take()
         return Message(delivery, self, self._link)
@@ -190,9 +183,12 @@ class Channel:
         self._link.ack(message_id)
 
     async def credit(self, count: int) -> None:
-        """Let the node push `count` more messages ahead of their acknowledgements."""
-        if not 0 < index(count) <= CREDIT_MAX:
-            raise ValueError(f"credit must be within 1..{CREDIT_MAX}")
+        """Let the node push `count` more messages ahead of their acknowledgements.
+
+        0: go on pushing, after a job was given back.
+        """
+        if not 0 <= index(count) <= CREDIT_MAX:
+            raise ValueError(f"credit must be within 0..{CREDIT_MAX}")
         session = await self._link.live()
         if not session.negotiated(CREDIT):
             raise NotNegotiated
@@ -208,38 +204,21 @@ class Channel:
     async def admin(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
         """Ask the node itself for something (wire.md 3g); needs the right to administer it.
 
-        Raises RequestErrors; OutcomeUnknown when the connection ends before the answer.
+        Waits while too much is asked already. Raises RequestErrors, DataTooLarge among them;
+        OutcomeUnknown when the connection ends before the answer.
         """
-        operation = _number(operation, OPERATION_MAX, "operation")
-        session = await self._link.live()
-        if not session.negotiated(ADMIN):
-            raise NotNegotiated
-        packet, answer = self._link.inflight.admin(operation, msgspec.msgpack.encode(body))
-        self._link.send(packet, at_once=True)
-        return msgspec.msgpack.decode(await answer.wait(), type=dict[str, Any])
+        return await self._ask(ADMIN, self._link.inflight.admin, operation, body)
 
     async def peers(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
         """Ask the node about peers, or to send to them (docs/wire.md); as `admin` otherwise."""
-        operation = _number(operation, OPERATION_MAX, "operation")
-        session = await self._link.live()
-        if not session.negotiated(PEERS):
-            raise NotNegotiated
-        packet, answer = self._link.inflight.peers(operation, msgspec.msgpack.encode(body))
-        self._link.send(packet, at_once=True)
-        return msgspec.msgpack.decode(await answer.wait(), type=dict[str, Any])
+        return await self._ask(PEERS, self._link.inflight.peers, operation, body)
 
     async def jobs(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
         """Ask the node about the jobs of this channel (docs/wire.md); as `admin` otherwise.
 
         Raises NotAQueue where the channel is not in queue mode.
         """
-        operation = _number(operation, OPERATION_MAX, "operation")
-        session = await self._link.live()
-        if not session.negotiated(JOBS):
-            raise NotNegotiated
-        packet, answer = self._link.inflight.jobs(operation, msgspec.msgpack.encode(body))
-        self._link.send(packet, at_once=True)
-        return msgspec.msgpack.decode(await answer.wait(), type=dict[str, Any])
+        return await self._ask(JOBS, self._link.inflight.jobs, operation, body)
 
     async def flush(self, timeout_s: float = DRAIN_S) -> None:
         """Wait until every put is answered, at most `timeout_s` seconds."""
@@ -252,6 +231,28 @@ class Channel:
             await self.flush()
         await self._link.stop()
 
+    async def _ask(
+        self, packet_type: int, request: Request, operation: int, body: dict[str, Any]
+    ) -> dict[str, Any]:
+        operation = _number(operation, OPERATION_MAX, "operation")
+        data = msgspec.msgpack.encode(body)
+        room, size = self._link.inflight.operations, OPERATION_BYTES + len(data)
+        if not room.take_nowait(size):
+            await room.take(size)
+        is_asked = False
+        try:
+            session = await self._link.live()
+            if not session.negotiated(packet_type):
+                raise NotNegotiated
+            self._check_size(size)
+            packet, answer = request(operation, data)
+            is_asked = True
+        finally:
+            if not is_asked:
+                room.give(size)
+        self._link.send(packet, at_once=True)
+        return msgspec.msgpack.decode(await answer.wait(), type=dict[str, Any])
+
     def _check_open(self) -> None:
         if self._link.error is not None:
             raise self._link.error.with_traceback(None)
@@ -262,9 +263,12 @@ class Channel:
             raise EmptyData
         _number(ttl, TTL_MAX, "ttl")
         size = PUT_BYTES + len(data)
+        self._check_size(size)
+        return size
+
+    def _check_size(self, size: int) -> None:
         if size > self._link.packet_max:
             raise DataTooLarge(f"the node takes packets of {self._link.packet_max} bytes at most")
-        return size
 
     def _key(self, key: int | None) -> int:
         if key is None:
@@ -286,24 +290,19 @@ class Channel:
             if not is_taken:
                 link.inflight.room.give(size)
         if packet:
-            # Alone in flight, it gains nothing by waiting for others of this turn.
-            link.send(packet, at_once=link.inflight.room.count == 1)
+            # Alone in flight, it gains nothing by waiting for others of this turn; but where the
+            # last read brought several receipts, who got them is about to put again.
+            is_alone = link.inflight.room.count == 1 and link.inflight.receipts <= 1
+            link.send(packet, at_once=is_alone)
         return answer
 
     async def _put_patiently(self, data: bytes, ttl: int, key: int, retry_for: float) -> Receipt:
-        give_up_at = self._link.now() + retry_for
-        ceiling_s, ceiling_max_s = RETRY_S
+        patience = Patience(retry_for, self._rng, self._link.now)
         while True:
             try:
                 return await self.put(data, ttl=ttl, key=key)
             except LATER as error:
-                delay_s = self._rng.uniform(0, ceiling_s)
-                if error.delay_ms is not None:
-                    delay_s += error.delay_ms / 1000
-                if self._link.now() + delay_s > give_up_at:
-                    raise
-            await anyio.sleep(delay_s)
-            ceiling_s = min(2 * ceiling_s, ceiling_max_s)
+                await patience.rest(error)
 
 
 def _number(value: int, most: int, name: str) -> int:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from enum import IntEnum
@@ -25,6 +23,7 @@ from node.channel import Channel
 from node.events import Event
 from node.keys import KeyCounter
 from node.link import Dial, Link, LinkSettings
+from node.outside import outside
 from node.peers.identity import KEY_BYTES
 from node.peers.introduction import Credentials
 from node.room import Room
@@ -32,10 +31,9 @@ from node.session import Session
 from transports import tcp
 from transports.errors import MalformedHandshake
 from transports.framing import Framing, LengthPrefixed
-from transports.handshake import Hello, encode_hello
+from transports.handshake import NONCE_BYTES, Hello, encode_hello
 from transports.host import Signer
-from transports.packet import EXTENSIONS
-from transports.websocket import ClientFraming
+from transports.packet import BEGUN, USUAL
 
 FRAME_SIZE_MAX = 2**24 - 1
 IN_FLIGHT_BYTES_MAX = 8 * 2**20
@@ -75,12 +73,14 @@ async def connect(
     reconnect: bool = True,
     wait_s: float = 0.0,
     bare: bool = False,
+    begins: bool = False,
     keep_alive_s: float = 20.0,
     in_flight_max: int = 1024,
     on_event: Callable[[Event], None] | None = None,
     dialer: Dialer | None = None,
     rng: Random | None = None,
     now: Callable[[], float] | None = None,
+    entropy: Callable[[int], bytes] | None = None,
 ) -> AsyncIterator[Channel]:
     """Join a channel of the node at `url` (tcp, tls, ws or wss), and leave it with the block.
 
@@ -90,31 +90,26 @@ async def connect(
     `wait_s`: keep trying for so long when the node is not there yet. Later losses are always
     mended, with backoff, unless `reconnect` is off; `on_event` hears of them.
     `bare`: go on without the handshake when the other end has none (3 s).
+    `begins`: each message is told when work on it begins (`Message.begin`); in a queue, what was
+    lost before that was no attempt.
     `identity`: prove it, once the node has proved `peer`, or any key that `on_peer` lets pass.
+    `rng`, `now` (monotonic, in seconds) and `entropy` (so many unpredictable bytes) are for tests.
 
     Raises ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch, ValueError for arguments.
     """
     name = _name(channel)
     address = _address(url, name)
-    rng = rng or Random()
-    hello = Hello(
-        want_push=role != "producer",
-        ordered=ordered,
-        channel=name,
-        role=_member(Role, role),
-        extensions=EXTENSIONS,
-        token=token.encode() if isinstance(token, str) else token,
-        window=window,
-        keep_alive_ms=round(keep_alive_s * 1000),
-        resume_after=resume_after,
-        mode=None if mode is None else _member(Mode, mode),
+    rng, now = rng or outside().rng(), now or outside().monotonic
+    entropy = entropy or outside().entropy
+    hello = _hello(
+        name, role, mode, token, window, resume_after, keep_alive_s, ordered=ordered, begins=begins
     )
     _check(hello, has_identity=identity is not None)
     settings = LinkSettings(
         dial=_dialling(dialer, address, tls),
-        framing=partial(_framing, address, hello),
+        framing=partial(_framing, address, hello, entropy),
         hello=hello,
-        credentials=_credentials(identity, peer, on_peer, bare),
+        credentials=_credentials(identity, peer, on_peer, bare, entropy),
         on_event=on_event,
         reconnect=reconnect,
         bare=bare,
@@ -122,7 +117,7 @@ async def connect(
         idle_s=keep_alive_s,
     )
     keys = KeyCounter(rng, None if key_counter is None else Path(key_counter))
-    link = Link(settings, Room(in_flight_max, IN_FLIGHT_BYTES_MAX), Backoff(rng), now or _clock())
+    link = Link(settings, Room(in_flight_max, IN_FLIGHT_BYTES_MAX), Backoff(rng), now)
     async with _running(link):
         joined = Channel(channel if channel is not None else b"", link, keys, rng)
         yield joined
@@ -146,15 +141,6 @@ async def _running(link: Link) -> AsyncIterator[None]:
                 tasks.cancel_scope.cancel()
 
 
-def _clock() -> Callable[[], float]:
-    """asyncio's own clock, but as it runs now: uvloop's stands still within a turn of the loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return anyio.current_time
-    return time.monotonic
-
-
 def _dialling(dialer: Dialer | None, address: Address, tls: ssl.SSLContext | None) -> Dial:
     context = _context(address, tls)
 
@@ -174,9 +160,12 @@ def _address(url: str, channel: bytes | None) -> Address:
     return address
 
 
-def _framing(address: Address, hello: Hello) -> Framing:
+def _framing(address: Address, hello: Hello, entropy: Callable[[int], bytes]) -> Framing:
     if address.websocket:
-        return ClientFraming(str(address), hello.channel or b"", True, hello.token, FRAME_SIZE_MAX)
+        from transports.websocket import ClientFraming  # few need it, and it takes 20 ms
+
+        channel, token = hello.channel or b"", hello.token
+        return ClientFraming(str(address), channel, True, token, FRAME_SIZE_MAX, entropy)
     return LengthPrefixed(FRAME_SIZE_MAX)
 
 
@@ -202,6 +191,7 @@ def _credentials(
     peer: bytes | None,
     on_peer: Callable[[bytes], None] | None,
     bare: bool,
+    entropy: Callable[[int], bytes],
 ) -> Credentials | None:
     if identity is None:
         if peer is not None or on_peer is not None:
@@ -211,7 +201,33 @@ def _credentials(
         raise ValueError("without a handshake there are no identities")
     if peer is not None and len(peer) != KEY_BYTES:
         raise ValueError(f"a public key has {KEY_BYTES} bytes, not {len(peer)}")
-    return Credentials(identity, peer, on_peer)
+    return Credentials(identity, peer, on_peer, partial(entropy, NONCE_BYTES))
+
+
+def _hello(
+    name: bytes | None,
+    role: RoleName,
+    mode: ModeName | None,
+    token: str | bytes | None,
+    window: int | None,
+    resume_after: int | None,
+    keep_alive_s: float,
+    *,
+    ordered: bool,
+    begins: bool,
+) -> Hello:
+    return Hello(
+        want_push=role != "producer",
+        ordered=ordered,
+        channel=name,
+        role=_member(Role, role),
+        extensions=USUAL | {BEGUN} if begins else USUAL,
+        token=token.encode() if isinstance(token, str) else token,
+        window=window,
+        keep_alive_ms=round(keep_alive_s * 1000),
+        resume_after=resume_after,
+        mode=None if mode is None else _member(Mode, mode),
+    )
 
 
 def _check(hello: Hello, *, has_identity: bool) -> None:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actors.delivery import DeliverySettings
+from actors.delivery_settings import DeliverySettings
 from actors.limits import ChannelSettings, EmptyPolicy, NodeLimits
 from actors.messages import Durability
 from actors.scheduler import SchedulerSettings
+from actors.state.messages import StateLimits
 from actors.store.settings import StoreSettings
 from node.rules import ChannelRule as ChannelRule
 from node.rules import ConfigError as ConfigError
@@ -25,7 +26,7 @@ from node.rules import RuleBook, StreamRule, durability_of
 from transports.greeting import GreetingSettings
 from transports.host import ConnectionSettings
 
-LISTENERS = ("p2p", "ws", "s3p", "rustlog")
+LISTENERS = ("p2p", "ws", "s3p", "rustlog", "http")
 """The settings that are addresses to listen on, or `OFF`."""
 OFF = "off"
 TLS_CLIENT = ("required", "optional")
@@ -33,13 +34,14 @@ TLS_CLIENT = ("required", "optional")
 ENVIRONMENT_PREFIX = "MILLPOND_"
 PACKET_BYTES_CEILING = 2**24 - 1
 PACKET_OVERHEAD_BYTES = 64
+TEE_BYTES_MAX = 250
 
 
 MAY_BE_ZERO = frozenset(
     {
         *("drain_timeout_s", "passivate_after_s", "rate_refusals_max", "requests_per_s_max"),
         "requests_per_s_per_peer_max",
-        *("stream_age_s", "stream_shelf_bytes_max", "window"),
+        *("state_disk_bytes_max", "stream_age_s", "stream_shelf_bytes_max", "window"),
     }
 )
 
@@ -53,13 +55,28 @@ MOST = {
     "keep_alive_s": U32_MAX // 1000,
     "s3p_name_bytes_max": 4000,
     "rustlog_frame_bytes_max": 10 * 2**20,
+    **dict.fromkeys(("http_url_bytes_max", "http_header_bytes_max"), 2**16),
+    "http_streams_max": 2**16,
+    **dict.fromkeys(("http_head_s", "http_idle_s", "http_ping_s", "http_long_poll_s"), 86_400),
+    "http_heartbeat_s": 86_400,
 }
-"""What the fields of the packets and of the journal can carry."""
+"""What the fields of the packets and of the journal can carry, and what HTTP takes."""
 
 
 def _check_rule(rule: ChannelRule) -> None:
     if (rule.ttl or 0) > U32_MAX or (rule.attempts or 0) > U16_MAX:
         raise ConfigError(f"channel rule for {rule.pattern!r}: ttl or attempts is too large")
+    if rule.tee is not None:
+        _check_tee(f"channel rule for {rule.pattern!r}: tee", rule.tee)
+
+
+def _check_tee(what: str, stream: str) -> None:
+    """The name of a stream that every protocol can say."""
+    size = len(stream.encode("utf-8", "surrogatepass"))
+    if not 0 < size <= TEE_BYTES_MAX:
+        raise ConfigError(f"{what} must have 1 to {TEE_BYTES_MAX} bytes, not {size}")
+    if not stream.isprintable() or " " in stream:
+        raise ConfigError(f"{what} must have no blanks and nothing unprintable, not {stream!r}")
 
 
 def _check_tls(config: Config) -> None:
@@ -82,9 +99,11 @@ class Config:
     ws: str = "127.0.0.1:7401"
     s3p: str = "127.0.0.1:7402"
     rustlog: str = "127.0.0.1:7403"
+    http: str = "127.0.0.1:7404"
     data: str = ""
     durability: Durability = Durability.DISK
     default_channel: str = ""
+    basin: str = "millpond"
     require_hello: bool = False
     channels: tuple[ChannelRule, ...] = ()
     streams: tuple[StreamRule, ...] = ()
@@ -150,6 +169,11 @@ class Config:
     node_stream_bytes_max: int = 2**32
     stream_shelf_bytes_max: int = 2**26
     stream_groups_max: int = 1000
+    state_bytes_max: int = 64 * 2**20
+    node_state_bytes_max: int = 256 * 2**20
+    state_idle_s: float = 600.0
+    state_disk_bytes_max: int = 2**30
+    state_save_every: int = 20_000
     node_groups_max: int = 100_000
     stream_idle_s: float = 300.0
     s3p_name_bytes_max: int = 256
@@ -163,6 +187,18 @@ class Config:
     rustlog_frame_bytes_max: int = 10 * 2**20
     rustlog_records_max: int = 1000
     rustlog_partitions_max: int = 1000
+
+    http_connections_max: int = 10_000
+    http_streams_max: int = 200
+    http_url_bytes_max: int = 16 * 2**10
+    http_header_bytes_max: int = 32 * 2**10
+    http_body_bytes_max: int = 16 * 2**20
+    http_body_s: float = 30.0
+    http_head_s: float = 30.0
+    http_idle_s: float = 120.0
+    http_ping_s: float = 30.0
+    http_long_poll_s: float = 20.0
+    http_heartbeat_s: float = 15.0
 
     def __post_init__(self) -> None:
         if not 1024 <= self.packet_bytes_max <= PACKET_BYTES_CEILING:
@@ -240,6 +276,16 @@ class Config:
             keys_max=self.node_keys_max,
         )
 
+    @property
+    def states(self) -> StateLimits:
+        return StateLimits(
+            bytes_max=self.state_bytes_max,
+            node_bytes_max=self.node_state_bytes_max,
+            idle_s=self.state_idle_s,
+            disk_bytes_max=self.state_disk_bytes_max,
+            save_every=self.state_save_every,
+        )
+
     def channel_settings(self, rule: ChannelRule | None) -> ChannelSettings:
         """The settings of the channels under a rule; None: of those without one."""
         rule = rule or ChannelRule("*")
@@ -253,6 +299,8 @@ class Config:
             data_bytes_max=self.packet_bytes_max - PACKET_OVERHEAD_BYTES,
             messages_max=self.channel_messages_max,
             bytes_max=self.channel_bytes_max,
+            tee=(rule.tee or "").encode(),
+            is_kept=Durability.MEMORY not in (self.promise, rule.durability),
             keys_max=self.keys_max,
             list_page=self.list_page,
             delivery=DeliverySettings(

@@ -35,6 +35,9 @@ from transports.packet import (
 T = TypeVar("T")
 
 REQUEST_IDS = 2**32
+OPERATIONS_MAX = 512
+"""About the node, peers and jobs, at once; a node answers more than that to nobody."""
+OPERATIONS_BYTES_MAX = 8 * 2**20
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
@@ -55,6 +58,14 @@ class _Put:
     def __init__(self, packet: bytes) -> None:
         self.packet = packet
         self.answer: Answer[Receipt] = Answer()
+
+
+class _Operation:
+    __slots__ = ("answer", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.answer: Answer[bytes] = Answer()
 
 
 class _List:
@@ -78,13 +89,16 @@ class InFlight:
 
     def __init__(self, room: Room) -> None:
         self.room = room
+        self.operations = Room(OPERATIONS_MAX, OPERATIONS_BYTES_MAX)
         self.streams = Asked()
         self.durability: Durability | None = None
+        self.receipts = 0
+        """So many came with the last read."""
         self._puts: dict[int, _Put] = {}
         self._gets: dict[int, Answer[bytes]] = {}
         self._lists: deque[_List] = deque()
         self._touches: dict[int, Answer[float]] = {}
-        self._admins: dict[int, Answer[bytes]] = {}
+        self._operations: dict[int, _Operation] = {}
         self._pings: deque[_Ping] = deque()
         self._request_id = 0
 
@@ -126,22 +140,23 @@ class InFlight:
         return packet, self._touches.setdefault(message_id, Answer())
 
     def admin(self, operation: int, body: bytes) -> tuple[bytes, Answer[bytes]]:
-        self._request_id = (self._request_id + 1) % REQUEST_IDS
-        packet = encode(Admin(self._request_id, operation, body))
-        answer = self._admins[self._request_id] = Answer()
-        return packet, answer
+        """Room for the packet was taken from `operations`, as for `peers` and `jobs`."""
+        return self._operation(Admin(self._next_id(), operation, body))
 
     def peers(self, operation: int, body: bytes) -> tuple[bytes, Answer[bytes]]:
-        self._request_id = (self._request_id + 1) % REQUEST_IDS
-        packet = encode(Peers(self._request_id, operation, body))
-        answer = self._admins[self._request_id] = Answer()
-        return packet, answer
+        return self._operation(Peers(self._next_id(), operation, body))
 
     def jobs(self, operation: int, body: bytes) -> tuple[bytes, Answer[bytes]]:
+        return self._operation(Jobs(self._next_id(), operation, body))
+
+    def _operation(self, request: Admin | Peers | Jobs) -> tuple[bytes, Answer[bytes]]:
+        packet = encode(request)
+        pending = self._operations[request.request_id] = _Operation(len(packet))
+        return packet, pending.answer
+
+    def _next_id(self) -> int:
         self._request_id = (self._request_id + 1) % REQUEST_IDS
-        packet = encode(Jobs(self._request_id, operation, body))
-        answer = self._admins[self._request_id] = Answer()
-        return packet, answer
+        return self._request_id
 
     def ping(self, now: float) -> tuple[bytes, Answer[float]]:
         """The answer is the round trip in seconds."""
@@ -152,6 +167,7 @@ class InFlight:
     def put_acked(self, ack: PutAck) -> None:
         if (pending := self._puts.pop(ack.key, None)) is not None:
             self.room.give(len(pending.packet))
+            self.receipts += 1
             pending.answer.resolve(Receipt(ack.id, ack.ttl, ack.key, self.durability))
 
     def got(self, ack: GetAck) -> None:
@@ -167,8 +183,9 @@ class InFlight:
             answer.resolve(ack.ms / 1000)
 
     def administered(self, reply: AdminReply | PeersReply | JobsReply) -> None:
-        if (answer := self._admins.pop(reply.request_id, None)) is not None:
-            answer.resolve(reply.body)
+        if (pending := self._operations.pop(reply.request_id, None)) is not None:
+            self.operations.give(pending.size)
+            pending.answer.resolve(reply.body)
 
     def ponged(self, now: float) -> None:
         """A PONG that nobody asked for is ignored (PA-28)."""
@@ -184,7 +201,7 @@ class InFlight:
     def lost(self) -> None:
         """The connection ended: leases are gone, and administration is not repeated blindly."""
         _fail(self._touches, LeaseLost("the connection that held the lease ended"))
-        _fail(self._admins, OutcomeUnknown("the connection ended before the answer came"))
+        self._fail_operations(OutcomeUnknown("the connection ended before the answer came"))
         self.streams.lost()
         self._forget_abandoned()
 
@@ -218,12 +235,19 @@ class InFlight:
         self._puts.clear()
         _fail(self._gets, error)
         _fail(self._touches, error)
-        _fail(self._admins, error)
+        self._fail_operations(error)
         self.streams.fail(error)
         while self._lists:
             self._lists.popleft().answer.fail(error)
         while self._pings:
             self._pings.popleft().answer.fail(error)
+
+    def _fail_operations(self, error: Exception) -> None:
+        pending = list(self._operations.values())
+        self._operations.clear()
+        for each in pending:
+            self.operations.give(each.size)
+            each.answer.fail(error)
 
     def _forget_abandoned(self) -> None:
         """Only between connections: on one that stands, the answers still come, in order."""
@@ -251,7 +275,11 @@ class InFlight:
             case wire.TOUCH:
                 return _named(self._touches, refused)
             case wire.ADMIN | wire.PEERS | wire.JOBS:
-                return _named(self._admins, refused)
+                operation = _named(self._operations, refused)
+                if operation is None:
+                    return None
+                self.operations.give(operation.size)
+                return operation.answer
             case wire.STREAM:
                 return self.streams.refused(correlation_number(refused))
             case _:

@@ -1,4 +1,4 @@
-"""Numbers of hosts: which of them are this machine."""
+"""Numbers of hosts: which of them are this machine, and which are likely one and the same."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from functools import lru_cache
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+NETWORK_BITS = 64
 
+
+@lru_cache(maxsize=4096)
 def is_loopback(host: str) -> bool:
     """Is it reachable from this machine alone? A name other than `localhost` may be anything."""
     address = ip_of(host)
     return host == "localhost" if address is None else address.is_loopback
 
 
+@lru_cache(maxsize=4096)
 def is_remote(address: str) -> bool:
     """Did a connection come from another machine? The simulated network has names, not numbers.
 
@@ -32,3 +36,17 @@ def ip_of(host: str) -> IpAddress | None:
         return None
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return found if mapped is None else mapped
+
+
+@lru_cache(maxsize=4096)
+def network_of(host: str) -> str:
+    """What limits for an address count: the address, or the /64 network of an IPv6 address, since
+    whoever has one of those has them all."""
+    found = ip_of(host)
+    match found:
+        case None:
+            return host
+        case ipaddress.IPv6Address():
+            return str(ipaddress.ip_network((found, NETWORK_BITS), strict=False))
+        case _:
+            return str(found)

@@ -6,10 +6,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from actors.errors import LeaseLost, NotNegotiated
-from actors.messages import Nack, Reason
+from actors.messages import Begun, Nack, Reason
 from node.inbox import Delivery
 from node.link import Link
-from transports.packet import TOUCH, encode
+from transports.packet import BEGUN, TOUCH, encode
 
 if TYPE_CHECKING:
     from node.channel import Channel
@@ -59,6 +59,23 @@ class Message:
         # With the connection the lease ended: the message is the node's again anyway.
         if session is not None and session.number == self._connection:
             self._link.send(encode(Nack(self.id, reason, delay_ms)))
+
+    @property
+    def leased(self) -> bool:
+        """Whether the connection that brought it stands: with that its lease ends at the latest."""
+        session = self._link.session
+        return session is not None and session.number == self._connection
+
+    def begin(self, *, at_once: bool = True) -> None:
+        """Say that work on it begins: a loss of the lease is a failed attempt from now on.
+
+        For who joined with `begins`; for others every push was begun. Not `at_once`: together with
+        what else this turn of the loop sends.
+        """
+        session = self._link.session
+        if session is not None and session.number == self._connection:
+            if session.negotiated(BEGUN):
+                self._link.send(encode(Begun(self.id)), at_once=at_once)
 
     async def touch(self, seconds: float) -> float:
         """Hold the message for so long from now; the seconds granted. Raises LeaseLost."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import resource
-import time
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from random import Random
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
@@ -26,36 +23,39 @@ from actors.store.changes import LogSnapshot
 from actors.store.disk import Disk, OsDisk
 from actors.store.durable import DurableStore
 from actors.store.memory import MemoryStore
-from actors.streams.names import stream_of
+from actors.streams.names import label_of
 from actors.supervisor import RestartPolicy, contain, supervise
 from node import admin
 from node.access.access import load_access
 from node.access.defaults import Peers
 from node.access.door import keep_door
+from node.access.exposure import check_exposure, warn_of_shut_doors
 from node.client import Dialer
 from node.clock import Clock
 from node.config import LISTENERS, OFF, Config, ConfigError, channel_book
-from node.ip import is_loopback
+from node.outside import outside
 from node.post.desk import Desk
 from node.post.mailroom import Mailroom
 from node.post.post import Post
+from node.process import installed_version, loop_time, rss_bytes
 from node.reception import Reception
 from node.storage import FolderLock, LoopSurroundings
-from node.stream_room import StreamRoom, is_reserved
+from node.stream_room import StreamRoom, first_looks, is_reserved
 from node.stream_settings import stream_book
 from node.tls.listeners import TlsListeners
 from node.web.room import WebRoom
-from transports.framing import Framing, LengthPrefixed
+from transports.framing import LengthPrefixed
 from transports.greeting import Admission
 from transports.memory import Network
 from transports.seam import Listener, Session
 from transports.tcp import listen, parse_address
 
+if TYPE_CHECKING:
+    from node.http.room import HttpRoom
+
 log = logging.getLogger(__name__)
 
 RESYNC_S = 30.0
-WITHOUT_TOKENS = ("s3p", "rustlog")
-"""Listeners whose protocols have no place for a token."""
 INSTANCES = 1024
 """Ids carry ten random bits of the node that gave them out."""
 
@@ -63,7 +63,8 @@ INSTANCES = 1024
 class Node:
     """One peer's node. `async with Node(config) as node` runs it; leaving the block drains it.
 
-    `rng` and `clock` are for tests: with the same ones and the same input a node does the same.
+    `rng`, `clock` and `entropy` (so many unpredictable bytes, for keys and nonces) are for tests:
+    with the same ones and the same input a node does the same.
     """
 
     def __init__(
@@ -74,12 +75,14 @@ class Node:
         clock: Clock | None = None,
         disk: Disk | None = None,
         dialer: Dialer | None = None,
+        entropy: Callable[[int], bytes] | None = None,
     ) -> None:
         self.config = config or Config()
-        self.clock = clock or Clock(monotonic=loop_time())
+        self.clock = clock or Clock(monotonic=loop_time(), wall=outside().wall)
         self.listeners: dict[str, str] = {}
-        """Where the node listens, by name: `p2p`, `ws`, `s3p`, `rustlog`."""
-        self._rng = rng or Random()
+        """Where the node listens, by name: `p2p`, `ws`, `s3p`, `rustlog`, `http`."""
+        self._rng = rng or outside().rng()
+        entropy = entropy or outside().entropy
         self._access = load_access(
             self.config.access_file,
             self.config.token_file,
@@ -92,16 +95,8 @@ class Node:
         self._stream_book = stream_book(self.config)
         self._lock: FolderLock | None = None
         self._store = self._choose_store(disk or OsDisk())
-        self._shared = Shared(
-            ids=IdSource(self._rng.randrange(INSTANCES)),
-            rng=self._rng,
-            usage=self._store.usage,
-            health=self._store.health,
-            limits=self.config.node_limits,
-        )
-        self._streams = StreamRoom(
-            self._stream_book, self._store, self._post, self.config.stream_shelf_bytes_max
-        )
+        self._shared = self._make_shared()
+        self._streams = self._make_streams()
         self.scheduler = Scheduler(
             self._store,
             self._spawn,
@@ -118,12 +113,18 @@ class Node:
             self._store.durability,
             self._answer_admin,
             self._streams,
+            self._rng,
+            entropy,
+            self.clock.ticks_ns,
         )
         self.tls.tell(self.reception)
-        self.mail = Mailroom(self.config, self.scheduler, self._store, self.clock.now, self._rng)
+        self.mail = Mailroom(
+            self.config, self.scheduler, self._store, self.clock, self._rng, entropy
+        )
         self.mail.serve(self.reception, dialer)
         self._started_at = self.clock.now()
-        self.web = WebRoom(self.config, self.clock.now)
+        self.web = WebRoom(self.config, self.clock.now, entropy)
+        self._http: HttpRoom | None = None
         self._open: list[Listener] = []
         self._sessions: dict[str, Callable[[], Session]] = {
             "p2p": self._p2p_session,
@@ -155,10 +156,30 @@ class Node:
         folder = Path(self.config.data)
         return DurableStore(folder, disk, self.config.store, around, self._durability_of)
 
+    def _make_shared(self) -> Shared:
+        return Shared(
+            ids=IdSource(self._rng.randrange(INSTANCES)),
+            rng=self._rng,
+            usage=self._store.usage,
+            health=self._store.health,
+            limits=self.config.node_limits,
+        )
+
+    def _make_streams(self) -> StreamRoom:
+        return StreamRoom(
+            self._stream_book,
+            self._store,
+            self._post,
+            self.config.stream_shelf_bytes_max,
+            self.config.basin.encode(),
+            self.clock.now,
+            self.config.states,
+        )
+
     def _durability_of(self, cell: bytes) -> Durability:
         if not is_reserved(cell):
             return self._book.durability(cell)
-        return self._stream_book.durability(stream_of(cell) or b"")
+        return self._stream_book.durability(label_of(cell) or b"")
 
     def _open_store(self) -> None:
         """Take the data folder, and go on where the last run ended."""
@@ -166,7 +187,7 @@ class Node:
         if not isinstance(store, DurableStore):
             return
         lock = FolderLock(Path(self.config.data))
-        began_at = time.monotonic()
+        began_ns = self.clock.ticks_ns()
         try:
             found = store.open()
         except BaseException:
@@ -187,7 +208,7 @@ class Node:
             found.records,
             found.torn_bytes,
             len(found.damages),
-            time.monotonic() - began_at,
+            (self.clock.ticks_ns() - began_ns) / 1e9,
         )
 
     def _resume(self, store: DurableStore) -> None:
@@ -196,14 +217,15 @@ class Node:
             instance = self._rng.randrange(INSTANCES)
             store.note({"instance": instance})
         self._shared.ids.resume(instance, store.last_id)
-        for kept in store.kept():
-            self.scheduler.adopt(kept.name, kept.deadline)
         now = self.clock.now()
+        for name, deadline in first_looks(store.kept(), self._book, now):
+            self.scheduler.adopt(name, deadline)
         for cell, after_s in self._streams.kept():
             self.scheduler.adopt(cell, now + after_s)
 
     def _close_store(self) -> None:
         if isinstance(self._store, DurableStore) and self._lock is not None:
+            self._streams.close()
             self._store.close()
             self._lock.release()
             self._lock = None
@@ -233,8 +255,10 @@ class Node:
                 address: str = getattr(self.config, name)
                 if address != OFF:
                     await self._listen(name, address)
-            self._warn_of_shut_doors()
+            warn_of_shut_doors(self._access, self.listeners)
             self.mail.start(self._tasks)
+            if self._http is not None:
+                self._http.started()
         except BaseException:
             # Left without the exception: the caller gets it bare, not in a group.
             self._tasks.cancel_scope.cancel()
@@ -310,39 +334,34 @@ class Node:
             host, port = parse_address(address)
         except ValueError as exc:
             raise ConfigError(f"{name}: {exc}") from exc
-        self._check_exposure(name, host)
-        session = self._sessions[name]
-        guard = partial(contain, f"connection/{name}")
-        tls = self.tls.doorway(name)
-        listener = await listen(self._tasks, host, port, session, tls=tls, guard=guard)
+        is_guarded = self._access.guards(name) or self.tls.guards(name)
+        check_exposure(name, host, is_guarded=is_guarded or self.config.insecure_public)
+        if name == "http":
+            listener: Listener = await self._http_room().listen(self._tasks, host, port)
+        else:
+            listener = await self._listen_by_bytes(name, host, port)
         self._open.append(listener)
         self.listeners[name] = listener.address
 
-    def _warn_of_shut_doors(self) -> None:
-        shut = [name for name in WITHOUT_TOKENS if name in self.listeners]
-        shut = [name for name in shut if not self._access.opens(name)]
-        if shut:
-            log.warning("no rule opens listeners that know no tokens: %s", " ".join(shut))
+    async def _listen_by_bytes(self, name: str, host: str, port: int) -> Listener:
+        assert self._tasks is not None
+        session = self._sessions[name]
+        guard = partial(contain, f"connection/{name}")
+        tls = self.tls.doorway(name)
+        return await listen(self._tasks, host, port, session, tls=tls, guard=guard)
 
-    def _check_exposure(self, name: str, host: str) -> None:
-        is_guarded = (
-            self._access.guards(name) or self.config.insecure_public or self.tls.guards(name)
-        )
-        if not is_guarded and not is_loopback(host):
-            raise ConfigError(
-                f"{name}: {host or 'every address'} is reachable from outside and there is no "
-                "access control; give --access-file, --token-file or --tls-client-ca, or "
-                "--insecure-public if you mean it"
-            )
+    def _http_room(self) -> HttpRoom:
+        from node.http.room import HttpRoom  # not before: it takes its time
+
+        counters = self._streams.counters
+        self._http = HttpRoom(self.config, self.reception, self.tls, self._sources, counters)
+        return self._http
 
     def _p2p_session(self) -> Session:
-        return self._session(LengthPrefixed(self.config.packet_bytes_max))
+        return self.reception.connection(LengthPrefixed(self.config.packet_bytes_max))
 
     def _ws_session(self) -> Session:
-        return self._session(self.web.framing())
-
-    def _session(self, framing: Framing) -> Session:
-        return self.reception.connection(framing)
+        return self.reception.connection(self.web.framing())
 
     def _spawn(self, name: bytes, kept: Content, guests: dict[Port, Join]) -> Behaviour:
         if isinstance(kept, LogSnapshot):
@@ -355,7 +374,10 @@ class Node:
         self.scheduler.submit(name, Batch(None, [message]), self.clock.now())
 
     def _answer_admin(self, operation: int, body: bytes, asker: Admission) -> bytes:
-        sources = admin.Sources(
+        return admin.answer(operation, body, asker, self._sources())
+
+    def _sources(self) -> admin.Sources:
+        return admin.Sources(
             scheduler=self.scheduler,
             store=self._store,
             delivery=self._shared.counters,
@@ -363,33 +385,14 @@ class Node:
             version=installed_version(),
             durability=self.durability,
             uptime_s=self.clock.now() - self._started_at,
-            rss_bytes=rss_bytes(),
+            rss_bytes=self._rss_bytes(),
             connections=len(self.reception.connections),
             streams=len(self._streams.directory.streams),
+            parts=self._streams.stages.count,
+            now=self.clock.now(),
+            traffic=self.reception.traffic,
+            progress=self._streams.directory.progress,
         )
-        return admin.answer(operation, body, asker, sources)
 
-
-def loop_time() -> Callable[[], float]:
-    """The running loop's own time, asked directly: anyio's way there costs as much as a packet."""
-    try:
-        return asyncio.get_running_loop().time
-    except RuntimeError:
-        return anyio.current_time
-
-
-def installed_version() -> str:
-    """The version of the installed package; a bare checkout has none."""
-    try:
-        return version("millpond")
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def rss_bytes() -> int:
-    """The memory this process holds now, or its peak where the system does not tell."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return pages * resource.getpagesize()
+    def _rss_bytes(self) -> int:
+        return rss_bytes()

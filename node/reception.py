@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from time import perf_counter_ns
+from random import Random
 
 import anyio
 
@@ -15,8 +14,9 @@ from actors.errors import NotNegotiated
 from actors.messages import Durability, Join, Port, Rights
 from actors.scheduler import Scheduler
 from node.access.access import Access
+from node.access.issued import IssuedAccess
 from node.config import Config
-from node.ip import is_remote
+from node.ip import is_remote, network_of
 from node.peers.identity import verify
 from node.stream_room import StreamRoom
 from node.stream_settings import rustlog_settings, s3p_settings
@@ -27,17 +27,20 @@ from transports.gathering import Gathering
 from transports.greeting import Admission, Asker
 from transports.handshake import NONCE_BYTES
 from transports.host import Answered, AskPeers, Signer, Visitor, WireCounters
+from transports.http.host import HttpCounters
+from transports.http.transactions.figures import TransactionCounters
 from transports.proof import ChallengeRate
 from transports.rate import Bucket, SharedBuckets
 from transports.refusals import Refusal, Refusals
 from transports.rustlog_connection import RustlogConnection
 from transports.rustlog_metrics import Reclaimed, RustlogMetrics
 from transports.s3p_connection import S3pConnection
+from transports.traffic import traffic
 
 
 class Reception:
-    """Implements `transports.host.Host` and `transports.stream_host.StreamHost`: the scheduler's
-    calls, and limits of connections."""
+    """Implements `transports.host.Host`, `transports.stream_host.StreamHost` and
+    `transports.http.host.HttpHost`: the scheduler's calls, and limits of connections."""
 
     def __init__(
         self,
@@ -48,9 +51,14 @@ class Reception:
         durability: Callable[[bytes], Durability],
         admin: Callable[[int, bytes, Admission], bytes],
         streams: StreamRoom,
+        rng: Random,
+        entropy: Callable[[int], bytes],
+        ticks_ns: Callable[[], int],
     ) -> None:
         self.settings = config.connection
         self.counters = WireCounters()
+        self.http = HttpCounters()
+        self.traffic = traffic()
         self.durability = durability
         self.now = now
         self.submit = scheduler.submit
@@ -64,14 +72,21 @@ class Reception:
         self.peers: AskPeers = _no_post
         self.directory = streams.directory
         self.topics: Topics = streams.directory
+        self.basins = streams.basins
+        self.states = streams.states
+        self.stages = streams.stages
+        self.transactions = TransactionCounters()
+        self.stream_age_s = streams.age_s
+        self.tokens = IssuedAccess(streams.tokens, streams.basins.own, now)
+        access.issued = self.tokens.grants
         trimmed = streams.counters
         self.rustlog_metrics = RustlogMetrics(
-            perf_counter_ns, lambda: Reclaimed(trimmed.trims, trimmed.trimmed_bytes)
+            ticks_ns, lambda: Reclaimed(trimmed.trims, trimmed.trimmed_bytes)
         )
         self.signer: Signer | None = None
         self.certificate_hash: bytes | None = None
         self.verify = verify
-        self.nonce = partial(os.urandom, NONCE_BYTES)
+        self.nonce = partial(entropy, NONCE_BYTES)
         self._challenges = ChallengeRate(
             self.settings.handshakes_per_s_max, self.settings.handshakes_per_address_max
         )
@@ -79,17 +94,21 @@ class Reception:
         self.note = refusals.note
         self._buckets = SharedBuckets(config.requests_per_s_per_peer_max)
         self.is_draining = False
-        self.connections: set[Visitor] = set()
+        self.connections: dict[Visitor, None] = {}
         self._config = config
         self._s3p = s3p_settings(config)
         self._rustlog = rustlog_settings(config)
         self._access = access
         self._numbers = count(1)
+        self._rng = rng
         self._by_address: Counter[str] = Counter()
         self._by_identity: Counter[bytes] = Counter()
         self._identities: dict[Visitor, bytes] = {}
         self._before_ready: dict[Visitor, None] = {}
         self._emptied: anyio.Event | None = None
+
+    def random(self) -> float:
+        return self._rng.random()
 
     def next_number(self) -> int:
         """A number that no connection and nobody else has."""
@@ -122,24 +141,25 @@ class Reception:
             connection.rejudge()
 
     def may_challenge(self, address: str) -> bool:
-        return self._challenges.take(address if is_remote(address) else None, self.now())
+        return self._challenges.take(_counted(address), self.now())
 
     def entered(self, visitor: Visitor) -> bool:
-        config, address = self._config, visitor.address
+        config, counted = self._config, _counted(visitor.address)
         is_full = (
             self.is_draining
             or len(self.connections) >= config.connections_max
             or (
-                is_remote(address)
-                and self._by_address[address] >= config.connections_per_address_max
+                counted is not None
+                and self._by_address[counted] >= config.connections_per_address_max
             )
         )
-        self.connections.add(visitor)
+        self.connections[visitor] = None
         if not is_full:
             self._before_ready[visitor] = None
             if len(self._before_ready) > config.connections_before_ready_max:
                 self._give_way()
-        self._by_address[address] += 1
+        if counted is not None:
+            self._by_address[counted] += 1
         return not is_full
 
     def _give_way(self) -> None:
@@ -163,8 +183,7 @@ class Reception:
         return True
 
     def shared_bucket(self, asker: Asker) -> Bucket | None:
-        address = asker.address if is_remote(asker.address) else None
-        return self._buckets.bucket(asker.identity or address, self.now())
+        return self._buckets.bucket(asker.identity or _counted(asker.address), self.now())
 
     def left(self, visitor: Visitor) -> None:
         if visitor not in self.connections:
@@ -174,11 +193,13 @@ class Reception:
             self._by_identity[identity] -= 1
             if not self._by_identity[identity]:
                 del self._by_identity[identity]
-        self.connections.discard(visitor)
+        del self.connections[visitor]
         self._before_ready.pop(visitor, None)
-        self._by_address[visitor.address] -= 1
-        if self._by_address[visitor.address] <= 0:
-            del self._by_address[visitor.address]
+        counted = _counted(visitor.address)
+        if counted is not None:
+            self._by_address[counted] -= 1
+            if self._by_address[counted] <= 0:
+                del self._by_address[counted]
         if self._emptied is not None and not self.connections:
             self._emptied.set()
 
@@ -194,6 +215,11 @@ class Reception:
     def close_all(self) -> None:
         for connection in list(self.connections):
             connection.close()
+
+
+def _counted(address: str) -> str | None:
+    """As what limits for an address count it; None: this machine's, for which there are none."""
+    return network_of(address) if is_remote(address) else None
 
 
 def _no_post(operation: int, body: bytes, answer: Answered) -> None:

@@ -26,18 +26,17 @@ class ChannelRule:
     lease: float | None = None
     attempts: int | None = None
     durability: Durability | None = None
+    tee: str | None = None
 
     @staticmethod
     def parse(text: str) -> ChannelRule:
-        """Read `PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N,durability=disk|os|memory]`.
-
-        Raises ConfigError.
-        """
+        """Read `PATTERN=pair|fanout|queue[,OPTION...]`; options are `ttl=S`, `lease=S`,
+        `attempts=N`, `durability=disk|os|memory` and `tee=STREAM`. Raises ConfigError."""
         pattern, _, rest = text.rpartition("=") if "," not in text else _split_rule(text)
         first, *options = rest.split(",")
         if not pattern or first.upper() not in Mode.__members__:
             raise ConfigError(f"channel rule {text!r}: want PATTERN=pair|fanout|queue[,ttl=S,...]")
-        values = _options(f"channel rule {text!r}", options, ("ttl", "lease", "attempts"))
+        values = _options(f"channel rule {text!r}", options, ("ttl", "lease", "attempts", "tee"))
         return ChannelRule(pattern, Mode[first.upper()], **values)
 
 
@@ -104,6 +103,8 @@ def _options(rule: str, options: list[str], known: tuple[str, ...]) -> dict[str,
         name, _, value = option.partition("=")
         if name == "durability":
             values[name] = durability_of(f"{rule}: durability", value)
+        elif name == "tee" and name in known:
+            values[name] = value
         elif name in known:
             values[name] = _positive(f"{rule}: {name}", value, name == "lease")
         else:

@@ -19,6 +19,7 @@ from node.backoff import Backoff
 from node.batches import BATCHES, Batcher, BatchSettings
 from node.caller import Caller
 from node.events import Event
+from node.outside import outside
 from node.rustlog_consumer import CONSUMER, Consumer, ConsumerSettings, first_offsets
 from node.rustlog_producer import Place, Producer
 from node.stream_errors import (
@@ -202,6 +203,7 @@ async def connect_rustlog(
     answer_s: float = 30.0,
     calls_max: int = CALLS_MAX,
     on_event: Callable[[Event], None] | None = None,
+    rng: Random | None = None,
 ) -> AsyncIterator[Rustlog]:
     """Connect to the server at `address` (host:port), and close with the block.
 
@@ -227,7 +229,7 @@ async def connect_rustlog(
         answer_s=answer_s,
         on_event=on_event,
     )
-    async with running(settings, Backoff(Random())) as trunk:
+    async with running(settings, Backoff(rng or outside().rng())) as trunk:
         yield Rustlog(Caller(trunk, calls_max, answer_s))
 
 

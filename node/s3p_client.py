@@ -22,6 +22,7 @@ from node.backoff import Backoff
 from node.batches import BATCHES, Batcher, BatchSettings, Posted
 from node.caller import Caller
 from node.events import Event
+from node.outside import outside
 from node.s3p_records import (
     FIRST,
     U64_MAX,
@@ -246,6 +247,7 @@ async def connect_s3p(
     calls_max: int = CALLS_MAX,
     waiting_max: int = 64,
     on_event: Callable[[Event], None] | None = None,
+    rng: Random | None = None,
 ) -> AsyncIterator[S3p]:
     """Connect to the server at `address` (host:port), and close with the block.
 
@@ -272,7 +274,7 @@ async def connect_s3p(
         asides_max=waiting_max,
         on_event=on_event,
     )
-    async with running(settings, Backoff(Random())) as trunk:
+    async with running(settings, Backoff(rng or outside().rng())) as trunk:
         yield S3p(Caller(trunk, calls_max, answer_s))
 
 

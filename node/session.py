@@ -82,6 +82,7 @@ class Session:
 
     def received(self, data: bytes) -> None:
         self.heard_at = self._desk.now()
+        self._desk.inflight.receipts = 0
         for raw in self._framing.feed(data):
             if self._closing:
                 return

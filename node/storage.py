@@ -128,13 +128,11 @@ class LoopSurroundings:
 class StillSurroundings:
     """No loop and no threads: what the store would have done later is done in `settle`."""
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, rng: Random, now: Callable[[], float] = time.time) -> None:
+        self.now = now
         self._rng = rng
         self._soon: deque[Callable[[], None]] = deque()
         self._lanes: list[InlineLane[Any, Any]] = []
-
-    def now(self) -> float:
-        return time.time()
 
     def soon(self, callback: Callable[[], None]) -> None:
         self._soon.append(callback)
@@ -160,10 +158,12 @@ class StillSurroundings:
 
 
 class StillStore:
-    """The store of a node that is stopped, used step by step."""
+    """The store of a node that is stopped, used step by step. `now`: seconds since 1970."""
 
-    def __init__(self, folder: Path) -> None:
-        self._around = StillSurroundings(Random(os.urandom(16)))
+    def __init__(
+        self, folder: Path, rng: Random | None = None, now: Callable[[], float] = time.time
+    ) -> None:
+        self._around = StillSurroundings(rng or Random(), now)
         self._store = DurableStore(
             folder, OsDisk(), StoreSettings(), self._around, lambda name: Durability.DISK
         )

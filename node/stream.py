@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import msgspec
@@ -28,6 +28,9 @@ from node.records import Appended, NewRecord, Record, StreamInfo, records_of
 from transports import stream_bodies as b
 from transports.packet import OPERATION_BYTES, STREAM
 from transports.stream_operations import Operation
+
+if TYPE_CHECKING:
+    from node.state.remote import NodeState
 
 FOLLOW_S = 20.0
 WAIT_S_MAX = b.WAIT_MS_MAX / 1000
@@ -98,6 +101,18 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"Stream({self.name!r})"
+
+    @property
+    def connections(self) -> int:
+        """How many connections there have been to its node; each may have led to another one."""
+        return self._requests.link.counts.connections
+
+    @property
+    def state(self) -> NodeState:
+        """What its events make, as the node materializes it (docs/state.md)."""
+        from node.state.remote import NodeState  # few need it
+
+        return NodeState(self.name, self._requests)
 
     async def create(
         self,

@@ -40,6 +40,7 @@ async def connect_streams(
     dialer: Dialer | None = None,
     rng: Random | None = None,
     now: Callable[[], float] | None = None,
+    entropy: Callable[[int], bytes] | None = None,
 ) -> AsyncIterator[Streams]:
     """The streams of the node at `url`, for the block; see `node.client.connect`."""
     async with connect(
@@ -59,6 +60,7 @@ async def connect_streams(
         dialer=dialer,
         rng=rng,
         now=now,
+        entropy=entropy,
     ) as channel:
         yield channel.streams
 

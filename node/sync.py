@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from anyio.from_thread import BlockingPortal
 
@@ -28,6 +28,9 @@ from node.stream import Entry, OnGap, Start
 from node.stream import Stream as AsyncStream
 from node.streams import Streams as AsyncStreams
 from node.streams import connect_streams as connect_streams_async
+
+if TYPE_CHECKING:
+    from node.state.sync import NodeState
 
 Ids = list[int]
 
@@ -57,6 +60,15 @@ class Message:
     def decline(self) -> None:
         """See `node.message`."""
         self._portal.call(self._message.decline)
+
+    @property
+    def leased(self) -> bool:
+        """See `node.message`."""
+        return self._message.leased
+
+    def begin(self, *, at_once: bool = True) -> None:
+        """See `node.message`."""
+        self._portal.call(partial(self._message.begin, at_once=at_once))
 
     def touch(self, seconds: float) -> float:
         """See `node.message`."""
@@ -207,15 +219,21 @@ class Streams:
 
 
 class Stream:
-    """One stream; every method is that of `node.stream.Stream`, blocking."""
+    """One stream; every method is that of `node.stream.Stream`, blocking. `twin` is that one."""
 
     def __init__(self, stream: AsyncStream, portal: BlockingPortal) -> None:
         self.name = stream.name
-        self._stream = stream
-        self._portal = portal
+        self.twin = stream
+        self.portal = portal
 
     def __repr__(self) -> str:
-        return repr(self._stream)
+        return repr(self.twin)
+
+    @property
+    def state(self) -> NodeState:
+        from node.state.sync import NodeState  # few need it
+
+        return NodeState(self)
 
     def create(
         self,
@@ -226,16 +244,16 @@ class Stream:
         exist_ok: bool = False,
     ) -> None:
         create = partial(
-            self._stream.create,
+            self.twin.create,
             age_s=age_s,
             bytes_max=bytes_max,
             content_type=content_type,
             exist_ok=exist_ok,
         )
-        self._portal.call(create)
+        self.portal.call(create)
 
     def configure(self, *, age_s: int | None = None, bytes_max: int | None = None) -> None:
-        self._portal.call(partial(self._stream.configure, age_s=age_s, bytes_max=bytes_max))
+        self.portal.call(partial(self.twin.configure, age_s=age_s, bytes_max=bytes_max))
 
     def append(
         self,
@@ -245,46 +263,44 @@ class Stream:
         match: int | None = None,
         fence: bytes | None = None,
     ) -> Appended:
-        return self._portal.call(
-            partial(self._stream.append, records, ms=ms, match=match, fence=fence)
-        )
+        return self.portal.call(partial(self.twin.append, records, ms=ms, match=match, fence=fence))
 
     def read(self, start: Start = 0, count: int = 100, wait_s: float = 0.0) -> list[Record]:
-        return self._portal.call(self._stream.read, start, count, wait_s)
+        return self.portal.call(self.twin.read, start, count, wait_s)
 
     def tail(self, count: int = 10) -> list[Record]:
-        return self._portal.call(self._stream.tail, count)
+        return self.portal.call(self.twin.tail, count)
 
     def records(self, start: Start = 0, end: int | None = None) -> Iterator[Record]:
-        return iterate(self._stream.records(start, end), self._portal)
+        return iterate(self.twin.records(start, end), self.portal)
 
     def pages(self, start: Start = 0, end: int | None = None) -> Iterator[list[Record]]:
-        return iterate(self._stream.pages(start, end), self._portal)
+        return iterate(self.twin.pages(start, end), self.portal)
 
     def follow(
         self, start: Start | None = None, *, on_gap: OnGap | None = None
     ) -> Iterator[Record]:
-        return iterate(self._stream.follow(start, on_gap=on_gap), self._portal)
+        return iterate(self.twin.follow(start, on_gap=on_gap), self.portal)
 
     def follow_pages(
         self, start: Start | None = None, *, on_gap: OnGap | None = None
     ) -> Iterator[list[Record]]:
-        return iterate(self._stream.follow_pages(start, on_gap=on_gap), self._portal)
+        return iterate(self.twin.follow_pages(start, on_gap=on_gap), self.portal)
 
     def trim(self, below: int | Position) -> None:
-        self._portal.call(self._stream.trim, below)
+        self.portal.call(self.twin.trim, below)
 
     def delete(self) -> None:
-        self._portal.call(self._stream.delete)
+        self.portal.call(self.twin.delete)
 
     def info(self) -> StreamInfo:
-        return self._portal.call(self._stream.info)
+        return self.portal.call(self.twin.info)
 
     def commit(self, group: str | bytes, offset: int) -> None:
-        self._portal.call(self._stream.commit, group, offset)
+        self.portal.call(self.twin.commit, group, offset)
 
     def committed(self, group: str | bytes) -> int | None:
-        return self._portal.call(self._stream.committed, group)
+        return self.portal.call(self.twin.committed, group)
 
 
 connect = blocking(client.connect, Channel)

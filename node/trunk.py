@@ -57,7 +57,7 @@ class Trunk(Generic[R]):
         self._wanted = anyio.Event()
         self._scope = anyio.CancelScope()
         self._idle: list[Line[R]] = []
-        self._waiting: set[Line[R]] = set()
+        self._waiting: dict[Line[R], None] = {}
         self._asides = anyio.Semaphore(settings.asides_max)
 
     @property
@@ -83,13 +83,13 @@ class Trunk(Generic[R]):
         async with self._asides:
             await self.live()
             line = self._idle_line()
-            self._waiting.add(line)
+            self._waiting[line] = None
             try:
                 if not line.live and not await self._dial(self._tasks, line):
                     raise NotDone(str(line.failure)) from line.failure
                 yield line
             finally:
-                self._waiting.discard(line)
+                self._waiting.pop(line, None)
                 if line.live and line.is_idle:
                     self._idle.append(line)
                 else:

@@ -7,21 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-ROOT = Path(__file__).resolve().parents[1]
-MILLPOND = (sys.executable, "-m", "node")
-PATIENCE_S = 60.0
-COMMAND_S = 30.0
-LOOK_S = 0.1
+from scripts.demo_processes import NODE, Failed, Processes, perform, tell, until
+
 LATER_S = 3
 BAD = "nobody"
 TASKS = f'''
@@ -37,72 +29,17 @@ def send(mail):
 '''
 
 
-class Failed(Exception):
-    """Something is not as it has to be."""
-
-
-class Office:
+class Office(Processes):
     """A node with a queue `mail`, its workers, and the file in which they note what they did."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._address = f"127.0.0.1:{free_port()}"
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        plain = {key: value for key, value in os.environ.items() if "MILLPOND" not in key}
-        self._environment = plain | {
-            "PYTHONPATH": str(ROOT),
-            "MILLPOND_CONNECT": f"tcp://{self._address}",
-        }
+        super().__init__(folder)
         (folder / "tasks.py").write_text(TASKS)
-
-    def do(self, *words: str, typed: str = "") -> str:
-        """A command; what it prints."""
-        done = subprocess.run(
-            [*MILLPOND, *words],
-            input=typed.encode(),
-            capture_output=True,
-            env=self._environment,
-            cwd=self.folder,
-            timeout=COMMAND_S,
-            check=False,
-        )
-        if done.returncode:
-            raise Failed(f"$ millpond {' '.join(words)}\n{done.stderr.decode()}")
-        return done.stdout.decode()
-
-    def start_node(self) -> None:
-        """Start the node, and wait until it is ready."""
-        tell("the node starts")
-        others = ("--ws", "off", "--s3p", "off", "--rustlog", "off")
-        node = self._start("node", "serve", "--p2p", self._address, *others, "--data", "pond")
-        assert node.stdout is not None
-        if not node.stdout.readline():
-            raise Failed(f"the node does not start:\n{(self.folder / 'node.log').read_text()}")
 
     def start_worker(self, name: str) -> None:
         """Start a worker of four jobs at once."""
-        tell(f"worker {name} starts")
         shape = ("--concurrency", "4", "--attempts", "3", "--backoff", "0.1", "--wait", "10")
-        self._start(name, "work", "tasks:send", "--queue", "mail", "--name", name, *shape)
-
-    def stop(self, name: str, *, by_force: bool = False) -> None:
-        """Stop a process, as Ctrl-C or as a power cut does."""
-        process = self._processes.pop(name)
-        tell(f"{name} {'is killed (kill -9)' if by_force else 'stops'}")
-        if by_force:
-            process.kill()
-        else:
-            process.terminate()
-        assert process.stdout is not None
-        code = process.wait(COMMAND_S)
-        process.stdout.close()
-        if code and not by_force:
-            raise Failed(f"{name} ended with {code}\n{(self.folder / f'{name}.log').read_text()}")
-
-    def close(self) -> None:
-        """Stop whatever runs; the node last."""
-        for name in sorted(self._processes, key=lambda each: each == "node"):
-            self.stop(name)
+        self.start(name, "work", "tasks:send", "--queue", "mail", "--name", name, *shape)
 
     def done(self) -> Counter[str]:
         """How often each job was done."""
@@ -114,18 +51,6 @@ class Office:
         found: dict[str, int] = json.loads(self.do("jobs", "counts", "mail", "--json"))
         return found
 
-    def _start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            process = self._processes[name] = subprocess.Popen(
-                [*MILLPOND, *words],
-                env=self._environment,
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
-        return process
-
 
 def main() -> int:
     """Run it; 0 if every job was done."""
@@ -133,34 +58,22 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=300, metavar="N", help="how many")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the data folder there")
     args = parser.parse_args()
-    began_at = time.monotonic()
-    try:
-        if args.keep is not None:
-            args.keep.mkdir(parents=True)
-            twice = play(args.keep, max(20, args.jobs))
-        else:
-            with TemporaryDirectory(prefix="millpond-demo-") as folder:
-                twice = play(Path(folder), max(20, args.jobs))
-    except (Failed, OSError, subprocess.TimeoutExpired) as error:
-        print(f"FAILED: {error}", file=sys.stderr)
-        return 1
-    again = f"{twice} twice or more: whoever was killed had begun them"
-    print(f"ok: every job was done, {again} ({time.monotonic() - began_at:.0f} s)")
-    return 0
+    return perform(lambda folder: play(folder, max(20, args.jobs)), args.keep)
 
 
-def play(folder: Path, count: int) -> int:
-    """The whole piece; how many jobs were done more than once. Raises Failed."""
+def play(folder: Path, count: int) -> str:
+    """The whole piece. Raises Failed."""
     office = Office(folder)
     try:
         office.start_node()
-        return act(office, count)
+        twice = act(office, count)
     finally:
         office.close()
+    return f"every job was done, {twice} twice or more: whoever was killed had begun them"
 
 
 def act(office: Office, count: int) -> int:
-    """What happens."""
+    """What happens; how many jobs were done more than once."""
     expected = {f"user{number}" for number in range(count)} | {"later", "once"}
     lines = "".join(f'{{"to": "user{number}"}}\n' for number in range(count))
     office.do("jobs", "put", "mail", "--lines", typed=lines)
@@ -179,7 +92,7 @@ def act(office: Office, count: int) -> int:
     office.stop("ann", by_force=True)
     office.start_worker("eve")
     until("two thirds are done", lambda: len(office.done()) > 2 * count // 3)
-    office.stop("node", by_force=True)
+    office.stop(NODE, by_force=True)
     office.start_node()
     until("all are done but one", lambda: expected <= set(office.done()))
     return retry_the_dead(office, expected)
@@ -203,29 +116,6 @@ def retry_the_dead(office: Office, expected: set[str]) -> int:
 
 
 STATES = ("ready", "delayed", "leased", "dead")
-
-
-def until(what: str, is_so: Callable[[], bool]) -> None:
-    """Wait for it. Raises Failed."""
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not is_so():
-        if time.monotonic() > give_up_at:
-            raise Failed(f"not within {PATIENCE_S:g} s: {what}")
-        time.sleep(LOOK_S)
-    tell(what)
-
-
-def tell(text: str) -> None:
-    """Say what happens."""
-    print(f"  {text}", flush=True)
-
-
-def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
-CRASH = tuple(Path(__file__).parent / folder for folder in ("crash", "sim"))
+HERE = Path(__file__).parent
+PARTS = {
+    HERE / "crash": "crash",
+    HERE / "sim": "crash",
+    HERE / "node" / "s2": "http",
+    HERE / "suites": "http",
+    HERE / "pipeline" / "spark": "spark",
+}
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What lies in these folders is the part `crash`."""
+    """What lies in these folders is a part of its own (`scripts/test`)."""
     for item in items:
-        if item.path.parent in CRASH:
-            item.add_marker(pytest.mark.crash)
+        part = PARTS.get(item.path.parent)
+        if part is not None:
+            item.add_marker(part)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a test logged goes from one process to another as UTF-8, which halves of surrogate pairs
+    are not."""
+    report = yield
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report
 
 
 @pytest.fixture(params=["asyncio", "trio"])

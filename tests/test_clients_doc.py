@@ -23,7 +23,7 @@ LIMIT_S = 30
 
 @pytest.fixture(scope="module")
 def listeners() -> Iterator[dict[str, str]]:
-    free = dict.fromkeys(("p2p", "ws", "s3p", "rustlog"), "127.0.0.1:0")
+    free = dict.fromkeys(("p2p", "ws", "s3p", "rustlog"), "127.0.0.1:0") | {"http": "off"}
 
     async def serve() -> Node:
         return Node(Config(drain_timeout_s=0.5, **free))

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "demo_chat.py"
+from scripts import demo_chat as demo
+from scripts import demo_processes
+
+ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 120.0
 
 
-@pytest.fixture(scope="module")
-def demo() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("demo_chat", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-class Ear:
+class Ear(demo.Person):
     """Somebody who heard this."""
 
     def __init__(self, name: str, texts: list[str]) -> None:
@@ -31,14 +23,15 @@ class Ear:
         self.said = {"bob": texts}
         self._texts = texts
 
-    def heard(self, _other: Ear) -> list[str]:
+    def heard(self, _other: demo.Person) -> list[str]:
         return self._texts
 
 
 @pytest.mark.readme
 def test_the_demonstration_succeeds() -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--messages", "2"],
+        [sys.executable, "-m", "scripts.demo_chat", "--messages", "2"],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -55,15 +48,15 @@ def test_the_demonstration_succeeds() -> None:
     ids=["twice", "out of order", "lost", "altered"],
 )
 def test_it_fails_if_a_message_comes_in_another_way(
-    demo: ModuleType, monkeypatch: pytest.MonkeyPatch, heard: list[str]
+    monkeypatch: pytest.MonkeyPatch, heard: list[str]
 ) -> None:
-    monkeypatch.setattr(demo, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(demo, "LOOK_S", 0.0)
-    with pytest.raises(demo.Failed):
+    monkeypatch.setattr(demo_processes, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(demo_processes, "LOOK_S", 0.0)
+    with pytest.raises(demo_processes.Failed):
         demo.hears(Ear("bob", heard), Ear("alice", ["one", "two"]))
 
 
-def test_it_fails_if_a_command_does(demo: ModuleType, tmp_path: Path) -> None:
+def test_it_fails_if_a_command_does(tmp_path: Path) -> None:
     alice = demo.Person(tmp_path, "alice")
-    with pytest.raises(demo.Failed, match="no node at"):
+    with pytest.raises(demo_processes.Failed, match="no node at"):
         alice.do("chat", "bob", typed="hi")

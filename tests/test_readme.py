@@ -90,10 +90,14 @@ class Place:
             "PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
+            # Who reads has pytest and the package. Hypothesis, of which our own tests make use,
+            # would be imported by its plugin at the end of each run, in the time that is shown.
+            "PYTEST_ADDOPTS": "-p no:hypothesispytest",
             "MILLPOND_P2P": self.here("127.0.0.1:7400"),
             "MILLPOND_WS": self.here("127.0.0.1:7401"),
             "MILLPOND_S3P": self.here("127.0.0.1:7402"),
             "MILLPOND_RUSTLOG": self.here("127.0.0.1:7403"),
+            "MILLPOND_HTTP": self.here("127.0.0.1:7404"),
             "MILLPOND_CONNECT": self.here("tcp://127.0.0.1:7400"),
         }
 

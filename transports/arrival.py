@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from actors.errors import Code
 from transports import packet as p
-from transports.errors import MalformedHandshake
+from transports.errors import FrameTooLarge, MalformedHandshake
 from transports.framing import Upgrade
 from transports.greeting import Admission, Asker, admit_bare, admit_hello, asked_channel
 from transports.handshake import Hello, decode_hello, encode_challenge
@@ -12,6 +12,10 @@ from transports.nack import HelloCode, encode_refusal
 from transports.proof import challenge
 from transports.refusals import Refusal
 from transports.visit import PROVING, REFUSED, TAKING, WAITING, Visit
+
+FIRST_PACKET_BYTES_MAX = 2**16
+"""Of a connection that was not let in yet. A HELLO is far smaller, but who says too long a one is
+to hear what was wrong with it."""
 
 
 class Arrival(Visit):
@@ -61,6 +65,15 @@ class Arrival(Visit):
             case _:
                 return not self._enter_bare(packet_type)
         return True
+
+    def _check_first(self) -> None:
+        """Nothing large is kept of who was not let in, and may not be without a HELLO (P2P-18)."""
+        size = self._framing.awaited_bytes
+        if size <= FIRST_PACKET_BYTES_MAX:
+            return
+        assert self._upgrade is not None
+        if self._phase is PROVING or self._admit_bare(self._upgrade) is None:
+            self._break_off(FrameTooLarge(size, FIRST_PACKET_BYTES_MAX))
 
     def _greet(self, raw: bytes) -> None:
         assert self._upgrade is not None

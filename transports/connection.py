@@ -13,6 +13,7 @@ from math import inf
 from actors.errors import Code
 from actors.messages import (
     Ack,
+    Begun,
     Credit,
     Failed,
     Get,
@@ -59,6 +60,7 @@ from transports.visit import (
     LEAVING,
     OPEN,
     OPENING,
+    PROVING,
     REFUSED,
     TAKING,
     WAITING,
@@ -83,16 +85,18 @@ class Connection(Asking):
 
     def received(self, data: bytes) -> None:
         """Everything that one read brought."""
-        self.heard_at = self._host.now()
+        self.heard_at = heard_at = self._host.now()
         framing = self._framing
         packets = framing.feed(data)
         if framing.speaks:
             self._wire.write(framing.outgoing())
         if self._phase is OPENING and framing.upgrade is not None:
             self._await_greeting(framing.upgrade)
-        counters = self._host.counters
-        counters.bytes_in += len(data)
-        counters.packets_in += len(packets)
+        traffic = self._traffic
+        traffic.bytes_in += len(data)
+        traffic.requests += len(packets)
+        if heard_at >= traffic.sample_at:
+            self._watch(packets)
         if self._inbox is not None:
             self._inbox += packets
         else:
@@ -101,6 +105,8 @@ class Connection(Asking):
             self._break_off(framing.error)
         elif framing.closed:
             self._close()
+        elif self._phase in (WAITING, PROVING):
+            self._check_first()
 
     def uncongested(self) -> None:
         self._stalled_since = inf
@@ -230,8 +236,8 @@ class Connection(Asking):
             match value:
                 case Put() if self._put_refusal is None:
                     messages.append(value)
-                case Ack():
-                    if self._may_ack:
+                case Ack() | Begun():
+                    if self._may_ack:  # who never agreed on BEGUN has begun all that it holds
                         messages.append(value)
                 case Put():
                     self._tell_failure(Failed(value, self._put_refusal or Code.NOT_ALLOWED))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
+from collections.abc import Callable
 
 from websockets.exceptions import PayloadTooBig
 from websockets.frames import CloseCode, Frame, Opcode
@@ -43,10 +44,12 @@ _SERVER_HEADERS = [_header(size, 0) for size in range(2048)]
 
 
 class Frames:
-    """Frames in both directions, once the upgrade is done; the ends differ in who masks."""
+    """Frames in both directions, once the upgrade is done; the ends differ in who masks, with
+    bytes that `entropy` gives."""
 
     __slots__ = (
         "_core",
+        "_entropy",
         "_is_open",
         "_is_server",
         "_last_words",
@@ -61,8 +64,15 @@ class Frames:
         "upgrade",
     )
 
-    def __init__(self, packet_max: int, *, is_server: bool) -> None:
+    def __init__(
+        self,
+        packet_max: int,
+        *,
+        is_server: bool,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
         self._packet_max = packet_max
+        self._entropy = entropy
         self._is_server = is_server
         self._core: Protocol | None = None
         self._tail = bytearray()
@@ -75,6 +85,11 @@ class Frames:
         self.closed = False
         self.error: WireError | None = None
         self.upgrade: Upgrade | None = None
+
+    @property
+    def awaited_bytes(self) -> int:
+        """How large the message is of which a part is there, as far as its frames tell."""
+        return len(self._message) + (self._needed_bytes if self._tail else 0)
 
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes; `error` and `closed` tell why there are no more.
@@ -202,7 +217,7 @@ class Frames:
         self.error = WireError("text frame")
 
     def _frame_masked(self, packets: list[bytes]) -> bytes:
-        keys = os.urandom(4 * len(packets))
+        keys = self._entropy(4 * len(packets))
         parts: list[bytes] = []
         for place, packet in enumerate(packets):
             key = keys[4 * place : 4 * place + 4]

@@ -45,6 +45,10 @@ class Framing(Protocol):
     def error(self) -> WireError | None:
         """Why the stream cannot be read any further; set once, later input is ignored."""
 
+    @property
+    def awaited_bytes(self) -> int:
+        """How large the packet is of which a part is there; 0: none, or nothing says yet."""
+
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes, also those before an error."""
 
@@ -78,6 +82,11 @@ class LengthPrefixed:
         self._missing = 0
         self._midway = False
         self.error: WireError | None = None
+
+    @property
+    def awaited_bytes(self) -> int:
+        """How large the packet is of which a part is there."""
+        return len(self._body) + self._missing
 
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes; `error` tells whether the stream broke after them.

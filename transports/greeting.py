@@ -12,7 +12,7 @@ from actors.streams.names import RESERVED
 from transports.framing import Upgrade
 from transports.handshake import VERSION, Hello
 from transports.nack import HelloCode
-from transports.packet import CREDIT, EXTENSIONS, TOUCH, TOUCH_ACK
+from transports.packet import BEGUN, CREDIT, EXTENSIONS, TOUCH, TOUCH_ACK
 
 NAME_BYTES_MAX = 250
 DEAD_SUFFIX = b"!dead"
@@ -114,6 +114,7 @@ def admit_hello(
         resume_after=hello.resume_after,
         cursor_lists=hello.list_mode == 1,
         identity=asker.identity,
+        begins=BEGUN in hello.extensions,
     )
     extensions = hello.extensions & EXTENSIONS
     if role is Role.WORKER:

@@ -14,6 +14,7 @@ from transports.directory import Names
 from transports.greeting import Admission, Asker, GreetingSettings
 from transports.rate import Bucket
 from transports.refusals import Refusal
+from transports.traffic import Traffic
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True):
@@ -41,16 +42,13 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class WireCounters:
-    """What came and went over P2P connections since the start.
+    """What went wrong on connections since the start; `Traffic` counts what came.
 
     `challenged` clients were asked to prove their identity, `identified` ones did;
     `challenges_refused` came too fast. `reasons` is of everybody who was turned away or refused
     something, by `refusals.Refusal`.
     """
 
-    connections: int = 0
-    packets_in: int = 0
-    bytes_in: int = 0
     malformed: int = 0
     dropped: int = 0
     refused: int = 0
@@ -112,6 +110,8 @@ class Host(Protocol):
 
     settings: ConnectionSettings
     counters: WireCounters
+    traffic: dict[str, Traffic]
+    """By protocol."""
 
     signer: Signer | None
     """The node's identity; without one nobody can prove theirs."""

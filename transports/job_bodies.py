@@ -95,7 +95,9 @@ class DeadBody(_Body, frozen=True):
 
 
 class CountsBody(_Body, frozen=True):
-    """Nothing is to be said."""
+    """`stop`: nothing more is to be pushed here, until CREDIT."""
+
+    stop: bool = False
 
 
 class RejectBody(_Body, frozen=True):
@@ -185,8 +187,7 @@ def request_of(
         case JobOperation.PURGE_DEAD:
             return m.PurgeDead(number, _ids(body))
         case JobOperation.COUNTS:
-            read_body(body, CountsBody)
-            return m.CountJobs(number)
+            return m.CountJobs(number, read_body(body, CountsBody).stop)
         case JobOperation.REJECT:
             reject = read_body(body, RejectBody)
             return m.RejectJob(number, reject.id, reject.reason)

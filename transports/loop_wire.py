@@ -16,6 +16,9 @@ from transports.seam import Session
 from transports.streams import FLUSH_S, LINGER_BYTES, LINGER_S
 from transports.turns import Turn
 
+LARGE_BYTES = 2**16
+"""So much is written without joining it first."""
+
 
 class LoopWire(asyncio.Protocol):
     """A Wire that is its own asyncio protocol. After `close` it only flushes and discards."""
@@ -79,7 +82,12 @@ class LoopWire(asyncio.Protocol):
         unwritten, transport = self._unwritten, self._transport
         # uvloop raises on a transport that a reset has closed before connection_lost is called.
         if unwritten and transport is not None and not transport.is_closing():
-            transport.write(unwritten[0] if len(unwritten) == 1 else b"".join(unwritten))
+            if len(unwritten) == 1:
+                transport.write(unwritten[0])
+            elif self._unwritten_bytes < LARGE_BYTES:
+                transport.write(b"".join(unwritten))
+            else:
+                transport.writelines(unwritten)
         unwritten.clear()
         self._unwritten_bytes = 0
 

@@ -48,7 +48,7 @@ class Network:
         self._rng = rng
         self._guard = guard
         self._listeners: dict[str, _MemoryListener] = {}
-        self._pipes: set[_Pipe] = set()
+        self._pipes: dict[_Pipe, None] = {}  # in the order they were made
         self._partitions: set[frozenset[str]] = set()
         self._stalled: set[str] = set()
 
@@ -79,7 +79,7 @@ class Network:
         if listener is None:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on {address}")
         there, back = _Pipe(self, source, address), _Pipe(self, address, source)
-        self._pipes |= {there, back}
+        self._pipes |= {there: None, back: None}
         near, far = _End(self, reads=back, writes=there), _End(self, reads=there, writes=back)
 
         async def accept() -> None:
@@ -111,6 +111,12 @@ class Network:
         self._stalled.discard(address)
         self._wake_all()
 
+    def next_due(self) -> float:
+        """When the next bytes under way arrive, by the library's clock; inf: none are."""
+        now = anyio.current_time()
+        dues = (pipe.due for pipe in self._pipes if self.passes(pipe))
+        return min((due for due in dues if due > now), default=math.inf)
+
     def new_lengths(self) -> Callable[[], int]:
         """Lengths between cuts, for one direction of one connection."""
         rng = random.Random(self._rng.getrandbits(64))
@@ -123,7 +129,7 @@ class Network:
 
     def forget(self, pipe: _Pipe) -> None:
         """Take one direction of a connection that is gone."""
-        self._pipes.discard(pipe)
+        self._pipes.pop(pipe, None)
 
     async def _drive(self, end: _End, session: Session, peer: str, **start: Any) -> None:
         await drive(
@@ -139,7 +145,7 @@ class Network:
         return [pipe for pipe in self._pipes if address in (pipe.source, pipe.target)]
 
     def _wake_all(self) -> None:
-        for pipe in self._pipes:
+        for pipe in list(self._pipes):
             pipe.wake()
 
 
@@ -174,6 +180,11 @@ class _Pipe:
         self._held_bytes = 0
         self._broken = False
         self._changed = anyio.Event()
+
+    @property
+    def due(self) -> float:
+        """When its first bytes are to be read; inf: there are none."""
+        return self._segments[0][0] if self._segments else math.inf
 
     @property
     def unread(self) -> bool:

@@ -8,6 +8,7 @@ from typing import assert_never
 from actors.errors import ERRORS, Code, RequestError
 from actors.messages import (
     Ack,
+    Begun,
     Credit,
     Drain,
     Failed,
@@ -49,6 +50,8 @@ CODES: dict[Code, int] = {
     Code.GROUPS_FULL: 0x47,
     Code.UNKNOWN_PEER: 0x48,
     Code.NO_PREKEY: 0x49,
+    Code.STATE_TOO_LARGE: 0x50,
+    Code.CLOSED: 0x4A,
     Code.SLOW_DOWN: 0xA0,
     Code.IDS_EXHAUSTED: 0xE0,
     Code.STORAGE_FAILED: 0xE1,
@@ -167,6 +170,8 @@ def _origin(request: Request) -> tuple[int, bytes]:
             return packet.NACK, message_id.to_bytes(8, "big")
         case Touch(id=message_id):
             return packet.TOUCH, message_id.to_bytes(8, "big")
+        case Begun(id=message_id):
+            return packet.BEGUN, message_id.to_bytes(8, "big")
         case List():
             return packet.LIST, b""
         case Credit():

@@ -10,6 +10,7 @@ import msgspec
 
 from actors.messages import (
     Ack,
+    Begun,
     Credit,
     Get,
     GetAck,
@@ -24,15 +25,41 @@ from actors.messages import (
     TouchAck,
 )
 from transports.errors import MalformedPacket
+from transports.operation_packets import (
+    Admin as Admin,
+)
+from transports.operation_packets import (
+    AdminReply as AdminReply,
+)
+from transports.operation_packets import (
+    Jobs as Jobs,
+)
+from transports.operation_packets import (
+    JobsReply as JobsReply,
+)
+from transports.operation_packets import (
+    Peers as Peers,
+)
+from transports.operation_packets import (
+    PeersReply as PeersReply,
+)
+from transports.operation_packets import (
+    Stream as Stream,
+)
+from transports.operation_packets import (
+    StreamReply as StreamReply,
+)
 
 PING, PONG, MSG, MSG_ACK, GET, GET_ACK, PUT, PUT_ACK, LIST, LIST_ACK = range(10)
 HELLO, CHALLENGE, AUTH, READY = 0x80, 0x81, 0x82, 0x83
-CREDIT, TOUCH, TOUCH_ACK, MSGX, ADMIN, ADMIN_REPLY = 0x84, 0x86, 0x87, 0x88, 0x90, 0x91
+CREDIT, TOUCH, TOUCH_ACK, MSGX, BEGUN, ADMIN, ADMIN_REPLY = 0x84, *range(0x86, 0x8A), 0x90, 0x91
 STREAM, STREAM_REPLY, PEERS, PEERS_REPLY, JOBS, JOBS_REPLY = range(0x92, 0x98)
 NACK = 0xFF
 
-EXTENSIONS = frozenset({CREDIT, TOUCH, TOUCH_ACK, MSGX, *range(ADMIN, JOBS_REPLY + 1)})
+EXTENSIONS = frozenset({CREDIT, TOUCH, TOUCH_ACK, MSGX, BEGUN, *range(ADMIN, JOBS_REPLY + 1)})
 """The types that only a handshake makes meaningful (P2P-26); each is listed on its own."""
+USUAL = EXTENSIONS - {BEGUN}
+"""What every client may ask for. `BEGUN` is a promise: to say of each message when it begins."""
 
 MORE = 0x80
 """On the operation of a STREAM_REPLY: its body goes on in the next one."""
@@ -91,46 +118,6 @@ class Closing(msgspec.Struct, frozen=True, gc=False):
     goodbye: bool
 
 
-class _Operation(msgspec.Struct, frozen=True, gc=False):
-    """What no seed protocol has (wire.md 3g); the body is msgpack."""
-
-    request_id: int
-    operation: int
-    body: bytes
-
-
-class Admin(_Operation, frozen=True, gc=False):
-    """A request about the node itself."""
-
-
-class AdminReply(_Operation, frozen=True, gc=False):
-    """Its answer."""
-
-
-class Stream(_Operation, frozen=True, gc=False):
-    """A request to a stream or about streams (`transports.stream_bodies`)."""
-
-
-class StreamReply(_Operation, frozen=True, gc=False):
-    """Its answer, or a part of it: more follows where `operation` has `MORE` set."""
-
-
-class Peers(_Operation, frozen=True, gc=False):
-    """A request about peers, and messages to them."""
-
-
-class PeersReply(_Operation, frozen=True, gc=False):
-    """Its answer."""
-
-
-class Jobs(_Operation, frozen=True, gc=False):
-    """A request about the jobs of the connection's channel (`transports.job_bodies`)."""
-
-
-class JobsReply(_Operation, frozen=True, gc=False):
-    """Its answer."""
-
-
 class Handshake(msgspec.Struct, frozen=True, gc=False):
     """HELLO, CHALLENGE, AUTH or READY, whole, for `transports.handshake` to read."""
 
@@ -146,7 +133,7 @@ class Unknown(msgspec.Struct, frozen=True, gc=False):
 
 Message = Put | PutAck | Msg | Ack | Get | GetAck | List | ListAck | Nack
 Operation = Admin | AdminReply | Stream | StreamReply | Peers | PeersReply | Jobs | JobsReply
-Extension = Touch | TouchAck | Credit | Operation
+Extension = Touch | TouchAck | Begun | Credit | Operation
 Packet = Message | Extension | Ping | Pong | Refused | Closing | Handshake | Unknown
 
 
@@ -350,6 +337,7 @@ ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Nack: _encode_nack,
     Touch: lambda touch: _ID_MS.pack(TOUCH, touch.id, touch.ms),
     TouchAck: lambda ack: _ID_MS.pack(TOUCH_ACK, ack.id, ack.ms),
+    Begun: lambda begun: _ID.pack(BEGUN, begun.id),
     Credit: lambda credit: _COUNT.pack(CREDIT, credit.count),
     Ping: _encode_ping,
     Pong: _encode_pong,
@@ -386,6 +374,7 @@ _KNOWN: dict[int, Callable[[bytes], Packet]] = {
     TOUCH: _id_and_ms(Touch),
     TOUCH_ACK: _id_and_ms(TouchAck),
     MSGX: _decode_msgx,
+    BEGUN: _id_alone(Begun),
     ADMIN: _operation(Admin),
     ADMIN_REPLY: _operation(AdminReply),
     STREAM: _operation(Stream),

@@ -35,6 +35,7 @@ _ERRORS = {
     Code.SLOW_DOWN: (r.STORAGE_ERROR, "too many requests"),
     Code.DATA_TOO_LARGE: (r.RECORD_TOO_LARGE, "record too large"),
     Code.MALFORMED: (r.INVALID_REQUEST, "the request is not acceptable"),
+    Code.CLOSED: (r.INVALID_REQUEST, "the partition is closed"),
     Code.FENCED: (r.INVALID_REQUEST, "the partition has a fencing token"),
     Code.NON_MONOTONIC_ID: (r.INSUFFICIENT_SPACE, "the ids of the partition are used up"),
     Code.OUTCOME_UNKNOWN: (r.INTERNAL_SERVER_ERROR, "it may or may not have been done"),

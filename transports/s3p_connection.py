@@ -179,6 +179,7 @@ REASONS = {
     Code.NOT_ALLOWED: "access refused",
     Code.QUARANTINED: "the stream failed too often and is set aside",
     Code.PART_OF_TOPIC: "the stream is a partition of a topic",
+    Code.CLOSED: "the stream is closed",
 }
 """Why a connection ends, for what section 9 has no code for."""
 

@@ -12,10 +12,12 @@ from typing import Annotated
 import msgspec
 
 from actors.positions import Position
+from actors.streams.durable import is_content_type
 from actors.streams.messages import Headers, Settings, Span
 
 NAME_BYTES_MAX = 1024
 RECORDS_MAX = 1000
+CONTENT_TYPE_BYTES_MAX = 1024
 READ_BYTES = 256 * 1024
 PAGE = 1000
 WAIT_MS_MAX = 60_000
@@ -41,7 +43,11 @@ class CreateBody(_Body, frozen=True):
     stream: Name
     age_s: Positive | None = None
     bytes_max: Positive | None = None
-    content_type: bytes | None = None
+    content_type: Annotated[bytes, msgspec.Meta(max_length=CONTENT_TYPE_BYTES_MAX)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.content_type is not None and not is_content_type(self.content_type):
+            raise ValueError(f"{self.content_type!r} is no content type")
 
     @property
     def settings(self) -> Settings:

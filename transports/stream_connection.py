@@ -27,6 +27,8 @@ NOBODY = -1
 """The number whose turn it is when nobody is answered any more."""
 NO_ANSWER = -2
 """The number of what has no answer."""
+NOTHING = 2**63
+"""The number of a request that never comes."""
 
 
 class Said(StreamReply, frozen=True, gc=False):
@@ -58,6 +60,8 @@ class StreamConnection(StreamVisit, Generic[C]):
         "_turn_bytes",
         "_under_way_bytes",
         "_waits_for_mailbox",
+        "_watched",
+        "_watched_at",
     )
 
     def __init__(self, number: int, host: StreamHost, flow: FlowSettings) -> None:
@@ -77,6 +81,9 @@ class StreamConnection(StreamVisit, Generic[C]):
         """Where the last request of `_owed` waits for a record; it alone does."""
         self._turn_bytes = 0
         self._fed_bytes = self._request_bytes = self._ahead_bytes = self._under_way_bytes = 0
+        self._watched = NOTHING
+        """The number of a request that is timed."""
+        self._watched_at = 0.0
 
     # What a protocol gives.
 
@@ -105,9 +112,9 @@ class StreamConnection(StreamVisit, Generic[C]):
         """Everything that one read brought."""
         host = self._host
         self.heard_at = self._now = host.now()
-        counters = host.counters
         size = len(data)
-        counters.bytes_in += size
+        traffic = self._traffic
+        traffic.bytes_in += size
         if self._phase is not OPEN:
             return
         if not self._is_admitted:
@@ -123,7 +130,7 @@ class StreamConnection(StreamVisit, Generic[C]):
             self._ahead_bytes = 0
         if requests:
             count = len(requests)
-            counters.packets_in += count
+            traffic.requests += count
             self._request_bytes = self._fed_bytes // count
             self._fed_bytes = 0
         self._pump()
@@ -170,6 +177,9 @@ class StreamConnection(StreamVisit, Generic[C]):
                 out.append(early.data if type(early) is Said else self._answer(request, early))
         if not owed:
             self._under_way_bytes = 0
+        if self._turn > self._watched:
+            self._watched = NOTHING
+            self._traffic.end(self._watched_at, self._host.now())
 
     def flush(self) -> None:
         if self._is_pumping or self._phase is CLOSED:
@@ -192,6 +202,10 @@ class StreamConnection(StreamVisit, Generic[C]):
         """
         if self._phase is CLOSED:
             return
+        # One that waits for a record takes as long as its client likes.
+        if self._now >= self._traffic.sample_at and self._cell_waited_in is None:
+            self._traffic.begin(self._now)
+            self._watched, self._watched_at = self._next_number, self._now
         self._owed += requests
         self._next_number += len(requests)
         size = self._request_bytes * len(requests)

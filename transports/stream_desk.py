@@ -16,18 +16,22 @@ from actors.errors import Code, DataTooLarge, Malformed, RequestError
 from actors.messages import Failed, StreamReply, StreamRequest
 from actors.positions import Position, Seek, Where
 from actors.streams import messages as m
-from actors.streams.names import TOPICS, stream_cell, stream_of
+from actors.streams.names import TOPICS, state_cell, state_of, stream_cell, stream_of
 from transports import packet as p
 from transports import stream_bodies as b
 from transports.bodies import read_body
 from transports.directory import Names
 from transports.nack import encode_refusal
-from transports.stream_operations import Operation
+from transports.state_requests import state_answer, state_request
+from transports.stream_operations import OF_STATE, Operation
 from transports.stream_rights import LISTED_MAX, RightsIn, check, listed
 
 REQUESTS_MAX = 64
 ANSWERS_BYTES_MAX = 8 * 2**20
 READ_BYTES_MIN, READ_BYTES_MAX = 64 * 1024, 2**20
+
+WAITING = OF_STATE | {Operation.READ}
+"""What a cell may not answer for a while."""
 
 _TOPIC = re.compile(rb"[A-Za-z0-9_-]{1,255}")
 
@@ -122,13 +126,13 @@ class StreamDesk:
         for number in [number for number, asked in self._asked.items() if asked.waits]:
             self._cancel(number)
 
-    def leave(self) -> set[bytes]:
-        """The connection is gone. Gives the cells that may still look for records for it."""
-        reads = [asked for asked in self._asked.values() if asked.operation is Operation.READ]
+    def leave(self) -> list[bytes]:
+        """The connection is gone. Gives the cells that may still look for records for it, once."""
+        reads = [asked for asked in self._asked.values() if asked.operation in WAITING]
         self._asked.clear()
         self._batches.clear()
         self._answer_bytes = 0
-        return {asked.cell for asked in reads}
+        return list(dict.fromkeys(asked.cell for asked in reads))
 
     def _take(self, packet: p.Stream) -> list[bytes]:
         try:
@@ -239,7 +243,7 @@ def _name_of(cell: bytes, request: StreamRequest) -> bytes:
     """The stream or topic that a request is about."""
     if isinstance(request, m.CreateTopic | m.DeleteTopic):
         return request.topic
-    return stream_of(cell) or b""
+    return stream_of(cell) or state_of(cell) or b""
 
 
 def _start(read: b.ReadBody) -> Seek:
@@ -287,6 +291,9 @@ def _request(number: int, operation: Operation, body: bytes) -> tuple[bytes, Str
         case Operation.DELETE_TOPIC:
             name = read_body(body, b.DeleteTopicBody).topic
             return TOPICS, m.DeleteTopic(number, _topic(name))
+        case Operation.STATE | Operation.STATE_GET | Operation.STATE_SHOW:
+            name, request = state_request(number, operation, body)
+            return state_cell(name), request
         case Operation.READ | Operation.LIST | Operation.LIST_TOPICS | Operation.CANCEL:
             raise AssertionError(f"{operation.name} is not asked so")
         case _:
@@ -325,7 +332,10 @@ def _body(reply: StreamReply) -> bytes:
         case m.GroupOffset():
             answer = b.OffsetBody(reply.offset)
         case _:
-            return b.EMPTY
+            found = state_answer(reply)
+            if found is None:
+                return b.EMPTY
+            answer = found
     return msgspec.msgpack.encode(answer)
 
 

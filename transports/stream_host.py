@@ -13,12 +13,14 @@ from transports.host import Visitor, WireCounters
 from transports.rate import Bucket
 from transports.refusals import Refusal
 from transports.rustlog_metrics import RustlogMetrics
+from transports.traffic import Traffic
 
 
 class StreamHost(Protocol):
     """The node, as S3P and RustLog connections see it."""
 
     counters: WireCounters
+    traffic: dict[str, Traffic]
     topics: Topics
     rustlog_metrics: RustlogMetrics
 

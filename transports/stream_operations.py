@@ -22,7 +22,13 @@ class Operation(IntEnum):
     DELETE_TOPIC = 12
     LIST_TOPICS = 13
     CANCEL = 14
+    STATE = 15
+    STATE_GET = 16
+    STATE_SHOW = 17
 
+
+OF_STATE = frozenset({Operation.STATE, Operation.STATE_GET, Operation.STATE_SHOW})
+"""These are about the state that a stream's events make."""
 
 REPEATABLE = frozenset(
     {
@@ -32,6 +38,9 @@ REPEATABLE = frozenset(
         Operation.COMMITTED,
         Operation.LIST,
         Operation.LIST_TOPICS,
+        Operation.STATE,
+        Operation.STATE_GET,
+        Operation.STATE_SHOW,
     }
 )
 """Asked twice, these do no more than once."""

@@ -30,6 +30,9 @@ NEEDED = {
     Operation.CREATE_TOPIC: Rights.PUT,
     Operation.DELETE_TOPIC: Rights.ADMIN,
     Operation.LIST_TOPICS: TOLD,
+    Operation.STATE: Rights.GET,
+    Operation.STATE_GET: Rights.GET,
+    Operation.STATE_SHOW: Rights.GET,
 }
 """One of these is enough. Lists of everything show what the client has `list` in."""
 

@@ -74,6 +74,7 @@ class StreamVisit(Port):
         "_out_bytes",
         "_phase",
         "_rate",
+        "_traffic",
         "_unsent_before",
         "_wire",
         "deadline",
@@ -100,6 +101,7 @@ class StreamVisit(Port):
         self._out_bytes = 0
         self._unsent_before = 0
         self._last_words = b""
+        self._traffic = host.traffic[self.LISTENER]
 
     def _turning_away(self, why: Turned) -> bytes:
         """What a connection hears that is turned away."""
@@ -122,7 +124,7 @@ class StreamVisit(Port):
         self._wire = wire
         host = self._host
         self.heard_at = self._now = host.now()
-        host.counters.connections += 1
+        self._traffic.connections += 1
         if not host.entered(self):
             self._turn_away(Turned.TOO_MANY)
             return

@@ -22,6 +22,8 @@ from transports.tls import SecureWire
 
 BACKLOG = 1024
 ACCEPT_RETRY_S = 0.1
+PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
+"""Seconds, a count and milliseconds: who vanished without a word is noticed in two minutes."""
 
 
 async def listen(
@@ -42,7 +44,7 @@ async def listen(
     port is taken.
     """
     doorway = Doorway(lambda: tls) if isinstance(tls, ssl.SSLContext) else tls
-    bound = await _bind(host, port)
+    bound = await bind(host, port)
     address = format_address(*bound.getsockname()[:2])
     listener: _LoopListener | _StreamListener
     if doorway is not None:
@@ -97,7 +99,7 @@ async def _dial(
     await tasks.start(partial(_drive_socket, stream, session, high_water_bytes, guard))
 
 
-async def _bind(host: str, port: int) -> socket.socket:
+async def bind(host: str, port: int) -> socket.socket:
     """One listening socket, IPv4 where a name has both; no SO_REUSEPORT: a taken port is taken."""
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
@@ -105,6 +107,7 @@ async def _bind(host: str, port: int) -> socket.socket:
     try:
         bound.setblocking(False)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _probe(bound)
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         bound.bind(address)
@@ -113,6 +116,15 @@ async def _bind(host: str, port: int) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+def _probe(bound: socket.socket) -> None:
+    """Have the system look after connections that are accepted here; they inherit it."""
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in PROBES.items():
+        option = getattr(socket, name, None)  # not all systems have all of them
+        if option is not None:
+            bound.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _asyncio_runs() -> bool:

@@ -21,6 +21,7 @@ from transports.nack import HelloCode, encode_hello_refusal
 from transports.proof import Proof
 from transports.refusals import Refusal
 from transports.seam import Wire
+from transports.watched import Watched, first_watched
 
 NORMAL, PROTOCOL_ERROR, POLICY_VIOLATION, TOO_BIG = 1000, 1002, 1008, 1009
 """WebSocket close codes; plain TCP has none."""
@@ -69,7 +70,9 @@ class Visit(Port):
         "_put_refusal",
         "_refusal",
         "_stalled_since",
+        "_traffic",
         "_upgrade",
+        "_watched",
         "_wire",
         "deadline",
         "heard_at",
@@ -101,11 +104,15 @@ class Visit(Port):
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._stalled_since = inf
+        # Plain TCP is ready for packets at once; WebSocket has its own handshake.
+        self._traffic = host.traffic["ws" if framing.upgrade is None else "p2p"]
+        self._watched: Watched | None = None
+        """The request that is timed."""
 
     def opened(self, wire: Wire) -> None:
         self._wire = wire
+        self._traffic.connections += 1
         self._opened_at = self.heard_at = self._host.now()
-        self._host.counters.connections += 1
         if not self._host.entered(self):
             self._upgrade = self._framing.upgrade
             self._host.note(Refusal.TOO_MANY, wire.host)
@@ -190,6 +197,8 @@ class Visit(Port):
         if not out:
             return
         self._wire.write(self._framing.frame(out))
+        if self._watched is not None:
+            self._look_for(self._watched, out)
         out.clear()
         self._out_bytes = 0
         if self._wire.congested and self._stalled_since == inf:
@@ -197,6 +206,19 @@ class Visit(Port):
             self._host.arm(self, self._stalled_since + self._host.settings.stalled_s)
         if self._inbox is not None:
             self._go_on()
+
+    def _watch(self, packets: list[bytes]) -> None:
+        """Time one of the requests that were heard just now."""
+        watched = first_watched(packets, self.heard_at)
+        if watched is not None:
+            self._watched = watched
+            self._traffic.begin(self.heard_at)
+
+    def _look_for(self, watched: Watched, packets: list[bytes]) -> None:
+        """Was it answered by these?"""
+        if any(map(watched.is_answer, packets)):
+            self._watched = None
+            self._traffic.end(watched.heard_at, self._host.now())
 
     def _go_on(self) -> None:
         """Packets wait in `_inbox`, and something was written: perhaps they need not any more."""

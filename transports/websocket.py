@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+from base64 import b64encode
+from collections.abc import Callable
 
 from websockets.client import ClientProtocol
 from websockets.http11 import Request
@@ -17,6 +20,7 @@ from transports.framing import Upgrade
 from transports.pages import PageRequest, Site, answer_page, read_page_request
 
 HEAD_BYTES_MAX = 2**16
+KEY_BYTES = 16
 _HEAD_END = b"\r\n\r\n"
 _STATUS = re.compile(rb"HTTP/1\.1 ([0-9]{3}) ?([^\r\n]*)\r\n")
 
@@ -111,21 +115,28 @@ class ServerFraming(_Handshake):
 class ClientFraming(_Handshake):
     """A client's end: `outgoing` is the request first, `ready` the answer to it.
 
-    `host` is `host:port`. Without `hello`, the connection is bare.
+    `host` is `host:port`. Without `hello`, the connection is bare. Keys and masks are of `entropy`.
     """
 
     __slots__ = ("_asked", "_handshake")
 
     def __init__(
-        self, host: str, channel: bytes, hello: bool, token: bytes | None, packet_max: int
+        self,
+        host: str,
+        channel: bytes,
+        hello: bool,
+        token: bytes | None,
+        packet_max: int,
+        entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        super().__init__(packet_max, is_server=False)
+        super().__init__(packet_max, is_server=False, entropy=entropy)
         self._asked = Upgrade(channel, hello, None)
         core = ClientProtocol(
             parse_uri(f"ws://{host}{http.path_of(channel)}"),
             subprotocols=[Subprotocol(http.HELLO if hello else http.BARE)],
             logger=core_log,
         )
+        core.key = b64encode(entropy(KEY_BYTES)).decode()
         self._handshake: ClientProtocol | None = core
         request = core.connect()
         if token is not None:

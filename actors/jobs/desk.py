@@ -34,7 +34,8 @@ from actors.messages import (
     Reason,
     Revived,
 )
-from actors.store.changes import Origin, Row
+from actors.shared import DeliveryCounters
+from actors.store.changes import Origin, Row, Tried
 from actors.store.terms import Due, Unique
 
 DUE_S_MAX = 366 * 86_400
@@ -65,6 +66,7 @@ class Parts(msgspec.Struct, frozen=True):
     intake: Intake
     ledger: Ledger
     letters: dict[int, Bury]
+    counters: DeliveryCounters
 
 
 class JobDesk:
@@ -98,7 +100,9 @@ class JobDesk:
                 return self._list(request)
             case m.ShowJob():
                 return self._show(request)
-            case m.CountJobs():
+            case m.CountJobs(stop=stop):
+                if stop and (guest := self._parts.delivery.guests.get(self._port)) is not None:
+                    self._parts.delivery.stop(guest)
                 self._pass_on(CountDead(request.number, self._counts(request.number)))
             case m.RetryDead():
                 self._pass_on(Exhume(request.number, request.ids))
@@ -194,8 +198,11 @@ class JobDesk:
         guest = parts.delivery.guests.get(self._port)
         if guest is None or parts.buffer.get(asked.id, now) is None:
             return Failed(asked, Code.LEASE_LOST)
-        if parts.delivery.nack(guest, Nack(asked.id, Reason.REJECT), now) is None:
+        count = parts.delivery.nack(guest, Nack(asked.id, Reason.REJECT), now)
+        if count is None:
             return Failed(asked, Code.LEASE_LOST)
+        parts.counters.nacks += 1
+        self._effects.changes.append(Tried(asked.id, count))
         self._keeper.bury(asked.id, asked.reason or Reason.REJECT.value, now, self._effects)
         return m.JobDone(asked.number, m.State.LEASED)
 

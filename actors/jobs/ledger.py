@@ -23,6 +23,10 @@ class Ledger:
         """The job that has the name; it may have expired."""
         return self._ids.get(name)
 
+    def terms_of(self, message_id: int) -> tuple[float, bytes]:
+        """When a job is due, 0: now; and its name, empty: it has none."""
+        return self.due.get(message_id, 0.0), self._names.get(message_id, b"")
+
     def claim(self, message_id: int, name: bytes) -> None:
         """The job is the one of this name from now on."""
         self._names[message_id] = name

@@ -94,7 +94,10 @@ class RejectJob(JobRequest, frozen=True, gc=False):
 
 
 class CountJobs(JobRequest, frozen=True, gc=False):
-    """Answered by `JobCounts`."""
+    """Answered by `JobCounts`. `stop`: nothing more is pushed to the asker, until it asks for more
+    (`Credit`)."""
+
+    stop: bool = False
 
 
 class RetryDead(JobRequest, frozen=True, gc=False):

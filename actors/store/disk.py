@@ -44,6 +44,9 @@ class Disk(Protocol):
 
     def has(self, path: Path) -> bool: ...
 
+    def weight(self, path: Path) -> int:
+        """How many bytes a file has."""
+
     def names(self, folder: Path) -> list[str]:
         """The names of the files in a folder, sorted; none if there is no such folder."""
 
@@ -116,6 +119,9 @@ class OsDisk:
 
     def has(self, path: Path) -> bool:
         return path.exists()
+
+    def weight(self, path: Path) -> int:
+        return path.stat().st_size
 
     def names(self, folder: Path) -> list[str]:
         return sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []

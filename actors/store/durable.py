@@ -23,7 +23,6 @@ from actors.store.changes import (
     Row,
     Snapshot,
     Tried,
-    is_soft,
     kind_of,
 )
 from actors.store.counters import StoreCounters
@@ -43,6 +42,7 @@ from actors.store.partitions.shelf import file_name
 from actors.store.queue_layer import QueueLayer
 from actors.store.reader import LogReader, holds_log
 from actors.store.recovery import Recovered, recover
+from actors.store.remains import Remains
 from actors.store.rounds import Rounds
 from actors.store.seam import Commit, Fault, Health, Kept, Pending, Seek, Usage, Weight
 from actors.store.settings import StoreSettings, Surroundings
@@ -63,9 +63,9 @@ class DurableStore:
         durability: Callable[[bytes], Durability],
     ) -> None:
         self.folder = folder
-        self._disk = disk
+        self.disk = disk
         self._settings = settings
-        self._around = surroundings
+        self.around = surroundings
         self._durability = durability
         self.usage = Usage()
         self.health = Health()
@@ -80,8 +80,8 @@ class DurableStore:
 
     def open(self) -> Recovered:
         """Find what a former run left. Raises Damaged, UnknownVersion, OSError, sqlite3.Error."""
-        settings, around = self._settings, self._around
-        found = recover(self.folder, self._disk, self._durability, settings)
+        settings, around = self._settings, self.around
+        found = recover(self.folder, self.disk, self._durability, settings)
         salt = around.salt()
         self._groups = Groups(salt, found.tail.lsn, around.soon)
         self._library = found.library
@@ -99,17 +99,19 @@ class DurableStore:
             self.usage.keys += entry.keys
         self._journal = Journal(
             self.folder / "journal",
-            self._disk,
+            self.disk,
             salt,
             found.tail,
             segment_bytes=settings.segment_bytes,
             retry_s=settings.retry_s,
+            now=around.now,
         )
+        self.timings = self._journal.timings
         self._start_lanes(found)
         return found
 
     def _start_lanes(self, found: Recovered) -> None:
-        around = self._around
+        around = self.around
         self._rounds = Rounds(self._settings, self, self._library, around.now)
         self._files: Lane[Job] = around.lane(
             "files",
@@ -291,23 +293,23 @@ class DurableStore:
         while self._delayed:
             self._delayed.popleft().finish(None)
         failed = self._groups.break_off(outcome.epoch)
-        lost: set[Entry] = set()
+        remains = Remains()
         again: list[tuple[Entry, Sequence[Change]]] = []
         for group in failed:
             for entry, _, changes in group.writes:
                 entry.in_flight -= 1
-                if entry in lost or any(not is_soft(change) for change in changes):
-                    lost.add(entry)
-                    weigh(entry, changes, self.usage, -1)
-                else:
-                    again.append((entry, changes))
+                stands, lost = remains.part(entry, changes)
+                if lost:
+                    weigh(entry, lost, self.usage, -1)
+                if stands:
+                    again.append((entry, stands))
         for entry, changes in again:
             self._groups.write(entry, changes)
         for group in failed:
             for kept in group.kept:
                 kept(None)
             group.commit.finish(Fault.NOT_KEPT)
-        for entry in lost:
+        for entry in remains.losers:
             self._forget_idle(entry)
 
     def _mend(self) -> None:
@@ -381,7 +383,7 @@ class DurableStore:
         if entry.fault is None:
             entry.fault = Fault.DAMAGED
             damage = Damage(file_name(entry.name), "the file of a partition is damaged", entry.name)
-            note = partial(write_note, self.folder / "damaged", self._disk, damage)
+            note = partial(write_note, self.folder / "damaged", self.disk, damage)
             self._files.submit(Job(note))
 
     def settled(self, entry: Entry) -> None:

@@ -15,7 +15,7 @@ from actors.store.damage import Damage, note_path
 from actors.store.disk import Disk
 from actors.store.entry import Entry, Layer
 from actors.store.log_layer import LogLayer
-from actors.store.mended_log import mend
+from actors.store.mended_log import BaseOf, mend, no_base
 from actors.store.partitions.catalogue import CATALOGUE, Catalogue
 from actors.store.partitions.shelf import Shelf, file_name
 from actors.store.queue_layer import QueueLayer
@@ -49,9 +49,10 @@ class Repaired(msgspec.Struct, frozen=True):
     is_whole_known: bool = True
 
 
-def repair(folder: Path, disk: Disk, name: bytes) -> Repaired:
+def repair(folder: Path, disk: Disk, name: bytes, base_of: BaseOf = no_base) -> Repaired:
     """Repair the channel or log `name` in the folder of a stopped node. Its note of damage goes
-    last, so a repair that does not come to its end is begun anew.
+    last, so a repair that does not come to its end is begun anew. `base_of` tells which records of
+    a log are its own.
 
     Raises NotRepairable, and what recovery raises.
     """
@@ -70,7 +71,7 @@ def repair(folder: Path, disk: Disk, name: bytes) -> Repaired:
             case Kind.QUEUE:
                 done = desk.queue(lsn, aside)
             case Kind.LOG:
-                done = desk.log(lsn, aside)
+                done = desk.log(lsn, aside, base_of)
             case None:
                 done = desk.nothing(aside)
             case _:
@@ -115,7 +116,7 @@ class _Desk:
         self._replace(Kind.QUEUE, layer, lsn)
         return Repaired(Kind.QUEUE, len(snapshot.rows), in_file, aside, lost=old.lost)
 
-    def log(self, lsn: int, aside: Path | None) -> Repaired:
+    def log(self, lsn: int, aside: Path | None, base_of: BaseOf) -> Repaired:
         """Records keep their sequences, whatever is missing before them."""
         path, name = self._shelf.path(self._name), self._name
         old = None if aside is None else salvage_log(path, self._disk)
@@ -123,7 +124,7 @@ class _Desk:
         if name not in self._catalogue.dirty():
             outline = self._catalogue.outlines().get(name)
         above = self._layer if isinstance(self._layer, LogLayer) else None
-        mended = mend(old, above, None if outline is None else outline.tail)
+        mended = mend(old, above, None if outline is None else outline.tail, base_of)
         self._replace(Kind.LOG, mended.layer, lsn)
         return Repaired(
             Kind.LOG,

@@ -6,7 +6,15 @@ from actors.errors import Code
 from actors.store.changes import Change, Chunk, Position
 from actors.streams.extent import Extent
 from actors.streams.ids import next_id, next_timestamps
-from actors.streams.messages import Append, Appended, Span, StreamFailed
+from actors.streams.messages import (
+    PLAIN,
+    Append,
+    Appended,
+    Span,
+    StreamFailed,
+    Timestamping,
+    Traits,
+)
 from actors.streams.moment import Moment
 from actors.streams.notes import Properties
 from actors.streams.orders import BadOrder, orders_of
@@ -30,7 +38,9 @@ class Appender:
         "_shared",
         "fresh",
         "has_quota",
+        "has_terms",
         "is_measured",
+        "traits",
     )
 
     def __init__(
@@ -55,6 +65,9 @@ class Appender:
         """False: a batch begins, and the store has to be asked how much room there is."""
         self.has_quota = True
         """False: what is too much goes by itself."""
+        self.traits: Traits = PLAIN
+        self.has_terms = False
+        """There is more to ask than whether there is room."""
         self.fresh: list[Chunk] = []
 
     @property
@@ -102,6 +115,7 @@ class Appender:
             or request.timestamps is not None
             or request.fencing_token is not None
             or request.match_sequence is not None
+            or self.has_terms
         ):
             refusal = self._refusal(request, size)
             if refusal is not None:
@@ -112,7 +126,8 @@ class Appender:
         if position is None:
             return extent.refusal(request.number, Code.NON_MONOTONIC_ID)
         if request.timestamps is not None:
-            timestamps = next_timestamps(extent.last_timestamp, request.timestamps, now_ms)
+            given = request.timestamps
+            timestamps = next_timestamps(extent.last_timestamp, given, now_ms, self.traits)
         else:
             timestamps = now_ms if now_ms > extent.last_timestamp else extent.last_timestamp
         first = self._add(request, position, timestamps, size)
@@ -145,6 +160,8 @@ class Appender:
         limits, token = self._limits, request.fencing_token
         if limits.is_kept and not self._shared.health.is_writable:
             return Code.STORAGE_FAILED
+        if self._extent.is_closed:
+            return Code.CLOSED
         if token is not None and token != self._properties.fence:
             return Code.FENCED
         if request.match_sequence is not None and request.match_sequence != self._extent.tail:
@@ -153,6 +170,9 @@ class Appender:
             return Code.BUFFER_FULL
         if not request.bodies or not _is_square(request):
             return Code.MALFORMED
+        if self.traits.timestamping is Timestamping.REQUIRED:
+            if request.timestamps is None or None in request.timestamps:
+                return Code.MALFORMED
         return None
 
     def _close(self, pile: Pile) -> None:

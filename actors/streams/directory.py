@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import merge, nsmallest
+
+from actors.messages import Mail
+from actors.streams.messages import Vacated
+from actors.streams.names import TOPICS, stream_cell
+from actors.streams.notes import Progress
 
 _TOPIC = re.compile(rb"[A-Za-z0-9_-]{1,255}")
 _PARTITION = re.compile(rb"(0|[1-9][0-9]{0,8})")
@@ -18,13 +23,19 @@ _PARTITION = re.compile(rb"(0|[1-9][0-9]{0,8})")
 class Directory:
     """`streams` has the names of all that were created; topics of one partition are among them."""
 
-    __slots__ = ("_groups", "_removed", "_single", "_topics", "groups", "streams")
+    __slots__ = (
+        *("_buried", "_groups", "_removed", "_single", "_topics", "groups", "on_gone"),
+        "streams",
+    )
 
     def __init__(self) -> None:
         self.streams: set[bytes] = set()
+        self._buried: set[bytes] = set()
+        """Those that are gone for everybody but their forks."""
         self.groups = 0
         """Consumer groups of the streams that were in use since the start."""
-        self._groups: dict[bytes, int] = {}
+        self._groups: dict[bytes, tuple[int, Progress]] = {}
+        """How many each stream has, and how far they got."""
         self._single: list[bytes] | None = None
         """Topics of one partition by name, once somebody asked for them: a start has no use for it,
         and would bring names in any order."""
@@ -32,22 +43,36 @@ class Directory:
         """Topics of several partitions."""
         self._removed: dict[bytes, int] = {}
         """Those that are removed, and some of whose partitions may still be there."""
+        self.on_gone: Callable[[bytes], None] = _nothing
+        """Told of a stream that is not there any more."""
 
     # What the cells say.
 
-    def sync_stream(self, name: bytes, *, is_created: bool, groups: int = 0) -> None:
-        """A stream says what it is."""
+    def sync_stream(
+        self,
+        name: bytes,
+        *,
+        is_created: bool,
+        progress: Progress | None = None,
+        is_buried: bool = False,
+    ) -> None:
+        """A stream says what it is, and how far its groups got."""
+        if is_buried != (name in self._buried):
+            (self._buried.add if is_buried else self._buried.remove)(name)
         if is_created != (name in self.streams):
             self._change(name, is_created=is_created)
-        self.groups += groups - self._groups.pop(name, 0)
-        if groups:
-            self._groups[name] = groups
+        count, _ = self._groups.pop(name, (0, None))
+        self.groups -= count
+        if progress is not None and progress.offsets:
+            self._groups[name] = (len(progress.offsets), progress)
+            self.groups += len(progress.offsets)
 
     def _change(self, name: bytes, *, is_created: bool) -> None:
         if is_created:
             self.streams.add(name)
         else:
             self.streams.remove(name)
+            self.on_gone(name)
         if self._single is None or not is_topic_name(name):
             return
         if is_created:
@@ -60,7 +85,21 @@ class Directory:
         self._topics = topics
         self._removed = removed
 
+    # What the streams ask.
+
+    def cell_of(self, name: bytes) -> bytes:
+        """The cell of a stream of this name."""
+        return stream_cell(name)
+
+    def vacated(self, name: bytes) -> tuple[bytes, Mail]:
+        """A cell, and the mail that tells it that a stream is gone that was to go."""
+        return TOPICS, Vacated(0, name)
+
     # What others ask.
+
+    def progress(self) -> list[Progress]:
+        """How far the groups got, of each stream that has any and was in use since the start."""
+        return [progress for _, progress in self._groups.values()]
 
     def partitions(self, topic: bytes) -> int | None:
         """How many partitions the topic has; None: there is no such topic."""
@@ -84,8 +123,8 @@ class Directory:
         return nsmallest(limit, streams)
 
     def is_created(self, name: bytes) -> bool:
-        """Is there a stream of this name, apart from unused partitions of topics?"""
-        return name in self.streams
+        """Is there a stream of this name, be it buried, apart from unused partitions of topics?"""
+        return name in self.streams or name in self._buried
 
     def has_topic(self, name: bytes) -> bool:
         """Is there a topic of several partitions of this name?"""
@@ -98,6 +137,33 @@ class Directory:
     def is_vacated(self, name: bytes) -> bool:
         """Is the stream to go, as a partition of a topic that is removed?"""
         return bool(self._removed) and _is_among(name, self._removed)
+
+
+class Stages(Directory):
+    """Parts of batches that are not published yet; their names are those of their cells.
+
+    `unwanted` are those that are being removed; `expired` counts what went by itself instead.
+    """
+
+    __slots__ = ("expired", "unwanted")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unwanted: set[bytes] = set()
+        self.expired = 0
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.streams)
+
+    def cell_of(self, name: bytes) -> bytes:
+        return name
+
+    def _change(self, name: bytes, *, is_created: bool) -> None:
+        super()._change(name, is_created=is_created)
+        if not is_created and name not in self.unwanted:
+            self.expired += 1
 
 
 def is_topic_name(name: bytes) -> bool:
@@ -119,3 +185,7 @@ def partition_of(name: bytes) -> tuple[bytes, int] | None:
 def _is_among(name: bytes, topics: dict[bytes, int]) -> bool:
     found = partition_of(name)
     return found is not None and found[1] < topics.get(found[0], 0)
+
+
+def _nothing(name: bytes) -> None:
+    """Nobody wants to know."""

@@ -8,6 +8,7 @@ from operator import itemgetter
 from actors.errors import Code
 from actors.store.changes import Dropped, LogSnapshot, Position, Trimmed
 from actors.store.seam import Seek, Where
+from actors.streams.durable import Parentage
 from actors.streams.messages import Records, StreamFailed
 
 EMPTY = Position(0, 0)
@@ -18,15 +19,28 @@ MARKS_MAX = 64
 
 
 class Extent:
-    """Records from `trim_point` to before `tail`. `size` is that of their chunks, in bytes.
+    """Records from `trim_point` to before `tail`. `size` is that of their chunks, in bytes; those
+    below `base` are in partitions of others, and weigh nothing here.
 
     What a trim gives back is told by marks: how much was written before some of the records. Their
     number is bounded, so it is told about right.
     """
 
-    __slots__ = ("_marks", "last_id", "last_timestamp", "size", "tail", "trim_point")
+    __slots__ = (
+        "_marks",
+        "base",
+        "is_closed",
+        "last_id",
+        "last_timestamp",
+        "size",
+        "tail",
+        "trim_point",
+    )
 
     def __init__(self, outline: LogSnapshot) -> None:
+        self.base = 0
+        self.is_closed = False
+        """No record comes any more."""
         self.tail = outline.tail
         self.trim_point = min(outline.trim_point, outline.tail)
         self.last_id = outline.last_id
@@ -34,6 +48,15 @@ class Extent:
         self.size = outline.bytes
         self._marks: list[tuple[int, int]] = []
         """First sequences of chunks and the size before them; the first record is one without."""
+
+    def descend(self, parentage: Parentage, trim_point: int = 0) -> None:
+        """The stream is a fork: it goes on where it left its source."""
+        self.base = parentage.point
+        if self.tail <= self.base:
+            self.tail = self.base
+            self.last_id = Position(parentage.last_ms, parentage.last_seq)
+            self.last_timestamp = parentage.last_timestamp
+        self.trim_point = min(trim_point, self.tail)
 
     def grow(self, first: int, size: int) -> None:
         """The store gets a chunk that begins there."""
@@ -62,9 +85,12 @@ class Extent:
         point = min(point, self.tail)
         if point <= self.trim_point:
             return None
-        freed = self.size if point == self.tail else self._size_before(point)
-        if size is not None and point < self.tail:
-            freed = min(size, self.size)
+        if point <= self.base:
+            freed = 0
+        elif point == self.tail:
+            freed = self.size
+        else:
+            freed = self._size_before(point) if size is None else min(size, self.size)
         self.trim_point = point
         self.size -= freed
         self._marks = [(first, before - freed) for first, before in self._marks if first > point]
@@ -75,20 +101,21 @@ class Extent:
         at = bisect_right(self._marks, point, key=_sequence)
         low, before = self._marks[at - 1] if at else (self.trim_point, 0)
         high, after = self._marks[at] if at < len(self._marks) else (self.tail, self.size)
-        low = max(low, self.trim_point)
+        low = max(low, self.trim_point, self.base)
         return max(before + (after - before) * (point - low) // (high - low), 0)
 
     def drop(self) -> Dropped:
         """A stream from the beginning."""
         dropped = Dropped(self.size)
-        self.tail = self.trim_point = self.last_timestamp = self.size = 0
+        self.tail = self.trim_point = self.last_timestamp = self.size = self.base = 0
+        self.is_closed = False
         self.last_id = EMPTY
         self._marks = []
         return dropped
 
     def nothing(self, number: int, following: int) -> Records:
         """The answer to a read that found nothing."""
-        return Records(number, (), following, self.tail, self.last_timestamp)
+        return Records(number, (), following, self.tail, self.last_timestamp, (), self.is_closed)
 
     def refusal(self, number: int, code: Code, fence: bytes = b"") -> StreamFailed:
         """The answer to a request that is refused."""

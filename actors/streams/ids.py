@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actors.store.changes import Position
-from actors.streams.messages import U64_MAX
+from actors.streams.messages import PLAIN, U64_MAX, Timestamping, Traits
 
 
 def next_id(last: Position | None, ms: int | None, now_ms: int, count: int) -> Position | None:
@@ -29,14 +29,17 @@ def _free_id(last: Position | None, now_ms: int, count: int) -> Position | None:
     return Position(last.ms + 1, 0) if last.ms < U64_MAX else None
 
 
-def next_timestamps(last: int, given: list[int | None] | None, now_ms: int) -> list[int] | int:
-    """Timestamps that never fall: one for each record, or one for all."""
+def next_timestamps(
+    last: int, given: list[int | None] | None, now_ms: int, traits: Traits = PLAIN
+) -> list[int] | int:
+    """Timestamps that never fall: one for each record, or one for all (http.md A.6)."""
     arrival = now_ms if now_ms > last else last
-    if given is None:
+    if given is None or traits.timestamping is Timestamping.ARRIVAL:
         return arrival
     timestamps: list[int] = []
+    is_capped = traits.is_capped
     for each in given:
-        wanted = now_ms if each is None else each
+        wanted = now_ms if each is None or (is_capped and each > now_ms) else each
         last = max(last, wanted)
         timestamps.append(last)
     return timestamps[0] if timestamps[0] == timestamps[-1] else timestamps

@@ -7,6 +7,7 @@ answer carries that of its request, so that answers of several streams can be pu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import Protocol
 
 import msgspec
@@ -14,22 +15,51 @@ import msgspec
 from actors.errors import Code
 from actors.messages import StreamReply, StreamRequest
 from actors.positions import Position, Seek
+from actors.streams.durable import FOR_EVER, Lifetime
 
 U64_MAX = 2**64 - 1
 
 Headers = list[tuple[bytes, bytes]]
 
 
+class Timestamping(IntEnum):
+    """Whose word counts for a record's timestamp: the client's where it gives one, the client's
+    and it has to give one, or the arrival."""
+
+    PREFERRED = 0
+    REQUIRED = 1
+    ARRIVAL = 2
+
+
+class Traits(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What S2 says of a stream besides (http.md A.3, A.6).
+
+    `is_capped`: a timestamp from the client is never later than the arrival. The stream is deleted
+    when it was empty and nobody wrote to it for `empty_s` seconds (0: never). `labels` are a
+    protocol's own notes, which mean nothing here.
+    """
+
+    timestamping: Timestamping = Timestamping.PREFERRED
+    is_capped: bool = False
+    empty_s: int = 0
+    labels: dict[str, bytes] = {}
+
+
+PLAIN = Traits()
+
+
 class Settings(msgspec.Struct, frozen=True, gc=False):
     """What a stream was created with; None: what the node's configuration says.
 
-    Records go when they are older than `age_s`, and the oldest ones when there are more than
-    `bytes_max`. `content_type` is Durable Streams'; None: made elsewhere.
+    Records go when they are older than `age_s` (0: never), and the oldest ones when there are more
+    than `bytes_max`. `content_type` is Durable Streams'; None: made elsewhere. `traits` None: as a
+    stream that no S2 client made; to `Configure`: those that it has.
     """
 
     age_s: int | None = None
     bytes_max: int | None = None
     content_type: bytes | None = None
+    traits: Traits | None = None
 
 
 class View(msgspec.Struct, frozen=True, gc=False):
@@ -68,12 +98,28 @@ class Append(StreamRequest, frozen=True, gc=False):
     match_sequence: int | None = None
 
 
+class ChainedAppend(Append, frozen=True, gc=False):
+    """An append of a session: refused, as all that follow it from the same port, once one of them
+    was. So what a session asks for ahead of its answers is done up to a point, or all of it.
+
+    `incarnation`: see `Read`. `behind`: the number of the append before it, unless that was known
+    to be done when this one was asked; this one is done only where that was.
+    """
+
+    incarnation: int = 0
+    behind: int | None = None
+
+
 class Read(StreamRequest, frozen=True, gc=False):
     """Records from `start` on. Answered by `Records`.
 
     At most `count` of them, and about `bytes_max` bytes of bodies, but at least one if there is
     any. Where there is none, wait for one until the node's time `wait_until`. `from_start`: refuse
-    with TRIMMED instead of skipping what is trimmed (sequences only).
+    with TRIMMED instead of skipping what is trimmed (sequences only). `incarnation`: of that stream
+    as `Described` has it and of no other of its name, now or while it waits (UNKNOWN_STREAM); 0: of
+    whichever there is. `ends_closed`: do not wait for what a closed stream will not get.
+    `one_append`: only what was appended together with the first one shown, and all of that.
+    `by_chunk`: the last chunk is shown to its end, also beyond `bytes_max`.
     """
 
     start: Seek
@@ -82,6 +128,10 @@ class Read(StreamRequest, frozen=True, gc=False):
     wait_until: float = 0.0
     view: View = FULL_VIEW
     from_start: bool = False
+    incarnation: int = 0
+    ends_closed: bool = False
+    one_append: bool = False
+    by_chunk: bool = False
 
 
 class Cancel(StreamRequest, frozen=True, gc=False):
@@ -108,9 +158,11 @@ class Delete(StreamRequest, frozen=True, gc=False):
 
 
 class Configure(StreamRequest, frozen=True, gc=False):
-    """Change the settings. Answered by `Done`."""
+    """Change the settings. Answered by `Done`; SEQUENCE_MISMATCH where they are not those that are
+    `expected` any more."""
 
     settings: Settings
+    expected: Settings | None = None
 
 
 class Commit(StreamRequest, frozen=True, gc=False):
@@ -124,6 +176,29 @@ class Committed(StreamRequest, frozen=True, gc=False):
     """How far did a group get? Answered by `GroupOffset`."""
 
     group: bytes
+
+
+class Publish(Append, frozen=True, gc=False):
+    """A slice of a writer's batch: each is added once, whoever asks for it how often.
+
+    `at`: so many records of the batch are before it. `plan` says what the whole batch is; the node
+    that takes the first slice has decided for it. `is_last`: nothing of the batch comes behind.
+    `once`: the writer has one batch and no other. Answered by `Author`, what is true afterwards;
+    GROUPS_FULL where the stream knows too many writers.
+    """
+
+    writer: bytes = b""
+    batch: int = 0
+    at: int = 0
+    plan: bytes = b""
+    is_last: bool = True
+    once: bool = False
+
+
+class AskAuthor(StreamRequest, frozen=True, gc=False):
+    """How far did a writer get? Answered by `Author`."""
+
+    writer: bytes
 
 
 # Answers.
@@ -179,17 +254,23 @@ class Excerpt(Protocol):
 
 class Records(StreamReply, frozen=True, gc=False):
     """What was found, ascending. Go on at sequence `next`; `tail` is the stream's, with the
-    timestamp of its last record. `excerpts`, if there are any, are the same as `spans`."""
+    timestamp of its last record. `excerpts`, if there are any, are the same as `spans`. The stream
+    `is_closed` behind its tail."""
 
     spans: Sequence[Span]
     next: int
     tail: int
     last_timestamp: int
     excerpts: Sequence[Excerpt] = ()
+    is_closed: bool = False
 
 
 class Described(StreamReply, frozen=True, gc=False):
-    """A stream's outline: records from `trim_point` to before `tail`, `bytes` of bodies."""
+    """A stream's outline: records from `trim_point` to before `tail`, `bytes` of bodies.
+
+    `incarnation`: no two streams that were made, one after the other, have the same; 0: it is a
+    partition that nobody wrote to.
+    """
 
     settings: Settings
     created_ms: int
@@ -202,6 +283,9 @@ class Described(StreamReply, frozen=True, gc=False):
     fencing_token: bytes
     groups: dict[bytes, int]
     bytes: int
+    incarnation: int = 0
+    is_closed: bool = False
+    lifetime: Lifetime = FOR_EVER
 
 
 class GroupOffset(StreamReply, frozen=True, gc=False):
@@ -210,14 +294,25 @@ class GroupOffset(StreamReply, frozen=True, gc=False):
     offset: int | None
 
 
+class Author(StreamReply, frozen=True, gc=False):
+    """A writer's last batch: `rows` of it are there, by this plan. `batch` -1: it never wrote."""
+
+    batch: int
+    rows: int
+    plan: bytes
+    is_done: bool
+
+
 class StreamFailed(StreamReply, frozen=True, gc=False):
-    """Refused. What the asker may want to know besides: the range there is, and the last id."""
+    """Refused. What the asker may want to know besides: the range there is, and the last id. Of an
+    unknown stream, whether it `is_buried`: its name is taken as long as it has forks."""
 
     code: Code
     trim_point: int = 0
     tail: int = 0
     last_id: Position = Position(0, 0)
     fencing_token: bytes = b""
+    is_buried: bool = False
 
 
 # The catalogue of topics.
@@ -243,3 +338,59 @@ class Vacated(StreamRequest, frozen=True, gc=False):
     """A partition of a removed topic to the catalogue: nothing is left of it."""
 
     stream: bytes
+
+
+# The catalogue of basins.
+
+
+class CreateBasin(StreamRequest, frozen=True, gc=False):
+    """Make a basin, to the cell BASINS; STREAM_EXISTS. Answered by `Done`.
+
+    `notes` are S2's own, which mean nothing here.
+    """
+
+    basin: bytes
+    notes: bytes
+
+
+class ConfigureBasin(StreamRequest, frozen=True, gc=False):
+    """Other notes for a basin that is there; UNKNOWN_STREAM. Answered by `Done`."""
+
+    basin: bytes
+    notes: bytes
+
+
+class DeleteBasin(StreamRequest, frozen=True, gc=False):
+    """Remove a basin with all its streams; UNKNOWN_STREAM. Answered by `Done`, before all of them
+    are gone."""
+
+    basin: bytes
+
+
+class BasinVacated(StreamRequest, frozen=True, gc=False):
+    """A stream of a removed basin to the catalogue: nothing is left of it."""
+
+    basin: bytes
+    stream: bytes
+
+
+# The catalogue of access tokens.
+
+
+class IssueToken(StreamRequest, frozen=True, gc=False):
+    """Note an access token by its id, to the cell TOKENS; STREAM_EXISTS. Answered by `Done`.
+
+    `digest` is the SHA-256 of the token, which nobody keeps; it ends at `expires_ms` (None: never).
+    `notes` are S2's own, which mean nothing here.
+    """
+
+    id: bytes
+    digest: bytes
+    expires_ms: int | None
+    notes: bytes
+
+
+class RevokeToken(StreamRequest, frozen=True, gc=False):
+    """Forget an access token; UNKNOWN_STREAM. Answered by `Done`."""
+
+    id: bytes

@@ -1,10 +1,13 @@
 """How streams are named in the store and among the cells, apart from channels.
 
 A stream's name is bytes, any of them. Its cell and its partition have the name behind a prefix that
-no channel can have: names of channels do not begin with a NUL.
+no channel can have: names of channels do not begin with a NUL. Streams of S2's other basins have a
+prefix with the basin, so that nobody else sees them.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 RESERVED = b"\0"
 """Names of cells that begin so are not channels."""
@@ -12,7 +15,18 @@ RESERVED = b"\0"
 TOPICS = b"\0topics"
 """The cell of the catalogue of topics."""
 
+BASINS = b"\0basins"
+"""The cell of the catalogue of basins."""
+
+TOKENS = b"\0tokens"
+"""The cell of the catalogue of access tokens that S2 clients were issued."""
+
+STAGE = b"\0stage\0"
+"""Cells of parts of batches that are not published yet; whole names of cells are their names."""
+
 _STREAM = b"\0stream\0"
+_BASIN = b"\0basin\0"
+_STATE = b"\0state\0"
 
 
 def stream_cell(name: bytes) -> bytes:
@@ -23,3 +37,63 @@ def stream_cell(name: bytes) -> bytes:
 def stream_of(cell: bytes) -> bytes | None:
     """The stream's name, if the cell is a stream's."""
     return cell[len(_STREAM) :] if cell.startswith(_STREAM) else None
+
+
+def state_cell(name: bytes) -> bytes:
+    """The cell of the state of a stream; it has no partition."""
+    return _STATE + name
+
+
+def state_of(cell: bytes) -> bytes | None:
+    """The stream's name, if the cell is that of its state."""
+    return cell[len(_STATE) :] if cell.startswith(_STATE) else None
+
+
+def basin_cell(basin: bytes, name: bytes) -> bytes:
+    """The cell of a stream of another basin than the node's own, and its partition."""
+    return _BASIN + basin + b"\0" + name
+
+
+def basin_stream_of(cell: bytes) -> tuple[bytes, bytes] | None:
+    """The basin and the stream's name, if the cell is that of a stream of another basin."""
+    if not cell.startswith(_BASIN):
+        return None
+    basin, _, name = cell[len(_BASIN) :].partition(b"\0")
+    return basin, name
+
+
+def label(basin: bytes, name: bytes) -> bytes:
+    """What rights and rules call a stream of another basin."""
+    return basin + b":" + name
+
+
+def label_of(cell: bytes) -> bytes | None:
+    """The same of a cell; a stream of the node's own basin has its bare name, and a part of a batch
+    is like the stream that it is meant for."""
+    part = part_of(cell)
+    if part is not None:
+        cell = part.target
+    found = basin_stream_of(cell)
+    return stream_of(cell) if found is None else label(*found)
+
+
+class Part(NamedTuple):
+    """Rows of a writer's batch, staged for the stream that has the cell `target`."""
+
+    target: bytes
+    writer: bytes
+    batch: int
+    id: bytes
+
+
+def part_cell(part: Part) -> bytes:
+    """The cell of a part. Neither a writer nor an id has a NUL."""
+    return STAGE + b"\0".join((part.writer, b"%d" % part.batch, part.id, part.target))
+
+
+def part_of(cell: bytes) -> Part | None:
+    """The part, if the cell is one's."""
+    if not cell.startswith(STAGE):
+        return None
+    writer, batch, id_, target = cell[len(STAGE) :].split(b"\0", 3)
+    return Part(target, writer, int(batch), id_)

@@ -16,7 +16,9 @@ from actors.store.changes import Chunk
 from actors.store.reader import pick
 from actors.store.seam import Fault, Pending, Seek, Where
 from actors.streams.appender import Appender
+from actors.streams.durable import Parentage
 from actors.streams.extent import Extent
+from actors.streams.lineage import Lineage
 from actors.streams.messages import Excerpt, Read, Records, Span, StreamFailed, Trim
 from actors.streams.moment import Moment
 from actors.streams.records import BadChunk, at_id, span_of
@@ -44,6 +46,7 @@ class Reader:
         "_appender",
         "_cell",
         "_extent",
+        "_lineage",
         "_moment",
         "_row",
         "_searches",
@@ -75,6 +78,7 @@ class Reader:
         self.waiters = Waiters()
         self.is_new = False
         """Nothing that the store has now counts: this batch deleted it."""
+        self._lineage: Lineage | None = None
         self.is_stopped = False
         """Nobody waits any more: the node drains."""
 
@@ -147,22 +151,43 @@ class Reader:
         fresh = self._appender.fresh
         if self.is_new:
             return pick((fresh,), seek, 0)
-        chunks = self._shared.store.read(self._cell, seek)
+        chunks = self.kept(seek)
         if isinstance(chunks, Pending) or not fresh:
             return chunks
         if not chunks or chunks[-1].end == fresh[0].first:
             chunks = chunks + pick((fresh,), seek, 0)
         return chunks
 
+    def descend(self, parentage: Parentage | None) -> None:
+        """The stream is a fork, or none."""
+        store = self._shared.store
+        self._lineage = None if parentage is None else Lineage(store, self._cell, parentage.lineage)
+
+    def kept(self, seek: Seek) -> list[Chunk] | Pending[list[Chunk] | Fault]:
+        """What the store has."""
+        if self._lineage is not None:
+            return self._lineage.read(seek)
+        return self._shared.store.read(self._cell, seek)
+
     def _records(
         self, read: Read, spans: Sequence[Span], following: int, excerpts: Sequence[Excerpt]
     ) -> Records:
         extent = self._extent
-        return Records(read.number, spans, following, extent.tail, extent.last_timestamp, excerpts)
+        return Records(
+            read.number,
+            spans,
+            following,
+            extent.tail,
+            extent.last_timestamp,
+            excerpts,
+            extent.is_closed,
+        )
 
     def _nothing(self, port: Port, read: Read, sequence: int) -> Records | None:
         """There is nothing yet: wait for it, or say so."""
         if self.is_stopped or read.wait_until <= self._moment.now or read.count < 1:
+            return self._empty(read, sequence)
+        if read.ends_closed and self._extent.is_closed:
             return self._empty(read, sequence)
         self.waiters.add(port, read, sequence)
         return None
@@ -283,25 +308,34 @@ class Reader:
             if search.port is port and request.number == number and isinstance(request, Read):
                 search.request = msgspec.structs.replace(request, wait_until=0.0)
 
-    def dismiss_waiting(self, effects: Effects) -> None:
-        """Answer with nothing who waits."""
-        for waiter in list(self.waiters):
+    def dismiss_waiting(self, effects: Effects, *, is_closed: bool = False) -> None:
+        """Answer with nothing who waits; `is_closed`: only who waits for nothing else."""
+        for waiter in [each for each in self.waiters if each.read.ends_closed or not is_closed]:
             self.waiters.end(waiter)
             self._dismiss(waiter, effects)
 
-    def _dismiss(self, waiter: Waiter, effects: Effects) -> None:
-        self._answered.append((waiter.port, waiter.read))
-        effects.awaited.append((waiter.port, waiter.read))
-        effects.replies.append((waiter.port, self._empty(waiter.read, self._extent.tail)))
+    def _dismiss(self, waiter: Waiter, effects: Effects, code: Code | None = None) -> None:
+        """Answer with nothing, or with why there will be nothing."""
+        read, extent = waiter.read, self._extent
+        self._answered.append((waiter.port, read))
+        effects.awaited.append((waiter.port, read))
+        answer: Answer = self._empty(read, extent.tail)
+        if code is not None:
+            answer = extent.refusal(read.number, code)
+        effects.replies.append((waiter.port, answer))
 
     def dismiss_all(self, effects: Effects) -> None:
-        """The stream is deleted: what was asked of it finds nothing."""
+        """The stream is deleted: what was asked of it finds nothing; what was asked of this one and
+        no other of its name hears that it is gone."""
         self._row.clear()
+        for waiter in [each for each in self.waiters if each.read.incarnation]:
+            self.waiters.end(waiter)
+            self._dismiss(waiter, effects, Code.UNKNOWN_STREAM)
         self.dismiss_waiting(effects)
         for search in self._searches:
             request, extent = search.request, self._extent
             answer: Answer
-            if isinstance(request, Read):
+            if isinstance(request, Read) and not request.incarnation:
                 answer = extent.nothing(request.number, 0)
             else:
                 answer = extent.refusal(request.number, Code.UNKNOWN_STREAM)

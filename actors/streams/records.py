@@ -1,14 +1,17 @@
 """Records as bytes of a chunk, and back, by columns (`Span`).
 
-A chunk's data is MessagePack: `[bodies, timestamps | nil, ids | nil, headers | nil]`. Without
-timestamps all have the chunk's first one; without ids they go up by one from its first; without
-headers none has any.
+A chunk's data is MessagePack: `[bodies, timestamps | nil, ids | nil, headers | nil, appends]`.
+Without timestamps all have the chunk's first one; without ids they go up by one from its first;
+without headers none has any. `appends` says how many records each append had; 1: each had one;
+missing: they were one append, or nobody knows.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Annotated
 
 import msgspec
 
@@ -25,6 +28,7 @@ class _Columns(msgspec.Struct, array_like=True, gc=False):
     timestamps: list[int] | None = None
     ids: list[tuple[int, int]] | None = None
     headers: list[Headers] | None = None
+    appends: list[Annotated[int, msgspec.Meta(ge=0)]] | int | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -39,7 +43,9 @@ class Pile:
     """Records on their way into one chunk."""
 
     __slots__ = (
+        "_appends",
         "_is_own",
+        "_sizes",
         "bodies",
         "count",
         "first",
@@ -67,6 +73,9 @@ class Pile:
         self.size = size
         self.headers = headers
         self.count = len(bodies)
+        self._appends = 1
+        self._sizes: list[int] | None = None
+        """How many records each append has; None: there is one append, or each has one record."""
         if isinstance(timestamps, int):
             self.timestamp, self.timestamps = timestamps, None
         else:
@@ -74,12 +83,12 @@ class Pile:
 
     def add(self, position: Position, bodies: list[bytes], size: int, timestamp: int) -> bool:
         """Take the records of another append, which have no headers. False: they do not fit."""
-        count, mine = self.count, self.id
+        count, more, mine = self.count, len(bodies), self.id
         if (
             timestamp != self.timestamp
             or self.timestamps is not None
             or self.headers is not None
-            or count + len(bodies) > RECORDS_MAX
+            or count + more > RECORDS_MAX
             or self.size + size > BYTES_MAX
             or position.ms != mine.ms
             or position.seq != mine.seq + count
@@ -89,9 +98,17 @@ class Pile:
             self.bodies += bodies
         else:
             self.bodies, self._is_own = self.bodies + bodies, True
-        self.count = count + len(bodies)
+        if self._sizes is not None:
+            self._sizes.append(more)
+        elif more != 1 or count != self._appends:
+            self._sizes = [*([count] if self._appends == 1 else [1] * count), more]
+        self._appends += 1
+        self.count = count + more
         self.size += size
         return True
+
+    def _column(self) -> list[int] | int | None:
+        return None if self._appends == 1 else self._sizes or 1
 
     def span(self) -> Span:
         """The records by columns."""
@@ -107,7 +124,8 @@ class Pile:
 
     def chunk(self) -> Chunk:
         """The records as the store keeps them."""
-        timestamps, first, count = self.timestamps, self.id, self.count
+        timestamps, first, count, appends = self.timestamps, self.id, self.count, self._column()
+        columns = self.bodies, timestamps, None, self.headers
         return Chunk(
             self.first,
             count,
@@ -115,7 +133,7 @@ class Pile:
             self.timestamp if timestamps is None else timestamps[-1],
             first,
             first if count == 1 else Position(first.ms, first.seq + count - 1),
-            _encode((self.bodies, timestamps, None, self.headers)),
+            _encode(columns if appends is None else (*columns, appends)),
         )
 
 
@@ -131,6 +149,9 @@ def span_of(chunk: Chunk) -> Span:
     for column in (columns.timestamps, ids, columns.headers):
         if column is not None and len(column) != chunk.count:
             raise BadChunk(f"chunk {chunk.first}: not {chunk.count} records")
+    sizes = columns.appends
+    if isinstance(sizes, list) and (sum(sizes) != chunk.count or 0 in sizes):
+        raise BadChunk(f"chunk {chunk.first}: its appends are not of {chunk.count} records")
     return Span(
         chunk.first,
         columns.bodies,
@@ -139,6 +160,39 @@ def span_of(chunk: Chunk) -> Span:
         columns.timestamps,
         None if ids is None else [Position(*each) for each in ids],
         columns.headers,
+    )
+
+
+def append_end(chunk: Chunk, sequence: int) -> int:
+    """Behind the append that a record of a readable chunk belongs to."""
+    appends = _decode(chunk.data).appends
+    if appends is None:
+        return chunk.end
+    if isinstance(appends, int):
+        return sequence + 1
+    ends = list(accumulate(appends, initial=chunk.first))
+    return ends[bisect_right(ends, sequence)]
+
+
+def shortened(chunk: Chunk, end: int) -> Chunk:
+    """The records of a chunk below a sequence within it. What cannot be read stays so."""
+    count = end - chunk.first
+    try:
+        span = part_of(span_of(chunk), 0, count)
+        appends = _decode(chunk.data).appends
+    except BadChunk:
+        return msgspec.structs.replace(chunk, count=count)
+    timestamps, ids = span.timestamps, span.ids
+    first = chunk.first_id
+    if isinstance(appends, list):
+        bounds = [min(each, count) for each in accumulate(appends, initial=0)]
+        appends = [after - before for before, after in pairwise(bounds) if before < after]
+    return msgspec.structs.replace(
+        chunk,
+        count=count,
+        last_timestamp=chunk.first_timestamp if timestamps is None else timestamps[-1],
+        last_id=Position(first.ms, first.seq + count - 1) if ids is None else ids[-1],
+        data=_encode((span.bodies, timestamps, ids, span.headers, appends)),
     )
 
 

@@ -10,7 +10,7 @@ from actors.messages import Port, StreamRequest
 from actors.store.changes import Chunk
 from actors.store.seam import Fault, Seek, Where
 from actors.streams.messages import Excerpt, Headers, Read, Span, Trim, View
-from actors.streams.records import after_timestamp, at_id, at_timestamp
+from actors.streams.records import after_timestamp, append_end, at_id, at_timestamp
 from actors.streams.shelf import Item, Part, Row
 
 
@@ -71,21 +71,25 @@ def show(
 ) -> Slice:
     """Of ascending chunks, what a read shows from `sequence` on and above the timestamp
     `floor_ms`. `known` has spans of chunks by their first sequence. Raises BadChunk."""
+    if read.one_append:
+        return _show_append(read, sequence, chunks, floor_ms, known, row)
     found = Slice([], [], sequence)
     count, bytes_left, view = read.count, read.bytes_max, read.view
     ahead = 0
     while ahead < len(chunks):
-        item, ahead = row.item(chunks, ahead, known)
+        # Who reads by chunk reads a lot, once: others would find nothing else on the shelf.
+        item, ahead = row.item(chunks, ahead, known, is_kept=not read.by_chunk)
         # Behind one that is shown, all are asked for.
         begin = at = 0 if found.spans else _begin(read.start, item.span, sequence, floor_ms)
         end = item.count
-        if begin == 0 and end <= count and item.size <= bytes_left and item.is_plain(view):
+        fits = end <= count and (item.size <= bytes_left or read.by_chunk)
+        if begin == 0 and fits and item.is_plain(view):
             found.spans.append(item.span)
             found.excerpts.append(item)
             found.next = item.first + end
             count -= end
             bytes_left -= item.size
-            if not count or not bytes_left:
+            if not count or bytes_left <= 0:
                 return found
             continue
         for first, last in _runs(item, begin, end, view):
@@ -99,6 +103,31 @@ def show(
                 return found
         found.skipped += max(end - at, 0)
         found.next = item.first + end
+    return found
+
+
+def _show_append(
+    read: Read,
+    sequence: int,
+    chunks: Sequence[Chunk],
+    floor_ms: int,
+    known: Mapping[int, tuple[Chunk, Span]],
+    row: Row,
+) -> Slice:
+    """The same for what was appended with the first record that is shown; it is in one chunk."""
+    found = Slice([], [], sequence)
+    ahead = 0
+    while ahead < len(chunks) and not found.spans:
+        item, ahead = row.item(chunks, ahead, known)
+        begin = max(_begin(read.start, item.span, sequence, floor_ms), 0)
+        runs = list(_runs(item, begin, item.count, read.view))
+        found.next = item.first + item.count
+        if runs:
+            first = item.first + runs[0][0]
+            chunk = next(each for each in chunks if each.first <= first < each.end)
+            found.next = append_end(chunk, first)
+            for begin, end in runs:
+                found.take(item, begin, min(end, found.next - item.first))
     return found
 
 

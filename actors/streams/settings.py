@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 
 import msgspec
 
@@ -29,6 +31,10 @@ class StreamLimits(msgspec.Struct, frozen=True):
     node_groups_max: int = 100_000
     is_kept: bool = False
 
+    def take_group(self, groups: int, node_groups: int) -> bool:
+        """Is there room for one more, of the stream and of the node?"""
+        return groups < self.groups_max and node_groups < self.node_groups_max
+
 
 @dataclass(slots=True)
 class StreamCounters:
@@ -51,3 +57,4 @@ class StreamShared(msgspec.Struct, frozen=True):
     health: Health
     counters: StreamCounters = msgspec.field(default_factory=StreamCounters)
     shelf: Shelf = msgspec.field(default_factory=Shelf)
+    serials: Iterator[int] = msgspec.field(default_factory=partial(count, 1))

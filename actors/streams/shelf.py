@@ -44,7 +44,7 @@ class Item:
     __slots__ = (
         "_ends",
         "_forms",
-        "_has_empty",
+        "_is_full",
         "_shelf",
         "count",
         "first",
@@ -60,7 +60,7 @@ class Item:
         self._shelf = shelf
         self._forms: dict[Form, bytes] | None = None
         self._ends: dict[Form, Sequence[int]] | None = None
-        self._has_empty = b"" in bodies
+        self._is_full: bool | None = None
         self.row = row
         self.first = span.first
         self.count = len(bodies)
@@ -75,9 +75,15 @@ class Item:
         """Does the view show all its records?"""
         return (
             (view.commands or self.span.headers is None)
-            and (view.empty or not self._has_empty)
+            and (view.empty or not self._has_empty())
             and self.size <= view.body_bytes_max
         )
+
+    def _has_empty(self) -> bool:
+        """Looked for once, and only if somebody wants to know."""
+        if self._is_full is None:
+            self._is_full = b"" not in self.span.bodies
+        return not self._is_full
 
     def written(self, form: Form) -> bytes:
         """All records as `form` writes them."""
@@ -133,10 +139,16 @@ class Row:
         self._items: dict[int, Item] = {}
 
     def item(
-        self, chunks: Sequence[Chunk], at: int, known: Mapping[int, tuple[Chunk, Span]]
+        self,
+        chunks: Sequence[Chunk],
+        at: int,
+        known: Mapping[int, tuple[Chunk, Span]],
+        *,
+        is_kept: bool = True,
     ) -> tuple[Item, int]:
         """An item that begins with the chunk at `at`, and the place of the chunk behind it. Small
-        chunks share one. `known` has spans by their first sequence. Raises BadChunk."""
+        chunks share one. `known` has spans by their first sequence. A new item goes on the shelf if
+        it `is_kept`. Raises BadChunk."""
         chunk = chunks[at]
         item = self._items.get(chunk.first)
         if item is None:
@@ -148,8 +160,12 @@ class Row:
             else:
                 entry = known.get(chunk.first)
                 span = span_of(chunk) if entry is None else entry[1]
-            item = self._items[chunk.first] = Item(self._shelf, self, span)
-            self._shelf.add(item)
+            item = Item(self._shelf, self, span)
+            if is_kept:
+                self._items[chunk.first] = item
+                self._shelf.add(item)
+            else:
+                item.weight = 0
             return item, after
         item.readers += 1
         if item.count == chunk.count:

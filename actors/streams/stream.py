@@ -1,38 +1,38 @@
 """The behaviour of a stream's cell: appends, reads, trims, and what goes by itself.
 
-It keeps no records: it knows where the stream ends, and what it shows it reads from the store
-(docs/streams.md).
+It keeps no records: it knows the stream's end, and reads what it shows (docs/streams.md).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from math import inf
 
+from msgspec.structs import replace
+
 from actors.cell import Effects
 from actors.errors import Code
-from actors.messages import Batch, Drain, Leave, Mail, Port, Reply, StreamRequest
-from actors.store.changes import Chunk, LogSnapshot
-from actors.store.seam import Fault, Pending, Seek, Where
+from actors.messages import Batch, Drain, Leave, Mail, Port, Pour, Poured, Reply, StreamRequest
+from actors.store.changes import LogSnapshot
+from actors.streams import durable as d
 from actors.streams import messages as m
+from actors.streams import tees
 from actors.streams.appender import Appender
+from actors.streams.authors import Authors
+from actors.streams.chains import Chains
+from actors.streams.described import tell
+from actors.streams.durable_desk import DurableDesk
 from actors.streams.extent import Extent
+from actors.streams.groups import commit
 from actors.streams.moment import Moment
-from actors.streams.names import TOPICS, stream_cell
 from actors.streams.notes import Properties
 from actors.streams.orders import SetFence, orders_of
+from actors.streams.presence import Presence
 from actors.streams.reader import Reader
-from actors.streams.records import BadChunk
-from actors.streams.retention import SLICE_BYTES, Retention
+from actors.streams.retention import Cut
 from actors.streams.search import Found
 from actors.streams.settings import StreamLimits, StreamShared
-
-log = logging.getLogger(__name__)
-
-SEGMENT_BYTES = 16 * 2**20
-"""What `segments` of an outline are counted in."""
-GROUP_BYTES_MAX = 256
+from actors.streams.upkeep import Upkeep
 
 
 class Stream:
@@ -40,34 +40,45 @@ class Stream:
 
     __slots__ = (
         "_appender",
+        "_authors",
         "_cell",
+        "_chains",
+        "_durable",
         "_extent",
         "_limits",
         "_moment",
-        "_name",
+        "_presence",
         "_properties",
         "_reader",
-        "_retention",
         "_shared",
         "_sweep_at",
+        "_upkeep",
         "deadline",
     )
 
     def __init__(
         self, name: bytes, outline: LogSnapshot, limits: StreamLimits, shared: StreamShared
     ) -> None:
-        self._name = name
-        self._cell = stream_cell(name)
+        self._cell = shared.directory.cell_of(name)
         self._shared = shared
         self._extent = extent = Extent(outline)
-        self._properties = Properties(outline.notes)
+        self._properties = properties = Properties(outline.notes, shared.serials)
+        self._presence = Presence(name, properties, extent, shared.directory)
         self._limits = limits
-        self._moment = Moment()
-        self._appender = Appender(extent, self._properties, limits, shared, self._moment)
-        self._reader = Reader(self._cell, extent, self._appender, shared, self._moment)
+        self._moment = moment = Moment()
+        self._appender = Appender(extent, properties, limits, shared, moment)
+        self._authors = Authors(self._appender, properties, extent, moment)
+        self._reader = reader = Reader(self._cell, extent, self._appender, shared, moment)
+        self._upkeep = Upkeep(name, extent, properties, reader, moment, limits, shared)
+        self._durable = DurableDesk(
+            self._presence, self._cell, extent, properties, self._appender, moment
+        )
+        self._chains = Chains()
         self._sweep_at = inf
+        if properties.durable.parentage is not None:
+            extent.descend(properties.durable.parentage, outline.trim_point)
         self._configure()
-        self._tell()
+        self._presence.tell()
         self.deadline = self._next_deadline()
 
     @property
@@ -76,7 +87,7 @@ class Stream:
 
     @property
     def is_settled(self) -> bool:
-        return self._reader.is_idle and self._retention.search is None
+        return self._reader.is_idle and self._reader.retention.search is None
 
     @property
     def owed(self) -> Iterable[tuple[Port, StreamRequest]]:
@@ -86,17 +97,17 @@ class Stream:
         effects = Effects()
         self._begin(now, effects)
         port, answers, append = batch.port, effects.answers, self._appender.append
-        is_there = self._is_there
+        is_there = self._presence.is_there
+        messages = batch.messages
         if batch.ports is not None:
-            self._handle_gathered(batch.ports, batch.messages, effects)
-            self._finish(effects)
-            return effects
-        for message in batch.messages:
+            self._handle_gathered(batch.ports, messages, effects)
+            messages = []
+        for message in messages:
             if type(message) is m.Append and is_there and message.headers is None:
                 answers.append(append(message))
                 continue
             reply = self._answer(port, message, effects)
-            is_there = self._is_there
+            is_there = self._presence.is_there
             if reply is not None and port is not None:
                 answers.append(reply)
         self._finish(effects)
@@ -109,7 +120,7 @@ class Stream:
         for port, message in zip(ports, messages, strict=True):
             reply = (
                 self._appender.append(message)
-                if type(message) is m.Append and message.headers is None and self._is_there
+                if type(message) is m.Append and message.headers is None and self._presence.is_there
                 else self._answer(port, message, effects)
             )
             if reply is not None:
@@ -126,11 +137,10 @@ class Stream:
 
     def _begin(self, now: float, effects: Effects) -> None:
         moment = self._moment
-        moment.now = now
-        moment.now_ms = int(now * 1000)
+        moment.now, moment.now_ms = now, int(now * 1000)
         self._appender.is_measured = False
         if now >= self._sweep_at:
-            self._look_at_oldest(effects)
+            self._do_what_is_due(effects)
 
     def _finish(self, effects: Effects) -> None:
         """The batch goes to the store, and who waited for what it brings gets it."""
@@ -138,62 +148,47 @@ class Stream:
         if appender.has_news:
             if self._properties.created is None:
                 # The first records of a topic's partition: now there is something of it.
-                created = self._properties.create(self._moment.now_ms, m.Settings())
-                effects.changes.append(created)
-                self._tell()
+                effects.changes.append(self._properties.create(self._moment.now_ms, m.Settings()))
+                self._presence.tell()
             appender.flush(effects.changes)
             self._reader.answer_reached(effects)
             appender.end()
+            self._properties.progress.tail = self._extent.tail
+            self._upkeep.use(effects.changes)
+        if self._durable.take_closing():
+            self._reader.dismiss_waiting(effects, is_closed=True)
         self.deadline = self._next_deadline()
         self._reader.end()
 
-    @property
-    def _is_there(self) -> bool:
-        return self._properties.created is not None or (
-            self._shared.directory.is_partition(self._name)
-        )
-
-    def _tell(self) -> None:
-        """What this stream is, for all who look for names."""
-        properties = self._properties
-        self._shared.directory.sync_stream(
-            self._name,
-            is_created=properties.created is not None,
-            groups=len(properties.groups),
-        )
-
     def _configure(self) -> None:
         """Follow its settings, or the node's."""
-        settings, limits = self._properties.settings, self._limits
-        age_s = limits.age_s if settings.age_s is None else settings.age_s
-        keep = limits.keep_bytes if settings.bytes_max is None else settings.bytes_max
-        self._retention = self._reader.retention = Retention(age_s * 1000, keep)
-        self._appender.has_quota = not keep
+        settings = self._properties.settings
+        self._appender.has_quota = not self._upkeep.configure()
+        self._appender.traits = traits = settings.traits or m.PLAIN
+        notes = self._properties.durable
+        self._extent.is_closed = notes.is_closed
+        self._appender.has_terms = traits is not m.PLAIN or notes.is_closed
+        self._reader.descend(notes.parentage)
 
     def _next_deadline(self) -> float:
-        self._sweep_at = sweep_at = self._retention_at()
+        self._sweep_at = sweep_at = self._upkeep.next_at
         waits_until = self._reader.next_at
         return waits_until if waits_until < sweep_at else sweep_at
-
-    def _retention_at(self) -> float:
-        retention = self._retention
-        if not retention.age_ms and not retention.keep_bytes:
-            return inf
-        extent = self._extent
-        return retention.next_at(extent.tail - extent.trim_point, extent.size)
-
-    # Requests.
 
     def _answer(self, port: Port | None, message: Mail, effects: Effects) -> Reply | None:
         match message:
             case Found():
                 self._find(message, effects)
                 return None
+            case Pour():
+                effects.posts += ((message.channel, self._take(message, effects)),)
+                return None
             case Drain():
                 self._reader.is_stopped = True
                 self._reader.dismiss_waiting(effects)
                 return None
             case Leave() if port is not None:
+                self._chains.forget(port)
                 self._reader.cancel(port)
                 return None
             case m.Cancel() if port is not None:
@@ -206,11 +201,20 @@ class Stream:
                 return self._create(message, effects)
             case m.Delete():
                 return self._delete(message, effects)
-            case StreamRequest() if not self._is_there:
+            case m.ChainedAppend() if port is not None:
+                return self._append_chained(port, message, effects)
+            case d.DurableRequest():
+                return self._answer_durable(port, message, effects)
+            case StreamRequest() if not self._presence.is_there:
                 return self._refuse(message, Code.UNKNOWN_STREAM)
+            case m.Publish() | m.AskAuthor():
+                return self._authors.answer(message, effects.changes)
             case m.Append():
                 return self._append(message, effects)
             case m.Read() if port is not None:
+                if not self._properties.is_it(message.incarnation):
+                    return self._refuse(message, Code.UNKNOWN_STREAM)
+                self._upkeep.use(effects.changes)
                 self._appender.flush(effects.changes)
                 return self._reader.read(port, message)
             case m.Trim() if port is not None:
@@ -222,52 +226,94 @@ class Stream:
 
     def _manage(self, message: StreamRequest, effects: Effects) -> Reply:
         """Requests that are about the stream, not about its records."""
+        properties = self._properties
         match message:
-            case m.Describe():
-                return self._describe(message)
-            case m.Configure(settings=settings):
+            case m.Describe() | m.Committed():
+                return tell(message, self._extent, properties, self._reader.waiters.count)
+            case m.Configure(settings=settings, expected=expected):
+                if expected not in (None, self._properties.settings):
+                    return self._refuse(message, Code.SEQUENCE_MISMATCH)
                 self._appender.flush(effects.changes)
-                effects.changes.append(self._properties.create(self._moment.now_ms, settings))
+                now_ms = self._moment.now_ms
+                effects.changes.append(self._properties.create(now_ms, settings))
+                self._upkeep.vacancy.note(now_ms, effects.changes)
                 self._configure()
-                self._tell()
+                self._presence.tell()
                 return m.Done(message.number)
             case m.Commit():
-                return self._commit(message, effects)
-            case m.Committed(group=group):
-                return m.GroupOffset(message.number, self._properties.groups.get(group))
+                now_ms, directory = self._moment.now_ms, self._shared.directory
+                code = commit(message, properties, directory, self._limits, now_ms, effects.changes)
+                self._presence.tell()
+                return m.Done(message.number) if code is None else self._refuse(message, code)
             case _:
                 raise AssertionError(f"{type(message).__name__} is not for streams")
 
     def _refuse(self, request: StreamRequest, code: Code) -> m.StreamFailed:
-        return self._extent.refusal(request.number, code, self._properties.fence)
+        failed = self._extent.refusal(request.number, code, self._properties.fence)
+        is_buried = code is Code.UNKNOWN_STREAM and self._properties.durable.is_buried
+        return replace(failed, is_buried=True) if is_buried else failed
+
+    def _answer_durable(
+        self, port: Port | None, message: d.DurableRequest, effects: Effects
+    ) -> Reply | None:
+        desk = self._durable
+        if isinstance(message, d.Submit) and self._presence.is_there:
+            self._upkeep.use(effects.changes)
+        reply = desk.answer(port, message, effects)
+        if isinstance(reply, d.Established) and reply.is_new:
+            self._upkeep.begin()
+            self._configure()
+            self._presence.tell()
+        if desk.is_vacant:
+            desk.is_vacant = False
+            self._erase(effects)
+        return reply
 
     def _create(self, request: m.Create, effects: Effects) -> Reply:
-        directory = self._shared.directory
-        if self._is_there or directory.has_topic(self._name) or directory.is_vacated(self._name):
+        if self._presence.is_there or self._presence.is_taken:
             return self._refuse(request, Code.STREAM_EXISTS)
         effects.changes.append(self._properties.create(self._moment.now_ms, request.settings))
         self._configure()
-        self._tell()
+        self._presence.tell()
         return m.Done(request.number)
 
     def _delete(self, request: m.Delete, effects: Effects) -> Reply:
         directory = self._shared.directory
-        if directory.is_partition(self._name):
+        if directory.is_partition(self._presence.name):
             return self._refuse(request, Code.PART_OF_TOPIC)
-        if directory.is_vacated(self._name):
-            effects.posts += ((TOPICS, m.Vacated(0, self._name)),)
+        if directory.is_vacated(self._presence.name):
+            effects.posts += (directory.vacated(self._presence.name),)
+        if not self._remove(effects):
+            return self._refuse(request, Code.UNKNOWN_STREAM)
+        return m.Done(request.number)
+
+    def _remove(self, effects: Effects) -> bool:
+        """Nothing stays of the stream, unless it has forks. False: there was nothing."""
+        notes = self._properties.durable
+        if notes.is_buried:
+            return False
+        if not notes.refs:
+            return self._erase(effects)
+        self._appender.flush(effects.changes)
+        self._reader.dismiss_all(effects)
+        effects.changes.append(notes.bury())
+        self._durable.claim_all(effects)
+        self._presence.tell()
+        return True
+
+    def _erase(self, effects: Effects) -> bool:
         was_there = self._properties.created is not None
         self._reader.dismiss_all(effects)
-        self._retention.search = None
-        if not was_there:
-            return self._refuse(request, Code.UNKNOWN_STREAM)
-        self._appender.drop()
-        effects.changes.append(self._extent.drop())
-        self._reader.is_new = True
-        self._properties.forget()
-        self._configure()
-        self._tell()
-        return m.Done(request.number)
+        if was_there:
+            self._durable.part(effects)
+            self._appender.drop()
+            effects.changes.append(self._extent.drop())
+            self._reader.is_new = True
+            self._properties.forget()
+            self._upkeep.begin()
+            self._configure()
+            self._presence.tell()
+        return was_there
 
     def _append(self, request: m.Append, effects: Effects) -> Reply:
         reply = self._appender.append(request)
@@ -280,6 +326,24 @@ class Stream:
             else:
                 self._trim_to(min(order.point, reply.first + order.at + 1), effects)
         return reply
+
+    def _append_chained(self, port: Port, request: m.ChainedAppend, effects: Effects) -> Reply:
+        code = self._chains.refusal(port, request)
+        if not self._presence.is_there or not self._properties.is_it(request.incarnation):
+            code = code or Code.UNKNOWN_STREAM
+        reply = self._append(request, effects) if code is None else self._refuse(request, code)
+        assert isinstance(reply, m.Appended | m.StreamFailed), "nothing else answers an append"
+        self._chains.note(port, reply)
+        return reply
+
+    def _take(self, pour: Pour, effects: Effects) -> Poured:
+        """What a channel is teed with; the first of it makes the stream."""
+        if not self._presence.is_there and pour.ids:
+            reply = self._create(m.Create(0), effects)
+            if isinstance(reply, m.StreamFailed):
+                return Poured(pour.number, code=reply.code)
+        now_ms = self._moment.now_ms
+        return tees.take(pour, self._properties.tees, self._appender, now_ms, effects.changes)
 
     def _trim(self, port: Port, request: m.Trim, effects: Effects) -> Reply | None:
         self._appender.flush(effects.changes)
@@ -295,45 +359,11 @@ class Stream:
             self._shared.counters.trims += 1
             self._shared.counters.trimmed_bytes += change.size
             effects.changes.append(change)
-
-    def _commit(self, request: m.Commit, effects: Effects) -> Reply:
-        properties, directory, limits = self._properties, self._shared.directory, self._limits
-        if not 0 < len(request.group) <= GROUP_BYTES_MAX:
-            return self._refuse(request, Code.MALFORMED)
-        if request.group not in properties.groups and (
-            len(properties.groups) >= limits.groups_max
-            or directory.groups >= limits.node_groups_max
-        ):
-            return self._refuse(request, Code.GROUPS_FULL)
-        if properties.created is None:
-            effects.changes.append(properties.create(self._moment.now_ms, m.Settings()))
-        effects.changes.append(properties.commit(request.group, request.offset))
-        self._tell()
-        return m.Done(request.number)
-
-    def _describe(self, request: m.Describe) -> m.Described:
-        extent, properties = self._extent, self._properties
-        return m.Described(
-            request.number,
-            settings=properties.settings,
-            created_ms=0 if properties.created is None else properties.created.ms,
-            trim_point=extent.trim_point,
-            tail=extent.tail,
-            last_id=extent.last_id,
-            last_timestamp=extent.last_timestamp,
-            bytes=extent.size,
-            segments=1 + extent.size // SEGMENT_BYTES,
-            waiting=self._reader.waiters.count,
-            fencing_token=properties.fence,
-            groups=dict(properties.groups),
-        )
-
-    # What the store looked for.
+            self._upkeep.vacancy.note(self._moment.now_ms, effects.changes)
 
     def _find(self, found: Found, effects: Effects) -> None:
-        if found.search is self._retention.search:
-            self._retention.search = None
-            self._cut(found.chunks, effects)
+        if self._upkeep.take(found.search):
+            self._cut(self._upkeep.cut(found.chunks), effects)
             return
         search = self._reader.take(found.search)
         if search is None:
@@ -352,27 +382,18 @@ class Stream:
         if reply is not None:
             effects.replies.append((search.port, reply))
 
-    def _look_at_oldest(self, effects: Effects) -> None:
-        seek = Seek(Where.SEQUENCE, self._extent.trim_point, bytes_max=SLICE_BYTES)
-        chunks = self._shared.store.read(self._cell, seek)
-        if isinstance(chunks, Pending):
-            self._retention.search = search = object()
-            self._reader.bring(search, chunks)
+    def _do_what_is_due(self, effects: Effects) -> None:
+        """What goes by itself, now that something is due."""
+        upkeep = self._upkeep
+        if upkeep.is_claiming:
+            upkeep.is_claiming = False
+            self._durable.claim_all(effects)
+        elif self._moment.now >= upkeep.ends_at:
+            self._remove(effects)
         else:
-            self._cut(chunks, effects)
+            self._cut(upkeep.look(), effects)
 
-    def _cut(self, chunks: list[Chunk] | Fault | None, effects: Effects) -> None:
-        extent, retention, now = self._extent, self._retention, self._moment.now
-        if chunks is None or isinstance(chunks, Fault):
-            retention.rest(now)
-            return
-        try:
-            cut = retention.cut(
-                chunks, extent.trim_point, extent.tail, extent.size, self._moment.now
-            )
-        except BadChunk as exc:
-            log.error("records not read: name=%r error=%s", self._name, exc)
-            retention.rest(now)
-            return
-        self._appender.flush(effects.changes)
-        self._trim_to(cut.point, effects, cut.size)
+    def _cut(self, cut: Cut | None, effects: Effects) -> None:
+        if cut is not None:
+            self._appender.flush(effects.changes)
+            self._trim_to(cut.point, effects, cut.size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from hashlib import sha256
 from pathlib import Path
@@ -34,7 +34,8 @@ from node.access.file import (
     read_token_file,
 )
 from node.access.grants import ANYONE, Grant, Kind, Subject
-from node.access.tokens import SIGNED_PREFIX, read_signed
+from node.access.tokens import ISSUED_PREFIX, SIGNED_PREFIX, read_signed
+from node.client import PROBE
 from node.ip import ip_of, is_remote
 from node.peers.book import Trust
 from node.peers.identity import BadPeerId, public_of
@@ -106,6 +107,8 @@ class Access:
         self.peers: Peers | None = None
         self.sessions: Callable[[bytes], Rights | None] = lambda token: None
         """The rights that a session of the chat page has, by its token."""
+        self.issued: Callable[[Asker], Sequence[Grant]] = lambda asker: ()
+        """What an asker may do that shows a token issued by the API of S2."""
         self._sources = sources or Sources()
         self._now = now
         self._is_public = is_public
@@ -160,6 +163,8 @@ class Access:
         if rights is not None and NODE_MARK in channel and not is_keeper(asker, channel):
             # Only their owner writes to the node's own channels (PS-14).
             rights &= ~Rights.PUT
+            if not rights and channel != PROBE:
+                return None
         return rights
 
     def authorize_stream(self, asker: Asker, name: bytes) -> Rights | None:
@@ -218,6 +223,10 @@ class Access:
         if asker.token is not None and asker.token.startswith(PAGE_PREFIX.encode()):
             # Wherever the page is opened: when its session ends, so does all that it may do.
             yield from of_page(self.sessions(asker.token))
+            return
+        if asker.token is not None and asker.token.startswith(ISSUED_PREFIX.encode()):
+            # It narrows whoever shows it, on this machine too; a revoked one permits nothing.
+            yield from self.issued(asker)
             return
         if self._rules is None:
             yield from without_rules(asker, self._is_public)
@@ -285,6 +294,8 @@ class Access:
         if asker.token is not None and asker.token.startswith(SIGNED_PREFIX.encode()):
             if self.peers is None or read_signed(asker.token, self.peers.own) is None:
                 yield "the token was not signed by this node"
+        if asker.token is not None and asker.token.startswith(ISSUED_PREFIX.encode()):
+            yield "a token of S2's API has what its scope says at the listener http, nothing else"
         if not is_stream and NODE_MARK in name and not is_keeper(asker, name):
             yield "nobody but its owner puts into a channel with `!` in its name"
 

@@ -15,7 +15,7 @@ from node.peers.identity import peer_id
 from node.web.login import CHANNEL as PAGE_CHANNEL
 from transports.greeting import Asker
 
-STREAM_LISTENERS = ("s3p", "rustlog")
+STREAM_LISTENERS = ("s3p", "rustlog", "http")
 """Listeners that serve streams and nothing else."""
 _OWN_KEYS = "mail/{id}!keys"
 

@@ -1,5 +1,7 @@
 """Bearer tokens: random ones, of which a node keeps the SHA-256, and signed ones, of which nothing.
 
+Random ones are in the access file, or were issued by the API of S2, which a prefix of theirs tells.
+
 A signed token is `mpt1.PAYLOAD.SIGNATURE`, both in base64url without padding; the payload is a
 MessagePack map, signed by the identity of the node that the token is for.
 """
@@ -17,7 +19,7 @@ from actors.messages import Rights
 from node.access.grants import Grant, Kind, Subject, split_patterns
 from node.peers.identity import Identity, verify
 
-RANDOM_PREFIX, SIGNED_PREFIX = "mpr1.", "mpt1."
+RANDOM_PREFIX, SIGNED_PREFIX, ISSUED_PREFIX = "mpr1.", "mpt1.", "mpi1."
 RANDOM_BYTES, ID_BYTES = 32, 8
 ID_DIGITS = 12
 """So much of a random token's SHA-256 is what people call it."""
@@ -43,9 +45,9 @@ class SignedToken(msgspec.Struct, frozen=True):
         return Grant(Subject(Kind.TOKEN), rights, channels, streams, self.not_after, where)
 
 
-def new_token(entropy: Callable[[int], bytes]) -> str:
+def new_token(entropy: Callable[[int], bytes], prefix: str = RANDOM_PREFIX) -> str:
     """A random token; `entropy` must be unpredictable."""
-    return RANDOM_PREFIX + _text(entropy(RANDOM_BYTES))
+    return prefix + _text(entropy(RANDOM_BYTES))
 
 
 def digest_of(token: str) -> str:

@@ -19,24 +19,45 @@ class RespError(str):
     """An error that Redis sent, apart from its strings."""
 
 
+class _Array(int):
+    """So many values follow, which belong together."""
+
+
 class RespReader:
-    """RESP values out of bytes; one that is not complete yet is read again with more of it."""
+    """RESP values out of bytes, each byte looked at once: answers may have megabytes."""
 
     def __init__(self) -> None:
         self._buffer = b""
+        self._arrays: list[tuple[list[Any], int]] = []
+        """Those that are not complete, from the outermost in, and how many values each gets."""
 
     def feed(self, data: bytes) -> list[Any]:
         """The values that these bytes complete. Raises ValueError: it is no RESP."""
         self._buffer += data
-        values, at = [], 0
-        while (found := _value(self._buffer, at)) is not None:
+        values: list[Any] = []
+        at = 0
+        while (found := _part(self._buffer, at)) is not None:
             value, at = found
-            values.append(value)
+            if isinstance(value, _Array) and value > 0:
+                self._arrays.append(([], value))
+            else:  # a null array has the count -1
+                self._add([] if isinstance(value, _Array) else value, values)
         self._buffer = self._buffer[at:]
         return values
 
+    def _add(self, value: Any, values: list[Any]) -> None:
+        while self._arrays:
+            items, count = self._arrays[-1]
+            items.append(value)
+            if len(items) < count:
+                return
+            self._arrays.pop()
+            value = items
+        values.append(value)
 
-def _value(data: bytes, at: int) -> tuple[Any, int] | None:
+
+def _part(data: bytes, at: int) -> tuple[Any, int] | None:
+    """A value, or the head of an array, and what is behind it."""
     end = data.find(CRLF, at)
     if end < 0:
         return None
@@ -49,23 +70,12 @@ def _value(data: bytes, at: int) -> tuple[Any, int] | None:
         case b"$":
             size = int(text)
             if size < 0:
-                return None if size < -1 else (b"", at)
+                return b"", at
             return (data[at : at + size], at + size + 2) if len(data) >= at + size + 2 else None
         case b"*":
-            return _array(data, at, int(text))
+            return _Array(text), at
         case _:
             raise ValueError(f"no RESP: {data[at - 2 : at + 20]!r}")
-
-
-def _array(data: bytes, at: int, count: int) -> tuple[list[Any], int] | None:
-    values = []
-    for _ in range(count):  # a null array has the count -1
-        found = _value(data, at)
-        if found is None:
-            return None
-        value, at = found
-        values.append(value)
-    return values, at
 
 
 class RedisSpeech:
@@ -155,7 +165,7 @@ def _command(*words: bytes) -> bytes:
 class NatsSpeech:
     """NATS JetStream, appends only: a read there is a consumer, not a request."""
 
-    kinds = frozenset({StreamKind.APPEND, StreamKind.BATCH})
+    kinds = frozenset({StreamKind.APPEND, StreamKind.BATCH, StreamKind.SESSION})
     polls = False
 
     def __init__(self, storage: str) -> None:

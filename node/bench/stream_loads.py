@@ -53,9 +53,9 @@ def work_of(
 ) -> Work:
     """The work of stream `number`; `dialled` makes a connection for it."""
     match load.kind:
-        case StreamKind.APPEND | StreamKind.BATCH:
+        case StreamKind.APPEND | StreamKind.BATCH | StreamKind.SESSION:
             return Appends(load, number, name, run, dialled())
-        case StreamKind.READ:
+        case StreamKind.READ | StreamKind.CATCHUP:
             return Reads(load, number, name, run, dialled())
         case StreamKind.TAIL:
             return Pair(load, number, name, run, dialled(), dialled())
@@ -147,7 +147,7 @@ class Appends:
 
 
 class Reads:
-    """Walks over records that are there, 100 at a time, again and again."""
+    """Walks over records that are there, so many at a time, again and again."""
 
     def __init__(self, load: StreamLoad, number: int, name: str, run: Run, line: Line) -> None:
         self.lines = [line]
@@ -164,12 +164,14 @@ class Reads:
 
     async def prepare(self) -> None:
         await self._line.make(self._name)
-        count = max(PRELOADED_MIN, PRELOADED // self._load.connections)
-        for start in range(0, count, BATCH):
+        count, block = max(PRELOADED_MIN, PRELOADED // self._load.connections), self._load.batch
+        for start in range(0, max(count // block, 1) * block, BATCH):
             bodies = [self._content.make(sequence) for sequence in range(start, start + BATCH)]
             answer = await self._line.ask(self._line.speech.append(self._name, bodies))
             if isinstance(answer, Kept):
-                self._blocks.append((answer.first, bodies))
+                if start % block == 0:
+                    self._blocks.append((answer.first, []))
+                self._blocks[-1][1].extend(bodies)
                 self.appended += answer.count
 
     def start(self) -> None:

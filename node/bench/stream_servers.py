@@ -17,14 +17,23 @@ import msgspec
 
 from node.bench.own_node import cpu_of, end, on_disk, own_node
 from node.bench.peer_speech import NatsSpeech, RedisSpeech
+from node.bench.s2_speech import S2Speech
 from node.bench.scratch import ending_like_ctrl_c
 from node.bench.speech import RustlogSpeech, S3pSpeech, Speech
 from node.bench.stream_measure import StreamTarget
+from node.bench.stream_rows import StreamKind
 from transports.address import parse_address
 
 HOST = "127.0.0.1"
 READY_S, POLL_S = 10.0, 0.02
-SPEECHES: dict[str, Callable[[], Speech]] = {"s3p": S3pSpeech, "rustlog": RustlogSpeech}
+SPEECHES: dict[str, Callable[[StreamKind], Speech]] = {
+    "s3p": lambda _kind: S3pSpeech(),
+    "rustlog": lambda _kind: RustlogSpeech(),
+    "s2": S2Speech,
+}
+"""How a node is spoken to in each protocol, in rows of a kind."""
+LISTENERS = {"s2": "http"}
+"""Of protocols that have no listener of their own name."""
 UNLIMITED = {"stream_bytes_max": str(2**40), "node_stream_bytes_max": str(2**40)}
 """A row appends as much as it can: the usual limits would refuse it on a fast machine."""
 
@@ -42,20 +51,19 @@ class Measured(msgspec.Struct, frozen=True):
 
 @contextmanager
 def node_of_its_own(
-    protocol: str, prefix: str, folder: Path | None, durability: str
+    protocol: str, kind: StreamKind, prefix: str, folder: Path | None, durability: str
 ) -> Iterator[Measured]:
     """A fresh node with this protocol's listener, its data below `folder` (None: in memory).
 
     Raises NodeNotReady.
     """
+    listener, speech = LISTENERS.get(protocol, protocol), partial(SPEECHES[protocol], kind)
     store = () if folder is None else on_disk(folder, durability)
-    with own_node(*store, listener=protocol, **UNLIMITED) as found:
-        if protocol not in found.listeners:
+    with own_node(*store, listener=listener, **UNLIMITED) as found:
+        if listener not in found.listeners:
             raise Missing(f"the node has no listener for {protocol}")
-        host, port = parse_address(found.listeners[protocol])
-        target = StreamTarget(
-            "node", host, port, prefix, SPEECHES[protocol], rss_of(found.pid), folder
-        )
+        host, port = parse_address(found.listeners[listener])
+        target = StreamTarget("node", host, port, prefix, speech, rss_of(found.pid), folder)
         yield Measured(target, found.cpu)
 
 

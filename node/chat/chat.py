@@ -75,12 +75,12 @@ class Chat:
         ]
         if len(trusted) > TALKS_MAX:
             log.warning("no chat with some peers: trusted=%d most=%d", len(trusted), TALKS_MAX)
-        wanted = set(trusted[:TALKS_MAX])
-        for public in self._talks.keys() - wanted:
+        wanted = dict.fromkeys(trusted[:TALKS_MAX])  # in order, so that a world can be repeated
+        for public in [each for each in self._talks if each not in wanted]:
             self._talks.pop(public).close()
             if public in self._scopes:
                 self._scopes.pop(public).cancel()
-        for public in wanted - self._scopes.keys():
+        for public in [each for each in wanted if each not in self._scopes]:
             self._scopes[public] = scope = anyio.CancelScope()
             tasks.start_soon(self._tend, self._talk(public), scope)
 

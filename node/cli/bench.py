@@ -24,7 +24,7 @@ from node.bench.measure import CONNECT_S, Clocks, LoadResult, measure
 from node.bench.own_node import NodeNotReady, OwnNode, on_disk, own_node
 from node.bench.rows import CHANNELS, PIPELINE_MAX, Footprint, Load, Row, rows
 from node.bench.target import Target
-from node.cli import bench_jobs, bench_store, bench_streams
+from node.cli import bench_jobs, bench_state, bench_store, bench_streams
 from node.cli.arguments import positive, seconds
 from node.cli.exits import Exit, Failure, usage
 from node.cli.joining import explained, read_token
@@ -85,6 +85,7 @@ def add_parser(subparsers: Any) -> None:
     bench_streams.add_parsers(kinds)
     bench_store.add_parser(kinds)
     bench_jobs.add_parser(kinds)
+    bench_state.add_parser(kinds)
 
 
 def _add_p2p(kinds: Any) -> None:
@@ -126,6 +127,8 @@ def run(args: argparse.Namespace) -> int:
         return bench_store.run(args)
     if args.what == "jobs":
         return bench_jobs.run(args)
+    if args.what == "state":
+        return bench_state.run(args)
     if args.what != "p2p":
         return bench_streams.run(args)
     if args.connect is not None and (args.durability or args.data):

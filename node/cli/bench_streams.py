@@ -1,4 +1,4 @@
-"""`millpond bench s3p` and `bench rustlog`: how fast streams are, beside peers if they are here."""
+"""`millpond bench s3p`, `rustlog` and `s2`: how fast streams are, beside peers if they are here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from node.bench.content import SIZE_MIN
 from node.bench.measure import Clocks
 from node.bench.own_node import NodeNotReady
 from node.bench.stream_measure import StreamResult, StreamTarget, measure_streams
-from node.bench.stream_rows import BATCH, StreamLoad, stream_rows
+from node.bench.stream_rows import BATCH, StreamKind, StreamLoad, s2_rows, stream_rows
 from node.bench.stream_servers import (
     PROGRAMS,
     SPEECHES,
@@ -39,9 +39,9 @@ from transports.address import parse_address
 
 PIPELINE_MAX, SIZE_MAX = 1024, 65_536
 BUSY = 0.9
-TITLES = {"s3p": "S3P", "rustlog": "RustLog"}
+TITLES = {"s3p": "S3P", "rustlog": "RustLog", "s2": "S2"}
 HEADER = (
-    f"{'row':20}{'server':>7}{'records':>13}{'p50':>12}{'p99':>12}{'max':>12}{'CPU':>10}"
+    f"{'row':27}{'server':>7}{'records':>13}{'p50':>12}{'p99':>12}{'max':>12}{'CPU':>10}"
     f"{'memory':>9}{'disk':>8}{'generator':>11}{'ratio':>7}"
 )
 
@@ -50,18 +50,11 @@ examples:
   millpond bench {protocol}                                 every row on a node of its own
   millpond bench {protocol} --peer redis --peer nats        and on those, if they are installed
   millpond bench {protocol} --rows 'tail-*' --seconds 5     some rows, for longer
-  millpond bench {protocol} --rows 'append-*' --connections 200 --pipeline 4 --size 500
+  millpond bench {protocol} --rows 'append-*' --connections 200 --size 500
   millpond bench {protocol} --durability disk --peer redis  each answer waits for the disk
   millpond bench {protocol} --connect 127.0.0.1:{port}        a server that runs already
 
-rows: KIND-cCONNECTIONS-pPIPELINE-SIZE, PIPELINE being the requests under way on each connection;
-each connection has a stream of its own
-  append  one record a request
-  batch   {batch} records a request
-  read    {batch} records a request, of those that were appended before
-  tail    pairs of connections: one appends records, the other follows the stream{polls};
-          latency is from the append until the record is seen
-
+{rows}
 `records` are those of a second, latencies those of a request. `CPU` is the server's own work for a
 record, `memory` and `disk` the bytes that a record takes there: where they can be seen, which is on
 a server of the benchmark's own. Of few records both say little: the journal has 16 MiB reserved.
@@ -85,29 +78,52 @@ often each fault was seen), first_fault (in words) and ok. Where a peer cannot b
 an object with row, kind, server and not_run (why).
 """
 
-PORTS = {"s3p": 7402, "rustlog": 7403}
+ROWS = """\
+rows: KIND-cCONNECTIONS-pPIPELINE-SIZE, PIPELINE being the requests under way on each connection;
+each connection has a stream of its own
+  append  one record a request
+  batch   {batch} records a request
+  read    {batch} records a request, of those that were appended before
+  tail    pairs of connections: one appends records, the other follows the stream{polls};
+          latency is from the append until the record is seen
+"""
+
+S2_ROWS = """\
+rows: KIND-cCONNECTIONS-pPIPELINE-SIZE, before SIZE xRECORDS where a request has so many; each
+connection is one of HTTP/1.1, and has a stream of its own
+  append   one record a request
+  batch    {batch} records a request
+  read     {batch} records a request, of those that were appended before
+  session  a session of appends, PIPELINE of them under way, each a chunk of HTTP
+  catchup  sessions that read records from a place on, one after the other
+  tail     pairs of sessions: one appends records, the other follows the stream;
+           latency is from the append until the record is seen
+"""
+
+PORTS = {"s3p": 7402, "rustlog": 7403, "s2": 7404}
 
 
 def add_parsers(kinds: Any) -> None:
-    """Add both protocols to what `bench` can measure."""
-    for protocol in SPEECHES:
+    """Add all protocols of streams to what `bench` can measure."""
+    for protocol in PORTS:
         _add_parser(kinds, protocol)
 
 
 def _add_parser(kinds: Any, protocol: str) -> None:
-    polls = ", polling" if SPEECHES[protocol]().polls else ""
     parser = kinds.add_parser(
         protocol,
         help=f"appends, reads and followers of streams in {TITLES[protocol]}",
         description=f"Measure streams in {TITLES[protocol]}, and check every answer.",
-        epilog=EPILOG.format(protocol=protocol, port=PORTS[protocol], batch=BATCH, polls=polls),
+        epilog=EPILOG.format(
+            protocol=protocol, port=PORTS[protocol], batch=BATCH, rows=_rows(protocol)
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seconds", type=seconds, default=2.0, metavar="S", help="default 2")
     parser.add_argument("--rows", default="*", metavar="GLOB", help="only rows of such names")
     shape = {"type": positive, "metavar": "N"}
-    parser.add_argument("--connections", **shape, help="instead of 1 and 50")
-    parser.add_argument("--pipeline", **shape, help="instead of 1, 16 and 64")
+    parser.add_argument("--connections", **shape, help="instead of the usual numbers")
+    parser.add_argument("--pipeline", **shape, help="the same, of requests under way")
     parser.add_argument("--size", **shape, help="bytes of a record, instead of 100 and 1024")
     parser.add_argument(
         "--peer", action="append", default=[], choices=list(PROGRAMS), help="may be given twice"
@@ -121,13 +137,21 @@ def _add_parser(kinds: Any, protocol: str) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a row; see below")
 
 
+def _rows(protocol: str) -> str:
+    if protocol == "s2":
+        return S2_ROWS.format(batch=BATCH)
+    polls = ", polling" if SPEECHES[protocol](StreamKind.TAIL).polls else ""
+    return ROWS.format(batch=BATCH, polls=polls)
+
+
 def run(args: argparse.Namespace) -> int:
     """Measure the chosen rows, one after the other."""
     _check(args)
     shape = {"connections": args.connections, "pipeline": args.pipeline, "size": args.size}
-    chosen = stream_rows(args.rows, **shape)
+    rows = s2_rows if args.what == "s2" else stream_rows
+    chosen = rows(args.rows, **shape)
     if not chosen:
-        names = ", ".join(row.name for row in stream_rows())
+        names = ", ".join(row.name for row in rows())
         raise usage(f"--rows {args.rows!r} is the name of no row; there are {names}")
     raise_descriptor_limit()
     if not args.json:
@@ -165,7 +189,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _measure(args: argparse.Namespace, load: StreamLoad) -> StreamResult:
     """One row on the node, then on the peers: the node's result."""
-    with _node(args) as measured:
+    with _node(args, load.kind) as measured:
         ours = _run(load, measured, args.seconds)
     _show(ours, None, args.json)
     for name in dict.fromkeys(args.peer):
@@ -182,26 +206,27 @@ def _measure_peer(
             peer_of_its_own(name, _prefix(), data, _durability(args)) as measured,
         ):
             if load.kind not in measured.target.speech().kinds:
-                raise Missing(f"{name} is measured in appends only")
+                raise Missing(f"{name} is not measured in rows of {load.kind}")
             _show(_run(load, measured, args.seconds), ours, args.json)
     except Missing as exc:
         if args.json:
             row = {"row": load.name, "kind": load.kind.value, "server": name}
             print_json(row | {"not_run": str(exc)})
         else:
-            print_line(f"{load.name:20}{name:>7}  not run: {exc}")
+            print_line(f"{load.name:27}{name:>7}  not run: {exc}")
 
 
 @contextmanager
-def _node(args: argparse.Namespace) -> Iterator[Measured]:
+def _node(args: argparse.Namespace, kind: StreamKind) -> Iterator[Measured]:
     if args.connect is not None:
         host, port = parse_address(args.connect)
-        yield Measured(StreamTarget("node", host, port, _prefix(), SPEECHES[args.what]), None)
+        speech = partial(SPEECHES[args.what], kind)
+        yield Measured(StreamTarget("node", host, port, _prefix(), speech), None)
         return
     try:
         with (
             _data(args) as data,
-            node_of_its_own(args.what, _prefix(), data, _durability(args)) as measured,
+            node_of_its_own(args.what, kind, _prefix(), data, _durability(args)) as measured,
         ):
             yield measured
     except (NodeNotReady, Missing) as exc:
@@ -257,7 +282,7 @@ def _show(result: StreamResult, ours: StreamResult | None, as_json: bool) -> Non
     share = f"{result.generator:.0%}{'*' if result.generator > BUSY else ' '}"
     ratio = f"{ours.rate / result.rate:.2f}" if ours is not None and result.rate else ""
     print_line(
-        f"{result.row:20}{result.server:>7}{result.rate:>11,.0f}/s{times}{work:>10}{memory:>9}"
+        f"{result.row:27}{result.server:>7}{result.rate:>11,.0f}/s{times}{work:>10}{memory:>9}"
         f"{disk:>8}{share:>11}{ratio:>7}".rstrip()
     )
     if not result.ok:

@@ -23,6 +23,8 @@ PROMPT_SHARE = 2
 """The prompt takes at most this part of the line."""
 PASTES = "\x1b[?2004h", "\x1b[?2004l"
 ERASE = "\r\x1b[J"
+OFFERED_MAX = 50
+"""So many ways to complete a line are shown."""
 DIM, PLAIN = "\x1b[2m", "\x1b[22m"
 
 
@@ -34,6 +36,8 @@ class Screen(Protocol):
     async def show(self, lines: Sequence[str]) -> None: ...
 
     async def prompt(self, text: str) -> None: ...
+
+    def offer(self, lines: Sequence[str]) -> None: ...
 
     def typed(self) -> AsyncGenerator[str]: ...
 
@@ -57,6 +61,9 @@ class PipeScreen:
     async def prompt(self, text: str) -> None:
         """There is none."""
 
+    def offer(self, lines: Sequence[str]) -> None:
+        """Nothing is completed here."""
+
     async def typed(self) -> AsyncGenerator[str]:
         """Until stdin ends."""
         async for line in lines_soon(self._text_bytes_max):
@@ -75,6 +82,8 @@ class TerminalScreen:
         self._has_styles = has_styles
         self._editor = LineEditor()
         self._prompt = ""
+        self._offered: Sequence[str] = ()
+        self._column = 0
         self._lock = anyio.Lock()
 
     async def show(self, lines: Sequence[str]) -> None:
@@ -88,6 +97,10 @@ class TerminalScreen:
             self._prompt = text
             await self._draw("")
 
+    def offer(self, lines: Sequence[str]) -> None:
+        """What Tab completes from now on."""
+        self._offered = sorted(lines)
+
     async def typed(self) -> AsyncGenerator[str]:
         """Until Ctrl-D on an empty line, or the terminal is gone."""
         while data := await _read():
@@ -99,7 +112,12 @@ class TerminalScreen:
                     case Wish.LEAVE:
                         return
                     case Wish.REDRAW:
+                        self._column = 0
                         await self._draw("\x1b[H\x1b[2J")
+                    case Wish.COMPLETE:
+                        found = self._editor.complete(self._offered)
+                        more = ["..."] if len(found) > OFFERED_MAX else []
+                        await self.show(["   ".join(found[:OFFERED_MAX] + more)] if found else [])
                     case _:
                         assert_never(wish)
             await self._draw("")
@@ -117,15 +135,21 @@ class TerminalScreen:
 
     async def _draw(self, above: str) -> None:
         async with self._lock:
-            await write_soon((ERASE + above + self._bottom()).encode("utf-8", "replace"))
+            columns = _columns()
+            text = self._erase(columns) + above + self._bottom(columns)
+            await write_soon(text.encode("utf-8", "replace"))
 
-    def _bottom(self) -> str:
-        columns = _columns()
+    def _erase(self, columns: int) -> str:
+        """A window that got narrow has wrapped the line, so that it began rows above."""
+        rows = 0 if "XTERM_VERSION" in os.environ else self._column // columns  # xterm cuts it off
+        return (f"\x1b[{rows}A" if rows else "") + ERASE
+
+    def _bottom(self, columns: int) -> str:
         prompt = self._prompt
         while text_width(prompt) > columns // PROMPT_SHARE:
             prompt = prompt[1:]
         shown, cursor = self._editor.window(columns - text_width(prompt))
-        column = text_width(prompt) + cursor
+        column = self._column = text_width(prompt) + cursor
         return f"{prompt}{shown}\r" + (f"\x1b[{column}C" if column else "")
 
 

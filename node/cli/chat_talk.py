@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterator
+from collections.abc import AsyncIterable, Iterable, Iterator
 from contextlib import aclosing
 
 import anyio
@@ -15,7 +15,7 @@ from node.chat.bodies import ChatInfo
 from node.chat.history import Kind
 from node.cli.chat_asking import Asking, Page
 from node.cli.chat_screen import Screen
-from node.cli.chat_view import TOLD, View, clean, moment_of, quoted
+from node.cli.chat_view import MESSAGES, TOLD, View, clean, first_shown, moment_of, quoted
 from node.cli.exits import Exit, Failure
 
 LOOK_S = 2.0
@@ -29,7 +29,9 @@ PATIENT_LOOKS = 2
 HELP = """\
 /to PEER   talk with somebody else        /list   all conversations
 /who       who is here                    /quit   leave (so does Ctrl-D)
-//...      a message that begins with /   Alt-Enter: a new line in the message"""
+//...      a message that begins with /   Alt-Enter: a new line in the message
+Tab        completes a command or a name"""
+COMMANDS = ("/help", "/list", "/quit", "/who")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -67,7 +69,9 @@ class Dialogue:
 
     async def run(self, peer: str) -> int:
         """Until the end of the input; gives the exit code."""
-        await self._turn_to(await self._asking.chat_with(peer))
+        chat = await self._asking.chat_with(peer)
+        self._offer([chat])
+        await self._turn_to(chat)
         code: int = Exit.OK
         async with anyio.create_task_group() as tasks:
             for work in (self._follow_always, self._watch, self._tell_news, self._screen.tend):
@@ -197,17 +201,26 @@ class Dialogue:
         if not chat.tail or not (count or chat.unread):
             return
         unread_from = max(chat.read, chat.tail - READ_BEHIND_MAX) if chat.unread else chat.tail
-        start = max(0, min(unread_from, chat.tail - RECORDS_A_MESSAGE * count))
-        page = await self._asking.history(chat, start)
+        page = await self._read_behind(chat, count, unread_from)
         if unread_from > chat.read and chat.unread and self._screen.is_interactive:
             await self._screen.show(["--- what is unread for longest is not shown: see --history"])
         if self._options.as_json:
-            await self._show_objects(page)
+            await self._show_objects(page[first_shown(page, count, unread_from) :])
         else:
             is_plain = not self._screen.is_interactive
             lines = self._view.history(page, count, unread_from, is_plain=is_plain)
             await self._screen.show(lines)
         await self._asking.mark_read(chat, chat.tail - 1)
+
+    async def _read_behind(self, chat: ChatInfo, count: int, unread_from: int) -> Page:
+        """The last records, with so many messages among them, or all from `unread_from` on."""
+        span = RECORDS_A_MESSAGE * count
+        while True:
+            start = max(0, min(unread_from, chat.tail - span))
+            page = await self._asking.history(chat, start)
+            if not start or sum(each.kind in MESSAGES for _, each in page) >= count:
+                return page
+            span *= 2
 
     async def _take(self, records: Page) -> None:
         if self._options.as_json:
@@ -258,9 +271,12 @@ class Dialogue:
 
     async def _watch(self) -> None:
         """Who comes and goes, and who else wrote."""
+        if self._screen.is_interactive:
+            self._offer(await self._asking.chats())
         while self._screen.is_interactive:
             await anyio.sleep(LOOK_S)
             chats = {each.id: each for each in await self._asking.chats()}
+            self._offer(chats.values())
             if self._is_cut_off:
                 self._is_cut_off = False
                 await self._screen.show(["--- connected again"])
@@ -269,6 +285,9 @@ class Dialogue:
                 self._chat = now
                 await self._screen.show([f"--- {describe(now)}"])
             await self._screen.show(list(self._written_elsewhere(chats)))
+
+    def _offer(self, chats: Iterable[ChatInfo]) -> None:
+        self._screen.offer([*COMMANDS, *(f"/to {each.name}" for each in chats)])
 
     def _written_elsewhere(self, chats: dict[str, ChatInfo]) -> Iterator[str]:
         for id_, chat in chats.items():

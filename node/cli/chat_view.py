@@ -70,19 +70,13 @@ class View:
         is_plain: bool = False,
     ) -> list[str]:
         """The last `count` messages, or all that were not read. Gives lines."""
-        places = [place for place, (_, each) in enumerate(records) if each.kind in MESSAGES]
-        start = places[-count] if 0 < count <= len(places) else (0 if count else len(records))
-        unread = (
-            place
-            for place in places
-            if records[place][0] >= unread_from and records[place][1].kind is Kind.IN
-        )
-        first_unread = next(unread, len(records))
+        first = first_shown(records, count, unread_from)
+        first_unread = _first_unread(records, unread_from)
         for _, record in records:
             self._learn(record)
         lines: list[str] = []
         for place, (_, record) in enumerate(records):
-            if place < min(start, first_unread):
+            if place < first:
                 continue
             if is_plain:
                 lines += self.plain(record)
@@ -161,6 +155,24 @@ MESSAGES = (Kind.IN, Kind.OUT)
 ON_THE_WAY = (State.WAITING, State.KEPT, State.SENT)
 LOST = (State.EXPIRED, State.REFUSED)
 LATE_MS = 60_000
+
+
+def first_shown(records: Sequence[tuple[int, Record]], count: int, unread_from: int) -> int:
+    """Where the last `count` messages begin in the records, or all that were not read."""
+    places = [place for place, (_, each) in enumerate(records) if each.kind in MESSAGES]
+    start = places[-count] if 0 < count <= len(places) else (0 if count else len(records))
+    return min(start, _first_unread(records, unread_from))
+
+
+def _first_unread(records: Sequence[tuple[int, Record]], unread_from: int) -> int:
+    return next(
+        (
+            place
+            for place, (sequence, each) in enumerate(records)
+            if sequence >= unread_from and each.kind is Kind.IN
+        ),
+        len(records),
+    )
 
 
 def said(at: int, who: str, text: str) -> Iterator[str]:

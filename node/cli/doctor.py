@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.messages import Durability
-from actors.streams.names import TOPICS, stream_cell
+from actors.streams.names import BASINS, TOKENS, TOPICS, basin_cell, stream_cell
 from node.access.access import load_access
 from node.access.file import AccessFileError
 from node.cli.arguments import add_node_options, add_timeout, channel_name
@@ -82,6 +82,27 @@ def add_parser(subparsers: Any) -> None:
         const=TOPICS,
         help="the same, for the catalogue of topics of several partitions",
     )
+    which.add_argument(
+        "--repair-s2-stream",
+        metavar="BASIN:STREAM",
+        dest="repair",
+        type=_basin_stream,
+        help="the same, for a stream of another basin than the node's own",
+    )
+    which.add_argument(
+        "--repair-basins",
+        dest="repair",
+        action="store_const",
+        const=BASINS,
+        help="the same, for the catalogue of basins",
+    )
+    which.add_argument(
+        "--repair-tokens",
+        dest="repair",
+        action="store_const",
+        const=TOKENS,
+        help="the same, for the catalogue of access tokens that S2 clients were issued",
+    )
     add_timeout(parser)
     add_node_options(parser, or_data=True)
     actions = parser.add_subparsers(dest="action", metavar="CHECK", title="closer looks")
@@ -91,6 +112,13 @@ def add_parser(subparsers: Any) -> None:
 
 def _stream(text: str) -> bytes:
     return stream_cell(os.fsencode(text))
+
+
+def _basin_stream(text: str) -> bytes:
+    basin, colon, name = os.fsencode(text).partition(b":")
+    if not basin or not colon:
+        raise argparse.ArgumentTypeError("say BASIN:STREAM")
+    return basin_cell(basin, name)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from actors.store.partitions.partition import Damaged
 from actors.store.partitions.shelf import Shelf, file_name
 from actors.store.partitions.sqlite_file import UnknownFormat
 from actors.store.recovery import that_matter
+from actors.streams.names import part_of
 from node.cli.doctor_names import how_to_repair, named
 from node.cli.finding import Finding
 from node.cli.folder import DISK_ERRORS
@@ -241,5 +242,8 @@ class _Inspection:
         what = f"{damage.where}: {damage.text}"
         if damage.name is None:
             return f"{what}; whose it was cannot be told, look into docs/operations.md"
+        if part_of(damage.name) is not None:
+            how = "the query that wrote it fails, and started again it writes its batch anew"
+            return f"{named(damage.name)} is not served; {what}; {how}"
         how = how_to_repair(self._folder, damage.name)
         return f"{named(damage.name)} is not served; {what}; `{how}` keeps what is good"

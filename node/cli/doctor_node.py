@@ -32,6 +32,7 @@ def node_findings(args: argparse.Namespace) -> Generator[Finding, None, Path | N
             ms, answer = anyio.run(partial(_asked, args))
         yield _round_trip(str(address), ms)
         yield from _store(answer)
+        yield from _parts(answer)
         if answer is not None and answer["store"] is not None and is_loopback(address.host):
             folder = Path(answer["store"]["folder"])
         with explained(args):
@@ -81,6 +82,14 @@ def _store(answer: dict[str, Any] | None) -> Generator[Finding]:
         how = f"stop the node, then `millpond doctor --data {folder}` says what to do"
         count = "1 channel is" if damaged == 1 else f"{damaged} channels are"
         yield Finding("damage", "fail", f"{count} not served, the others are; {how}")
+
+
+def _parts(answer: dict[str, Any] | None) -> Generator[Finding]:
+    """What Spark's sinks are about to publish, or left behind."""
+    count = 0 if answer is None else answer.get("parts", 0)
+    if count:
+        text = "staged and not published yet; what nobody publishes goes a day after its last row"
+        yield Finding("parts", "ok", f"{count} parts of batches are {text}")
 
 
 async def _self_test(args: argparse.Namespace) -> None:

@@ -19,6 +19,7 @@ from actors.errors import NotFound, TooLargeForPeer
 from actors.messages import Mode
 from actors.store.changes import Origin, Row, Snapshot
 from actors.store.seam import Fault
+from actors.store.terms import Terms
 from node.channel import Channel
 from node.cli.arguments import add_channel, add_node_options, add_timeout
 from node.cli.exits import Exit, Failure
@@ -35,7 +36,11 @@ examples:
 
 A line is an object of channel, mode, id, key, ttl, expires_at (seconds since 1970), attempts and
 data. Numbers of 64 bits are strings; channel_base64 and data_base64 stand for what is no text; a
-dead letter has origin. Nothing is taken out of the channel.
+dead letter has origin, a job that waits for its time due (seconds since 1970), and one with a name
+of its own unique, or unique_base64. Nothing is taken out of the channel.
+
+A stream is written by `millpond stream read --json STREAM > FILE`, a fork with what it inherited,
+and put back by `millpond stream append --create --jsonl --timestamps STREAM --file FILE`.
 
 From a running node it needs the rights `admin` and `get`; what is put or acknowledged meanwhile may
 be in it or not. Exit code 4: the channel keeps nothing. --json: if the lines go to a FILE, stdout
@@ -96,7 +101,10 @@ def run(args: argparse.Namespace) -> int:
             with explained(args):
                 anyio.run(partial(_export_running, args, sink))
         if not sink.count:
-            raise Failure(f"channel {name!r} keeps nothing", Exit.NOT_FOUND)
+            raise Failure(
+                f"channel {name!r} keeps nothing (for a stream: `millpond stream read --json`)",
+                Exit.NOT_FOUND,
+            )
     if args.json and args.file is not None:
         print_json({"channel": name, "exported": sink.count})
     else:
@@ -176,7 +184,8 @@ def _line(channel: bytes, mode: str, fields: dict[str, Any]) -> Line:
         fields["data"],
         origin=None if origin is None else msgspec.convert(origin, Origin),
     )
-    return Line(channel, row, fields["attempts"], Mode[mode.upper()])
+    terms = fields.get("due", 0.0), fields.get("unique", b"")
+    return Line(channel, row, fields["attempts"], Mode[mode.upper()], *terms)
 
 
 def _export_stopped(args: argparse.Namespace, sink: Sink) -> None:
@@ -190,10 +199,12 @@ def _export_stopped(args: argparse.Namespace, sink: Sink) -> None:
             kept = store.load(args.channel)
     match kept:
         case Snapshot():
-            now = time.time()
+            now, terms = time.time(), kept.terms or Terms()
             for row in kept.rows:
                 if row.expires_at > now:
-                    sink.add(Line(args.channel, row, kept.attempts.get(row.id, 0), kept.mode))
+                    more = terms.due.get(row.id, 0.0), terms.names.get(row.id, b"")
+                    tries = kept.attempts.get(row.id, 0)
+                    sink.add(Line(args.channel, row, tries, kept.mode, *more))
         case Fault.DAMAGED:
             how = f"`millpond doctor --data {args.data}` tells how to repair it"
             raise Failure(f"channel {name!r} is damaged; {how}")

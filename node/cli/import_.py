@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from math import ceil
 from pathlib import Path
+from random import Random
 from typing import Any
 from zlib import crc32
 
@@ -21,7 +22,7 @@ import msgspec
 from actors.errors import KeyReused, RequestError
 from actors.messages import Mode
 from node.answers import Answer
-from node.channel import LATER, Channel
+from node.channel import Channel
 from node.cli.arguments import U32_MAX, add_node_options, add_timeout, channel_name
 from node.cli.exits import Exit, Failure, usage
 from node.cli.joining import explained, joined
@@ -30,6 +31,8 @@ from node.cli.output import counted, print_json
 from node.cli.reading import STDIN, lines_soon
 from node.errors import ModeMismatch
 from node.inflight import Receipt
+from node.jobs.operations import Operation, ask
+from node.patience import LATER, Patience
 
 EPILOG = """\
 examples:
@@ -42,11 +45,12 @@ With one argument it is the FILE if there is such a file, else the CHANNEL, and 
 an error if nothing comes there.
 
 Into a running node messages are put with their keys and what is left of their ttl; they get new
-ids. The same file again changes nothing for as long as the node remembers the keys. Dead letters
+ids. The same file again changes nothing for as long as the node remembers the keys. Jobs keep their
+due times and unique names; one whose name is there already is left out. Dead letters
 need another channel: clients do not write to names with `!`.
 
-Into a folder they go as they were, with id, deadline, attempts and origin; ids that are there
-already are left alone, and the limits of channels are not looked at.
+Into a folder they go as they were, with id, deadline, attempts and origin; ids and unique names
+that are there already are left alone, and the limits of channels are not looked at.
 
 What has expired is left out. A message that the node refuses is told on stderr, and the exit code
 is 1; a full node or channel ends the import, which can be repeated. --json: the summary as an
@@ -213,10 +217,14 @@ class _Puts:
         self._args = args
         self._channel = channel
         self._summary = summary
+        self._rng = Random()
         self._waiting: deque[tuple[int, Line, Answer[Receipt]]] = deque()
 
     async def put(self, number: int, line: Line) -> None:
         """Send one, unless it has expired."""
+        if line.unique or line.due > time.time():
+            await self._put_job(number, line)
+            return
         ttl = min(ceil(line.row.expires_at - time.time()), U32_MAX)
         if ttl <= 0:
             self._summary.expired += 1
@@ -238,6 +246,30 @@ class _Puts:
                 return
             else:
                 self._waiting.append((number, line, answer))
+                return
+
+    async def _put_job(self, number: int, line: Line) -> None:
+        """By the request that knows of due times and unique names; the ttl counts from the due."""
+        due = line.due if line.due > time.time() else 0.0
+        ttl = min(ceil(line.row.expires_at - (due or time.time())), U32_MAX)
+        if ttl <= 0:
+            self._summary.expired += 1
+            return
+        asked = {"key": packet_key(line.row.key), "ttl": ttl, "data": line.row.data}
+        asked |= {"due": round(due * 1000), "unique": line.unique}
+        patience = Patience(PATIENCE_S, self._rng, time.monotonic)
+        while True:
+            try:
+                with anyio.fail_after(self._args.timeout):
+                    answer = await ask(self._channel, Operation.PUT, **asked)
+            except LATER as exc:
+                await patience.rest(exc)
+            except RequestError as exc:
+                self._summary.refuse(number, exc)
+                return
+            else:
+                self._summary.already_there += answer["existing"]
+                self._summary.imported += not answer["existing"]
                 return
 
     async def finish(self) -> None:

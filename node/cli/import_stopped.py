@@ -10,6 +10,7 @@ import msgspec
 
 from actors.ids import EPOCH_MS
 from actors.store.changes import Change, ModeSet, Row, Snapshot, Tried
+from actors.store.terms import Due, Unique
 from node.cli.exits import Failure
 from node.cli.import_ import Summary, packet_key
 from node.cli.lines import Line
@@ -46,6 +47,7 @@ class _Batch:
         self._store = store
         self._summary = summary
         self._ids = {row.id for row in kept.rows}
+        self._names = set() if kept.terms is None else set(kept.terms.names.values())
         self._changes: list[Change] = []
         self._count = 0
         self._bytes = 0
@@ -55,7 +57,7 @@ class _Batch:
         row, now = line.row, time.time()
         if (row.id >> ID_BITS_BELOW_MS) + EPOCH_MS > (now + AHEAD_S) * 1000:
             raise Failure(f"line {number}: the id is ahead of this machine's clock")
-        if row.id in self._ids:
+        if row.id in self._ids or line.unique in self._names:
             self._summary.already_there += 1
         elif row.expires_at <= now:
             self._summary.expired += 1
@@ -64,6 +66,11 @@ class _Batch:
                 self._changes.append(ModeSet(line.mode))
             self._ids.add(row.id)
             self._changes.append(_ours(row))
+            if line.due > now:
+                self._changes.append(Due(row.id, line.due))
+            if line.unique:
+                self._names.add(line.unique)
+                self._changes.append(Unique(row.id, line.unique))
             if line.attempts:
                 self._changes.append(Tried(row.id, line.attempts))
             self._count += 1

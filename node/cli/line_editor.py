@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
 import msgspec
@@ -37,6 +37,7 @@ class Submitted(msgspec.Struct, frozen=True):
 class Wish(Enum):
     """What else keys ask for."""
 
+    COMPLETE = "complete"
     LEAVE = "leave"
     REDRAW = "redraw"
 
@@ -62,6 +63,15 @@ def char_width(char: str) -> int:
 def text_width(text: str) -> int:
     """Columns of a text without control characters."""
     return sum(map(char_width, text))
+
+
+def _beginning(lines: Sequence[str]) -> str:
+    """What they have in common."""
+    first, last = min(lines, default=""), max(lines, default="")
+    end = 0
+    while end < min(len(first), len(last)) and first[end] == last[end]:
+        end += 1
+    return first[:end]
 
 
 class LineEditor:
@@ -105,10 +115,23 @@ class LineEditor:
                 self._delete()
             elif key == "\x0c":
                 yield Wish.REDRAW
+            elif key == "\t":
+                yield Wish.COMPLETE
             elif key in self._keys:
                 self._keys[key]()
             elif len(key) == 1:
                 self._insert(key)
+
+    def complete(self, lines: Sequence[str]) -> list[str]:
+        """Go on as all those `lines` do that begin like the text. Gives them if they part here."""
+        if not self.text or self.cursor < len(self.text):
+            return []
+        found = [each for each in lines if each.startswith(self.text)]
+        common = _beginning(found)
+        if len(common) > len(self.text):
+            self._replace(common)
+            return []
+        return found if len(found) > 1 else []
 
     def window(self, columns: int) -> tuple[str, int]:
         """What of the line is shown in so many columns, and the cursor's column in it."""

@@ -4,14 +4,15 @@
      "expires_at": 1763683260.0, "attempts": 0, "data": "hello"}
 
 Numbers of 64 bits are strings. What is not UTF-8 is in `channel_base64` and `data_base64`. A dead
-letter has `origin`, an object of `id`, `attempts` and `reason`.
+letter has `origin`, an object of `id`, `attempts` and `reason`. A job that is not due has `due`, in
+seconds since 1970, one of a unique name `unique` or `unique_base64`.
 """
 
 from __future__ import annotations
 
 import json
 from base64 import b64encode
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -19,10 +20,12 @@ from actors.messages import U64_MAX, Mode
 from actors.store.changes import Origin, Row
 from node.cli.arguments import NAME_BYTES_MAX, U32_MAX
 from node.cli.output import data_field
+from transports.job_bodies import UNIQUE_BYTES_MAX
 
 ID_MAX = 2**63 - 1
 LINE_BYTES_MAX = 2**25
 """The largest message that a packet can carry, in base64, with room for the rest."""
+Due = Annotated[float, msgspec.Meta(ge=0.0, le=2.0**40)]
 
 
 class BadLine(ValueError):
@@ -30,12 +33,17 @@ class BadLine(ValueError):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A message with its channel, and the mode that the channel had."""
+    """A message with its channel, and the mode that the channel had.
+
+    `due` 0: not later; `unique` empty: by nothing.
+    """
 
     channel: bytes
     row: Row
     attempts: int = 0
     mode: Mode | None = None
+    due: float = 0.0
+    unique: bytes = b""
 
 
 class _Origin(msgspec.Struct):
@@ -54,6 +62,9 @@ class _Fields(msgspec.Struct):
     mode: str | None = None
     attempts: int = 0
     origin: _Origin | None = None
+    due: Due = 0.0
+    unique: str | None = None
+    unique_base64: bytes | None = None
     data: str | None = None
     data_base64: bytes | None = None
 
@@ -80,6 +91,10 @@ def encode_line(line: Line) -> bytes:
             "attempts": row.origin.attempts,
             "reason": row.origin.reason,
         }
+    if line.due:
+        fields["due"] = line.due
+    if line.unique:
+        fields |= data_field(line.unique, "unique")
     return json.dumps(fields | data_field(row.data), ensure_ascii=False).encode() + b"\n"
 
 
@@ -101,7 +116,11 @@ def decode_line(text: bytes) -> Line:
     channel = _bytes(fields.channel, fields.channel_base64, "channel")
     _within(len(channel), 1, NAME_BYTES_MAX, "the length of channel")
     attempts = _within(fields.attempts, 0, U32_MAX, "attempts")
-    return Line(channel, row, attempts, _mode(fields.mode))
+    unique = b""
+    if fields.unique is not None or fields.unique_base64 is not None:
+        unique = _bytes(fields.unique, fields.unique_base64, "unique")
+        _within(len(unique), 1, UNIQUE_BYTES_MAX, "the length of unique")
+    return Line(channel, row, attempts, _mode(fields.mode), fields.due, unique)
 
 
 def _channel_field(name: bytes) -> dict[str, Any]:

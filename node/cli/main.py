@@ -23,6 +23,7 @@ COMMANDS = {
     "export": ("export", "write what a channel keeps, as lines of JSON"),
     "import": ("import_", "put exported messages into a node"),
     "stream": ("stream", "append to streams and read them"),
+    "state": ("state", "show what the events of a stream make of it"),
     "jobs": ("jobs", "job queues: put, look at, retry and cancel jobs"),
     "work": ("work", "run a function for the jobs of queues"),
     "topic": ("topic", "topics: streams with partitions and consumer groups"),
@@ -34,6 +35,7 @@ COMMANDS = {
     "token": ("token", "make tokens for clients, list and revoke them"),
     "config": ("config", "show the configuration that `serve` would use"),
     "bench": ("bench", "measure a node"),
+    "pipeline": ("pipeline", "tables of state from streams, by Spark"),
 }
 """Each command's module and its line in `millpond --help`."""
 

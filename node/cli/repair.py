@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from actors.state.checkpoints import state_file
 from actors.store.changes import Kind
 from actors.store.disk import OsDisk
 from actors.store.repair import NotRepairable, Repaired, repair
+from actors.streams.lineage import base_of
+from actors.streams.names import stream_of
 from node.cli.doctor_folder import known_damages
 from node.cli.doctor_names import named, plain
 from node.cli.exits import Exit, Failure
@@ -26,7 +29,9 @@ def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
         lock = FolderLock(folder)
         try:
             damages = known_damages(folder, name)
-            done = repair(folder, OsDisk(), name)
+            done = repair(folder, OsDisk(), name, base_of)
+            # It was made of records that are lost as well.
+            state_file(folder, stream_of(name) or b"").unlink(missing_ok=True)
         except NotRepairable as exc:
             raise Failure(f"{named(name)}: {exc}", Exit.NOT_FOUND) from exc
         finally:

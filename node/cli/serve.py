@@ -30,12 +30,13 @@ from node.cli.post_options import POST_FIELDS, add_post_options
 from node.cli.systemd import notify
 from node.cli.tls_options import add_listener_options, key_of
 from node.config import LISTENERS, OFF, Config, ConfigError, load
-from node.node import Node, installed_version
+from node.node import Node
+from node.process import installed_version
 
 EPILOG = """\
 examples:
   millpond serve                                    the default listeners, on this machine only
-  millpond serve --p2p 127.0.0.1:0 --ws off --s3p off --rustlog off --json
+  millpond serve --p2p 127.0.0.1:0 --ws off --s3p off --rustlog off --http off --json
                                                     any free port; the ready line tells which
   millpond serve --channel 'jobs/*=queue,lease=60,attempts=5' --channel 'news/*=fanout,ttl=3600'
   millpond serve --stream 'logs/*=age=86400,bytes=1000000000'
@@ -54,9 +55,6 @@ at once with 1. SIGHUP has these and the files of TLS read again; no connection 
 Messages are kept in the data folder and survive a restart and a crash; with --memory a restart
 forgets them, and the ready line says so.
 """
-
-ABSENT = {"http": "HTTP"}
-"""Listeners that this version does not have; their options take nothing but `off`."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 YOUNG_OBJECTS_MAX = 50_000
@@ -79,8 +77,8 @@ def add_parser(subparsers: Any) -> None:
         dest="channels",
         action="append",
         metavar="RULE",
-        help="PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N,durability=disk|os|memory]; "
-        "again for more, first match",
+        help="PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N,durability=disk|os|memory,"
+        "tee=STREAM]; again for more, first match",
     )
     parser.add_argument(
         "--stream",
@@ -129,13 +127,13 @@ def _add_listeners(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rustlog", metavar="H:P", help="streams by RustLog, default 127.0.0.1:7403"
     )
-    for name, title in ABSENT.items():
-        parser.add_argument(
-            f"--{name}",
-            metavar="off",
-            default=os.environ.get(f"MILLPOND_{name.upper()}", OFF),
-            help=f"this version has no {title} listener",
-        )
+    parser.add_argument("--http", metavar="H:P", help="HTTP/1.1 and HTTP/2, default 127.0.0.1:7404")
+    parser.add_argument(
+        "--long-poll",
+        dest="http_long_poll_s",
+        metavar="S",
+        help="Durable Streams: hold a read that waits so long, default 20",
+    )
 
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
@@ -152,7 +150,6 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run a node until a signal ends it."""
-    _refuse_absent(args)
     _refuse_contradictions(args)
     config = _config(args)
     logging.basicConfig(
@@ -169,12 +166,6 @@ def run(args: argparse.Namespace) -> int:
     return anyio.run(_serve, config, args.json, backend=backend, backend_options=options)
 
 
-def _refuse_absent(args: argparse.Namespace) -> None:
-    for name, title in ABSENT.items():
-        if getattr(args, name) != OFF:
-            raise usage(f"--{name}: this version has no {title} listener; leave --{name} out")
-
-
 def _refuse_contradictions(args: argparse.Namespace) -> None:
     if args.memory and args.durability not in (None, "memory"):
         raise usage("--memory promises nothing to be kept; leave --durability out")
@@ -187,6 +178,7 @@ def _config(args: argparse.Namespace) -> Config:
         *(*LISTENERS, "channels", "streams", "default_channel", "require_hello", "token_file"),
         *("access_file", "insecure_public", "origins", "drain_timeout_s", "data", "durability"),
         *("tls_cert", "tls_key", "tls_client_ca", "tls_client", "tls_listeners"),
+        "http_long_poll_s",
         *POST_FIELDS,
     )
     given: dict[str, Any] = {name: getattr(args, name) for name in fields}

@@ -18,7 +18,7 @@ from node.cli.exits import Exit, Failure
 from node.cli.families import Parser, action
 from node.cli.joining import joined, run_in_loop
 from node.cli.output import data_field, print_json, print_line, printable, write_soon
-from node.cli.stream_arguments import place, size, stream_name
+from node.cli.stream_arguments import content_type, place, size, stream_name
 from node.client import PROBE
 from node.records import StreamInfo
 from node.streams import Streams
@@ -37,6 +37,7 @@ CREATE_EPILOG = """\
 examples:
   millpond stream create orders
   millpond stream create logs --age 604800 --bytes 10G    a week, 10 GiB at most: the oldest ones go
+  millpond stream create users --content-type application/json
   millpond stream create orders --if-missing              no error if there is one
 """
 TRIM_EPILOG = """\
@@ -132,6 +133,12 @@ def _add_create(actions: Any) -> None:
     create.add_argument(
         "--bytes", type=size, metavar="N", help="the oldest records go when there is more (64M, 1G)"
     )
+    create.add_argument(
+        "--content-type",
+        type=content_type,
+        metavar="TYPE",
+        help="what Durable Streams say it has, application/json: a record is a message",
+    )
     create.add_argument("--if-missing", action="store_true", help="no error if there is one")
 
 
@@ -139,7 +146,7 @@ async def _create(args: argparse.Namespace, streams: Streams) -> None:
     stream = streams.stream(args.name)
     is_new = True
     try:
-        await stream.create(age_s=args.age, bytes_max=args.bytes)
+        await stream.create(age_s=args.age, bytes_max=args.bytes, content_type=args.content_type)
     except StreamExists as exc:
         if not args.if_missing:
             raise Failure(f"{os.fsdecode(args.name)!r}: {exc}") from exc
@@ -212,6 +219,7 @@ def info_fields(info: StreamInfo) -> dict[str, Any]:
         "created": str(info.created_ms),
         "age_s": info.age_s,
         "bytes_max": None if info.bytes_max is None else str(info.bytes_max),
+        "content_type": None if info.content_type is None else printable(info.content_type),
         "waiting": info.waiting,
         "groups": {printable(name): str(offset) for name, offset in info.groups.items()},
         **data_field(info.fence, "fence"),
@@ -232,6 +240,8 @@ def info_rows(name: bytes, info: StreamInfo) -> list[str]:
         "kept": f"{kept}{room}" if info.age_s or room else "as the node is configured",
         "waiting": f"{info.waiting} reads",
     }
+    if info.content_type is not None:
+        rows["content type"] = printable(info.content_type)
     if info.fence:
         rows["fence"] = printable(info.fence)
     for group, offset in sorted(info.groups.items()):

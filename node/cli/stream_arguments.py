@@ -8,9 +8,10 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from actors.store.changes import Position
+from actors.streams.durable import is_content_type
 from node.cli.arguments import U64_MAX
 from node.stream import Start
-from transports.stream_bodies import NAME_BYTES_MAX
+from transports.stream_bodies import CONTENT_TYPE_BYTES_MAX, NAME_BYTES_MAX
 
 _AGO = re.compile(r"-?((?:\d+(?:\.\d+)?[dhms])+)")
 _PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
@@ -108,6 +109,14 @@ def size(text: str) -> int:
     if not 0 < number <= 2**62:
         raise argparse.ArgumentTypeError(f"{text!r} is no size: 1000, 64K, 10M, 1G")
     return number
+
+
+def content_type(text: str) -> bytes:
+    """A media type, perhaps with parameters."""
+    found = os.fsencode(text)
+    if len(found) > CONTENT_TYPE_BYTES_MAX or not is_content_type(found):
+        raise argparse.ArgumentTypeError(f"{text!r} is no content type like text/plain")
+    return found
 
 
 def header(text: str) -> tuple[bytes, bytes]:

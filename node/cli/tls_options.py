@@ -63,7 +63,7 @@ def add_listener_options(parser: argparse.ArgumentParser) -> None:
         "--tls",
         dest="tls_listeners",
         metavar="LISTENER,...",
-        help="which listeners speak TLS, of p2p,ws,s3p,rustlog (default all)",
+        help="which listeners speak TLS, of p2p,ws,s3p,rustlog,http (default all)",
     )
 
 

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from math import isnan
+from typing import SupportsFloat
+
 
 class Retry(Exception):
-    """Raised by a handler: try the job again, in `delay` seconds; None: as the task backs off."""
+    """Raised by a handler: try the job again, in `delay` seconds; None: as the task backs off.
 
-    def __init__(self, delay: float | None = None, text: str = "") -> None:
+    Raises TypeError for a delay that is no number, ValueError for one below 0. The rest is an hour
+    at most.
+    """
+
+    delay: float | None = None
+
+    def __init__(self, delay: SupportsFloat | None = None, text: str = "") -> None:
         super().__init__(text or "the handler asks for another attempt")
-        self.delay = delay
+        self.delay = None if delay is None else seconds_of("a delay", delay)
 
 
 class Reject(Exception):
-    """Raised by a handler: never try the job again. It becomes a dead letter with this reason."""
+    """Raised by a handler: never try the job again. It becomes a dead letter with this reason.
 
-    def __init__(self, reason: str = "rejected") -> None:
+    `reason` is taken as text, whatever it is: an error, for example.
+    """
+
+    reason: str = "rejected"
+
+    def __init__(self, reason: object = reason) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = str(reason) or Reject.reason
 
 
 class PayloadRefused(Exception):
@@ -38,3 +52,13 @@ class JobFailed(Exception):
 
 class JobCancelled(Exception):
     """Somebody cancelled the job."""
+
+
+def seconds_of(name: str, value: SupportsFloat) -> float:
+    """A time in seconds, 0 or more. Raises TypeError and ValueError for anything else."""
+    if not isinstance(value, SupportsFloat):
+        raise TypeError(f"{name} is a number of seconds, and not {value!r}")
+    seconds = float(value)
+    if isnan(seconds) or seconds < 0:
+        raise ValueError(f"{name} is 0 seconds or more, and not {value!r}")
+    return seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from node.channel import Channel
@@ -15,9 +15,6 @@ from node.message import Message
 
 if TYPE_CHECKING:
     from node.jobs.held import Held
-
-ASKED_WINDOW_MAX = 8
-"""A node grants a handshake no larger window in queue mode by default; CREDIT does the rest."""
 
 OnMessage = Callable[["Feed", Message], None]
 OnLost = Callable[["Feed"], None]
@@ -45,18 +42,19 @@ class Feed:
         self._on_lost = on_lost
         self._wanted = spare or slots
         self._window = 0
+        self._begun: list[Held] = []
 
     def __repr__(self) -> str:
         return f"Feed({self.queue!r})"
 
     @asynccontextmanager
     async def joined(self, way: Way) -> AsyncIterator[Self]:
-        """The connection, for a block."""
-        window = min(self._wanted, ASKED_WINDOW_MAX)
+        """The connection, for a block. Nothing is pushed before `receive`."""
+        # Without `spare` nothing waits here, and saying when each job begins would cost a tenth.
+        begins = bool(self._spare)
         async with way.join(
-            self.name, "worker", mode="queue", window=window, on_event=self._hear
+            self.name, "worker", mode="queue", window=0, begins=begins, on_event=self._hear
         ) as self.channel:
-            self._window = self.channel.window
             yield self
 
     async def receive(self) -> None:
@@ -64,6 +62,12 @@ class Feed:
         await self.widen()
         while True:
             self._on_message(self, await self.channel.receive())
+
+    async def take_rest(self) -> None:
+        """Take what is here already, without waiting for more."""
+        with suppress(TimeoutError):
+            while True:
+                self._on_message(self, await self.channel.receive(0))
 
     async def widen(self) -> None:
         """Ask for as many as can run; with `spare` for so many more than do."""
@@ -73,6 +77,18 @@ class Feed:
         if missing > 0:
             self._window += missing
             await self.channel.credit(missing)
+
+    def begin(self, held: Held) -> None:
+        """The node shall hear that the handler begins, with `tell`."""
+        self.running += 1
+        if self._spare:
+            self._begun.append(held)
+
+    def tell(self) -> None:
+        """The node has to hear it before a handler can do any harm; one write tells of many."""
+        begun, self._begun = self._begun, []
+        for held in begun:
+            held.message.begin(at_once=held is begun[-1])
 
     async def leave(self) -> None:
         """Close the connection in good order."""

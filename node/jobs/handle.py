@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator
+from math import inf
 from typing import Any
 
 import anyio
@@ -28,6 +29,12 @@ class Wait:
         self.answer: Answer[Any] = Answer()
         self.progress: deque[Any] = deque(maxlen=PROGRESS_MAX)
         self.changed = anyio.Event()
+        self.job = 0
+        self.look_at = inf
+        """When the node is to be asked about the job; `rest_s` was the rest before that."""
+        self.rest_s = 0.0
+        self.is_overdue = False
+        """The job is gone, and its result has not come yet."""
 
     def hear(self, news: News) -> None:
         """Take what the mailbox brought."""
@@ -40,12 +47,17 @@ class Wait:
                 self.answer.fail(_failure(news.value))
             case "cancelled":
                 self.answer.fail(JobCancelled("the job was cancelled"))
-        self.changed.set()
+        self._wake()
 
     def fail(self, error: Exception) -> None:
         """Nothing will come any more."""
         self.answer.fail(error)
-        self.changed.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        # Whoever waits has this event; one who comes later has to have another.
+        changed, self.changed = self.changed, anyio.Event()
+        changed.set()
 
 
 class Handle:
@@ -71,14 +83,16 @@ class Handle:
             return await self._waited().answer.wait()
 
     async def progress(self) -> AsyncIterator[Any]:
-        """What the handler tells of its progress, until there is a result."""
+        """What the handler tells of its progress, until there is a result.
+
+        Where several tasks read, each value is for one of them.
+        """
         wait = self._waited()
         while True:
             while wait.progress:
                 yield wait.progress.popleft()
             if wait.answer.done:
                 return
-            wait.changed = anyio.Event()
             await wait.changed.wait()
 
     def _waited(self) -> Wait:

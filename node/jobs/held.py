@@ -17,13 +17,15 @@ SURE_S = 0.5
 """For so long after its push a lease is taken for granted, whatever the node's setting is."""
 FIRST_S = 0.4
 """Then it is renewed first, if the handler still runs."""
+HURRY_S = 2.0
+"""A worker that ends has so long to tell the node what became of a job."""
 
 
 class Held:
     """Times are those of the running clock, in seconds.
 
     `until`: the lease lasts at least that long. `was_refused`: the node ended it before that.
-    `scope` is there while an async handler runs.
+    `scope` is there from when the handler begins, `settling` while the node is told of its end.
     """
 
     __slots__ = (
@@ -35,6 +37,7 @@ class Held:
         "message",
         "renew_at",
         "scope",
+        "settling",
         "taken_at",
         "task",
         "until",
@@ -58,6 +61,7 @@ class Held:
         self.was_refused = False
         self.is_given_up = False
         self.scope: anyio.CancelScope | None = None
+        self.settling: anyio.CancelScope | None = None
 
     @property
     def limit(self) -> int:
@@ -82,7 +86,17 @@ class Held:
             self.scope.cancel()
 
     def give_up(self) -> None:
-        """The worker ends: the handler is cancelled, or left to itself if it is in a thread."""
+        """The worker ends: the handler is cancelled, or left to itself if it is in a thread.
+
+        What is still to be said about the job has to be said shortly.
+        """
         self.is_given_up = True
         if self.scope is not None:
             self.scope.cancel()
+        if self.settling is not None:
+            self.hurry(self.settling)
+
+    @staticmethod
+    def hurry(settling: anyio.CancelScope) -> None:
+        """Nobody waits much longer for this."""
+        settling.deadline = min(settling.deadline, anyio.current_time() + HURRY_S)

@@ -14,6 +14,7 @@ import msgspec
 from actors.errors import NotAllowed, NotNegotiated, RequestError, UnknownStream
 from node.errors import ChannelClosed, ConnectionLost
 from node.jobs.body import UNREADABLE
+from node.jobs.outcome import carried
 from node.stream import Stream
 from node.streams import Streams
 
@@ -45,7 +46,7 @@ class History:
 
     def __init__(self, wall: Callable[[], float], worker: str) -> None:
         self._wall = wall
-        self._worker = worker
+        self._worker = carried(worker)
         self._waiting: deque[tuple[str, Entry]] = deque(maxlen=WAITING_MAX)
         self._arrived = anyio.Event()
         self._off = False
@@ -56,7 +57,7 @@ class History:
         if self._off:
             return
         at = round(self._wall() * 1000)
-        text = error[:ERROR_CHARS_MAX]
+        text = carried(error[:ERROR_CHARS_MAX])
         self._waiting.append((queue, Entry(str(job), attempt, at, what, text, self._worker)))
         self._arrived.set()
 
@@ -80,7 +81,7 @@ class History:
             except (NotAllowed, NotNegotiated) as exc:
                 log.warning("history of jobs is off: %s (it needs the right `admin`)", exc)
                 self._off = True
-            except (RequestError, ConnectionLost, ChannelClosed) as exc:
+            except (RequestError, ConnectionLost, ChannelClosed, *UNREADABLE) as exc:
                 log.warning("%d entries of history are lost: %s", len(batch), exc)
 
     def _batch(self) -> tuple[str, list[Entry]]:

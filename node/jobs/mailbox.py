@@ -14,11 +14,12 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from actors.errors import RequestError
+from actors.errors import DataTooLarge, RequestError
 from node.answers import Answer
 from node.channel import Channel
 from node.errors import ChannelClosed, ConnectionLost
 from node.jobs.body import UNREADABLE, Waiter, channel_of
+from node.jobs.outcome import carried
 from node.jobs.way import Way
 
 RESULT_TTL_S = 3600
@@ -105,18 +106,25 @@ class Mailboxes:
         box.used_at = self._now()
 
     async def tell(self, queue: str, waiter: Waiter, kind: Kind, value: Any = None) -> str | None:
-        """Leave it in the mailbox; None, or why it could not be left there within 5 seconds."""
+        """Leave it in the mailbox; None, or why it could not be left there within 5 seconds.
+
+        A result that cannot be carried, or not in one packet, is told as a failure.
+        """
+        number = waiter.number
         try:
-            data = encode_news(News(waiter.number, kind, value))
-        except (TypeError, ValueError, OverflowError) as exc:
-            value = {"reason": "result", "error": f"the result cannot be carried: {exc}"}
-            data = encode_news(News(waiter.number, "failed", value))
+            data = encode_news(News(number, kind, value))
+        except UNREADABLE as exc:
+            data = _too_strange(number, exc)
         name = mailbox_name(queue, waiter.mailbox)
         box = self._box(name)
         box.users += 1
         try:
             with anyio.fail_after(TELL_S):
-                await (await box.ready.wait()).put(data, ttl=RESULT_TTL_S)
+                channel = await box.ready.wait()
+                try:
+                    await channel.put(data, ttl=RESULT_TTL_S)
+                except DataTooLarge as exc:
+                    await channel.put(_too_strange(number, exc), ttl=RESULT_TTL_S)
         except (RequestError, ConnectionLost, ChannelClosed, TimeoutError) as exc:
             if isinstance(exc, ConnectionLost | ChannelClosed):
                 self._forget(name, box)
@@ -129,8 +137,7 @@ class Mailboxes:
     async def aclose(self) -> None:
         """Close the connections, once what was said is with the node."""
         for box in list(self._boxes.values()):
-            if box.ready.done:
-                box.scope.cancel()
+            box.scope.cancel()
 
     def _box(self, name: bytes) -> _Box:
         box = self._boxes.pop(name, None)
@@ -166,3 +173,8 @@ class Mailboxes:
     def _forget(self, name: bytes, box: _Box) -> None:
         if self._boxes.get(name) is box:
             del self._boxes[name]
+
+
+def _too_strange(number: int, error: Exception) -> bytes:
+    text = f"the result cannot be carried: {error}"
+    return encode_news(News(number, "failed", {"reason": "result", "error": carried(text)}))

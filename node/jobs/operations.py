@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from actors.errors import NotAllowed, NotNegotiated
+from actors.errors import NotAllowed, NotNegotiated, RequestError
 from node.channel import Channel
 
 PAGE = 100
@@ -64,17 +64,20 @@ async def ask(channel: Channel, operation: Operation, **body: Any) -> dict[str, 
     return await channel.jobs(operation, body)
 
 
-async def counts_of(channel: Channel) -> QueueCounts:
-    """How many jobs there are."""
-    return msgspec.convert(await ask(channel, Operation.COUNTS), QueueCounts)
+async def counts_of(channel: Channel, *, stop: bool = False) -> QueueCounts:
+    """How many jobs there are. `stop`: nothing more is pushed here, once this is answered."""
+    asked = {"stop": True} if stop else {}
+    return msgspec.convert(await ask(channel, Operation.COUNTS, **asked), QueueCounts)
 
 
 async def is_empty(channel: Channel) -> bool:
-    """Is no job ready? True also where the node cannot tell."""
+    """Is no job ready? True also where the node cannot tell, False where it could not be asked."""
     try:
         return not (await counts_of(channel)).ready
     except (NotNegotiated, NotAllowed):
         return True
+    except RequestError:
+        return False
 
 
 def row_of(fields: dict[str, Any]) -> Row:

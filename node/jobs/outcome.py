@@ -18,7 +18,7 @@ class Done(msgspec.Struct, frozen=True):
 class Failed(msgspec.Struct, frozen=True):
     """The handler raised; another attempt is due after `delay_s`, None: as the task backs off."""
 
-    error: Exception
+    error: BaseException
     delay_s: float | None = None
 
 
@@ -70,6 +70,14 @@ class Tally(msgspec.Struct):
 
 
 def error_text(error: BaseException) -> str:
-    """One line for an error."""
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    """One line for an error, which can be carried."""
+    try:
+        text = str(error)
+    except Exception as exc:  # the border to code that is not ours: an error may be broken itself
+        text = f"no text, str() of it raises {type(exc).__name__}"
+    return carried(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def carried(text: str) -> str:
+    """The text with what UTF-8 cannot say (names of files have it) as `\\udc80`."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, Unpack
+from weakref import WeakValueDictionary
 
 import anyio
 from anyio.abc import TaskGroup
@@ -30,6 +29,7 @@ from node.jobs.body import (
 )
 from node.jobs.handle import Handle, Wait
 from node.jobs.history import Entry, entries_of
+from node.jobs.lookout import Lookout
 from node.jobs.mailbox import Mailboxes, decode_news, mailbox_name
 from node.jobs.operations import (
     PAGE,
@@ -43,6 +43,8 @@ from node.jobs.operations import (
 )
 from node.jobs.way import Way, WayOptions, single_errors
 from node.keys import KEYS
+from node.outside import outside
+from node.patience import REFUSED_FOR_NOW, Patience
 
 UNIQUE_BYTES_MAX = 64
 DEAD_IDS_MAX = 1000
@@ -64,26 +66,31 @@ class Queue:
         url: str,
         name: str,
         *,
-        wall: Callable[[], float] = time.time,
+        wall: Callable[[], float] | None = None,
         **options: Unpack[WayOptions],
     ) -> None:
         self.name = name
         self._channel_name = channel_of(name)
         self._way = Way(url, options)
-        self._wall = wall
-        self._mailbox = secrets.token_bytes(MAILBOX_BYTES)
-        self._waits: dict[int, Wait] = {}
+        self._given_wall = wall
+        self._wall: Callable[[], float]
+        self._mailbox = b""
+        self._waits: WeakValueDictionary[int, Wait] = WeakValueDictionary()
+        """As long as somebody has the handle."""
         self._waited = 0
         self._joining = anyio.Lock()
         self._has_mailbox = False
         self._stack = AsyncExitStack()
         self._channel: Channel | None = None
         self._tasks: TaskGroup
+        self._lookout: Lookout
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
 
     async def __aenter__(self) -> Self:
+        self._wall = self._given_wall or outside().wall
+        self._mailbox = self._mailbox or self._way.entropy(MAILBOX_BYTES)
         await self._stack.__aenter__()
         try:
             self._stack.enter_context(single_errors())
@@ -136,18 +143,26 @@ class Queue:
             raise ValueError(f"unique has 1 to {UNIQUE_BYTES_MAX} bytes, not {len(mark)}")
         if wait and mark is not None:
             raise ValueError("the result of a unique job is for who put it first: leave wait out")
+        channel = self.channel
         number, waiting = (await self._wait()) if wait else (0, None)
         waiter = Waiter(self._mailbox, number) if wait else None
         enqueued_ms = round(self._wall() * 1000)
         try:
             body = encode_body(Body(payload, name, waiter, attempts, headers or {}, enqueued_ms))
-            if due is None and mark is None:
-                receipt = await self.channel.put(body, ttl=ttl, retry_for=retry_for)
-                return Handle(receipt.id, receipt.ttl, False, waiting)
-            return await self._put_with(body, ttl, self._due_ms(due), mark, waiting)
+            # Nobody is pushed what was put under its own identity, but who puts jobs may work, too.
+            if due is None and mark is None and not self._way.has_identity:
+                receipt = await channel.put(body, ttl=ttl, retry_for=retry_for)
+                handle = Handle(receipt.id, receipt.ttl, False, waiting)
+            else:
+                asked = self._asked(body, ttl, due, mark)
+                handle = await self._put_with(asked, retry_for, waiting)
         except BaseException:
             self._waits.pop(number, None)
             raise
+        if waiting is not None:
+            due_s = max(0.0, self._due_ms(due) / 1000 - self._wall())
+            self._lookout.watch(waiting, handle.id, due_s)
+        return handle
 
     async def jobs(self, *states: State) -> AsyncIterator[Row]:
         """The jobs that are there, in the order of their ids; of all states if none is named."""
@@ -201,15 +216,19 @@ class Queue:
         """How many jobs are in each state, and how many workers there are."""
         return await counts_of(self.channel)
 
-    async def _put_with(
-        self, body: bytes, ttl: int, due_ms: int, mark: bytes | None, waiting: Wait | None
-    ) -> Handle:
-        """By the request that knows `due` and `unique`; one key, however often it is asked."""
+    def _asked(self, body: bytes, ttl: int, due: Due | None, mark: bytes | None) -> dict[str, Any]:
         asked: dict[str, Any] = {"key": self._way.rng.randrange(KEYS), "ttl": ttl, "data": body}
-        if due_ms:
+        if due_ms := self._due_ms(due):
             asked["due"] = due_ms
         if mark is not None:
             asked["unique"] = mark
+        return asked
+
+    async def _put_with(
+        self, asked: dict[str, Any], retry_for: float, waiting: Wait | None
+    ) -> Handle:
+        """By the request that knows `due` and `unique`; one key, however often it is asked."""
+        patience = Patience(retry_for, self._way.rng, self._way.now())
         while True:
             try:
                 answer = await ask(self.channel, Operation.PUT, **asked)
@@ -218,6 +237,9 @@ class Queue:
                 continue
             except OutcomeUnknown:
                 await anyio.sleep(self._way.rng.uniform(0.0, AGAIN_S))
+                continue
+            except REFUSED_FOR_NOW as error:
+                await patience.rest(error)
                 continue
             return Handle(answer["id"], answer["ttl"], bool(answer["existing"]), waiting)
 
@@ -249,7 +271,9 @@ class Queue:
         """A number of our mailbox, which is open when this returns."""
         async with self._joining:
             if not self._has_mailbox:
+                self._lookout = Lookout(self._waits, self._way.now())
                 await self._tasks.start(self._collect)
+                self._tasks.start_soon(self._lookout.run, self.channel)
                 self._has_mailbox = True
         self._waited += 1
         wait = self._waits[self._waited] = Wait()
@@ -265,7 +289,7 @@ class Queue:
                     self._hear(message.data)
                     await message.ack()
         finally:
-            for wait in self._waits.values():
+            for wait in list(self._waits.values()):
                 wait.fail(ChannelClosed("the queue was closed before there was a result"))
 
     def _hear(self, data: bytes) -> None:
@@ -274,4 +298,4 @@ class Queue:
             return
         wait.hear(news)
         if wait.answer.done:
-            del self._waits[news.number]
+            self._waits.pop(news.number, None)

@@ -11,7 +11,10 @@ from node.jobs.task import Handler, Task
 
 
 class Registry:
-    """The tasks of a worker. Raises ValueError where two have the same name."""
+    """The tasks of a worker.
+
+    Raises ValueError where two have the same name, TypeError where one's annotation is unusable.
+    """
 
     def __init__(self, work: Handler | Task[Any] | Iterable[Task[Any]], lease_s: float) -> None:
         self._only: Task[Any] | None = None
@@ -29,6 +32,7 @@ class Registry:
         for task in tasks:
             if (task.queue, task.name) in self._tasks:
                 raise ValueError(f"two tasks of queue {task.queue!r} are called {task.name!r}")
+            task.resolve()
             self._tasks[task.queue, task.name] = task
         if len(tasks) == 1:
             self._only = tasks[0]

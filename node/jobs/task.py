@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from math import isinf
 from random import Random
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
 from node.jobs.body import ATTEMPTS_MAX
-from node.jobs.errors import PayloadRefused
+from node.jobs.errors import PayloadRefused, seconds_of
 
 if TYPE_CHECKING:
     from node.jobs.handle import Handle
@@ -26,10 +28,18 @@ Handler = Callable[..., Any]
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """Rests between attempts: random up to `base_s`, doubled with each attempt, to `max_s`."""
+    """Rests between attempts: random up to `base_s`, doubled with each attempt, to `max_s`.
+
+    Raises TypeError and ValueError for what is no time.
+    """
 
     base_s: float = 1.0
     max_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if isinf(seconds_of("base_s", self.base_s)):
+            raise ValueError("base_s has an end")
+        seconds_of("max_s", self.max_s)
 
     def delay_s(self, attempt: int, rng: Random) -> float:
         """Seconds to rest after this failed attempt, which counts from 1."""
@@ -82,10 +92,27 @@ class Task(Generic[R]):
         options.setdefault("name", self.name)
         return await queue.put(payload, **options)
 
+    def resolve(self) -> None:
+        """Look at the annotation of the payload, once all that it names is there.
+
+        Raises TypeError where it names what is not there, or msgspec cannot convert to it.
+        """
+        if self._payload_type is not None:
+            return
+        try:
+            found = _payload_type(self.handler, self._parameters)
+            with suppress(msgspec.ValidationError):
+                msgspec.convert(None, found)
+        except Exception as exc:  # the border to code that is not ours: annotations are evaluated
+            raise TypeError(f"{self!r} cannot take its payload: {exc}") from exc
+        self._payload_type = found
+
     def arguments(self, payload: Any, job: Any) -> tuple[Any, ...]:
-        """What the handler is called with. Raises PayloadRefused where the payload does not fit."""
-        if self._payload_type is None:
-            self._payload_type = _payload_type(self.handler, self._parameters)
+        """What the handler is called with. Raises PayloadRefused where the payload does not fit.
+
+        Raises what a type of the user's raises as well, and TypeError as `resolve`.
+        """
+        self.resolve()
         if self._payload_type is not Any:
             try:
                 payload = msgspec.convert(payload, self._payload_type)
@@ -137,7 +164,16 @@ def _payload_type(handler: Handler, parameters: list[str]) -> Any:
     if not parameters:
         return Any
     home = handler if inspect.isroutine(handler) else type(handler).__call__
-    return get_type_hints(home).get(parameters[0], Any)
+    annotations = getattr(home, "__annotations__", {})
+    if parameters[0] not in annotations:
+        return Any
+
+    def payload_alone() -> None:
+        """Other annotations may name what only a type checker imports: `Job`, for one."""
+
+    payload_alone.__annotations__ = {"payload": annotations[parameters[0]]}
+    names = getattr(inspect.unwrap(home), "__globals__", {})
+    return get_type_hints(payload_alone, globalns=names)["payload"]
 
 
 async def finished(value: Any) -> Any:

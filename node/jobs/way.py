@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from random import Random
 from typing import TypedDict
 
-import anyio
-
 from node.channel import Channel
 from node.client import Dialer, ModeName, RoleName, connect
 from node.events import Event
+from node.outside import outside
 from transports.host import Signer
 
 
@@ -30,6 +27,7 @@ class WayOptions(TypedDict, total=False):
     dialer: Dialer | None
     rng: Random | None
     now: Callable[[], float] | None
+    entropy: Callable[[int], bytes] | None
 
 
 @contextmanager
@@ -48,19 +46,29 @@ class Way:
     """A node's address and the credentials for it."""
 
     def __init__(self, url: str, options: WayOptions) -> None:
-        self.rng = options.get("rng") or Random()
         self._url = url
-        self._options: WayOptions = {**options, "rng": self.rng}
+        self._options: WayOptions = {**options}
+
+    @property
+    def rng(self) -> Random:
+        """The source of chance, of the running loop where none was given."""
+        rng = self._options.get("rng")
+        if rng is None:
+            rng = self._options["rng"] = outside().rng()
+        return rng
+
+    def entropy(self, count: int) -> bytes:
+        """So many unpredictable bytes."""
+        return (self._options.get("entropy") or outside().entropy)(count)
+
+    @property
+    def has_identity(self) -> bool:
+        """Does the node know who we are, beyond a token?"""
+        return self._options.get("identity") is not None
 
     def now(self) -> Callable[[], float]:
         """The clock of the running library, as it is now also within a turn of the loop."""
-        if (now := self._options.get("now")) is not None:
-            return now
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return anyio.current_time
-        return time.monotonic
+        return self._options.get("now") or outside().monotonic
 
     def join(
         self,
@@ -69,15 +77,18 @@ class Way:
         *,
         mode: ModeName | None = None,
         window: int | None = None,
+        begins: bool = False,
         on_event: Callable[[Event], None] | None = None,
     ) -> AbstractAsyncContextManager[Channel]:
         """The channel, for a block."""
+        options: WayOptions = {**self._options, "rng": self.rng}
         return connect(
             self._url,
             channel,
             role=role,
             mode=mode,
             window=window,
+            begins=begins,
             on_event=on_event,
-            **self._options,
+            **options,
         )

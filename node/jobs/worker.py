@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import os
-import time
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -27,13 +26,15 @@ from node.jobs.history import History
 from node.jobs.leases import Leases
 from node.jobs.mailbox import Mailboxes
 from node.jobs.operations import counts_of, is_empty
-from node.jobs.outcome import Ended, Tally
+from node.jobs.outcome import Done, Ended, Tally
 from node.jobs.perform import perform
 from node.jobs.registry import Registry
 from node.jobs.settle import Settler
+from node.jobs.slots import Slots
 from node.jobs.task import LEASE_S, Handler, Task
 from node.jobs.way import Way, WayOptions, single_errors
 from node.message import Message
+from node.outside import outside
 from node.streams import Streams
 
 CONCURRENCY = 8
@@ -43,6 +44,10 @@ LEAVE_S = 5.0
 ASK_S = 1.0
 LOOK_S = 0.2
 """How long a queue has to stay empty to be called so."""
+LOOKS_MAX = 25
+"""So often jobs may be ready and not come: then they are not for us (too large, say)."""
+
+log = logging.getLogger("node.jobs")
 
 
 class Worker:
@@ -69,7 +74,7 @@ class Worker:
         history: bool = True,
         log_done: bool = False,
         on_end: Callable[[Ended], None] | None = None,
-        wall: Callable[[], float] = time.time,
+        wall: Callable[[], float] | None = None,
         **options: Unpack[WayOptions],
     ) -> None:
         if not 1 <= concurrency <= CONCURRENCY_MAX:
@@ -88,15 +93,15 @@ class Worker:
             for queue, weight in weights.items()
         ]
         self._choice = Choice({feed: weights[feed.queue] for feed in self._feeds})
-        self._name = name or f"{os.uname().nodename}:{os.getpid()}"
-        self._history = History(wall, self._name) if history else None
+        self._name, self._wall, self._keeps_history = name, wall, history
+        self._history: History | None = None
         self._log_done, self._on_end = log_done, on_end
         self._stack = AsyncExitStack()
         self._running: dict[Held, None] = {}
         self._draining = anyio.Event()
         self._changed = anyio.Event()
         self._grace = anyio.CancelScope()
-        self._jobs: TaskGroup | None = None
+        self._taken: Slots | None = None
 
     @property
     def queues(self) -> list[str]:
@@ -126,6 +131,9 @@ class Worker:
 
     async def __aenter__(self) -> Self:
         self._now = self._way.now()
+        if self._keeps_history:
+            around = outside()
+            self._history = History(self._wall or around.wall, self._name or around.name())
         self._leases = Leases(self._now)
         await self._stack.__aenter__()
         try:
@@ -171,7 +179,8 @@ class Worker:
             around.cancel_scope.cancel()
 
     async def _work(self, around: TaskGroup, burst: bool) -> None:
-        async with anyio.create_task_group() as self._jobs:
+        async with anyio.create_task_group() as jobs:
+            self._taken = Slots(jobs, self._begin)
             for feed in self._feeds:
                 around.start_soon(self._receive, feed)
             if burst:
@@ -179,6 +188,7 @@ class Worker:
             else:
                 await self._draining.wait()
             self._draining.set()
+            self._leases.end()
             for feed in self._feeds:
                 around.start_soon(self._give_back, feed)
             with self._grace:
@@ -186,7 +196,7 @@ class Worker:
                 await self._until_idle()
             for held in list(self._running):
                 held.give_up()
-        self._jobs = None
+            self._taken.close()
 
     async def _receive(self, feed: Feed) -> None:
         try:
@@ -212,19 +222,28 @@ class Worker:
             await self._next_change()
 
     async def _until_empty(self) -> None:
-        while not self._draining.is_set():
+        looks = 0
+        while not self._draining.is_set() and looks < LOOKS_MAX:
             if self._running or any(feed.waiting for feed in self._feeds):
+                looks = 0
                 await self._next_change()
-            elif await self._looks_empty():
+                continue
+            changed = self._changed = anyio.Event()
+            are_empty = await self._are_empty()
+            with anyio.move_on_after(LOOK_S):  # what is on its way here counts as well
+                await changed.wait()
+            if are_empty and not changed.is_set():
                 return
+            # While the node is away it gives jobs to nobody.
+            looks += all(feed.channel.connected for feed in self._feeds)
+        if looks == LOOKS_MAX:
+            log.warning("jobs are ready that the node does not give to this worker")
 
-    async def _looks_empty(self) -> bool:
-        if not all([await is_empty(feed.channel) for feed in self._feeds]):
-            return False
-        with anyio.move_on_after(LOOK_S):  # what is on its way here counts as well
-            await self._next_change()
-            return False
-        return True
+    async def _are_empty(self) -> bool:
+        """Is no job ready, in any queue? Asked for a second at most."""
+        with anyio.move_on_after(ASK_S):
+            return all([await is_empty(feed.channel) for feed in self._feeds])
+        return False
 
     async def _next_change(self) -> None:
         self._changed = anyio.Event()
@@ -233,8 +252,10 @@ class Worker:
     async def _leave(self, feed: Feed) -> None:
         """Have said what there is to say, and go."""
         with suppress(RequestError, ConnectionLost, ChannelClosed), anyio.move_on_after(ASK_S):
-            await counts_of(feed.channel)  # by then it is here what the last ack made room for
-        await self._give_back(feed)
+            await counts_of(feed.channel, stop=True)  # by then it is here what was pushed
+            await feed.take_rest()
+        with anyio.move_on_after(LEAVE_S):  # what was not begun is given back by leaving as well
+            await self._give_back(feed)
         if self._history is not None:
             with anyio.move_on_after(LEAVE_S):
                 await self._history.flush(self._streams)
@@ -262,35 +283,54 @@ class Worker:
 
     def _fill(self) -> None:
         """Begin what there is room for."""
-        while self._jobs is not None and not self._draining.is_set():
+        while self._taken is not None and not self._draining.is_set():
             if len(self._running) >= self._slots:
                 return
-            feed = self._choice.next(feed for feed in self._feeds if feed.waiting)
+            ready = [feed for feed in self._feeds if feed.waiting]
+            feed = self._choice.next(ready) if ready else None
             if feed is None:
                 return
             held = feed.waiting.popleft()
             if held.is_lost:
                 continue
             self._running[held] = None
-            feed.running += 1
             self.tally.running += 1
-            self._jobs.start_soon(self._run_job, held)
+            feed.begin(held)
+            self._taken.begin(held)
             if feed.is_short:
-                self._around.start_soon(feed.widen)
+                self._around.start_soon(self._widen, feed)
 
-    async def _run_job(self, held: Held) -> None:
+    async def _begin(self, held: Held) -> bool:
+        """True: all was as always, and nothing is left of it in this task."""
+        held.feed.tell()
+        return await self._run_job(held)
+
+    async def _widen(self, feed: Feed) -> None:
+        try:
+            await feed.widen()
+        except ChannelClosed:
+            if not self._draining.is_set():
+                raise
+
+    async def _run_job(self, held: Held) -> bool:
         began_at = self._now()
+        is_done = False
+        self._leases.began(held)
         try:
             report = partial(self._settler.report, held)
             outcome = await perform(held, self._now, report, self._threads)
             await self._settler.settle(held, outcome, began_at)
+            is_done = isinstance(outcome, Done)
+        except Exception as exc:  # whatever it is, one job never ends its worker
+            await self._settler.cannot_settle(held, exc, began_at)
         finally:
-            self._leases.drop(held)
+            self._leases.ended(held)
             del self._running[held]
             held.feed.running -= 1
             self.tally.running -= 1
             self._changed.set()
             self._fill()
+        return is_done
 
     def _ended(self, ended: Ended) -> None:
         self.tally.count(ended.what)

@@ -5,13 +5,12 @@ wire.md 3b, PS-01; the server's half is `transports.proof`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from functools import partial
 
 import msgspec
 
 from node.errors import MetOurselves, PeerMismatch
+from node.outside import outside
 from node.peers.errors import PeerBookError
 from node.peers.identity import peer_id, verify
 from transports.errors import MalformedHandshake
@@ -41,7 +40,7 @@ class Credentials(msgspec.Struct, frozen=True):
     identity: Signer
     peer: bytes | None = None
     on_peer: Callable[[bytes], None] | None = None
-    nonce: Callable[[], bytes] = partial(os.urandom, NONCE_BYTES)
+    nonce: Callable[[], bytes] = lambda: outside().entropy(NONCE_BYTES)
 
 
 class Introduction:

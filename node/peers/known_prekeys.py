@@ -96,7 +96,8 @@ class KnownPrekeys:
 
 def _owners(folder: Path) -> Iterator[bytes]:
     """Whose files are there, those that were written last at the end."""
-    for path in sorted(folder.iterdir(), key=lambda each: each.stat().st_mtime_ns):
+    written = {path: path.stat().st_mtime_ns for path in sorted(folder.iterdir())}
+    for path in sorted(written, key=written.__getitem__):
         with suppress(BadPeerId):  # a draft of a process that was killed
             yield public_of(path.name)
 

@@ -253,7 +253,7 @@ class Prekeys:
             return
         known = {f"{kid.hex()}{SUFFIX}" for kid in self._held}
         found: list[_Held] = []
-        for path in self._folder.iterdir():
+        for path in sorted(self._folder.iterdir()):
             if path.suffix == DRAFT:  # of a process that was killed; nobody has heard of it
                 path.unlink()
             elif path.suffix == SUFFIX and path.name not in known:

@@ -123,6 +123,7 @@ class Carrier:
         if not self.has_mail or self._is_fetched:
             return None
         async with office.reach(place, self._mailbox, "producer") as channel:
+            self.nudge.forget()  # that the peer is here is said by this very connection
             self._delivery = _Delivery(office, self.peer, place, channel, self._patience)
             try:
                 with office.local.guest(self._mailbox, IN_FLIGHT_MAX) as guest:

@@ -18,7 +18,7 @@ from node.post.presence import Presence
 
 
 class Dialing:
-    """Implements `places.Reach` with the client."""
+    """Implements `places.Reach` with the client, whose time and chance are the node's own."""
 
     def __init__(
         self,
@@ -27,6 +27,7 @@ class Dialing:
         presence: Presence,
         now: Callable[[], float],
         rng: Random,
+        entropy: Callable[[int], bytes],
         dialer: Dialer | None = None,
     ) -> None:
         self._identity = identity
@@ -34,6 +35,7 @@ class Dialing:
         self._presence = presence
         self._now = now
         self._rng = rng
+        self._entropy = entropy
         self._dialer = dialer
 
     @asynccontextmanager
@@ -59,6 +61,8 @@ class Dialing:
             reconnect=False,
             dialer=self._dialer,
             rng=self._rng,
+            now=self._now,
+            entropy=self._entropy,
         ) as joined:
             public = place.public or met[0]
             self._presence.met(public, joined, lambda: self._now() - joined.silent_s)

@@ -61,6 +61,7 @@ class Fetcher:
     async def _stay(self, place: Place) -> None:
         office = self._office
         async with office.reach(place, self._mailbox, "consumer", WINDOW) as channel:
+            self.nudge.forget()  # that the peer is here is said by this very connection
             self._patience.forgive()
             failure = await self._receive(channel, place)
         raise failure

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,18 +28,21 @@ class Household(msgspec.Struct, frozen=True):
     known: KnownPrekeys
 
 
-def open_household(config: Config, now: Callable[[], float] = time.time) -> Household:
+def open_household(
+    config: Config, now: Callable[[], float], entropy: Callable[[int], bytes]
+) -> Household:
     """Read the data folder, and make what is not there. Raises ConfigError, OSError.
 
-    `now` is asked in worker threads, so it cannot be the loop's clock.
+    `now` is asked in worker threads, so it cannot be the loop's clock. `entropy` gives as many
+    unpredictable bytes as it is asked for.
     """
     folder = Path(config.data) if config.data else None
     try:
         if folder is None:
-            identity = Identity.new(os.urandom)
+            identity = Identity.new(entropy)
             book = PeerBook(None, now)
         else:
-            identity = load_or_create(folder / IDENTITY_FILE, os.urandom)
+            identity = load_or_create(folder / IDENTITY_FILE, entropy)
             book = PeerBook(folder / BOOK_FILE, now)
     except (IdentityError, PeerBookError) as error:
         raise ConfigError(str(error)) from error
@@ -49,7 +50,7 @@ def open_household(config: Config, now: Callable[[], float] = time.time) -> Hous
         None if folder is None else folder / PREKEYS_FOLDER,
         identity,
         now,
-        os.urandom,
+        entropy,
         config.ttl_max_s,
     )
     known = KnownPrekeys(None if folder is None else folder / KNOWN_FOLDER)

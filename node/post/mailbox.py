@@ -73,5 +73,9 @@ class Mailbox(Channel):
 def mailbox_settings(settings: ChannelSettings, ttl_s: int) -> ChannelSettings:
     """A mailbox keeps what its owner does not fetch in time as dead letters."""
     return msgspec.structs.replace(
-        settings, mode=Mode.PAIR, ttl_default=min(ttl_s, settings.ttl_max), bury_expired=True
+        settings,
+        mode=Mode.PAIR,
+        ttl_default=min(ttl_s, settings.ttl_max),
+        bury_expired=True,
+        tee=b"",
     )

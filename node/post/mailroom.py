@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from random import Random
 from typing import Protocol
@@ -22,6 +21,7 @@ from actors.supervisor import RestartPolicy, supervise
 from node.chat.chat import Chat
 from node.chat.ledger import Ledger
 from node.client import Dialer
+from node.clock import Clock
 from node.config import Config
 from node.post.desk import Desk
 from node.post.dialing import Dialing
@@ -60,15 +60,18 @@ class Mailroom:
         config: Config,
         scheduler: Scheduler,
         store: Store,
-        now: Callable[[], float],
+        clock: Clock,
         rng: Random,
+        entropy: Callable[[int], bytes],
     ) -> None:
-        self.presence = Presence(now)
+        self.presence = Presence(clock.now)
         self._config = config
         self._scheduler = scheduler
         self._store = store
-        self._now = now
+        self._clock = clock
+        self._now = clock.now
         self._rng = rng
+        self._entropy = entropy
         self._doors: Doors | None = None
         self._dialer: Dialer | None = None
 
@@ -84,7 +87,7 @@ class Mailroom:
         The post does not work yet: whoever wants to hear of things says so before `start`.
         """
         assert self._doors is not None
-        self.house = open_household(self._config)
+        self.house = open_household(self._config, self._clock.wall, self._entropy)
         self.post = Post(self._office(self.house, self._doors))
         self.desk = Desk(self.post, tasks)
         self._doors.signer = self.house.identity
@@ -119,7 +122,8 @@ class Mailroom:
         return Mailbox(name, kept, guests, settings, shared, self.post.notice)
 
     def _office(self, house: Household, doors: Doors) -> Office:
-        near = (house.identity, house.book, self.presence, self._now, self._rng, self._dialer)
+        chance = (self._rng, self._entropy)
+        near = (house.identity, house.book, self.presence, self._now, *chance, self._dialer)
         return Office(
             identity=house.identity,
             book=house.book,
@@ -129,7 +133,7 @@ class Mailroom:
             presence=self.presence,
             reach=Dialing(*near),
             rng=self._rng,
-            entropy=os.urandom,
+            entropy=self._entropy,
             settings=settings_of(self._config),
             carriers=anyio.CapacityLimiter(self._config.carriers_max),
             on_report=[],

@@ -89,6 +89,10 @@ class Nudge:
     def __call__(self) -> None:
         self._event.set()
 
+    def forget(self) -> None:
+        """What was said so far is known: it ends no rest."""
+        self._event = anyio.Event()
+
     async def rest(self, seconds: float) -> None:
         """Rest for so long, or until a nudge that came since the last rest."""
         with anyio.move_on_after(seconds):

@@ -17,14 +17,12 @@ from node.rustlog_client import Rustlog
 from node.s3p_client import S3p
 from node.s3p_records import ends
 from node.stream_errors import InvalidRequest
-from node.testing.links import WorldDialer
+from node.testing.links import RUSTLOG_PORT, S3P_PORT, WorldDialer
 from node.trunk import Dial, TrunkSettings, running
 from transports import rustlog_messages as m
 from transports.rustlog_client import ResponseDecoder
 from transports.s3p_replies import Reply, ReplyDecoder
 from transports.seam import Session
-
-P2P_PORT, S3P_PORT, RUSTLOG_PORT = 7400, 7402, 7403
 
 
 @asynccontextmanager

@@ -1,24 +1,29 @@
 """The network of a world: every two names have a link of their own, which can be disturbed.
 
-A link is a `transports.memory.Network`, so the real codecs and connections run on it. What arrives
-is counted, for `World.settled`.
+A link is a `transports.memory.Network`, so the real codecs and connections run on it.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from random import Random
 from typing import Protocol
 
+import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
 from actors.supervisor import contain
+from node.testing.disturbances import Disturbances, covered
+from node.testing.trace import Trace
 from transports.memory import Network
 from transports.seam import Listener, Session, SessionFactory, Wire
 
-PORTS = {7400: "p2p", 7402: "s3p", 7403: "rustlog"}
+P2P_PORT, S3P_PORT, RUSTLOG_PORT = 7400, 7402, 7403
+PORTS = {P2P_PORT: "p2p", S3P_PORT: "s3p", RUSTLOG_PORT: "rustlog"}
 """What is spoken where in a world, as on a node with the default settings."""
 
 
@@ -41,15 +46,15 @@ class Links:
     """Names are those of nodes and of programs; a link is there as soon as somebody asks for it."""
 
     def __init__(self, seed: int) -> None:
-        self.arrivals = 0
-        """How often bytes came in anywhere."""
+        self.trace: Trace | None = None
         self._seed = seed
-        self._latency_s = 0.0
+        self._told = Disturbances()
+        self._healed = anyio.Event()
+        self._dialling: list[float] = []
         self._split = False
         self._houses: dict[str, _House] = {}
         self._networks: dict[frozenset[str], Network] = {}
         self._listeners: dict[str, list[Listener]] = {}
-        self._cut_off: set[str] = set()
         self._stalled: set[str] = set()
 
     def between(self, a: str, b: str) -> Network:
@@ -61,30 +66,31 @@ class Links:
             rng = Random(f"{self._seed} {' '.join(sorted(key))}")
             network = Network(
                 rng,
-                latency_s=self._latency_s,
+                latency_s=self._told.latency_s(key),
                 split=self._split,
                 guard=partial(contain, f"connection/{'-'.join(sorted(key))}"),
             )
             self._networks[key] = network
-            for name in key:
+            for name in sorted(key):
                 self._listen(name, network)
                 if name in self._stalled:
                     _each(network.stall, name)
-                if name in self._cut_off:
-                    _partition(network.partition, *_ends(key))
+            self._part(key, network)
         return network
 
-    @property
-    def latency_s(self) -> float:
-        """The longest of any link."""
-        return max((each.latency_s for each in self._networks.values()), default=self._latency_s)
+    def next_due(self) -> float:
+        """When the next bytes that are under way arrive, by the loop's clock; inf: none are. Those
+        that a partition holds are not under way."""
+        now = anyio.current_time()
+        dues = [due for due in self._dialling if due > now]
+        return min(dues + [each.next_due() for each in self._networks.values()], default=inf)
 
     # Nodes and programs.
 
     def open_house(self, name: str, factories: dict[str, SessionFactory], tasks: TaskGroup) -> None:
         """A node listens: `factories` by protocol."""
-        counted = {protocol: self._counted(make) for protocol, make in factories.items()}
-        self._houses[name] = _House(counted, tasks)
+        traced = {protocol: self._traced(make, name) for protocol, make in factories.items()}
+        self._houses[name] = _House(traced, tasks)
         for key, network in self._networks.items():
             if name in key:
                 self._listen(name, network)
@@ -102,34 +108,51 @@ class Links:
             protocol = PORTS.get(port)
             if protocol is None:
                 raise ConnectionRefusedError(f"port {port}: in a world there are {[*PORTS]}")
-            network = self.between(source, host)
-            counted = _Counted(session, self)
-            await network.connect(tasks, _address(host, protocol), counted, source=source)
+            await self._connect(tasks, source, host, protocol, session)
 
         return dial
 
+    async def _connect(
+        self, tasks: TaskGroup, source: str, host: str, protocol: str, session: Session
+    ) -> None:
+        """Raises ConnectionRefusedError. Across a partition it waits, as who dials does whose
+        packets get lost, for as long as the caller lets it."""
+        network, address = self.between(source, host), _address(host, protocol)
+        if self.trace is not None:
+            self.trace.note(f"{source} > {address}: dials")
+        traced = _Traced(session, self, source)
+        while True:
+            while self._told.is_parted(frozenset((source, host))):
+                await self._healed.wait()
+            if self._told.is_refused(host, source):
+                raise ConnectionRefusedError(f"{host} refuses connections from {source}")
+            due = anyio.current_time() + network.latency_s
+            self._dialling.append(due)
+            try:
+                return await network.connect(tasks, address, traced, source=source)
+            except OSError as exc:
+                if exc.errno != errno.EHOSTUNREACH:  # else the partition came just now
+                    raise
+            finally:
+                self._dialling.remove(due)
+
     # Faults.
 
-    def partition(self, a: str, b: str) -> None:
-        """Hold everything between two names, until `heal`."""
-        _partition(self.between(a, b).partition, a, b)
+    def partition(self, a: str, b: str | None = None) -> None:
+        """Hold everything between two names, or between one and all others, also later ones."""
+        self._told.part(covered(a, b))
+        self._part_all()
 
-    def heal(self, a: str, b: str) -> None:
-        """What was held goes on."""
-        _partition(self.between(a, b).heal, a, b)
+    def heal(self, a: str, b: str | None = None) -> None:
+        """End the partition of these very names: what it held goes on unless another does, too."""
+        self._told.heal(covered(a, b))
+        self._part_all()
+        self._healed.set()
+        self._healed = anyio.Event()
 
-    def cut_off(self, name: str) -> None:
-        """Partition a name from everybody, also from those that come later."""
-        self._cut_off.add(name)
-        for key, network in self._of(name):
-            _partition(network.partition, *_ends(key))
-
-    def rejoin(self, name: str) -> None:
-        """The reverse, but for those who are cut off themselves."""
-        self._cut_off.discard(name)
-        for key, network in self._of(name):
-            if not key & self._cut_off:
-                _partition(network.heal, *_ends(key))
+    def refuse(self, host: str, source: str | None = None, *, on: bool) -> None:
+        """Whether a node refuses new connections, from one name or from all."""
+        self._told.refuse(host, source, on=on)
 
     def reset(self, a: str, b: str | None = None) -> None:
         """Break the connections of a name, or between two names, at both ends."""
@@ -149,19 +172,27 @@ class Links:
             _each(network.unstall, name)
 
     def set_latency(self, seconds: float, a: str | None = None, b: str | None = None) -> None:
-        """How long bytes take from now on: between two names, or everywhere."""
-        if a is not None and b is not None:
-            self.between(a, b).latency_s = seconds
-            return
-        self._latency_s = seconds
-        for network in self._networks.values():
-            network.latency_s = seconds
+        """How long bytes take from now on: on one link, on those of a name, or everywhere."""
+        self._told.delay(covered(a, b), seconds)
+        for key, network in self._networks.items():
+            network.latency_s = self._told.latency_s(key)
 
     def set_split(self, split: bool) -> None:
         """Whether what is written arrives cut at random bytes."""
         self._split = split
         for network in self._networks.values():
             network.split = split
+
+    def _part_all(self) -> None:
+        for key, network in self._networks.items():
+            self._part(key, network)
+
+    def _part(self, key: frozenset[str], network: Network) -> None:
+        do = network.partition if self._told.is_parted(key) else network.heal
+        names = sorted(key)
+        for source, target in ((names[0], names[-1]), (names[-1], names[0])):
+            for protocol in PORTS.values():
+                do(source, _address(target, protocol))
 
     def _of(self, name: str) -> list[tuple[frozenset[str], Network]]:
         return [(key, network) for key, network in self._networks.items() if name in key]
@@ -174,35 +205,42 @@ class Links:
                 address = _address(name, protocol)
                 listeners.append(network.listen(address, factory, house.tasks))
 
-    def _counted(self, make: SessionFactory) -> SessionFactory:
-        return lambda: _Counted(make(), self)
+    def _traced(self, make: SessionFactory, name: str) -> SessionFactory:
+        return lambda: _Traced(make(), self, name)
 
 
-class _Counted:
-    """A session, and a count of what it hears."""
+class _Traced:
+    """A session at `name`'s end, whose trace has what it hears."""
 
-    def __init__(self, session: Session, links: Links) -> None:
+    def __init__(self, session: Session, links: Links, name: str) -> None:
         self._session = session
         self._links = links
+        self._place = name
 
     def opened(self, wire: Wire) -> None:
-        self._links.arrivals += 1
+        self._place = f"{self._place} < {wire.peer}"
+        self._hear("opened")
         self._session.opened(wire)
 
     def received(self, data: bytes) -> None:
-        self._links.arrivals += 1
+        if self._links.trace is not None:
+            self._links.trace.note_bytes(self._place, data)
         self._session.received(data)
 
     def uncongested(self) -> None:
         self._session.uncongested()
 
     def eof(self) -> None:
-        self._links.arrivals += 1
+        self._hear("eof")
         self._session.eof()
 
     def ended(self) -> None:
-        self._links.arrivals += 1
+        self._hear("ended")
         self._session.ended()
+
+    def _hear(self, what: str) -> None:
+        if self._links.trace is not None:
+            self._links.trace.note(f"{self._place}: {what}")
 
 
 def _address(name: str, protocol: str) -> str:
@@ -213,14 +251,3 @@ def _address(name: str, protocol: str) -> str:
 def _each(do: Callable[[str], None], name: str) -> None:
     for protocol in PORTS.values():
         do(_address(name, protocol))
-
-
-def _partition(do: Callable[[str, str], None], a: str, b: str) -> None:
-    for source, target in ((a, b), (b, a)):
-        for protocol in PORTS.values():
-            do(source, _address(target, protocol))
-
-
-def _ends(key: frozenset[str]) -> tuple[str, str]:
-    names = sorted(key)
-    return names[0], names[-1]

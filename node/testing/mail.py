@@ -8,6 +8,7 @@ import msgspec
 from actors.messages import Ack
 from node.node import Node
 from node.post.post import Sent
+from node.testing.threadless import being_node
 
 WINDOW = 1
 
@@ -23,13 +24,18 @@ class Letter(msgspec.Struct, frozen=True):
 async def send(node: Node, peer: str, channel: str, data: bytes, ttl: float) -> Sent:
     """Seal a message for a peer and keep it until it is carried away. See `Post.send`."""
     public = public_of(node, peer)
-    return await node.post.send(public, channel.encode(), data, ttl)
+    with being_node():
+        return await node.post.send(public, channel.encode(), data, ttl)
 
 
 async def read(node: Node, channel: str, timeout_s: float) -> Letter:
     """The next sealed message of a channel, opened and acknowledged; TimeoutError, CannotOpen."""
     name = channel.encode()
-    with anyio.fail_after(timeout_s), node.post.office.local.guest(name, WINDOW) as guest:
+    with (
+        being_node(),
+        anyio.fail_after(timeout_s),
+        node.post.office.local.guest(name, WINDOW) as guest,
+    ):
         message = await guest.receive()
         opened = await node.post.open(name, message.data)
         guest.tell(Ack(message.id))

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import anyio
 
+from node.testing.threadless import Threads
 from node.testing.virtual_loop import VirtualLoop
 
 BACKENDS = ("asyncio", "trio")
@@ -25,6 +26,20 @@ def virtual(library: str) -> tuple[str, dict[str, Any]]:
             return library, {"clock": MockClock(autojump_threshold=0.0)}
         case _:
             raise ValueError(f"{library!r} is none of {', '.join(BACKENDS)}")
+
+
+def renew(backend: object) -> None:
+    """Have a value of `virtual` begin at 0 again: a MockClock goes on where its last run ended."""
+    match backend:
+        case ("trio", dict(options)) if "clock" in options:
+            from trio.testing import MockClock  # it is there: the clock is one of trio's
+
+            clock = options["clock"]
+            if isinstance(clock, MockClock):
+                threshold = clock.autojump_threshold
+                options["clock"] = MockClock(clock.rate, autojump_threshold=threshold)
+        case _:
+            pass
 
 
 class Pace(Protocol):
@@ -77,12 +92,12 @@ class RealPace:
         """Nothing."""
 
 
-def pace_of_loop() -> Pace:
-    """Of the loop that runs now."""
+def pace_of_loop(threads: Threads) -> Pace:
+    """Of the loop that runs now, and its threads."""
     limiter = anyio.to_thread.current_default_thread_limiter()
 
     def is_busy() -> bool:
-        return limiter.borrowed_tokens > 0
+        return threads.at_work > 0 or limiter.borrowed_tokens > 0
 
     try:
         loop = asyncio.get_running_loop()

@@ -1,17 +1,19 @@
 """The pytest plugin: worlds, nodes, channels and streams as fixtures, on virtual time.
 
-An async test that asks for one of them needs no mark. It runs on asyncio, or on the libraries that
-`--millpond-backends=asyncio,trio` names; a test that parametrizes `anyio_backend` has its own way.
+An async test that asks for one of them needs no mark. It runs on the libraries that
+`--millpond-backends=asyncio,trio` names, else on that of its own fixture `anyio_backend`, else on
+asyncio. A test that parametrizes `anyio_backend` has its own way.
 Everything of the project is imported late: pytest loads this wherever the package is installed.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from functools import wraps
+import sys
+from collections.abc import AsyncIterator, Generator
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -19,22 +21,36 @@ if TYPE_CHECKING:
     from node.channel import Channel
     from node.stream import Stream
     from node.testing.dialogue.script import Script
+    from node.testing.failures import Failures
     from node.testing.sim_node import SimNode
     from node.testing.world import World
 
 OURS = "millpond_world"
 """The fixture behind `world`, by which our tests are known: others may have a `world`, too."""
-BACKENDS, SEED = "millpond_backends", "millpond_seed"
+BACKENDS, SEED, PATIENCE = "millpond_backends", "millpond_seed", "millpond_patience"
+BACKEND = "anyio_backend"
+ANYIO = "anyio.pytest_plugin"
+FAILURES = "node.testing.failures"
+IN_TEST = pytest.StashKey[bool]()
+"""Is a test with a world executed? It may ask for fixtures, too."""
+
+Scope = Literal["session", "module"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("millpond")
     group.addoption(
         "--millpond-backends",
-        default="asyncio",
         help="libraries that tests with a world run on: asyncio, trio or both, with a comma",
     )
     group.addoption("--millpond-seed", type=int, default=1, help="the seed of such tests")
+    group.addoption(
+        "--millpond-patience",
+        type=float,
+        default=20.0,
+        metavar="SECONDS",
+        help="of real time, after which such a test has failed: 20",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -43,40 +59,127 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if OURS not in metafunc.fixturenames:
         return
     marks = metafunc.definition.iter_markers("parametrize")
-    if any("anyio_backend" in _names(mark.args[0]) for mark in marks):
+    if any(BACKEND in _names(mark.args[0]) for mark in marks):
         return
-    from node.testing.pace import virtual
-
-    libraries: list[str] = metafunc.config.getoption(BACKENDS, "asyncio").split(",")
-    backends = [virtual(each) for each in libraries]
-    mark = pytest.mark.parametrize("anyio_backend", backends, ids=libraries)
-    metafunc.definition.add_marker(mark)
+    scope: Scope = "module"  # as of anyio's own, so that fixtures of a module may be async
+    libraries: list[str] | None = ["asyncio"]
+    own = _own_backend(metafunc)
+    if own is not None:
+        libraries = _libraries_of(own)
+        scope = "session" if own.scope in ("session", "package") else "module"
+    option: str | None = metafunc.config.getoption(BACKENDS, None)
+    if option is not None:
+        libraries = _names(option)
+    if libraries is not None:
+        backends = [_virtual(each) for each in libraries]
+        mark = pytest.mark.parametrize(BACKEND, backends, ids=libraries, scope=scope)
+        metafunc.definition.add_marker(mark)
 
 
 def _names(argnames: str | list[str] | tuple[str, ...]) -> list[str]:
     return argnames.replace(" ", "").split(",") if isinstance(argnames, str) else list(argnames)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """What fails behind a test interrupts it."""
-    world: Any = pyfuncitem.funcargs.get(OURS)
-    test = pyfuncitem.obj
-    if world is not None and inspect.iscoroutinefunction(test):
-        pyfuncitem.obj = _guarded(world, test)
+@cache
+def _virtual(library: str) -> tuple[str, dict[str, Any]]:
+    """One and the same for all tests, which may share a fixture that runs on it."""
+    from node.testing.pace import virtual
+
+    try:
+        return virtual(library)
+    except (ValueError, ImportError) as exc:
+        raise pytest.UsageError(f"--millpond-backends: {exc}") from exc
+
+
+def _own_backend(metafunc: pytest.Metafunc) -> pytest.FixtureDef[Any] | None:
+    """The fixture `anyio_backend` of the test's own project, if it has one."""
+    found = metafunc._arg2fixturedefs.get(BACKEND)  # noqa: SLF001 (nothing public tells)
+    return found[-1] if found and found[-1].func.__module__ != ANYIO else None
+
+
+def _libraries_of(own: pytest.FixtureDef[Any]) -> list[str] | None:
+    """What it names. None where it gives options, too, or needs to be asked while tests run."""
+    from node.testing.pace import BACKENDS as KNOWN
+
+    values: list[Any] = []
+    if own.params is not None:
+        values = list(own.params)
+    elif not inspect.signature(own.func).parameters and not _is_lazy(own.func):
+        values = [own.func()]
+    return values if values and all(each in KNOWN for each in values) else None
+
+
+def _is_lazy(func: Any) -> bool:
+    return inspect.isgeneratorfunction(func) or _is_async(func)
+
+
+def _is_async(func: Any) -> bool:
+    return inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Time begins at 0, whatever ran before."""
+    if isinstance(item, pytest.Function) and OURS in item.fixturenames and _is_parametrized(item):
+        from node.testing.pace import renew
+
+        renew(item.callspec.params.get(BACKEND))
+
+
+def _is_parametrized(item: pytest.Function) -> bool:
+    return "callspec" in vars(item)
+
+
+def _living() -> list[Failures]:
+    """Of the worlds that there are now. Nobody who has one is without their module."""
+    module = sys.modules.get(FAILURES)
+    return [] if module is None else list(module.Failures.living)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, Any, Any]:
+    """What fails while an async fixture begins or ends interrupts that; between fixtures and tests
+    nothing is interrupted, but pytest's own."""
+    living, func = _living(), fixturedef.func
+    if living and _is_async(func) and BACKEND in request.fixturenames:
+        from node.testing.guarded import guarded_fixture
+
+        guarded = guarded_fixture(living, func, request.instance)
+        fixturedef.func = guarded  # type: ignore[misc]  # as anyio does
     try:
         return (yield)
     finally:
+        fixturedef.func = func  # type: ignore[misc]
+        if not request.config.stash.get(IN_TEST, False):
+            for failures in _living():
+                failures.rest()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """What fails behind a test interrupts it."""
+    living = _living()
+    if not living:
+        return (yield)  # a test without a world, and so no business of ours
+    from node.testing.guarded import guarded_test
+
+    stash, test = pyfuncitem.config.stash, pyfuncitem.obj
+    stash[IN_TEST] = True
+    inner = getattr(getattr(test, "hypothesis", None), "inner_test", None)
+    if inner is not None:
+        original = getattr(inner, "_anyio_original_func", inner)  # as anyio leaves it behind
+        test.hypothesis.inner_test = guarded_test(living, original)
+    else:
+        pyfuncitem.obj = guarded_test(living, test)
+    try:
+        return (yield)
+    finally:
+        stash[IN_TEST] = False
         pyfuncitem.obj = test
-
-
-def _guarded(world: World, test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    @wraps(test)
-    async def guarded(*args: Any, **kwargs: Any) -> None:
-        with world.guard():
-            await test(*args, **kwargs)
-
-    return guarded
+        if inner is not None:
+            test.hypothesis.inner_test = inner
 
 
 @pytest.hookimpl(wrapper=True)
@@ -98,12 +201,13 @@ def world_seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 async def millpond_world(
-    anyio_backend: object, world_seed: int, tmp_path: Path
+    anyio_backend: object, world_seed: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[World]:
     """Behind `world`. That it asks for `anyio_backend` makes its tests those of anyio's plugin."""
     from node.testing.world import World
 
-    async with World(world_seed, folder=tmp_path / "world") as world:
+    patience_s: float = request.config.getoption(PATIENCE, 20.0)
+    async with World(world_seed, folder=tmp_path / "world", patience_s=patience_s) as world:
         yield world
 
 

@@ -17,23 +17,27 @@ from node.client import connect
 from node.config import LISTENERS, OFF, Config
 from node.peers.book import Peer, Trust
 from node.post.post import Sent
-from node.rustlog_client import Rustlog
-from node.s3p_client import S3p
-from node.streams import Streams, connect_streams
 from node.testing import mail
-from node.testing.clients import P2P_PORT, rustlog_over, s3p_over
+from node.testing.disk.real import RealDisk
 from node.testing.disk.simulated import SimulatedDisk
-from node.testing.links import WorldDialer
+from node.testing.links import P2P_PORT, WorldDialer
+from node.testing.patience import TookTooLong
 from node.testing.threadless import be_node
+from node.testing.whereabouts import tasks_of_loop
 from node.testing.world_node import WorldNode
 from node.trunk import single_errors
 
 if TYPE_CHECKING:
+    from node.rustlog_client import Rustlog
+    from node.s3p_client import S3p
+    from node.streams import Streams
     from node.testing.world import World
 
 Kept = Literal["simulated", "real", "nothing"]
 """Where a node keeps things: on a simulated disk, on the real one, or in memory alone."""
 WHO = "client"
+ENDS_WITHIN_S = 60.0
+"""The clean-up of a node that was ended takes no longer, in the world's time."""
 SETTINGS = {"segment_bytes": 2**18, "drain_timeout_s": 0.2}
 """A journal of 256 KiB segments is made faster than one of 16 MiB."""
 
@@ -56,6 +60,7 @@ class SimNode:
         if kept == "simulated":
             self.disk = SimulatedDisk(world.rng(f"disk {name}"), folder.with_name(f"{name}.gone"))
             self.disk.on_resume = self._wake
+        self._real = RealDisk() if kept == "real" else None
         self._world = world
         self._node: WorldNode | None = None
         self._scope = anyio.CancelScope()
@@ -104,12 +109,25 @@ class SimNode:
             await self._world.links.close_house(self.name)
             self._world.links.reset(self.name)
             self._scope.cancel()
-            await self._ended.wait()
+            await self._end()
+        if self._real is not None:
+            self._real.cut()
         if self.disk is not None:
             if power:
                 self.disk.lose_power()
             else:
                 self.disk.cut()
+
+    async def _end(self) -> None:
+        """Until its tasks are over. Raises TookTooLong: their clean-up hangs."""
+        with anyio.move_on_after(ENDS_WITHIN_S):
+            await self._ended.wait()
+            return
+        places = "\n".join(f"  {place}" for place in tasks_of_loop())
+        raise TookTooLong(
+            f"{self.name} was ended, and {ENDS_WITHIN_S:g} s later still cleans up; "
+            f"where tasks are:\n{places}"
+        )
 
     async def restart(self, *, power: bool = False) -> None:
         """`crash`, if it runs, and `start`."""
@@ -130,7 +148,11 @@ class SimNode:
                 raise
             self._world.failures.add(error)  # it belongs to the test, not to the world's tasks
         finally:
+            if self._node is not None and not self._stopping.is_set():
+                self._world.links.reset(self.name)  # it ended by itself
             self._node = None
+            with anyio.CancelScope(shield=True):
+                await self._world.links.close_house(self.name)
             self._ended.set()
 
     async def _run(self, node: WorldNode, task_status: TaskStatus[None]) -> None:
@@ -151,9 +173,10 @@ class SimNode:
         return WorldNode(
             self.config,
             rng=world.rng(f"node {self.name}"),
+            entropy=world.entropy(f"node {self.name}"),
             clock=world.clock.of(self.name),
             dialer=world.links.dialer(self.name),
-            disk=self.disk,
+            disk=self.disk or self._real,
             is_held=lambda: self.disk is not None and self.disk.is_hanging,
         )
 
@@ -179,14 +202,20 @@ class SimNode:
 
     def streams(self, *, who: str = WHO) -> AbstractAsyncContextManager[Streams]:
         """The streams of the node; see `node.streams.connect_streams`."""
+        from node.streams import connect_streams  # here and below: few tests need these clients
+
         return connect_streams(self.url, **self._options(who))
 
     def s3p(self, *, who: str = WHO) -> AbstractAsyncContextManager[S3p]:
         """A client of S3P; see `node.s3p_client.connect_s3p`."""
+        from node.testing.clients import s3p_over
+
         return s3p_over(self.dialer(who), self.name, self._rng(who))
 
     def rustlog(self, *, who: str = WHO) -> AbstractAsyncContextManager[Rustlog]:
         """A client of RustLog; see `node.rustlog_client.connect_rustlog`."""
+        from node.testing.clients import rustlog_over
+
         return rustlog_over(self.dialer(who), self.name, self._rng(who))
 
     def _options(self, who: str) -> dict[str, Any]:
@@ -195,6 +224,7 @@ class SimNode:
             "dialer": self.dialer(who),
             "rng": self._rng(who),
             "now": world.clock.elapsed,
+            "entropy": world.entropy(f"{who} at {self.name}"),
         }
 
     def _rng(self, who: str) -> Any:

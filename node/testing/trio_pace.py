@@ -57,32 +57,44 @@ class TrioPace:
         elif self._is_busy() and await self._thread_works():
             return
         elif self._idle:
-            idle, self._idle = self._idle, []
-            for event in idle:
-                event.set()
-        else:
-            wait_s = trio.lowlevel.current_statistics().seconds_to_next_deadline
-            if 0 < wait_s < inf:
-                self._clock.jump(wait_s)
+            self._tell_idle()
+        elif 0 < _next_timer_s() < inf:
+            self._clock.jump(_next_timer_s())
+
+    def _tell_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for event in idle:
+            event.set()
 
     async def _live(self) -> None:
-        """Real time for a moment."""
+        """Real time for a moment. Who waits until nothing can happen waits until nothing comes."""
+        is_awaited = bool(self._idle) and not self._is_busy()
         self._clock.rate = 1.0
         try:
-            await anyio.sleep(SOCKET_S)
+            if is_awaited:
+                await wait_all_tasks_blocked(SOCKET_S)
+            else:
+                await anyio.sleep(SOCKET_S)
         finally:
             self._clock.rate = 0.0
+        if is_awaited:
+            self._tell_idle()
 
     async def _thread_works(self) -> bool:
-        """Give threads real time; False: theirs is over, and they are still at work."""
-        nap_s, give_up_at = NAP_S, time.monotonic() + THREAD_S
+        """Give threads as much real time as is left until the next timer, and a little at least;
+        False: it is over, and they are still at work."""
+        nap_s, began = NAP_S, time.monotonic()
         while self._is_busy():
-            if time.monotonic() > give_up_at:
+            if time.monotonic() - began > max(_next_timer_s(), THREAD_S):
                 return False
             time.sleep(nap_s)  # noqa: ASYNC251 (nobody else has anything to do)
             nap_s = min(2 * nap_s, NAP_S_MAX)
             await wait_all_tasks_blocked(0.0)
         return True
+
+
+def _next_timer_s() -> float:
+    return trio.lowlevel.current_statistics().seconds_to_next_deadline
 
 
 def _sockets() -> int:

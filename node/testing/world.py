@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from itertools import combinations
+from math import inf
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -15,13 +16,18 @@ from typing import Any, Self
 import anyio
 from anyio.abc import TaskGroup
 
+from node.outside import Outside, given
 from node.testing.disk.simulated import SimulatedDisk
-from node.testing.failures import Failures
+from node.testing.failures import Failures, Guard
 from node.testing.links import Links
+from node.testing.ordered import ordered_cancellation
 from node.testing.pace import Pace, pace_of_loop
 from node.testing.sim_node import Kept, SimNode
-from node.testing.threadless import without_threads
+from node.testing.threadless import counted_threads
+from node.testing.trace import Trace
+from node.testing.unheard import hearing_loop
 from node.testing.world_clock import WorldClock
+from node.trunk import single_errors
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 PATIENCE_S = 20.0
@@ -31,41 +37,72 @@ SETTLES_S = 3600.0
 class World:
     """`async with World(seed) as world`; at the end its nodes are ended, without goodbye.
 
-    `seed`: chance in nodes, clients, network and disks depends on it alone; keys and nonces come
-    from the system, and trio decides itself in which order tasks run.
+    `seed`: chance in nodes, clients, network and disks depends on it alone, keys and nonces too;
+    trio decides itself in which order tasks run.
     `folder`: where data folders are made; None: a temporary one. `patience_s`: a test that takes
-    longer, in real time, has failed.
+    longer, in real time, has failed. `threads`: without, `anyio.to_thread.run_sync` of programs
+    and handlers is done at once, as nodes have it always. `trace`: keep one of what happens.
     """
 
     tasks: TaskGroup
     clock: WorldClock
     links: Links
+    trace: Trace
 
     def __init__(
-        self, seed: int = 1, *, folder: Path | None = None, patience_s: float = PATIENCE_S
+        self,
+        seed: int = 1,
+        *,
+        folder: Path | None = None,
+        patience_s: float = PATIENCE_S,
+        threads: bool = True,
+        trace: bool = False,
     ) -> None:
         self.seed = seed
         self.nodes: dict[str, SimNode] = {}
         self.failures = Failures()
         self._folder = folder
         self._patience_s = patience_s
+        self._has_threads = threads
+        self._is_traced = trace
         self._draws: dict[str, int] = {}
         self._pace: Pace
+        self._guard: Guard
+        self._handlers: TaskGroup
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self._pace = pace_of_loop()
+        async with AsyncExitStack() as stack:
+            await self._begin(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def _begin(self, stack: AsyncExitStack) -> None:
+        """What is entered first ends last: handlers, then nodes, then what they live on."""
+        stack.enter_context(ordered_cancellation())
+        threads = stack.enter_context(counted_threads(are_wanted=self._has_threads))
+        self._pace = pace_of_loop(threads)
         self.clock = WorldClock(self._pace)
         self.links = Links(self.seed)
         if self._folder is None:
-            self._folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="millpond-")))
+            self._folder = Path(stack.enter_context(TemporaryDirectory(prefix="millpond-")))
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._stack.enter_context(self.failures.listening())
-        self._stack.enter_context(without_threads())
-        self.tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        self.trace = Trace(self.clock.elapsed, hide=str(self._folder))
+        if self._is_traced:
+            self.links.trace = self.trace
+            stack.enter_context(self.trace.listening())
+        stack.enter_context(self.failures.listening())
+        stack.enter_context(hearing_loop(self.failures.add))
+        stack.enter_context(given(self._outside()))
+        stack.enter_context(self.failures.patience(self._patience_s))
+        self._guard = stack.enter_context(self.failures.guard())
+        stack.enter_context(single_errors())
+        self.tasks = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(self.tasks.cancel_scope.cancel)
         self.tasks.start_soon(self._pace.run)
-        self.tasks.start_soon(self.failures.watch, self._patience_s)
-        return self
+        stack.push_async_callback(self._end_nodes)
+        self._handlers = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(self._handlers.cancel_scope.cancel)
 
     async def __aexit__(
         self,
@@ -74,19 +111,33 @@ class World:
         trace: TracebackType | None,
     ) -> bool | None:
         """End everything; raises what failed in the background and was not raised yet."""
+        self._guard.is_active = True
+        self._guard.has_failed = isinstance(exc, Exception) and not self.failures.errors
+        return await self._stack.__aexit__(kind, exc, trace)
+
+    async def _end_nodes(self) -> None:
         with anyio.CancelScope(shield=True):
             for node in self.nodes.values():
                 await node.crash()
-        self.tasks.cancel_scope.cancel()
-        is_handled = await self._stack.__aexit__(kind, exc, trace)
-        if exc is None or is_handled:
-            self.failures.check()
-        return is_handled
 
     def rng(self, purpose: str) -> Random:
         """A source of chance for one purpose; asked again for the same, the next one."""
         count = self._draws[purpose] = self._draws.get(purpose, 0) + 1
         return Random(f"{self.seed} {purpose} {count}")
+
+    def entropy(self, purpose: str) -> Callable[[int], bytes]:
+        """The same, of bytes for keys and nonces."""
+        return self.rng(f"entropy of {purpose}").randbytes
+
+    def _outside(self) -> Outside:
+        """Of programs that say nothing of chance and time."""
+        return Outside(
+            rng=lambda: self.rng("program"),
+            entropy=self.entropy("programs"),
+            monotonic=self.clock.elapsed,
+            wall=self.clock.now,
+            name=lambda: "program",
+        )
 
     # Nodes.
 
@@ -122,18 +173,20 @@ class World:
     # The network. Names are those of nodes and of programs (`who`).
 
     def partition(self, a: str, b: str | None = None) -> None:
-        """Hold everything between two names, or between one and all others, until `heal`."""
-        if b is None:
-            self.links.cut_off(a)
-        else:
-            self.links.partition(a, b)
+        """Hold everything between two names, or between one and all others, until `heal`.
+
+        Who dials across it waits, as long as it has the patience for.
+        """
+        self.links.partition(a, b)
 
     def heal(self, a: str, b: str | None = None) -> None:
-        """End the partition: what was held goes on."""
-        if b is None:
-            self.links.rejoin(a)
-        else:
-            self.links.heal(a, b)
+        """End what `partition` with the same names began: what was held goes on."""
+        self.links.heal(a, b)
+
+    def refuse(self, name: str, source: str | None = None, *, on: bool = True) -> None:
+        """Whether a node refuses new connections, all of them or those from one name. Those that
+        it has go on."""
+        self.links.refuse(name, source, on=on)
 
     def reset(self, a: str, b: str | None = None) -> None:
         """Break the connections between two names, or all of one, at both ends."""
@@ -148,7 +201,8 @@ class World:
         self.links.unstall(name)
 
     def latency(self, seconds: float, a: str | None = None, b: str | None = None) -> None:
-        """How long bytes take, between two names or everywhere."""
+        """How long bytes take: between two names, between one and all others, or everywhere. What
+        was said last of a link counts."""
         self.links.set_latency(seconds, a, b)
 
     def split(self, on: bool = True) -> None:
@@ -162,9 +216,9 @@ class World:
 
         What it raises interrupts the test and is raised there.
         """
-        self.tasks.start_soon(self.failures.run, work, *args)
+        self._handlers.start_soon(self.failures.run, work, *args)
 
-    def guard(self) -> AbstractContextManager[None]:
+    def guard(self) -> AbstractContextManager[object]:
         """`with world.guard()`: what fails in the background interrupts the block and is raised.
 
         The plugin puts it around each test that has a world.
@@ -187,12 +241,9 @@ class World:
         while True:
             await self._pace.idle()
             self.failures.check()
-            arrivals = self.links.arrivals
-            if self.links.latency_s:
-                await anyio.sleep(self.links.latency_s)
-                await self._pace.idle()
-            if arrivals == self.links.arrivals:
-                self.failures.check()
+            due = self.links.next_due()
+            if due == inf:
                 return
             if self.clock.elapsed() > give_up_at:
                 raise TimeoutError("there is always something under way")
+            await anyio.sleep_until(due)

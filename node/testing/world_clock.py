@@ -52,4 +52,7 @@ class WorldClock:
 
     def of(self, name: str) -> Clock:
         """The clock that a node is given."""
-        return Clock(monotonic=self.elapsed, wall=partial(self.wall, name))
+        return Clock(self.elapsed, partial(self.wall, name), self._ticks_ns)
+
+    def _ticks_ns(self) -> int:
+        return round(self.elapsed() * 1e9)

@@ -15,6 +15,7 @@ from node.clock import Clock
 from node.config import Config
 from node.node import Node
 from node.testing.lanes import SteppedSurroundings
+from node.testing.threadless import of_node
 from transports.seam import SessionFactory
 
 
@@ -26,6 +27,7 @@ class WorldNode(Node):
         config: Config,
         *,
         rng: Random,
+        entropy: Callable[[int], bytes],
         clock: Clock,
         dialer: Dialer,
         disk: Disk | None,
@@ -34,22 +36,31 @@ class WorldNode(Node):
         self.surroundings: SteppedSurroundings | None = None
         self._is_held = is_held
         self._is_killed = False
-        super().__init__(config, rng=rng, clock=clock, disk=disk, dialer=dialer)
+        super().__init__(config, rng=rng, clock=clock, disk=disk, dialer=dialer, entropy=entropy)
 
     @property
     def factories(self) -> dict[str, SessionFactory]:
         """What a connection is answered with, by protocol."""
         return {
-            "p2p": self._p2p_session,
-            "s3p": self.reception.s3p_connection,
-            "rustlog": self.reception.rustlog_connection,
+            "p2p": of_node(self._p2p_session),
+            "s3p": of_node(self.reception.s3p_connection),
+            "rustlog": of_node(self.reception.rustlog_connection),
         }
+
+    async def drain(self) -> None:
+        """As ever; the store can be closed only after a disk that hangs has answered."""
+        await super().drain()
+        if self.surroundings is not None:
+            await self.surroundings.answered()
 
     def kill(self) -> None:
         """From here on nothing is written any more; whoever runs the node cancels it next."""
         self._is_killed = True
         if self.surroundings is not None:
             self.surroundings.cut()
+
+    def _rss_bytes(self) -> int:
+        return 0  # it has no process of its own, and the same seed answers the same
 
     def _choose_store(self, disk: Disk) -> DurableStore | MemoryStore:
         if self.durability is Durability.MEMORY:

@@ -23,7 +23,7 @@ from node.tls.words import PinMismatch
 
 log = logging.getLogger(__name__)
 
-ALPN = {"ws": ("http/1.1",)}
+ALPN = {"ws": ("http/1.1",), "http": ("h2", "http/1.1")}
 """By listener; who speaks something else names nothing."""
 REQUIRED, OPTIONAL = "required", "optional"
 WARN_DAYS = 14

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
 from node.config import Config
-from node.tls.contexts import DAY_S, Certificates, TlsFiles
 from node.tls.words import reason_of
 from transports.doorway import Doorway
 from transports.host import WireCounters
 
+if TYPE_CHECKING:
+    from node.tls.contexts import Certificates
+
 log = logging.getLogger(__name__)
 
 LOG_EVERY_S = 1.0
+WARN_EVERY_S = 86_400.0
 REASON = "tls handshake"
 """Among the reasons of refusals that `info` tells."""
 
@@ -36,8 +39,7 @@ class TlsListeners:
     """
 
     def __init__(self, config: Config, now: Callable[[], float]) -> None:
-        files = (config.tls_cert, config.tls_key, config.tls_client_ca, config.tls_client)
-        self.certificates = Certificates(TlsFiles(*files)) if config.tls_cert else None
+        self.certificates = _certificates(config) if config.tls_cert else None
         self._names = config.tls_names
         self._now = now
         self._doors: Doors | None = None
@@ -75,7 +77,7 @@ class TlsListeners:
         """Say once a day that the certificate is about to expire, if it is."""
         while self.certificates is not None:
             self.certificates.warn(self._now())
-            await anyio.sleep(DAY_S)
+            await anyio.sleep(WARN_EVERY_S)
 
     def _publish(self) -> None:
         if self._doors is not None and self.certificates is not None:
@@ -92,3 +94,10 @@ class TlsListeners:
             log.warning(text, listener, host, reason_of(failure).text, self._unlogged)
             self._logged_at = now
             self._unlogged = 0
+
+
+def _certificates(config: Config) -> Certificates:
+    from node.tls.contexts import Certificates, TlsFiles  # X.509 takes 50 ms, and few nodes need it
+
+    files = (config.tls_cert, config.tls_key, config.tls_client_ca, config.tls_client)
+    return Certificates(TlsFiles(*files))

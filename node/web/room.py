@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from node.access.access import Access
 from node.config import OFF, Config
@@ -14,17 +14,21 @@ from node.web.desk import WebDesk
 from node.web.login import FILE_NAME, WebLogin
 from node.web.pages import chat_site
 from transports.pages import Site
-from transports.websocket import ServerFraming
+
+if TYPE_CHECKING:
+    from transports.websocket import ServerFraming
 
 Revoked = Callable[[], None]
 
 
 class WebRoom:
-    """One per node. `now`: seconds since 1970."""
+    """One per node. `now`: seconds since 1970; `entropy` gives so many unpredictable bytes."""
 
-    def __init__(self, config: Config, now: Callable[[], float]) -> None:
+    def __init__(
+        self, config: Config, now: Callable[[], float], entropy: Callable[[int], bytes]
+    ) -> None:
         path = Path(config.data) / FILE_NAME if config.data else None
-        self.login = WebLogin(path, now, os.urandom)
+        self.login = WebLogin(path, now, entropy)
         self._config = config
         self._origins = frozenset(config.origins)
         self._site: Site | None = None
@@ -44,4 +48,6 @@ class WebRoom:
 
     def framing(self) -> ServerFraming:
         """Of a connection at the WebSocket listener, which may ask for a page instead."""
+        from transports.websocket import ServerFraming  # not before: not every node needs it
+
         return ServerFraming(self._config.packet_bytes_max, self._origins, self._site)

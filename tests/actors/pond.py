@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from actors.channel import Channel
-from actors.delivery import DeliverySettings
+from actors.delivery_settings import DeliverySettings
 from actors.ids import IdSource
 from actors.limits import ChannelSettings, NodeLimits
 from actors.messages import (
@@ -92,6 +92,7 @@ class Pond:
         """A connection that asks for pushes unless told otherwise, and never falls silent."""
         peer = Peer(self, name, self.port(), join.get("identity"))
         self.scheduler.attach(name, peer.port, Join(**{"keep_alive_s": 1e9, **join}), self.now)
+        self.spoken()
         match peer.port.take():
             case [Joined() as joined, *pushes]:
                 peer.joined = joined
@@ -117,6 +118,9 @@ class Pond:
 
     def settle(self) -> None:
         self.advance(0)
+
+    def spoken(self) -> None:
+        """Somebody said something: nobody else has to answer for it in a turn of their own."""
 
     def post(self, message: Mail, name: bytes = NAME) -> None:
         """What cells say to one another."""
@@ -153,6 +157,7 @@ class Peer:
     def say(self, *messages: Mail) -> None:
         """One read of the connection."""
         self.pond.scheduler.submit(self.name, Batch(self.port, list(messages)), self.pond.now)
+        self.pond.spoken()
 
     def ask(self, *messages: Mail) -> list[Reply]:
         """What comes back besides pushes, which stay for `pushed`."""

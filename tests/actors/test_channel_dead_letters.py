@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from actors.limits import ChannelSettings, NodeLimits
-from actors.messages import Bury, GetAck, Mode, Reason
+from actors.messages import Bury, GetAck, Mode, Put, Reason
+from tests.actors.cells import LateStore
 from tests.actors.pond import NAME, Pond, queue
 
 DEAD = NAME + b"!dead"
@@ -201,3 +202,14 @@ def test_the_node_s_quota_counts_for_dead_letters_too() -> None:
     # The letter and its message exist side by side for a moment.
     assert pond.kept() + pond.kept(DEAD) == [b"bad"]
     assert pond.producer().get(old) == GetAck(old, b"bad")
+
+
+def test_ps_14_a_rejection_counts_before_the_dead_letter_is_kept() -> None:
+    """The node may end before: the message comes again then, and for the next time."""
+    pond = Pond(queue(ack_timeout_s=300), store=(store := LateStore()))
+    worker, producer = pond.join(), pond.producer()
+    producer.say(Put(1, 3600, b"one"))
+    store.commits[-1].finish(None)
+    (message,) = worker.pushed()
+    worker.nack(message.id, Reason.REJECT)
+    assert store.load(NAME).attempts == {message.id: 1}

@@ -40,8 +40,15 @@ class Desk:
         tail = tail or Tail()
         self.lsn = tail.lsn
         self.epoch = 0
+        self.now = 0.0
         self.journal = Journal(
-            folder, disk, SALT, tail, segment_bytes=segment_bytes, retry_s=RETRY_S
+            folder,
+            disk,
+            SALT,
+            tail,
+            segment_bytes=segment_bytes,
+            retry_s=RETRY_S,
+            now=lambda: self.now,
         )
 
     def group(self, *bodies: bytes, sync: bool = True, last_id: int = 0) -> Group:
@@ -143,6 +150,18 @@ class TestWithoutAPromise:
         desk.commit()
         assert desk.journal.syncs == 1
 
+    def test_is_synced_in_time_whatever_else_is_written(self, desk: Desk) -> None:
+        """docs/storage.md: within a second. Groups without a sync do not put it off."""
+        desk.write(b"one", sync=False)
+        desk.now = 0.6
+        assert desk.write(b"two", sync=False).synced_lsn == 0
+        assert desk.journal.idle_s() == pytest.approx(0.4)
+        desk.now = 1.1
+        assert desk.journal.idle_s() == 0.0
+        assert desk.write(b"three", sync=False).synced_lsn == 3
+        desk.write(b"four", sync=False)
+        assert desk.journal.idle_s() == RETRY_S
+
     def test_is_synced_with_the_next_that_must_be(self, desk: Desk) -> None:
         desk.write(b"one", sync=False)
         assert desk.write(b"two").synced_lsn == 2
@@ -151,13 +170,13 @@ class TestWithoutAPromise:
     def test_is_synced_at_the_end(self, shaky: Desk, sim: SimDisk) -> None:
         shaky.write(b"one", sync=False)
         shaky.journal.close()
-        sim.crash()
+        sim.lose_power()
         assert shaky.bodies() == [b"one"]
 
     def test_is_synced_before_the_next_segment_begins(self, shaky: Desk, sim: SimDisk) -> None:
         shaky.write(b"x" * 2000, sync=False)
         shaky.write(b"y" * 2000, sync=False)
-        sim.crash()
+        sim.lose_power()
         assert shaky.bodies()[:1] == [b"x" * 2000]
 
 
@@ -219,7 +238,7 @@ class TestFailing:
         assert [record.lsn for _, record in shaky.found().records] == [end.lsn, 101]
         at = HEADER_SIZE + GROUP_SIZE + RECORD_SIZE + len(b"name") + len(b"kept")
         assert shaky.header(2).cuts == {1: Cut(at, at)}
-        sim.crash()
+        sim.lose_power()
         assert shaky.bodies() == [b"kept", b"kept, too"]
 
     def test_what_was_written_upon_something_that_failed_fails_as_well(
@@ -252,7 +271,7 @@ class TestFailing:
         assert shaky.bodies() == [b"synced", *([b"kept" * 150] * 3), b"new"]
         cut = shaky.header(2).cuts[1]
         assert cut.synced < cut.end
-        sim.crash()
+        sim.lose_power()
         found = shaky.found()
         bodies = [record.body for _, record in found.records]
         assert (bodies[0], bodies[-1]) == (b"synced", b"new")
@@ -322,7 +341,7 @@ class TestLongTrouble:
         assert shaky.write(b"kept, too").error is None
         assert shaky.numbers == ["1", "2"]
         assert shaky.bodies() == [b"kept", b"kept, too"]
-        sim.crash()
+        sim.lose_power()
         assert shaky.bodies() == [b"kept", b"kept, too"]
         assert (shaky.found().damages, shaky.found().torn_bytes) == ([], 0)
 
@@ -367,11 +386,44 @@ class TestLongTrouble:
         shaky.commit()
         sim.faults.fail(2, Trouble.BROKEN)
         shaky.write(b"failed")
-        sim.crash()
+        sim.lose_power()
         found = shaky.found()
         assert (found.records[0][1].body, found.damages) == (b"kept", [])
         again = Desk(shaky.folder, sim, tail=found.tail)
         before = again.bodies()
         assert again.write(b"new").error is None
-        sim.crash()
+        sim.lose_power()
         assert again.bodies() == [*before, b"new"]
+
+
+class TestTimings:
+    def test_a_commit_is_timed_from_its_write_to_the_end_of_its_sync(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        times = iter(range(1000))
+        desk.write(b"one")
+        monkeypatch.setattr(desk.journal, "_now", lambda: float(next(times)))
+        timings = desk.journal.timings
+        before = timings.commit_s.total, timings.sync_s.total, timings.records.total
+        desk.write(b"two", b"three")
+        # Every look at the clock takes a second here: the sync begins and ends within the commit.
+        assert timings.sync_s.total - before[1] == 1.0
+        assert timings.commit_s.total - before[0] >= 2.0
+        assert timings.records.total - before[2] == 2 and timings.records.count == 2
+        assert timings.busy_s(2000.0) == 0.0
+
+    def test_without_a_sync_there_is_a_commit_alone(self, desk: Desk) -> None:
+        desk.write(b"one")
+        syncs, size = desk.journal.timings.sync_s.count, desk.journal.timings.bytes
+        desk.write(b"two", sync=False)
+        timings = desk.journal.timings
+        assert (timings.sync_s.count, timings.commit_s.count) == (syncs, 2)
+        assert timings.bytes > size
+
+    def test_what_failed_took_no_time_and_is_over(self, shaky: Desk, sim: SimDisk) -> None:
+        shaky.now = 5.0
+        shaky.write(b"one")
+        sim.faults.fail(1, Trouble.FULL)
+        assert shaky.write(b"two").error is not None
+        timings = shaky.journal.timings
+        assert timings.commit_s.count == 1 and timings.busy_s(60.0) == 0.0

@@ -296,7 +296,13 @@ class TestCuts:
             assert [record.body for _, record in found.records] == expected, boot
             assert found.damages == []
             journal = Journal(
-                tmp_path, DISK, SALT + boot, found.tail, segment_bytes=8192, retry_s=1
+                tmp_path,
+                DISK,
+                SALT + boot,
+                found.tail,
+                segment_bytes=8192,
+                retry_s=1,
+                now=lambda: 0.0,
             )
             end, bodies = self.write(journal, found.tail.lsn, boot, SALT + boot)
             journal.close()
@@ -327,7 +333,9 @@ class TestCuts:
         put(tmp_path, 2, 3, TWO[:-1], cuts={1: cut(HEADER_SIZE + len(ONE))})
         tail = read(tmp_path).tail
         assert set(tail.cuts) == {1, 2}
-        journal = Journal(tmp_path, DISK, SALT, tail, segment_bytes=4096, retry_s=1)
+        journal = Journal(
+            tmp_path, DISK, SALT, tail, segment_bytes=4096, retry_s=1, now=lambda: 0.0
+        )
         self.write(journal, tail.lsn, 1, SALT)
         journal.close()
         header = decode_header(segment_path(tmp_path, 3).read_bytes())

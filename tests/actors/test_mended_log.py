@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from actors.store.changes import Chunk, Dropped, Kind, Noted, Position, Trimmed
 from actors.store.disk import OsDisk
 from actors.store.log_layer import LogLayer
-from actors.store.mended_log import mend
+from actors.store.mended_log import Base, mend
 from actors.store.partitions.outline import Meta
 from actors.store.repair import Repaired, repair
 from actors.store.salvage import SalvagedLog
@@ -123,6 +124,34 @@ class TestMending:
         assert good(mended.layer) == [anew] and mended.lost == [] and mended.layer.notes == {}
         both = layer_of(*CHUNKS, *changes, is_base=True)
         assert good(mend(None, both, None).layer) == [anew]
+
+    @given(st.sets(st.integers(3, 9)), st.integers(0, COUNT), st.booleans())
+    def test_what_is_another_logs_is_neither_lost_nor_trimmed(
+        self, lost: set[int], trim_point: int, is_meta_lost: bool
+    ) -> None:
+        """The own records of a fork begin at 30."""
+        base = Base(30, Position(29, 0), 290)
+        left = [each for at, each in enumerate(CHUNKS) if at >= 3 and at not in lost]
+        known = None if is_meta_lost else meta(trim_point=trim_point)
+        below = SalvagedLog(left, {b"fork": b"note"}, known)
+        mended = mend(below, None, COUNT, lambda notes: base if b"fork" in notes else Base())
+        layer = mended.layer
+        told = {each for first, last in mended.lost for each in range(first, last + 1)}
+        point = 0 if is_meta_lost else trim_point
+        there = {sequence for one in left for sequence in range(one.first, one.end)}
+        assert told == {each for each in range(30, COUNT) if each >= point} - there
+        if point < base.first:
+            assert layer.trim_point == point
+            assert layer.chunks[0].first == base.first and layer.chunks[-1].end == COUNT
+            assert mended.records == COUNT - point - len(told)
+        ids = [each.last_id for each in layer.chunks]
+        assert ids == sorted(ids) and all(each >= base.last_id for each in ids)
+
+    def test_a_fork_without_records_of_its_own_keeps_its_trim_point(self) -> None:
+        known = meta(tail=1, trim_point=20)
+        known = msgspec.structs.replace(known, tail=0, end_id=Position(0, 0))
+        mended = mend(SalvagedLog([], {}, known), None, 0, lambda notes: Base(30))
+        assert (mended.layer.trim_point, mended.lost, mended.records) == (20, [], 10)
 
     def test_an_empty_log_stays_one(self) -> None:
         mended = mend(SalvagedLog([], {b"type": b"json"}, meta(tail=0)), None, 0)

@@ -121,6 +121,32 @@ class TestFailures:
             assert ports[well].take() == [GetAck(1, b""), GetAck(2, b"")]
 
 
+class _AsksOn(RecordingPort):
+    """Asks again as soon as it is answered, as who pipelines does."""
+
+    def __init__(self, number: int, works: Works) -> None:
+        super().__init__(number)
+        self._works = works
+        self._left = 3
+
+    def flush(self) -> None:
+        super().flush()
+        if self._left:
+            self._left -= 1
+            self._works.submit(A, self, Get(self._left))
+
+
+def test_many_who_ask_on_when_they_are_answered_are_no_levels() -> None:
+    store = LateStore(shares=True)
+    works = Works(store=store)
+    ports = [_AsksOn(number, works) for number in range(1, 400)]
+    for port in ports:
+        works.submit(A, port, Put(port.number, 60, b""), Get(3))
+    store.commits[0].finish(None)
+    for port in ports:
+        assert [each.id for each in port.take() if isinstance(each, GetAck)] == [3, 2, 1, 0]
+
+
 def test_everybody_who_waits_hears_of_it_although_some_fail() -> None:
     pending: Pending[int] = Pending()
     heard: list[int] = []

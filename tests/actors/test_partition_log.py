@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from actors.store.changes import (
 )
 from actors.store.disk import OsDisk
 from actors.store.log_layer import LogLayer
-from actors.store.partitions import flush
+from actors.store.partitions import flush, log
 from actors.store.partitions.partition import Damaged, Outline, Partition, template
 from actors.store.seam import Seek, Where
 
@@ -106,6 +107,20 @@ class TestReading:
             chunk(30, 10),
             chunk(40, 10),
         ]
+
+    def test_a_place_is_found_without_looking_at_what_lies_before_it(self, tmp_path: Path) -> None:
+        """Reads within retention by age name a sequence and a time that lies far before it."""
+        path = tmp_path / FILE
+        partition = opened(path)
+        partition.apply(layer_of(*(chunk(first, 1) for first in range(3000))), 1)
+        partition.close()
+        with closing(sqlite3.connect(path)) as connection:
+            steps: list[None] = []
+            connection.set_progress_handler(lambda: steps.append(None), 1)
+            (found,) = log.read(connection, Seek(Where.TIMESTAMP, 2990, 1, bytes_max=0))
+            assert found.first == 2990 and len(steps) < 500
+            (found,) = log.read(connection, Seek(Where.ID, 5, id=Position(2995, 0), bytes_max=0))
+            assert found.first == 2995
 
     def test_what_is_trimmed_is_not_read(self, log: Partition) -> None:
         outline = log.apply(layer_of(Trimmed(35)), 2)

@@ -18,8 +18,10 @@ from actors.store.groups import Groups
 from actors.store.journal.frames import HEADER_SIZE
 from actors.store.journal.writer import Group, segment_path
 from actors.store.lanes import InlineLane, Work
+from actors.store.roster import Acked, Member
 from actors.store.seam import Commit, Fault
 from actors.store.settings import StoreSettings
+from actors.store.terms import Due
 from tests.actors.stores import LAZY, NOW, SMALL, Run, copied
 from tests.sim.loop import Clock, Loop
 
@@ -340,3 +342,44 @@ def test_a_channel_is_loaded_at_the_cost_of_what_it_wrote_itself(folder: Path) -
         assert [each.id for each in found.rows] == [message_id]
         assert found.attempts == {message_id: 2}
     assert held.looks <= len(held), "each write was looked at once, for all of them"
+
+
+def test_an_ack_behind_a_put_that_is_refused_counts(folder: Path) -> None:
+    """The put hangs, then fails; the message that is acked meanwhile was kept before it."""
+    run = Setback(folder)
+    run.write(NAME, row(1), row(2), row(3))
+    run.disk.plan = [broken()]
+    commit = run.store.write(NAME, [row(4)])
+    run.store.write(NAME, [gone(1)])
+    run.store.write(NAME, [Tried(2, 1), Due(2, NOW + 60)])
+    run.store.write(NAME, [gone(4)])
+    run.work()
+    assert run.fate(commit) is Fault.NOT_KEPT
+    for look in (run.load, lambda name: after_a_kill(run).load(name)):
+        left = look(NAME)
+        assert [each.id for each in left.rows] == [2, 3]
+        assert left.attempts == {2: 1}
+        assert left.terms is not None and left.terms.due == {2: NOW + 60}
+    assert (run.store.usage.messages, run.store.usage.bytes) == (2, 2)
+
+
+def test_what_a_subscriber_acked_behind_a_put_that_is_refused_counts(folder: Path) -> None:
+    run = Setback(folder)
+    known, other = Member(1, b"known", NOW + 600, 0), Member(2, b"other", NOW + 600, 0)
+    run.write(NAME, known, row(1), row(2))
+    run.disk.plan = [broken()]
+    run.store.write(NAME, [other, row(3)])
+    run.store.write(NAME, [Acked(1, 2), Acked(1, 3), Acked(2, 2)])
+    run.work()
+    for look in (run.load, lambda name: after_a_kill(run).load(name)):
+        roster = look(NAME).roster
+        assert roster is not None
+        assert [*roster.members] == [1]  # the other's number is said with what it puts next
+        assert roster.acked == {1: {2}}
+
+
+def after_a_kill(run: Setback) -> Run:
+    """The disk is sound again, and then the process is gone."""
+    run.wait()
+    assert run.store.health.is_writable
+    return Run(copied(run.folder, "copy"))

@@ -3,7 +3,8 @@
     python -m venv PEERS && PEERS/bin/pip install arq huey
     python -m tests.bench.jobs --peers PEERS/bin/python [--jobs 5000] [--rounds 3]
 
-Each round measures all, one after the other; the table has the medians.
+Each round measures all, one after the other; the table has the medians. End to end is both phases
+together, jobs put and run, and how many times the peer's that is at the same durability.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ PEERS = ROOT / "tests" / "bench" / "jobs_peers.py"
 LIMIT_S = 300.0
 READY_S = 10.0
 
-Rates = tuple[float, float]
+Rates = tuple[float, float, float]
+"""Jobs put, run, and both one after the other, a second."""
+
+HEADER = """\
+| queue | put/s | run/s | end to end/s | / arq | / huey |
+| --- | ---: | ---: | ---: | ---: | ---: |"""
 
 
 @contextmanager
@@ -57,10 +63,11 @@ def run(*words: str) -> dict[str, Any]:
 
 
 def rates(told: dict[str, Any]) -> Rates:
-    """Puts and runs a second; every job has to have been run."""
+    """What was measured; every job has to have been run."""
     if told.get("missing") or told.get("faults"):
         raise SystemExit(f"jobs were lost: {told}")
-    return told["put_rate"], told["run_rate"]
+    put, ran = told["put_rate"], told["run_rate"]
+    return put, ran, 1 / (1 / put + 1 / ran)
 
 
 def measure(peers: str, jobs: int, concurrency: int) -> Iterator[tuple[str, Rates]]:
@@ -84,6 +91,24 @@ def measure(peers: str, jobs: int, concurrency: int) -> Iterator[tuple[str, Rate
                 path.unlink()
 
 
+def table(found: dict[str, list[Rates]]) -> list[str]:
+    """The lines: medians, and by how much a node is ahead."""
+    middle = {
+        name: [median(column) for column in zip(*measured, strict=True)]
+        for name, measured in found.items()
+    }
+    lines = HEADER.splitlines()
+    for name, (put, ran, both) in middle.items():
+        ratios = ["", ""]
+        if name.startswith("node"):
+            durability = name.partition(", ")[2]
+            peers = (f"arq on Redis, {durability}", f"huey on SQLite, {durability}")
+            ratios = [f"{both / middle[peer][2]:.2f}" if peer in middle else "" for peer in peers]
+        figures = [f"{rate:,.0f}" for rate in (put, ran, both)]
+        lines.append(f"| {' | '.join([name, *figures, *ratios])} |")
+    return lines
+
+
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -96,10 +121,7 @@ def main() -> None:
     for _ in range(args.rounds):
         for name, each in measure(args.peers, args.jobs, args.concurrency):
             found[name].append(each)
-    print("| queue | put/s | run/s |\n| --- | ---: | ---: |")
-    for name, measured in found.items():
-        put, ran = (median(column) for column in zip(*measured, strict=True))
-        print(f"| {name} | {put:,.0f} | {ran:,.0f} |")
+    print("\n".join(table(found)))
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ class Server:
         """Start the node, and wait for its ready line."""
         serve = ("serve", "--data", str(self.data), "--durability", "disk")
         where = ("--p2p", "127.0.0.1:0", "--ws", "off", "--json")
-        where += ("--s3p", "off", "--rustlog", "off")
+        where += ("--s3p", "off", "--rustlog", "off", "--http", "off")
         began = time.perf_counter()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "node", *serve, *where, "--log-level", "info"],

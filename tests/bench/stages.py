@@ -33,6 +33,7 @@ ROOMY = Config(
     ws="off",
     s3p="off",
     rustlog="off",
+    http="off",
     channel_messages_max=10**9,
     channel_bytes_max=2**40,
     node_messages_max=10**9,

@@ -195,7 +195,7 @@ async def milling(
     **settings: Any,
 ) -> AsyncIterator[Mill]:
     """Run a node: in memory, unless it has a folder; by its own clock, unless it is told one."""
-    ports = {"p2p": OFF, "ws": OFF, "s3p": "127.0.0.1:0", "rustlog": "127.0.0.1:0"}
+    ports = {"p2p": OFF, "ws": OFF, "s3p": "127.0.0.1:0", "rustlog": "127.0.0.1:0", "http": OFF}
     config = Config(data=str(data or ""), **(ports | settings))
     clock = Clock(monotonic=now, wall=now) if now is not None else None
     async with Node(config, rng=Random(7), clock=clock, disk=disk) as node:

@@ -120,7 +120,7 @@ async def serve(
 ) -> AsyncIterator[Served]:
     """Run a node; `settings` are fields of its configuration."""
     settings = {"default_channel": LOBBY.decode(), "p2p": OFF, "ws": OFF} | settings
-    settings = {"s3p": OFF, "rustlog": OFF} | settings
+    settings = {"s3p": OFF, "rustlog": OFF, "http": OFF} | settings
     clock = None
     if wiring == "memory":
         clock = Clock(monotonic=anyio.current_time, wall=lambda: START_S)

@@ -78,6 +78,16 @@ async def test_p2p_24_acks_and_pushes_need_their_rights(serve: Serve, token_file
         assert await listing.ids() == []
 
 
+async def test_ps_14_who_may_only_put_is_refused_where_dead_letters_are(
+    serve: Serve, token_file: str
+) -> None:
+    async with serve(token_file=token_file) as mill:
+        refused = await mill.greet(b"chat/1!dead", {p.TOKEN: b"putting"})
+        await refused.ends_with(p.AUTHENTICATION_FAILED, p.ABORT)
+        getting = await _enter(mill, b"getting", b"chat/1!dead")
+        assert await getting.ask(p.put(1, b"x")) == p.nack(6, 0xF6, p.u32(1))
+
+
 async def test_p2p_24_patterns_name_the_channels_of_a_token(serve: Serve, token_file: str) -> None:
     async with serve(token_file=token_file) as mill:
         for channel in (b"chat/", b"chat/1", b"chat/a/b", b"talk/x"):

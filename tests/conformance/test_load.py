@@ -21,7 +21,8 @@ from node.config import OFF, Config
 from node.node import Node
 
 async def main():
-    config = Config(p2p="127.0.0.1:0", ws=OFF, s3p=OFF, rustlog=OFF, connections_max=20_000)
+    listeners = {"p2p": "127.0.0.1:0", "ws": OFF, "s3p": OFF, "rustlog": OFF, "http": OFF}
+    config = Config(**listeners, connections_max=20_000)
     async with Node(config) as node:
         print(node.listeners["p2p"], flush=True)
         await anyio.sleep_forever()

@@ -49,6 +49,7 @@ async def serve(folder: Path, death: Death | None) -> None:
         ws=OFF,
         s3p="127.0.0.1:0",
         rustlog=OFF,
+        http=OFF,
         data=str(folder),
         segment_bytes=SEGMENT_BYTES,
         journal_bytes_max=JOURNAL_BYTES_MAX,

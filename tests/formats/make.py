@@ -236,7 +236,8 @@ def third_run(run: Run) -> None:
 def mended(folder: Path) -> None:
     """The disk failed while a file was written, and went on: what a fourth run said again then."""
     tail = read_journal(folder / "journal", OsDisk()).tail
-    journal = Journal(folder / "journal", OsDisk(), 4, tail, segment_bytes=8192, retry_s=1)
+    place = folder / "journal"
+    journal = Journal(place, OsDisk(), 4, tail, segment_bytes=8192, retry_s=1, now=lambda: 0.0)
     group = Group(0, tail.lsn + 1)
     group.needs_sync = True
     body = encode([ModeSet(Mode.PAIR), D1])

@@ -80,7 +80,7 @@ def answers_to(said: bytes, cuts: list[int]) -> tuple[bytes, int]:
     assert wire.closed and not wire.aborted
     connection.ended()
     assert not rig.node.reception.connections
-    return bytes(wire.written), rig.node.reception.counters.packets_in
+    return bytes(wire.written), rig.node.reception.traffic["s3p"].requests
 
 
 def replies_in(data: bytes) -> list[bytes]:

@@ -15,11 +15,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 20.0
+SERVING_LIMIT_S = 300.0
+"""A node serves all tests of a module, which take their time on a busy machine."""
 ANY_PORT = tuple(
     word for name in ("p2p", "ws", "s3p", "rustlog") for word in (f"--{name}", "127.0.0.1:0")
 )
-QUIET = {"MILLPOND_S3P": "off", "MILLPOND_RUSTLOG": "off"}
-"""Nodes of tests share a machine: their listeners for streams are off unless asked for."""
+QUIET = {"MILLPOND_S3P": "off", "MILLPOND_RUSTLOG": "off", "MILLPOND_HTTP": "off"}
+"""Nodes of tests share a machine: what they need not is off unless asked for."""
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -93,6 +95,7 @@ class Serving:
 def serving(*words: str, **options: Any) -> Iterator[Serving]:
     """A node in memory and on any free ports, unless `words` say otherwise."""
     store = () if {"--data", "--memory"} & set(words) else ("--memory",)
+    options.setdefault("limit_s", SERVING_LIMIT_S)
     with started("serve", *ANY_PORT, *store, *words, "--json", **options) as process:
         assert process.stdout is not None and process.stderr is not None
         line = process.stdout.readline()

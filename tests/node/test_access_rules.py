@@ -276,6 +276,17 @@ def test_ps_14_only_its_owner_puts_into_a_channel_of_the_node(path: Path) -> Non
     assert gate.may(f"mail/{BOB.id}!dead", BOB) == Rights.GET
 
 
+def test_who_may_only_put_is_refused_at_the_door_of_a_channel_of_the_node(path: Path) -> None:
+    """PS-14, docs/access.md: nothing is left there that it might do. Where commands knock it is let
+    in: what it may do with streams goes by that connection."""
+    gate = Gate(path, "anyone put\n")
+    assert gate.may("jobs") == Rights.PUT and gate.may("s", stream=True) == Rights.PUT
+    for name in ("jobs!dead", f"mail/{BOB.id}!keys", "!"):
+        assert gate.may(name) is None
+    assert gate.may(f"mail/{BOB.id}!keys", BOB) == Rights.PUT
+    assert gate.may("millpond!probe") == Rights(0)
+
+
 def signed(rights: Rights, *patterns: str, until: float | None = None, by: Identity = US) -> str:
     return new_signed(by, rights, patterns, until, lambda count: bytes(count))[0]
 

@@ -8,7 +8,7 @@ import anyio
 
 from node import Config, Node, connect
 
-OFF = {"p2p": "127.0.0.1:0", "ws": "off", "s3p": "off", "rustlog": "off"}
+OFF = {"p2p": "127.0.0.1:0", "ws": "off", "s3p": "off", "rustlog": "off", "http": "off"}
 
 
 async def test_info_shows_passivated_channels_and_pages_by_name() -> None:

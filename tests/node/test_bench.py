@@ -268,7 +268,9 @@ async def measured(
 ) -> LoadResult:
     monkeypatch.setattr(measuring, "SETTLE_S", 0.2)
     clocks = Clocks(time.perf_counter, time.process_time)
-    async with Node(Config(p2p="127.0.0.1:0", ws="off", s3p="off", rustlog="off")) as node:
+    async with Node(
+        Config(p2p="127.0.0.1:0", ws="off", s3p="off", rustlog="off", http="off")
+    ) as node:
         url = f"tcp://{node.listeners['p2p']}"
         target = Faulty(url, parse_url(url), b"test", packet_type=packet_type, wrong=wrong)
         return await measure(Load(kind, 2, 4, 64), target, 0.1, clocks)

@@ -29,7 +29,7 @@ async def test_a_job_that_is_not_run_is_a_fault(monkeypatch: pytest.MonkeyPatch)
         return [*await put_all(*args), 1]
 
     monkeypatch.setattr(bench, "_put_all", one_of_another_world)
-    config = Config(p2p="127.0.0.1:0", ws=OFF, s3p=OFF, rustlog=OFF)
+    config = Config(p2p="127.0.0.1:0", ws=OFF, s3p=OFF, rustlog=OFF, http=OFF)
     async with Node(config) as node:
         clocks = Clocks(time.perf_counter, time.process_time)
         url = f"tcp://{node.listeners['p2p']}"

@@ -23,7 +23,7 @@ HOUR_MS = 3_600_000
 
 
 def config(data: Path | None = None) -> Config:
-    off = {"ws": "off", "s3p": "off", "rustlog": "off"}
+    off = {"ws": "off", "s3p": "off", "rustlog": "off", "http": "off"}
     if data is None:
         return Config(p2p="127.0.0.1:0", **off)
     return Config(p2p="127.0.0.1:0", data=str(data), durability=Durability.DISK, **off)

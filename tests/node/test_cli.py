@@ -223,8 +223,10 @@ def test_doctor_tells_of_each_listener_whether_its_port_is_in_use(
         for name, address in where.items():
             monkeypatch.setenv(f"MILLPOND_{name.upper()}", address)
         found = {each["check"]: each for each in objects(run("doctor", "--json"))}
-    assert [name for name in LISTENERS if f"port {name}" in found] == ["p2p", "s3p", "rustlog"]
-    for name in ("s3p", "rustlog"):
+    assert [name for name in LISTENERS if f"port {name}" in found] == [
+        *("p2p", "s3p", "rustlog", "http")
+    ]
+    for name in ("s3p", "rustlog", "http"):
         assert found[f"port {name}"]["text"].startswith(f"{where[name]} is in use (")
         assert found[f"port {name}"]["level"] == "ok"
     assert found["port p2p"]["text"] == "127.0.0.1:0 is free"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.chat.friends import Friend, Terminal, friends
+from tests.node.chat.wrapping import Wrapping
 
 Pair = tuple[Friend, Friend]
 
@@ -23,6 +24,21 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 def said(friend: Friend, other: Friend) -> list[str]:
     return [each["text"] for each in friend.history(other) if each["kind"] == "in"]
+
+
+def test_a_history_of_so_many_messages_is_that_also_as_objects(pair: Pair) -> None:
+    """Receipts are records as well, and are not counted."""
+    alice, bob = pair
+    for number in range(12):
+        alice.do("chat", "bob", "--wait", "10", typed=f"number {number}\n".encode())
+        bob.do("chat", "alice")
+    for count in (1, 3):
+        objects = alice.history(bob, count)
+        assert objects[0]["kind"] == "out"
+        texts = [each["text"] for each in objects if each["kind"] in ("in", "out")]
+        assert texts == [f"number {number}" for number in range(12 - count, 12)]
+    objects = bob.history(alice, 10)
+    assert next(each["text"] for each in objects if each["kind"] == "in") == "number 2"
 
 
 def test_each_line_of_stdin_is_a_message(pair: Pair) -> None:
@@ -148,6 +164,48 @@ def test_a_narrow_window_shows_the_end_of_what_is_typed(pair: Pair) -> None:
         alices.expect("bob> at has no room")
         alices.resize(60)
         alices.expect("bob> a long line that has no room")
+        alices.type("\x15\x04")
+        assert alices.left() == 0
+
+
+def test_a_window_that_gets_narrow_shows_the_prompt_once(pair: Pair) -> None:
+    """On terminals that wrap what does not fit any more, as most do."""
+    alice, _ = pair
+    with Terminal(alice, "chat", "bob", "--history", "0", columns=60) as alices:
+        alices.expect("bob> ")
+        alices.type("a line that is long, and longer than the window")
+        alices.expect("longer than the window")
+        alices.settle()
+        screen = Wrapping(60)
+        screen.feed(alices.raw)
+        before, alices.raw = screen.rows(), b""
+        screen.resize(20)
+        wrapped = ["bob> a line that is ", "long, and longer tha", "n the window"]
+        assert screen.rows()[-3:] == wrapped
+        alices.resize(20)
+        alices.expect("bob> ")
+        alices.settle()
+        screen.feed(alices.raw)
+        assert screen.rows()[-1] == "bob> han the window"
+        assert sum(row.startswith("bob> ") for row in screen.rows()) == 1
+        screen.resize(60)
+        assert screen.rows()[:-1] == before[:-1], "what stands above is still there"
+        alices.type("\x15\x04")
+        assert alices.left() == 0
+
+
+def test_tab_completes_with_whom_to_talk(pair: Pair) -> None:
+    alice, _ = pair
+    with Terminal(alice, "chat", "bob", "--history", "0") as alices:
+        alices.expect("bob> ")
+        alices.type("/wh\t\r")
+        alices.expect("bob is here")
+        alices.type("/t\t")
+        alices.expect("bob> /to bob")
+        alices.type("\r")
+        alices.expect("--- bob is here")
+        alices.type("/\t")
+        alices.expect("/help   /list   /quit   /to bob   /who")
         alices.type("\x15\x04")
         assert alices.left() == 0
 

@@ -260,13 +260,13 @@ REFUSED = {
     "--stream logs=week": "want PATTERN=",
     "--stream logs=size=3": "unknown option",
     "--stream logs=age=0": "must be above 0",
-    "--http 127.0.0.1:0": "no HTTP listener",
+    "--http 0.0.0.0:0": "or --insecure-public if you mean it",
     "--memory --data /nonexistent": "not allowed with",
     "--memory --durability disk": "leave --durability out",
     "--data /nonexistent --durability memory": "leave --data out",
     "--data /nonexistent --durability tape": "disk, os or memory",
     "--data /nonexistent --channel jobs=queue,durability=tape": "disk, os or memory",
-    "--p2p off --ws off --s3p off --rustlog off": "every listener is off",
+    "--p2p off --ws off --s3p off --rustlog off --http off": "every listener is off",
     "--p2p nonsense": "not HOST:PORT",
     "--p2p 127.0.0.1:65536": "not HOST:PORT",
     "--p2p 0.0.0.0:0 --ws off": "or --insecure-public if you mean it",
@@ -289,14 +289,6 @@ def test_what_cannot_be_is_a_usage_error(words: str, capsys: pytest.CaptureFixtu
     assert told.out == ""
     assert REFUSED[words] in told.err.splitlines()[-1]
     assert "Traceback" not in told.err
-
-
-def test_absent_listeners_are_refused_from_the_environment_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setenv("MILLPOND_HTTP", "127.0.0.1:7404")
-    assert main(["serve", "--memory"]) == 2
-    assert "no HTTP listener" in capsys.readouterr().err
 
 
 def test_a_token_file_that_others_can_read_is_refused(

@@ -54,6 +54,15 @@ def test_json_has_numbers_as_strings_and_bytes_as_text_or_base64(run: Run, name:
     assert objects(run("stream", "delete", name, "--json")) == [{"stream": name, "deleted": True}]
 
 
+def test_a_stream_has_a_content_type(run: Run, name: str) -> None:
+    assert run("stream", "create", name, "--content-type", "application/json") == (0, b"", "")
+    [info] = objects(run("stream", "info", name, "--json"))
+    assert info["content_type"] == "application/json"
+    assert b"content type application/json" in run("stream", "info", name).out
+    told = run("stream", "create", f"{name}2", "--content-type", "text/plain\r\nx: y")
+    assert told.code == 2 and "is no content type" in told.err
+
+
 def test_a_read_begins_at_an_id_or_a_time(run: Run, name: str) -> None:
     run("stream", "create", name)
     run("stream", "append", name, "a", "b", "--ms", "5")

@@ -30,7 +30,7 @@ from actors.errors import (
     SlowDown,
     WrongRole,
 )
-from actors.messages import U64_MAX, Ack, Durability, Mode, Msg, Nack, Put, Reason
+from actors.messages import U64_MAX, Ack, Durability, Mode, Msg, Nack, Put, PutAck, Reason
 from node import (
     ChannelClosed,
     ConnectionLost,
@@ -43,7 +43,7 @@ from node.address import parse_url
 from node.config import ChannelRule, Config
 from node.keys import BLOCK, KeyCounter
 from node.node import Node
-from tests.node.scripted import READY, Line, Peer, keep
+from tests.node.scripted import READY, Line, Peer, greet, keep
 from transports import packet as p
 from transports import tcp
 from transports.handshake import encode_ready
@@ -68,6 +68,7 @@ async def node(anyio_backend: object) -> AsyncIterator[Node]:
         ws="127.0.0.1:0",
         s3p="off",
         rustlog="off",
+        http="off",
         channels=rules,
         packet_bytes_max=4096,
         channel_messages_max=2000,
@@ -299,7 +300,12 @@ async def test_a_wrong_token_is_refused(url: str, tmp_path: Path) -> None:
     tokens.write_text(TOKENS)
     tokens.chmod(0o600)
     config = Config(
-        p2p="127.0.0.1:0", ws="127.0.0.1:0", s3p="off", rustlog="off", token_file=str(tokens)
+        p2p="127.0.0.1:0",
+        ws="127.0.0.1:0",
+        s3p="off",
+        rustlog="off",
+        http="off",
+        token_file=str(tokens),
     )
     async with Node(config) as node:
         name = "p2p" if url.startswith("tcp") else "ws"
@@ -458,6 +464,32 @@ async def test_writes_of_one_turn_leave_together() -> None:
             await answer
         assert len(peer.reads) - before <= 3
         assert wire is peer.line._wire
+
+
+async def test_puts_of_many_who_were_answered_together_leave_together() -> None:
+    """Each read here is a commit of a node: one read for all, and not one for the first alone."""
+    waiting: list[Put] = []
+
+    def keep_eight(line: Line, packet: p.Packet) -> None:
+        greet(line, packet)
+        if isinstance(packet, Put):
+            waiting.append(packet)
+        if len(waiting) == 8:
+            line.say(*(encode(PutAck(put.key, put.ttl, 1)) for put in waiting))
+            waiting.clear()
+
+    peer = Peer(keep_eight)
+    async with memory(peer) as channel, anyio.create_task_group() as tasks:
+
+        async def produce() -> None:
+            for _ in range(20):
+                await channel.put(b"x")
+
+        before = len(peer.reads)
+        for _ in range(8):
+            tasks.start_soon(produce)
+        await peer.heard(Put, 8 * 20)
+        assert len(peer.reads) - before <= 20 + 1
 
 
 def memory(peer: Peer, **options: Any) -> Any:

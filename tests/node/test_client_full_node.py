@@ -24,6 +24,7 @@ async def node(anyio_backend: object) -> AsyncIterator[Node]:
         ws="127.0.0.1:0",
         s3p="off",
         rustlog="off",
+        http="off",
         connections_max=1,
         drain_timeout_s=0.5,
     )

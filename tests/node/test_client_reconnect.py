@@ -480,7 +480,9 @@ async def test_a_real_node_keeps_every_message_once_however_often_connections_br
             network.reset("node")
 
     clock = Clock(monotonic=anyio.current_time, wall=lambda: 1.7e9)
-    async with Node(Config(p2p=OFF, ws=OFF, s3p=OFF, rustlog=OFF), rng=rng, clock=clock) as node:
+    async with Node(
+        Config(p2p=OFF, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF), rng=rng, clock=clock
+    ) as node:
         node.listen_in(network, "node")
         url = "tcp://node:1"
         consumed: set[bytes] = set()

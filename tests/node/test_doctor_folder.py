@@ -391,7 +391,8 @@ async def test_info_tells_of_the_store_on_disk(tmp_path: Path) -> None:
 
     for data in (str(tmp_path), ""):
         async with Node(
-            Config(p2p=ANY, ws="off", s3p="off", rustlog="off", data=data), rng=Random(1)
+            Config(p2p=ANY, ws="off", s3p="off", rustlog="off", http="off", data=data),
+            rng=Random(1),
         ) as node:
             url = f"tcp://{node.listeners['p2p']}"
             async with connect_async(url, channel="box", window=0) as box:

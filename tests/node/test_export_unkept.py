@@ -80,6 +80,7 @@ async def test_what_the_disk_does_not_have_yet_is_not_exported(
         ws="off",
         s3p="off",
         rustlog="off",
+        http="off",
         drain_timeout_s=0.5,
     )
     async with Node(config, disk=disk) as node:

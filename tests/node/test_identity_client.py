@@ -30,7 +30,9 @@ from transports.handshake import decode_hello, encode_ready
 from transports.host import Signer
 from transports.nack import HelloCode
 
-CONFIG = Config(p2p="127.0.0.1:0", ws="127.0.0.1:0", s3p="off", rustlog="off", drain_timeout_s=0.5)
+CONFIG = Config(
+    p2p="127.0.0.1:0", ws="127.0.0.1:0", s3p="off", rustlog="off", http="off", drain_timeout_s=0.5
+)
 SOON_S = 5
 Answer = Callable[[bytes], bytes]
 
@@ -99,7 +101,7 @@ async def test_another_node_than_the_expected_one_is_final(listener: str) -> Non
             async with connect(url_of(node, listener), "chat/1", **asked):
                 pass
         assert node.reception.counters.identified == 0
-        assert node.reception.counters.connections == 1
+        assert node.reception.traffic[listener].connections == 1
     assert wrong.value.public == NODE.public
     assert not any(isinstance(event, Retrying) for event in events)
 

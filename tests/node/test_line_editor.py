@@ -113,3 +113,33 @@ def test_limits_hold() -> None:
     list(editor.feed(UP.encode() * (LINES_KEPT_MAX + 20)))
     assert editor.text == "10"
     list(LineEditor().feed(b"\x1b[" + b"1" * 10_000))
+
+
+@pytest.mark.parametrize(
+    ("keys", "text", "told"),
+    [
+        ("/l", "/list", []),
+        ("/t", "/to ", []),
+        ("/to ", "/to ", ["/to al", "/to alice", "/to bob"]),
+        ("/to a", "/to al", []),
+        ("/to al", "/to al", ["/to al", "/to alice"]),
+        ("/to b", "/to bob", []),
+        ("/to bob", "/to bob", []),
+        ("/to x", "/to x", []),
+        ("", "", []),
+        ("hello", "hello", []),
+        ("/to b" + LEFT, "/to b", []),
+    ],
+)
+def test_a_line_is_completed_as_far_as_it_is_clear(keys: str, text: str, told: list[str]) -> None:
+    editor = typed(keys)
+    assert list(editor.feed(b"\t")) == [Wish.COMPLETE]
+    assert editor.complete(["/list", "/to al", "/to alice", "/to bob"]) == told
+    assert editor.text == text
+    if not keys.startswith(text):
+        assert editor.cursor == len(text)
+
+
+def test_a_tab_that_is_pasted_completes_nothing() -> None:
+    editor = LineEditor()
+    assert list(editor.feed(b"\x1b[200~/t\tx\x1b[201~")) == [] and editor.text == "/t x"

@@ -17,7 +17,7 @@ from tests.conformance import packets as p
 from tests.conformance.peer import Peer, Prefixed, connect_tcp, upgrade
 
 ANY = "127.0.0.1:0"
-QUICK = Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, drain_timeout_s=0.3)
+QUICK = Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF, drain_timeout_s=0.3)
 
 
 async def _greeted(node: Node, tags: p.Tags | None = None) -> Peer:
@@ -47,7 +47,7 @@ def _is_free(address: str) -> bool:
 
 
 async def test_a_node_tells_where_it_listens() -> None:
-    async with Node(Config(p2p=ANY, ws=ANY, s3p=OFF, rustlog=OFF)) as node:
+    async with Node(Config(p2p=ANY, ws=ANY, s3p=OFF, rustlog=OFF, http=OFF)) as node:
         assert set(node.listeners) == {"p2p", "ws"}
         async with await _greeted(node) as peer:
             await peer.quiet()
@@ -59,16 +59,16 @@ async def test_a_node_tells_where_it_listens() -> None:
 
 
 async def test_a_listener_that_is_off_is_absent() -> None:
-    async with Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF)) as node:
+    async with Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF)) as node:
         assert list(node.listeners) == ["p2p"]
-    async with Node(Config(p2p=OFF, ws=OFF, s3p=OFF, rustlog=OFF)) as node:
+    async with Node(Config(p2p=OFF, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF)) as node:
         assert node.listeners == {}
 
 
 async def test_a_taken_port_is_an_os_error_and_leaves_nothing_behind() -> None:
-    async with Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF)) as first:
+    async with Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF)) as first:
         taken = first.listeners["p2p"]
-        second = Node(Config(p2p=ANY, ws=taken, s3p=OFF, rustlog=OFF))
+        second = Node(Config(p2p=ANY, ws=taken, s3p=OFF, rustlog=OFF, http=OFF))
         with pytest.raises(OSError):
             async with second:
                 raise AssertionError("started on a taken port")
@@ -82,7 +82,7 @@ async def test_a_taken_port_is_an_os_error_and_leaves_nothing_behind() -> None:
 )
 async def test_an_address_that_is_none_is_a_config_error(address: str) -> None:
     with pytest.raises(ConfigError, match="ws"):
-        async with Node(Config(p2p=OFF, ws=address, s3p=OFF, rustlog=OFF)):
+        async with Node(Config(p2p=OFF, ws=address, s3p=OFF, rustlog=OFF, http=OFF)):
             raise AssertionError("started")
 
 
@@ -91,8 +91,8 @@ async def test_an_address_that_is_none_is_a_config_error(address: str) -> None:
 )
 async def test_without_access_control_a_node_is_not_exposed(address: str) -> None:
     for config in (
-        Config(p2p=address, ws=OFF, s3p=OFF, rustlog=OFF),
-        Config(p2p=OFF, ws=address, s3p=OFF, rustlog=OFF),
+        Config(p2p=address, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF),
+        Config(p2p=OFF, ws=address, s3p=OFF, rustlog=OFF, http=OFF),
     ):
         with pytest.raises(ConfigError, match="--token-file"):
             async with Node(config):
@@ -101,7 +101,7 @@ async def test_without_access_control_a_node_is_not_exposed(address: str) -> Non
 
 async def test_this_machine_needs_no_access_control() -> None:
     for host in ("127.0.0.1", "localhost", "[::1]"):
-        async with Node(Config(p2p=f"{host}:0", ws=OFF, s3p=OFF, rustlog=OFF)) as node:
+        async with Node(Config(p2p=f"{host}:0", ws=OFF, s3p=OFF, rustlog=OFF, http=OFF)) as node:
             assert node.listeners["p2p"].rpartition(":")[2] != "0"
 
 
@@ -109,7 +109,9 @@ async def test_with_tokens_or_on_demand_it_is_exposed(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("s3cret all\n")
     tokens.chmod(0o600)
-    exposed = Config(p2p="0.0.0.0:0", ws=OFF, s3p=OFF, rustlog=OFF, token_file=str(tokens))
+    exposed = Config(
+        p2p="0.0.0.0:0", ws=OFF, s3p=OFF, rustlog=OFF, http=OFF, token_file=str(tokens)
+    )
     for config in (exposed, replace(exposed, token_file="", insecure_public=True)):
         async with Node(config) as node:
             port = node.listeners["p2p"].rpartition(":")[2]
@@ -133,14 +135,16 @@ async def test_pa_36_leaving_takes_the_drain_timeout_at_most() -> None:
 
 async def test_pa_36_leaving_is_quick_when_all_have_left() -> None:
     start = anyio.current_time()
-    async with Node(Config(p2p=ANY, ws=ANY, s3p=OFF, rustlog=OFF, drain_timeout_s=30)) as node:
+    async with Node(
+        Config(p2p=ANY, ws=ANY, s3p=OFF, rustlog=OFF, http=OFF, drain_timeout_s=30)
+    ) as node:
         async with await _greeted(node) as peer:
             await peer.quiet()
     assert anyio.current_time() - start < 2
 
 
 async def test_pa_36_what_was_acked_while_it_drained_is_kept_and_what_was_acked_is_gone() -> None:
-    async with Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF)) as node:
+    async with Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF)) as node:
         producer, reader = await _greeted(node), await _greeted(node)
         first = await producer.put(1, b"a")
         await reader.expect(p.msg(first, b"a"))
@@ -170,12 +174,12 @@ async def test_a_draining_node_takes_no_new_connections() -> None:
 
 async def test_what_the_block_raises_comes_out_as_it_is() -> None:
     with pytest.raises(KeyError, match="mine"):
-        async with _visited(Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF))):
+        async with _visited(Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF))):
             raise KeyError("mine")
 
 
 async def test_a_cancelled_block_ends_at_once() -> None:
-    node = Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF))
+    node = Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF))
     start = anyio.current_time()
     with anyio.move_on_after(0.1) as scope:
         async with _visited(node):
@@ -185,7 +189,7 @@ async def test_a_cancelled_block_ends_at_once() -> None:
 
 
 async def test_a_cancelled_drain_ends_at_once() -> None:
-    node = Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, drain_timeout_s=30))
+    node = Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF, drain_timeout_s=30))
     start = anyio.current_time()
     peer: Peer | None = None
     with anyio.move_on_after(0.3) as scope:
@@ -200,8 +204,8 @@ async def test_a_cancelled_drain_ends_at_once() -> None:
 
 async def test_two_nodes_share_nothing() -> None:
     async with (
-        Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF)) as one,
-        Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF)) as two,
+        Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF)) as one,
+        Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF)) as two,
     ):
         async with await _greeted(one) as here, await _greeted(two) as there:
             message_id = await here.put(1, b"x")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from actors.state.checkpoints import state_file
 from actors.store.changes import Change, Chunk, Noted, Position
-from actors.streams.names import TOPICS, stream_cell
+from actors.streams.names import TOPICS, Part, part_cell, stream_cell
 from node.cli.main import main
 from tests.node.folders import empty_wal, flip, partition_of, rows, stopped
 
@@ -59,8 +60,11 @@ def test_doctor_names_the_stream_and_the_command_that_repairs_it(
 def test_a_stream_is_repaired_and_what_it_lost_is_told_by_number(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    state = state_file(folder, b"orders")
+    state.parent.mkdir()
+    state.write_bytes(b"made of lost records as well")
     code, out = told(capfd, "--data", str(folder), "--repair-stream", "orders")
-    assert code == 0
+    assert code == 0 and not state.exists()
     assert "lost        records 3-4: not what was written" in out
     assert f"repaired    stream 'orders' has {COUNT - 2} records, and is served again" in out
     [aside] = [line.split()[2].rstrip(":") for line in out.splitlines() if "set aside" in line]
@@ -105,3 +109,18 @@ def test_a_name_of_any_bytes_can_be_repaired(
     words = ["--data", str(folder), "--repair-stream", os.fsdecode(name)]
     code, out = told(capfd, *words)
     assert code == 0 and f"has {COUNT - 1} records" in out
+
+
+def test_a_damaged_part_of_a_batch_is_told_as_that(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    part = part_cell(Part(ORDERS, b"q1", 3, b"p1"))
+    with stopped(tmp_path / "data") as store:
+        store.write(part, chunks())
+        store.write(b"box", rows(1000))
+    empty_wal(partition_of(tmp_path / "data", part))
+    flip(partition_of(tmp_path / "data", part), b"record 3 ")
+    code, out = told(capfd, "--data", str(tmp_path / "data"))
+    assert code == 1
+    assert "a part of batch 3 of 'q1' for the stream 'orders' is not served; " in out
+    assert "started again it writes its batch anew" in out and "--repair" not in out

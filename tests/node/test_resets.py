@@ -11,7 +11,9 @@ from node import Config, Node, connect
 
 
 async def test_resets_while_they_wait_to_be_accepted_do_not_end_the_node() -> None:
-    async with Node(Config(p2p="127.0.0.1:0", ws="off", s3p="off", rustlog="off")) as node:
+    async with Node(
+        Config(p2p="127.0.0.1:0", ws="off", s3p="off", rustlog="off", http="off")
+    ) as node:
         host, port = node.listeners["p2p"].rsplit(":", 1)
         for number in range(300):
             with socket.create_connection((host, int(port))) as raw:

@@ -36,7 +36,9 @@ def lanes() -> list[str]:
 
 
 def config(folder: Path) -> Config:
-    return Config(data=str(folder), p2p="127.0.0.1:0", ws="off", s3p="off", rustlog="off")
+    return Config(
+        data=str(folder), p2p="127.0.0.1:0", ws="off", s3p="off", rustlog="off", http="off"
+    )
 
 
 @pytest.mark.parametrize("call", ["names", "connect"])

@@ -47,7 +47,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture
 async def node(anyio_backend: object) -> AsyncIterator[Node]:
-    free = dict.fromkeys(("p2p", "ws", "s3p", "rustlog"), "127.0.0.1:0")
+    free = dict.fromkeys(("p2p", "ws", "s3p", "rustlog"), "127.0.0.1:0") | {"http": "off"}
     async with Node(Config(drain_timeout_s=0.5, **free)) as node:
         yield node
 

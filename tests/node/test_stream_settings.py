@@ -19,7 +19,7 @@ from node.stream_settings import rustlog_settings, s3p_settings, stream_book
 from node.streams import connect_streams
 
 RULES = ("logs/*=age=3600,bytes=1000000", "fast=durability=memory", "*=durability=os")
-OFF = {"ws": "off", "s3p": "off", "rustlog": "off"}
+OFF = {"ws": "off", "s3p": "off", "rustlog": "off", "http": "off"}
 
 
 def test_the_first_rule_that_matches_holds() -> None:

@@ -68,7 +68,14 @@ def serve(request: pytest.FixtureRequest, tmp_path: Path) -> Served:
     data = str(tmp_path / "data") if request.param == "disk" else ""
 
     def serve(**options: object) -> AbstractAsyncContextManager[str]:
-        plain = {"p2p": "127.0.0.1:0", "ws": OFF, "s3p": OFF, "rustlog": OFF, "data": data}
+        plain = {
+            "p2p": "127.0.0.1:0",
+            "ws": OFF,
+            "s3p": OFF,
+            "rustlog": OFF,
+            "http": OFF,
+            "data": data,
+        }
         return running(Config(**{**plain, "drain_timeout_s": 0.5, **options}))  # type: ignore[arg-type]
 
     return serve
@@ -402,7 +409,7 @@ async def test_follow_mends_lost_connections_without_gap_or_duplicate(
 
 
 async def test_follow_goes_on_after_a_restart_of_the_node(tmp_path: Path) -> None:
-    options = {"ws": OFF, "s3p": OFF, "rustlog": OFF, "data": str(tmp_path / "data")}
+    options = {"ws": OFF, "s3p": OFF, "rustlog": OFF, "http": OFF, "data": str(tmp_path / "data")}
     config = Config(p2p=f"127.0.0.1:{free_port()}", drain_timeout_s=0.5, **options)  # type: ignore
     found: list[Record] = []
 

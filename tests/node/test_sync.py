@@ -31,6 +31,7 @@ def listeners() -> Iterator[dict[str, str]]:
         ws="127.0.0.1:0",
         s3p="off",
         rustlog="off",
+        http="off",
         channels=rules,
         drain_timeout_s=0.5,
     )

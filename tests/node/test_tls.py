@@ -286,7 +286,9 @@ async def test_refusals_are_logged_once_a_second(
 
 
 def test_only_what_is_named_speaks_tls(files: Files) -> None:
-    config = Config(tls_cert=files.cert, tls_key=files.key, tls_listeners=("s3p",), rustlog="off")
+    config = Config(
+        tls_cert=files.cert, tls_key=files.key, tls_listeners=("s3p",), rustlog="off", http="off"
+    )
     listeners = TlsListeners(config, time.time)
     assert [each for each in ("p2p", "ws", "s3p", "rustlog") if listeners.doorway(each)] == ["s3p"]
     assert TlsListeners(Config(), time.time).doorway("p2p") is None

@@ -46,7 +46,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def config_of(files: Files, **options: Any) -> Config:
-    config = Config(tls_cert=files.cert, tls_key=files.key, drain_timeout_s=0.3, **FREE)
+    config = Config(tls_cert=files.cert, tls_key=files.key, drain_timeout_s=0.3, http=OFF, **FREE)
     return replace(config, **options)
 
 
@@ -220,7 +220,7 @@ async def test_files_that_do_not_do_are_told_at_the_start(tmp_path: Path, files:
 
 async def test_a_guarded_listener_may_be_public(files: Files) -> None:
     """Nobody comes in without a certificate: that is an access control."""
-    anywhere = {"p2p": "0.0.0.0:0", "ws": OFF, "s3p": OFF, "rustlog": OFF}
+    anywhere = {"p2p": "0.0.0.0:0", "ws": OFF, "s3p": OFF, "rustlog": OFF, "http": OFF}
     async with served(files, tls_client_ca=files.cert, **anywhere) as node:
         assert node.listeners["p2p"].startswith("0.0.0.0:")
     for options in (

@@ -23,7 +23,9 @@ LINK = re.compile(r"http://127\.0\.0\.1:[0-9]+/chat#(mpw1\.[A-Za-z0-9_-]{43})")
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    config = Config(p2p=OFF, ws="127.0.0.1:0", s3p=OFF, rustlog=OFF, data=str(tmp_path / "node"))
+    config = Config(
+        p2p=OFF, ws="127.0.0.1:0", s3p=OFF, rustlog=OFF, http=OFF, data=str(tmp_path / "node")
+    )
     async with Node(config) as node:
         yield node
 
@@ -142,7 +144,7 @@ async def test_the_desk_revokes_all_sessions(node: Node) -> None:
 
 
 async def test_sessions_outlive_the_node(tmp_path: Path) -> None:
-    config = Config(p2p=OFF, ws="127.0.0.1:0", s3p=OFF, rustlog=OFF, data=str(tmp_path))
+    config = Config(p2p=OFF, ws="127.0.0.1:0", s3p=OFF, rustlog=OFF, http=OFF, data=str(tmp_path))
     async with Node(config) as node:
         token = json.loads((await ask(node, f"POST {LOGIN}", (await link_of(node)).encode())).body)[
             "token"
@@ -152,13 +154,13 @@ async def test_sessions_outlive_the_node(tmp_path: Path) -> None:
 
 
 async def test_without_the_listener_there_is_no_link() -> None:
-    async with Node(Config(p2p=OFF, ws=OFF, s3p=OFF, rustlog=OFF)) as node:
+    async with Node(Config(p2p=OFF, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF)) as node:
         assert await desk(node, WebOperation.LINK, LinkAnswer) == LinkAnswer(None, [])
 
 
 async def test_names_that_were_allowed_have_links_too(tmp_path: Path) -> None:
     origins = ("https://pond.example",)
-    config = Config(p2p=OFF, ws="127.0.0.1:0", s3p=OFF, rustlog=OFF, origins=origins)
+    config = Config(p2p=OFF, ws="127.0.0.1:0", s3p=OFF, rustlog=OFF, http=OFF, origins=origins)
     async with Node(config) as node:
         answer = await desk(node, WebOperation.LINK, LinkAnswer)
         assert isinstance(answer, LinkAnswer)

@@ -332,7 +332,7 @@ def play(
             exc.add_note(f"seed {seed}: python -m tests.sim.drama {seed} {steps}")
             raise
         finally:
-            world.disk.kill()
+            world.disk.cut()
         return world
 
 

@@ -1,19 +1,18 @@
-"""What goes wrong on a simulated disk, and at which call."""
+"""What goes wrong on the disk of a simulated store, and at which call the machine stops."""
 
 from __future__ import annotations
 
 import errno
-import os
-import sqlite3
-from collections import Counter
 from enum import Enum
+from math import inf
 
-CHANGING = frozenset(
-    {"create", "write", "sync", "install", "make_folder", "sql change", "sql commit"}
-)
-READING = frozenset({"open", "read", "names", "unlink", "sync_folder", "connect", "sql read"})
+from node.testing.disk.faults import TAKES_SPACE, Call, Faults
+
 OPENING = frozenset(
-    {"create", "open", "read", "install", "names", "make_folder", "sync_folder", "connect"}
+    {
+        *(Call.CREATE, Call.OPEN, Call.READ, Call.INSTALL, Call.NAMES),
+        *(Call.MAKE_FOLDER, Call.SYNC_FOLDER, Call.CONNECT),
+    }
 )
 
 
@@ -22,37 +21,28 @@ class Crashed(BaseException):
 
 
 class Trouble(Enum):
-    """A kind of failure: which calls it befalls, and what they raise."""
+    """A kind of failure: what its error is, and which calls it befalls."""
 
-    FULL = (errno.ENOSPC, "database or disk is full", CHANGING)
-    BROKEN = (errno.EIO, "disk I/O error", CHANGING | READING)
-    NO_HANDLES = (errno.EMFILE, "unable to open database file", OPENING)
-    SHORT = (errno.ENOSPC, "database or disk is full", frozenset({"write"}))
+    FULL = (errno.ENOSPC, TAKES_SPACE)
+    BROKEN = (errno.EIO, frozenset(Call))
+    NO_HANDLES = (errno.EMFILE, OPENING)
+    SHORT = (errno.ENOSPC, frozenset({Call.WRITE}))
 
     @property
-    def calls(self) -> frozenset[str]:
-        return self.value[2]
-
-    def error(self, call: str) -> Exception:
-        number, text, _ = self.value
-        if call == "connect" or call.startswith("sql"):
-            return sqlite3.OperationalError(text)
-        return OSError(number, os.strerror(number))
+    def calls(self) -> frozenset[Call]:
+        return self.value[1]
 
 
-class Faults:
-    """Counts the calls of a disk, and says of each whether it fails.
+class StoreFaults(Faults):
+    """One trouble at a time, from the k-th call on; and a crash at the k-th.
 
     After a crash every call raises `Crashed` until the machine is on again.
     """
 
     def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
+        super().__init__()
         self.is_down = False
         self._crash_in = 0
-        self._trouble: Trouble | None = None
-        self._starts_in = 0
-        self._left: float = 0
 
     @property
     def total(self) -> int:
@@ -67,43 +57,24 @@ class Faults:
         """The k-th call from now that can fail this way fails, and no other."""
         self.fail_from(k, trouble, calls=1)
 
-    def fail_from(self, k: int, trouble: Trouble, calls: float = float("inf")) -> None:
+    def fail_from(self, k: int, trouble: Trouble, calls: float = inf) -> None:
         """So many calls fail, from the k-th on that can, or until `heal`."""
-        self._trouble, self._starts_in, self._left = trouble, k, calls
-
-    def heal(self) -> None:
-        self._trouble = None
-
-    @property
-    def is_troubled(self) -> bool:
-        """Do calls fail now, or are they going to?"""
-        return self._trouble is not None
-
-    def enter(self, call: str) -> BaseException | None:
-        """Count a call. What it is to raise, once it has done any part of its work."""
-        if self.is_down:
-            raise Crashed
-        self.calls[call] += 1
-        if self._crash_in:
-            self._crash_in -= 1
-            if self._crash_in == 0:
-                self.is_down = True
-                return Crashed()
-        return self._fail(call)
-
-    def _fail(self, call: str) -> Exception | None:
-        trouble = self._trouble
-        if trouble is None or call not in trouble.calls:
-            return None
-        if self._starts_in > 1:
-            self._starts_in -= 1
-            return None
-        self._left -= 1
-        if self._left <= 0:
-            self._trouble = None
-        return trouble.error(call)
+        self.heal()
+        self.add(trouble.calls, trouble.value[0], calls, skipped=k - 1)
 
     def restart(self) -> None:
         """The machine is on again, and planned crashes are forgotten."""
         self.is_down = False
         self._crash_in = 0
+
+    def enter(self, call: Call | None) -> BaseException | None:
+        """As the toolkit's. Raises Crashed when the machine is off."""
+        if self.is_down:
+            raise Crashed
+        if call is not None and self._crash_in:
+            self._crash_in -= 1
+            if self._crash_in == 0:
+                self.calls[call] += 1
+                self.is_down = True
+                return Crashed()
+        return super().enter(call)

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from actors.messages import Durability
-from actors.store.changes import Change, Chunk, LogSnapshot, Row, Snapshot
+from actors.store.changes import Change, Chunk, Gone, LogSnapshot, Row, Snapshot, Tried
 from actors.store.durable import DurableStore
+from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen
 from actors.store.seam import Commit, Fault, Health, Kept, Pending, Seek, Usage, Weight
+from actors.store.terms import Due
 from tests.sim.log_facts import LogFacts
 from tests.sim.queue_facts import Fact, Level, QueueFacts, View, Write
 
@@ -31,6 +33,26 @@ class Broken(BaseException):
 
 def is_log(name: bytes) -> bool:
     return name.startswith(b"log")
+
+
+def named_by(changes: Sequence[Change]) -> tuple[set[int], set[int]]:
+    """Messages that come with these changes, and members of whom they say anything."""
+    ids = {each.id for each in changes if isinstance(each, Row)}
+    members = (
+        each.number for each in changes if isinstance(each, Member | MemberSeen | MemberGone)
+    )
+    return ids, set(members)
+
+
+def stays(change: Change, ids: set[int], members: set[int]) -> bool:
+    """Is it said again although what was written before it is lost: these messages and members?"""
+    match change:
+        case Gone(id=message_id) | Tried(id=message_id) | Due(id=message_id):
+            return message_id not in ids
+        case Acked(number=number, id=message_id) | AckedUpTo(number=number, id=message_id):
+            return number not in members and message_id not in ids
+        case _:
+            return False
 
 
 class Ledger:
@@ -119,18 +141,29 @@ class Ledger:
         self._raise(write)
 
     def _fail(self, write: Write) -> None:
-        """It is not kept, nor is what its cell said after it."""
+        """It is not kept, nor is what its cell said after it, but of what was kept before."""
         at = self._open.index(write)
         later = [each for each in list(self._open)[at + 1 :] if each.name == write.name]
-        for each in (write, *(soft for soft in later if soft.commit is None)):
-            each.level = Level.FAILED
-            self._failed.append(each)
-            self._open.remove(each)
-            (self.logs if is_log(each.name) else self.queues)[each.name].undo(each)
-
+        ids, members = named_by(write.changes)
+        self._undo(write)
+        for each in later:
+            if each.commit is None:
+                place = self._open.index(each)
+                self._undo(each)
+                stands = [change for change in each.changes if stays(change, ids, members)]
+                members |= named_by([it for it in each.changes if it not in stands])[1]
+                again = Write(each.name, stands, each.boot)
+                self._open.insert(place, again)
+                self.queue(each.name).record(again)
         if is_log(write.name):
             self.doubtful.add(write.name)
         self.doubtful -= {name for name in self.doubtful if self.log(name).is_settled}
+
+    def _undo(self, write: Write) -> None:
+        write.level = Level.FAILED
+        self._failed.append(write)
+        self._open.remove(write)
+        (self.logs if is_log(write.name) else self.queues)[write.name].undo(write)
 
     def _raise(self, write: Write) -> None:
         """What was written before a kept write is kept as well, and what has the same commit."""

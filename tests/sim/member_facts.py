@@ -73,7 +73,10 @@ class MemberFacts:
         self._floors.pop(number, None)
 
     def undo(self, write: Write) -> None:
-        """The write failed: nobody subscribed by it."""
+        """The write failed: nobody subscribed by it, or acked."""
+        self._acked = {each: by for each, by in self._acked.items() if by is not write}
+        for number, floors in self._floors.items():
+            self._floors[number] = [each for each in floors if each[0] is not write]
         found = self.subscribed.items()
         self.subscribed = {name: each for name, each in found if each.write is not write}
 

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from actors.store.disk import Disk, OsDisk
+from node.testing.disk.faults import Call
 from tests.sim.disk import SimDisk
 from tests.sim.drama import scratch
 from tests.sim.faults import Crashed, Trouble
@@ -100,7 +101,7 @@ def test_what_was_synced_is_there_and_the_rest_is_kept_lost_torn_or_reordered() 
         disk.sync_folder(home)
         file.write(new * 3, 0)
         file.write(new, 3 * SECTOR)
-        disk.crash()
+        disk.lose_power()
         after = disk.read(home / "file")
         pieces = [after[at : at + SECTOR] for at in range(0, size, SECTOR)]
         assert set(pieces) <= {old, new}, "a sector is written as a whole"
@@ -117,7 +118,7 @@ def test_bytes_next_to_a_lost_write_in_its_sector_are_safe() -> None:
         file.write(b"synced", 0)
         file.sync()
         file.write(b"pending", 6)
-        disk.crash()
+        disk.lose_power()
         assert disk.read(home / "file").startswith(b"synced")
 
 
@@ -128,7 +129,7 @@ def test_a_lost_sector_may_hold_garbage() -> None:
         file.sync()
         disk.sync_folder(home)
         file.write(b"pending!", 0)
-        disk.crash()
+        disk.lose_power()
         seen.add(disk.read(home / "file"))
     assert {bytes(8), b"pending!"} < seen
 
@@ -142,7 +143,7 @@ def test_names_and_lengths_are_not_durable_before_their_sync() -> None:
             if name == "synced":
                 disk.sync_folder(home)
         disk.unlink(home / "old")
-        disk.crash()
+        disk.lose_power()
         made.add(disk.has(home / "new"))
         gone.add(disk.has(home / "old"))
         lengths.add(len(disk.read(home / "synced")))
@@ -159,7 +160,7 @@ def test_an_unlinked_database_may_come_back_until_its_folder_is_synced() -> None
             if name == "a.sqlite3":
                 disk.sync_folder(home)
         assert disk.names(home) == []
-        disk.crash()
+        disk.lose_power()
         assert not disk.has(home / "a.sqlite3")
         seen.add(disk.has(home / "b.sqlite3"))
     assert seen == {True, False}
@@ -171,10 +172,10 @@ def test_an_install_is_complete_or_not_there() -> None:
         disk.faults.crash_at(1)
         with pytest.raises(Crashed):
             disk.install(home / "file", b"content")
-        disk.crash()
+        disk.lose_power()
         seen.add(disk.read(home / "file") if disk.has(home / "file") else None)
         disk.install(home / "file", b"again")
-        disk.crash()
+        disk.lose_power()
         assert disk.read(home / "file") == b"again"
     assert seen == {b"content", None}
 
@@ -186,9 +187,9 @@ def test_after_a_kill_everything_is_shown_and_a_later_crash_may_still_take_it() 
         file.sync()
         disk.sync_folder(home)
         file.write(b"data", 0)
-        disk.kill()
+        disk.cut()
         assert disk.read(home / "file") == b"data"
-        disk.crash()
+        disk.lose_power()
         seen.add(disk.read(home / "file"))
     assert seen == {b"data", bytes(4)}
 
@@ -206,7 +207,7 @@ def test_a_crash_at_a_call_stops_everything_until_the_restart() -> None:
             file.sync()
         with pytest.raises(Crashed):
             disk.has(home)
-        disk.kill()
+        disk.cut()
         lengths.add(len(disk.read(home / "file")))
     assert len(lengths) > 5, "it happens in the middle of a write"
 
@@ -228,7 +229,7 @@ def test_a_call_fails_once_or_until_it_heals() -> None:
         disk.faults.heal()
         disk.create(home / "other", 0)
         assert disk.read(home / "file") == b"acd"
-        assert disk.faults.calls["create"] == 5
+        assert disk.faults.calls[Call.CREATE] == 5
 
 
 def test_a_short_write_leaves_a_part() -> None:
@@ -254,10 +255,10 @@ def test_a_failed_sync_is_final_and_what_it_lost_is_seen_only_after_a_crash() ->
             file.sync()
         with pytest.raises(AssertionError):
             file.sync()
-        disk.kill()
+        disk.cut()
         disk.open(home / "file").sync()
         assert disk.read(home / "file") == b"data"
-        disk.crash()
+        disk.lose_power()
         seen.add(disk.read(home / "file"))
     assert seen == {b"data", bytes(4)}
 
@@ -288,7 +289,7 @@ def test_a_committed_transaction_survives_and_an_open_one_does_not() -> None:
         connection.commit()
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany("INSERT INTO t VALUES (?)", [(3,), (4,)])
-        disk.crash()
+        disk.lose_power()
         assert rows(disk, home) == [1, 2]
         with pytest.raises(sqlite3.ProgrammingError):
             connection.execute("SELECT 1")
@@ -309,7 +310,7 @@ def test_a_commit_that_fails_or_is_cut_off_took_effect_or_not() -> None:
                 connection.execute("COMMIT")
             if trouble is not None:
                 connection.rollback()
-            disk.crash()
+            disk.lose_power()
             seen.add(tuple(rows(disk, home)))
         assert seen == {(), (3, 4)}
 
@@ -317,10 +318,10 @@ def test_a_commit_that_fails_or_is_cut_off_took_effect_or_not() -> None:
 def test_statements_are_counted_and_fail_with_the_errors_of_sqlite() -> None:
     for disk, home in simulated(range(20)):
         connection = database(disk, home)
-        before = disk.faults.calls["sql change"]
+        before = disk.faults.calls[Call.SQL_CHANGE]
         connection.execute("INSERT INTO t VALUES (1)")
         connection.executemany("INSERT INTO t VALUES (?)", [(2,), (3,)])
-        assert disk.faults.calls["sql change"] == before + 2
+        assert disk.faults.calls[Call.SQL_CHANGE] == before + 2
         disk.faults.fail_from(1, Trouble.FULL)
         for _ in range(2):
             with pytest.raises(sqlite3.OperationalError, match="database or disk is full"):

@@ -15,6 +15,7 @@ import pytest
 from actors.messages import Ack, Durability, Failed, Mode
 from actors.store.changes import Chunk, Position, Trimmed
 from actors.store.settings import StoreSettings
+from node.testing.disk.faults import Call
 from tests.sim.clients import Client
 from tests.sim.drama import Drama, scratch
 from tests.sim.faults import Trouble
@@ -109,7 +110,7 @@ def node() -> Iterator[World]:
         world.boot()
         Work(world).run()
         yield world
-        world.disk.kill()
+        world.disk.cut()
 
 
 def calls_that_fail(trouble: Trouble) -> int:
@@ -125,7 +126,8 @@ def test_the_work_does_everything() -> None:
     with node() as world:
         Work(world).run()
         calls = world.disk.faults.calls
-        assert calls["create"] >= 5 and calls["unlink"] >= 3 and calls["sql commit"] >= 10
+        assert calls[Call.CREATE] >= 5 and calls[Call.UNLINK] >= 3
+        assert calls[Call.SQL_COMMIT] >= 10
         assert world.store.counters.flushes >= 3 and world.store.counters.carries >= 3
 
 

@@ -16,7 +16,9 @@ from actors.store.changes import Change
 from actors.store.durable import DurableStore
 from actors.store.journal import reader as journal_reader
 from actors.store.seam import Commit
-from tests.sim.disk import SimDisk, SimFile
+from node.testing.disk.faults import Call
+from node.testing.disk.simulated import SimulatedFile
+from tests.sim.disk import SimDisk
 from tests.sim.drama import play
 from tests.sim.ledger import Broken
 from tests.sim.loop import Ear
@@ -39,7 +41,7 @@ def test_the_seeds_do_what_they_are_for() -> None:
     """They crash, flush, reclaim, and meet every kind of trouble."""
     worlds = [play(seed) for seed in range(20)]
     assert sum(world.boots for world in worlds) > 2 * len(worlds)
-    for call in ("unlink", "sql commit", "create", "sync"):
+    for call in (Call.UNLINK, Call.SQL_COMMIT, Call.CREATE, Call.SYNC):
         assert sum(world.disk.faults.calls[call] for world in worlds) > len(worlds)
     assert sum(world.store_failures for world in worlds) > 0
 
@@ -75,7 +77,7 @@ class Eager(World):
 class HastyDisk(SimDisk):
     """Forgets the segment before the last whenever there is a new one, flushed or not."""
 
-    def create(self, path: Path, size: int) -> SimFile:
+    def create(self, path: Path, size: int) -> SimulatedFile:
         file = super().create(path, size)
         older = [name for name in self.names(path.parent) if name < path.name]
         if older[-2:-1]:

@@ -13,7 +13,7 @@ from random import Random
 from typing import TypeVar
 
 from actors.channel import Channel
-from actors.delivery import DeliverySettings
+from actors.delivery_settings import DeliverySettings
 from actors.ids import IdSource
 from actors.limits import ChannelSettings
 from actors.messages import Batch, Durability, Join, Mail, Mode, Port, Put
@@ -129,7 +129,7 @@ class World:
                     raise Broken(f"the node does not start: {exc!r}") from exc
                 self.note("does not start", type(exc).__name__)
                 self.disk.faults.heal()
-                self.disk.kill()
+                self.disk.cut()
             else:
                 self._start_cells()
                 self.is_up = True
@@ -213,7 +213,7 @@ class World:
         self._lose_power()
 
     def _lose_power(self) -> None:
-        self.disk.crash()
+        self.disk.lose_power()
         self._expect(Level.DISK)
 
     def _expect(self, level: Level) -> None:
@@ -232,7 +232,7 @@ class World:
         """
         self.note("kill")
         self._hang_up()
-        self.disk.kill()
+        self.disk.cut()
         self._expect(Level.DISK if self.store.health.failures else Level.OS)
 
     def close(self) -> None:
@@ -241,7 +241,7 @@ class World:
         is_sound = self.store.health.is_writable and not self.disk.faults.is_troubled
         self.store.close()
         self._hang_up()
-        self.disk.kill()
+        self.disk.cut()
         if is_sound:
             self._expect(Level.OPEN)
         else:

@@ -13,6 +13,7 @@ from transports.host import Visitor, WireCounters
 from transports.rate import Bucket
 from transports.refusals import Refusal
 from transports.rustlog_metrics import RustlogMetrics
+from transports.traffic import traffic
 
 
 class NoTopics:
@@ -36,6 +37,7 @@ class ScriptedHost:
 
     def __init__(self) -> None:
         self.counters = WireCounters()
+        self.traffic = traffic()
         self.topics: Topics = NoTopics()
         self.rustlog_metrics = RustlogMetrics(int)
         self.gathering = Gathering(self.submit, self.now)

@@ -14,7 +14,7 @@ from node import Config, Node
 
 
 async def _end_while_accepting(turns: int) -> None:
-    config = Config(p2p="127.0.0.1:0", ws="off", s3p="off", rustlog="off")
+    config = Config(p2p="127.0.0.1:0", ws="off", s3p="off", rustlog="off", http="off")
     async with Node(config) as node:
         host, port = node.listeners["p2p"].rsplit(":", 1)
         newcomer = socket.create_connection((host, int(port)))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from websockets.frames import Opcode
 
 from tests.conformance import packets as p
-from tests.conformance.recorded import Line, Rig
+from tests.conformance.recorded import Line, Rig, Upgradable
+from tests.transports.proving import ALICE, NODE, hello
+from tests.transports.test_websocket import from_client, request_of
 from transports.connection import HEAVY_BYTES_MAX
 
 pytestmark = pytest.mark.wire
@@ -91,6 +94,31 @@ def test_connections_of_one_address_are_limited_but_not_those_of_this_machine() 
     assert rig.connect(far).wire.closed, "the refused one still stands"
 
 
+def test_ipv6_addresses_of_one_network_count_as_one() -> None:
+    """Whoever has one has all of its /64 at hand."""
+    rig = Rig(connections_per_address_max=1)
+    first = rig.connect("2001:db8::1")
+    for near in ("2001:db8::2", "2001:db8::ffff:1:2:3", "2001:DB8:0:0:9::"):
+        assert rig.connect(near).heard() == [p.TOO_MANY_CONNECTIONS, p.ABORT]
+    assert rig.connect("2001:db8:0:1::1").heard() == []
+    assert rig.connect("192.0.2.7").heard() == rig.connect("192.0.2.8").heard() == []
+    assert rig.connect("::ffff:192.0.2.7").wire.closed, "an IPv4 address in another form"
+    assert not any(rig.connect("::1").wire.closed for _ in range(3))
+    first.end()
+    assert rig.connect("2001:db8::2").wire.closed, "the refused ones still stand"
+
+
+def test_handshakes_of_one_ipv6_network_are_answered_as_those_of_one_address() -> None:
+    rig = Rig(handshakes_per_address_max=2)
+    rig.node.reception.signer = NODE
+    answers = [
+        rig.connect(f"2001:db8::{number}").ask(hello(ALICE, b"chat/1"))[0] for number in range(3)
+    ]
+    assert [each[0] for each in answers] == [0x81, 0x81, 0xFF]
+    assert answers[2] == p.TOO_MANY_CONNECTIONS
+    assert rig.connect("2001:db8:0:1::").ask(hello(ALICE, b"chat/1"))[0][0] == 0x81
+
+
 def test_of_connections_before_ready_the_oldest_gives_way() -> None:
     """So those who say nothing, however many, keep nobody out."""
     rig = Rig(connections_before_ready_max=2)
@@ -101,6 +129,60 @@ def test_of_connections_before_ready_the_oldest_gives_way() -> None:
     assert first.wire.closed and not second.wire.closed
     newcomer.ask(p.hello(b"chat/1"))
     assert newcomer.ask(p.PING) == greeted.ask(p.PING) == [p.PONG]
+
+
+@pytest.mark.parametrize("head_bytes", [4, 5, 500])
+def test_p2p_18_nothing_large_is_kept_of_who_was_not_let_in(head_bytes: int) -> None:
+    """Without a HELLO nobody can be let in here, and none is as large as that."""
+    line = Rig(default_channel="").connect()
+    size = MIB // 2
+    line.feed((size.to_bytes(4, "big") + p.put(1, bytes(1000)))[:head_bytes])
+    assert line.heard() == [p.ABORT] and line.wire.closed
+
+
+def test_p2p_18_nothing_large_is_kept_of_who_has_to_prove_an_identity() -> None:
+    rig = Rig()
+    rig.node.reception.signer = NODE
+    line = rig.connect()
+    (challenge,) = line.ask(hello(ALICE, b"chat/1"))
+    assert challenge[0] == 0x81
+    line.feed((MIB // 2).to_bytes(4, "big"))
+    assert line.heard() == [p.ABORT] and line.wire.closed
+
+
+@pytest.mark.parametrize("is_in_pieces", [False, True], ids=["a frame", "fragments"])
+def test_p2p_18_the_same_on_a_websocket_that_promised_a_hello(is_in_pieces: bool) -> None:
+    line = Rig().connect_websocket()
+    line.feed(request_of(Sec_WebSocket_Protocol="p2pbuf.v1.hello"))
+    if is_in_pieces:
+        for number in range(20):
+            line.feed(from_client(Opcode.CONT if number else Opcode.BINARY, bytes(9000), fin=False))
+    else:
+        line.feed(from_client(Opcode.BINARY, bytes(MIB // 2))[:1000])
+    assert line.heard() == [p.ABORT] and line.wire.closed
+    assert isinstance(line._framing, Upgradable) and line._framing.close_code == 1009
+
+
+def test_what_is_no_larger_than_a_hello_may_be_is_waited_for() -> None:
+    line = Rig(default_channel="").connect()
+    first = p.hello(b"chat/1", {0x80: bytes(3000)})
+    wire = len(first).to_bytes(4, "big") + first
+    line.feed(wire[:2000])
+    assert line.heard() == []
+    line.feed(wire[2000:])
+    assert line.heard()[0][0] == 0x83
+
+
+def test_large_packets_may_be_the_first_of_a_bare_client_and_come_right_behind_a_hello() -> None:
+    rig = Rig()
+    packet = p.put(1, bytes(MIB // 2))
+    wire = len(packet).to_bytes(4, "big") + packet
+    greeting = p.hello(b"chat/1")
+    for before in (b"", len(greeting).to_bytes(4, "big") + greeting):
+        line = rig.connect()
+        line.feed(before + wire[:-1])
+        line.feed(wire[-1:])
+        assert line.heard()[-1][0] == 7
 
 
 def test_a_goodbye_before_the_greeting_closes_at_once() -> None:

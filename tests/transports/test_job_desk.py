@@ -58,6 +58,7 @@ def refusal(number: int, code: int) -> bytes:
         (6, "81a3616c6cc3", m.RetryDead(7, None)),
         (7, "81a36964739101", m.PurgeDead(7, (1,))),
         (8, "80", m.CountJobs(7)),
+        (8, "81a473746f70c3", m.CountJobs(7, stop=True)),
         (9, "82a2696405a6726561736f6ea26e6f", m.RejectJob(7, 5, "no")),
     ],
 )

@@ -204,6 +204,9 @@ OPERATIONS = {
     Operation.COMMITTED: GET,
     Operation.CREATE_TOPIC: PUT,
     Operation.DELETE_TOPIC: ADMIN,
+    Operation.STATE: GET,
+    Operation.STATE_GET: GET,
+    Operation.STATE_SHOW: GET,
 }
 FIELDS: dict[Operation, dict[str, Any]] = {
     Operation.APPEND: {"bodies": [b"x"]},
@@ -211,6 +214,7 @@ FIELDS: dict[Operation, dict[str, Any]] = {
     Operation.COMMIT: {"group": b"g", "offset": 1},
     Operation.COMMITTED: {"group": b"g"},
     Operation.CREATE_TOPIC: {"partitions": 2},
+    Operation.STATE_GET: {"type": "t", "key": "k"},
 }
 
 

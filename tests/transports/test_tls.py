@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -319,35 +320,40 @@ async def test_a_dialled_handshake_that_takes_too_long_is_an_oserror(
         tasks.cancel_scope.cancel()
 
 
-async def test_a_thousand_half_open_handshakes_stop_nobody(files: Files) -> None:
-    """The oldest give way to the newest, and who finishes a handshake is served meanwhile."""
+async def test_a_thousand_half_open_handshakes_stop_nobody(
+    files: Files, anyio_backend_name: str
+) -> None:
+    """The oldest give way to the newest, and who finishes a handshake is served meanwhile. On trio
+    fewer will do: there a thousand take seconds."""
+    many = 1000 if anyio_backend_name == "asyncio" else 300
     refused: list[OSError] = []
     doorway = Doorway(
-        files.server, lambda host, failure: refused.append(failure), handshakes_max=500
+        files.server, lambda host, failure: refused.append(failure), handshakes_max=many // 2
     )
     idle: list[socket.socket] = []
-    async with anyio.create_task_group() as tasks:
-        listener = await listen(tasks, "127.0.0.1", 0, echo, tls=doorway)
-        where = parse_address(listener.address)
-        for number in range(1000):
-            idle.append(socket.create_connection(where))
-            if number % 2:
-                idle[-1].sendall(b"\x16\x03\x01")
-            if number % 100 == 99:
-                await anyio.sleep(0.01)
-        client = Recorder()
-        with anyio.fail_after(5):
-            await dial(tasks, *where, client, tls=files.client())
-        client.wire.write(b"here")
-        await until(lambda: client.data == b"here")
-        await until(lambda: len(refused) >= 500)
-        assert all(isinstance(each, HandshakeBroken) for each in refused)
-        for each in idle:
-            each.close()
-        await listener.aclose()
-        await until(lambda: len(refused) == 1000)
-        client.wire.close()
-        await until(lambda: client.is_over)
+    with ExitStack() as sockets:
+        async with anyio.create_task_group() as tasks:
+            listener = await listen(tasks, "127.0.0.1", 0, echo, tls=doorway)
+            where = parse_address(listener.address)
+            for number in range(many):
+                idle.append(sockets.enter_context(socket.create_connection(where)))
+                if number % 2:
+                    idle[-1].sendall(b"\x16\x03\x01")
+                if number % 100 == 99:
+                    await anyio.sleep(0.01)
+            client = Recorder()
+            with anyio.fail_after(30):
+                await dial(tasks, *where, client, tls=files.client())
+            client.wire.write(b"here")
+            await until(lambda: client.data == b"here", within_s=30)
+            await until(lambda: len(refused) >= many // 2, within_s=30)
+            assert all(isinstance(each, HandshakeBroken) for each in refused)
+            for each in idle:
+                each.close()
+            await listener.aclose()
+            await until(lambda: len(refused) == many, within_s=30)
+            client.wire.close()
+            await until(lambda: client.is_over, within_s=30)
 
 
 async def test_plain_bytes_get_a_clean_end(files: Files) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import random
-from itertools import pairwise
+from itertools import count, pairwise
 
 import anyio
 import pytest
@@ -342,6 +342,7 @@ def close_code(said: bytes) -> int:
         (b"\x88\x81\0\0\0\0x", WireError, 1002),
         (b"\x89\xfe\x00\x7e\0\0\0\0" + bytes(126), WireError, 1002),
     ],
+    ids=count(),  # masks are random, names of tests are not
 )
 def test_a_broken_stream_is_a_typed_error_and_a_close_code(
     frames: bytes, error: type[WireError], code: int

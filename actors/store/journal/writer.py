@@ -17,6 +17,7 @@ from actors.store.changes import Change
 from actors.store.disk import Disk, File
 from actors.store.entry import Entry
 from actors.store.journal.frames import HEADER_SIZE, Cut, Header, encode_group, encode_header
+from actors.store.journal.timings import Timings
 from actors.store.seam import Commit
 
 log = logging.getLogger(__name__)
@@ -102,16 +103,31 @@ class Tail(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """Appends groups. `syncs` and `groups` count since the start."""
+    """Appends groups. `syncs` and `groups` count since the start.
+
+    What nobody waits for is synced within `retry_s` seconds by the clock `now`, and what failed is
+    tried again after as long.
+    """
 
     def __init__(
-        self, folder: Path, disk: Disk, salt: int, tail: Tail, *, segment_bytes: int, retry_s: float
+        self,
+        folder: Path,
+        disk: Disk,
+        salt: int,
+        tail: Tail,
+        *,
+        segment_bytes: int,
+        retry_s: float,
+        now: Callable[[], float],
     ) -> None:
         self._folder = folder
         self._disk = disk
         self._salt = salt
         self._segment_bytes = segment_bytes
         self._retry_s = retry_s
+        self._now = now
+        self._unsynced_at = 0.0
+        """Since when there is something that was not synced."""
         self._file: File | None = None
         self._number = tail.number
         self._offset = 0
@@ -126,11 +142,15 @@ class Journal:
         """At the start of a call: the last one crashed."""
         self.groups = 0
         self.syncs = 0
+        self.timings = Timings()
 
     def idle_s(self) -> float | None:
         """How long to wait for groups before something else is to be done."""
-        has_more = self._error or self._is_at_work or self._lsn > self._synced_lsn
-        return self._retry_s if has_more else None
+        if self._error or self._is_at_work:
+            return self._retry_s
+        if self._lsn > self._synced_lsn:
+            return max(0.0, self._unsynced_at + self._retry_s - self._now())
+        return None
 
     def commit(self, groups: list[Group]) -> Outcome:
         """Write and sync `groups`; without any, sync what is not, or try to write again."""
@@ -139,6 +159,7 @@ class Journal:
             self._break(OSError("the writer crashed"))
         self._is_at_work = True
         fresh = [group for group in groups if group.epoch == self._epoch]
+        self.timings.begin(self._now())
         try:
             if fresh:
                 self._write(fresh)
@@ -150,6 +171,7 @@ class Journal:
             self._break(exc)
         else:
             self._error = None
+        self.timings.end()
         self._is_at_work = False
         return Outcome(self._epoch, self._number, self._offset, self._synced_lsn, self._error)
 
@@ -167,18 +189,28 @@ class Journal:
         assert self._file is not None, "rotation opens a segment or raises"
         self._file.write(data, self._offset)
         self.groups += 1
-        needs_sync = any(group.needs_sync for group in groups)
+        needs_sync = any(group.needs_sync for group in groups) or self._is_overdue()
+        if self._lsn == self._synced_lsn:
+            self._unsynced_at = self._now()
         self._lsn = groups[-1].last_lsn
         self._last_id = max(self._last_id, *(group.last_id for group in groups))
         end = self._offset + len(data)
         if needs_sync:
             self._sync(end)
         self._offset = end
+        self.timings.kept(len(records), len(data), self._now())
+
+    def _is_overdue(self) -> bool:
+        """Whoever writes all the time would put the sync of idle moments off for ever."""
+        is_owed = self._lsn > self._synced_lsn
+        return is_owed and self._now() >= self._unsynced_at + self._retry_s
 
     def _sync(self, end: int) -> None:
         if self._lsn > self._synced_lsn:
             if self._file is not None:
+                began_at = self._now()
                 self._file.sync()
+                self.timings.sync_s.add(self._now() - began_at)
                 self.syncs += 1
             self._synced_lsn = self._lsn
             self._synced_offset = end

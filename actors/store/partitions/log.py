@@ -38,6 +38,12 @@ CREATE TABLE notes (name BLOB PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT 
 _COLUMNS = "first, count, first_timestamp, last_timestamp, first_id, last_id, data, crc"
 _INSERT = f"INSERT OR IGNORE INTO chunks ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _TRIMMED = "first < ?1 AND first + count <= ?1"
+# Only the chunk that begins at or before the sequence may hold it.
+_AT_SEQUENCE = (
+    "SELECT first, last_timestamp, last_id FROM chunks WHERE first + count > :sequence "
+    "AND first >= coalesce((SELECT max(first) FROM chunks WHERE first <= :sequence), 0) "
+    "ORDER BY first LIMIT 1"
+)
 _SEQUENCE_MAX = 2**63 - 1
 
 _ChunkValues = tuple[int, int, bytes, bytes, bytes, bytes, bytes, int]
@@ -140,8 +146,7 @@ def read(connection: sqlite3.Connection, seek: Seek) -> list[Chunk]:
         end = chunk.end
         if not chunk.data:
             continue
-        # Of the first one most records may be before what is asked for.
-        count += chunk.count if chunks else 0
+        count += chunk.count if chunks else _asked_for(chunk, seek)
         chunks.append(chunk)
         size += len(chunk.data)
         if size >= seek.bytes_max or count >= seek.count_max:
@@ -149,33 +154,39 @@ def read(connection: sqlite3.Connection, seek: Seek) -> list[Chunk]:
     return chunks
 
 
+def _asked_for(chunk: Chunk, seek: Seek) -> int:
+    """How many records of the first chunk are meant, at least: most may be before that."""
+    if seek.where is not Where.SEQUENCE:
+        return 0
+    return chunk.end - max(chunk.first, seek.sequence)
+
+
 def _find(connection: sqlite3.Connection, seek: Seek) -> int | None:
     """The first chunk to read, by its first sequence."""
-    sequence = min(seek.sequence, _SEQUENCE_MAX)
-    at = b""
+    wanted: dict[str, object] = {"sequence": min(seek.sequence, _SEQUENCE_MAX)}
+    here = connection.execute(_AT_SEQUENCE, wanted).fetchone()
+    if here is None:
+        return None
+    first, last_timestamp, last_id = here
+    found: int = first
     match seek.where:
         case Where.SEQUENCE:
-            # Only the chunk that begins at or before the sequence may hold it.
-            query = (
-                "SELECT first FROM chunks WHERE first + count > :sequence AND first >= coalesce("
-                "(SELECT max(first) FROM chunks WHERE first <= :sequence), 0) ORDER BY first"
-            )
+            return found
         case Where.TIMESTAMP:
-            at = _pack(seek.timestamp)
-            query = (
-                "SELECT first FROM chunks WHERE last_timestamp >= :at "
-                "AND first + count > :sequence ORDER BY last_timestamp, first"
-            )
+            column, last, at = "last_timestamp", last_timestamp, _pack(seek.timestamp)
         case Where.ID:
-            at = _pack_id(seek.id)
-            query = (
-                "SELECT first FROM chunks WHERE last_id >= :at "
-                "AND first + count > :sequence ORDER BY last_id, first"
-            )
+            column, last, at = "last_id", last_id, _pack_id(seek.id)
         case _:
             assert_never(seek.where)
-    found = connection.execute(f"{query} LIMIT 1", {"at": at, "sequence": sequence}).fetchone()
-    return None if found is None else found[0]
+    if last >= at:
+        return found
+    # All that is so late is behind that chunk: none before it is looked at.
+    query = (
+        f"SELECT first FROM chunks WHERE {column} >= :at AND first + count > :sequence "
+        f"ORDER BY {column}, first LIMIT 1"
+    )
+    later = connection.execute(query, {**wanted, "at": at}).fetchone()
+    return None if later is None else later[0]
 
 
 def chunks_between(

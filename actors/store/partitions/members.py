@@ -81,7 +81,7 @@ def apply(connection: sqlite3.Connection, roster: Roster) -> int:
         (
             (message_id, number, crc_of((message_id, number)))
             for number, ids in roster.acked.items()
-            for message_id in ids
+            for message_id in sorted(ids)
         ),
     )
     return len(after.members) - len(before)

@@ -21,6 +21,9 @@ _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
 _WAL_BYTES_MAX = 2**20
 
 _encode = msgspec.msgpack.Encoder().encode
+_LONG_BYTES = 2**16
+"""From here on the length of bytes is written in four."""
+_EMPTY = _encode(b"")
 
 
 class Damaged(Exception):
@@ -101,8 +104,12 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def crc_of(values: tuple[object, ...]) -> int:
-    """The CRC-32 of the columns of a row."""
-    return crc32(_encode(values))
+    """The CRC-32 of the columns of a row, as MessagePack; a long last one is not copied for it."""
+    last = values[-1]
+    if type(last) is not bytes or len(last) < _LONG_BYTES:
+        return crc32(_encode(values))
+    empty = _encode((*values[:-1], b""))
+    return crc32(last, crc32(b"%b\xc6%b" % (empty[: -len(_EMPTY)], len(last).to_bytes(4))))
 
 
 def signed(number: int) -> int:

@@ -79,7 +79,7 @@ def _hello(words: list[str]) -> bytes:
         channel=channel.encode(),
         role=role,
         want_push=role is not Role.PRODUCER,
-        extensions=p.EXTENSIONS,
+        extensions=p.USUAL,
     )
     return encode_hello(hello)
 

@@ -1,7 +1,7 @@
 """SQLite on a simulated disk: a real connection whose statements can fail.
 
-What a COMMIT returned for is there after a crash, what had none is not; of one that failed either
-may be true.
+What a COMMIT returned for is there after a crash, what had none is not; of one that failed or was
+interrupted either may be true.
 """
 
 from __future__ import annotations
@@ -62,13 +62,14 @@ class SimulatedConnection(sqlite3.Connection):
         super().close()
 
     def run(self, call: Call | None, work: Callable[[], Any], undo: Callable[[], Any]) -> Any:
-        """Do `work`, unless it fails: before it, or after it took effect."""
-        error = self.faults.enter(call) if call is not None else None
+        """Do `work`, unless it fails or the machine does: before it, or after it took effect."""
+        error = self.faults.enter(call)
         if error is None:
             return work()
         if call in (Call.SQL_COMMIT, Call.SQL_CHANGE) and self.rng.random() < 0.5:
             work()
-        if self.in_transaction and self.rng.random() < 0.3:
+        fails = isinstance(error, Exception)
+        if fails and self.in_transaction and self.rng.random() < 0.3:
             undo()  # as SQLite may do by itself when the disk is full or broken
         raise error
 

@@ -51,10 +51,17 @@ TAKES_SPACE = frozenset(
 """The calls that a full disk fails. SQLite reports the full disk with its own error."""
 
 
+_SQL_TEXTS = {
+    errno.ENOSPC: "database or disk is full",
+    errno.EMFILE: "unable to open database file",
+}
+
+
 class _Trouble(msgspec.Struct):
     calls: frozenset[Call]
     errno: int
     left: float
+    skipped: int
 
 
 class Faults:
@@ -64,19 +71,31 @@ class Faults:
         self.calls: Counter[Call] = Counter()
         self._troubles: list[_Trouble] = []
 
-    def add(self, calls: frozenset[Call], number: int, times: float) -> None:
-        """Have the next calls of these kinds fail, so many of them."""
-        self._troubles.append(_Trouble(calls, number, times))
+    @property
+    def is_troubled(self) -> bool:
+        """Do calls fail now, or are they going to?"""
+        return bool(self._troubles)
+
+    def add(self, calls: frozenset[Call], number: int, times: float, skipped: int = 0) -> None:
+        """Have the next calls of these kinds fail, so many of them, but for the first `skipped`."""
+        self._troubles.append(_Trouble(calls, number, times, skipped))
 
     def heal(self) -> None:
         """Nothing fails any more."""
         self._troubles.clear()
 
-    def enter(self, call: Call) -> DiskFault | SqlFault | None:
-        """Count a call; what it is to raise."""
+    def enter(self, call: Call | None) -> BaseException | None:
+        """Count a call (None: one that cannot fail); what it is to raise, once it has done any
+        part of its work. What is no Exception means that the machine stops here."""
+        if call is None:
+            return None
         self.calls[call] += 1
         for trouble in self._troubles:
-            if call in trouble.calls:
+            if call not in trouble.calls:
+                continue
+            if trouble.skipped:
+                trouble.skipped -= 1
+            else:
                 trouble.left -= 1
                 if trouble.left <= 0:
                     self._troubles.remove(trouble)
@@ -86,6 +105,5 @@ class Faults:
 
 def _error(call: Call, number: int) -> DiskFault | SqlFault:
     if call.is_sql:
-        is_full = number == errno.ENOSPC
-        return SqlFault("database or disk is full" if is_full else "disk I/O error")
+        return SqlFault(_SQL_TEXTS.get(number, "disk I/O error"))
     return DiskFault(number, os.strerror(number))

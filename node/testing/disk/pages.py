@@ -12,7 +12,8 @@ class Pages:
     """`cache` is what every reader sees; `disk` is what a power failure leaves.
 
     What was written since the last sync is pending: (offset, data) in order. Data of no length
-    makes the file as long as its offset. A sector is written as a whole or not at all.
+    makes the file as long as its offset. A sector is written as a whole or not at all, and one that
+    is not leaves its neighbours alone.
     """
 
     __slots__ = ("cache", "disk", "pending")
@@ -33,17 +34,22 @@ class Pages:
             _put(self.disk, data, offset)
         self.pending.clear()
 
-    def settle(self, rng: Random) -> None:
-        """Let chance say what of the pending writes reached the disk; none is pending any more."""
+    def settle(self, rng: Random, garbage: float = 0.0) -> None:
+        """Let chance say what of the pending writes reached the disk; none is pending any more.
+
+        `garbage` is how likely bytes that did not arrive are something else than before.
+        """
         pieces = [piece for write in self.pending for piece in _sectors(*write)]
         self.pending.clear()
         for (offset, data), is_kept in zip(pieces, _kept(len(pieces), rng), strict=True):
             if is_kept:
                 _put(self.disk, data, offset)
+            elif data and rng.random() < garbage:
+                _put(self.disk, rng.randbytes(len(data)), offset)
 
-    def power_off(self, rng: Random) -> None:
+    def power_off(self, rng: Random, garbage: float = 0.0) -> None:
         """Only the disk remains."""
-        self.settle(rng)
+        self.settle(rng, garbage)
         self.cache = bytearray(self.disk)
 
 

@@ -23,7 +23,10 @@ NAMES_REAL = (".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".sqlite3-journal")
 
 
 class SimulatedFile:
-    """An open file, of no use to anybody once its machine or process has ended."""
+    """An open file, of no use to anybody once its machine or process has ended.
+
+    A subclass may say with `enter` what else befalls it.
+    """
 
     def __init__(self, disk: SimulatedDisk, pages: Pages) -> None:
         self._disk = disk
@@ -31,7 +34,7 @@ class SimulatedFile:
         self._boot = disk.boots
 
     def write(self, data: bytes, offset: int) -> None:
-        error = self._enter(Call.WRITE)
+        error = self.enter(Call.WRITE)
         if error is not None:
             data = data[: self._disk.rng.randint(0, len(data))]
         if data:
@@ -40,17 +43,20 @@ class SimulatedFile:
             raise error
 
     def sync(self) -> None:
-        error = self._enter(Call.SYNC)
+        error = self.enter(Call.SYNC)
         if error is None:
-            self._pages.sync()
+            if not self._disk.lies:
+                self._pages.sync()
             return
-        # The system takes the pages for clean, whether they are on the disk or not.
-        self._pages.settle(self._disk.rng)
+        if isinstance(error, Exception):
+            # The system takes the pages for clean, whether they are on the disk or not.
+            self._pages.settle(self._disk.rng)
         raise error
 
     def close(self) -> None: ...
 
-    def _enter(self, call: Call) -> Exception | None:
+    def enter(self, call: Call) -> BaseException | None:
+        """Count a call; what it is to raise, as `Faults.enter` has it."""
         if self._boot != self._disk.boots:
             raise DiskFault(errno.EBADF, "the node that opened this file was ended")
         return self._disk.faults.enter(call)
@@ -60,11 +66,15 @@ class SimulatedDisk:
     """What a node's store sees of its machine (`actors.store.disk.Disk`), and what tests do to it.
 
     `folder` is real, and has the SQLite files that were removed and may come back.
+    `garbage`: how likely a sector that did not reach the disk holds neither the old nor the new.
+    `lies`: a sync claims success and does nothing.
     """
 
-    def __init__(self, rng: Random, folder: Path) -> None:
+    def __init__(self, rng: Random, folder: Path, *, garbage: float = 0.0) -> None:
         self.rng = rng
         self.faults = Faults()
+        self.garbage = garbage
+        self.lies = False
         self.boots = 0
         self.is_hanging = False
         self.on_resume: Callable[[], None] = lambda: None
@@ -115,7 +125,7 @@ class SimulatedDisk:
         self._removed.clear()
         self._files = dict(self._names)
         for pages in self._files.values():
-            pages.power_off(self.rng)
+            pages.power_off(self.rng, self.garbage)
 
     def cut(self) -> None:
         """The process ended; what it wrote is still in the system's memory."""
@@ -127,35 +137,43 @@ class SimulatedDisk:
     # What the store asks for.
 
     def create(self, path: Path, size: int) -> SimulatedFile:
-        self._check(Call.CREATE)
+        error = self.faults.enter(Call.CREATE)
+        if isinstance(error, Exception):
+            raise error
         if path in self._files:
             raise FileExistsError(path)
         _require(path.parent)
         pages = self._files[path] = Pages()
+        if error is not None:
+            raise error
         pages.write(b"", size)
-        return SimulatedFile(self, pages)
+        return self._file(pages)
 
     def open(self, path: Path) -> SimulatedFile:
         self._check(Call.OPEN)
-        return SimulatedFile(self, self._pages(path))
+        return self._file(self._pages(path))
 
     def read(self, path: Path) -> bytes:
         self._check(Call.READ)
         return path.read_bytes() if _is_real(path) else bytes(self._pages(path).cache)
 
     def install(self, path: Path, data: bytes) -> None:
+        error = self.faults.enter(Call.INSTALL)
         _require(path.parent)
-        self._check(Call.INSTALL)
-        if _is_real(path):
-            path.write_bytes(data)
-        else:
-            pages = self._files[path] = Pages()
-            pages.write(data, 0)
-            pages.sync()
-        self._sync_names(path.parent)
+        if error is not None:
+            # Whatever is left of the work is not under the file's name, unless all was done.
+            self._files[path.with_name(path.name + ".new")] = Pages()
+            if self.rng.random() < 0.7:
+                raise error
+        self._install(path, data)
+        if error is not None:
+            raise error
 
     def has(self, path: Path) -> bool:
         return path in self._files or path.exists()
+
+    def weight(self, path: Path) -> int:
+        return len(self.read(path))
 
     def names(self, folder: Path) -> list[str]:
         self._check(Call.NAMES)
@@ -165,21 +183,24 @@ class SimulatedDisk:
         return sorted(names)
 
     def make_folder(self, path: Path) -> None:
-        if not path.is_dir():
-            self._check(Call.MAKE_FOLDER)
+        if path.is_dir():
+            return
+        error = self.faults.enter(Call.MAKE_FOLDER)
+        if error is None or self.rng.random() < 0.5:
             path.mkdir(parents=True)
+        if error is not None:
+            raise error
 
     def unlink(self, path: Path) -> None:
-        self._check(Call.UNLINK)
-        self._files.pop(path, None)
-        if _is_real(path) and path.exists():
-            self._grave.mkdir(exist_ok=True)
-            grave = self._grave / f"{self.faults.calls[Call.UNLINK]}-{path.name}"
-            self._removed[path] = path.rename(grave)
+        error = self.faults.enter(Call.UNLINK)
+        if error is None or self.rng.random() < 0.5:
+            self._unlink(path)
+        if error is not None:
+            raise error
 
     def sync_folder(self, path: Path) -> None:
-        _require(path)
         self._check(Call.SYNC_FOLDER)
+        _require(path)
         self._sync_names(path)
 
     def connect(self, path: Path) -> sqlite3.Connection:
@@ -200,6 +221,26 @@ class SimulatedDisk:
         error = self.faults.enter(call)
         if error is not None:
             raise error
+
+    def _install(self, path: Path, data: bytes) -> None:
+        self._files.pop(path.with_name(path.name + ".new"), None)
+        if _is_real(path):
+            path.write_bytes(data)
+        else:
+            pages = self._files[path] = Pages()
+            pages.write(data, 0)
+            pages.sync()
+        self._sync_names(path.parent)
+
+    def _unlink(self, path: Path) -> None:
+        self._files.pop(path, None)
+        if _is_real(path) and path.exists():
+            self._grave.mkdir(exist_ok=True)
+            grave = self._grave / f"{self.faults.calls[Call.UNLINK]}-{path.name}"
+            self._removed[path] = path.rename(grave)
+
+    def _file(self, pages: Pages) -> SimulatedFile:
+        return SimulatedFile(self, pages)
 
     def _pages(self, path: Path) -> Pages:
         pages = self._files.get(path)

@@ -8,6 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
+import msgspec
+
 from actors.cell import Behaviour, Content
 from actors.messages import Batch, Durability, Failed, Join, Mail, Port, Reply, StreamRequest
 from actors.scheduler import Scheduler, SchedulerSettings
@@ -18,8 +20,9 @@ from actors.store.memory import MemoryStore
 from actors.store.seam import Commit, Fault, Seek, Where
 from actors.store.settings import StoreSettings
 from actors.streams import messages as m
+from actors.streams.basins import BasinBook, Basins
 from actors.streams.directory import Directory
-from actors.streams.names import TOPICS, stream_cell, stream_of
+from actors.streams.names import BASINS, TOPICS, basin_stream_of, stream_cell, stream_of
 from actors.streams.settings import StreamCounters, StreamLimits, StreamShared
 from actors.streams.stream import Stream
 from actors.streams.topics import Topics
@@ -30,6 +33,7 @@ START_S = 1_763_683_200.0
 WAIT_S = 60.0
 START_MS = int(START_S * 1000)
 NAME = b"orders"
+OWN_BASIN = b"own-basin"
 TURNS_MAX = 20_000
 SMALL = StoreSettings(
     segment_bytes=8192, journal_bytes_max=8192, carry_bytes_max=0, settle_s=1.0, stall_factor=100
@@ -99,6 +103,7 @@ class Lake:
             )
             self.store.open()
         self.directory = Directory()
+        self.basins = BasinBook(OWN_BASIN, self.directory, self.now_ms)
         self.counters = StreamCounters()
         self.shared = StreamShared(
             self.store,
@@ -114,7 +119,10 @@ class Lake:
         for cell in self.store.logs():
             if (name := stream_of(cell)) is not None:
                 self.directory.sync_stream(name, is_created=True)
+            elif (found := basin_stream_of(cell)) is not None:
+                self.basins.other_streams(found[0]).sync_stream(found[1], is_created=True)
         self.post(TOPICS, m.Vacated(0, b""))
+        self.post(BASINS, m.BasinVacated(0, b"", b""))
         self.settle()
 
     def close(self) -> None:
@@ -130,9 +138,16 @@ class Lake:
     def _spawn(self, cell: bytes, kept: Content, guests: dict[Port, Join]) -> Behaviour:
         assert isinstance(kept, LogSnapshot)
         name = stream_of(cell)
-        if name is None:
+        if cell == TOPICS:
             return Topics(kept, self.directory)
-        return Touchy(self, name, kept, self.limits, self.shared)
+        if cell == BASINS:
+            return Basins(kept, self.basins)
+        shared = self.shared
+        if name is None:
+            basin, name = basin_stream_of(cell) or (b"", b"")
+            streams = self.basins.other_streams(basin)
+            shared = msgspec.structs.replace(shared, directory=streams)
+        return Touchy(self, name, kept, self.limits, shared)
 
     # Time.
 
@@ -219,8 +234,12 @@ class Lake:
 
     def catalogue(self, message: StreamRequest) -> Reply:
         """What the catalogue of topics answers."""
+        return self.ask_cell(TOPICS, message)
+
+    def ask_cell(self, cell: bytes, message: StreamRequest) -> Reply:
+        """What a cell answers to one request."""
         port = self.port()
-        self.scheduler.submit(TOPICS, Batch(port, [message]), self.now)
+        self.scheduler.submit(cell, Batch(port, [message]), self.now)
         self.settle()
         (reply,) = port.take()
         return reply

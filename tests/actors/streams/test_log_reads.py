@@ -96,6 +96,7 @@ def test_files_give_no_more_either(tmp_path: Path) -> None:
         assert store.file(LOG).exists()
         assert firsts(store.read(LOG, from_sequence(7, count_max=10))) == [5, 10, 15]
         assert firsts(store.read(LOG, from_sequence(7, bytes_max=1))) == [5]
+        assert firsts(store.read(LOG, from_sequence(5, count_max=5))) == [5]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -391,6 +391,16 @@ def test_a_seek_may_say_more_than_one_thing(lake: Lake) -> None:
     assert lake.bodies(seek) == [b"%d" % at for at in range(12, 20)]
 
 
+def test_a_read_by_chunk_ends_with_one(lake: Lake) -> None:
+    lake.create()
+    for first in range(0, 40, 10):
+        lake.append(*[b"%05d" % n for n in range(first, first + 10)])
+    assert len(lake.bodies(bytes_max=30)) == 6
+    found = lake.read(bytes_max=30, by_chunk=True)
+    assert (len(bodies_of(found)), found.next) == (10, 10)
+    assert len(lake.bodies(count=5, bytes_max=30, by_chunk=True)) == 5
+
+
 def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
     with lake_in(tmp_path) as lake:
         lake.create(age_s=10**6, content_type=b"text/plain")

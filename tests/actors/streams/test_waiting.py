@@ -109,6 +109,18 @@ class TestWakingUp:
         lake.one(m.Delete(0), m.Done)
         assert list(answer(port).spans) == []
 
+    def test_who_means_one_stream_alone_hears_at_once_that_it_is_gone(self, lake: Lake) -> None:
+        begun = lake.describe().incarnation
+        port = waiting(lake, incarnation=begun)
+        lake.one(m.Delete(0), m.Done)
+        (failed,) = port.take()
+        assert isinstance(failed, m.StreamFailed) and failed.code is Code.UNKNOWN_STREAM
+        lake.create()
+        lake.append(b"a")
+        again = lake.refused(read_of(0, incarnation=begun, wait_until=lake.now + WAIT_S))
+        assert again.code is Code.UNKNOWN_STREAM
+        assert lake.bodies(0, incarnation=lake.describe().incarnation) == [b"a"]
+
     def test_s3a_28_a_trim_does_not_wake(self, lake: Lake) -> None:
         lake.append(b"a")
         port = waiting(lake, 1)

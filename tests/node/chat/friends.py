@@ -132,6 +132,11 @@ class Terminal:
                 self.seen = STYLES.sub("", self.seen + data.decode("utf-8", "replace"))
         self.seen = self.seen[max(self.seen.index(text) + len(text) for text in texts) :]
 
+    def settle(self, quiet_s: float = 0.3) -> None:
+        """Read until nothing more is shown for a while."""
+        while select.select([self._ours], [], [], quiet_s)[0]:
+            self.raw += os.read(self._ours, 65_536)
+
     def left(self) -> int:
         """The exit code, and the terminal is as it was."""
         code = self.process.wait(PATIENCE_S)

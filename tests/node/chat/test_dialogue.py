@@ -29,6 +29,7 @@ class Desk:
     def __init__(self) -> None:
         self.shown: list[str] = []
         self.prompted = ""
+        self.offered: list[str] = []
         self.taken = 0
         self.is_left = False
         self._keys, self._typed = anyio.create_memory_object_stream[str](10)
@@ -48,6 +49,9 @@ class Desk:
                     yield line
         finally:
             self.is_left = True
+
+    def offer(self, lines: Sequence[str]) -> None:
+        self.offered = list(lines)
 
     async def tend(self) -> None:
         """There is nothing to tend."""
@@ -111,6 +115,20 @@ async def test_typing_goes_on_while_the_node_is_away(tmp_path: Path) -> None:
             await until(lambda: desk.is_left)
     assert len(desk.said("not connected")) == len(desk.said("connected again")) == 1
     assert len(desk.said("not kept yet")) == 1
+
+
+async def test_tab_completes_commands_and_with_whom_one_may_talk(tmp_path: Path) -> None:
+    alice, _ = couple(tmp_path)
+    (alice.folder / ACCESS_FILE).unlink()
+    carol = Neighbour(tmp_path, "carol")
+    desk = Desk()
+    async with alice.node(), anyio.create_task_group() as tasks:
+        tasks.start_soon(dialogue, alice, "bob", desk)
+        await until(lambda: "/to bob" in desk.offered)
+        assert {"/list", "/who", "/help", "/quit"} < set(desk.offered)
+        alice.knows(carol)
+        await until(lambda: "/to carol" in desk.offered)
+        desk.type("/quit")
 
 
 async def test_nobody_speaks_with_the_voice_of_who_is_turned_to(tmp_path: Path) -> None:

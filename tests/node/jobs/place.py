@@ -99,7 +99,7 @@ class Place:
 @asynccontextmanager
 async def placed(**settings: Any) -> AsyncIterator[Place]:
     network = Network(Random(1), latency_s=0.001)
-    config = Config(p2p=OFF, ws=OFF, s3p=OFF, rustlog=OFF, **settings)
+    config = Config(p2p=OFF, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF, **settings)
     clock = Clock(monotonic=anyio.current_time, wall=lambda: BEGAN_AT)
     async with Node(config, rng=Random(1), clock=clock) as node:
         node.listen_in(network, "pond")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -17,6 +20,7 @@ from node.jobs import Job, Queue, Worker
 from node.jobs import sync as blocking
 from node.jobs.outcome import Ended
 from node.node import Node
+from tests.node.processes import ROOT, environment
 
 PATIENCE_S = 10.0
 
@@ -28,7 +32,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def url(anyio_backend: Any) -> AsyncIterator[str]:
-    config = Config(p2p="127.0.0.1:0", ws=OFF, s3p=OFF, rustlog=OFF, ack_timeout_s=1.0)
+    config = Config(p2p="127.0.0.1:0", ws=OFF, s3p=OFF, rustlog=OFF, http=OFF, ack_timeout_s=1.0)
     async with Node(config) as node:
         yield f"tcp://{node.listeners['p2p']}"
 
@@ -109,3 +113,34 @@ async def test_a_node_that_is_not_there_is_told_at_once(url: str) -> None:
     with pytest.raises(ConnectionLost):
         async with Queue("tcp://127.0.0.1:1", "q"):
             pass
+
+
+POISON = """
+import os
+from pathlib import Path
+from node.jobs import task
+
+@task(queue="q", attempts=2)
+async def poison(path):
+    with Path(path).open("a") as file:
+        file.write("begun ")
+    os._exit(9)
+"""
+
+
+async def test_a_job_that_kills_each_worker_ends_as_a_dead_letter(url: str, tmp_path: Path) -> None:
+    """Its first step ends the process: the node has heard by then that it was begun."""
+    (tmp_path / "poisonous.py").write_text(POISON)
+    told, codes = tmp_path / "told", []
+    words = [sys.executable, "-m", "node", "work", "poisonous", "--connect", url, "--burst"]
+    words += ["--queue", "q", "--queue", "other"]
+    way = os.pathsep.join([str(tmp_path), str(ROOT)])
+    async with Queue(url, "q") as queue:
+        await queue.put(str(told), name="poison")
+        for _ in range(3):
+            with anyio.fail_after(PATIENCE_S):
+                env = environment(PYTHONPATH=way)
+                done = await anyio.run_process(words, check=False, cwd=tmp_path, env=env)
+            codes.append(done.returncode)
+        assert (await queue.counts()).dead == 1
+    assert codes == [9, 9, 0] and told.read_text() == "begun begun "

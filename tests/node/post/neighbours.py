@@ -52,7 +52,9 @@ class Neighbour:
         rules = self.folder / ACCESS_FILE
         rules.write_text("# nobody but peers\n")
         rules.chmod(0o600)
-        base = Config(p2p=self.address, ws=OFF, s3p=OFF, rustlog=OFF, data=str(self.folder))
+        base = Config(
+            p2p=self.address, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF, data=str(self.folder)
+        )
         self.config = replace(base, **({"drain_timeout_s": 0.2} | settings))
 
     @property

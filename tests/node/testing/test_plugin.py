@@ -138,6 +138,132 @@ def test_other_tests_are_left_alone(tmp_path: Path) -> None:
     assert "test_many_seeds[trio-6]" in told.stdout or "test_many_seeds[6-trio]" in told.stdout
 
 
+OWN_BACKEND = """
+import time
+import anyio
+import pytest
+
+@pytest.fixture(scope="module")
+def anyio_backend():
+    return "trio"
+
+@pytest.fixture(scope="module")
+async def made_once(anyio_backend):
+    await anyio.lowlevel.checkpoint()
+    return [anyio_backend[0]]
+
+@pytest.mark.anyio
+async def test_others_live_in_real_time(anyio_backend):
+    began = time.monotonic()
+    await anyio.sleep(0.05)
+    assert time.monotonic() - began > 0.04 and anyio_backend == "trio"
+
+async def test_on_the_library_that_the_project_names(world, anyio_backend_name):
+    await world.clock.sleep(3600)
+    assert anyio_backend_name == "trio" and anyio.current_time() == 3600
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_with_a_fixture_of_the_module(world, made_once, n):
+    made_once.append(n)
+    assert made_once == ["trio", 1, 2][: n + 1]
+"""
+
+
+def test_a_projects_own_backend_is_kept(tmp_path: Path) -> None:
+    """Its library, on virtual time; and a fixture of the module may be async."""
+    told = run(tmp_path, OWN_BACKEND)
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+def test_options_are_checked(tmp_path: Path) -> None:
+    told = run(tmp_path, "async def test_one(world): ...", "--millpond-backends=asyncio, trio")
+    assert "2 passed" in told.stdout, told.stdout + told.stderr
+    told = run(tmp_path, "async def test_one(world): ...", "--millpond-backends=curio")
+    assert "'curio' is none of asyncio, trio" in told.stdout + told.stderr
+
+
+SAME_TIMES = """
+import anyio
+import pytest
+
+began = []
+
+@pytest.mark.parametrize("world_seed", range(3))
+async def test_where_the_clock_stands(world, world_seed):
+    began.append(anyio.current_time())
+    await world.clock.sleep(0.1)
+    assert began == [0.0] * len(began)
+"""
+
+
+def test_each_test_begins_at_the_same_time(tmp_path: Path) -> None:
+    told = run(tmp_path, SAME_TIMES, "--millpond-backends=trio")
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+HANGING = """
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+async def fails():
+    raise KeyError("in a handler")
+
+@pytest.fixture
+async def begins_never(world):
+    world.start(fails)
+    await anyio.Event().wait()
+    yield
+
+@pytest.fixture
+async def ends_never(world):
+    async with anyio.create_task_group():
+        yield
+        await anyio.Event().wait()
+
+@pytest.fixture
+async def gives(world):
+    return await world.node("gives")
+
+async def test_set_up(begins_never):
+    pass
+
+async def test_tear_down(ends_never):
+    pass
+
+@settings(max_examples=3, suppress_health_check=list(HealthCheck))
+@given(n=st.integers())
+async def test_examples(world, n):
+    world.start(fails)
+    await anyio.Event().wait()
+
+async def test_a_sync_fixture_asked_for_in_a_test(world, request):
+    request.getfixturevalue("tmp_path_factory")
+    request.getfixturevalue("record_property")
+    world.start(fails)
+    await anyio.Event().wait()
+
+async def test_and_on_it_goes(gives):
+    assert gives.is_up
+"""
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_nothing_hangs(library: str, tmp_path: Path) -> None:
+    """Fixtures and hypothesis' tests are interrupted, too; those after them are none the worse."""
+    options = ("--millpond-patience=1", f"--millpond-backends={library}")
+    told = run(tmp_path, HANGING, *options)
+    failed = re.findall(r"^(FAILED|ERROR) test_mine.py::(\w+)", told.stdout, re.MULTILINE)
+    assert sorted(failed) == [
+        ("ERROR", "test_set_up"),
+        ("ERROR", "test_tear_down"),
+        ("FAILED", "test_a_sync_fixture_asked_for_in_a_test"),
+        ("FAILED", "test_examples"),
+    ], told.stdout + told.stderr
+    assert "in ends_never" in told.stdout
+    assert "2 passed" in told.stdout, told.stdout  # of which one has its error at the end
+
+
 def test_the_plugin_costs_little_where_nobody_uses_it() -> None:
     """It is loaded wherever the package is installed."""
     asked = "import sys, node.testing.plugin; print(sorted(set(sys.modules) & {'node.node'}))"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 
@@ -62,6 +63,37 @@ async def test_time_is_real_while_a_socket_is_open(world: World) -> None:
             assert spent(began) >= 0.09
 
 
+async def test_settled_returns_while_a_socket_is_open(world: World) -> None:
+    """Who waits until nothing happens waits until nothing comes from outside for a moment."""
+    node = await world.node("pond")
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
+    port: int = listener.extra(anyio.abc.SocketAttribute.local_port)
+    accepted = anyio.Event()
+
+    async def accept(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            accepted.set()
+            await anyio.sleep_forever()
+
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, accept)
+        with socket.create_connection(("127.0.0.1", port)):
+            await world.settled()
+            assert accepted.is_set()
+            async with node.connect("chat") as chat:
+                put = chat.put_nowait(b"hello")
+                await world.settled()
+                assert put.done
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_slow_thread_gets_real_time(world: World) -> None:
+    """A timeout of five seconds does not strike because a thread takes half of one."""
+    with anyio.fail_after(5):
+        await anyio.to_thread.run_sync(time.sleep, 0.6)
+    assert world.clock.elapsed() < 1
+
+
 async def test_idle_takes_no_time(world: World) -> None:
     done: list[str] = []
 
@@ -77,6 +109,19 @@ async def test_idle_takes_no_time(world: World) -> None:
     assert (done, world.clock.elapsed()) == (["work"], 0.0)
     await world.clock.sleep(5.1)
     assert done == ["work", "later"]
+
+
+@pytest.mark.parametrize("anyio_backend", [virtual("asyncio")], ids=["asyncio"])
+async def test_timers_of_equal_time_fire_in_the_order_they_were_made() -> None:
+    """asyncio's heap alone gives them in the order in which it happens to lie."""
+    loop, fired = asyncio.get_running_loop(), list[int]()
+    due = loop.time() + 5.0
+    timers = [loop.call_at(due, fired.append, n) for n in range(200)]
+    for timer in timers[1::3]:
+        timer.cancel()
+    loop.call_at(due - 1.0, fired.append, -1)
+    await anyio.sleep(6)
+    assert fired == [-1, *(n for n in range(200) if n % 3 != 1)]
 
 
 async def test_a_test_that_waits_for_nothing_is_ended() -> None:

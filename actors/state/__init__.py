@@ -1,0 +1,1 @@
+"""The State Protocol: events, the state that they make, and the cell that keeps it."""

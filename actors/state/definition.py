@@ -1,0 +1,211 @@
+"""What a state stream may hold: named collections, each a type of events with one schema.
+
+    chat = StreamState(
+        users=Collection("user", User, key="id"),
+        messages=Collection("message", {"type": "object", "required": ["text"]}),
+    )
+    event = chat["users"].insert({"id": "u1", "name": "Ann"})
+
+A schema is a JSON Schema, a `msgspec.Struct`, a pydantic model, or None for any value. Values stay
+JSON in events and in the state; `Table.typed` reads them as what the schema says.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from actors.state.events import ChangeEvent, NoEvent, Operation, Reason, change
+
+Schema = Mapping[str, Any] | bool | type | None
+
+
+class BadSchema(ValueError):
+    """The schema cannot be used; the text says where and why."""
+
+
+class DuplicateType(ValueError):
+    """Two collections have one type (V1)."""
+
+
+class BadValue(ValueError):
+    """A value does not fit the schema of its type; nothing was written."""
+
+
+class Collection(msgspec.Struct, frozen=True):
+    """One type of events. `key` names the field of a value that has its key; None: it has none."""
+
+    type: str
+    schema: Schema = None
+    key: str | None = None
+
+
+class Table:
+    """A collection that makes events, and checks what it is given."""
+
+    def __init__(self, name: str, collection: Collection) -> None:
+        """Raises BadSchema."""
+        if not collection.type:
+            raise BadSchema(f"{name}: a type has at least one character")
+        self.name = name
+        self.type = collection.type
+        self._key = collection.key
+        self._check, self.typed = _reading(name, collection.schema)
+
+    def complaint(self, value: Any) -> str | None:
+        """What is wrong with a JSON value; None: nothing."""
+        return self._check(value)
+
+    def insert(self, value: Any, key: str | None = None, **more: str) -> ChangeEvent[Any]:
+        """The event that sets a value; `key` may be left out where the value has it. `more`:
+        `txid`, `timestamp`. Raises BadValue."""
+        return self._setting(Operation.INSERT, value, key, more)
+
+    def update(
+        self, value: Any, key: str | None = None, *, old_value: Any = UNSET, **more: str
+    ) -> ChangeEvent[Any]:
+        """The same, for a value that is there."""
+        return self._setting(Operation.UPDATE, value, key, more, old_value)
+
+    def upsert(self, value: Any, key: str | None = None, **more: str) -> ChangeEvent[Any]:
+        """The same, whether one is there or not; written as an insert, which every reader knows."""
+        return self._setting(Operation.UPSERT, value, key, more)
+
+    def delete(self, key: str, *, old_value: Any = UNSET, **more: str) -> ChangeEvent[Any]:
+        """The event that removes a value."""
+        return change(Operation.DELETE, self.type, _named(key), old_value=old_value, **more)
+
+    def _setting(
+        self,
+        operation: Operation,
+        value: Any,
+        key: str | None,
+        more: Mapping[str, str],
+        old_value: Any = UNSET,
+    ) -> ChangeEvent[Any]:
+        plain = _plain(value)
+        complaint = self._check(plain)
+        if complaint is not None:
+            raise BadValue(f"{self.name}: {complaint}")
+        own = plain.get(self._key) if self._key and isinstance(plain, dict) else None
+        if self._key and (not isinstance(own, str) or key not in (None, own)):
+            raise BadValue(f"{self.name}: the key has to be what {self._key!r} of the value says")
+        chosen = own if key is None else key
+        if chosen is None:
+            raise BadValue(f"{self.name}: a key is needed")
+        return change(operation, self.type, _named(chosen), plain, old_value=old_value, **more)
+
+
+class StreamState:
+    """The collections of a stream. Raises DuplicateType, BadSchema."""
+
+    def __init__(
+        self, collections: Mapping[str, Collection] | None = None, /, **named: Collection
+    ) -> None:
+        self._tables: dict[str, Table] = {}
+        self._by_type: dict[str, Table] = {}
+        for name, collection in {**(collections or {}), **named}.items():
+            table = Table(name, collection)
+            other = self._by_type.setdefault(table.type, table)
+            if other is not table:
+                raise DuplicateType(f"{other.name} and {name} are both of type {table.type!r}")
+            self._tables[name] = table
+
+    def __getitem__(self, name: str) -> Table:
+        return self._tables[name]
+
+    def __iter__(self) -> Iterator[Table]:
+        return iter(self._tables.values())
+
+    def of_type(self, kind: str) -> Table | None:
+        """The collection of a type; None: it has none."""
+        return self._by_type.get(kind)
+
+    def judge(self, event: ChangeEvent[Any]) -> NoEvent | None:
+        """Why an event must not be applied; None: it may be."""
+        table = self._by_type.get(event.type)
+        if table is None:
+            return NoEvent(Reason.UNKNOWN_TYPE, event.type)
+        if event.headers.operation is Operation.DELETE:
+            return None
+        complaint = table.complaint(event.value)
+        return None if complaint is None else NoEvent(Reason.BAD_VALUE, complaint)
+
+
+Complain = Callable[[Any], str | None]
+Typed = Callable[[Any], Any]
+
+
+def _reading(name: str, schema: Schema) -> tuple[Complain, Typed]:
+    """What checks a JSON value, and what reads it as its type."""
+    # Whoever has a model of pydantic has imported it.
+    pydantic: Any = sys.modules.get("pydantic")
+    match schema:
+        case None:
+            return _anything, _itself
+        case bool() | Mapping():
+            # Here, as the package takes longer to import than all the rest of a definition.
+            from actors.state.json_schema import JsonSchema
+
+            return JsonSchema(schema).complaint, _itself
+        case type() if pydantic is not None and issubclass(schema, pydantic.BaseModel):
+            model: Any = schema
+            return _complain_by(model.model_validate), model.model_validate
+        case _:
+            try:
+                msgspec.convert(None, schema | None)
+            except TypeError as exc:
+                raise BadSchema(f"{name}: {exc}") from exc
+
+            def convert(value: Any) -> Any:
+                return msgspec.convert(value, schema)
+
+            return _complain_by(convert), convert
+
+
+def _complain_by(read: Typed) -> Complain:
+    def complain(value: Any) -> str | None:
+        try:
+            read(value)
+        except (ValueError, msgspec.ValidationError, RecursionError) as exc:
+            return str(exc)
+        return None
+
+    return complain
+
+
+def _anything(value: Any) -> str | None:
+    return None
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it. Raises BadValue."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value, enc_hook=_dump))
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise BadValue(f"JSON does not have it: {exc}") from exc
+
+
+def _dump(value: Any) -> Any:
+    pydantic: Any = sys.modules.get("pydantic")
+    if pydantic is not None and isinstance(value, pydantic.BaseModel):
+        return value.model_dump(mode="json", by_alias=True)
+    raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+def _named(key: str) -> str:
+    if not isinstance(key, str) or not key:
+        raise BadValue("a key is a string of at least one character")
+    try:
+        key.encode()
+    except UnicodeEncodeError as exc:
+        raise BadValue(f"a key is text: {exc}") from exc
+    return key

@@ -1,0 +1,31 @@
+"""How a state's cell hears what its stream answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from actors.messages import Mail, Port, Reply
+from actors.state.messages import Heard
+
+
+class Ear(Port):
+    """The port by which a state cell asks its stream."""
+
+    __slots__ = ("_cell", "_post", "heard_at", "number")
+
+    def __init__(self, cell: bytes, post: Callable[[bytes, Mail], None]) -> None:
+        self.number = 0
+        self.heard_at = 0.0
+        self._cell = cell
+        self._post = post
+
+    @property
+    def writable(self) -> bool:
+        return True
+
+    def send(self, replies: Sequence[Reply]) -> None:
+        for reply in replies:
+            self._post(self._cell, Heard(0, self, reply))
+
+    def flush(self) -> None:
+        """What was heard is in the mail."""

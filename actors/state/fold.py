@@ -1,0 +1,239 @@
+"""Records of a stream in, state out: each record once and in order, whatever is in it.
+
+A fold knows how far it got. It can be written down at any record (`checkpoint`) and goes on from
+there; what comes again because of that is passed over (T1, T2).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from actors.state.definition import StreamState
+from actors.state.events import (
+    ChangeEvent,
+    ChangeHeaders,
+    Control,
+    ControlEvent,
+    NoEvent,
+    Operation,
+    Reason,
+    decode,
+)
+from actors.state.materialized import MaterializedState
+from actors.state.tally import Tally
+
+
+class OnReset(Enum):
+    """What a reset does (C6)."""
+
+    CLEAR = "clear"
+    """The state is empty, and what follows begins anew."""
+    STOP = "stop"
+    """StateReset is raised; nothing behind the reset is applied."""
+
+
+class OnInvalid(Enum):
+    """What becomes of a record that is no event, or does not fit its schema (V3). The state stays
+    as it was in any case, and each is counted."""
+
+    DROP = "drop"
+    STOP = "stop"
+    """InvalidEvent is raised; the fold stays before it."""
+    QUARANTINE = "quarantine"
+    """It is handed on with its reason."""
+
+
+class StateReset(Exception):
+    """the stream says that the state before is no longer valid; `sequence` is where"""
+
+    def __init__(self, sequence: int) -> None:
+        super().__init__(f"reset at sequence {sequence}")
+        self.sequence = sequence
+
+
+class InvalidEvent(Exception):
+    """a record is no event, or does not fit; `sequence`, `reason`, `text` and `body` tell it"""
+
+    def __init__(self, sequence: int, why: NoEvent, body: bytes) -> None:
+        words = f": {why.text}" if why.text else ""
+        super().__init__(f"sequence {sequence}: {why.reason.value}{words}")
+        self.sequence, self.reason, self.text, self.body = sequence, why.reason, why.text, body
+
+
+class BadCheckpoint(ValueError):
+    """These bytes are no checkpoint, or not one of this stream."""
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A value was set or removed. `value` and `before` are UNSET where there is none."""
+
+    sequence: int
+    type: str
+    key: str
+    value: Any
+    before: Any
+    operation: Operation
+    txid: str | None = None
+
+
+class Marked(msgspec.Struct, frozen=True):
+    """A control event; behind a RESET the state is empty."""
+
+    sequence: int
+    control: Control
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """A record that changed nothing, for whoever looks after such."""
+
+    sequence: int
+    why: NoEvent
+    body: bytes
+
+
+Taken = Changed | Marked | Rejected
+
+
+class _Checkpoint(msgspec.Struct):
+    format: str
+    born: int
+    position: int
+    changes: int
+    controls: int
+    resets: int
+    snapshots: int
+    unmatched: int
+    missed: int
+    other_types: int
+    rejected: dict[str, int]
+    in_snapshot: bool
+    state: dict[str, dict[str, Any]]
+    witness: str = ""
+
+
+FORMAT = "millpond-state-1"
+_SETS = ChangeHeaders(Operation.INSERT)
+_checkpoints = msgspec.json.Decoder(_Checkpoint)
+_COUNTS = (
+    *("changes", "controls", "resets", "snapshots", "unmatched", "missed", "other_types"),
+    *("rejected", "in_snapshot"),
+)
+
+
+class Fold:
+    """`position` is the sequence of the next record. `definition` None: any type, any value."""
+
+    def __init__(
+        self,
+        definition: StreamState | None = None,
+        on_invalid: OnInvalid = OnInvalid.DROP,
+        on_reset: OnReset = OnReset.CLEAR,
+    ) -> None:
+        self.state = MaterializedState()
+        self.tally = Tally()
+        self.position = 0
+        self._definition = definition
+        self._on_invalid = on_invalid
+        self._on_reset = on_reset
+
+    def take(self, sequence: int, body: bytes) -> Taken | None:
+        """Take the record of that sequence; None: it came before, or is of no concern here.
+
+        Raises InvalidEvent and StateReset, where the policies say so; the fold stays before it.
+        """
+        if sequence < self.position:
+            self.tally.repeated += 1
+            return None
+        event = decode(body)
+        if isinstance(event, ChangeEvent) and self._definition is not None:
+            event = self._definition.judge(event) or event
+        taken = self._apply(sequence, event, body)
+        self.tally.missed += sequence - self.position
+        self.position = sequence + 1
+        return taken
+
+    def skip_to(self, position: int) -> None:
+        """There is nothing of concern before `position`."""
+        self.position = max(self.position, position)
+
+    def put(self, kind: str, key: str, value: Any) -> None:
+        """Take a value that somebody else materialized from the same stream."""
+        event = ChangeEvent(kind, key, _SETS, value)
+        if self._definition is None or self._definition.judge(event) is None:
+            self.state.put(kind, key, value)
+
+    def _apply(self, sequence: int, event: Any, body: bytes) -> Taken | None:
+        match event:
+            case ChangeEvent():
+                before = self.state.apply(event)
+                self.tally.changes += 1
+                txid = event.headers.txid
+                return Changed(
+                    sequence,
+                    event.type,
+                    event.key,
+                    UNSET if event.headers.operation is Operation.DELETE else event.value,
+                    before,
+                    event.headers.operation,
+                    None if txid is UNSET else txid,
+                )
+            case ControlEvent():
+                return self._mark(sequence, event)
+            case _:
+                return self._reject(sequence, event, body)
+
+    def _mark(self, sequence: int, event: ControlEvent) -> Marked:
+        is_reset = event.headers.control is Control.RESET
+        if is_reset and self._on_reset is OnReset.STOP:
+            raise StateReset(sequence)
+        control = self.tally.mark(event)
+        if is_reset:
+            self.state.clear()
+        return Marked(sequence, control)
+
+    def _reject(self, sequence: int, why: NoEvent, body: bytes) -> Rejected | None:
+        if why.reason is Reason.UNKNOWN_TYPE:
+            self.tally.other_types += 1
+            return None
+        if self._on_invalid is OnInvalid.STOP:
+            raise InvalidEvent(sequence, why, body)
+        self.tally.reject(why)
+        return Rejected(sequence, why, body)
+
+    # Written down.
+
+    def checkpoint(self, born: int = 0, witness: str = "") -> bytes:
+        """The state and how far it got. `born` is what tells this stream from another one that is
+        made of its name later: its `created_ms`; `witness`, what tells its last record here from
+        another one."""
+        counts = {name: getattr(self.tally, name) for name in _COUNTS}
+        state = {kind: dict(self.state.get_type(kind)) for kind in self.state.types}
+        kept = _Checkpoint(FORMAT, born, self.position, state=state, witness=witness, **counts)
+        return msgspec.json.encode(kept)
+
+    def restore(self, data: bytes, born: int = 0) -> str:
+        """Go on from a checkpoint; gives its witness. Values that do not fit the definition any
+        more are rejected as if they came now. Raises BadCheckpoint, and what `take` raises."""
+        try:
+            kept = _checkpoints.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+            raise BadCheckpoint(str(exc)) from exc
+        if kept.format != FORMAT or kept.born != born:
+            raise BadCheckpoint("this is no checkpoint of this stream")
+        state = MaterializedState()
+        tally = Tally(**{name: getattr(kept, name) for name in _COUNTS})
+        self.tally = tally
+        for kind, values in kept.state.items():
+            for key, value in values.items():
+                event = ChangeEvent(kind, key, _SETS, value)
+                why = self._definition.judge(event) if self._definition is not None else None
+                if why is None:
+                    state.put(kind, key, value)
+                else:
+                    self._reject(kept.position - 1, why, b"")
+        self.state, self.position = state, kept.position
+        return kept.witness

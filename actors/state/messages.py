@@ -1,0 +1,106 @@
+"""What a state cell is asked, and what it answers. Values are JSON, as they were written.
+
+An answer shows everything that was in the stream, and kept, when it was asked for.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from actors.messages import StreamReply, StreamRequest
+
+ENTRY_BYTES = 160
+"""What a value takes besides its own bytes and those of its key, about (docs/state.md)."""
+TYPE_BYTES = 400
+"""What a type takes besides that."""
+TYPES_MAX = 1000
+"""So many types are told by name."""
+
+
+class DescribeState(StreamRequest, frozen=True, gc=False):
+    """Answered by `StateDescribed`."""
+
+
+class GetValue(StreamRequest, frozen=True, gc=False):
+    """Answered by `Value`."""
+
+    kind: str
+    key: str
+
+
+class ShowValues(StreamRequest, frozen=True, gc=False):
+    """Values in the order of their types and keys, from behind `after` on. Answered by `Values`.
+
+    At most `count` of them and about `bytes_max` bytes, but at least one if there is any; `kind`:
+    of this type only.
+    """
+
+    kind: str | None = None
+    after: tuple[str, str] | None = None
+    count: int = 1000
+    bytes_max: int = 256 * 1024
+
+
+class Value(StreamReply, frozen=True, gc=False):
+    """`value` None: there is none. `position` is the sequence behind the last record of it all."""
+
+    position: int
+    value: bytes | None
+
+
+class Values(StreamReply, frozen=True, gc=False):
+    """Rows of type, key and value; ask again behind the last one while there is `more`."""
+
+    position: int
+    rows: list[tuple[str, str, bytes]]
+    more: bool
+
+
+class StateDescribed(StreamReply, frozen=True, gc=False):
+    """The state by its counts (`actors.state.tally.Tally`); `types` says how many keys each has, of
+    the first 1000 of `type_count`; `bytes` is what the node counts for all of it. `first` is the
+    sequence that it begins with."""
+
+    position: int
+    first: int
+    types: dict[str, int]
+    type_count: int
+    bytes: int
+    changes: int
+    controls: int
+    resets: int
+    snapshots: int
+    unmatched: int
+    missed: int
+    in_snapshot: bool
+    rejected: dict[str, int]
+
+
+class Heard(StreamRequest, frozen=True, gc=False):
+    """The stream's answer to a read of the cell's own; `ear` is whose."""
+
+    ear: object
+    reply: object
+
+
+class Recalled(StreamRequest, frozen=True, gc=False):
+    """What was written down of the state, None: nothing; `ear` is who asked."""
+
+    ear: object
+    saved: object
+
+
+class StateLimits(msgspec.Struct, frozen=True):
+    """A state takes `bytes_max`, all of a node `node_bytes_max`; one that would take more is given
+    up, and refused for `retry_s`. What nobody asked for in `idle_s` is given up as well. Whoever
+    asks waits `wait_s` at most, `waiting_max` of them at a time. All that is written down takes
+    `disk_bytes_max` (0: nothing is); each state after `save_every` records at least."""
+
+    bytes_max: int = 64 * 2**20
+    node_bytes_max: int = 256 * 2**20
+    idle_s: float = 600.0
+    retry_s: float = 60.0
+    wait_s: float = 30.0
+    waiting_max: int = 1000
+    disk_bytes_max: int = 2**30
+    save_every: int = 20_000

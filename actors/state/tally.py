@@ -1,0 +1,61 @@
+"""What went by in a stream of events besides the values: counts, snapshots, resets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from actors.state.events import Control, ControlEvent, NoEvent
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts since the stream's first event that was seen, or since a checkpoint.
+
+    `rejected` is by reason. `unmatched`: snapshots that ended without a beginning, or began within
+    another (C3, C4). `repeated` records came again and were passed over (T2), `missed` ones were
+    trimmed before they were read. `other_types`: of types that the definition does not have.
+    """
+
+    changes: int = 0
+    controls: int = 0
+    resets: int = 0
+    snapshots: int = 0
+    unmatched: int = 0
+    repeated: int = 0
+    missed: int = 0
+    other_types: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+    in_snapshot: bool = False
+
+    @property
+    def skipped(self) -> int:
+        """Records that changed nothing because they could not."""
+        return sum(self.rejected.values())
+
+    def copy(self) -> Tally:
+        """The counts as they are now."""
+        return replace(self, rejected=self.rejected.copy())
+
+    def reject(self, what: NoEvent) -> None:
+        """Count a record that is no event, or not a good one."""
+        name = what.reason.name.lower()
+        self.rejected[name] = self.rejected.get(name, 0) + 1
+
+    def mark(self, event: ControlEvent) -> Control:
+        """Note a control event; RESET is left to the caller."""
+        self.controls += 1
+        control = event.headers.control
+        match control:
+            case Control.SNAPSHOT_START:
+                self.unmatched += self.in_snapshot
+                self.in_snapshot = True
+            case Control.SNAPSHOT_END:
+                self.unmatched += not self.in_snapshot
+                self.snapshots += self.in_snapshot
+                self.in_snapshot = False
+            case Control.RESET:
+                self.resets += 1
+                self.in_snapshot = False
+            case Control.UP_TO_DATE:
+                pass
+        return control

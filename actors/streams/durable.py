@@ -1,0 +1,196 @@
+"""What Durable Streams asks of a stream besides reads, and what it is answered
+(docs/durable-streams.md)."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+from functools import lru_cache
+
+import msgspec
+
+from actors.messages import StreamReply, StreamRequest
+
+OCTETS = b"application/octet-stream"
+"""The content type of a stream that was told of none."""
+
+_WORD = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_CONTENT_TYPE = re.compile(_WORD + rb"/" + _WORD + rb"[ \t]*(;[\t -~\x80-\xff]*)?")
+
+
+def is_content_type(text: bytes) -> bool:
+    """May it be one? Nothing that would end a header's line does."""
+    return _CONTENT_TYPE.fullmatch(text) is not None
+
+
+@lru_cache(maxsize=64)
+def media_type(content_type: bytes | None) -> bytes:
+    """What counts when content types are compared: no parameters, in lower case."""
+    return (content_type or OCTETS).partition(b";")[0].strip().lower()
+
+
+class Producer(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Who appends, and its number for what it appends (B.3)."""
+
+    id: bytes
+    epoch: int
+    seq: int
+
+
+class Lifetime(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """When a stream goes: `ttl_s` after it was used last, or at a time; `expires` is how the client
+    wrote that. All None: never."""
+
+    ttl_s: int | None = None
+    expires_ms: int | None = None
+    expires: bytes = b""
+
+
+FOR_EVER = Lifetime()
+
+
+class ForkAsked(msgspec.Struct, frozen=True, gc=False):
+    """From where a fork is to be made, in the client's words: the source's name, a sequence (None:
+    the tail), and how far behind it."""
+
+    source: bytes
+    at: int | None
+    sub: int
+
+
+class Founding(msgspec.Struct, frozen=True, gc=False):
+    """What a stream is to be made as. None: what its source has, or the default."""
+
+    content_type: bytes | None
+    lifetime: Lifetime | None
+    closes: bool
+    bodies: list[bytes]
+    fork: ForkAsked | None = None
+
+
+class Parentage(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The note of a fork. Its records below `point` are those of `lineage`: cells, and up to which
+    sequence each of them counts. Its source knows it by the number `ref`."""
+
+    source: bytes
+    cell: bytes
+    ref: int
+    at: int
+    sub: int
+    point: int
+    last_ms: int
+    last_seq: int
+    last_timestamp: int
+    lineage: list[tuple[bytes, int]]
+
+
+# Requests.
+
+
+class DurableRequest(StreamRequest, frozen=True, gc=False):
+    """Base of all of them."""
+
+
+class Submit(DurableRequest, frozen=True, gc=False):
+    """Append, or close, or both in one step. Answered by `Accepted`, `Declined`, `StreamFailed`.
+
+    No bodies: only close; `content_type` counts only with some. `order` is `Stream-Seq`.
+    """
+
+    bodies: list[bytes]
+    content_type: bytes | None = None
+    order: bytes | None = None
+    producer: Producer | None = None
+    closes: bool = False
+
+
+class Establish(DurableRequest, frozen=True, gc=False):
+    """Have a stream like this. Answered by `Established`, `Declined`, `StreamFailed`; MISSING where
+    it was to be a fork and is not there."""
+
+    founding: Founding
+
+
+class Fork(DurableRequest, frozen=True, gc=False):
+    """To the source: make the stream of the cell `cell` a fork of this one, up to `point` (None:
+    the tail), and then with the records `prefix`. Answered like `Establish`.
+
+    `incarnation`: of the source, as the asker knows it.
+    """
+
+    cell: bytes
+    founding: Founding
+    point: int | None
+    prefix: list[bytes]
+    incarnation: int
+
+
+class BeginFork(DurableRequest, frozen=True, gc=False):
+    """From a source to its fork: begin like this."""
+
+    founding: Founding
+    parentage: Parentage
+    prefix: list[bytes]
+
+
+class Claim(DurableRequest, frozen=True, gc=False):
+    """From a source that is to go: are you its fork of this number?"""
+
+    cell: bytes
+    ref: int
+
+
+class Release(DurableRequest, frozen=True, gc=False):
+    """To a source: its fork of this number is gone, or never was."""
+
+    cell: bytes
+    ref: int
+
+
+# Answers.
+
+
+class Accepted(StreamReply, frozen=True, gc=False):
+    """Kept. `is_new` False: it was before, and nothing was done. `seq`: the producer's highest."""
+
+    tail: int
+    is_closed: bool
+    is_new: bool = True
+    epoch: int = 0
+    seq: int = 0
+
+
+class Established(StreamReply, frozen=True, gc=False):
+    """There is such a stream. `is_new`: now."""
+
+    is_new: bool
+    tail: int
+    is_closed: bool
+    content_type: bytes | None
+    lifetime: Lifetime
+
+
+class Why(Enum):
+    """Why a request was declined."""
+
+    MISSING = auto()
+    BURIED = auto()
+    CLOSED = auto()
+    OTHER_TYPE = auto()
+    OUT_OF_ORDER = auto()
+    STALE_EPOCH = auto()
+    EPOCH_BEGINS_AT_ZERO = auto()
+    GAP = auto()
+    CONFLICT = auto()
+    SOURCE_MISSING = auto()
+    SOURCE_BURIED = auto()
+    BEYOND = auto()
+
+
+class Declined(StreamReply, frozen=True, gc=False):
+    """Nothing was done. `epoch` is the producer's current one, `expected` its next sequence."""
+
+    why: Why
+    tail: int = 0
+    epoch: int = 0
+    expected: int = 0

@@ -1,0 +1,32 @@
+"""What channels pour into a stream: each message once, in the order of its channel.
+
+The stream notes the last id of each channel that feeds it, in one piece with the records.
+"""
+
+from __future__ import annotations
+
+from actors.errors import Code
+from actors.messages import Pour, Poured
+from actors.store.changes import Change
+from actors.streams.appender import Appender
+from actors.streams.messages import Append, StreamFailed
+from actors.streams.tee_notes import TeeNotes
+
+
+def take(
+    pour: Pour, notes: TeeNotes, appender: Appender, now_ms: int, changes: list[Change]
+) -> Poured:
+    """Append what the stream has not had, all or none."""
+    floor, number = notes.floor(pour.channel, pour.run), pour.number
+    if floor < pour.behind:
+        return Poured(number, code=Code.SEQUENCE_MISMATCH)
+    fresh = [body for each, body in zip(pour.ids, pour.bodies, strict=True) if each > floor]
+    if not fresh:
+        return Poured(number, floor)
+    if not notes.make_room(pour.channel, now_ms, changes):
+        return Poured(number, code=Code.BUFFER_FULL)
+    reply = appender.append(Append(0, fresh))
+    if isinstance(reply, StreamFailed):
+        return Poured(number, code=reply.code)
+    changes.append(notes.advance(pour.channel, pour.run, number, int(pour.until * 1000)))
+    return Poured(number, number)

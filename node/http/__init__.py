@@ -1,0 +1,1 @@
+"""The node's HTTP listener, and what it tells of the node itself."""

@@ -1,0 +1,96 @@
+"""`/health` and `/ping`: does the process answer; `/ready`: may it be sent work (architecture.md).
+
+Loopback may ask for everything here; others need the right `admin` in all streams or in all
+channels for `/ready` and `/metrics`, as for `info` on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from actors.messages import Rights
+from actors.store.seam import Health
+from node.ip import is_remote
+from transports.greeting import Asker
+from transports.http.refused import Refused
+from transports.http.request import Request
+from transports.http.response import Answer, Response, json_response, plain_refusal
+
+_PLAIN = ((b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store"))
+_NO_STORE = ((b"cache-control", b"no-store"),)
+READING = ("GET", "HEAD")
+
+RightsOf = Callable[[Asker], Rights]
+"""What somebody may do in all streams, and in all channels."""
+
+
+def may_look(asker: Asker, rights_of: RightsOf) -> bool:
+    """May it be told how the node is?"""
+    return not is_remote(asker.address) or Rights.ADMIN in rights_of(asker)
+
+
+def turned_away(request: Request, rights_of: RightsOf | None) -> Response | None:
+    """Why this request is not answered; None: it is. `rights_of` None: everybody may ask."""
+    if len(request.segments) != 1:
+        return plain_refusal(Refused.NOT_FOUND)
+    if request.method not in READING:
+        allow = ((b"allow", b"GET, HEAD"),)
+        return json_response(405, {"code": "method", "message": "only GET and HEAD"}, allow)
+    if rights_of is not None and not may_look(request.asker, rights_of):
+        if request.asker.token is None:
+            challenge = ((b"www-authenticate", b"Bearer"),)
+            message = "a token is needed (Authorization: Bearer)"
+            return json_response(401, {"code": "authn", "message": message}, challenge)
+        message = "this needs the right admin everywhere"
+        return json_response(403, {"code": "permission_denied", "message": message})
+    return None
+
+
+class Alive:
+    """`/health`, `/ping`: 200 as long as the process answers, whatever else is the matter."""
+
+    name = "health"
+
+    async def __call__(self, request: Request, answer: Answer) -> None:
+        refusal = turned_away(request, None)
+        await answer.whole(refusal or Response(200, _PLAIN, b"OK\n"))
+
+    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
+        return None if why in (Refused.DRAINING, Refused.TOO_MANY) else plain_refusal(why)
+
+
+class Ready:
+    """`/ready`: 200, or 503 with the reasons. `is_started`: all listeners are open."""
+
+    name = "ready"
+
+    def __init__(
+        self,
+        rights_of: RightsOf,
+        health: Health,
+        is_started: Callable[[], bool],
+        is_draining: Callable[[], bool],
+    ) -> None:
+        self._rights_of = rights_of
+        self._health = health
+        self._is_started = is_started
+        self._is_draining = is_draining
+
+    async def __call__(self, request: Request, answer: Answer) -> None:
+        await answer.whole(turned_away(request, self._rights_of) or self._state())
+
+    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
+        return None if why in (Refused.DRAINING, Refused.TOO_MANY) else plain_refusal(why)
+
+    def _state(self) -> Response:
+        reasons = list(self._reasons())
+        content = {"ready": not reasons, "reasons": reasons}
+        return json_response(503 if reasons else 200, content, _NO_STORE)
+
+    def _reasons(self) -> Iterator[str]:
+        if self._is_draining():
+            yield "draining"
+        elif not self._is_started():
+            yield "starting"
+        if not self._health.is_writable:
+            yield f"store: {self._health.reason}"

@@ -1,0 +1,99 @@
+"""The HTTP listener of a node: HTTP/1.1 and HTTP/2 on one port, by the sessions of `transports`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from email.utils import formatdate
+from functools import partial
+
+from anyio.abc import TaskGroup
+
+from actors.supervisor import contain
+from node.config import Config
+from transports.doorway import Doorway
+from transports.http.application import Application
+from transports.http.server.server import Clock, HttpServer
+from transports.http.server.settings import ServerSettings
+from transports.seam import Listener
+from transports.tcp import listen as listen_by_bytes
+
+HIGH_WATER_BYTES = 2**18
+
+
+class HttpListener:
+    """One open door. Implements `transports.seam.Listener`."""
+
+    def __init__(self, server: HttpServer, accepting: Listener) -> None:
+        self.address = accepting.address
+        self._server = server
+        self._accepting = accepting
+
+    async def aclose(self) -> None:
+        """Let nobody in any more. Requests under way are answered, each connection then closed."""
+        await self._accepting.aclose()
+        self._server.say_goodbye()
+
+
+async def listen(
+    tasks: TaskGroup,
+    host: str,
+    port: int,
+    application: Application,
+    config: Config,
+    clock: Clock,
+    cut: Callable[[], None],
+    doorway: Doorway | None = None,
+) -> HttpListener:
+    """Serve at one address; port 0 is any port. Ends with `tasks`. Raises OSError.
+
+    `cut` ends all requests at once. The clock's seconds are those since 1970.
+    """
+    guard = partial(contain, "request/http")
+    server = HttpServer(
+        application, settings_of(config), clock, guard, Dates(clock.now), application.prompt
+    )
+    inner: TaskGroup = await tasks.start(server.run)
+    try:
+        accepting = await listen_by_bytes(
+            inner,
+            host,
+            port,
+            server.session,
+            tls=doorway,
+            high_water_bytes=HIGH_WATER_BYTES,
+            guard=partial(contain, "connection/http"),
+        )
+        await tasks.start(server.hold, cut)
+    except BaseException:
+        server.stop()
+        raise
+    return HttpListener(server, accepting)
+
+
+class Dates:
+    """The value of the header `date`; made once a second."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._second = -1
+        self._text = b""
+
+    def __call__(self) -> bytes:
+        second = int(self._now())
+        if second != self._second:
+            self._second = second
+            self._text = formatdate(second, usegmt=True).encode()
+        return self._text
+
+
+def settings_of(config: Config) -> ServerSettings:
+    """What of the node's configuration is about connections of HTTP."""
+    return ServerSettings(
+        connections_max=config.http_connections_max,
+        streams_max=config.http_streams_max,
+        url_bytes_max=config.http_url_bytes_max,
+        header_bytes_max=config.http_header_bytes_max,
+        head_s=config.http_head_s,
+        idle_s=config.http_idle_s,
+        ping_s=config.http_ping_s,
+    )

@@ -1,0 +1,85 @@
+"""`/metrics` in Prometheus's text format: read from the node's counters when somebody asks.
+
+Nothing here is counted in the hot path, and no label has a name that clients choose.
+"""
+
+from __future__ import annotations
+
+from anyio.lowlevel import checkpoint
+
+from actors.cell import Cell
+from actors.channel import Channel
+from actors.errors import Code
+from node.admin import Sources
+from node.http.figures import Figures, Totals
+from node.http.health import RightsOf, turned_away
+from transports.http.refused import Refused
+from transports.http.request import Request
+from transports.http.response import Answer, Response, plain_refusal
+
+AT_ONCE = 200
+"""Between so many cells others get their turn."""
+MESSAGES_PER_CELL = 20
+"""To look at so many messages takes as long as to look at a cell."""
+
+
+class Metrics:
+    """`/metrics`, for who may ask for `info`."""
+
+    name = "metrics"
+
+    def __init__(self, figures: Figures, rights_of: RightsOf) -> None:
+        self._figures = figures
+        self._rights_of = rights_of
+
+    async def __call__(self, request: Request, answer: Answer) -> None:
+        refusal = turned_away(request, self._rights_of)
+        if refusal is not None:
+            await answer.whole(refusal)
+            return
+        totals = await _totals(self._figures.sources())
+        # Imported by who asks: a node that nobody watches need not carry its 3 MB.
+        from node.http.exposition import expose
+
+        accept = (request.header(b"accept") or b"").decode("latin-1")
+        content_type, text = expose(self._figures, totals, accept)
+        headers = ((b"content-type", content_type.encode()), (b"cache-control", b"no-store"))
+        await answer.whole(Response(200, headers, text))
+
+    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
+        return None if why in (Refused.DRAINING, Refused.TOO_MANY) else plain_refusal(why)
+
+
+async def _totals(sources: Sources) -> Totals:
+    totals, done = Totals(), 0
+    for cell in list(sources.scheduler.cells.values()):
+        done += _count(cell, totals)
+        if done >= AT_ONCE:
+            done = 0
+            await checkpoint()
+    for progress in sources.progress():
+        lags = progress.lags()
+        totals.group_lag.add(lags)
+        done += len(lags)
+        if done >= AT_ONCE:
+            done = 0
+            await checkpoint()
+    return totals
+
+
+def _count(cell: Cell, totals: Totals) -> int:
+    """Gives what that cost, in cells that are at rest."""
+    totals.quarantined += cell.refusal is Code.QUARANTINED
+    totals.unreadable += cell.refusal is Code.STORAGE_FAILED
+    behaviour = cell.behaviour
+    if not isinstance(behaviour, Channel):
+        return 1
+    info, lags = behaviour.info, behaviour.lags
+    totals.channels += 1
+    totals.leased += info.leased
+    totals.guests += info.connections
+    totals.credit += info.credit
+    totals.subscribers += info.subscribers
+    totals.subscriber_lag.add(lags)
+    # Whose lag is told, the messages of such a channel were looked at.
+    return 1 + len(lags) + (info.messages // MESSAGES_PER_CELL if lags else 0)

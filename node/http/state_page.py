@@ -1,0 +1,66 @@
+"""The page on which windows share a state, and its files."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from node.web.pages import CSS, HTML, ICON, POLICY, SCRIPT
+from transports.errors import UpgradeRefused
+from transports.http.refused import Refused
+from transports.http.request import Request
+from transports.http.response import Answer, Response, json_response, plain_refusal
+from transports.origin import check_host
+
+PREFIX = (b"millpond", b"page")
+FILES = {
+    b"states.css": ("node.http", CSS),
+    b"shared.js": ("node.http", SCRIPT),
+    b"board.js": ("node.http", SCRIPT),
+    b"icon.svg": ("node.web", ICON),
+}
+_HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-cache"),
+)
+
+
+class StatePage:
+    """Implements `transports.http.application.Api` for the page's files. The page itself is shown
+    at `/millpond/state/` (`front`), under an address or a name of `origins` only."""
+
+    name = "page"
+
+    def __init__(self, origins: frozenset[str]) -> None:
+        self._origins = origins
+        self._front = _file("node.http", "states.html", HTML)
+        self._files = {
+            name: _file(home, name.decode(), kind) for name, (home, kind) in FILES.items()
+        }
+
+    async def __call__(self, request: Request, answer: Answer) -> None:
+        """A file."""
+        found = self._files.get(b"/".join(request.segments[len(PREFIX) :]))
+        if found is None or request.method not in ("GET", "HEAD"):
+            found = plain_refusal(Refused.NOT_FOUND)
+        await answer.whole(found)
+
+    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
+        return plain_refusal(why)
+
+    def front(self, request: Request) -> Response:
+        """The page, or why it is not shown."""
+        authority = request.values(b"host") or request.values(b":authority")
+        try:
+            check_host([value.decode("latin-1") for value in authority], self._origins)
+        except UpgradeRefused as exc:
+            return json_response(exc.status, {"code": "host", "message": exc.reason})
+        return self._front
+
+
+def _file(home: str, name: str, kind: str) -> Response:
+    body = (files(home) / "static" / name).read_bytes()
+    return Response(200, ((b"content-type", kind.encode()), *_HEADERS), body)

@@ -1,0 +1,1 @@
+"""State streams: write them, follow them, and ask the node for what they make."""

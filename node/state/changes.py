@@ -1,0 +1,91 @@
+"""Subscriptions to the changes of a followed state: bounded, and honest about what they lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+
+import anyio
+import msgspec
+
+from actors.state.fold import Changed, Marked
+
+SIZE_MAX = 1000
+
+
+class Missed(msgspec.Struct, frozen=True):
+    """So many changes were dropped before the next one: look at the state again."""
+
+    count: int
+
+
+Heard = Changed | Marked | Missed
+
+
+class Changes:
+    """Changes from now on, for `async for`, as a context. At most `size_max` wait; the oldest go,
+    and a `Missed` stands in their place. Resets and snapshots come as `Marked`."""
+
+    def __init__(
+        self,
+        kind: str | None,
+        key: str | None,
+        size_max: int,
+        subscribers: dict[Changes, None],
+        failure: Callable[[], Exception | None],
+    ) -> None:
+        self._kind = kind
+        self._key = key
+        self._subscribers = subscribers
+        self._failure = failure
+        self._waiting: deque[Changed | Marked] = deque(maxlen=size_max)
+        self._missed = 0
+        self._has_news = anyio.Event()
+        self._is_over = False
+
+    def __enter__(self) -> Changes:
+        self._subscribers[self] = None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._subscribers.pop(self, None)
+        self.end()
+
+    def tell(self, change: Changed | Marked) -> None:
+        """Something was applied."""
+        if isinstance(change, Changed) and (
+            self._kind not in (None, change.type) or self._key not in (None, change.key)
+        ):
+            return
+        self._missed += len(self._waiting) == self._waiting.maxlen
+        self._waiting.append(change)
+        self._has_news.set()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self._is_over = True
+        self._has_news.set()
+
+    def __aiter__(self) -> Changes:
+        return self
+
+    async def __anext__(self) -> Heard:
+        """The next one. Raises what ended the following, after what came before it."""
+        while not self._waiting:
+            if self._is_over:
+                failure = self._failure()
+                if failure is not None:
+                    raise failure
+                raise StopAsyncIteration
+            self._has_news = anyio.Event()
+            await self._has_news.wait()
+        if self._missed:
+            missed, self._missed = self._missed, 0
+            return Missed(missed)
+        return self._waiting.popleft()

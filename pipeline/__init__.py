@@ -1,0 +1,1 @@
+"""Streams of Millpond nodes in Spark, and back."""

@@ -1,0 +1,1 @@
+"""What `millpond pipeline` does, command by command."""

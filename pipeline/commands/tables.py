@@ -1,0 +1,74 @@
+"""`millpond pipeline show|query|compact|vacuum`: what is in a table, and how it lies there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from pipeline.errors import PipelineError
+from pipeline.session import build_session
+from pipeline.state.formats import existing
+
+_NAMES = ("topic", "partition", "type", "key", "offset")
+
+
+def show(args: argparse.Namespace) -> None:
+    """Print a table, or the beginning of it. Raises PipelineError."""
+    table, summary = existing(args.table)
+    rows, lines = 0, []
+    for piece in table.buckets():
+        shown = max(0, args.n - rows)
+        lines += [_line(row, as_json=args.json) for row in piece.slice(0, shown).to_pylist()]
+        rows += piece.num_rows
+    if not args.json:
+        print(
+            f"version {summary.version}, batch {summary.batch}: {rows} entities"
+            + ("" if summary.rejected is None else f", {summary.rejected} records rejected"),
+            file=sys.stderr,
+        )
+    if lines:
+        print("\n".join(lines))
+
+
+def _line(row: dict[str, Any], *, as_json: bool) -> str:
+    if as_json:
+        told = {name: row[name] for name in _NAMES}
+        return json.dumps({**told, "value": json.loads(row["value"])})
+    return f"{row['type']}\t{row['key']}\t{row['value'].decode('utf-8', 'replace')}"
+
+
+def query(args: argparse.Namespace) -> None:
+    """Answer SQL. Raises PipelineError."""
+    table, _ = existing(args.table)
+    session = build_session("millpond pipeline query")
+    try:
+        from pyspark.errors import PySparkException
+
+        frame = session.createDataFrame(table.read())
+        names = ("topic", "partition", "type", "key", "offset", "timestamp")
+        frame.selectExpr(*names, "CAST(value AS STRING) AS value").createOrReplaceTempView("state")
+        try:
+            session.sql(args.sql).show(1000, truncate=False)
+        except PySparkException as error:
+            text = str(error).strip().splitlines()[0]
+            raise PipelineError("bad_query", text) from None
+    finally:
+        session.stop()
+
+
+def compact(args: argparse.Namespace) -> None:
+    """Make few files of many. Raises PipelineError."""
+    table, _ = existing(args.table)
+    with table.lock():
+        print(f"{table.compact()} files are merged into others")
+
+
+def vacuum(args: argparse.Namespace) -> None:
+    """Remove old versions. Raises PipelineError."""
+    if args.keep < 1:
+        raise PipelineError("bad_option", "--keep: at least 1, the version that counts")
+    table, _ = existing(args.table)
+    with table.lock():
+        print(f"{table.vacuum(args.keep)} files are removed")

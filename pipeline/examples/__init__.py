@@ -1,0 +1,1 @@
+"""Jobs to begin one's own from (docs/spark.md)."""

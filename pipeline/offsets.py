@@ -1,0 +1,98 @@
+"""How far a query got: sequences by topic and partition, as JSON in one canonical form.
+
+The form is that of Spark's Kafka source, `{"orders":{"0":23}}`. Spark compares offsets as text, so
+the same offsets are always the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import ceil, floor
+from typing import NamedTuple
+
+from pipeline.errors import BadOption
+
+LATEST, EARLIEST = -1, -2
+OFFSET_MAX = 2**63 - 1
+
+
+class TopicPartition(NamedTuple):
+    """What Spark tells a stream by."""
+
+    topic: str
+    partition: int
+
+
+Offsets = dict[TopicPartition, int]
+
+
+def encode(offsets: Mapping[TopicPartition, int]) -> str:
+    """The canonical form."""
+    return json.dumps(nested(offsets), sort_keys=True, separators=(",", ":"))
+
+
+def nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """The same before it is text; this is what Spark is handed."""
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items(), key=_by_text):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+def _by_text(item: tuple[TopicPartition, int]) -> tuple[str, str]:
+    return item[0].topic, str(item[0].partition)
+
+
+def decode(text: str, what: str = "offsets", lowest: int = 0) -> Offsets:
+    """Offsets from JSON. Raises BadOption. `lowest`: EARLIEST where words may be used."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise BadOption(f"{what}: not JSON", 'such as {"orders":{"0":23}}') from None
+    return flat(found, what, lowest)
+
+
+def flat(found: object, what: str = "offsets", lowest: int = 0) -> Offsets:
+    """The same from what JSON was read as."""
+    if not isinstance(found, dict):
+        raise BadOption(f"{what}: not an object", 'such as {"orders":{"0":23}}')
+    offsets: Offsets = {}
+    for topic, partitions in found.items():
+        if not isinstance(partitions, dict):
+            raise BadOption(f"{what}: {topic!r} has no object of partitions")
+        for partition, offset in partitions.items():
+            is_number = isinstance(offset, int) and not isinstance(offset, bool)
+            if not is_number or not lowest <= offset <= OFFSET_MAX:
+                raise BadOption(f"{what}: {topic!r} {partition} has {offset!r}")
+            offsets[TopicPartition(topic, partition_number(partition, what))] = offset
+    return offsets
+
+
+def partition_number(text: object, what: str) -> int:
+    """A partition's number. Raises BadOption."""
+    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 10):
+        raise BadOption(f"{what}: {text!r} is no partition")
+    return int(text)
+
+
+def limited(begin: Offsets, end: Offsets, rows_max: int) -> Offsets:
+    """`end`, or less of it: about `rows_max` records, in proportion to what each partition has.
+
+    None that has something starves, so it may be a few more than that.
+    """
+    sizes = {each: max(0, end[each] - begin.get(each, 0)) for each in end}
+    total = sum(sizes.values())
+    if total <= rows_max:
+        return dict(end)
+    found: Offsets = {}
+    for each, size in sizes.items():
+        share = rows_max * (size / total)
+        taken = ceil(share) if share < 1 else floor(share)
+        found[each] = min(end[each], begin.get(each, 0) + taken) if size else end[each]
+    return found
+
+
+def lag(begin: Offsets, end: Offsets) -> int:
+    """How many records lie between."""
+    return sum(max(0, end[each] - begin.get(each, 0)) for each in end)

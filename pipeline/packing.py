@@ -1,0 +1,56 @@
+"""What executors need of us, as one file for `--py-files`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+from pipeline.errors import PipelineError
+
+PACKAGES = ("pipeline", "pyspark_millpond")
+
+
+def pack(target: Path) -> Path:
+    """Write the file. Raises PipelineError."""
+    try:
+        return _put(packed(), target)
+    except OSError as error:
+        raise PipelineError("bad_option", f"{target}: {error.strerror}") from None
+
+
+def cached(cache: Path) -> Path:
+    """The file among what can be made again; another one for other sources."""
+    data = packed()
+    target = cache / "packed" / f"millpond-pipeline-{sha256(data).hexdigest()[:16]}.zip"
+    if target.is_file():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return _put(data, target)
+
+
+def packed() -> bytes:
+    """The file's bytes: the same for the same sources."""
+    held = BytesIO()
+    with ZipFile(held, "w") as packing:
+        for name, path in _sources():
+            entry = ZipInfo(name)
+            entry.compress_type = ZIP_DEFLATED
+            packing.writestr(entry, path.read_bytes())
+    return held.getvalue()
+
+
+def _sources() -> Iterator[tuple[str, Path]]:
+    root = Path(__file__).parents[1]
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            yield path.relative_to(root).as_posix(), path
+
+
+def _put(data: bytes, target: Path) -> Path:
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
+    fresh.write_bytes(data)
+    return fresh.replace(target)

@@ -1,0 +1,102 @@
+"""A Spark session that starts anywhere and keeps quiet."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import PipelineError
+from pipeline.javahome import find_java
+from pipeline.packing import cached
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = "local[2,3]"
+"""Two tasks at once; a task that fails is tried three times, which plain `local[2]` does not do."""
+
+_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.driver.memory": "2g",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+_JAVA = "spark.driver.extraJavaOptions"
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def build_session(
+    app: str = "millpond",
+    master: str = LOCAL,
+    conf: Mapping[str, str] | None = None,
+    *,
+    log_level: str = "off",
+) -> SparkSession:
+    """A session, or the one there is. Raises PipelineError: no_spark, no_java, no_session.
+
+    Executors on other machines are sent the pipeline. `log_level`: what of Spark's log is told on
+    stderr.
+    """
+    try:
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        text = f"Spark is not installed: {error}"
+        raise PipelineError("no_spark", text, "pip install '.[spark]'") from None
+    prepare_environment(master)
+    builder = SparkSession.builder.appName(app).master(master)
+    told = {**_CONF, **(_LOOPBACK if is_local(master) else {}), **(conf or {})}
+    told[_JAVA] = f"{_java_options(log_level)} {told.get(_JAVA, '')}".strip()
+    for name, value in told.items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except (PySparkException, Py4JJavaError) as error:
+        asked = "" if is_local(master) else f"is the master {master} there? "
+        hint = f"{asked}--log-level warn tells more"
+        raise PipelineError("no_session", f"Spark did not start: {_cause(error)}", hint) from None
+    if not is_local(master):
+        session.sparkContext.addPyFile(str(cached(cache_dir(os.environ))))
+    return session
+
+
+def prepare_environment(master: str) -> None:
+    """What Spark's start script reads: Java, Python, where to listen."""
+    environ = os.environ
+    environ["JAVA_HOME"] = str(find_java(environ, cache_dir(environ)))
+    environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if is_local(master):
+        environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def is_local(master: str) -> bool:
+    """Does everything run on this machine, in one process?"""
+    return master.partition("[")[0] == "local"
+
+
+def cache_dir(environ: Mapping[str, str]) -> Path:
+    """Where what can be made again is kept."""
+    root = environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "millpond"
+
+
+def _java_options(log_level: str) -> str:
+    file = Path(__file__).with_name("log4j2.properties").as_uri()
+    return f"-Dlog4j2.configurationFile={file} -Dmillpond.spark.log={log_level}"
+
+
+def _cause(error: Exception) -> str:
+    """Of a Java exception what its first cause says; what Python says of it are pages."""
+    thrown = getattr(error, "java_exception", None)
+    while thrown is not None and thrown.getCause() is not None:
+        thrown = thrown.getCause()
+    text = str(error if thrown is None else thrown.getMessage() or thrown)
+    return text.strip().partition("\n")[0]

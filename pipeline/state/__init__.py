@@ -1,0 +1,1 @@
+"""State Protocol streams as tables: the latest value of every (type, key)."""

@@ -1,0 +1,85 @@
+"""One bucket of a table: files, the newer before the older ones, merged when they are many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.state.reduce import IDENTITY, ROWS, latest
+
+FILES_MAX = 8
+COLUMNS = (*IDENTITY, "value", "offset", "timestamp")
+STORED = pa.schema([ROWS.field(name) for name in COLUMNS])
+Floors = Mapping[tuple[str, int], int]
+"""What stands in a partition before this offset does not count: there was a reset."""
+
+
+def add_changes(
+    folder: Path, bucket: int, files: Sequence[str], changes: pa.Table, floors: Floors
+) -> tuple[list[str], int]:
+    """The files of a bucket with these changes, oldest first, and how many rows the new one has.
+
+    Changes are in the order of their offsets. Deletions stay as rows without a value until files
+    are merged into one.
+    """
+    new = latest(changes.select(COLUMNS).cast(STORED))
+    is_merge = len(files) + 1 >= FILES_MAX
+    if is_merge or not files:
+        new = alive(latest(pa.concat_tables([*read_all(folder, files), new])), floors)
+        files = []
+    return [*files, _written(folder, bucket, new)], new.num_rows
+
+
+def merge_files(folder: Path, bucket: int, files: Sequence[str], floors: Floors) -> list[str]:
+    """One file of all that a bucket has."""
+    return [_written(folder, bucket, read_bucket(folder, files, floors))]
+
+
+def _written(folder: Path, bucket: int, rows: pa.Table) -> str:
+    name = f"{bucket:04}-{uuid4().hex}.parquet"
+    with (folder / "data" / name).open("wb") as file:
+        pq.write_table(rows, file, compression="zstd")
+    return name
+
+
+def read_bucket(folder: Path, files: Sequence[str], floors: Floors) -> pa.Table:
+    """The entities of a bucket."""
+    tables = read_all(folder, files)
+    return alive(latest(pa.concat_tables(tables)), floors) if tables else STORED.empty_table()
+
+
+def read_all(folder: Path, files: Sequence[str]) -> list[pa.Table]:
+    """The files as they are."""
+    return [pq.read_table(folder / "data" / name, schema=STORED) for name in files]
+
+
+def alive(table: pa.Table, floors: Floors) -> pa.Table:
+    """Without what was deleted, and what stands before a reset."""
+    kept: Any = pc.is_valid(table.column("value"))
+    return table.filter(pc.and_(kept, pc.invert(is_before(table, floors))))
+
+
+def is_before(table: pa.Table, floors: Floors) -> Any:
+    """For each row: does it stand before a reset of its partition?"""
+    found: Any = pa.repeat(False, table.num_rows)
+    for (topic, partition), floor in floors.items():
+        is_here = pc.and_(
+            pc.equal(table.column("topic"), topic), pc.equal(table.column("partition"), partition)
+        )
+        found = pc.or_(found, pc.and_(is_here, pc.less(table.column("offset"), floor)))
+    return found
+
+
+def floors_of(resets: pa.Table) -> dict[tuple[str, int], int]:
+    """The last one of each partition."""
+    floors: dict[tuple[str, int], int] = {}
+    for reset in resets.select(("topic", "partition", "offset")).to_pylist():
+        place = (reset["topic"], reset["partition"])
+        floors[place] = max(floors.get(place, 0), reset["offset"])
+    return floors

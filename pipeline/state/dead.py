@@ -1,0 +1,47 @@
+"""Records that are no events: lines of JSON in a folder, a file for each batch, replaced if the
+batch runs again."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+
+STAGED = ".staged-"
+
+
+def write_letters(folder: Path, rows: pa.Table) -> str:
+    """Write rejected records where nobody looks yet; the file's name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{STAGED}{uuid4().hex}"
+    with (folder / name).open("w", encoding="utf-8") as file:
+        for row in rows.to_pylist():
+            letter = {
+                "topic": row["topic"],
+                "partition": row["partition"],
+                "offset": row["offset"],
+                "timestamp": row["timestamp"].isoformat(),
+                "reason": row["reason"],
+                "value_base64": base64.b64encode(row["value"] or b"").decode(),
+            }
+            file.write(json.dumps(letter, sort_keys=True) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return name
+
+
+def keep_letters(folder: Path, batch: int, names: Sequence[str]) -> None:
+    """The batch's file, of what its tasks wrote; what attempts before it left is removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"batch-{batch:08}.jsonl"
+    if names:
+        (folder / names[0]).replace(target)
+    else:
+        target.unlink(missing_ok=True)
+    for each in folder.glob(f"{STAGED}*"):
+        each.unlink()

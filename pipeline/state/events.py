@@ -1,0 +1,86 @@
+"""One record of a State Protocol stream: a change, a reset, a word that changes nothing, or none
+of these, with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from pipeline.state.schemas import Check
+
+SETS = frozenset(("insert", "update", "upsert"))
+"""`upsert` is in no text of the protocol, and real producers send it."""
+QUIET = frozenset(("up-to-date", "snapshot-start", "snapshot-end"))
+
+
+class Change(NamedTuple):
+    """The new value of an entity, as JSON; None: it is deleted."""
+
+    type: str
+    key: str
+    value: bytes | None
+
+
+class Control(NamedTuple):
+    """`reset`: nothing before it counts any more. Others change no state."""
+
+    name: str
+
+
+class Rejected(NamedTuple):
+    """It is no event, or none that the schemas allow."""
+
+    reason: str
+
+
+class _Headers(msgspec.Struct):
+    operation: str | None = None
+    control: str | None = None
+
+
+class _Event(msgspec.Struct):
+    headers: _Headers
+    type: str | None = None
+    key: str | None = None
+    value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+_decode_any = msgspec.json.Decoder().decode
+
+
+def read_event(body: bytes | None, checks: Mapping[str, Check]) -> Change | Control | Rejected:
+    """What a record says. A control event is one whatever else it has."""
+    try:
+        event = _decode(body or b"")
+    except (msgspec.DecodeError, RecursionError) as error:
+        return Rejected(f"no event: {error}")
+    headers = event.headers
+    if headers.control is not None:
+        if headers.control == "reset" or headers.control in QUIET:
+            return Control(headers.control)
+        return Rejected("unknown control")
+    if headers.operation is None:
+        return Rejected("neither operation nor control")
+    if not event.type or not event.key:
+        return Rejected("no type or no key")
+    if headers.operation == "delete":
+        return Change(event.type, event.key, None)
+    if headers.operation not in SETS:
+        return Rejected("unknown operation")
+    if event.value is msgspec.UNSET:
+        return Rejected("no value")
+    value = bytes(event.value)
+    return _checked(Change(event.type, event.key, value), checks.get(event.type))
+
+
+def _checked(change: Change, check: Check | None) -> Change | Rejected:
+    """Inside of the value nothing was looked at yet but its brackets."""
+    try:
+        value = _decode_any(change.value or b"")
+    except (msgspec.DecodeError, RecursionError) as error:
+        return Rejected(f"value: {error}")
+    wrong = check(value) if check is not None else None
+    return change if wrong is None else Rejected(f"schema: {wrong}")

@@ -1,0 +1,260 @@
+"""The job: reads streams, keeps a table of their state, and puts aside what is no event.
+
+A batch of the query becomes a version of the table. Whatever is killed when, Spark runs the last
+batch again with the same records, and a version that has it already is not made twice.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, assert_never
+
+import pyarrow as pa
+
+from pipeline.state.bucket import Floors, add_changes, floors_of
+from pipeline.state.dead import keep_letters, write_letters
+from pipeline.state.delta import DeltaState
+from pipeline.state.formats import table_in
+from pipeline.state.reduce import REJECTS, RESETS, ROWS, reduce_batches
+from pipeline.state.table import BUCKETS, VERSIONS_KEPT, Reset, Table, Version, foreign
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WRITTEN = pa.schema(
+    [("bucket", pa.int32()), ("rows", pa.int64()), ("files", pa.string()), ("resets", pa.string())]
+)
+PER_TRIGGER = 1_000_000
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What a job reads and where it writes. `source`: options of the source. `format`: of a new
+    table; `kept`: so many versions of one in Parquet."""
+
+    source: dict[str, str]
+    table: Path
+    checkpoint: Path
+    dead_letters: Path | None = None
+    every_s: float | None = None
+    schemas: dict[str, Any] = field(default_factory=dict)
+    buckets: int = BUCKETS
+    format: str | None = None
+    kept: int = VERSIONS_KEPT
+
+
+@dataclass(frozen=True)
+class Done:
+    """A batch, as progress tells it: `rows` are what there was to change in the table."""
+
+    batch: int
+    rows: int
+    rejected: int
+    seconds: float
+
+
+def run_job(
+    session: SparkSession,
+    options: JobOptions,
+    on_batch: Callable[[Done], None] = lambda done: None,
+    records: DataFrame | None = None,
+) -> Any:
+    """Start; what it gives is Spark's query. Hold the table's lock until that has ended.
+
+    `records`: a stream with the columns of the source, in its place.
+    """
+    from pipeline.source import MillpondSource
+
+    session.dataSource.register(MillpondSource)
+    frame = records
+    if frame is None:
+        frame = session.readStream.format("millpond").options(**source_of(options)).load()
+    batches = _Batches(options, on_batch)
+    writing = (
+        frame.writeStream.queryName("state")
+        .option("checkpointLocation", str(options.checkpoint))
+        .foreachBatch(batches.apply)
+    )
+    if options.every_s is None:
+        return writing.trigger(availableNow=True).start()
+    return writing.trigger(processingTime=f"{round(options.every_s * 1000)} milliseconds").start()
+
+
+def source_of(options: JobOptions) -> dict[str, str]:
+    """The options of the source that a job reads from."""
+    usual = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(PER_TRIGGER)}
+    return usual | options.source
+
+
+class _Batches:
+    """Applies the batches of a query to the table."""
+
+    def __init__(self, options: JobOptions, on_batch: Callable[[Done], None]) -> None:
+        self._options = options
+        self._table = table_in(options.table, options.format)
+        self._on_batch = on_batch
+        self._query: str | None = None
+
+    def apply(self, frame: DataFrame, batch: int) -> None:
+        """Add a batch to the table, unless it is there."""
+        began = time.monotonic()
+        query = self._query = self._query or query_id(self._options.checkpoint)
+        match self._table:
+            case Table() as table:
+                done = _add_to_buckets(table, frame, query, batch, self._options)
+            case DeltaState() as table:
+                done = _add_to_delta(table, frame, query, batch, self._options)
+            case _:
+                assert_never(self._table)
+        if done is not None:
+            self._on_batch(Done(batch, *done, time.monotonic() - began))
+
+
+def _add_to_buckets(
+    table: Table, frame: DataFrame, query: str, batch: int, options: JobOptions
+) -> tuple[int, int] | None:
+    before = due(table, query, batch, options.buckets)
+    if before is None:
+        return None
+    written = _write(frame, options, before)
+    after = finish(table, before, batch, written, options.dead_letters, options.kept)
+    return after.events - before.events, after.rejected - before.rejected
+
+
+def _add_to_delta(
+    table: DeltaState, frame: DataFrame, query: str, batch: int, options: JobOptions
+) -> tuple[int, int] | None:
+    """What a batch is reduced to comes together here: one commit is made by one process."""
+    if not table.is_due(query, batch):
+        return None
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    parse = partial(reduce_batches, buckets=1, schemas=options.schemas)
+    rows = frame.mapInArrow(parse, from_arrow_schema(ROWS)).toArrow()
+    return table.add(query, batch, rows, options.dead_letters)
+
+
+def due(table: Table, query: str, batch: int, buckets: int = BUCKETS) -> Version | None:
+    """The version that a batch is added to; None: it was added before. Raises PipelineError."""
+    before = table.current() or Version(query=query, buckets=buckets)
+    if before.query != query:
+        raise foreign(table.folder)
+    return before if batch > before.batch else None
+
+
+def finish(
+    table: Table,
+    before: Version,
+    batch: int,
+    written: pa.Table,
+    letters: Path | None,
+    kept: int = VERSIONS_KEPT,
+) -> Version:
+    """The version with a batch counts from now on; what it put aside is there before."""
+    after = _next(before, batch, written)
+    if letters is not None:
+        keep_letters(letters, batch, _names(written, REJECTS))
+    table.commit(after)
+    table.vacuum(kept)
+    return after
+
+
+def query_id(checkpoint: Path) -> str:
+    """Which query it is that has this checkpoint."""
+    found: str = json.loads((checkpoint / "metadata").read_text("utf-8"))["id"]
+    return found
+
+
+def _write(frame: DataFrame, options: JobOptions, before: Version) -> pa.Table:
+    """Run a batch: records reduced where they are read, then each bucket written by one task."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    parse = partial(reduce_batches, buckets=before.buckets, schemas=options.schemas)
+    letters = None if options.dead_letters is None else str(options.dead_letters)
+    write = partial(
+        write_buckets,
+        folder=str(options.table),
+        letters=letters,
+        files=before.files,
+        floors=dict(before.floors),
+    )
+    tasks = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
+    return (
+        frame.mapInArrow(parse, from_arrow_schema(ROWS))
+        .repartition(tasks, "bucket")
+        .mapInArrow(write, from_arrow_schema(WRITTEN))
+        .toArrow()
+    )
+
+
+def write_buckets(
+    batches: Iterable[pa.RecordBatch],
+    folder: str,
+    letters: str | None,
+    files: dict[int, list[str]],
+    floors: Floors,
+) -> Iterator[pa.RecordBatch]:
+    """Write what a task got of a batch, bucket by bucket; tells what it wrote."""
+    found = pa.Table.from_batches(batches, ROWS).sort_by(
+        [("bucket", "ascending"), ("offset", "ascending")]
+    )
+    buckets = found.column("bucket").to_pylist()
+    first = 0
+    while first < len(buckets):
+        bucket = buckets[first]
+        count = buckets.count(bucket)
+        part = found.slice(first, count)
+        first += count
+        rows, names, resets = part.num_rows, [], []
+        if bucket == REJECTS:
+            if letters is not None:
+                names = [write_letters(Path(letters), part)]
+        elif bucket == RESETS:
+            resets = [(*place, floor) for place, floor in floors_of(part).items()]
+        else:
+            names, _ = add_changes(Path(folder), bucket, files.get(bucket, []), part, floors)
+        told = [[bucket], [rows], [json.dumps(names)], [json.dumps(resets)]]
+        yield pa.RecordBatch.from_pydict(dict(zip(WRITTEN.names, told, strict=True)), WRITTEN)
+
+
+def _next(before: Version, batch: int, written: pa.Table) -> Version:
+    files, floors = dict(before.files), dict(before.floors)
+    events = rejected = 0
+    for row in written.to_pylist():
+        match row["bucket"]:
+            case bucket if bucket == REJECTS:
+                rejected += row["rows"]
+            case bucket if bucket == RESETS:
+                for topic, partition, offset in json.loads(row["resets"]):
+                    place = (topic, partition)
+                    floors[place] = max(floors.get(place, 0), offset)
+            case bucket:
+                files[bucket] = json.loads(row["files"])
+                events += row["rows"]
+    resets = [
+        Reset(topic, partition, floor) for (topic, partition), floor in sorted(floors.items())
+    ]
+    return Version(
+        before.number + 1,
+        before.query,
+        batch,
+        before.buckets,
+        files,
+        resets,
+        before.events + events,
+        before.rejected + rejected,
+    )
+
+
+def _names(written: pa.Table, bucket: int) -> list[str]:
+    return [
+        name
+        for row in written.to_pylist()
+        if row["bucket"] == bucket
+        for name in json.loads(row["files"])
+    ]

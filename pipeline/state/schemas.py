@@ -1,0 +1,166 @@
+"""Schemas of entities: JSON Schema by the `jsonschema` package, with the node's answers.
+
+Draft 2020-12, or the draft that `$schema` names. `format` is an annotation, patterns are Python's
+regular expressions, and nothing is ever fetched. The package itself is loaded with the first
+schema: an executor without schemas does without it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from fractions import Fraction
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pipeline.errors import BadOption
+
+Check = Callable[[Any], str | None]
+"""What is wrong with a value; None: nothing."""
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+ERRORS_MAX = 100
+COMPLAINT_CHARS_MAX = 400
+UNEVALUATED_MAX = 1000
+
+
+def load_schemas(file: Path) -> dict[str, Any]:
+    """Schemas by type of entity, from a JSON file. Raises BadOption."""
+    try:
+        found = msgspec.json.decode(file.read_bytes())
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        raise BadOption(f"{file}: no schemas: {error}") from None
+    if not isinstance(found, dict):
+        raise BadOption(f"{file}: an object, with a JSON Schema for each type")
+    for name, schema in found.items():
+        compiled(schema, name)
+    return found
+
+
+def compiled(schema: Any, where: str = "schema") -> Check:
+    """A schema as a check. Raises BadOption where it is none."""
+    from referencing.jsonschema import UnknownDialect
+
+    if not isinstance(schema, dict | bool):
+        raise BadOption(f"{where}: a schema is an object, true or false")
+    plain = dict(schema) if isinstance(schema, dict) else schema
+    # Left in, it would bring back the package's own class wherever "#" is referred to.
+    draft = str(plain.pop("$schema", DRAFT)) if isinstance(plain, dict) else DRAFT
+    try:
+        return _check_of(_looked_through(plain, draft, where))
+    except UnknownDialect:
+        raise BadOption(f"{where}: $schema: {draft!r} is not known") from None
+    except (re.error, TypeError, ValueError, RecursionError) as error:
+        raise BadOption(f"{where}: {error}") from None
+
+
+def _check_of(validator: Any) -> Check:
+    from jsonschema.exceptions import best_match
+
+    def check(value: Any) -> str | None:
+        try:
+            errors = islice(validator.iter_errors(value), ERRORS_MAX)
+            error = best_match(errors, key=_weight)
+        except RecursionError:
+            return "$: nested too deeply"
+        words = "" if error is None else f"{error.json_path}: {error.message}"
+        half = COMPLAINT_CHARS_MAX // 2
+        return (words if len(words) <= 2 * half else f"{words[:half]} ... {words[-half:]}") or None
+
+    return check
+
+
+def _looked_through(schema: Any, draft: str, where: str) -> Any:
+    """A validator, once each reference was seen to lead to a schema."""
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import extend, validator_for
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import specification_with
+
+    form = specification_with(draft)
+    known: Any = validator_for({"$schema": draft})
+    kind: Any = extend(known, _own_checks(known.VALIDATORS))  # type: ignore[no-untyped-call]
+    root = form.create_resource(schema)
+    parts = [(Registry().resolver_with_root(root), root, True)]
+    seen: set[int] = set()
+    while parts:
+        resolver, part, is_new = parts.pop()
+        found = part.contents
+        if is_new:
+            try:
+                kind.check_schema(found)
+            except SchemaError as error:
+                raise BadOption(f"{where}: {error.json_path}: {error.message}") from None
+        if not isinstance(found, dict) or id(found) in seen:
+            continue
+        seen.add(id(found))
+        for pattern in found.get("patternProperties", ()):
+            re.compile(pattern)
+        for keyword in {"$ref", "$dynamicRef"} & found.keys():
+            try:
+                target = resolver.lookup(found[keyword])
+            except (Unresolvable, AttributeError, TypeError, ValueError):
+                text = f"{where}: {keyword} {found[keyword]!r}: not within the schema"
+                raise BadOption(text) from None
+            parts.append((target.resolver, form.create_resource(target.contents), True))
+        parts += [(resolver.in_subresource(each), each, False) for each in part.subresources()]
+    return kind(schema, registry=Registry())
+
+
+def _own_checks(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the package is slow, or wrong."""
+    own: dict[str, Any] = {"uniqueItems": _unique, "multipleOf": _multiple}
+    own |= {name: _of_few(known[name]) for name in _SLOW if name in known}
+    return {name: check for name, check in own.items() if name in known}
+
+
+def _weight(error: Any) -> Any:
+    """What is wrong with the whole says more than what is with a part; of equals the first does."""
+    return -len(error.path), error.validator not in ("anyOf", "oneOf")
+
+
+def _unique(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
+    """In linear time: the package compares objects each with each."""
+    from jsonschema.exceptions import ValidationError
+
+    if wanted and isinstance(value, list) and len(set(map(_canonical, value))) < len(value):
+        yield ValidationError("an item is there twice")
+
+
+def _canonical(value: Any) -> Hashable:
+    """The same for equal JSON values, and only for them: true is not 1 there, but 1.0 is."""
+    match value:
+        case list():
+            return tuple(map(_canonical, value))
+        case dict():
+            return frozenset((key, _canonical(each)) for key, each in value.items())
+        case _:
+            return isinstance(value, bool), value
+
+
+def _multiple(validator: Any, of: Any, value: Any, schema: Any) -> Iterator[Any]:
+    """As they are written: 19.99 is a multiple of 0.01, which the package denies."""
+    from jsonschema.exceptions import ValidationError
+
+    if validator.is_type(value, "number") and Fraction(repr(value)) % Fraction(repr(of)):
+        yield ValidationError(f"{value} is not a multiple of {of}")
+
+
+def _of_few(check: Any) -> Any:
+    """The package compares each member with each."""
+    from jsonschema.exceptions import ValidationError
+
+    def bounded(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if isinstance(value, list | dict) and len(value) > UNEVALUATED_MAX:
+            yield ValidationError(f"more than {UNEVALUATED_MAX} members are too many to look at")
+        else:
+            yield from check(validator, wanted, value, schema)
+
+    return bounded
+
+
+_SLOW = ("unevaluatedItems", "unevaluatedProperties")

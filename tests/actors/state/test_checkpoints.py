@@ -1,0 +1,231 @@
+"""States that are written down: a restart goes on from there, and what does not fit is dropped."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.positions import Position
+from actors.state.checkpoint import BadSaved, Saved, Witness, decode_saved, encode_saved
+from actors.state.checkpoints import Checkpoints, state_file
+from actors.state.holding import Holding
+from actors.state.messages import DescribeState, StateDescribed, StateLimits
+from actors.store.disk import OsDisk
+from actors.streams import messages as m
+from tests.actors.state.test_cell import Pool, check, put
+from tests.actors.streams.lake import NAME
+
+RARELY = StateLimits(save_every=50)
+
+
+class Watched(Pool):
+    """Knows from where on the stream is read for the state."""
+
+    reads: list[int]
+
+    def open(self) -> None:
+        self.reads = []
+        super().open()
+        read = self.store.read
+
+        def noted(name: bytes, seek: Any) -> Any:
+            self.reads.append(seek.sequence)
+            return read(name, seek)
+
+        self.store.read = noted
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Watched]:
+    pool = Watched(tmp_path / "data", RARELY)
+    pool.create()
+    for number in range(120):
+        pool.append(put(f"{number % 7}", number))
+    yield pool
+    pool.close()
+
+
+def files(pool: Pool) -> list[Path]:
+    folder = tuple((pool.folder / "states").glob("*")) if pool.folder else ()
+    return sorted(folder)
+
+
+def described(pool: Pool) -> StateDescribed:
+    told = pool.answer(DescribeState(0))
+    assert isinstance(told, StateDescribed)
+    return told
+
+
+def test_a_restart_reads_only_what_came_later(pool: Watched) -> None:
+    check(pool)
+    before = described(pool)
+    pool.settle()
+    assert len(files(pool)) == 1
+    pool.append(put("new", 1))
+    pool.restart()
+    assert pool.values() == {"new": 1, **{f"{each % 7}": each for each in range(113, 120)}}
+    assert min(pool.reads) >= 100
+    after = described(pool)
+    assert (after.changes, after.first) == (before.changes + 1, before.first)
+    check(pool)
+
+
+def test_a_state_that_rests_is_written_and_outlives_what_is_trimmed(pool: Watched) -> None:
+    pool.append(*[put(f"{number % 7}", number) for number in range(30)])
+    values = pool.values()
+    pool.advance(700)
+    pool.restart()
+    pool.ask(m.Trim(0, 140))
+    assert pool.values() == values and described(pool).missed == 0
+    pool.ask(m.Trim(0, 150))
+    assert pool.values() == values
+
+
+def test_what_was_trimmed_to_its_end_is_built_of_what_is_left(pool: Watched) -> None:
+    pool.values()
+    pool.settle()
+    pool.append(*[put("late", number) for number in range(20)])
+    pool.ask(m.Trim(0, 130))
+    pool.restart()
+    assert pool.values() == {"late": 19} and described(pool).first == 130
+
+
+def test_another_stream_of_the_name_has_its_own_state(pool: Watched) -> None:
+    pool.values()
+    pool.settle()
+    old = files(pool)[0].read_bytes()
+    pool.ask(m.Delete(0))
+    pool.settle()
+    assert files(pool) == []
+    pool.create()
+    pool.append(*[put("other", number) for number in range(130)])
+    assert pool.folder is not None
+    state_file(pool.folder, NAME).write_bytes(old)
+    pool.restart()
+    assert pool.values() == {"other": 129}
+
+
+def test_a_stream_that_lost_its_end_and_has_another_one(pool: Watched, tmp_path: Path) -> None:
+    """As after a loss of power, where it promises less than the disk."""
+    pool.close()
+    shutil.copytree(tmp_path / "data", tmp_path / "before")
+    pool.open()
+    pool.append(*[put("lost", number) for number in range(60)])
+    assert "lost" in (pool.values() if isinstance(pool.values(), dict) else {})
+    pool.advance(700)
+    pool.close()
+    shutil.copytree(
+        tmp_path / "data" / "states", tmp_path / "before" / "states", dirs_exist_ok=True
+    )
+    shutil.rmtree(tmp_path / "data")
+    shutil.move(tmp_path / "before", tmp_path / "data")
+    pool.open()
+    pool.append(*[put("other", number) for number in range(90)])
+    values = pool.values()
+    assert isinstance(values, dict) and "lost" not in values and values["other"] == 89
+    check(pool)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 16, 60, -1])
+def test_a_damaged_file_is_none(pool: Watched, cut: int) -> None:
+    values = pool.values()
+    pool.settle()
+    [path] = files(pool)
+    path.write_bytes(path.read_bytes()[:cut])
+    pool.restart()
+    assert pool.values() == values and min(pool.reads) == 0
+    pool.settle()
+    decode_saved(files(pool)[0].read_bytes())
+
+
+def test_a_disk_without_room_costs_nothing_but_work(pool: Watched) -> None:
+    class Full(OsDisk):
+        def install(self, path: Path, data: bytes) -> None:
+            path.with_name(path.name + ".new").write_bytes(data[:10])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert pool.folder is not None and pool.loop is not None
+    pool.checkpoints = Checkpoints(pool.folder, Full(), pool.loop, 2**20)
+    check(pool)
+    pool.settle()
+    assert files(pool) == []
+    pool.append(put("more", 1))
+    check(pool)
+
+
+def saved_of(name: bytes, rng: Random, count: int) -> Saved:
+    holding = Holding()
+    for number in range(count):
+        holding.take(put(f"{rng.randrange(10**6)}", number))
+    holding.take(b"no event")
+    witness = Witness(count, Position(5, number), 7, b"d" * 32)
+    return Saved(name, 9, witness, 3, holding.tally, holding.state, holding.weight)
+
+
+def test_all_files_together_are_bounded(tmp_path: Path) -> None:
+    pool = Pool(tmp_path / "data")
+    rng = Random(1)
+    assert pool.loop is not None
+    folder = tmp_path / "states"
+    one = len(encode_saved(saved_of(b"0", rng, 100)))
+    checkpoints = Checkpoints(tmp_path, OsDisk(), pool.loop, 3 * one + 200)
+    for number in range(5):
+        assert checkpoints.save(saved_of(b"%d" % number, rng, 100))
+        assert not checkpoints.save(saved_of(b"%d" % number, rng, 100)), "one at a time"
+        pool.work()
+        checkpoints.load(b"0")
+        pool.work()
+    left = {path.name: path.stat().st_size for path in folder.iterdir()}
+    assert len(left) == 3 and sum(left.values()) <= 3 * one + 200
+    found: list[Saved | None] = []
+    for name in (b"0", b"1", b"4"):
+        checkpoints.load(name).when_done(found.append)
+        pool.work()
+    assert [each and each.name for each in found] == [b"0", None, b"4"]
+    again = Checkpoints(tmp_path, OsDisk(), pool.loop, one + 200)
+    again.keep_only([b"0", b"4"])
+    assert len(list(folder.iterdir())) == 2
+    again.save(saved_of(b"5", rng, 100))
+    pool.work()
+    assert len(list(folder.iterdir())) == 1
+    again.save(saved_of(b"5", rng, 1000))
+    pool.work()
+    assert list(folder.iterdir()) == [], "a state that is too large is not kept at all"
+    pool.close()
+
+
+events = st.lists(
+    st.tuples(st.sampled_from("abc"), st.text(max_size=3), st.integers() | st.none()), max_size=30
+)
+
+
+@given(events, st.integers(0, 2**64 - 1))
+@settings(max_examples=50)
+def test_there_and_back(rows: list[tuple[str, str, int | None]], incarnation: int) -> None:
+    holding = Holding()
+    for kind, key, value in rows:
+        operation = "delete" if value is None else "insert"
+        event = {"type": kind, "key": key, "value": value, "headers": {"operation": operation}}
+        holding.take(json.dumps(event).encode())
+    witness = Witness(5, Position(5, 1), 7, b"d" * 32)
+    saved = Saved(b"n", incarnation, witness, 3, holding.tally, holding.state, holding.weight)
+    assert decode_saved(encode_saved(saved)) == saved
+
+
+@given(st.data())
+@settings(max_examples=100)
+def test_no_byte_can_be_changed(data: st.DataObject) -> None:
+    whole = bytearray(encode_saved(saved_of(b"name", Random(2), 5)))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    whole[at] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(BadSaved):
+        decode_saved(bytes(whole))

@@ -1,0 +1,120 @@
+"""The catalogue of access tokens: kept, bounded, and what has ended is forgotten (http.md A.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from math import inf
+
+from actors.errors import Code
+from actors.messages import Batch, Reply, StreamRequest
+from actors.store.changes import LogSnapshot, Noted
+from actors.streams import messages as m
+from actors.streams.issued import NOTES_BYTES_MAX, TOKENS_MAX, IssuedBook, IssuedTokens
+from tests.actors.ports import RecordingPort
+
+NOW = 1_700_000_000.0
+END_MS = int(NOW * 1000) + 5000
+
+
+class Catalogue:
+    """The cell and its book. `reopen` builds it from what it had kept."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+        self._kept: dict[bytes, bytes] = {}
+        self.reopen()
+
+    def reopen(self) -> None:
+        self.book = IssuedBook()
+        self.cell = IssuedTokens(LogSnapshot(notes=dict(self._kept)), self.book)
+
+    def ask(self, *requests: StreamRequest) -> Sequence[Reply]:
+        effects = self.cell.handle(Batch(RecordingPort(1), list(requests)), self.now)
+        self._keep(effects.changes)
+        return effects.answers
+
+    def wake(self) -> None:
+        self._keep(self.cell.wake(self.now).changes)
+
+    def _keep(self, changes: Sequence[object]) -> None:
+        for each in changes:
+            assert isinstance(each, Noted)
+            if each.value is None:
+                del self._kept[each.name]
+            else:
+                self._kept[each.name] = each.value
+
+    @property
+    def kept(self) -> int:
+        return len(self._kept)
+
+    def ids(self) -> list[bytes]:
+        return [token_id for token_id, _ in self.book.all(self.now)]
+
+
+def _issue(name: bytes, expires_ms: int | None = None, notes: bytes = b"notes") -> m.IssueToken:
+    return m.IssueToken(1, name, sha256(b"token of " + name).digest(), expires_ms, notes)
+
+
+def test_a_token_is_found_by_itself_and_by_its_id_until_it_is_revoked() -> None:
+    catalogue = Catalogue()
+    assert catalogue.ask(_issue(b"a")) == [m.Done(1)]
+    for _ in range(2):
+        found = catalogue.book.find(b"token of a", NOW)
+        assert found is not None
+        assert (found.notes, found.expires_ms) == (b"notes", None)
+        assert list(catalogue.book.all(NOW)) == [(b"a", found)]
+        assert catalogue.book.find(found.digest, NOW) is None
+        assert catalogue.book.find(b"", NOW) is None
+        assert catalogue.cell.deadline == inf
+        assert not catalogue.cell.is_empty
+        catalogue.reopen()
+    assert catalogue.ask(m.RevokeToken(2, b"a")) == [m.Done(2)]
+    for _ in range(2):
+        assert catalogue.book.find(b"token of a", NOW) is None
+        assert catalogue.ids() == []
+        assert catalogue.cell.is_empty
+        catalogue.reopen()
+    assert catalogue.ask(m.RevokeToken(3, b"a")) == [m.StreamFailed(3, Code.UNKNOWN_STREAM)]
+
+
+def test_an_id_is_taken_once() -> None:
+    catalogue = Catalogue()
+    other = m.IssueToken(2, b"a", sha256(b"other").digest(), None, b"")
+    answers = catalogue.ask(_issue(b"a"), other)
+    assert answers == [m.Done(1), m.StreamFailed(2, Code.STREAM_EXISTS)]
+    assert catalogue.book.find(b"other", NOW) is None
+    assert catalogue.kept == 1
+
+
+def test_what_has_ended_is_gone_at_its_time_and_forgotten_after() -> None:
+    catalogue = Catalogue()
+    catalogue.ask(_issue(b"a", END_MS), _issue(b"b", END_MS + 1000), _issue(b"c"))
+    assert catalogue.cell.deadline == END_MS / 1000
+    catalogue.now = END_MS / 1000 - 0.001
+    assert catalogue.ids() == [b"a", b"b", b"c"]
+    catalogue.now = END_MS / 1000
+    assert catalogue.ids() == [b"b", b"c"]
+    assert catalogue.book.find(b"token of a", catalogue.now) is None
+    assert catalogue.ask(m.RevokeToken(2, b"a")) == [m.StreamFailed(2, Code.UNKNOWN_STREAM)]
+    assert catalogue.kept == 3
+    catalogue.wake()
+    assert catalogue.kept == 2
+    assert catalogue.cell.deadline == END_MS / 1000 + 1
+    catalogue.now += 1
+    assert catalogue.ask(_issue(b"b")) == [m.Done(1)]
+    catalogue.reopen()
+    assert catalogue.ids() == [b"b", b"c"]
+
+
+def test_there_is_an_end_to_their_number_and_their_notes() -> None:
+    catalogue = Catalogue()
+    ids = [b"%d" % number for number in range(TOKENS_MAX)]
+    answers = catalogue.ask(*map(_issue, ids))
+    assert answers == [m.Done(1)] * TOKENS_MAX
+    assert catalogue.ask(_issue(b"more")) == [m.StreamFailed(1, Code.BUFFER_FULL)]
+    catalogue.ask(m.RevokeToken(2, ids[0]))
+    large = _issue(b"more", notes=bytes(NOTES_BYTES_MAX + 1))
+    assert catalogue.ask(large) == [m.StreamFailed(1, Code.DATA_TOO_LARGE)]
+    assert catalogue.ask(_issue(b"more")) == [m.Done(1)]

@@ -1,0 +1,312 @@
+"""Whatever one job brings, it is that job's failure: its worker goes on with all others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from node.jobs import Backoff, JobFailed, Reject, Retry, task
+from node.jobs.outcome import error_text
+from tests.node.jobs.place import Place, placed
+
+SHORT = Backoff(0.01, 0.02)
+
+
+class Sad(Exception):
+    """Its text is none of those that UTF-8 can say."""
+
+    def __str__(self) -> str:
+        return "no file caf\udce9"
+
+
+class Broken(Exception):
+    """It cannot even be told."""
+
+    def __str__(self) -> str:
+        raise KeyError("text")
+
+
+class Bare(Reject):
+    """As people write them: without a word to `Reject` itself."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+class Later(Retry):
+    def __init__(self, _code: int) -> None:
+        pass
+
+
+class Odd(Retry):
+    """Says what is no time, after it was made."""
+
+    def __init__(self, delay: Any) -> None:
+        super().__init__(1.0)
+        self.delay = delay
+
+
+async def cancelled_future() -> None:
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+async def cancelled_task() -> None:
+    this = asyncio.current_task()
+    assert this is not None
+    this.cancel()
+    await asyncio.sleep(60)
+
+
+async def own_cancellation_in_a_thread() -> None:
+    def raising() -> None:
+        raise asyncio.CancelledError
+
+    await anyio.to_thread.run_sync(raising)
+
+
+def raising(error: BaseException) -> Callable[[], Awaitable[None]]:
+    async def handler() -> None:
+        raise error
+
+    return handler
+
+
+async def outcomes(bad: Callable[[], Awaitable[Any]], **options: Any) -> list[tuple[str, str]]:
+    """What became of a bad job of two attempts, beside one that is long and good."""
+    long_ones: list[str] = []
+
+    @task(queue="mail", attempts=2, backoff=SHORT)
+    async def work(payload: str) -> None:
+        if payload == "bad":
+            await bad()
+        await anyio.sleep(0.3)
+        long_ones.append(payload)
+
+    async with placed() as place:
+        async with place.queue() as queue, place.working([work], **options):
+            await queue.put("good")
+            await queue.put("bad")
+            await place.until(lambda: long_ones, 5.0)
+            await place.until(lambda: len(place.ended) >= 2, 5.0)
+            await place.until(lambda: place.whats.count("failed") != 1 or "rejected" in place.whats)
+            await queue.put("after")
+            await place.until(lambda: long_ones == ["good", "after"], 5.0)
+        return [(each.what, each.error) for each in place.ended if each.what != "done"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("bad", [cancelled_future, cancelled_task, own_cancellation_in_a_thread])
+async def test_a_cancellation_of_the_handlers_own_is_a_failure(
+    anyio_backend: str, bad: Callable[[], Awaitable[Any]]
+) -> None:
+    whats = await outcomes(bad)
+    assert [what for what, _ in whats] == ["failed", "rejected"]
+    assert "the handler was cancelled" in whats[-1][1]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_worker_that_is_cancelled_as_a_whole_ends_and_fails_no_job(
+    anyio_backend: str, at_once: bool
+) -> None:
+    """By asyncio's own means: its task alone, or all tasks as at the end of `asyncio.run`."""
+    async with placed() as place, place.queue() as queue:
+
+        async def work() -> None:
+            await asyncio.sleep(60)
+
+        async with place.worker(work, "mail") as worker:
+            before = asyncio.all_tasks()
+            running = asyncio.create_task(worker.run())
+            await queue.put()
+            await place.until(lambda: worker.tally.running, 5.0)
+            for each in asyncio.all_tasks() - before if at_once else {running}:
+                each.cancel()
+            with pytest.raises(asyncio.CancelledError), anyio.fail_after(5):
+                await running
+            assert not place.ended and worker.tally.running == 0
+
+
+@pytest.mark.parametrize("history", [True, False])
+@pytest.mark.parametrize("error", [Sad(), Broken(), SystemExit(1), BaseException("base")])
+async def test_any_error_is_a_failure(error: BaseException, history: bool) -> None:
+    whats = await outcomes(raising(error), history=history)
+    assert [what for what, _ in whats] == ["failed", "rejected"]
+    assert type(error).__name__ in whats[0][1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Retry(-1),
+        lambda: Retry(float("nan")),
+        lambda: Retry("5"),  # type: ignore[arg-type]
+        lambda: Backoff(-1.0),
+        lambda: Backoff(float("inf")),
+        lambda: Backoff("1"),  # type: ignore[arg-type]
+        lambda: Backoff(1.0, float("nan")),
+    ],
+)
+async def test_an_argument_that_is_no_time_is_refused_when_it_is_made(
+    make: Callable[[], Any],
+) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        make()
+
+    async def bad() -> None:
+        raise make()
+
+    assert [what for what, _ in await outcomes(bad)] == ["failed", "rejected"]
+
+
+@pytest.mark.parametrize("delay", [-1, float("nan"), "soon", 10**400])
+async def test_a_delay_is_clamped_whoever_set_it(delay: Any) -> None:
+    assert [what for what, _ in await outcomes(raising(Odd(delay)))] == ["failed", "rejected"]
+
+
+async def test_a_backoff_of_the_users_own_may_say_anything() -> None:
+    class Wild(Backoff, frozen=True):
+        def delay_s(self, attempt: int, rng: Random) -> float:
+            raise ZeroDivisionError
+
+    @task(queue="mail", attempts=3, backoff=Wild())
+    async def work(payload: str) -> None:
+        if payload == "bad":
+            raise ValueError("no")
+        await anyio.sleep(60)
+
+    async with placed() as place:
+        async with place.queue() as queue, place.working([work]):
+            await queue.put("good")
+            await queue.put("bad")
+            await place.until(lambda: len(place.ended) == 4)
+            assert len(await place.dead()) == 1
+        assert sorted(place.whats) == ["done", "failed", "failed", "rejected"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Reject(123), "123"),  # type: ignore[arg-type]
+        (Reject(ValueError("no user")), "no user"),
+        (Reject(""), "rejected"),
+        (Reject("caf\udce9"), r"caf\udce9"),
+        (Reject("x" * 3_000_000), "x" * 200),
+        (Bare(5), "rejected"),
+    ],
+)
+async def test_a_reason_is_text_whatever_was_given(error: Reject, reason: str) -> None:
+    async with placed() as place:
+
+        async def work() -> None:
+            raise error
+
+        async with place.queue() as queue, place.working(work, "mail"):
+            put = await queue.put(wait=True)
+            with pytest.raises(JobFailed) as caught:
+                await put.result(60)
+            assert caught.value.reason == reason
+            await place.until(lambda: place.ended)
+        assert place.whats == ["rejected"]
+
+
+async def test_an_error_of_the_users_own_needs_no_init() -> None:
+    assert [what for what, _ in await outcomes(raising(Later(1)))] == ["failed", "rejected"]
+
+
+async def test_a_result_that_names_itself_is_a_failure(place: Place) -> None:
+    async def work() -> Any:
+        ring: list[Any] = []
+        ring.append(ring)
+        return ring
+
+    async with place.queue() as queue, place.working(work, "mail"):
+        put = await queue.put(wait=True)
+        with pytest.raises(JobFailed, match="cannot be carried"):
+            await put.result(60)
+        assert place.whats == ["done"]
+
+
+async def test_a_result_too_large_for_a_packet_is_a_failure(place: Place) -> None:
+    async def work() -> bytes:
+        return bytes(2**20 + 1)
+
+    async with place.queue() as queue, place.working(work, "mail"):
+        put = await queue.put(wait=True)
+        with pytest.raises(JobFailed) as caught:
+            await put.result(60)
+        assert caught.value.reason == "result" and "cannot be carried" in caught.value.error
+
+
+async def test_an_error_text_too_large_for_a_packet_is_cut(place: Place) -> None:
+    @task(queue="mail", attempts=1)
+    async def work() -> None:
+        raise ValueError("x" * 2**21)
+
+    async with place.queue() as queue, place.working([work]):
+        put = await queue.put(wait=True)
+        with pytest.raises(JobFailed, match="attempts: ValueError: xxx") as caught:
+            await put.result(60)
+        assert len(caught.value.error) == 10_000
+
+
+async def test_on_end_may_raise(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[str] = []
+
+    def on_end(ended: Any) -> None:
+        calls.append(ended.what)
+        raise LookupError("no such metric")
+
+    async with placed() as place:
+
+        async def work() -> None:
+            pass
+
+        async with place.queue() as queue, place.working(work, "mail", on_end=on_end) as worker:
+            await queue.put()
+            await queue.put()
+            await place.until(lambda: len(calls) == 2, 60)
+            assert worker.tally.done == 2 and worker.tally.running == 0
+    assert "no such metric" in caplog.text
+
+
+async def test_what_is_unforeseen_is_logged_and_the_job_comes_again(
+    place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last net: a mistake of ours while one job is settled."""
+    from node.jobs.settle import Settler
+
+    acknowledge = Settler._acknowledge
+    times = 0
+
+    async def faulty(*arguments: Any) -> Any:
+        nonlocal times
+        times += 1
+        if times == 1:
+            raise AssertionError("a mistake")
+        return await acknowledge(*arguments)
+
+    monkeypatch.setattr(Settler, "_acknowledge", faulty)
+
+    async def work() -> None:
+        pass
+
+    async with place.queue() as queue, place.working(work, "mail"):
+        await queue.put()
+        await place.until(lambda: "done" in place.whats, 60)
+    assert place.whats == ["failed", "done"]
+    assert "could not be settled" in caplog.text and "a mistake" in caplog.text
+
+
+def test_an_errors_text_can_be_carried() -> None:
+    assert error_text(Sad()) == r"Sad: no file caf\udce9"
+    assert error_text(Broken()) == "Broken: no text, str() of it raises KeyError"
+    assert error_text(ValueError()) == "ValueError"

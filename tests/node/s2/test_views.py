@@ -1,0 +1,84 @@
+"""One stream through S2, S3P, RustLog and the node's own client (docs/streams.md)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from s2_sdk import AppendInput, CommandRecord, ReadLimit, Record, SeqNum
+
+from node.node import Node
+from node.records import NewRecord
+from node.rustlog_client import Rustlog, connect_rustlog
+from node.s3p_client import S3p, connect_s3p
+from node.stream import Stream
+from node.streams import connect_streams
+from tests.node.s2.conftest import client, running
+
+ANY = "127.0.0.1:0"
+NAME = "orders"
+
+
+class Views:
+    """The same stream by everybody's client."""
+
+    s2: Any
+    s3p: S3p
+    rustlog: Rustlog
+    own: Stream
+
+
+@pytest.fixture
+async def views(anyio_backend: object) -> AsyncIterator[Views]:
+    async with AsyncExitStack() as stack:
+        node: Node = await stack.enter_async_context(running(p2p=ANY, s3p=ANY, rustlog=ANY))
+        found = Views()
+        s2 = await stack.enter_async_context(client(node))
+        await s2.basin("millpond").create_stream(NAME)
+        found.s2 = s2.basin("millpond").stream(NAME)
+        found.s3p = await stack.enter_async_context(connect_s3p(node.listeners["s3p"]))
+        found.rustlog = await stack.enter_async_context(connect_rustlog(node.listeners["rustlog"]))
+        streams = await stack.enter_async_context(connect_streams(f"tcp://{node.listeners['p2p']}"))
+        found.own = streams.stream(NAME)
+        yield found
+
+
+async def test_everybody_reads_what_anybody_appended(views: Views) -> None:
+    """S2 and the node's own client see everything; S3P skips what is empty, S3P and RustLog what
+    commands; sequences are the same for all."""
+    await views.s2.append(AppendInput([Record(b"from s2", [(b"k", b"v")]), Record(b"")]))
+    await views.s3p.append(NAME, b"from s3p")
+    await views.rustlog.produce(NAME, [b"from rustlog"])
+    await views.own.append(NewRecord(b"from us", [(b"a", b"b")]))
+    await views.s2.append(AppendInput([CommandRecord.fence("f"), Record(b"last")]))
+    bodies = [b"from s2", b"", b"from s3p", b"from rustlog", b"from us", b"f", b"last"]
+
+    seen = (await views.s2.read(start=SeqNum(0))).records
+    assert [(each.seq_num, each.body) for each in seen] == list(enumerate(bodies))
+    own = await views.own.read()
+    assert [(each.sequence, each.timestamp, each.headers, each.body) for each in own] == [
+        (each.seq_num, each.timestamp, each.headers, each.body) for each in seen
+    ]
+    plain = [body for body in bodies if body != b"f"]
+    assert [each.data for each in await views.s3p.read(NAME)] == [each for each in plain if each]
+    fetched = await views.rustlog.fetch(NAME, 0)
+    assert [each.payload for each in fetched.records] == plain
+    assert [each.offset for each in fetched.records] == [0, 1, 2, 3, 4, 6]
+
+
+async def test_a_trim_and_a_deletion_hold_for_all(views: Views) -> None:
+    for number in range(5):
+        await views.own.append(b"%d" % number)
+    await views.s2.append(AppendInput([CommandRecord.trim(3)]))
+    assert [each.sequence for each in await views.own.read()] == [3, 4, 5]
+    assert [each.data for each in await views.s3p.read(NAME)] == [b"3", b"4"]
+    await views.own.trim(4)
+    found = []
+    async for batch in views.s2.read_session(start=SeqNum(0), limit=ReadLimit(count=2)):
+        found += [each.seq_num for each in batch.records]
+    assert found == [4, 5]
+    await views.s3p.delete(NAME)
+    with pytest.raises(Exception, match="no stream"):
+        await views.s2.check_tail()

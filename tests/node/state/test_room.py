@@ -1,0 +1,65 @@
+"""States in a node's HTTP room: metrics, and the page with its files."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from actors.streams import messages as m
+from actors.streams.names import stream_cell
+from tests.node.state.pond import put
+from tests.node.watched_room import figures, watched
+from tests.transports.http.client import Client
+from transports.http.inquiry import Inquiry
+
+HOST = ((b"host", b"127.0.0.1:7404"),)
+
+
+async def test_metrics_tell_what_states_take() -> None:
+    async with watched() as (pond, _, application):
+        with Inquiry(pond.host) as inquiry:
+            await inquiry.ask(stream_cell(b"users"), m.Create)
+            make = m.Append
+            await inquiry.ask(stream_cell(b"users"), lambda number: make(number, [put("a", 1)]))
+        assert (await figures(application))["millpond_states", ()] == 0
+        assert (await Client(application).request("GET", "/millpond/state/users")).status == 200
+        told = await figures(application)
+        assert told["millpond_states", ()] == 1 and told["millpond_state_bytes", ()] > 100
+        assert told["millpond_limit_state_bytes", ()] == 2**28
+
+
+async def test_the_page_and_all_that_it_loads() -> None:
+    async with watched() as (_, _, application):
+        client = Client(application)
+        page = await client.request("GET", "/millpond/state/", HOST)
+        assert page.status == 200 and page.headers[b"content-type"].startswith(b"text/html")
+        assert b"default-src 'none'" in page.headers[b"content-security-policy"]
+        files = re.findall(rb'(?:href|src)="(/[^"]+)"', page.body)
+        assert len(files) == 3
+        imported = b"/millpond/page/shared.js"
+        for path in (*files, imported):
+            got = await client.request("GET", path.decode(), HOST)
+            assert got.status == 200 and got.headers[b"x-content-type-options"] == b"nosniff"
+
+
+@pytest.mark.parametrize("path", ["nothing.js", "states.html", "..%2Fstates.html", ""])
+async def test_files_that_are_none_of_the_page(path: str) -> None:
+    async with watched() as (_, _, application):
+        got = await Client(application).request("GET", f"/millpond/page/{path}", HOST)
+        assert got.status == 404
+
+
+@pytest.mark.parametrize("host", [b"evil.example:7404", b""])
+async def test_the_page_is_not_shown_under_a_name_of_somebody_else(host: bytes) -> None:
+    async with watched() as (_, _, application):
+        headers = ((b"host", host),) if host else ()
+        got = await Client(application).request("GET", "/millpond/state/", headers)
+        assert got.status in (400, 403)
+
+
+async def test_a_name_that_was_allowed_shows_the_page() -> None:
+    async with watched(origins=("https://pond.example",)) as (_, _, application):
+        headers = ((b"host", b"pond.example"),)
+        got = await Client(application).request("GET", "/millpond/state/", headers)
+        assert got.status == 200

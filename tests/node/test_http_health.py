@@ -1,0 +1,107 @@
+"""`/health`, `/ready` and `/metrics`: what they tell, and whom."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from actors.streams import messages as m
+from actors.streams.names import stream_cell
+from tests.node.watched_room import figures, watched
+from tests.transports.http.client import Client
+from transports.http.inquiry import Inquiry
+
+NAME = re.compile(r"(millpond|process)_[a-z0-9_]+")
+
+
+async def test_health_is_ok_as_long_as_the_process_answers() -> None:
+    async with watched() as (pond, _, application):
+        for client in (Client(application), Client(application, host="192.0.2.1")):
+            for path in ("/health", "/ping"):
+                got = await client.request("GET", path)
+                assert (got.status, got.body) == (200, b"OK\n")
+                assert (await client.request("HEAD", path)).body == b""
+                assert (await client.request("POST", path)).status == 405
+        assert (await Client(application).request("GET", "/health/x")).status == 404
+        await pond.node.drain()
+        assert (await Client(application).request("GET", "/health")).status == 200
+
+
+async def test_ready_says_why_it_is_not() -> None:
+    async with watched() as (pond, room, application):
+        client = Client(application)
+        got = await client.request("GET", "/ready")
+        assert (got.status, got.json()) == (503, {"ready": False, "reasons": ["starting"]})
+        room.started()
+        got = await client.request("GET", "/ready")
+        assert (got.status, got.json()) == (200, {"ready": True, "reasons": []})
+        health = pond.node._store.health
+        health.is_writable, health.reason = False, "disk full"
+        assert (await client.request("GET", "/ready")).json()["reasons"] == ["store: disk full"]
+        health.is_writable = True
+        await pond.node.drain()
+        got = await client.request("GET", "/ready")
+        assert (got.status, got.json()["reasons"]) == (503, ["draining"])
+
+
+@pytest.mark.parametrize("path", ["/ready", "/metrics"])
+async def test_from_elsewhere_they_need_the_right_admin(path: str, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("keeper all\nreader get\n")
+    tokens.chmod(0o600)
+    async with watched(token_file=str(tokens)) as (_, room, application):
+        room.started()
+        far = Client(application, host="192.0.2.1")
+        got = await far.request("GET", path)
+        assert (got.status, got.headers[b"www-authenticate"]) == (401, b"Bearer")
+        for token, status in ((b"keeper", 200), (b"reader", 403), (b"nobody", 403)):
+            bearer = [(b"authorization", b"Bearer " + token)]
+            assert (await far.request("GET", path, bearer)).status == status
+        assert (await Client(application).request("GET", path)).status == 200
+
+
+async def test_metrics_follow_the_conventions_and_tell_what_happened() -> None:
+    async with watched() as (pond, _, application):
+        before = await figures(application)
+        with Inquiry(pond.host) as inquiry:
+            for name in (b"secret-one", b"secret-two"):
+                await inquiry.ask(stream_cell(name), m.Create)
+            await inquiry.ask(
+                stream_cell(b"secret-one"), lambda number: m.Append(number, [b"x"] * 3)
+            )
+        await Client(application).request("GET", "/nothing")
+        after = await figures(application)
+        changed = {name: value - before.get(name, 0) for name, value in after.items()}
+        assert changed["millpond_streams", ()] == 2
+        assert changed["millpond_stream_records_appended_total", ()] == 3
+        assert changed["millpond_http_answers_total", ("none", "404")] == 1
+        assert changed["millpond_http_answers_total", ("metrics", "200")] == 1
+        assert after["millpond_open_connections", ("http",)] == 1
+        assert after["process_resident_memory_bytes", ()] > 10 * 2**20
+        assert all(NAME.fullmatch(name) for name, _ in after)
+        assert all(math.isfinite(value) for value in after.values())
+        text = (await Client(application).request("GET", "/metrics")).body
+        assert b"secret" not in text
+
+
+async def test_metrics_of_a_store_on_the_disk(tmp_path: Path) -> None:
+    async with watched(data=str(tmp_path / "data")) as (pond, _, application):
+        with Inquiry(pond.host) as inquiry:
+            await inquiry.ask(stream_cell(b"orders"), m.Create)
+        told = await figures(application)
+        assert told["millpond_journal_bytes", ()] > 0
+        assert told["millpond_journal_commits_total", ()] >= 1
+        assert told["millpond_journal_syncs_total", ()] >= 1
+        assert told["millpond_damaged_partitions", ()] == 0
+        assert told["millpond_store_writable", ()] == 1
+
+
+async def test_open_metrics_for_who_asks_for_it() -> None:
+    async with watched() as (_, _, application):
+        accept = [(b"accept", b"application/openmetrics-text; version=1.0.0")]
+        got = await Client(application).request("GET", "/metrics", accept)
+        assert got.headers[b"content-type"].startswith(b"application/openmetrics-text")
+        assert got.body.endswith(b"# EOF\n")

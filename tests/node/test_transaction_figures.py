@@ -1,0 +1,82 @@
+"""What `/metrics` tells of batches: staged, published, published before, and left behind."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from pipeline.records import encode_records
+from tests.node.watched_room import plain, watched
+from tests.transports.http.client import Client
+from tests.transports.http.durable.asking import CLOCKED
+from transports.http.transactions import staging
+
+BASIN = (b"s2-basin", b"millpond")
+
+
+class Asking:
+    """One client of the node."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def create(self, stream: str) -> None:
+        headers = [BASIN, (b"content-type", b"application/json")]
+        assert (
+            await self._client.request("PUT", f"/v1/streams/{stream}", headers, b"{}")
+        ).status < 300
+
+    async def stage(self, batch: int, part: str, *rows: bytes) -> None:
+        body = encode_records([(row, [], None) for row in rows])
+        headers = [BASIN, (b"content-type", b"application/protobuf")]
+        path = f"/millpond/v1/transactions/s/w/{batch}/{part}?at=0"
+        assert (await self._client.request("POST", path, headers, body)).status == 200
+
+    async def publish(self, batch: int, **parts: int) -> str:
+        plan = {"parts": [{"id": name, "rows": rows} for name, rows in parts.items()]}
+        headers = [BASIN, (b"content-type", b"application/json")]
+        path = f"/millpond/v1/transactions/s/w/{batch}"
+        got = await self._client.request("POST", path, headers, json.dumps(plan).encode())
+        return str(got.json()["outcome"])
+
+    async def drop(self, batch: int, part: str) -> None:
+        path = f"/millpond/v1/transactions/s/w/{batch}/{part}"
+        assert (await self._client.request("DELETE", path, [BASIN])).status == 204
+
+
+async def test_batches_are_counted_by_what_became_of_them() -> None:
+    async with watched() as (_, _, application):
+        asking = Asking(Client(application))
+        await asking.create("s")
+        await asking.stage(0, "a", b"1", b"2")
+        await asking.stage(0, "b", b"3")
+        assert (await plain(application))["transaction_parts"] == 2
+        assert await asking.publish(0, a=2, b=1) == "published"
+        await asking.stage(0, "c", b"1")
+        assert await asking.publish(0, c=1) == "duplicate"
+        await asking.stage(1, "d", b"4")
+        await asking.drop(1, "d")
+        told = await plain(application)
+        assert told["transaction_parts"] == told["transaction_parts_expired_total"] == 0
+        assert told["transaction_rows_staged_total"] == 5
+        assert told["transactions_published_total"] == 1
+        assert told["transaction_rows_published_total"] == 3
+        assert told["transactions_duplicate_total"] == 1
+
+
+@CLOCKED
+async def test_a_part_that_nobody_publishes_goes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a minute here, for a day of a node is long even in virtual time."""
+    monkeypatch.setattr(staging, "_KEPT", replace(staging._KEPT, age_s=60))
+    async with watched() as (_, _, application):
+        asking = Asking(Client(application))
+        await asking.create("s")
+        await asking.stage(0, "a", b"1")
+        await anyio.sleep(50)
+        assert (await plain(application))["transaction_parts"] == 1
+        await anyio.sleep(180)
+        told = await plain(application)
+        assert told["transaction_parts"] == 0 and told["transaction_parts_expired_total"] == 1

@@ -1,0 +1,44 @@
+"""A node and its HTTP application in memory, and what `/metrics` tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from node.http.room import HttpRoom
+from tests.transports.http.client import Client
+from tests.transports.http.served import Served, served
+from transports.http.application import Application
+
+Figures = dict[tuple[str, tuple[str, ...]], float]
+"""By name and the values of the labels."""
+
+
+@asynccontextmanager
+async def watched(**settings: object) -> AsyncIterator[tuple[Served, HttpRoom, Application]]:
+    """A node in memory without listeners, unless the settings say otherwise."""
+    async with served({}, **settings) as pond:
+        node = pond.node
+        room = HttpRoom(
+            node.config, node.reception, node.tls, node._sources, node._streams.counters
+        )
+        yield pond, room, room.application()
+
+
+async def figures(application: Application) -> Figures:
+    """All samples of `/metrics`."""
+    got = await Client(application).request("GET", "/metrics")
+    assert got.headers[b"content-type"].startswith(b"text/plain; version=")
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(got.body.decode())
+        for sample in family.samples
+    }
+
+
+async def plain(application: Application) -> dict[str, float]:
+    """Those without labels, by name without prefix."""
+    told = await figures(application)
+    return {name.removeprefix("millpond_"): each for (name, of), each in told.items() if not of}

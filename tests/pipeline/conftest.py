@@ -1,0 +1,28 @@
+"""A node in a process of its own: the pipeline's client blocks, and would block a node in ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+collect_ignore_glob: list[str] = []
+try:
+    from tests.pipeline.ponds import Pond
+except ImportError:  # the extra `spark`; without it these tests are not there
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture(scope="module")
+def shared_pond(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pond]:
+    """One node for the tests of a module, which use streams of their own."""
+    with Pond(tmp_path_factory.mktemp("pond")) as pond:
+        yield pond
+
+
+@pytest.fixture
+def pond(tmp_path: Path) -> Iterator[Pond]:
+    """A node that a test may kill and start again."""
+    with Pond(tmp_path / "pond") as pond:
+        yield pond

@@ -1,0 +1,104 @@
+"""A node with its data folder, and what tests put into its streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote
+
+from pipeline.options import SourceOptions, sink_options, source_options
+from pipeline.records import Headers, encode_records
+from pipeline.wire import NodeWire
+
+ROOT = Path(__file__).parents[2]
+OFF = ("--ws", "off", "--s3p", "off", "--rustlog", "off")
+
+
+class Pond:
+    """Serves from the beginning of the block; keeps its port when it is started again. `asks`: by
+    which options it is spoken to, where it asks for a token or speaks TLS."""
+
+    def __init__(self, folder: Path, *words: str, asks: dict[str, str] | None = None) -> None:
+        self._folder = folder
+        self._asks = asks or {}
+        self._words = words
+        self._http = "127.0.0.1:0"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.p2p = ""
+
+    def __enter__(self) -> Pond:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "node", "serve", "--json", "--data", str(self._folder)]
+        listen = ["--http", self._http, "--p2p", "127.0.0.1:0", *OFF, *self._words]
+        plain = {key: value for key, value in os.environ.items() if "MILLPOND" not in key}
+        environment = plain | {"PYTHONPATH": str(ROOT)}
+        self._process = process = subprocess.Popen(
+            [*command, *listen], stdout=subprocess.PIPE, env=environment
+        )
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())["listeners"]
+        self._http, self.p2p = told["http"], told["p2p"]
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    @property
+    def address(self) -> str:
+        return f"{'https' if 'tlsCa' in self._asks else 'http'}://{self._http}"
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The options that reach it."""
+        return {"address": self.address, **self._asks}
+
+    @contextmanager
+    def wire(self, timeout_ms: int = 10_000) -> Iterator[NodeWire]:
+        wire = NodeWire(sink_options({**self.given, "timeoutMs": str(timeout_ms)}).nodes, 0)
+        try:
+            yield wire
+        finally:
+            wire.close()
+
+    def options(self, **given: str) -> SourceOptions:
+        return source_options({**self.given, **given}, is_streaming=False)
+
+    def make(self, *streams: str) -> None:
+        with self.wire() as wire:
+            for each in streams:
+                wire.ask_bytes("PUT", f"/v1/streams/{quote(each, safe='')}", b"{}")
+
+    def delete(self, stream: str) -> None:
+        with self.wire() as wire:
+            wire.ask_bytes("DELETE", f"/v1/streams/{quote(stream, safe='')}")
+
+    def fill(self, stream: str, bodies: list[bytes], headers: Headers | None = None) -> None:
+        """Append, 1000 records at a time."""
+        path = f"/v1/streams/{quote(stream, safe='')}/records"
+        with self.wire() as wire:
+            for first in range(0, len(bodies), 1000):
+                rows = [(each, headers or [], None) for each in bodies[first : first + 1000]]
+                wire.ask_bytes("POST", path, encode_records(rows), media="application/protobuf")
+
+    def trim(self, stream: str, below: int) -> None:
+        """By a command record, which is a record of the stream as well."""
+        self.fill(stream, [below.to_bytes(8, "big")], [(b"", b"trim")])

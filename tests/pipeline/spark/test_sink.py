@@ -1,0 +1,78 @@
+"""The sink in a real Spark: frames, and streams that are killed between staging and commit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.planning import batch_ranges
+from pipeline.reading import read_range
+from tests.pipeline.ponds import ROOT, Pond
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+COPY = """
+import sys
+from pipeline.session import build_session
+address, checkpoint = sys.argv[1:]
+spark = build_session("copy")
+frame = (
+    spark.readStream.format("millpond")
+    .options(address=address, subscribe="in", startingOffsets="earliest", maxOffsetsPerTrigger=2000)
+    .load()
+)
+query = (
+    frame.selectExpr("value", "CAST(offset AS STRING) AS key")
+    .writeStream.format("millpond")
+    .options(address=address, topic="out", checkpointLocation=checkpoint)
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+"""
+
+
+def values(pond: Pond, stream: str) -> list[bytes]:
+    ranges = batch_ranges(pond.options(subscribe=stream))
+    found = [batch.column("value").to_pylist() for each in ranges for batch in read_range(each)]
+    return [value for each in found for value in each]
+
+
+def test_a_frame_is_written_whole_and_once_for_its_name(spark: Any, shared_pond: Pond) -> None:
+    shared_pond.make("frames")
+    frame = spark.range(3000).selectExpr(
+        "CAST(id AS STRING) AS value", "CAST(id % 7 AS STRING) AS key"
+    )
+    writing = frame.write.format("millpond").mode("append")
+    for _ in range(2):
+        writing.options(address=shared_pond.address, topic="frames", writerId="job-1").save()
+    for batch in ("3", "3", "4"):
+        one = spark.range(3000, 3001).selectExpr("CAST(id AS STRING) AS value").write
+        one = one.format("millpond").mode("append").options(writerId="job-2", batchId=batch)
+        one.options(address=shared_pond.address, topic="frames").save()
+    found = sorted(map(int, values(shared_pond, "frames")))
+    assert found == [*range(3000), 3000, 3000]
+
+
+def test_a_query_that_is_killed_doubles_and_loses_nothing(pond: Pond, tmp_path: Path) -> None:
+    """kill -9 as soon as something is there; then once more to the end."""
+    pond.make("in", "out")
+    bodies = [b"%d" % i for i in range(10_000)]
+    pond.fill("in", bodies)
+    command = [sys.executable, "-c", COPY, pond.address, str(tmp_path / "checkpoint")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, start_new_session=True) as process:
+        until = time.monotonic() + 180
+        while not values(pond, "out"):
+            assert time.monotonic() < until and process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+    subprocess.run(command, env=environment, check=True, timeout=120)
+    assert sorted(map(int, values(pond, "out"))) == list(range(10_000))

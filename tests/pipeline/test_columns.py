@@ -1,0 +1,131 @@
+"""What a node writes is read back by columns, whatever way it is read."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.store.changes import Position
+from actors.streams.messages import Span
+from pipeline.arrow import Gathered, arrow_schema
+from pipeline.blocks import decode_blocks
+from pipeline.columns import Columns, decode_batch
+from pipeline.errors import PipelineError
+from pipeline.records import decode_records
+from transports.http.s2.columns_form import block
+from transports.http.s2.errors import Place
+from transports.http.s2.protobuf_form import encode_batch
+from transports.http.s2.words import Batch
+
+headers = st.lists(st.tuples(st.binary(min_size=1, max_size=5), st.binary(max_size=5)), max_size=2)
+bodies = st.lists(
+    st.one_of(st.binary(max_size=40), st.integers(100, 20_000).map(bytes)), min_size=1, max_size=12
+)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 2**63), st.integers(0, 2**63), bodies, st.data(), st.booleans(), st.booleans()
+)
+def test_every_batch_of_a_node(
+    first: int, timestamp: int, found: list[bytes], data: st.DataObject, odd: bool, tail: bool
+) -> None:
+    rows = data.draw(st.lists(headers, min_size=len(found), max_size=len(found))) if odd else None
+    times = None
+    if odd:
+        times = data.draw(st.lists(st.integers(0, 2**63), min_size=len(found), max_size=len(found)))
+    span = Span(first, found, timestamp, Position(1, 1), times, None, rows)
+    columns = decode_batch(encode_batch(Batch([span], Place(7, 7) if tail else None)))
+    assert columns.sequences.tolist() == list(range(first, first + len(found)))
+    assert columns.timestamps.tolist() == (times or [timestamp] * len(found))
+    assert columns.bodies.to_pylist() == found
+    assert columns.headers == (rows if rows and any(rows) else None)
+    in_blocks = list(decode_blocks(b"".join(block(span)) * 2))
+    assert len(in_blocks) == 2
+    for each in in_blocks:
+        each.bodies.validate(full=True)
+        assert each.sequences.tolist() == columns.sequences.tolist()
+        assert each.timestamps.tolist() == columns.timestamps.tolist()
+        assert each.bodies.to_pylist() == found
+        assert each.headers == rows
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200))
+def test_hostile_bytes_are_read_alike_or_refused(data: bytes) -> None:
+    try:
+        sequences, timestamps, found, rows = decode_records(data)
+    except ValueError:
+        return
+    columns = decode_batch(data)
+    assert columns.sequences.tolist() == sequences
+    assert columns.timestamps.tolist() == timestamps
+    assert columns.bodies.to_pylist() == found
+    assert columns.headers == rows
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_every_cut_of_a_block_and_every_odd_byte_is_read_or_refused(data: st.DataObject) -> None:
+    span = Span(
+        3, [b"some", b"", b"x" * 200], 7, Position(1, 1), [1, 2, 3], None, [[(b"k", b"v")], [], []]
+    )
+    whole = bytearray(b"".join(block(span)))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(PipelineError, match="bad_answer"):
+        list(decode_blocks(bytes(whole[: at or 1])))
+    whole[at] = data.draw(st.integers(0, 255))
+    try:
+        found = list(decode_blocks(bytes(whole)))
+    except PipelineError:
+        return
+    for each in found:
+        each.bodies.validate(full=True)
+
+
+@pytest.mark.parametrize("data", [b"\x0a", b"\x0a\xff", b"\x0a\x05\x08", b"\xff" * 40])
+def test_what_is_no_batch_is_an_error_of_ours(data: bytes) -> None:
+    with pytest.raises(PipelineError, match="bad_answer"):
+        decode_batch(data)
+
+
+def test_every_cut_of_a_batch_is_read_or_refused() -> None:
+    span = Span(3, [b"some body", b"x" * 200], 1_700_000_000_000, Position(1, 1))
+    whole = encode_batch(Batch([span], Place(9, 9)))
+    for end in range(len(whole)):
+        try:
+            columns = decode_batch(whole[:end])
+        except PipelineError:
+            continue
+        assert columns.bodies.to_pylist() == [b"some body", b"x" * 200][: len(columns.bodies)]
+
+
+def test_batches_have_the_columns_of_the_kafka_source() -> None:
+    gathered = Gathered("orders", 3, with_headers=True)
+    plain = decode_batch(encode_batch(Batch([Span(1, [b"a"], 2**63, Position(1, 1))], Place(1, 1))))
+    gathered.add(plain)
+    row = [(b"key", b"k"), (b"\xff", b"v")]
+    keyed = Columns(np.array([2], np.uint64), np.array([5], np.uint64), plain.bodies, [row])
+    gathered.add(keyed)
+    batch = gathered.batch()
+    assert batch.schema == arrow_schema(with_headers=True)
+    assert batch.column("key").to_pylist() == [None, b"k"]
+    assert batch.column("offset").to_pylist() == [1, 2]
+    assert batch.column("timestamp").cast("int64").to_pylist() == [(2**63 - 1) // 1000 * 1000, 5000]
+    assert batch.column("headers").to_pylist() == [
+        None,
+        [{"key": "key", "value": b"k"}, {"key": "\ufffd", "value": b"v"}],
+    ]
+    assert gathered.count == 0
+
+
+@pytest.mark.parametrize("with_headers", [False, True])
+def test_the_schema_that_spark_is_told_is_the_one_that_batches_have(with_headers: bool) -> None:
+    types = pytest.importorskip("pyspark.sql.pandas.types")
+    source = import_module("pipeline.source")
+    found = types.to_arrow_schema(source.spark_schema(with_headers=with_headers), timezone="UTC")
+    assert found == arrow_schema(with_headers=with_headers)

@@ -1,0 +1,183 @@
+"""`millpond pipeline ...` as far as it goes without Spark: what is wrong is one line, with a code
+and what to do."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from pipeline import javahome
+from pipeline.cli import main
+from pipeline.state.course import Course
+from pipeline.state.job import due, finish
+from pipeline.state.table import Table
+from tests.pipeline.histories import change, numbered
+from tests.pipeline.ponds import Pond
+from tests.pipeline.test_state import write
+
+Told = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Told:
+    def tell(*words: str) -> tuple[int, str, str]:
+        code = main(words)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return tell
+
+
+@pytest.fixture
+def job(shared_pond: Pond, tmp_path: Path) -> list[str]:
+    """The words of a job that could run."""
+    shared_pond.make("s")
+    words = ["run", "--connect", shared_pond.address, "--subscribe", "s", "--timeout", "0.5"]
+    return [*words, "--table", str(tmp_path / "t"), "--checkpoint", str(tmp_path / "c")]
+
+
+def nobody() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_what_is_wrong_is_one_line(told: Told, job: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "schemas.json").write_text('{"n": 3}')
+    cases = {
+        ("--subscribe", "nothing"): "[no_stream]: there is no stream nothing at http://",
+        ("--connect", nobody()): "[node_away]: http://",
+        ("--connect", "ftp://x"): "[bad_option]: address: 'ftp://x' (such as http://",
+        ("--subscribe", " ,"): "[bad_option]: subscribe: no stream is named",
+        ("--token-file", "/nowhere"): "[bad_option]: tokenFile: there is no token in /nowhere",
+        ("--conf", "memory"): "[bad_option]: --conf 'memory' (such as spark.",
+        ("--keep", "0"): "[bad_option]: --keep: at least 1",
+        ("--max-per-batch", "0"): "[bad_option]: --max-per-batch: at least 1",
+        ("--every", "0"): "[bad_option]: --every: at least 0.1",
+        ("--schemas", str(tmp_path / "schemas.json")): "[bad_option]: ",
+        ("--report", "/nowhere/x.html"): "[bad_option]: --report: /nowhere/x.html cannot be",
+        ("--table", str(tmp_path / "file")): "[bad_option]: table ",
+    }
+    for words, expected in cases.items():
+        own = [words[1] if words[0] == "--connect" and each == job[2] else each for each in job]
+        code, out, err = told(*own, *(words if words[0] != "--connect" else ()))
+        assert err.count("\n") == 1 and err.startswith(f"millpond{expected}"), (words, err)
+        assert code == (4 if "no_stream" in expected else 1) and not out
+
+
+def test_a_table_that_is_written_is_told_of(told: Told, job: list[str], tmp_path: Path) -> None:
+    with Table(tmp_path / "t").lock():
+        _, _, err = told(*job)
+    assert (
+        err
+        == f"millpond[table_in_use]: another job writes to {tmp_path / 't'} (let it end first)\n"
+    )
+
+
+def test_without_java_it_is_told_what_to_install(
+    told: Told, job: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(javahome, "find_spec", lambda name: None)
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    monkeypatch.setenv("PATH", "/nowhere")
+    code, _, err = told(*job)
+    assert code == 1 and err.count("\n") == 1
+    assert err.startswith("millpond[no_java]: Spark needs Java 17 or later: JAVA_HOME has none")
+    assert "(pip install '.[spark]' brings one)" in err
+
+
+def fill(folder: Path, batches: int) -> Table:
+    table = Table(folder / "table")
+    table.prepare()
+    for batch in range(batches):
+        rows = numbered([(0, change("cart", f"k{i}", "update", batch)) for i in range(8)])
+        for row in rows:
+            row["offset"] += batch * len(rows)
+        before = due(table, "q", batch, 2)
+        assert before is not None
+        finish(table, before, batch, write(folder, before, rows, 1), None, kept=5)
+    return table
+
+
+def test_a_table_is_shown_compacted_and_vacuumed(told: Told, tmp_path: Path) -> None:
+    folder = str(fill(tmp_path, 5).folder)
+    code, out, err = told("show", folder, "-n", "2")
+    assert (code, err) == (0, "version 5, batch 4: 8 entities, 0 records rejected\n")
+    assert len(out.splitlines()) == 2
+    _, out, _ = told("show", folder, "--json")
+    before = [json.loads(line) for line in out.splitlines()]
+    assert {each["key"]: each["value"] for each in before} == {f"k{i}": 4 for i in range(8)}
+    assert told("compact", folder)[1] == "8 files are merged into others\n"
+    assert told("compact", folder)[1] == "0 files are merged into others\n"
+    assert told("vacuum", folder, "--keep", "1")[1] == "10 files are removed\n"
+    assert len(list((tmp_path / "table" / "data").iterdir())) == 2
+    _, out, err = told("show", folder, "--json")
+    assert [json.loads(line) for line in out.splitlines()] == before
+
+
+def test_no_table_and_nothing_to_keep(told: Told, tmp_path: Path) -> None:
+    for words in (["show"], ["compact"], ["vacuum", "--keep", "2"], ["query"]):
+        sql = ["SELECT 1"] if words == ["query"] else []
+        code, _, err = told(words[0], str(tmp_path), *words[1:], *sql)
+        assert code == 4 and err == f"millpond[no_table]: there is no table in {tmp_path}\n"
+    code, _, err = told("vacuum", str(tmp_path), "--keep", "0")
+    assert code == 1 and "at least 1" in err
+
+
+def test_the_packed_file_is_all_that_an_executor_needs_of_us(told: Told, tmp_path: Path) -> None:
+    first, second = tmp_path / "one.zip", tmp_path / "two.zip"
+    assert told("pack", str(first))[0] == told("pack", str(second))[0] == 0
+    assert first.read_bytes() == second.read_bytes()
+    assert {name.partition("/")[0] for name in ZipFile(first).namelist()} == {
+        "pipeline",
+        "pyspark_millpond",
+    }
+    imported = (
+        "import pipeline.reading, pipeline.writing, pipeline.state.job as j; print(j.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(first)!r}); {imported}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stdout.startswith(str(first))
+    code, _, err = told("pack", "/nowhere/x.zip")
+    assert code == 1 and err.startswith("millpond[bad_option]: /nowhere/x.zip: No such file")
+
+
+def test_how_much_is_left_is_what_the_node_has_behind_the_checkpoint(
+    pond: Pond, tmp_path: Path
+) -> None:
+    pond.make("a/0", "a/1")
+    pond.fill("a/0", [b"x"] * 10)
+    pond.trim("a/0", 4)
+    source = pond.given | {"subscribe": "a", "startingOffsets": "earliest"}
+
+    def left(batch: int) -> int:
+        with closing(Course(source, tmp_path)) as course:
+            return course.left(batch)
+
+    with closing(Course(source, tmp_path)) as course:
+        course.begin()
+        assert (course.last(), course.done(-1), course.left(-1)) == (-1, 0, 7)
+        (tmp_path / "offsets").mkdir()
+        for batch, offset in enumerate((6, 11)):
+            text = f'v1\n{{}}\n{{"a":{{"0":{offset},"1":0}}}}'
+            (tmp_path / "offsets" / str(batch)).write_text(text)
+        assert course.last() == 1
+        assert (course.records(0), course.done(0), left(0)) == (2, 2, 5)
+        pond.fill("a/1", [b"y"] * 3)
+        assert (course.records(1), course.done(1), left(1)) == (5, 7, 3)
+        pond.kill()
+        assert course.left(0) == 5, "what it was told last"

@@ -1,0 +1,105 @@
+"""The same tables in Delta: a batch is one commit, whoever is killed when."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import PipelineError
+from pipeline.state.delta import DeltaState
+from pipeline.state.formats import existing, table_in
+from pipeline.state.reduce import ROWS, reduce_batches
+from pipeline.state.table import Table, Version
+from tests.pipeline.histories import (
+    RECORDS,
+    SCHEMAS,
+    change,
+    numbered,
+    runs,
+    state_of,
+    straight,
+)
+
+pytest.importorskip("deltalake")
+
+
+def add(table: DeltaState, batch: int, rows: list[dict[str, Any]], letters: Path | None) -> None:
+    """What Spark does with a batch, in two pieces that come in the wrong order."""
+    pieces = [rows[len(rows) // 2 :], rows[: len(rows) // 2]]
+    batches = [pa.RecordBatch.from_pylist(piece, RECORDS) for piece in pieces]
+    reduced = pa.Table.from_batches(reduce_batches(batches, 1, SCHEMAS), ROWS)
+    table.add("q", batch, reduced, letters)
+
+
+@settings(deadline=None, max_examples=10)
+@given(runs, st.lists(st.integers(0, 40), max_size=4), st.data())
+def test_batches_and_crashes_make_no_difference(
+    rows: list[tuple[int, bytes]], cuts: list[int], data: st.DataObject
+) -> None:
+    all_rows = numbered(rows)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        bounds = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
+        for batch, (start, end) in enumerate(pairwise(bounds)):
+            for _ in range(data.draw(st.integers(1, 2))):  # the second: killed, and run again
+                table = DeltaState(folder / "table")
+                if table.is_due("q", batch):
+                    add(table, batch, all_rows[start:end], folder / "dead")
+        assert state_of(DeltaState(folder / "table")) == straight(rows)
+        lines = [
+            line
+            for file in (folder / "dead").glob("*.jsonl")
+            for line in file.read_text().splitlines()
+        ]
+        assert len(set(lines)) == len(lines)
+
+
+def rows_of(*bodies: bytes, topic: str = "t", first: int = 0) -> list[dict[str, Any]]:
+    rows = numbered([(0, body) for body in bodies])
+    return [{**row, "topic": topic, "offset": row["offset"] + first} for row in rows]
+
+
+def test_a_reset_counts_for_its_stream_alone_whatever_that_is_called(tmp_path: Path) -> None:
+    table = DeltaState(tmp_path / "table")
+    kept = rows_of(change("cart", "a", "insert", 1))
+    add(table, 0, kept + rows_of(change("cart", "b", "insert", 2), topic="it's"), None)
+    add(table, 1, rows_of(b'{"headers":{"control":"reset"}}', topic="it's", first=1), None)
+    assert [row["key"] for row in table.read().to_pylist()] == ["a"]
+    assert not table.is_due("q", 1) and table.is_due("q", 2)
+
+
+def test_it_belongs_to_its_query_and_its_format(tmp_path: Path) -> None:
+    table = DeltaState(tmp_path / "table")
+    add(table, 0, rows_of(change("cart", "a", "insert", 1)), None)
+    with pytest.raises(PipelineError, match="other_query"):
+        table.is_due("another", 1)
+    assert isinstance(table_in(table.folder), DeltaState)
+    with pytest.raises(PipelineError, match="a table in delta, not in parquet"):
+        table_in(table.folder, "parquet")
+    with pytest.raises(PipelineError, match="no_table"):
+        existing(tmp_path / "nothing")
+    with Table(tmp_path / "other").lock():
+        Table(tmp_path / "other").commit(Version(1, "q", 0))
+    with pytest.raises(PipelineError, match="a table in parquet, not in delta"):
+        table_in(tmp_path / "other", "delta")
+
+
+def test_many_files_become_few_and_old_ones_go(tmp_path: Path) -> None:
+    table = DeltaState(tmp_path / "table")
+    for batch in range(5):
+        add(table, batch, rows_of(change("cart", f"k{batch}", "insert", batch), first=batch), None)
+    before = state_of(table)
+    assert table.compact() == 5
+    with table.lock():
+        assert table.vacuum(1) >= 5
+    assert state_of(table) == before and len(before) == 5
+    assert len(list(table.folder.glob("*.parquet"))) == 1
+    found = table.summary()
+    assert found is not None and found.batch == 4

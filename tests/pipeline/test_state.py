@@ -1,0 +1,179 @@
+"""Tables of state: whatever the cuts, the batches and the crashes, they are what a straight pass
+over all records gives."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count, pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import PipelineError
+from pipeline.state.events import Change, Control, Rejected, read_event
+from pipeline.state.job import due, finish, write_buckets
+from pipeline.state.reduce import reduce_batches
+from pipeline.state.schemas import compiled
+from pipeline.state.table import Table, Version, write_whole
+from tests.pipeline.histories import (
+    RECORDS,
+    SCHEMAS,
+    change,
+    event,
+    numbered,
+    runs,
+    state_of,
+    straight,
+)
+
+
+def write(folder: Path, before: Version, rows: list[dict[str, Any]], cuts: int) -> pa.Table:
+    """What Spark does with a batch: records in pieces, in any order, then each bucket."""
+    step = max(1, len(rows) // cuts)
+    pieces = [
+        pa.RecordBatch.from_pylist(rows[i : i + step], RECORDS) for i in range(0, len(rows), step)
+    ]
+    reduced = [each for piece in reversed(pieces) for each in reduce_batches([piece], 2, SCHEMAS)]
+    files = before.files
+    found = list(
+        write_buckets(reduced, str(folder / "table"), str(folder / "dead"), files, before.floors)
+    )
+    return (
+        pa.Table.from_batches(found, found[0].schema)
+        if found
+        else pa.Table.from_batches([], pa.schema([("bucket", pa.int32())]))
+    )
+
+
+class Killed(BaseException):
+    """What kill -9 is to a process: nothing of it goes on."""
+
+
+@contextmanager
+def killed_after(steps: int | None) -> Iterator[None]:
+    """The block ends before that many steps of it on the disk: a sync, a replacement, a removal.
+    None: it runs to its end."""
+    left = iter(range(steps)) if steps is not None else count()
+
+    def counted(step: Any) -> Any:
+        def run(*args: Any, **words: Any) -> Any:
+            if next(left, None) is None:
+                raise Killed
+            return step(*args, **words)
+
+        return run
+
+    with suppress(Killed), pytest.MonkeyPatch.context() as patch:
+        for name in ("fsync", "replace", "unlink"):
+            patch.setattr(os, name, counted(getattr(os, name)))
+        yield
+
+
+@settings(deadline=None, max_examples=60)
+@given(runs, st.lists(st.integers(0, 40), max_size=14), st.integers(1, 4), st.data())
+def test_batches_and_crashes_make_no_difference(
+    rows: list[tuple[int, bytes]], cuts: list[int], pieces: int, data: st.DataObject
+) -> None:
+    all_rows = numbered(rows)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        table = Table(folder / "table")
+        table.prepare()
+        bounds = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
+        for batch, (start, end) in enumerate(pairwise(bounds)):
+            for steps in [*data.draw(st.lists(st.integers(0, 14), max_size=2)), None]:
+                with killed_after(steps):
+                    before = due(table, "q", batch, 2)
+                    if before is None:
+                        continue
+                    written = write(folder, before, all_rows[start:end], pieces)
+                    if data.draw(st.booleans()):
+                        written = write(folder, before, all_rows[start:end], pieces)
+                    finish(table, before, batch, written, folder / "dead")
+        assert state_of(table) == straight(rows)
+        letters = [
+            json.loads(line)
+            for file in sorted((folder / "dead").glob("*.jsonl"))
+            for line in file.read_text().splitlines()
+        ]
+        places = [(letter["partition"], letter["offset"]) for letter in letters]
+        assert len(set(places)) == len(places)
+        version = table.current()
+        assert version is not None and version.rejected == len(letters)
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (change("user", "a", "insert", 1), Change("user", "a", b"1")),
+        (change("user", "a", "delete", 1), Change("user", "a", None)),
+        (event(headers={"control": "reset", "operation": "insert"}), Control("reset")),
+        (event(headers={"control": "up-to-date"}), Control("up-to-date")),
+        (b'{"type":"n","key":"k","value":1e400,"headers":{"operation":"update"}}', None),
+        (
+            b'{"type":"n","key":"k","value":123456789012345678901234567890,'
+            b'"headers":{"operation":"update"}}',
+            Change("n", "k", b"123456789012345678901234567890"),
+        ),
+    ],
+)
+def test_events(body: bytes, found: Any) -> None:
+    told = read_event(body, {})
+    assert isinstance(told, Rejected) if found is None else told == found
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (None, "no event"),
+        (b"[]", "no event"),
+        (b"\xff", "no event"),
+        (b"[" * 100_000, "no event"),
+        (event(type="user"), "no event"),
+        (event(headers={}), "neither"),
+        (event(headers={"control": "boo"}), "unknown control"),
+        (event(type="", key="k", headers={"operation": "insert"}), "no type"),
+        (event(type="t", key="k", headers={"operation": "merge"}), "unknown operation"),
+        (event(type="t", key="k", headers={"operation": "insert"}), "no value"),
+        (change("user", "a", "insert", "x"), "schema: $: 'x' is not of type 'integer'"),
+    ],
+)
+def test_what_is_no_event_is_rejected_with_a_reason(body: bytes | None, reason: str) -> None:
+    told = read_event(body, {"user": compiled(SCHEMAS["user"], "user")})
+    assert isinstance(told, Rejected) and reason in told.reason
+
+
+def test_a_table_belongs_to_its_query_and_its_writer(tmp_path: Path) -> None:
+    table = Table(tmp_path / "table")
+    with table.lock():
+        with pytest.raises(PipelineError, match="table_in_use"), Table(table.folder).lock():
+            pass
+        table.commit(Version(1, "one", 0))
+    assert due(table, "one", 0) is None
+    with pytest.raises(PipelineError, match="other_query"):
+        due(table, "another", 1)
+    write_whole(table.folder / "_versions" / "00000001.json", b"{")
+    with pytest.raises(PipelineError, match="bad_table"):
+        table.current()
+
+
+def test_old_versions_and_their_files_are_removed(tmp_path: Path) -> None:
+    table = Table(tmp_path / "table")
+    table.prepare()
+    for batch in range(30):
+        rows = numbered([(0, change("cart", "k", "update", batch))])
+        rows[0]["offset"] = batch
+        before = due(table, "q", batch, 2)
+        assert before is not None
+        finish(table, before, batch, write(tmp_path, before, rows, 1), None)
+    assert state_of(table) == {(0, "cart", "k"): 29}
+    assert len(list((tmp_path / "table" / "data").iterdir())) <= 10
+    assert len(list((tmp_path / "table" / "_versions").iterdir())) == 2

@@ -1,0 +1,226 @@
+"""Batches are written once, all or nothing, whoever is killed when."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pipeline.errors import BadOption, PipelineError
+from pipeline.options import SinkOptions, sink_options
+from pipeline.planning import batch_ranges
+from pipeline.reading import read_range
+from pipeline.records import encode_records
+from pipeline.wire import NodeWire
+from pipeline.writing import (
+    Staged,
+    Stager,
+    abandon,
+    check_columns,
+    path_of,
+    publish,
+    rows_of,
+)
+from tests.pipeline.ponds import ROOT, Pond
+
+PROTOBUF = "application/protobuf"
+
+
+def sink(pond: Pond, **given: str) -> SinkOptions:
+    return sink_options({"address": pond.address, "timeoutMs": "20000", **given})
+
+
+def frame(*values: bytes, **columns: list[object]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary()), **columns})
+
+
+def staged(pond: Pond, stream: str, writer: str, batch: int, *values: bytes) -> list[Staged]:
+    return Stager(sink(pond, topic=stream), writer, batch).stage([frame(*values)])
+
+
+def values(pond: Pond, stream: str) -> list[bytes]:
+    ranges = batch_ranges(pond.options(subscribe=stream, timeoutMs="20000"))
+    found = [batch.column("value").to_pylist() for each in ranges for batch in read_range(each)]
+    return [value for each in found for value in each]
+
+
+def test_a_batch_is_seen_when_it_is_published_and_once(shared_pond: Pond) -> None:
+    shared_pond.make("once")
+    parts = staged(shared_pond, "once", "w", 0, b"a", b"b") + staged(
+        shared_pond, "once", "w", 0, b"c"
+    )
+    assert values(shared_pond, "once") == []
+    options = sink(shared_pond)
+    assert publish(options, parts, once=False) == {"once": "published"}
+    assert sorted(values(shared_pond, "once")) == [b"a", b"b", b"c"]
+    assert publish(options, parts, once=False) == {"once": "duplicate"}
+    again = staged(shared_pond, "once", "w", 0, b"a", b"b", b"c")
+    assert publish(options, again, once=False) == {"once": "duplicate"}
+    later = staged(shared_pond, "once", "w", 1, b"d")
+    assert publish(options, later, once=False) == {"once": "published"}
+    assert publish(options, staged(shared_pond, "once", "w", 0, b"z"), once=False) == {
+        "once": "duplicate"
+    }
+    other = staged(shared_pond, "once", "other", 0, b"e")
+    assert publish(options, other, once=True) == {"once": "published"}
+    assert sorted(values(shared_pond, "once")) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_rows_have_keys_headers_topics_and_partitions(shared_pond: Pond) -> None:
+    shared_pond.make("routed", "many/0", "many/1")
+    batch = frame(
+        b"1",
+        b"2",
+        b"3",
+        key=["k", None, None],
+        topic=["routed", "many", "many"],
+        partition=pa.array([None, 0, 1], pa.int32()),
+        headers=[[{"key": "h", "value": b"v"}], None, None],
+    )
+    parts = Stager(sink(shared_pond), "w", 0).stage([batch])
+    assert sorted(publish(sink(shared_pond), parts, once=True)) == ["many/0", "many/1", "routed"]
+    (asked,) = batch_ranges(shared_pond.options(subscribe="routed", includeHeaders="true"))
+    (found,) = read_range(asked)
+    assert found.column("key").to_pylist() == [b"k"]
+    assert found.column("headers").to_pylist()[0][1] == {"key": "h", "value": b"v"}
+    assert values(shared_pond, "many") == [b"2", b"3"]
+
+
+def test_a_repeated_request_adds_nothing(shared_pond: Pond) -> None:
+    shared_pond.make("again")
+    path, body = path_of("again", "w", 0, "p"), encode_records([(b"a", [], None)] * 3)
+    with shared_pond.wire() as wire:
+        assert [wire_rows(wire, path, at, body) for at in (0, 0, 3, 3)] == [3, 3, 6, 6]
+        assert wire_rows(wire, path, 0, body) is None
+        plan = json.dumps({"parts": [{"id": "p", "rows": 6}]}).encode()
+        wire.ask_json("POST", path_of("again", "w", 0), plan)
+    assert values(shared_pond, "again") == [b"a"] * 6
+
+
+def wire_rows(wire: NodeWire, path: str, at: int, body: bytes) -> int | None:
+    try:
+        answer = wire.ask_bytes("POST", f"{path}?at={at}", body, media=PROTOBUF)
+    except PipelineError as error:
+        assert error.code == "transaction_conflict"
+        return None
+    rows: int = json.loads(answer)["rows"]
+    return rows
+
+
+def test_nothing_is_decided_for_a_batch_that_is_not_whole(shared_pond: Pond) -> None:
+    shared_pond.make("whole")
+    (part,) = staged(shared_pond, "whole", "w", 0, b"a", b"b")
+    lacking = Staged("whole", "w", 0, "nowhere", 1)
+    short = Staged("whole", "w", 0, part.part, 3)
+    for parts in ([part, lacking], [short]):
+        with pytest.raises(PipelineError, match="transaction_conflict"):
+            publish(sink(shared_pond), parts, once=False)
+    assert values(shared_pond, "whole") == []
+    assert publish(sink(shared_pond), [part], once=False) == {"whole": "published"}
+
+
+def test_abandoned_parts_are_gone(shared_pond: Pond) -> None:
+    shared_pond.make("left")
+    parts = staged(shared_pond, "left", "w", 0, b"a")
+    abandon(sink(shared_pond), parts)
+    abandon(sink(shared_pond), parts)
+    with pytest.raises(PipelineError, match="transaction_conflict"):
+        publish(sink(shared_pond), parts, once=False)
+
+
+def test_a_large_batch_keeps_its_order(shared_pond: Pond) -> None:
+    shared_pond.make("large")
+    bodies = [b"%06d" % i * 100 for i in range(25_000)]
+    parts = staged(shared_pond, "large", "w", 0, *bodies)
+    assert publish(sink(shared_pond), parts, once=True) == {"large": "published"}
+    assert values(shared_pond, "large") == bodies
+
+
+def test_parts_and_what_was_published_survive_a_kill(pond: Pond) -> None:
+    pond.make("orders")
+    first = staged(pond, "orders", "w", 0, b"a")
+    publish(sink(pond), first, once=False)
+    second = staged(pond, "orders", "w", 1, b"b")
+    pond.kill()
+    pond.start()
+    assert publish(sink(pond), first, once=False) == {"orders": "duplicate"}
+    assert publish(sink(pond), second, once=False) == {"orders": "published"}
+    assert values(pond, "orders") == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("delay_s", [0.02, 0.1, 0.25])
+def test_a_node_that_is_killed_while_it_publishes(pond: Pond, delay_s: float) -> None:
+    """Whoever asks again finds the batch there once, whole; so does who asks no more."""
+    pond.make("orders")
+    bodies = [b"%06d" % i * 100 for i in range(30_000)]
+    parts = staged(pond, "orders", "w", 0, *bodies)
+
+    def restart() -> None:
+        pond.kill()
+        pond.start()
+
+    timer = threading.Timer(delay_s, restart)
+    timer.start()
+    outcome = publish(sink(pond), parts, once=False)
+    timer.join()
+    assert outcome["orders"] in ("published", "duplicate")
+    assert values(pond, "orders") == bodies
+    assert publish(sink(pond), parts, once=False) == {"orders": "duplicate"}
+
+
+@pytest.mark.parametrize("timeout_ms", ["20", "40", "100"])
+def test_a_batch_that_was_decided_is_finished_by_the_node(pond: Pond, timeout_ms: str) -> None:
+    """Its writer never comes back: there is all of it in the end, or nothing."""
+    pond.make("orders")
+    bodies = [b"%06d" % i * 100 for i in range(30_000)]
+    parts = staged(pond, "orders", "w", 0, *bodies)
+    with suppress(PipelineError):  # node_away, unless the machine is quicker than that
+        publish(sink(pond, timeoutMs=timeout_ms), parts, once=False)
+    pond.kill()
+    pond.start()
+    until = time.monotonic() + 20
+    while len(found := values(pond, "orders")) not in (0, len(bodies)):
+        assert time.monotonic() < until
+    assert found in ([], bodies)
+
+
+def test_mistakes_are_told(shared_pond: Pond, tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="no column 'x'"):
+        check_columns(["value", "x"], "t")
+    with pytest.raises(BadOption, match="into which stream"):
+        check_columns(["value"], None)
+    with pytest.raises(BadOption, match="`value` is needed"):
+        check_columns(["key"], "t")
+    with pytest.raises(PipelineError, match="no_stream"):
+        staged(shared_pond, "nowhere", "w", 0, b"a")
+    shared_pond.make("big")
+    with pytest.raises(PipelineError, match="row_too_large"):
+        staged(shared_pond, "big", "w", 0, b"x" * 2**20)
+    with pytest.raises(PipelineError, match="no_topic"):
+        list(rows_of(frame(b"a", topic=pa.array([None], pa.string())), None))
+    with shared_pond.wire() as wire, pytest.raises(PipelineError, match="invalid"):
+        path = path_of("big", "w" * 65, 0, "p")
+        wire.ask_bytes("POST", f"{path}?at=0", b"", media=PROTOBUF)
+
+
+def test_the_doctor_tells_of_parts_that_wait(pond: Pond) -> None:
+    pond.make("waiting")
+    staged(pond, "waiting", "w", 0, b"a")
+    words = ["doctor", "--connect", f"tcp://{pond.p2p}", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "node", *words],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    findings = {each["check"]: each for each in map(json.loads, done.stdout.splitlines())}
+    assert findings["parts"]["level"] == "ok"
+    assert findings["parts"]["text"].startswith("1 parts of batches are staged and not published")

@@ -1,0 +1,1 @@
+"""Judges of a history: each looks for one kind of broken promise."""

@@ -1,0 +1,69 @@
+"""No connection is pushed more than it granted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tests.sim.nodes import events as e
+from tests.sim.nodes.checks.leases import SLACK_S, shortest_s
+from tests.sim.nodes.history import History, Story
+
+
+@dataclass
+class Account:
+    """`held`: until when each message surely counts, in the node's time."""
+
+    window: int
+    since: float
+    held: dict[int, float] = field(default_factory=dict)
+
+
+def check(history: History) -> Iterator[str]:
+    """P2P-26, wire.md Delivery: at most `window` are unacked."""
+    for story in history.stories.values():
+        if not story.name.startswith("jobs/"):
+            yield from _check(story)
+
+
+def _check(story: Story) -> Iterator[str]:
+    accounts: dict[int, Account] = {}
+    released: dict[int, float] = {}
+    clock = story.clock
+    for event in story.events:
+        match event:
+            case e.Ready(conn=conn, window=window):
+                accounts[conn] = Account(window, event.at)
+            case e.Credit(conn=conn, count=count):
+                accounts[conn].window += count
+            case e.Push(conn=conn, id=id):
+                account = accounts[conn]
+                now = clock.high(event.at) + SLACK_S
+                held = {each: until for each, until in account.held.items() if until > now}
+                account.held = held
+                until = clock.low(story.meant_at(event.at)) + shortest_s(story, event.attempt)
+                message = story.by_id.get(id)
+                expires = until if message is None else message.expires_low
+                if released.get(id) != event.at:  # what one moment brought has no order
+                    held[id] = min(until, expires)
+                if len(held) > account.window and not story.has_trouble(account.since, event.at):
+                    text = f"{event.who} has {len(held)} messages, and granted {account.window}"
+                    yield story.say(event, text)
+            case e.Touched(conn=conn, id=id, ms=ms):
+                held, message = accounts[conn].held, story.by_id.get(id)
+                if id in held and message is not None:
+                    held[id] = min(clock.low(event.at) + ms / 1000, message.expires_low)
+            case e.Ack(id=id) | e.Nack(id=id):
+                # It may leave for all, or only for this one: then others have room that they said
+                # nothing of, which is not what is looked for here.
+                _release(accounts, id)
+                released[id] = event.at
+            case e.JobAsked():
+                _release(accounts, event.body.get("id", 0))
+            case _:
+                pass
+
+
+def _release(accounts: dict[int, Account], id: int) -> None:
+    for account in accounts.values():
+        account.held.pop(id, None)

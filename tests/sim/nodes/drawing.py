@@ -1,0 +1,275 @@
+"""Draws the world of a seed: nodes, channels, queues of jobs, streams, and who uses them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from actors.messages import Durability, Mode
+from node.rules import ChannelRule
+from tests.sim.nodes.feeding import fed, is_fed
+from tests.sim.nodes.mishaps import draw_rush, draw_trouble
+from tests.sim.nodes.plan import (
+    ChannelPlan,
+    ConsumerPlan,
+    Crowd,
+    Habits,
+    JobsPlan,
+    Kind,
+    MailPlan,
+    Plan,
+    ProducerPlan,
+    StreamPlan,
+)
+
+NAMES = ("oak", "elm", "ash")
+KINDS: tuple[Kind, ...] = (
+    "channels",
+    "channels",
+    "channels",
+    "jobs",
+    "jobs",
+    "streams",
+    "mail",
+    "mixed",
+)
+NAPS = 0.2
+"""The share of worlds that oversleep."""
+RUSH = 0.2
+"""The share of worlds of channels in which much is put without a pause."""
+
+
+def draw(seed: int) -> Plan:
+    """The world of a seed."""
+    rng = Random(f"plan {seed}")
+    kind = "channels" if is_fed(seed) else rng.choice(KINDS)
+    is_many = kind in ("mail", "mixed")
+    nodes = NAMES[: rng.choice((2, 2, 3)) if is_many else rng.choice((1, 1, 1, 2))]
+    lasts_s = rng.choice((10.0, 20.0, 40.0, 80.0))
+    crowd = Crowd(rng)
+    mostly = rng.choice((Durability.DISK, Durability.DISK, Durability.OS, Durability.MEMORY))
+    counts = {
+        "channels": (rng.randint(1, 3), 0, 0, 0),
+        "jobs": (rng.choice((0, 0, 1)), 1, 0, 0),
+        "streams": (0, 0, rng.randint(1, 2), 0),
+        "mail": (0, 0, 0, rng.randint(1, 3)),
+        "mixed": (1, rng.randint(0, 1), rng.randint(0, 1), 1),
+    }[kind]
+    channels = tuple(
+        draw_channel(crowd, n, rng.choice(nodes), mostly, lasts_s) for n in range(counts[0])
+    )
+    jobs = tuple(draw_jobs(crowd, n, rng.choice(nodes), mostly, lasts_s) for n in range(counts[1]))
+    streams = tuple(
+        draw_stream(crowd, n, rng.choice(nodes), mostly, lasts_s) for n in range(counts[2])
+    )
+    mail = tuple(draw_mail(rng, nodes, lasts_s) for _ in range(counts[3]))
+    naps = Random(f"naps {seed}").random() < NAPS
+    plan = Plan(
+        kind=kind,
+        nodes=nodes,
+        linked=len(nodes) > 1,
+        settings=draw_settings(rng),
+        channels=tuple(talkative(seed, drowsy(each) if naps else each) for each in channels),
+        jobs=jobs,
+        streams=streams,
+        mail=mail,
+        faults=draw_trouble(seed, crowd, nodes, bool(mail), lasts_s),
+        lasts_s=lasts_s,
+        split=rng.random() < 0.2,
+        latency_s=rng.choice((0.0, 0.0, 0.0, 0.01, 0.2)) or (0.1 if naps else 0.0),
+        forgets=rng.random() < 0.05,
+        naps=naps,
+    )
+    if kind == "channels" and not naps:
+        plan = rushed(seed, plan)
+    return fed(seed, plan) if is_fed(seed) else plan
+
+
+def rushed(seed: int, plan: Plan) -> Plan:
+    """Perhaps: its channels are put into all the time, some with a sync for each group and some
+    without, so that journals turn over while others wait, and end in the midst of a group."""
+    rng = Random(f"rush {seed}")
+    if rng.random() >= RUSH:
+        return plan
+    burst, sizes = rng.choice(((1, (0, 100, 3000)), (1, (3000,)), (8, (100, 3000))))
+    channels = []
+    for channel in plan.channels:
+        durability = rng.choice((Durability.OS, Durability.DISK))
+        producers = tuple(
+            replace(each, count=48, gap_s=0.3 * burst, burst=burst, ttls=(0,), sizes=sizes)
+            for each in channel.producers
+        )
+        rule = replace(channel.rule, durability=durability, ttl=None)
+        channels.append(replace(channel, rule=rule, producers=producers))
+    rush = draw_rush(rng, plan.nodes, hangs=rng.random() < 0.4)
+    return replace(
+        plan,
+        channels=tuple(channels),
+        settings={**plan.settings, "segment_bytes": 2**14, "journal_bytes_max": 2**15},
+        faults=tuple(sorted((*plan.faults, *rush), key=lambda each: each.at)),
+        lasts_s=max(plan.lasts_s, 10.0),
+    )
+
+
+def draw_settings(rng: Random) -> dict[str, Any]:
+    """Small files, so that journals turn over; channels are unloaded early."""
+    segment = rng.choice((2**14, 2**14, 2**18))
+    return {
+        "segment_bytes": segment,
+        "journal_bytes_max": segment * rng.choice((2, 4)),
+        "passivate_after_s": rng.choice((1.0, 60.0)),
+        "partition_handles_max": rng.choice((1, 256)),
+        "drain_timeout_s": rng.choice((0.2, 2.0)),
+        "keep_alive_s": rng.choice((5.0, 20.0)),
+    }
+
+
+def draw_durability(rng: Random, mostly: Durability) -> Durability:
+    """Now and then another than that of most."""
+    return mostly if rng.random() < 0.7 else rng.choice(list(Durability))
+
+
+def draw_channel(
+    crowd: Crowd, number: int, node: str, mostly: Durability, lasts_s: float
+) -> ChannelPlan:
+    """A channel of any mode."""
+    rng = crowd.rng
+    mode = rng.choice((Mode.PAIR, Mode.FANOUT, Mode.QUEUE, Mode.QUEUE))
+    rule = ChannelRule(
+        f"c{number}",
+        mode,
+        ttl=rng.choice((None, None, 60, 300)),
+        lease=rng.choice((1.0, 2.0, 5.0, 10.0)),
+        attempts=rng.choice((1, 2, 3, 5)),
+        durability=draw_durability(rng, mostly),
+    )
+    ttls = rng.choice(((0,), (0,), (0, 1, 2, 5), (3, 8), (0, 20)))
+    producers = tuple(
+        ProducerPlan(
+            who=crowd.name("p", node),
+            count=rng.randint(2, 14),
+            gap_s=rng.choice((0.0, 0.2, lasts_s / 8)),
+            burst=rng.choice((1, 1, 4, 8)),
+            ttls=ttls,
+            again=rng.choice((0.0, 0.2)),
+            known=rng.random() < 0.2,
+        )
+        for _ in range(rng.choice((1, 1, 2)))
+    )
+    some_known = mode is Mode.FANOUT or rng.random() < 0.2
+    consumers = tuple(
+        ConsumerPlan(
+            who=crowd.name("c", node),
+            window=rng.choice((1, 1, 2, 4, 32)),
+            habits=draw_habits(rng, rule.lease or 1.0),
+            known=some_known and rng.random() < 0.7,
+            credits=rng.random() < 0.15,
+        )
+        for _ in range(rng.choice((1, 2, 2, 3)))
+    )
+    return ChannelPlan(node, rule.pattern, rule, producers, consumers, rng.random() < 0.3)
+
+
+def drowsy(channel: ChannelPlan) -> ChannelPlan:
+    """Deadlines that pass while nobody runs, and somebody who looks."""
+    producers = tuple(replace(each, ttls=(0, 1, 2, 5)) for each in channel.producers)
+    return replace(channel, producers=producers, watched=True)
+
+
+def talkative(seed: int, channel: ChannelPlan) -> ChannelPlan:
+    """In some queues consumers put as well; there is always another one for what they put."""
+    rng = Random(f"talk {seed} {channel.name}")
+    if channel.mode is not Mode.QUEUE or len(channel.consumers) < 2 or rng.random() < 0.5:
+        return channel
+    return replace(
+        channel,
+        consumers=tuple(
+            replace(each, habits=replace(each.habits, puts=rng.choice((0.0, 0.3))))
+            for each in channel.consumers
+        ),
+    )
+
+
+def draw_habits(rng: Random, lease_s: float) -> Habits:
+    """Of one consumer; most do one thing that is not as it should be, or none."""
+
+    def sometimes(value: float) -> float:
+        return value if rng.random() < 0.3 else 0.0
+
+    return Habits(
+        think_s=rng.choice((0.0, 0.0, lease_s / 4, lease_s, 2 * lease_s)),
+        nacks=sometimes(0.3),
+        delay_s=rng.choice((0.0, 0.0, 1.0, 6.0)),
+        rejects=sometimes(0.15),
+        touches=sometimes(0.5),
+        sleeps=sometimes(0.3),
+        hangs_up=sometimes(0.15),
+        dies=sometimes(0.2),
+        batch=rng.choice((1, 1, 1, 3)),
+    )
+
+
+def draw_jobs(crowd: Crowd, number: int, node: str, mostly: Durability, lasts_s: float) -> JobsPlan:
+    """A queue with workers."""
+    rng = crowd.rng
+    name = f"q{number}"
+    crowd.pairs.append((f"boss-{name}", node))
+    workers = rng.choice((1, 2, 3))
+    for each in range(workers):
+        crowd.pairs.append((f"w-{name}-{each}", node))
+
+    def sometimes(value: float) -> float:
+        return value if rng.random() < 0.4 else 0.0
+
+    return JobsPlan(
+        node=node,
+        name=name,
+        durability=draw_durability(rng, mostly),
+        jobs=rng.randint(3, 16),
+        gap_s=rng.choice((0.0, 0.3, lasts_s / 10)),
+        workers=workers,
+        concurrency=rng.choice((1, 2, 4)),
+        lease_s=rng.choice((1.5, 3.0, 10.0)),
+        attempts=rng.choice((1, 2, 4, 8)),
+        fails=sometimes(0.3),
+        retries=sometimes(0.3),
+        rejects=sometimes(0.15),
+        hangs=sometimes(0.2),
+        work_s=rng.choice((0.0, 0.3, 3.0)),
+        restarts=sometimes(0.05),
+        waits=sometimes(0.5),
+        due=sometimes(0.3),
+        unique=sometimes(0.3),
+        cancels=sometimes(0.1),
+    )
+
+
+def draw_stream(
+    crowd: Crowd, number: int, node: str, mostly: Durability, lasts_s: float
+) -> StreamPlan:
+    """A stream."""
+    rng = crowd.rng
+    name = f"s{number}"
+    writers, readers = rng.choice((1, 1, 2)), rng.choice((0, 1, 2))
+    for each in range(writers):
+        crowd.pairs.append((f"a-{name}-{each}", node))
+    for each in range(readers):
+        crowd.pairs.append((f"r-{name}-{each}", node))
+    return StreamPlan(
+        node=node,
+        name=name,
+        protocol=rng.choice(("stream", "s3p", "rustlog")),
+        durability=rng.choice((Durability.DISK, Durability.DISK, Durability.OS)),
+        writers=writers,
+        appends=rng.randint(3, 20),
+        batch=rng.choice((1, 1, 5)),
+        gap_s=rng.choice((0.0, 0.3, lasts_s / 10)),
+        readers=readers,
+    )
+
+
+def draw_mail(rng: Random, nodes: tuple[str, ...], lasts_s: float) -> MailPlan:
+    """Letters."""
+    source, target = rng.sample(nodes, 2)
+    return MailPlan(source, target, rng.randint(1, 8), rng.choice((0.0, 0.5, lasts_s / 6)))

@@ -1,0 +1,350 @@
+"""What was seen, in order: of each channel, of each node's clock, of each message."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
+from typing import TypeVar
+
+from actors.messages import Durability, Mode
+from node.testing.world_clock import START_S
+from tests.sim.nodes import events as e
+from tests.sim.nodes import notes as n
+from tests.sim.nodes.plan import DOZE_S, ChannelPlan, Plan
+
+Kind = TypeVar("Kind", bound=e.Event)
+
+TTL_DEFAULT_S = 86_400
+SYNCED_S = 1.6
+"""What nobody waits for is on the disk after this time (docs/storage.md), with some room."""
+RECOVERS_S = 2.0
+"""After a failure of its disk a node needs so long until everything is as ever."""
+FOLLOWS_S = 45.0
+"""A node follows a clock that was set ahead within this time."""
+LATE_S = 2.5
+"""Bytes may be under way so long, and one end knows so much later than the other."""
+PRODUCER, REJECT = 1, 0x31
+
+
+class NodeClock:
+    """Within what bounds a node's time is ahead of the world's."""
+
+    def __init__(self) -> None:
+        self._at: list[float] = [-1.0]
+        self._bounds: list[tuple[float, float]] = [(0.0, 0.0)]
+
+    def boot(self, at: float, skew: float) -> None:
+        """It reads the clock on the wall."""
+        self._set(at, (skew, skew))
+
+    def skewed(self, at: float, skew: float) -> None:
+        """It follows, but never back."""
+        low, high = self._bounds[-1]
+        self._set(at, (low, max(high, skew)))
+
+    def low(self, at: float) -> float:
+        """The node's time is at least this, in seconds since the world began."""
+        return at + self._bounds[bisect_right(self._at, at) - 1][0]
+
+    def high(self, at: float) -> float:
+        """And at most this."""
+        return at + self._bounds[bisect_right(self._at, at) - 1][1]
+
+    @property
+    def is_steady(self) -> bool:
+        """Was it never set?"""
+        return len(set(self._bounds)) == 1
+
+    def _set(self, at: float, bounds: tuple[float, float]) -> None:
+        self._at.append(at)
+        self._bounds.append(bounds)
+
+
+def troubles_of(
+    events: Iterable[e.Event | n.Note], recovers_s: float = RECOVERS_S
+) -> list[tuple[float, float]]:
+    """When a disk did not do what it should, and shortly after; of the events of one node."""
+    found: list[tuple[float, float]] = []
+    began: float | None = None
+    for event in events:
+        match event:
+            case e.Trouble():
+                began = event.at if began is None else began
+            case e.Sound() if began is not None:
+                found.append((began, event.at + recovers_s))
+                began = None
+            case _:
+                pass
+    if began is not None:
+        found.append((began, inf))
+    return found
+
+
+@dataclass(eq=False)
+class Guest:
+    """A connection that came in. `until`: when the node knew that it was gone."""
+
+    conn: int
+    who: str
+    role: int
+    identity: bytes
+    boot: int
+    window: int = 0
+    ready_at: float = inf
+    until: float = inf
+
+    @property
+    def receives(self) -> bool:
+        """May it be pushed anything?"""
+        return self.role != PRODUCER
+
+
+@dataclass(eq=False)
+class Message:
+    """What was put. Deadlines are in the node's time, as `NodeClock` tells it."""
+
+    data: bytes
+    ids: dict[int, None] = field(default_factory=dict)
+    puts: list[e.Put] = field(default_factory=list)
+    kept: list[e.Kept] = field(default_factory=list)
+    expires_low: float = inf
+    expires_high: float = 0.0
+
+
+@dataclass(eq=False)
+class Story:
+    """What happened in one channel. `plan` is None for dead letters and for channels of jobs."""
+
+    node: str
+    name: str
+    mode: Mode
+    durability: Durability
+    lease_s: float
+    attempts_max: int
+    ttl_s: int
+    clock: NodeClock
+    plan: ChannelPlan | None
+    events: list[e.Event] = field(default_factory=list)
+    guests: dict[int, Guest] = field(default_factory=dict)
+    messages: dict[bytes, Message] = field(default_factory=dict)
+    by_id: dict[int, Message] = field(default_factory=dict)
+    dead: Story | None = None
+    pushes: dict[int, list[e.Push]] = field(default_factory=dict)
+    first_seen: dict[int, float] = field(default_factory=dict)
+    """When an id was told for the first time."""
+    by_key: dict[int, Message] = field(default_factory=dict)
+    doze_s: float = 0.0
+    """In a world that oversleeps everything may be so much later than it should."""
+
+    def of(self, kind: type[Kind]) -> Iterator[Kind]:
+        """Its events of one kind."""
+        return (event for event in self.events if isinstance(event, kind))
+
+    def say(self, event: e.Event, text: str) -> str:
+        """A finding."""
+        return f"{event.at:.3f} {self.node}/{self.name}: {text}"
+
+    @property
+    def synced_s(self) -> float:
+        return SYNCED_S + self.doze_s
+
+    @property
+    def recovers_s(self) -> float:
+        return RECOVERS_S + self.doze_s
+
+    def may_be_lost(self, since: float, until: float = inf) -> bool:
+        """May what was promised at `since` be gone since some stop up to `until`?"""
+        troubled = False
+        for event in self.events:
+            match event:
+                case e.Trouble(at=at):
+                    troubled = True
+                case e.Sound(at=at) if at < since:
+                    troubled = False
+                case e.Halt(at=at, how=how) if since <= at <= until:
+                    if self.durability is Durability.MEMORY:
+                        return True
+                    if self.durability is Durability.OS and how != "stop":
+                        if troubled or (how == "power" and at <= since + self.synced_s):
+                            return True
+                case _:
+                    pass
+        return False
+
+    def soft_may_be_lost(self, since: float, halt: e.Halt) -> bool:
+        """May what nobody waited for, said at `since`, be unknown after this stop?"""
+        if self.durability is Durability.MEMORY:
+            return True
+        if halt.how == "stop":
+            return self.has_trouble(since - self.synced_s, halt.at)
+        return halt.at < since + self.synced_s or self.has_trouble(since - self.synced_s, halt.at)
+
+    @cached_property
+    def troubles(self) -> list[tuple[float, float]]:
+        """When the node's disk did not do what it should, and shortly after."""
+        return troubles_of(self.events, self.recovers_s)
+
+    @cached_property
+    def refused_reads(self) -> set[tuple[int, float]]:
+        """By connection and time: what came in one read with a put that could not be kept was
+        refused with it (docs/storage.md)."""
+        put_at: dict[tuple[int, int], float] = {}
+        found = set()
+        for event in self.events:
+            match event:
+                case e.Put(conn=conn, key=key, at=at):
+                    put_at[conn, key] = at
+                case e.Refused(type=6, code=0xE1, conn=conn, correlation=key):
+                    found.add((conn, put_at[conn, key]))
+                case _:
+                    pass
+        return found
+
+    def has_trouble(self, since: float, until: float) -> bool:
+        """Did the disk fail, or hang, in this time?"""
+        return any(began <= until and since <= over for began, over in self.troubles)
+
+    def meant_at(self, at: float) -> float:
+        """When, at the earliest, the node decided on what it said at this time: what waits for a
+        commit is held up by a disk that hangs."""
+        return min([began for began, over in self.troubles if began <= at <= over], default=at)
+
+
+class History:
+    """All stories of a world. `finish` is when it was calm, `end` when nobody was left."""
+
+    def __init__(self, plan: Plan, seen: Iterable[e.Event | n.Note]) -> None:
+        self.plan = plan
+        self.seen = list(seen)
+        self.notes = [each for each in self.seen if isinstance(each, n.Note)]
+        self.clocks = {name: NodeClock() for name in plan.nodes}
+        self.stories: dict[tuple[str, str], Story] = {}
+        self.end = self.seen[-1].at if self.seen else 0.0
+        self.doze_s = DOZE_S if plan.naps else 0.0
+        self.late_s = LATE_S + self.doze_s
+        self._conns: dict[int, Story] = {}
+        self._boots = dict.fromkeys(plan.nodes, 0)
+        self._life: dict[str, list[e.Event]] = {name: [] for name in plan.nodes}
+        for channel in plan.channels:
+            story = self._story_of(channel)
+            dead = self._story(channel.node, f"{channel.name}!dead", Mode.PAIR, story.durability)
+            story.dead = dead
+        for jobs in plan.jobs:
+            name = f"jobs/{jobs.name}"
+            story = self._story(jobs.node, name, Mode.QUEUE, jobs.durability)
+            story.dead = self._story(jobs.node, f"{name}!dead", Mode.PAIR, jobs.durability)
+        self._tell_all()
+
+    def _story_of(self, channel: ChannelPlan) -> Story:
+        story = self._story(channel.node, channel.name, channel.mode, channel.durability)
+        story.plan = channel
+        story.lease_s = channel.rule.lease or 30.0
+        story.attempts_max = channel.rule.attempts or 10
+        story.ttl_s = channel.rule.ttl or TTL_DEFAULT_S
+        return story
+
+    def _story(self, node: str, name: str, mode: Mode, durability: Durability) -> Story:
+        clock = self.clocks[node]
+        story = Story(node, name, mode, durability, 30.0, 10, TTL_DEFAULT_S, clock, None)
+        story.doze_s = self.doze_s
+        self.stories[node, name] = story
+        return story
+
+    def _tell_all(self) -> None:
+        for each in self.seen:
+            match each:
+                case e.Boot():
+                    self._boots[each.node] += 1
+                    self.clocks[each.node].boot(each.at, each.skew)
+                    self._tell_node(each)
+                case e.Skewed():
+                    self.clocks[each.node].skewed(each.at, each.skew)
+                    self._tell_node(each)
+                case e.Halt():
+                    self._tell_node(each)
+                    self._end_connections(each)
+                case e.Trouble() | e.Sound():
+                    self._tell_node(each)
+                case e.Hello():
+                    self._enter(each)
+                case e.Wired():
+                    self._tell_wired(each)
+                case _:
+                    pass
+
+    def _tell_node(self, event: e.Event) -> None:
+        for (node, _), story in self.stories.items():
+            if node == event.node:
+                story.events.append(event)
+
+    def _end_connections(self, halt: e.Halt) -> None:
+        for conn, story in list(self._conns.items()):
+            if story.node == halt.node:
+                guest = story.guests[conn]
+                guest.until = min(guest.until, halt.at)
+                del self._conns[conn]
+
+    def _enter(self, hello: e.Hello) -> None:
+        story = self.stories.get((hello.node, hello.channel.decode("latin-1")))
+        if story is None or hello.conn in self._conns:
+            return
+        self._conns[hello.conn] = story
+        story.guests[hello.conn] = Guest(
+            hello.conn, hello.who, hello.role, hello.identity, self._boots[hello.node]
+        )
+        story.events.append(hello)
+
+    def _tell_wired(self, event: e.Wired) -> None:
+        story = self._conns.get(event.conn)
+        if story is None and isinstance(event, e.Missed):
+            self._miss(event)
+        if story is None:
+            return
+        story.events.append(event)
+        guest = story.guests[event.conn]
+        match event:
+            case e.Ready():
+                guest.window, guest.ready_at = event.window, event.at
+            case e.Closed():
+                guest.until = event.at
+                del self._conns[event.conn]
+            case e.Put():
+                message = story.messages.setdefault(event.data, Message(event.data))
+                message.puts.append(event)
+                story.by_key[event.key] = message
+                self._bound(story, message, event)
+            case e.Kept():
+                self._kept(story, event)
+            case e.Push():
+                self._pushed(story, event)
+                story.pushes.setdefault(event.id, []).append(event)
+            case _:
+                pass
+
+    def _miss(self, missed: e.Missed) -> None:
+        for story in self.stories.values():
+            if missed.conn in story.guests:
+                story.events.append(missed)
+                self._pushed(story, missed)
+
+    def _pushed(self, story: Story, push: e.Push | e.Missed) -> None:
+        message = story.messages.setdefault(push.data, Message(push.data))
+        message.ids[push.id] = None
+        story.by_id[push.id] = message
+        story.first_seen.setdefault(push.id, push.at)
+
+    def _bound(self, story: Story, message: Message, put: e.Put) -> None:
+        ttl = put.ttl or story.ttl_s
+        due = put.due - START_S if put.due else 0.0
+        message.expires_low = min(message.expires_low, max(story.clock.low(put.at), due) + ttl)
+        message.expires_high = max(message.expires_high, max(story.clock.high(put.at), due) + ttl)
+
+    def _kept(self, story: Story, kept: e.Kept) -> None:
+        message = story.by_key[kept.key]
+        message.ids[kept.id] = None
+        message.kept.append(kept)
+        story.by_id[kept.id] = message
+        story.first_seen.setdefault(kept.id, kept.at)

@@ -1,0 +1,107 @@
+"""Draws what goes wrong in a world, and when."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.sim.nodes.plan import KEPT, Crowd, Fault, FaultPlan
+
+FAULTS: tuple[Fault, ...] = (
+    "partition", "reset", "stall", "latency", "split", "disk", "full", "hang", "crash", "power",
+    "stop", "skew",
+)  # fmt: skip
+CALLS = ("write", "fdatasync", "create", "sql commit")
+OUTAGES = 0.25
+"""The share of worlds with more of them than their faults say."""
+FLAWS = 0.12
+"""The share of worlds whose disks fail just when somebody has been handed a message."""
+
+
+def draw_trouble(
+    seed: int, crowd: Crowd, nodes: tuple[str, ...], has_mail: bool, lasts_s: float
+) -> tuple[FaultPlan, ...]:
+    """All that goes wrong, in the order of time."""
+    faults = (
+        *draw_faults(crowd, nodes, has_mail, lasts_s),
+        *draw_outages(seed, nodes, lasts_s),
+        *draw_flaws(seed, nodes, lasts_s),
+    )
+    return tuple(sorted(faults, key=lambda each: each.at))
+
+
+def draw_faults(
+    crowd: Crowd, nodes: tuple[str, ...], has_mail: bool, lasts_s: float
+) -> tuple[FaultPlan, ...]:
+    """What goes wrong; some worlds have nothing of it."""
+    rng = crowd.rng
+    kinds = rng.sample(FAULTS, rng.choice((1, 2, 3, 4)))
+    pairs = list(crowd.pairs)
+    if has_mail:
+        pairs += [(a, b) for a in nodes for b in nodes if a < b] * 2
+    faults = []
+    for _ in range(rng.choice((0, 1, 2, 4, 7))):
+        a, b = rng.choice(pairs)
+        faults.append(
+            FaultPlan(
+                at=rng.uniform(0.0, lasts_s),
+                kind=rng.choice(kinds),
+                a=a,
+                b=b,
+                lasts_s=rng.choice((0.05, 1.0, 5.0, 15.0)),
+                much=rng.choice((0.05, 0.5, 30.0, -30.0)),
+                call=rng.choice(CALLS),
+            )
+        )
+    return tuple(faults)
+
+
+def draw_outages(seed: int, nodes: tuple[str, ...], lasts_s: float) -> tuple[FaultPlan, ...]:
+    """In some worlds the power fails now and then, also soon after a process was killed: then what
+    that one left in the system's memory is gone."""
+    rng = Random(f"outages {seed}")
+    faults: list[FaultPlan] = []
+    if rng.random() < OUTAGES:
+        for _ in range(rng.choice((1, 3, 6))):
+            at, node = rng.uniform(0.0, lasts_s), rng.choice(nodes)
+            if rng.random() < 0.5:
+                faults.append(FaultPlan(at, "crash", "", node, 0.05, call=rng.choice(("", KEPT))))
+                at += rng.choice((0.2, 2.5, 8.0))
+            faults.append(FaultPlan(at, "power", "", node, 0.05, call=rng.choice(("", KEPT))))
+    return tuple(faults)
+
+
+def draw_flaws(seed: int, nodes: tuple[str, ...], lasts_s: float) -> tuple[FaultPlan, ...]:
+    """In some worlds a disk fails, for a moment or a while, right when a lease has begun: the next
+    put is refused, and the channel is built anew while somebody holds what was in it. Or that put
+    hangs first, and what consumers say meanwhile waits behind it."""
+    rng = Random(f"flaws {seed}")
+    if rng.random() >= FLAWS:
+        return ()
+    return tuple(
+        FaultPlan(
+            at=rng.uniform(0.0, lasts_s),
+            kind="flaw",
+            a="",
+            b=rng.choice(nodes),
+            lasts_s=rng.choice((0.3, 1.0, 3.0)),
+            much=rng.choice((0.0, 1.0)),
+            call=rng.choice(("write", "write", "fdatasync")),
+        )
+        for _ in range(rng.choice((2, 4, 8)))
+    )
+
+
+def draw_rush(rng: Random, nodes: tuple[str, ...], *, hangs: bool) -> tuple[FaultPlan, ...]:
+    """While much is put: the power fails; or a disk hangs, so that much waits behind it, and soon
+    after it works again the process is killed."""
+    faults: list[FaultPlan] = []
+    for _ in range(rng.choice((2, 4, 6))):
+        at, node = rng.uniform(1.0, 9.0), rng.choice(nodes)
+        if hangs:
+            lasts_s = rng.choice((0.3, 1.0))
+            faults.append(FaultPlan(at, "hang", "", node, lasts_s))
+            at += lasts_s + rng.choice((0.01, 0.1))
+            faults.append(FaultPlan(at, "crash", "", node, 0.05))
+        else:
+            faults.append(FaultPlan(at, "power", "", node, 0.05, call=rng.choice(("", KEPT))))
+    return tuple(faults)

@@ -1,0 +1,393 @@
+"""Mistakes that a programmer could make in the product, each as a text and what it is instead."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Area = Literal["acks", "leases", "ttl", "journal", "reconnect", "tees"]
+
+
+class Mutant(NamedTuple):
+    """`text` is once in `file`."""
+
+    name: str
+    area: Area
+    file: str
+    text: str
+    instead: str
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "ack not written",
+        "acks",
+        "actors/holding.py",
+        "        effects.changes.append("
+        "Gone(message_id, row.key, self._keys.settle(row), len(row.data)))",
+        "        self._keys.settle(row)",
+    ),
+    Mutant(
+        "ack ends the lease alone",
+        "acks",
+        "actors/holding.py",
+        (
+            "        if self._delivery.ack(guest, message_id):\n"
+            "            self.remove(message_id, effects)"
+        ),
+        "        self._delivery.ack(guest, message_id)",
+    ),
+    Mutant(
+        "last but one ack ends it",
+        "acks",
+        "actors/modes.py",
+        "        return self._waiting[message_id] == 0",
+        "        return self._waiting[message_id] <= 1",
+    ),
+    Mutant(
+        "ack of a subscriber not written",
+        "acks",
+        "actors/modes.py",
+        "        self.members.note_ack(subscription, row.id)\n",
+        "",
+    ),
+    Mutant(
+        "floor passes what is not acked",
+        "acks",
+        "actors/modes.py",
+        "            if row.id not in acked and row.sender != subscription.number:",
+        "            if row.id not in acked and row.sender == subscription.number:",
+    ),
+    Mutant(
+        "nack taken for a rejection",
+        "acks",
+        "actors/holding.py",
+        "        is_final = nack.reason in (Reason.REJECT, Reason.CANNOT_DECRYPT)",
+        "        is_final = nack.reason in (Reason.REJECT, Reason.CANNOT_DECRYPT, Reason.LATER)",
+    ),
+    Mutant(
+        "waiting push acked",
+        "acks",
+        "node/inbox.py",
+        "        if not msg.data or msg.id in self._settled:",
+        "        if not msg.data or msg.id in self._settled or msg.id in self._waiting:",
+    ),
+    Mutant(
+        "ack behind a refused write",
+        "acks",
+        "actors/store/remains.py",
+        "                return message_id not in self._ids[entry]",
+        "                return False",
+    ),
+    Mutant(
+        "settled not remembered",
+        "acks",
+        "node/inbox.py",
+        "        self._settled[message_id] = None\n",
+        "",
+    ),
+    Mutant(
+        "leases forgotten where a write fails",
+        "leases",
+        "actors/cell.py",
+        "            self.loans = lender.loans(pushes_in(lost))",
+        "            self.loans = ()",
+    ),
+    Mutant(
+        "touch not noted",
+        "leases",
+        "actors/delivery.py",
+        "        guest.leases[message_id] = Lease(until, lease.attempt, lease.size, lease.begun)\n",
+        "",
+    ),
+    Mutant(
+        "lease ends a second early",
+        "leases",
+        "actors/delivery.py",
+        "                if lease.until > now:",
+        "                if lease.until > now + 1.0:",
+    ),
+    Mutant(
+        "taken not noted",
+        "leases",
+        "actors/modes.py",
+        (
+            "                else:\n"
+            "                    self._taken.add(row.id)\n"
+            "                return row"
+        ),
+        "                return row",
+    ),
+    Mutant(
+        "lost connection keeps its messages",
+        "leases",
+        "actors/delivery.py",
+        (
+            "                failed[message_id] = self._count(message_id, lease.attempt)\n"
+            "            self._give_back(guest, message_id)\n"
+        ),
+        "                failed[message_id] = self._count(message_id, lease.attempt)\n",
+    ),
+    Mutant(
+        "one attempt more",
+        "leases",
+        "actors/modes.py",
+        "        return self.attempts.get(message_id, 0) >= self._settings.attempts_max",
+        "        return self.attempts.get(message_id, 0) > self._settings.attempts_max",
+    ),
+    Mutant(
+        "attempts not written",
+        "leases",
+        "actors/holding.py",
+        "            effects.changes.append(Tried(message_id, count))\n",
+        "",
+    ),
+    Mutant(
+        "leases do not grow",
+        "leases",
+        "actors/delivery.py",
+        "        if attempt > 1:\n",
+        "        if attempt > 20:\n",
+    ),
+    Mutant(
+        "rest not kept",
+        "leases",
+        "actors/delivery.py",
+        "            rest_s = min(nack.delay_ms / 1000, REST_S_MAX)",
+        "            rest_s = min(nack.delay_ms / 1_000_000, REST_S_MAX)",
+    ),
+    Mutant(
+        "credit back twice",
+        "leases",
+        "actors/delivery.py",
+        ("        if credit:\n            guest.credit += 1\n"),
+        ("        if credit:\n            guest.credit += 2\n"),
+    ),
+    Mutant(
+        "lost connection is no attempt",
+        "leases",
+        "actors/modes.py",
+        ("    def _keeps_attempt(self) -> bool:\n        return True"),
+        ("    def _keeps_attempt(self) -> bool:\n        return False"),
+    ),
+    Mutant(
+        "get after the deadline",
+        "ttl",
+        "actors/buffer.py",
+        "        return row if row is not None and row.expires_at > now else None",
+        "        return row",
+    ),
+    Mutant(
+        "push after the deadline",
+        "ttl",
+        "actors/buffer.py",
+        ("            if row is not None and row.expires_at > now:\n                return row"),
+        ("            if row is not None:\n                return row"),
+    ),
+    Mutant(
+        "list after the deadline",
+        "ttl",
+        "actors/buffer.py",
+        ("            if row is not None and row.expires_at > now:\n                yield row.id"),
+        ("            if row is not None:\n                yield row.id"),
+    ),
+    Mutant(
+        "a second more",
+        "ttl",
+        "actors/intake.py",
+        "        row = Row(message_id, key, ttl, start + ttl, data, source, origin)",
+        "        row = Row(message_id, key, ttl, start + ttl + 1, data, source, origin)",
+    ),
+    Mutant(
+        "a second less",
+        "ttl",
+        "actors/intake.py",
+        "        row = Row(message_id, key, ttl, start + ttl, data, source, origin)",
+        "        row = Row(message_id, key, ttl, start + ttl - 1, data, source, origin)",
+    ),
+    Mutant(
+        "default for all",
+        "ttl",
+        "actors/intake.py",
+        "        ttl = put.ttl or settings.ttl_default\n",
+        "        ttl = max(put.ttl, settings.ttl_default)\n",
+    ),
+    Mutant(
+        "sweep takes too much",
+        "ttl",
+        "actors/buffer.py",
+        "            if row.expires_at <= now:",
+        "            if row.expires_at <= now + 2:",
+    ),
+    Mutant(
+        "sweep skips",
+        "ttl",
+        "actors/buffer.py",
+        "        end = min(self._sweep_at + SWEEP_SLICE, len(self._order))",
+        "        end = min(self._sweep_at + SWEEP_SLICE, len(self._order)) - 1",
+    ),
+    Mutant(
+        "no sync",
+        "journal",
+        "actors/store/journal/writer.py",
+        ("        if needs_sync:\n            self._sync(end)"),
+        ("        if needs_sync and self._is_overdue():\n            self._sync(end)"),
+    ),
+    Mutant(
+        "disk taken for os",
+        "journal",
+        "actors/store/durable.py",
+        ("        if entry.durability is Durability.DISK:\n            group.needs_sync = True"),
+        ("        if entry.durability is Durability.OS:\n            group.needs_sync = True"),
+    ),
+    Mutant(
+        "torn tail too long",
+        "journal",
+        "actors/store/journal/reader.py",
+        "        found.records = [each for each in found.records if each[1].lsn <= gap.after_lsn]",
+        "        found.records = [each for each in found.records if each[1].lsn < gap.after_lsn]",
+    ),
+    Mutant(
+        "sync put off by groups",
+        "journal",
+        "actors/store/journal/writer.py",
+        " or self._is_overdue()\n",
+        "\n",
+    ),
+    Mutant(
+        "segment's name not synced",
+        "journal",
+        "actors/store/journal/writer.py",
+        ("        self._disk.sync_folder(self._folder)\n        self._offset = self"),
+        "        self._offset = self",
+    ),
+    Mutant(
+        "header not synced",
+        "journal",
+        "actors/store/journal/writer.py",
+        ("        file.write(encode_header(header), 0)\n        file.sync()\n"),
+        "        file.write(encode_header(header), 0)\n",
+    ),
+    Mutant(
+        "rotation without sync",
+        "journal",
+        "actors/store/journal/writer.py",
+        (
+            "        self._sync(self._offset)\n"
+            "        if self._file is not None:\n"
+            "            file, self._file = self._file, None\n"
+            "            file.close()\n"
+            "        self._number += 1"
+        ),
+        (
+            "        if self._file is not None:\n"
+            "            file, self._file = self._file, None\n"
+            "            file.close()\n"
+            "        self._number += 1"
+        ),
+    ),
+    Mutant(
+        "found records not synced",
+        "journal",
+        "actors/store/recovery.py",
+        ("                file.sync()\n            finally:"),
+        ("                pass\n            finally:"),
+    ),
+    Mutant(
+        "key goes with its message",
+        "journal",
+        "actors/holding.py",
+        "Gone(message_id, row.key, self._keys.settle(row), len(row.data))",
+        "Gone(message_id, row.key, None, len(row.data))",
+    ),
+    Mutant(
+        "carry replayed from its end",
+        "journal",
+        "actors/store/recovery.py",
+        "        base = entry.lsn if carried is None else max(entry.lsn, carried[1].as_of)",
+        "        base = entry.lsn if carried is None else max(entry.lsn, carried[1].lsn)",
+    ),
+    Mutant(
+        "cut not noted",
+        "journal",
+        "actors/store/journal/writer.py",
+        "            self._cuts[self._number] = Cut(self._offset, self._synced_offset)\n",
+        "            self._cuts.pop(self._number, None)\n",
+    ),
+    Mutant(
+        "puts not sent again",
+        "reconnect",
+        "node/link.py",
+        (
+            "        for packet in self.inflight.packets(self._live_at, self.packet_max):\n"
+            "            session.send(packet)\n"
+        ),
+        "",
+    ),
+    Mutant(
+        "puts sent in reverse",
+        "reconnect",
+        "node/inflight.py",
+        "        for key, put in list(self._puts.items()):",
+        "        for key, put in list(self._puts.items())[::-1]:",
+    ),
+    Mutant(
+        "inbox not emptied",
+        "reconnect",
+        "node/link.py",
+        "                self.inbox.lost()\n",
+        "",
+    ),
+    Mutant(
+        "credit not given again",
+        "reconnect",
+        "node/link.py",
+        "            session.send(encode(Credit(min(CREDIT_MAX, self._credit - start))))",
+        "            pass",
+    ),
+    Mutant(
+        "acks not kept",
+        "reconnect",
+        "node/link.py",
+        "            self.inbox.acks.append(message_id)",
+        "            pass",
+    ),
+    Mutant(
+        "backoff without end",
+        "reconnect",
+        "node/backoff.py",
+        "        ceiling_s = min(self._max_s,",
+        "        ceiling_s = max(self._max_s,",
+    ),
+    Mutant(
+        "subscriber begins at the end",
+        "reconnect",
+        "actors/modes.py",
+        "        guest.joined_after = guest.subscription.floor",
+        "        guest.joined_after = self._buffer.last_id",
+    ),
+    Mutant(
+        "touch waits for ever",
+        "reconnect",
+        "node/inflight.py",
+        '        _fail(self._touches, LeaseLost("the connection that held the lease ended"))\n',
+        "",
+    ),
+    Mutant(
+        "goodbye is for good",
+        "reconnect",
+        "node/link.py",
+        "                if self._is_final(failure, give_up_at):",
+        "                if session.told_to_leave or self._is_final(failure, give_up_at):",
+    ),
+    Mutant(
+        "guest stays",
+        "reconnect",
+        "transports/connection.py",
+        (
+            "        self._host.disarm(self)\n"
+            "        self._leave_channel()\n"
+            "        self._host.left(self)"
+        ),
+        ("        self._host.disarm(self)\n        self._host.left(self)"),
+    ),
+)

@@ -1,0 +1,221 @@
+"""What one seed does: which nodes, who is there, what goes wrong, and when. Times in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Literal
+
+from actors.messages import Durability, Mode
+from node.rules import ChannelRule, StreamRule
+
+Kind = Literal["channels", "jobs", "streams", "mail", "mixed", "tees"]
+Fault = Literal[
+    "partition", "reset", "stall", "latency", "split", "disk", "full", "hang", "crash", "power",
+    "stop", "skew", "flaw",
+]  # fmt: skip
+Protocol = Literal["stream", "s3p", "rustlog"]
+
+DOZE_S = 3.0
+"""Who oversleeps does so for this long at most."""
+KEPT = "kept"
+"""In place of a call: right when the node has told somebody that it keeps a message."""
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How a consumer treats what it gets. Chances are for each message, `think_s` is at most.
+
+    `sleeps`: keeps messages without a word. `hangs_up`: says goodbye; `dies`: does not.
+    `puts`: puts one of its own, which it is not handed itself.
+    """
+
+    think_s: float = 0.0
+    nacks: float = 0.0
+    delay_s: float = 0.0
+    rejects: float = 0.0
+    touches: float = 0.0
+    sleeps: float = 0.0
+    hangs_up: float = 0.0
+    dies: float = 0.0
+    puts: float = 0.0
+    batch: int = 1
+
+
+@dataclass(frozen=True)
+class ConsumerPlan:
+    """`known`: it has an identity. `credits`: window 0, and grants credit by and by."""
+
+    who: str
+    window: int
+    habits: Habits
+    known: bool
+    credits: bool = False
+
+
+@dataclass(frozen=True)
+class ProducerPlan:
+    """Puts `count` messages, `gap_s` apart at most; `burst` at a time without waiting.
+
+    `sizes`: how many bytes each may be long, besides its name.
+    """
+
+    who: str
+    count: int
+    gap_s: float
+    burst: int
+    ttls: tuple[int, ...]
+    again: float
+    known: bool
+    sizes: tuple[int, ...] = (0, 0, 100, 3000)
+
+
+@dataclass(frozen=True)
+class ChannelPlan:
+    """A channel at one node, and who uses it."""
+
+    node: str
+    name: str
+    rule: ChannelRule
+    producers: tuple[ProducerPlan, ...]
+    consumers: tuple[ConsumerPlan, ...]
+    watched: bool
+
+    @property
+    def mode(self) -> Mode:
+        assert self.rule.mode is not None
+        return self.rule.mode
+
+    @property
+    def durability(self) -> Durability:
+        assert self.rule.durability is not None
+        return self.rule.durability
+
+
+@dataclass(frozen=True)
+class JobsPlan:
+    """A queue, its workers and what its handlers do."""
+
+    node: str
+    name: str
+    durability: Durability
+    jobs: int
+    gap_s: float
+    workers: int
+    concurrency: int
+    lease_s: float
+    attempts: int
+    fails: float
+    retries: float
+    rejects: float
+    hangs: float
+    work_s: float
+    restarts: float
+    waits: float
+    due: float
+    unique: float
+    cancels: float
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """A stream, who writes it and who follows it."""
+
+    node: str
+    name: str
+    protocol: Protocol
+    durability: Durability
+    writers: int
+    appends: int
+    batch: int
+    gap_s: float
+    readers: int
+
+
+@dataclass(frozen=True)
+class MailPlan:
+    """Letters from one node to another."""
+
+    source: str
+    target: str
+    count: int
+    gap_s: float
+
+
+@dataclass(frozen=True)
+class FaultPlan:
+    """`b` where two are concerned; `much` is seconds of latency or skew; of a flaw, that the disk
+    hangs before it fails."""
+
+    at: float
+    kind: Fault
+    a: str
+    b: str
+    lasts_s: float
+    much: float = 0.0
+    call: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A world."""
+
+    kind: Kind
+    nodes: tuple[str, ...]
+    linked: bool
+    settings: dict[str, Any]
+    channels: tuple[ChannelPlan, ...] = ()
+    jobs: tuple[JobsPlan, ...] = ()
+    streams: tuple[StreamPlan, ...] = ()
+    mail: tuple[MailPlan, ...] = ()
+    faults: tuple[FaultPlan, ...] = ()
+    lasts_s: float = 30.0
+    split: bool = False
+    latency_s: float = 0.0
+    forgets: bool = False
+    naps: bool = False
+    """Now and then the whole world oversleeps, when something was said and is under way."""
+
+    @property
+    def queues(self) -> list[tuple[str, str]]:
+        """Node and name of the channels in queue mode, those of jobs among them."""
+        found = [(each.node, each.name) for each in self.channels if each.mode is Mode.QUEUE]
+        return found + [(each.node, f"jobs/{each.name}") for each in self.jobs]
+
+    def mode_of(self, node: str, channel: str) -> Mode | None:
+        """That of a channel of the plan."""
+        for each in self.channels:
+            if (each.node, each.name) == (node, channel):
+                return each.mode
+        return None
+
+    def rules(self, node: str) -> tuple[ChannelRule, ...]:
+        """Of the channels of a node."""
+        queues = [
+            ChannelRule(f"jobs/{each.name}", Mode.QUEUE, durability=each.durability)
+            for each in self.jobs
+            if each.node == node
+        ]
+        return (*(each.rule for each in self.channels if each.node == node), *queues)
+
+    def stream_rules(self, node: str) -> tuple[StreamRule, ...]:
+        """Of its streams."""
+        return tuple(
+            StreamRule(each.name, durability=each.durability)
+            for each in self.streams
+            if each.node == node
+        )
+
+
+@dataclass
+class Crowd:
+    """Names of programs, and who talks to which node."""
+
+    rng: Random
+    pairs: list[tuple[str, str]] = field(default_factory=list)
+
+    def name(self, stem: str, node: str) -> str:
+        """A new name."""
+        who = f"{stem}{len(self.pairs)}"
+        self.pairs.append((who, node))
+        return who

@@ -1,0 +1,31 @@
+"""Finds worlds that go round in a circle: so much happens in so little time that it never ends.
+
+A node that has something to do again and again moves virtual time by a moment only, or not at all.
+Without this such a world would end at the limit of real time, which says less and takes longer.
+"""
+
+from __future__ import annotations
+
+from node.testing.virtual_loop import VirtualLoop
+from tests.sim.nodes.stage import Unending
+
+WITHIN_S = 0.25
+TURNS_MAX = 3_000
+"""The loop turns so often in that time; in a world as it should be, less than a thousand times."""
+
+
+class CountingLoop(VirtualLoop):
+    """Counts its turns. Unending, out of whatever runs: time hardly passes any more."""
+
+    def __init__(self) -> None:
+        self._turns, self._since = 0, 0.0
+        super().__init__()
+
+    def _run_once(self) -> None:
+        self._turns += 1
+        if self._now > self._since + WITHIN_S:
+            self._turns, self._since = 0, self._now
+        elif self._turns == TURNS_MAX:
+            # Not in a task: what goes round would do so while that one's end is waited for.
+            raise Unending(f"{TURNS_MAX} turns within {WITHIN_S:g} s")
+        super()._run_once()  # type: ignore[misc]  # asyncio's own name for a turn

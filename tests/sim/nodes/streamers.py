@@ -1,0 +1,150 @@
+"""Who writes streams, by any of the protocols, and who follows them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+
+from actors.errors import (
+    OutcomeUnknown,
+    RequestError,
+    SequenceMismatch,
+    StorageFailed,
+    UnknownStream,
+)
+from actors.messages import Durability
+from node.errors import ChannelClosed, ConnectionLost
+from node.records import Record
+from node.streams import Streams, connect_streams
+from tests.sim.nodes.events import Trouble
+from tests.sim.nodes.notes import Appended, Appending, Read
+from tests.sim.nodes.plan import StreamPlan
+from tests.sim.nodes.stage import Stage
+
+AGAIN_S = 0.5
+FOREVER_S = 1e6
+LOST = (OutcomeUnknown, ConnectionLost, ChannelClosed, TimeoutError, OSError)
+Append = Callable[[list[bytes]], Awaitable[tuple[int, ...]]]
+
+
+@asynccontextmanager
+async def streams_of(stage: Stage, node: str, who: str) -> AsyncIterator[Streams]:
+    """The streams of a node that is there sooner or later."""
+    sim = stage.node(node)
+    clock = stage.world.clock
+    async with connect_streams(
+        sim.url,
+        wait_s=FOREVER_S,
+        dialer=sim.dialer(who),
+        rng=stage.world.rng(who),
+        now=clock.elapsed,
+        entropy=stage.world.entropy(who),
+    ) as streams:
+        yield streams
+
+
+class Writer:
+    """Appends to a stream. What may be kept or not is not appended again."""
+
+    def __init__(self, stage: Stage, plan: StreamPlan, number: int) -> None:
+        self._stage = stage
+        self._plan = plan
+        self._who = f"a-{plan.name}-{number}"
+        self._rng = stage.rng(self._who)
+
+    async def run(self) -> None:
+        """All of its appends."""
+        plan, stage = self._plan, self._stage
+        async with stage.finishing(self._who):
+            async with streams_of(stage, plan.node, self._who) as streams:
+                await self._create(streams)
+                number = 0
+                while number < plan.appends:
+                    count = self._rng.randint(1, plan.batch)
+                    await self._append(streams, number, count)
+                    number += count
+                    await anyio.sleep(self._rng.uniform(0.0, plan.gap_s))
+
+    async def _create(self, streams: Streams) -> None:
+        while True:
+            try:
+                await streams.stream(self._plan.name).create(exist_ok=True)
+            except (RequestError, *LOST):
+                await anyio.sleep(AGAIN_S)
+            else:
+                return
+
+    async def _append(self, streams: Streams, number: int, count: int) -> None:
+        stage, plan = self._stage, self._plan
+        size = self._rng.choice((0, 0, 200, 3000))
+        bodies = [
+            f"{plan.name}/{self._who}/{each}/".encode() + b"y" * size
+            for each in range(number, number + count)
+        ]
+        stage.note(Appending(stage.now, self._who, plan.name, tuple(bodies)))
+        while True:
+            try:
+                place = await self._once(streams, bodies)
+            except StorageFailed:
+                await anyio.sleep(AGAIN_S)
+            except UnknownStream:
+                await self._create(streams)
+            except (RequestError, *LOST):
+                await anyio.sleep(AGAIN_S)
+                return
+            else:
+                told = (plan.name, plan.protocol, tuple(bodies), place)
+                stage.note(Appended(stage.now, self._who, *told))
+                return
+
+    async def _once(self, streams: Streams, bodies: list[bytes]) -> tuple[int, ...]:
+        plan, node = self._plan, self._stage.node(self._plan.node)
+        match plan.protocol:
+            case "stream":
+                return ((await streams.stream(plan.name).append(bodies)).first,)
+            case "s3p":
+                async with node.s3p(who=self._who) as s3p:
+                    return tuple(await s3p.append(plan.name, bodies))
+            case "rustlog":
+                async with node.rustlog(who=self._who) as rustlog:
+                    return (await rustlog.produce(plan.name, bodies),)
+
+
+async def follow(stage: Stage, plan: StreamPlan, number: int) -> None:
+    """Read a stream from its beginning, and go on, until cancelled. A read that came in behind a
+    change that the disk did not take is refused as that is (docs/storage.md)."""
+    who = f"r-{plan.name}-{number}"
+    place = 0
+    async with streams_of(stage, plan.node, who) as streams:
+        while True:
+            try:
+                async for page in streams.stream(plan.name).follow_pages(place):
+                    _tell(stage, who, plan, page, is_all=False)
+                    place = page[-1].sequence + 1 if page else place
+            except UnknownStream:
+                await anyio.sleep(AGAIN_S)
+            except StorageFailed:
+                if not any(isinstance(e, Trouble) and e.node == plan.node for e in stage.seen):
+                    raise
+                await anyio.sleep(AGAIN_S)
+            except SequenceMismatch:
+                if plan.durability is Durability.DISK:
+                    raise
+                await anyio.sleep(AGAIN_S)
+
+
+async def read_all(stage: Stage, plan: StreamPlan) -> None:
+    """Note what there is in the end."""
+    async with streams_of(stage, plan.node, "judge") as streams:
+        try:
+            records = [each async for each in streams.stream(plan.name).records()]
+        except UnknownStream:
+            records = []
+        _tell(stage, "judge", plan, records, is_all=True)
+
+
+def _tell(stage: Stage, who: str, plan: StreamPlan, records: list[Record], *, is_all: bool) -> None:
+    seen = tuple((each.sequence, (each.id.ms, each.id.seq), each.body) for each in records)
+    stage.note(Read(stage.now, who, plan.name, seen, is_all))

@@ -1,0 +1,82 @@
+"""A client of Durable Streams, byte by byte, of an API on a node in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio.testing
+
+from actors.messages import Batch, Reply, StreamRequest
+from actors.streams.names import stream_cell
+from actors.supervisor import contain
+from tests.actors.ports import RecordingPort
+from tests.transports.http.client import Client, Exchange, Got
+from tests.transports.http.served import QUICK, Served, served
+from transports.http.application import Application
+from transports.http.durable.api import DurableApi
+from transports.http.durable.call import PREFIX
+from transports.http.durable.host import DurableSettings
+
+JSON, TEXT = "application/json", "text/plain"
+CLOCKED = pytest.mark.parametrize(
+    "anyio_backend",
+    [("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})],
+    ids=["mock"],
+)
+"""In virtual time: a sleep costs none."""
+
+
+class Asker:
+    """One client. Headers are keywords."""
+
+    def __init__(self, node: Served, settings: DurableSettings, **options: Any) -> None:
+        self.served = node
+        self.node = node.node
+        guard = partial(contain, "request/http")
+        api = DurableApi(node.host, settings)
+        self.application = Application(node.host, {PREFIX: api}, guard, QUICK)
+        self.client = Client(self.application, **options)
+
+    async def ask(self, method: str, name: str, body: bytes = b"", **headers: str | None) -> Got:
+        """A whole request and its whole answer. `name` may have a query."""
+        headers.setdefault("host", "127.0.0.1:7404")
+        return await self.client.request(method, f"/v1/stream/{name}", pairs(headers), body)
+
+    @asynccontextmanager
+    async def open(self, method: str, name: str, **headers: str) -> AsyncIterator[Exchange]:
+        async with self.client.open(method, f"/v1/stream/{name}", pairs(headers)) as exchange:
+            yield exchange
+
+    def otherwise(self, name: bytes, *requests: StreamRequest) -> Reply:
+        """What another view's requests to the stream are answered, the last of them; the store is
+        memory."""
+        port = RecordingPort(9, self.served.host.now())
+        batch = Batch(port, list(requests))
+        self.served.host.submit(stream_cell(name), batch, self.served.host.now())
+        return port.take()[-1]
+
+
+def pairs(headers: dict[str, Any]) -> list[tuple[bytes, bytes]]:
+    return [
+        (name.replace("_", "-").encode(), value.encode("utf-8", "surrogateescape"))
+        for name, value in headers.items()
+        if value is not None
+    ]
+
+
+def told(got: Got, name: str) -> str | None:
+    value = got.headers.get(name.encode())
+    return None if value is None else value.decode()
+
+
+@asynccontextmanager
+async def asker(
+    settings: DurableSettings | None = None, *, host: str = "127.0.0.1", **config: Any
+) -> AsyncIterator[Asker]:
+    """A client of a node in memory."""
+    async with served({}, **config) as node:
+        yield Asker(node, settings or DurableSettings(long_poll_s=0.1), host=host)

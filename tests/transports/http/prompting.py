@@ -1,0 +1,119 @@
+"""Real APIs on real cells behind the server, by wires that record: appends are errands here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+import anyio.lowlevel
+
+from actors.store.disk import Disk
+from actors.supervisor import contain, sheltered
+from node.clock import Clock
+from tests.transports.http.served import QUICK, Served, served
+from tests.transports.http.server.rig import DATE, Heard, Line, answers
+from transports.http.application import Api, Application
+from transports.http.durable.api import DurableApi
+from transports.http.durable.call import PREFIX
+from transports.http.durable.host import DurableSettings
+from transports.http.request import HttpLimits
+from transports.http.s2.api import PREFIXES, S2Api
+from transports.http.server.server import HttpServer
+from transports.http.server.settings import ServerSettings
+
+LIMIT_S = 5.0
+STREAM = b"/v1/stream/a"
+OCTETS = b"content-type: application/octet-stream"
+JSON = b"content-type: application/json"
+
+
+def said(method: bytes, path: bytes, body: bytes = b"", *headers: bytes) -> bytes:
+    """A request of HTTP/1.1."""
+    lines = [b"%b %b HTTP/1.1" % (method, path), b"host: a", *headers]
+    return b"\r\n".join([*lines, b"content-length: %d" % len(body), b"", body])
+
+
+def append(body: bytes, *headers: bytes, path: bytes = STREAM) -> bytes:
+    """An append by Durable Streams."""
+    return said(b"POST", path, body, OCTETS, *headers)
+
+
+def s2_append(basin: bytes, stream: bytes, body: bytes, *headers: bytes) -> bytes:
+    """The same by S2."""
+    path = b"/v1/streams/%b/records" % stream
+    return said(b"POST", path, body, b"s2-basin: " + basin, JSON, *headers)
+
+
+class Prompting:
+    """A node and its server."""
+
+    def __init__(self, pond: Served, apis: Mapping[tuple[bytes, ...], Api], limits: HttpLimits):
+        self.pond = pond
+        self.host = pond.host
+        self.apis = apis
+        guard = partial(contain, "request/http")
+        shelter = partial(sheltered, "request/http")
+        self.application = Application(pond.host, apis, guard, limits, shelter)
+        self.server = HttpServer(
+            self.application,
+            ServerSettings(),
+            pond.host,
+            guard,
+            lambda: DATE,
+            self.application.prompt,
+        )
+
+    def connect(self, host: str = "127.0.0.1") -> Line:
+        return Line(self.server, host)
+
+    async def ask(self, *requests: bytes, line: Line | None = None) -> list[Heard]:
+        """Say these in one piece, and wait for their answers."""
+        line = line or self.connect()
+        line.say(b"".join(requests))
+        return await self.heard(line, len(requests))
+
+    async def heard(self, line: Line, count: int = 1) -> list[Heard]:
+        """So many answers, whole ones."""
+        with anyio.fail_after(LIMIT_S):
+            while True:
+                found = answers(bytes(line.wire.written)) if line.wire.written else []
+                if len(found) >= count and all(each.is_whole for each in found):
+                    line.wire.written.clear()
+                    return found
+                await anyio.sleep(0.001)
+
+    async def contents(self, path: bytes = STREAM) -> bytes:
+        """What a stream of Durable Streams holds."""
+        (answer,) = await self.ask(said(b"GET", path + b"?offset=-1"))
+        assert answer.status == 200, answer
+        return answer.body
+
+
+@asynccontextmanager
+async def prompting(
+    apis: Mapping[tuple[bytes, ...], Api] | None = None,
+    *,
+    limits: HttpLimits = QUICK,
+    clock: Clock | None = None,
+    disk: Disk | None = None,
+    **settings: object,
+) -> AsyncIterator[Prompting]:
+    """A node without listeners whose server a test says things to; a stream is there."""
+    async with served({}, clock=clock, disk=disk, **settings) as pond:
+        durable = DurableSettings(long_poll_s=1.0, origins=frozenset(), is_secure=False)
+        given = apis or {
+            **dict.fromkeys(PREFIXES, S2Api(pond.host)),
+            PREFIX: DurableApi(pond.host, durable),
+        }
+        found = Prompting(pond, given, limits)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(found.server.run)
+            try:
+                if apis is None:
+                    (made,) = await found.ask(said(b"PUT", STREAM, b"", OCTETS))
+                    assert made.status == 201, made
+                yield found
+            finally:
+                found.server.stop()

@@ -1,0 +1,76 @@
+"""An HTTP application on real cells in memory: a scheduler that runs, streams, and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
+
+import anyio
+
+from actors.store.disk import Disk
+from actors.supervisor import contain, sheltered
+from node.access.access import Access
+from node.clock import Clock
+from node.config import OFF, Config
+from node.node import Node
+from transports.http.application import Api, Application
+from transports.http.refused import Refused
+from transports.http.request import HttpLimits, Request
+from transports.http.response import Answer, Response, plain_refusal
+
+CLOSED = {"p2p": OFF, "ws": OFF, "s3p": OFF, "rustlog": OFF, "http": OFF}
+QUICK = HttpLimits(body_s=1.0, linger_s=0.1)
+
+Run = Callable[[Request, Answer], Awaitable[None]]
+
+
+class Does:
+    """An API that does what a test says."""
+
+    name = "test"
+
+    def __init__(self, run: Run, *, serves_draining: bool = False) -> None:
+        self._run = run
+        self._serves_draining = serves_draining
+
+    async def __call__(self, request: Request, answer: Answer) -> None:
+        await self._run(request, answer)
+
+    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
+        return None if self._serves_draining else plain_refusal(why)
+
+
+class Served:
+    """A running node without listeners, and an application that asks it."""
+
+    def __init__(self, node: Node, apis: Mapping[tuple[bytes, ...], Api], limits: HttpLimits):
+        self.node = node
+        self.host = node.reception
+        self.access: Access = node._access
+        guard = partial(contain, "request/http")
+        shelter = partial(sheltered, "request/http")
+        self.application = Application(self.host, apis, guard, limits, shelter)
+        self.prompt = self.application.prompt
+
+    async def __call__(self, scope, receive, send):  # type: ignore[no-untyped-def]
+        await self.application(scope, receive, send)
+
+
+@asynccontextmanager
+async def served(
+    apis: Mapping[tuple[bytes, ...], Api] | Run,
+    *,
+    limits: HttpLimits = QUICK,
+    clock: Clock | None = None,
+    disk: Disk | None = None,
+    **settings: object,
+) -> AsyncIterator[Served]:
+    """Serve `apis`, or one that does this for whatever lies below `/do`."""
+    if not isinstance(apis, Mapping):
+        apis = {(b"do",): Does(apis)}
+    config = Config(**{**CLOSED, "drain_timeout_s": 0.2, **settings})  # type: ignore[arg-type]
+    async with Node(config, rng=Random(7), clock=clock, disk=disk) as node:
+        yield Served(node, apis, limits)
+        await anyio.lowlevel.checkpoint()

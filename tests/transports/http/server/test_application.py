@@ -1,0 +1,69 @@
+"""The application behind the server: what a client hears of a request that came to nothing."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from tests.transports.http.served import served
+from tests.transports.http.server.http2_client import Client
+from tests.transports.http.server.rig import Heard, answers, serving
+from tests.transports.http.server.test_http1_answering import get, post
+from transports.http.request import Request
+from transports.http.response import Answer, Response
+
+
+async def _of(said: bytes, *, is_ended: bool = False) -> tuple[list[Heard], bool]:
+    """What an API answers to this, and whether the connection was closed then."""
+
+    async def run(request: Request, answer: Answer) -> None:
+        match request.segments[-1]:
+            case b"wait":
+                await request.while_here(anyio.sleep_forever)
+            case b"stream":
+                await answer.start(200, ())
+                await request.gone()
+            case _:
+                await answer.whole(Response(200, (), await request.body()))
+
+    async with served(run) as application, serving(application) as rig:
+        line = rig.connect()
+        line.say(said)
+        if is_ended:
+            await line.hear()
+            line.session.eof()
+        return answers(await line.hear()), line.wire.is_closed
+
+
+@pytest.mark.parametrize(
+    "half", [post(b"/do/x", b"hel", length=5), get(b"/do/x", b"transfer-encoding: chunked")]
+)
+async def test_who_half_closes_in_mid_body_hears_that_it_was_broken(half: bytes) -> None:
+    (answer,), is_closed = await _of(half, is_ended=True)
+    assert answer.status == 400 and b"body_broken" in answer.body and is_closed
+
+
+async def test_who_half_closes_and_waits_is_not_told_of_a_body() -> None:
+    assert await _of(get(b"/do/wait"), is_ended=True) == ([], True)
+
+
+async def test_the_head_of_a_stream_leaves_before_there_is_any_piece() -> None:
+    ((answer,), is_closed) = await _of(get(b"/do/stream"))
+    assert answer.status == 200 and not answer.is_whole and not is_closed
+
+
+@pytest.mark.parametrize("length", [None, 5])
+async def test_a_reset_of_http_2_is_not_the_end_of_a_body(length: int | None) -> None:
+    bodies = []
+
+    async def run(request: Request, answer: Answer) -> None:
+        bodies.append(await request.body())
+
+    async with served(run) as application, serving(application) as rig:
+        client = Client(rig.connect())
+        headers = () if length is None else (("content-length", str(length)),)
+        number = client.ask("POST", "/do", b"hel", ends=False, headers=headers)
+        await client.hear()
+        client.reset(number)
+        await client.hear()
+        assert bodies == [] and application.host.http.gone == 1

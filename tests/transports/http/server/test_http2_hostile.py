@@ -1,0 +1,240 @@
+"""HTTP/2 as no decent client speaks it: floods, bombs, frames without an end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio.lowlevel
+import pytest
+from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
+
+from tests.transports.http.server.http2_client import Client
+from tests.transports.http.server.rig import Echo, Rig, respond, serving
+from tests.transports.http.server.test_http1_answering import Gated
+from tests.transports.http.server.test_http2_streams import frame
+from transports.http.asgi import Receive, Scope, Send
+from transports.http.server.connection import PREFACE
+
+SETTINGS = frame(4, 0, 0, b"")
+HEAD = b"\x82\x86\x84\x41\x01a"  # GET, http, /, authority a
+NO_END, END_HEADERS, END = 0, 4, 5
+
+
+async def _begun(rig: Rig) -> Client:
+    client = Client(rig.connect())
+    await client.hear()
+    return client
+
+
+FLOODS: dict[str, Callable[[int], bytes]] = {
+    "ping": lambda at: frame(6, 0, 0, bytes(8)),
+    "pong": lambda at: frame(6, 1, 0, bytes(8)),
+    "settings": lambda at: SETTINGS,
+    "window": lambda at: frame(8, 0, 0, b"\0\0\0\1"),
+    "window-of-old": lambda at: frame(8, 0, 1, b"\0\0\0\1"),
+    "reset-of-old": lambda at: frame(3, 0, 1, b"\0\0\0\x08"),
+    "priority": lambda at: frame(2, 0, 1, b"\0\0\0\0\1"),
+    "unknown": lambda at: frame(0xFE, 0, 0, b""),
+    "empty-data": lambda at: frame(0, 0, 3, b""),
+    "padded-data": lambda at: frame(0, 8, 3, b"\0"),
+    "rapid-reset": lambda at: (
+        frame(1, END, 2 * at + 5, HEAD) + frame(3, 0, 2 * at + 5, b"\0\0\0\x08")
+    ),
+    "refused": lambda at: frame(1, END, 2 * at + 5, HEAD),
+    "bad-target": lambda at: frame(1, END, 2 * at + 5, b"\x82\x86\x44\x01a\x41\x01a"),
+}
+
+TOO_MANY_AT_ONCE = ("refused", "bad-target")
+on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+@on_asyncio
+async def test_floods_of_frames_are_told_to_calm_down(flood: str) -> None:
+    """With few tasks and few bytes kept meanwhile."""
+    gated = Gated()
+    async with serving(gated, streams_max=20) as rig:
+        client = await _begun(rig)
+        one = client.ask("GET", "/one")
+        await client.hear()
+        gated.open(b"/one")
+        await client.hear()
+        assert client.is_whole(one)
+        client.ask("POST", "/two", ends=False)
+        await client.hear()
+        said = 0
+        while not client.line.wire.is_closed:
+            client.line.say(b"".join(FLOODS[flood](at) for at in range(said, said + 500)))
+            said += 500
+            assert said <= 12_000
+            assert len(client.line.session._speaker._exchanges) <= 20
+            await anyio.lowlevel.checkpoint()
+        await client.hear()
+        at_once = (ErrorCodes.PROTOCOL_ERROR,) if flood in TOO_MANY_AT_ONCE else ()
+        assert client.ended_by in (ErrorCodes.ENHANCE_YOUR_CALM, *at_once)
+        assert b"/two" in gated.left
+        assert len(gated.began) <= 2 + 20 * (said // 500)
+
+
+@on_asyncio
+async def test_a_busy_client_is_not_taken_for_a_flood() -> None:
+    """A window update for each 2 KiB that it hears, and an empty frame behind each body."""
+
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(send, 200, bytes(200_000))
+
+    async with serving(large) as rig:
+        client = await _begun(rig)
+        for _ in range(60):
+            number = client.ask("POST", "/", b"x", ends=False)
+            client.say(number, b"", ends=True)
+            more = frame(8, 0, 0, b"\0\0\x08\0") + frame(8, 0, number, b"\0\0\x08\0")
+            heard = b""
+            for _ in range(5):
+                heard += await client.line.ask(more * 20)
+            assert len(heard) > 200_000
+        assert not client.line.wire.is_closed
+
+
+@on_asyncio
+async def test_who_floods_and_does_not_read_is_cut_off() -> None:
+    """Slowly enough to be borne, for as long as it likes."""
+    async with serving(Echo()) as rig:
+        client = await _begun(rig)
+        client.line.congest()
+        said = 0
+        while not client.line.wire.is_closed:
+            client.line.say(frame(6, 0, 0, bytes(8)) * 500)
+            said += 500
+            rig.time += 1
+            assert said < 20_000
+        assert client.line.wire.is_aborted and len(client.line.wire.written) < 2**19
+
+
+async def test_a_stream_whose_window_stays_shut_is_given_up() -> None:
+    """Its connection answers pings, and other streams go on."""
+    cut = []
+
+    async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(1000), "more_body": True})
+        cut.append((await receive())["type"])
+
+    async with serving(stream, idle_s=60, ping_s=10) as rig:
+        client = Client(rig.connect(), settings={SettingCodes.INITIAL_WINDOW_SIZE: 0})
+        client.gives_back = False
+        shut, moving = client.ask("GET", "/"), client.ask("GET", "/")
+        for _ in range(15):
+            client.h2.increment_flow_control_window(1, moving)
+            client.flush()
+            await rig.pass_s(5, step_s=5)
+            await client.hear()
+        assert client.reset_by(shut) == ErrorCodes.CANCEL and cut == ["http.disconnect"]
+        assert client.reset_by(moving) is None and len(client.body(moving)) == 15
+        assert not client.line.wire.is_closed
+
+
+@pytest.mark.parametrize("size", [0, 1, 100])
+async def test_a_head_in_endless_pieces_is_given_up(size: int) -> None:
+    async with serving(Echo()) as rig:
+        client = await _begun(rig)
+        client.line.say(frame(1, NO_END, 1, HEAD))
+        said = 0
+        while not client.line.wire.is_closed:
+            client.line.say(frame(9, 0, 1, bytes(size)))
+            said += size + 9
+            assert said < 2**20
+        await client.hear()
+        assert client.ended_by is not None
+
+
+@pytest.mark.parametrize("kind", [0, 1, 6, 9, 0xFE])
+async def test_a_frame_that_is_too_long_is_refused_before_it_comes(kind: int) -> None:
+    async with serving(Echo()) as rig:
+        client = await _begun(rig)
+        client.line.say(frame(kind, 0, 1, bytes(2**16 + 1))[:9])
+        await client.hear()
+        assert client.ended_by == ErrorCodes.FRAME_SIZE_ERROR and client.line.wire.is_closed
+
+
+async def test_a_header_bomb_is_refused() -> None:
+    """One large entry in the table, named a thousand times by a byte each."""
+    async with serving(Echo()) as rig:
+        client = await _begun(rig)
+        entry = b"\x40\x01x\x7f\x81\x1f" + b"y" * 4000
+        client.line.say(frame(1, END, 1, HEAD + entry + b"\xbe" * 1000))
+        await client.hear()
+        assert client.ended_by is not None and client.line.wire.is_closed
+
+
+@on_asyncio
+async def test_the_table_that_a_client_wants_us_to_keep_stays_small() -> None:
+    async def differently(scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(send, 200, b"", [(b"x-" + scope["raw_path"][1:], b"y" * 100)])
+
+    told = {SettingCodes.HEADER_TABLE_SIZE: 2**31 - 1}
+    async with serving(differently) as rig:
+        client = Client(rig.connect(), settings=told)
+        client.h2.decoder.max_allowed_table_size = 2**31 - 1
+        for at in range(100):
+            number = client.ask("GET", f"/{at}")
+            await client.hear()
+            assert client.status(number) == 200
+        table = client.line.session._speaker._h2.encoder.header_table
+        assert len(table.dynamic_entries) < 50
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [PREFACE + SETTINGS[:5], PREFACE + SETTINGS + frame(1, NO_END, 1, HEAD)],
+    ids=["frame", "head"],
+)
+async def test_what_has_begun_has_to_end(begun: bytes) -> None:
+    async with serving(Echo(), head_s=10) as rig:
+        line = rig.connect()
+        line.say(begun)
+        await rig.pass_s(9)
+        assert not line.wire.is_closed
+        await rig.pass_s(2)
+        assert line.wire.is_closed
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        frame(1, END, 2, HEAD),
+        frame(0, 1, 1, b"x"),
+        frame(9, 4, 1, HEAD),
+        frame(5, 4, 1, b"\0\0\0\2" + HEAD),
+        frame(8, 0, 0, b"\0\0\0\0"),
+        frame(8, 0, 0, b"\x7f\xff\xff\xff") * 2,
+        frame(4, 1, 0, b"x" * 6),
+        frame(4, 0, 0, b"x"),
+        frame(4, 0, 0, b"\0\4\xff\xff\xff\xff"),
+        frame(6, 0, 0, b"x"),
+        frame(6, 0, 1, bytes(8)),
+        frame(3, 0, 0, bytes(4)),
+        frame(3, 0, 1, bytes(4)),
+        frame(1, END, 1, b"\xff" * 20),
+        frame(1, END, 1, b"\x82\x86\x84"),
+        frame(1, END, 1, HEAD + b"\x40\x01X\x01y"),
+        frame(1, END, 1, HEAD + b"\x40\x0aconnection\x01y"),
+        frame(1, END | 8, 1, b"\xff" + HEAD),
+        bytes(100),
+        b"\xff" * 100,
+    ],
+)
+async def test_what_is_no_http_2_ends_the_connection_and_logs_nothing(
+    said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(Echo()) as rig:
+        client = await _begun(rig)
+        client.line.say(said)
+        await client.hear()
+        other = await _begun(rig)
+        number = other.ask("GET", "/")
+        await other.hear()
+        assert other.status(number) == 200
+        assert client.line.wire.is_closed
+    assert not caplog.records

@@ -1,0 +1,85 @@
+"""Mistakes of ours in errands: they are told, logged, and felt by nobody else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from actors.streams import messages as m
+from actors.streams.names import stream_cell
+from tests.transports.http.prompting import prompting, said
+from transports.http.errand import Errand
+from transports.http.inquiry import Answered
+from transports.http.question import Question
+from transports.http.refused import Refused
+from transports.http.request import Request
+from transports.http.response import Answer, Response, json_response
+
+
+class _Broken:
+    """An API with a mistake of ours, at some point of an errand."""
+
+    name = "test"
+
+    def __init__(self, make: Callable[[], Errand | Response]) -> None:
+        self._make = make
+
+    async def __call__(self, request: Request, answer: Answer) -> None:
+        await answer.whole(Response(204))
+
+    def is_errand(self, question: Question) -> bool:
+        return question.method == "POST"
+
+    def errand(self, request: Request, body: bytes) -> Errand | Response:
+        return self._make()
+
+    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
+        return json_response(why.status, {"test": why.code})
+
+
+def _describing(tell: Callable[[Answered], Response | None]) -> Errand:
+    return Errand(stream_cell(b"none"), m.Describe(0), 0, tell)
+
+
+def _raise(*_: object) -> Response:
+    raise ZeroDivisionError("a mistake")
+
+
+def _mistakes() -> dict[str, Callable[[], Errand | Response]]:
+    return {"asking": _raise, "telling": lambda: _describing(_raise)}
+
+
+@pytest.mark.parametrize("where", list(_mistakes()))
+async def test_a_mistake_of_ours_is_told_and_logged(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = _Broken(_mistakes()[where])
+    async with prompting({(b"do",): api}) as pond:
+        line = pond.connect()
+        asked = [said(b"POST", b"/do"), said(b"GET", b"/do"), said(b"POST", b"/do")]
+        first, second, third = await pond.ask(*asked, line=line)
+        assert [first.status, second.status, third.status] == [500, 204, 500]
+        assert first.body == third.body == b'{"test":"other"}'
+        assert not line.wire.is_closed and not pond.host.connections
+        assert pond.host.http.crashed == 2
+    assert [each.levelno for each in caplog.records] == [logging.ERROR] * 2
+    assert all("request/http" in each.message for each in caplog.records)
+
+
+async def test_an_answer_that_cannot_be_written_ends_its_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nobody waits for what never comes."""
+    broken = Response(200, ((b"a", b"b\nc"),))
+    api = _Broken(lambda: _describing(lambda _: broken))
+    async with prompting({(b"do",): api}) as pond:
+        line, other = pond.connect(), pond.connect()
+        line.say(said(b"POST", b"/do") * 2)
+        assert await line.hear() == b"" and line.wire.is_closed
+        line.end()
+        (answer,) = await pond.ask(said(b"GET", b"/do"), line=other)
+        assert answer.status == 204
+        assert not pond.host.connections
+    assert len(caplog.records) == 1

@@ -1,0 +1,193 @@
+"""Asking streams from coroutines: one request, many under way, waits that end early."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from actors.errors import Code
+from actors.messages import Failed
+from actors.positions import Seek, Where
+from actors.streams import messages as m
+from actors.streams.names import stream_cell
+from tests.transports.http.served import Served, served
+from transports.http.inquiry import Inquiry
+
+CELL = stream_cell(b"orders")
+
+
+@asynccontextmanager
+async def _pond(**settings: object) -> AsyncIterator[Served]:
+    async with served({}, **settings) as pond:
+        with Inquiry(pond.host) as inquiry:
+            assert isinstance(await inquiry.ask(CELL, m.Create), m.Done)
+        yield pond
+
+
+def _append(number: int, body: bytes = b"x", match: int | None = None) -> m.Append:
+    return m.Append(number, [body], match_sequence=match)
+
+
+def _read(number: int, start: int = 0, wait_until: float = 0.0) -> m.Read:
+    return m.Read(number, Seek(Where.SEQUENCE, start), 10, 2**20, wait_until)
+
+
+def _waiting(pond: Served) -> int:
+    described: list[int] = []
+
+    class Ear:
+        number, heard_at, writable = 99, 0.0, True
+
+        def send(self, replies: list[m.Described]) -> None:
+            described.extend(each.waiting for each in replies)
+
+        def flush(self) -> None:
+            pass
+
+    from actors.messages import Batch
+
+    ear: object = Ear()
+    pond.host.submit(CELL, Batch(ear, [m.Describe(0)]), pond.host.now())  # type: ignore[arg-type]
+    return described[0]
+
+
+async def test_one_request_one_answer() -> None:
+    async with _pond() as pond:
+        with Inquiry(pond.host) as inquiry:
+            appended = await inquiry.ask(CELL, _append)
+            assert isinstance(appended, m.Appended) and appended.first == 0
+            found = await inquiry.ask(CELL, _read)
+            assert isinstance(found, m.Records) and found.spans[0].bodies == [b"x"]
+            assert inquiry.under_way == 0
+
+
+async def test_refusals_are_returned() -> None:
+    async with _pond() as pond:
+        with Inquiry(pond.host) as inquiry:
+            refused = await inquiry.ask(CELL, lambda number: _append(number, match=5))
+            assert isinstance(refused, m.StreamFailed)
+            assert (refused.code, refused.tail) == (Code.SEQUENCE_MISMATCH, 0)
+            missing = await inquiry.ask(stream_cell(b"none"), _read)
+            assert isinstance(missing, m.StreamFailed) and missing.code is Code.UNKNOWN_STREAM
+
+
+async def test_many_are_under_way_and_awaited_in_any_order() -> None:
+    async with _pond() as pond:
+        with Inquiry(pond.host) as inquiry:
+            numbers = [inquiry.take_number() for _ in range(5)]
+            await inquiry.submit(CELL, [_append(number) for number in numbers[:3]], 3)
+            for number in numbers[3:]:
+                await inquiry.submit(CELL, [_append(number)], 1, gather=True)
+            firsts = {}
+            for number in reversed(numbers):
+                reply = await inquiry.answer(number)
+                assert isinstance(reply, m.Appended)
+                firsts[number] = reply.first
+            assert firsts == {number: number for number in numbers}
+
+
+async def test_requests_that_join_others_keep_the_order_of_their_own() -> None:
+    async with _pond() as pond:
+        with Inquiry(pond.host) as one, Inquiry(pond.host) as two:
+            for inquiry in (one, two):
+                first, second = inquiry.take_number(), inquiry.take_number()
+                await inquiry.submit(CELL, [_append(first)], gather=True)
+                await inquiry.submit(CELL, [_append(second)])
+            for inquiry in (one, two):
+                firsts = [await inquiry.answer(0), await inquiry.answer(1)]
+                assert isinstance(firsts[0], m.Appended) and isinstance(firsts[1], m.Appended)
+                assert firsts[0].first < firsts[1].first
+
+
+async def test_a_wait_that_is_cancelled_loses_no_answer() -> None:
+    async with _pond() as pond, anyio.create_task_group() as tasks:
+        with Inquiry(pond.host) as inquiry:
+            number = inquiry.take_number()
+            read = _read(number, wait_until=pond.host.now() + 60)
+            await inquiry.submit(CELL, [read])
+            for _ in range(2):
+                with anyio.move_on_after(0.01) as scope:
+                    await inquiry.answer(number)
+                assert scope.cancelled_caught and inquiry.under_way == 1
+
+            async def append() -> None:
+                with Inquiry(pond.host) as other:
+                    await other.ask(CELL, _append)
+
+            tasks.start_soon(append)
+            found = await inquiry.answer(number)
+            assert isinstance(found, m.Records) and found.next == 1
+
+
+async def test_an_answer_and_a_cancellation_at_once_lose_nothing() -> None:
+    async with _pond() as pond:
+        with Inquiry(pond.host) as inquiry, Inquiry(pond.host) as other:
+            number = inquiry.take_number()
+            read = _read(number, wait_until=pond.host.now() + 60)
+            await inquiry.submit(CELL, [read])
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(inquiry.answer, number)
+                await anyio.wait_all_tasks_blocked()
+                await other.ask(CELL, _append)
+                tasks.cancel_scope.cancel()
+            if inquiry._ready:
+                assert isinstance(await inquiry.answer(number), m.Records)
+
+
+async def test_who_leaves_is_forgotten_by_the_streams_it_asked() -> None:
+    async with _pond() as pond:
+        with Inquiry(pond.host) as inquiry:
+            number = inquiry.take_number()
+            read = _read(number, wait_until=pond.host.now() + 60)
+            await inquiry.submit(CELL, [read])
+            assert _waiting(pond) == 1
+        assert _waiting(pond) == 0
+
+
+async def test_a_read_can_be_concluded_and_cancelled() -> None:
+    async with _pond() as pond:
+        with Inquiry(pond.host) as inquiry:
+            until = pond.host.now() + 60
+            one, two = inquiry.take_number(), inquiry.take_number()
+            reads = [_read(number, wait_until=until) for number in (one, two)]
+            await inquiry.submit(CELL, reads)
+            inquiry.tell(CELL, m.Conclude(one))
+            found = await inquiry.answer(one)
+            assert isinstance(found, m.Records) and not found.spans
+            inquiry.tell(CELL, m.Cancel(two))
+            assert _waiting(pond) == 0
+
+
+async def test_a_full_mailbox_makes_the_next_wait_and_nothing_is_lost() -> None:
+    async with _pond(mailbox_bytes_max=1000) as pond:
+        count = 2000
+        with Inquiry(pond.host) as inquiry:
+            numbers = [inquiry.take_number() for _ in range(count)]
+            # More than a cell's share of a turn: it is queued, and the mailbox is full.
+            await inquiry.submit(CELL, [_append(number) for number in numbers], 5000)
+            assert inquiry._full
+            last = await inquiry.ask(CELL, _append, 1)
+            assert isinstance(last, m.Appended) and last.first == count
+            replies = [await inquiry.answer(number) for number in numbers]
+            assert [each.first for each in replies if isinstance(each, m.Appended)] == numbers
+
+
+async def test_a_stream_that_crashes_leaves_nobody_waiting() -> None:
+    async with _pond() as pond:
+        with Inquiry(pond.host) as inquiry:
+            broken = m.Append(inquiry.take_number(), [None])  # type: ignore[list-item]
+            await inquiry.submit(CELL, [broken])
+            with anyio.fail_after(5):
+                reply = await inquiry.answer(0)
+            assert isinstance(reply, Failed) and reply.code is Code.OUTCOME_UNKNOWN
+
+
+async def test_an_answer_is_there_once() -> None:
+    async with _pond() as pond:
+        with Inquiry(pond.host) as inquiry:
+            await inquiry.ask(CELL, _append)
+            with pytest.raises(AssertionError):
+                await inquiry.answer(0)

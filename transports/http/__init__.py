@@ -1,0 +1,1 @@
+"""The node's HTTP side: an ASGI application, and what it serves."""

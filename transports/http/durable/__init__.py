@@ -1,0 +1,1 @@
+"""Durable Streams over HTTP, as a view of the node's streams (docs/durable-streams.md)."""

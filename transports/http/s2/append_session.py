@@ -1,0 +1,298 @@
+"""Append sessions (A.6, A.7): frames of appends in, acks in the same order out.
+
+One task reads, decodes and submits; another awaits the answers and writes acks. Appends are chained
+(`ChainedAppend`): after a refused one nothing later of the session is done, so that what was acked
+is exactly what was appended, up to one error at the end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import aclosing
+
+import anyio
+import anyio.lowlevel
+
+from actors.streams import messages as m
+from transports.http import refused as http
+from transports.http.inquiry import Inquiry
+from transports.http.s2 import frames, protobuf_form
+from transports.http.s2.appends import ack_of, require_commands
+from transports.http.s2.call import Call, Target
+from transports.http.s2.compression import Compression, accepted
+from transports.http.s2.creation import describe_or_make, failure
+from transports.http.s2.errors import ErrorCode, Refused, S2Error
+from transports.http.s2.read_session import NO_CACHE, S2S, cut_short
+from transports.http.s2.token_form import Operation
+from transports.http.s2.words import AppendInput, check_append
+
+UNACKED_MAX = 1000
+UNACKED_BYTES_MAX = 8 * 2**20
+"""A session that asks for more ahead of its acks is read no further."""
+PIECE_BYTES = 65_536
+FEED_BYTES = 4096
+"""So much of what came is cut into frames at once."""
+WORK_BYTES, FRAME_BYTES = 65_536, 256
+"""After messages of so many bytes others have their turn; a frame counts for some more."""
+DEPART_S = 0.2
+"""What a session of a node that stops said last has so long to be read."""
+DRAIN_S, DRAIN_S_MAX = 0.5, 2.0
+"""A session's acks advise to reconnect until nothing has come for so long, and at most so long.
+
+The client should be who ends it: the published one for Python loses what it is about to send when
+it is ended, and what it sends next is refused for the sequence that it wants.
+"""
+
+
+async def append_frames(call: Call, target: Target) -> None:
+    """POST /v1/streams/{stream}/records as an S2S session."""
+    call.require(Operation.APPEND, target)
+    call.refuse_key()
+    call.keep_requiring(Operation.APPEND, target)
+    with call.inquiry() as inquiry:
+        session = _Session(call, inquiry, target, await _be_there(call, inquiry, target))
+        call.answer.last_words = session.last_words
+        try:
+            await call.answer.start(200, ((b"content-type", S2S), NO_CACHE))
+            await session.run()
+        finally:
+            # The stream remembers whose append it refused until it hears that the session is over.
+            call.host.detach(target.cell, inquiry)
+
+
+async def _be_there(call: Call, inquiry: Inquiry, target: Target) -> int:
+    """The stream's incarnation. A session to one that is not there, and is not made, fails before
+    it begins. Raises S2Error."""
+    found = await describe_or_make(call, inquiry, target, is_append=True)
+    return found.incarnation
+
+
+class _Session:
+    """What is under way, in the order it came."""
+
+    __slots__ = (
+        "_call",
+        "_compression",
+        "_decoder",
+        "_incarnation",
+        "_inquiry",
+        "_is_lively",
+        "_is_over",
+        "_is_sending",
+        "_is_submitting",
+        "_is_unsure",
+        "_last_acks",
+        "_moved",
+        "_target",
+        "_unacked",
+        "_unacked_bytes",
+        "_work",
+    )
+
+    def __init__(self, call: Call, inquiry: Inquiry, target: Target, incarnation: int) -> None:
+        self._call = call
+        self._incarnation = incarnation
+        self._inquiry = inquiry
+        self._target = target
+        self._compression: Compression = accepted(call.header(b"accept-encoding"))
+        self._decoder = frames.Decoder()
+        self._unacked: deque[tuple[int, int] | S2Error | None] = deque()
+        """Numbers and sizes of appends; at the end an error, or None for a good end."""
+        self._unacked_bytes = 0
+        self._work = 0
+        self._is_over = False
+        """The end is in the line: nothing comes behind it."""
+        self._is_submitting = self._is_lively = self._is_sending = False
+        self._moved: anyio.Event | None = None
+        self._last_acks = b""
+        self._is_unsure = False
+        """Once it was cut off: nobody knows what became of some appends."""
+
+    async def run(self) -> None:
+        """Serve it up to the end, or the error."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._read)
+                tasks.start_soon(self._end_when_draining)
+                await self._write()
+                tasks.cancel_scope.cancel()
+        finally:
+            self._take_stock()
+        await self._call.request.linger()  # behind an error, or its connection would be reset
+        await self._call.answer.end()
+        if self._call.request.visit.is_draining:
+            # With the last session its connection ends. A client that finds GOAWAY (h2 takes
+            # nothing behind it) among what it has not read yet would lose the acks before it.
+            await anyio.sleep(DEPART_S)
+
+    def last_words(self, why: http.Refused) -> bytes:
+        """What a session says that is cut off: acks that it had no time for, and why it ends."""
+        if why is http.Refused.CUT_OFF and not self._is_unsure:
+            why = http.Refused.DRAINING  # whatever is not acked can be sent again
+        return self._last_acks + frames.encode_terminal(cut_short(why))
+
+    def _take_stock(self) -> None:
+        """Nobody is asked any more: what is known by now is all there will be."""
+        line, pieces = self._unacked, []
+        while not self._is_sending and line and isinstance(line[0], tuple):
+            answer = self._inquiry.peek(line[0][0])
+            if not isinstance(answer, m.Appended):
+                break
+            line.popleft()
+            pieces.append(self._ack(answer))
+        self._last_acks = b"".join(pieces)
+        self._is_unsure = self._is_sending or (bool(line) and isinstance(line[0], tuple))
+
+    def _add(self, entry: tuple[int, int] | S2Error | None) -> None:
+        if not self._is_over:
+            self._is_over = not isinstance(entry, tuple)
+            self._unacked.append(entry)
+            self._move()
+
+    def _move(self) -> None:
+        """Wake who waits for the line to grow or to shrink."""
+        if self._moved is not None:
+            self._moved.set()
+            self._moved = None
+
+    async def _wait(self) -> None:
+        """Wait for that."""
+        if self._moved is None:
+            self._moved = anyio.Event()
+        await self._moved.wait()
+
+    # In.
+
+    async def _read(self) -> None:
+        decoder = self._decoder
+        async with aclosing(self._call.request.chunks()) as pieces:
+            async for data in pieces:
+                for at in range(0, len(data), FEED_BYTES):
+                    await self._feed(data[at : at + FEED_BYTES])
+                    if self._is_over:
+                        return
+        if decoder.is_midway:
+            self._add(frames.BadFrame("the session ended within a frame"))
+        self._add(None)
+
+    async def _feed(self, data: bytes) -> None:
+        """Submit what a piece completes, up to the first error."""
+        try:
+            for frame in self._decoder.feed(data):
+                await self._take(frame)
+                if self._is_over:
+                    return
+            if self._decoder.error is not None:
+                raise self._decoder.error
+        except S2Error as error:
+            self._add(error)
+
+    async def _take(self, frame: frames.Frame) -> None:
+        """Submit one append, once there is room for it. Raises S2Error."""
+        message = frame.message()
+        self._work += len(message) + FRAME_BYTES
+        if self._work > WORK_BYTES:
+            self._work = 0
+            await anyio.lowlevel.checkpoint()
+        given = protobuf_form.decode_input(message, ErrorCode.BAD_FRAME)
+        size = check_append(given)
+        require_commands(self._call, self._target, given)
+        while self._is_full(size) and not self._is_over:
+            await self._wait()
+        if not self._is_over:
+            await self._submit(given, size)
+
+    def _is_full(self, size: int) -> bool:
+        count = len(self._unacked)
+        return count >= UNACKED_MAX or (
+            count > 0 and self._unacked_bytes + size > UNACKED_BYTES_MAX
+        )
+
+    async def _submit(self, given: AppendInput, size: int) -> None:
+        inquiry = self._inquiry
+        number = inquiry.take_number()
+        request = m.ChainedAppend(
+            number,
+            given.bodies,
+            None,
+            given.headers,
+            given.timestamps,
+            given.fencing_token,
+            given.match_seq_num,
+            self._incarnation,
+            self._behind(),
+        )
+        self._is_submitting = self._is_lively = True
+        await inquiry.submit(self._target.cell, (request,), size, gather=True)
+        self._is_submitting = False
+        self._unacked_bytes += size
+        self._add((number, size))
+
+    def _behind(self) -> int | None:
+        """The append before the next one, unless that is known to be done."""
+        last = self._unacked[-1] if self._unacked else None
+        if not isinstance(last, tuple) or isinstance(self._inquiry.peek(last[0]), m.Appended):
+            return None
+        return last[0]
+
+    async def _end_when_draining(self) -> None:
+        await self._call.request.visit.draining.wait()
+        with anyio.move_on_after(DRAIN_S_MAX):
+            self._is_lively = True
+            while self._is_lively:
+                self._is_lively = False
+                await anyio.sleep(DRAIN_S)
+        while self._is_submitting:  # what is appended is acked
+            await self._wait()
+        self._add(Refused(ErrorCode.SERVER_DRAINING, "the node stops; go on elsewhere, or later"))
+
+    # Out.
+
+    async def _write(self) -> None:
+        answer, line = self._call.answer, self._unacked
+        while True:
+            while not line:
+                await self._wait()
+            last = line[0]
+            if isinstance(last, tuple):
+                acks = await self._acks()
+                self._is_sending = True
+                await answer.send(acks)
+                self._is_sending = False
+                continue
+            if last is not None:
+                await answer.send(frames.encode_terminal(last))
+            return
+
+    async def _acks(self) -> bytes:
+        """The next ack, with those that are there at once behind it."""
+        inquiry, line = self._inquiry, self._unacked
+        pieces: list[bytes] = []
+        size = weights = 0
+        while line and isinstance(line[0], tuple) and size < PIECE_BYTES:
+            number, weight = line[0]
+            if pieces and inquiry.peek(number) is None:
+                break
+            answer = await inquiry.answer(number)
+            if not isinstance(answer, m.Appended):
+                self._fail(failure(answer, self._target))
+                break
+            line.popleft()
+            weights += weight
+            pieces.append(self._ack(answer))
+            size += len(pieces[-1])
+        self._unacked_bytes -= weights
+        self._call.figures.of(self._target.basin).appended_bytes += weights
+        self._move()
+        return b"".join(pieces)
+
+    def _ack(self, appended: m.Appended) -> bytes:
+        body = protobuf_form.encode_ack(ack_of(appended))
+        advises = self._call.request.visit.is_draining
+        return frames.encode((body,), advises_reconnect=advises)
+
+    def _fail(self, error: S2Error) -> None:
+        """Nothing behind this is acked, for nothing behind it was done."""
+        self._is_over = True
+        self._unacked.clear()
+        self._unacked.append(error)

@@ -1,0 +1,255 @@
+"""What S2 answers where it refuses (contract A.9).
+
+S2Error                     a status and a JSON body
+ +-- Refused                one of the coded errors: `{"code", "message"}`
+ |    +-- NoSuchMethod       405, and which methods the path has
+ |    +-- BadFrame          frames: the bytes of a session cannot be read any further
+ +-- FencingTokenMismatch   412, with the token that the stream has
+ +-- SeqNumMismatch         412, with the sequence that comes next
+ +-- Unreadable             416, with the tail: there is nothing to read from there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import assert_never
+
+import msgspec
+
+from actors.errors import Code
+from actors.messages import Failed
+from actors.streams.messages import StreamFailed
+
+Headers = list[tuple[bytes, bytes]]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ErrorCode(Enum):
+    """The codes of A.9, each with its HTTP status."""
+
+    BAD_JSON = "bad_json", 400
+    BAD_QUERY = "bad_query", 400
+    BAD_PATH = "bad_path", 400
+    BAD_HEADER = "bad_header", 400
+    BAD_PROTO = "bad_proto", 400
+    BAD_FRAME = "bad_frame", 400
+    DECRYPTION_FAILED = "decryption_failed", 400
+    AUTHN = "authn", 401
+    PERMISSION_DENIED = "permission_denied", 403
+    QUOTA_EXHAUSTED = "quota_exhausted", 403
+    BASIN_NOT_FOUND = "basin_not_found", 404
+    STREAM_NOT_FOUND = "stream_not_found", 404
+    ACCESS_TOKEN_NOT_FOUND = "access_token_not_found", 404
+    REQUEST_TIMEOUT = "request_timeout", 408
+    RESOURCE_ALREADY_EXISTS = "resource_already_exists", 409
+    BASIN_DELETION_PENDING = "basin_deletion_pending", 409
+    STREAM_DELETION_PENDING = "stream_deletion_pending", 409
+    TRANSACTION_CONFLICT = "transaction_conflict", 409
+    INVALID = "invalid", 422
+    RATE_LIMITED = "rate_limited", 429
+    CLIENT_HANGUP = "client_hangup", 499
+    OTHER = "other", 500
+    STORAGE = "storage", 500
+    NOT_IMPLEMENTED = "not_implemented", 501
+    HOT_SERVER = "hot_server", 502
+    UNAVAILABLE = "unavailable", 503
+    SERVER_DRAINING = "server_draining", 503
+    UPSTREAM_TIMEOUT = "upstream_timeout", 504
+
+    @property
+    def word(self) -> str:
+        """The code on the wire."""
+        return self.value[0]
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that goes with it."""
+        return self.value[1]
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """A place in a stream, in JSON as S2 has it. `timestamp` is in milliseconds."""
+
+    seq_num: int
+    timestamp: int
+
+
+class S2Error(Exception):
+    """A request is refused: `status`, and `body` as JSON, never empty."""
+
+    status: int
+
+    @property
+    def body(self) -> bytes:
+        """What the answer says."""
+        raise NotImplementedError
+
+    @property
+    def headers(self) -> Headers:
+        """What goes before the body."""
+        return [(b"content-type", b"application/json")]
+
+
+class Refused(S2Error):
+    """Refused with a code. `delay_ms`: so long the client should rest, if it is worth a retry."""
+
+    def __init__(self, code: ErrorCode, text: str, delay_ms: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+        self.status = code.status
+        self.delay_ms = delay_ms
+
+    @property
+    def body(self) -> bytes:
+        """`{"code", "message"}`."""
+        text = str(self).encode("utf-8", "replace").decode()  # it may tell of a query's raw bytes
+        return _encode({"code": self.code.word, "message": text})
+
+    @property
+    def headers(self) -> Headers:
+        """With `retry-after-ms` where a delay is known."""
+        found = super().headers
+        if self.delay_ms is not None:
+            found.append((b"retry-after-ms", b"%d" % self.delay_ms))
+        return found
+
+
+class NoSuchMethod(Refused):
+    """405: the path has other methods."""
+
+    def __init__(self, method: str, methods: Sequence[str]) -> None:
+        super().__init__(ErrorCode.BAD_PATH, f"S2 has no {method[:20]} of this path")
+        self.status = 405
+        self.methods = methods
+
+    @property
+    def headers(self) -> Headers:
+        """With those that there are."""
+        return [*super().headers, (b"allow", ", ".join(sorted(self.methods)).encode())]
+
+
+class FencingTokenMismatch(S2Error):
+    """The stream has the fencing token `token`."""
+
+    status = 412
+
+    def __init__(self, token: bytes) -> None:
+        super().__init__("the stream has another fencing token")
+        self.token = token
+
+    @property
+    def body(self) -> bytes:
+        """Other views may set tokens that are no text."""
+        return _encode({"fencing_token_mismatch": self.token.decode("utf-8", "replace")})
+
+
+class SeqNumMismatch(S2Error):
+    """The next record of the stream gets the sequence `tail`."""
+
+    status = 412
+
+    def __init__(self, tail: int) -> None:
+        super().__init__(f"the next sequence number is {tail}")
+        self.tail = tail
+
+    @property
+    def body(self) -> bytes:
+        return _encode({"seq_num_mismatch": self.tail})
+
+
+class Unreadable(S2Error):
+    """There is no record from where the read begins, and it may not wait for one (A.5 2 and 3)."""
+
+    status = 416
+
+    def __init__(self, tail: Place) -> None:
+        super().__init__(f"the tail is at {tail.seq_num}")
+        self.tail = tail
+
+    @property
+    def body(self) -> bytes:
+        return _encode({"tail": self.tail})
+
+
+def invalid(text: str) -> Refused:
+    """422: it can be read, and means nothing that is possible."""
+    return Refused(ErrorCode.INVALID, text)
+
+
+def bad_json(text: str) -> Refused:
+    """400: the body is not the JSON it has to be."""
+    return Refused(ErrorCode.BAD_JSON, text)
+
+
+def bad_header(text: str) -> Refused:
+    """400: a header cannot be read, or is missing."""
+    return Refused(ErrorCode.BAD_HEADER, text)
+
+
+def error_of(answer: Failed | StreamFailed) -> S2Error:
+    """The error that a cell's refusal is in S2."""
+    if isinstance(answer, Failed):
+        return refused(answer.code, answer.delay_ms)
+    match answer.code:
+        case Code.FENCED:
+            return FencingTokenMismatch(answer.fencing_token)
+        case Code.SEQUENCE_MISMATCH:
+            return SeqNumMismatch(answer.tail)
+        case code:
+            return refused(code)
+
+
+def refused(code: Code, delay_ms: int | None = None) -> Refused:
+    """The coded error for a code alone, where nothing else is known of the stream.
+
+    No codes that only channels and jobs have can come of a stream: they are faults of the node.
+    """
+    word, text = _meaning(code)
+    return Refused(word, text, delay_ms)
+
+
+def _meaning(code: Code) -> tuple[ErrorCode, str]:
+    match code:
+        case Code.UNKNOWN_STREAM | Code.NOT_FOUND:
+            return ErrorCode.STREAM_NOT_FOUND, "there is no such stream"
+        case Code.STREAM_EXISTS:
+            return ErrorCode.RESOURCE_ALREADY_EXISTS, "there is a stream of this name"
+        case Code.NOT_ALLOWED | Code.WRONG_ROLE:
+            return ErrorCode.PERMISSION_DENIED, "the access token does not permit this"
+        case Code.PART_OF_TOPIC:
+            return ErrorCode.PERMISSION_DENIED, "the stream is a partition of a topic"
+        case Code.BUFFER_FULL:
+            return ErrorCode.QUOTA_EXHAUSTED, "the stream or the node is full"
+        case Code.SLOW_DOWN:
+            return ErrorCode.RATE_LIMITED, "too many requests"
+        case Code.IDS_EXHAUSTED | Code.QUARANTINED:
+            return ErrorCode.UNAVAILABLE, "the stream takes nothing for now; nothing was done"
+        case Code.STORAGE_FAILED:
+            return ErrorCode.STORAGE, "the store could not keep it; nothing was stored"
+        case Code.OUTCOME_UNKNOWN:
+            return ErrorCode.OTHER, "the request may or may not have been carried out"
+        case Code.NOT_NEGOTIATED:
+            return ErrorCode.NOT_IMPLEMENTED, "the node does not do this"
+        case Code.DATA_TOO_LARGE | Code.TOO_LARGE_FOR_PEER | Code.EMPTY_DATA:
+            return ErrorCode.INVALID, "a record has a size that the node does not take"
+        case Code.MALFORMED | Code.NON_MONOTONIC_ID | Code.BAD_RANGE | Code.TRIMMED:
+            return ErrorCode.INVALID, "the request asks for what cannot be"
+        case Code.CLOSED:
+            return ErrorCode.INVALID, "the stream is closed"
+        case Code.FENCED | Code.SEQUENCE_MISMATCH:
+            return ErrorCode.INVALID, "a condition does not hold"
+        case (
+            Code.TTL_REFUSED
+            | Code.KEY_REUSED
+            | Code.LEASE_LOST
+            | Code.GROUPS_FULL
+            | Code.UNKNOWN_PEER
+            | Code.NO_PREKEY
+            | Code.NOT_A_QUEUE
+            | Code.STATE_TOO_LARGE
+        ):
+            return ErrorCode.OTHER, f"the node answered {code.name.lower()}"
+        case _:
+            assert_never(code)

@@ -1,0 +1,141 @@
+"""Metrics: what this node can tell of the account, a basin, a stream (A.2).
+
+It keeps no history. A gauge is the value of now, an accumulation the sum since the node started,
+and each is one point of time; a period that has none of it gets no points.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import Enum
+
+from actors.streams import messages as m
+from transports.http.response import json_response
+from transports.http.s2.call import Call, Target
+from transports.http.s2.creation import describe
+from transports.http.s2.errors import invalid
+from transports.http.s2.figures import BasinFigures
+from transports.http.s2.metric_query import Period, read_metric_query
+from transports.http.s2.token_form import Operation
+
+STREAMS_MAX = 1000
+"""A basin with more streams is not added up: each of them would have to be asked."""
+
+Metric = dict[str, object]
+
+
+class AccountSet(Enum):
+    """What there is to know of all basins together."""
+
+    ACTIVE_BASINS = "active-basins"
+    ACCOUNT_OPS = "account-ops"
+
+
+class BasinSet(Enum):
+    """What there is to know of a basin."""
+
+    STORAGE = "storage"
+    APPEND_OPS = "append-ops"
+    READ_OPS = "read-ops"
+    READ_THROUGHPUT = "read-throughput"
+    APPEND_THROUGHPUT = "append-throughput"
+    BASIN_OPS = "basin-ops"
+
+
+class StreamSet(Enum):
+    """What there is to know of a stream."""
+
+    STORAGE = "storage"
+
+
+async def account_metrics(call: Call) -> None:
+    """GET /v1/metrics."""
+    call.require(Operation.ACCOUNT_METRICS)
+    wanted, period = read_metric_query(call.request.query, AccountSet, call.host.now())
+    match wanted:
+        case AccountSet.ACTIVE_BASINS:
+            names = _active(call) if period.has_now else ()
+            await _say(call, [{"label": {"name": wanted.value, "values": [*names]}}])
+        case AccountSet.ACCOUNT_OPS:
+            await _say(call, _sums(call, period, call.figures.operations))
+
+
+def _active(call: Call) -> Iterable[str]:
+    """Basins with a stream, those that this client may be told of."""
+    for name, _, _ in call.host.basins.all():
+        if call.sees_basin(name) and call.host.basins.streams(name).names(b"", b"", 1):
+            yield name.decode()
+
+
+async def basin_metrics(call: Call, basin: bytes) -> None:
+    """GET /v1/metrics/{basin}."""
+    call.require(Operation.BASIN_METRICS, basin)
+    wanted, period = read_metric_query(call.request.query, BasinSet, call.host.now())
+    call.require_basin(basin)
+    figures = call.figures.of(basin)
+    if wanted is BasinSet.STORAGE:
+        size = await _basin_bytes(call, basin) if period.has_now else 0
+        await _say(call, [_gauge(period, size)])
+    else:
+        await _say(call, _of_basin(call, wanted, period, figures))
+
+
+def _of_basin(call: Call, wanted: BasinSet, period: Period, figures: BasinFigures) -> list[Metric]:
+    counts = figures.operations
+    match wanted:
+        case BasinSet.APPEND_OPS:
+            return [_sum(call, period, "append", counts[Operation.APPEND])]
+        case BasinSet.READ_OPS:
+            return [_sum(call, period, "read", counts[Operation.READ])]
+        case BasinSet.APPEND_THROUGHPUT:
+            return [_sum(call, period, "append", figures.appended_bytes, "bytes")]
+        case BasinSet.READ_THROUGHPUT:
+            return [_sum(call, period, "read", figures.read_bytes, "bytes")]
+        case _:
+            data = (Operation.APPEND, Operation.READ, Operation.TRIM, Operation.FENCE)
+            rest = {each: count for each, count in counts.items() if each not in data}
+            return _sums(call, period, Counter(rest))
+
+
+async def stream_metrics(call: Call, target: Target) -> None:
+    """GET /v1/metrics/{basin}/{stream}."""
+    call.require(Operation.STREAM_METRICS, target)
+    _, period = read_metric_query(call.request.query, StreamSet, call.host.now())
+    with call.inquiry() as inquiry:
+        found = await describe(call, inquiry, target)
+    await _say(call, [_gauge(period, found.bytes)])
+
+
+async def _basin_bytes(call: Call, basin: bytes) -> int:
+    names = call.host.basins.streams(basin).names(b"", b"", STREAMS_MAX + 1)
+    if len(names) > STREAMS_MAX:
+        raise invalid(f"storage: of a basin with more than {STREAMS_MAX} streams ask each one")
+    size = 0
+    with call.inquiry() as inquiry:
+        for name in names:
+            found = await inquiry.ask(call.target_in(basin, name).cell, m.Describe)
+            if isinstance(found, m.Described):  # it may have gone since
+                size += found.bytes
+    return size
+
+
+def _gauge(period: Period, size: int) -> Metric:
+    values = [[period.now_s, size]] if period.has_now else []
+    return {"gauge": {"name": "storage", "unit": "bytes", "values": values}}
+
+
+def _sums(call: Call, period: Period, counts: Counter[Operation]) -> list[Metric]:
+    """One for each operation that there was."""
+    rows = sorted((each.value, count) for each, count in counts.items() if count)
+    return [_sum(call, period, name, count) for name, count in rows]
+
+
+def _sum(call: Call, period: Period, name: str, amount: int, unit: str = "operations") -> Metric:
+    started_s = int(call.figures.started)
+    values = [[started_s, amount]] if period.overlaps(started_s) else []
+    return {"accumulation": {"name": name, "unit": unit, "interval": None, "values": values}}
+
+
+async def _say(call: Call, values: list[Metric]) -> None:
+    await call.say(json_response(200, {"values": values}))

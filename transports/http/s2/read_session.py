@@ -1,0 +1,242 @@
+"""Read sessions (A.5, A.7, A.8): records as they come, heartbeats between them, over S2S or SSE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Protocol
+
+from actors.positions import Seek, Where
+from actors.streams import messages as m
+from transports.http import refused as http
+from transports.http.inquiry import Inquiry
+from transports.http.s2 import columns_form, events, frames, protobuf_form
+from transports.http.s2.call import Call, Target
+from transports.http.s2.compression import Compression, accepted
+from transports.http.s2.creation import describe_or_make
+from transports.http.s2.errors import ErrorCode, Place, Refused, S2Error
+from transports.http.s2.json_form import Format, format_of
+from transports.http.s2.read_budget import ReadBudget
+from transports.http.s2.read_query import ReadQuery, begin, read_query
+from transports.http.s2.reads import records_from, tail_of
+from transports.http.s2.token_form import Operation
+from transports.http.s2.words import Batch
+
+HEARTBEAT_S_MIN, HEARTBEAT_S_MAX = 5.0, 15.0
+S2S = b"s2s/proto"
+NO_CACHE = (b"cache-control", b"no-cache, no-transform")
+
+
+class Voice(Protocol):
+    """How a session is written."""
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """Of the response."""
+
+    def batch(self, batch: Batch, budget: ReadBudget) -> bytes:
+        """Records."""
+
+    def heartbeat(self, tail: Place, *, is_last: bool) -> bytes:
+        """There is nothing behind the tail. `is_last`: the node stops."""
+
+    def error(self, error: S2Error) -> bytes:
+        """The session fails."""
+
+    def done(self) -> bytes:
+        """It ends well."""
+
+
+class FrameVoice:
+    """S2S: messages of protobuf in frames."""
+
+    headers = ((b"content-type", S2S), NO_CACHE)
+
+    def __init__(self, compression: Compression) -> None:
+        self._compression = compression
+
+    def batch(self, batch: Batch, budget: ReadBudget) -> bytes:
+        return frames.encode(protobuf_form.batch_pieces(batch), self._compression)
+
+    def heartbeat(self, tail: Place, *, is_last: bool) -> bytes:
+        pieces = protobuf_form.batch_pieces(Batch(tail=tail))
+        return frames.encode(pieces, advises_reconnect=is_last)
+
+    def error(self, error: S2Error) -> bytes:
+        return frames.encode_terminal(error)
+
+    def done(self) -> bytes:
+        return b""
+
+
+class ColumnVoice(FrameVoice):
+    """Frames with the records by columns; a heartbeat has none."""
+
+    headers = ((b"content-type", columns_form.MEDIA_TYPE), NO_CACHE)
+
+    def batch(self, batch: Batch, budget: ReadBudget) -> bytes:
+        pieces = [piece for span in batch.spans for piece in columns_form.block(span)]
+        return frames.encode(pieces, self._compression)
+
+    def heartbeat(self, tail: Place, *, is_last: bool) -> bytes:
+        return frames.encode((), advises_reconnect=is_last)
+
+
+class EventVoice:
+    """Server-sent events, with JSON in them. `now_ms`: of the heartbeats."""
+
+    headers = ((b"content-type", events.MEDIA_TYPE), NO_CACHE)
+
+    def __init__(self, form: Format, call: Call) -> None:
+        self._form = form
+        self._now = call.host.now
+
+    def batch(self, batch: Batch, budget: ReadBudget) -> bytes:
+        return events.encode_batch_event(batch, self._form, budget.event_id)
+
+    def heartbeat(self, tail: Place, *, is_last: bool) -> bytes:
+        return events.encode_ping(int(self._now() * 1000), tail)
+
+    def error(self, error: S2Error) -> bytes:
+        return events.encode_error(error)
+
+    def done(self) -> bytes:
+        return events.DONE
+
+
+async def read_frames(call: Call, target: Target) -> None:
+    """GET /v1/streams/{stream}/records as an S2S session."""
+    query, compression = read_query(call.request.query), accepted(call.header(b"accept-encoding"))
+    if call.header(b"accept") == columns_form.MEDIA_TYPE.decode():
+        budget = query.session_budget(columns_form.RECORDS_MAX)
+        await _serve(call, target, query, ColumnVoice(compression), budget)
+    else:
+        await _serve(call, target, query, FrameVoice(compression))
+
+
+async def read_events(call: Call, target: Target) -> None:
+    """The same as server-sent events."""
+    voice = EventVoice(format_of(call.header(b"s2-format")), call)
+    query, resumed = read_query(call.request.query), call.header(b"last-event-id")
+    budget = query.session_budget()
+    if resumed is not None:
+        event_id = events.read_id(resumed)
+        query = query.after(event_id)
+        budget.resume(event_id)
+    await _serve(call, target, query, voice, budget)
+
+
+async def _serve(
+    call: Call, target: Target, query: ReadQuery, voice: Voice, budget: ReadBudget | None = None
+) -> None:
+    call.require(Operation.READ, target)
+    call.keep_requiring(Operation.READ, target)
+    with call.inquiry() as inquiry:
+        found = await describe_or_make(call, inquiry, target)
+        start = begin(query, tail_of(found), may_follow=query.session_may_follow)
+        budget = budget or query.session_budget()
+        session = _Session(call, inquiry, target, query, voice, budget, found.incarnation)
+        call.answer.last_words = lambda why: voice.error(cut_short(why))
+        await call.answer.start(200, voice.headers)
+        await call.request.while_here(lambda: session.run(start))
+
+
+def cut_short(why: http.Refused) -> Refused:
+    """What a session is told that the application ends."""
+    match why:
+        case http.Refused.DRAINING:
+            return Refused(ErrorCode.SERVER_DRAINING, why.message)
+        case http.Refused.NOT_ALLOWED:
+            return Refused(ErrorCode.PERMISSION_DENIED, why.message)
+        case _:
+            return Refused(ErrorCode.OTHER, why.message)
+
+
+class _Session:
+    """Reads on from where the last batch ended, and waits at the tail."""
+
+    __slots__ = (
+        "_budget",
+        "_call",
+        "_incarnation",
+        "_inquiry",
+        "_is_at_tail",
+        "_query",
+        "_target",
+        "_voice",
+    )
+
+    def __init__(
+        self,
+        call: Call,
+        inquiry: Inquiry,
+        target: Target,
+        query: ReadQuery,
+        voice: Voice,
+        budget: ReadBudget,
+        incarnation: int,
+    ) -> None:
+        self._call = call
+        self._incarnation = incarnation
+        self._inquiry = inquiry
+        self._target = target
+        self._query = query
+        self._voice = voice
+        self._budget = budget
+        self._is_at_tail = False
+
+    async def run(self, start: Seek) -> None:
+        """Send everything, up to the end or the error."""
+        answer = self._call.answer
+        try:
+            await self._follow(start)
+            last = self._voice.done()
+        except S2Error as error:
+            last = self._voice.error(error)
+        await answer.send(last)
+        await answer.end()
+
+    async def _follow(self, seek: Seek) -> None:
+        budget, query, now = self._budget, self._query, self._call.host.now
+        gives_up_at = now() + (query.wait_s or 0) if query.wait_s or query.is_bounded else inf
+        wait_until = 0.0
+        while not budget.is_over:
+            records = await records_from(
+                self._inquiry, self._target, seek, budget, wait_until, self._incarnation
+            )
+            seek = Seek(Where.SEQUENCE, sequence=records.next)
+            if records.spans:
+                await self._show(records)
+                if query.wait_s:
+                    gives_up_at = now() + query.wait_s
+            if self._call.request.visit.is_draining:
+                await self._beat(Place(records.tail, records.last_timestamp))
+            if records.spans and records.next < records.tail:
+                wait_until = 0.0
+                continue
+            if not query.session_may_follow or (not records.spans and now() >= gives_up_at):
+                return
+            if not records.spans or not self._is_at_tail:
+                await self._beat(Place(records.tail, records.last_timestamp))
+            wait_until = min(now() + self._pause_s(), gives_up_at)
+
+    async def _show(self, records: m.Records) -> None:
+        """Send what was found, as far as the budget goes."""
+        end = None
+        if records.next >= records.tail:
+            end = Place(records.tail, records.last_timestamp)
+        budget, before = self._budget, self._budget.metered
+        for batch in budget.batches(records.spans, records.excerpts, end):
+            await self._call.answer.send(self._voice.batch(batch, budget))
+        self._call.figures.of(self._target.basin).read_bytes += budget.metered - before
+
+    async def _beat(self, tail: Place) -> None:
+        """Say that there is nothing more for now. Raises Refused when the node stops."""
+        self._is_at_tail = True
+        is_draining = self._call.request.visit.is_draining
+        await self._call.answer.send(self._voice.heartbeat(tail, is_last=is_draining))
+        if is_draining:
+            raise Refused(ErrorCode.SERVER_DRAINING, "the node stops; go on elsewhere, or later")
+
+    def _pause_s(self) -> float:
+        return HEARTBEAT_S_MIN + (HEARTBEAT_S_MAX - HEARTBEAT_S_MIN) * self._call.host.random()

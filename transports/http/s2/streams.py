@@ -1,0 +1,213 @@
+"""The streams of a basin: list, create, describe, reconfigure, delete (A.2)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from actors.errors import Code, NotAllowed
+from actors.messages import Failed, Rights
+from actors.streams import messages as m
+from transports.http.inquiry import Inquiry
+from transports.http.response import Response
+from transports.http.s2 import info_form
+from transports.http.s2.call import Call, Target
+from transports.http.s2.config_form import (
+    BasinConfig,
+    StreamConfig,
+    change_stream,
+    encode_stream_config,
+    inherit,
+    read_post_stream,
+    read_put_stream,
+    read_stream_change,
+    resolve,
+)
+from transports.http.s2.creation import TRIES, basin_of, creation, describe, failure, make
+from transports.http.s2.errors import ErrorCode, Refused
+from transports.http.s2.notes import as_told, config_of, settings_of, stream_key, stream_notes
+from transports.http.s2.token_form import Operation
+from transports.http.s2.words import is_text
+from transports.stream_rights import LISTED_MAX, listed
+
+BODY_BYTES_MAX = 65_536
+TOKEN_HEADER = b"s2-request-token"
+TOKEN_BYTES_MAX = 36
+RESULT = b"s2-provision-result"
+_JSON = (b"content-type", b"application/json")
+_GONE = 202
+
+
+async def list_streams(call: Call) -> None:
+    """GET /v1/streams."""
+    basin = call.basin()
+    call.require(Operation.LIST_STREAMS, basin)
+    if call.sees_basin(basin):
+        call.require_basin(basin)  # to others it is the same as one without streams
+    query = info_form.read_list_query(call.request.query)
+    prefix, after = (
+        each.encode("utf-8", "surrogateescape") for each in (query.prefix, query.start_after)
+    )
+    page, has_more = _page(call, basin, prefix, after, query.limit)
+    infos = []
+    with call.inquiry() as inquiry:
+        for name in page:
+            target = call.target_in(basin, name)
+            found = await inquiry.ask(target.cell, m.Describe)
+            if isinstance(found, m.Described):  # it may have gone since
+                infos.append(_info(target, found))
+    await call.say(Response(200, (_JSON,), info_form.encode_streams(infos, has_more=has_more)))
+
+
+def _page(
+    call: Call, basin: bytes, prefix: bytes, after: bytes, limit: int
+) -> tuple[list[bytes], bool]:
+    """Names that this client may be told of, and whether there are more. Raises Refused."""
+    own, permit = call.stream_prefix, call.permit
+    begin = own + prefix if permit is None else permit.narrowed(own + prefix)
+    if begin is None:
+        return [], False
+    found = call.host.basins.streams(basin).names(begin, own + after, LISTED_MAX + 1)
+    names = list(filter(is_text, found))  # S2 cannot spell the others, so they are not there
+    try:
+        return listed(names, bytes, limit, partial(_rights_in, call, basin))
+    except NotAllowed:
+        text = f"none of the first {LISTED_MAX} streams may be told of; ask with a prefix"
+        raise Refused(ErrorCode.PERMISSION_DENIED, text) from None
+
+
+def _rights_in(call: Call, basin: bytes, name: bytes) -> Rights | None:
+    return call.rights_listed(call.target_in(basin, name))
+
+
+def _info(target: Target, found: m.Described) -> info_form.StreamInfo:
+    cipher = stream_notes(found.settings).cipher
+    shown = None if cipher is None else cipher.value
+    name = target.shown.decode("utf-8", "replace")
+    return info_form.StreamInfo(name, found.created_ms, None, shown)
+
+
+async def post_stream(call: Call) -> None:
+    """POST /v1/streams: create, once for each request token."""
+    basin = call.basin()
+    asked = read_post_stream(await call.body(BODY_BYTES_MAX))
+    target = call.target_named(basin, asked.stream.encode())
+    call.require(Operation.CREATE_STREAM, target)
+    call.require_basin(basin)
+    key = stream_key(request_token(call), asked.config)
+    settings = creation(basin_of(call, target), asked.config, key)
+    with call.inquiry() as inquiry:
+        is_new = await make(inquiry, target, settings)
+        found = await describe(call, inquiry, target)
+    if not is_new and (not key or stream_notes(found.settings).creation != key):
+        text = f"there is a stream {asked.stream!r}"
+        raise Refused(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
+    body = info_form.encode_stream(_info(target, found))
+    await call.say(Response(201, (_JSON, provisioned(is_new, is_new)), body))
+
+
+def request_token(call: Call) -> str | None:
+    """The token that makes a creation idempotent. Raises Refused (422)."""
+    token = call.header(TOKEN_HEADER)
+    if token is not None and not 0 < len(token.encode()) <= TOKEN_BYTES_MAX:
+        raise Refused(ErrorCode.INVALID, f"s2-request-token: 1 to {TOKEN_BYTES_MAX} bytes")
+    return token
+
+
+def provisioned(is_new: bool, is_changed: bool) -> tuple[bytes, bytes]:
+    """The header that says what a creation came to."""
+    if is_new:
+        return RESULT, b"created"
+    return RESULT, b"updated" if is_changed else b"noop"
+
+
+async def put_stream(call: Call, target: Target) -> None:
+    """PUT /v1/streams/{stream}: have it with exactly this configuration."""
+    call.require(Operation.CREATE_STREAM, target)
+    call.require_basin(target.basin)
+    config = read_put_stream(await call.body(BODY_BYTES_MAX))
+    basin = basin_of(call, target)
+    wanted = creation(basin, config)
+    with call.inquiry() as inquiry:
+        for _ in range(TRIES):
+            if await make(inquiry, target, wanted):
+                is_new = is_changed = True
+                break
+            changed = await _reconfigure(call, inquiry, target, config, basin)
+            if changed is not None:
+                is_new, is_changed = False, changed
+                break
+        else:
+            raise Refused(ErrorCode.TRANSACTION_CONFLICT, "the stream comes and goes; repeat")
+        found = await describe(call, inquiry, target)
+    body = info_form.encode_stream(_info(target, found))
+    status = 201 if is_new else 200
+    await call.say(Response(status, (_JSON, provisioned(is_new, is_changed)), body))
+
+
+async def _reconfigure(
+    call: Call, inquiry: Inquiry, target: Target, config: StreamConfig, basin: BasinConfig
+) -> bool | None:
+    """Give a stream that is there a configuration. Was it another? None: it is gone."""
+    found = await inquiry.ask(target.cell, m.Describe)
+    if isinstance(found, m.StreamFailed) and found.code is Code.UNKNOWN_STREAM:
+        return None
+    if not isinstance(found, m.Described):
+        raise failure(found, target)
+    resolved = resolve(inherit(config, basin.default_stream_config))
+    if resolved == config_of(found.settings, call.host.stream_age_s(target.label)):
+        return False
+    call.require(Operation.RECONFIGURE_STREAM, target)
+    settings = settings_of(resolved, stream_notes(found.settings), found.settings)
+    # Whatever the settings are by now: these are the ones that were asked for.
+    return await _configure(inquiry, target, settings, None)
+
+
+async def _configure(
+    inquiry: Inquiry, target: Target, settings: m.Settings, expected: m.Settings | None
+) -> bool:
+    """Change the settings; False: somebody else changed those that are expected. Raises S2Error."""
+    answer = await inquiry.ask(target.cell, lambda number: m.Configure(number, settings, expected))
+    if isinstance(answer, m.StreamFailed) and answer.code is Code.SEQUENCE_MISMATCH:
+        return False
+    if isinstance(answer, m.StreamFailed | Failed):
+        raise failure(answer, target)
+    return True
+
+
+async def show_stream(call: Call, target: Target) -> None:
+    """GET /v1/streams/{stream}: its configuration, all of it."""
+    call.require(Operation.GET_STREAM_CONFIG, target)
+    with call.inquiry() as inquiry:
+        found = await describe(call, inquiry, target)
+    config = config_of(found.settings, call.host.stream_age_s(target.label))
+    await call.say(Response(200, (_JSON,), encode_stream_config(config)))
+
+
+async def patch_stream(call: Call, target: Target) -> None:
+    """PATCH /v1/streams/{stream}: change what is named; null: the basin's default."""
+    call.require(Operation.RECONFIGURE_STREAM, target)
+    change = read_stream_change(await call.body(BODY_BYTES_MAX))
+    basin = basin_of(call, target)
+    with call.inquiry() as inquiry:
+        for _ in range(TRIES):
+            found = await describe(call, inquiry, target)
+            before = config_of(found.settings, call.host.stream_age_s(target.label))
+            told = change_stream(as_told(before), change)
+            config = resolve(inherit(told, basin.default_stream_config))
+            settings = settings_of(config, stream_notes(found.settings), found.settings)
+            if await _configure(inquiry, target, settings, found.settings):
+                break
+        else:
+            raise Refused(ErrorCode.TRANSACTION_CONFLICT, "others reconfigure the stream; repeat")
+    await call.say(Response(200, (_JSON,), encode_stream_config(config)))
+
+
+async def delete_stream(call: Call, target: Target) -> None:
+    """DELETE /v1/streams/{stream}: it is gone at once, with all that reads it."""
+    call.require(Operation.DELETE_STREAM, target)
+    call.require_basin(target.basin)
+    with call.inquiry() as inquiry:
+        answer = await inquiry.ask(target.cell, m.Delete)
+    if isinstance(answer, m.StreamFailed | Failed):
+        raise failure(answer, target)
+    await call.say(Response(_GONE))

@@ -1,0 +1,97 @@
+"""Access tokens: issue, list, revoke (A.2, A.3). Who shows one may do what its scope says."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from actors.errors import Code
+from actors.messages import Failed
+from actors.streams import messages as m
+from actors.streams.names import TOKENS
+from transports.http.response import Response
+from transports.http.s2 import info_form
+from transports.http.s2.call import Call
+from transports.http.s2.errors import ErrorCode, Refused, error_of, invalid
+from transports.http.s2.permits import check_permit, permit_of
+from transports.http.s2.token_form import (
+    Operation,
+    encode_issued,
+    encode_tokens,
+    read_kept,
+    read_token,
+    write_kept,
+)
+from transports.http.s2.words import check_token_id
+
+BODY_BYTES_MAX = 65_536
+_JSON = (b"content-type", b"application/json")
+_NO_STORE = (b"cache-control", b"no-store")
+
+
+async def list_tokens(call: Call) -> None:
+    """GET /v1/access-tokens: their ids and scopes; nobody has the tokens themselves."""
+    call.require(Operation.LIST_ACCESS_TOKENS)
+    query = info_form.read_list_query(call.request.query)
+    prefix, after = (
+        each.encode("utf-8", "surrogateescape") for each in (query.prefix, query.start_after)
+    )
+    found = [
+        row
+        for token_id, row in call.host.tokens.all()
+        if token_id.startswith(prefix)
+        and token_id > after
+        and call.may(Operation.LIST_ACCESS_TOKENS, token_id)
+    ]
+    infos = [read_kept(row.notes) for row in found[: query.limit]]
+    body = encode_tokens(infos, has_more=len(found) > query.limit)
+    await call.say(Response(200, (_JSON,), body))
+
+
+async def issue_token(call: Call) -> None:
+    """POST /v1/access-tokens: a token that permits what is asked, told once and not kept."""
+    call.check(Operation.ISSUE_ACCESS_TOKEN)
+    info = read_token(await call.body(BODY_BYTES_MAX))
+    token_id = info.id.encode()
+    call.require(Operation.ISSUE_ACCESS_TOKEN, token_id)
+    permit = permit_of(info)
+    check_permit(permit)
+    if info.expires_ms is not None and info.expires_ms <= call.host.now() * 1000:
+        raise invalid("expires_at: that is over")
+    token = call.host.tokens.make()
+    digest, notes = sha256(token.encode()).digest(), write_kept(permit.info)
+    with call.inquiry() as inquiry:
+        answer = await inquiry.ask(
+            TOKENS, lambda number: m.IssueToken(number, token_id, digest, info.expires_ms, notes)
+        )
+    match answer:
+        case m.Done():
+            await call.say(Response(201, (_JSON, _NO_STORE), encode_issued(token)))
+        case m.StreamFailed(code=Code.STREAM_EXISTS):
+            text = f"there is an access token {info.id!r}"
+            raise Refused(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
+        case m.StreamFailed(code=Code.BUFFER_FULL):
+            raise Refused(ErrorCode.QUOTA_EXHAUSTED, "there are too many access tokens")
+        case m.StreamFailed() | Failed():
+            raise error_of(answer)
+        case _:
+            raise AssertionError(f"{answer} answers nothing about access tokens")
+
+
+async def revoke_token(call: Call, token_id: bytes) -> None:
+    """DELETE /v1/access-tokens/{id}: from now on it permits nothing, to open sessions neither."""
+    check_token_id(token_id.decode("utf-8", "surrogateescape"))
+    call.require(Operation.REVOKE_ACCESS_TOKEN, token_id)
+    with call.inquiry() as inquiry:
+        answer = await inquiry.ask(TOKENS, lambda number: m.RevokeToken(number, token_id))
+    match answer:
+        case m.Done():
+            call.host.rejudge()
+            await call.say(Response(204))
+        case m.StreamFailed(code=Code.UNKNOWN_STREAM):
+            shown = token_id.decode("utf-8", "replace")
+            text = f"there is no access token {shown!r}"
+            raise Refused(ErrorCode.ACCESS_TOKEN_NOT_FOUND, text)
+        case m.StreamFailed() | Failed():
+            raise error_of(answer)
+        case _:
+            raise AssertionError(f"{answer} answers nothing about access tokens")

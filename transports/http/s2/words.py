@@ -1,0 +1,173 @@
+"""What S2's forms and its handlers say to one another; limits, names and metering (A.3, A.6)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from actors.streams.messages import U64_MAX, Excerpt, Form, Headers, Span, View
+from transports.http.s2.errors import ErrorCode, Place, Refused, invalid
+
+RECORDS_MAX = 1000
+"""Of an append, and of a batch that is read."""
+HEADERS_MAX = 2**15
+"""Of an append, all of its records together. S2 limits only what they are metered for: a third of
+a million would fit, and hold up everybody else for as long as it takes to read them."""
+METERED_MAX = 2**20
+"""Metered bytes of a record, of an append, and of a batch that is read."""
+RECORD_BYTES = 8
+"""What a record is metered for besides its body and headers; a header besides its bytes: 2."""
+FENCE_BYTES_MAX = 36
+
+READ_VIEW = View(body_bytes_max=METERED_MAX - RECORD_BYTES)
+"""Other views can append larger records; a batch cannot carry them."""
+
+_BASIN = re.compile(r"[a-z0-9][a-z0-9-]{6,46}[a-z0-9]")
+BASIN_BYTES_MAX = 48
+STREAM_BYTES_MAX = 512
+TOKEN_BYTES_MAX = 96
+
+
+class AppendInput(msgspec.Struct, frozen=True, gc=False):
+    """Records by columns, as `actors.streams.messages.Append` takes them, and conditions.
+
+    `headers` None: no record has any; `timestamps` None: no record has one (milliseconds).
+    """
+
+    bodies: list[bytes]
+    headers: list[Headers] | None = None
+    timestamps: list[int | None] | None = None
+    match_seq_num: int | None = None
+    fencing_token: bytes | None = None
+
+
+class AppendAck(msgspec.Struct, frozen=True, gc=False):
+    """`start` is the first record; `end` one behind the last, with that one's timestamp; `tail`
+    that of the stream, as it was when this was said."""
+
+    start: Place
+    end: Place
+    tail: Place
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """Records that a read found, ascending; without any it is a heartbeat, and has a tail.
+
+    `excerpts`, if there are any, are the same as `spans`.
+    """
+
+    spans: Sequence[Span] = ()
+    tail: Place | None = None
+    excerpts: Sequence[Excerpt] = ()
+
+    def written(self, form: Form) -> list[bytes]:
+        """The records as `form` writes them, in pieces."""
+        if self.excerpts:
+            return [each.written(form) for each in self.excerpts]
+        return [form.write(each) for each in self.spans]
+
+
+def metered(body: bytes, headers: Headers) -> int:
+    """What a record is metered for, in bytes."""
+    size = RECORD_BYTES + len(body) + 2 * len(headers)
+    for name, value in headers:
+        size += len(name) + len(value)
+    return size
+
+
+def metered_sizes(bodies: Sequence[bytes], headers: Sequence[Headers] | None) -> Iterable[int]:
+    """What each record is metered for."""
+    if headers is None:
+        return map(RECORD_BYTES.__add__, map(len, bodies))
+    return map(metered, bodies, headers)
+
+
+def metered_span(span: Span) -> int:
+    """What the records of a span are metered for together."""
+    if span.headers is None:
+        return RECORD_BYTES * len(span.bodies) + sum(map(len, span.bodies))
+    return sum(metered_sizes(span.bodies, span.headers))
+
+
+def check_append(given: AppendInput) -> int:
+    """What the records are metered for. Raises Refused (422) where the batch itself is not valid:
+    its count, its sizes, its command records (A.6); then a token that no stream can have."""
+    bodies, headers = given.bodies, given.headers
+    if not 0 < len(bodies) <= RECORDS_MAX:
+        raise invalid(f"an append has 1 to {RECORDS_MAX} records, not {len(bodies)}")
+    if headers is not None and sum(map(len, headers)) > HEADERS_MAX:
+        raise too_many_headers()
+    size = sum(metered_sizes(bodies, headers))
+    if size > METERED_MAX:
+        raise invalid(f"records of {size} metered bytes, at most {METERED_MAX} are allowed")
+    for pairs, body in zip(headers or (), bodies, strict=False):
+        if any(not name for name, _ in pairs):
+            _check_command(pairs, body)
+    if given.fencing_token is not None and len(given.fencing_token) > FENCE_BYTES_MAX:
+        raise invalid(f"a fencing token has at most {FENCE_BYTES_MAX} bytes")
+    return size
+
+
+def too_many_records() -> Refused:
+    """422, before anything is made of them."""
+    return invalid(f"an append has at most {RECORDS_MAX} records")
+
+
+def too_many_headers() -> Refused:
+    """The same."""
+    return invalid(f"an append has at most {HEADERS_MAX} headers")
+
+
+def _check_command(pairs: Headers, body: bytes) -> None:
+    """A header has no name: then it is the only one, and the record is a command."""
+    if len(pairs) > 1:
+        raise invalid("a header without a name stands alone")
+    match pairs[0][1]:
+        case b"fence":
+            if len(body) > FENCE_BYTES_MAX or not is_text(body):
+                raise invalid(f"a fencing token is UTF-8 of at most {FENCE_BYTES_MAX} bytes")
+        case b"trim":
+            if len(body) != 8:
+                raise invalid("a trim point has 8 bytes")
+        case verb:
+            raise invalid(f"there is no command {verb[:20]!r}")
+
+
+def is_text(data: bytes) -> bool:
+    """Is it UTF-8?"""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def check_u64(value: int | None, name: str, code: ErrorCode) -> None:
+    """Raises Refused with `code` unless it is None, or an unsigned number of 64 bits."""
+    if value is not None and not 0 <= value <= U64_MAX:
+        raise Refused(code, f"{name}: 0 to 2^64 - 1")
+
+
+def check_basin(name: str, code: ErrorCode = ErrorCode.INVALID) -> None:
+    """Raises Refused with `code` unless it can be a basin's name."""
+    if _BASIN.fullmatch(name) is None:
+        raise Refused(
+            code, "basin: 8 to 48 of a-z, 0-9 and '-', which neither begins nor ends the name"
+        )
+
+
+def check_stream(name: bytes, code: ErrorCode = ErrorCode.INVALID) -> None:
+    """Raises Refused with `code` unless it can be a stream's name."""
+    if not 0 < len(name) <= STREAM_BYTES_MAX:
+        raise Refused(code, f"stream: 1 to {STREAM_BYTES_MAX} bytes")
+    if name in (b".", b"..") or b"\0" in name or not is_text(name):
+        raise Refused(code, "stream: UTF-8 without NUL, and neither '.' nor '..'")
+
+
+def check_token_id(name: str, code: ErrorCode = ErrorCode.INVALID) -> None:
+    """Raises Refused with `code` unless it can be an access token's id."""
+    data = name.encode("utf-8", "surrogatepass")
+    if not 0 < len(data) <= TOKEN_BYTES_MAX or b"\0" in data or not is_text(data):
+        raise Refused(code, f"access token: UTF-8 of 1 to {TOKEN_BYTES_MAX} bytes without NUL")

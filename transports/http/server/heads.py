@@ -1,0 +1,94 @@
+"""Heads of HTTP: what a request says as an ASGI scope, and the bytes an answer begins with."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from urllib.parse import unquote_to_bytes
+
+from transports.http.asgi import OURS, Headers, Scope, Told
+from transports.http.refused import Refused
+from transports.http.server.settings import ServerSettings
+from transports.seam import Wire
+
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
+_STATUS_LINES = {
+    each.value: b"HTTP/1.1 %d %b\r\n" % (each, each.phrase.encode()) for each in HTTPStatus
+}
+_CHUNKED = [b"chunked"]
+
+
+class BadHead(Exception):
+    """the head says what cannot be served"""
+
+
+def refusal_of(
+    version: str, method: bytes, target: bytes, headers: Headers, settings: ServerSettings
+) -> Refused | None:
+    """Why a head of HTTP/1 is refused that could be read (RFC 9112, 3.2, 6.1)."""
+    if version not in ("1.0", "1.1"):
+        return Refused.BAD_VERSION
+    if method == b"CONNECT":
+        return Refused.NO_TUNNEL
+    names = [name for name, _ in headers]
+    hosts = names.count(b"host")
+    if hosts > 1 or (not hosts and version == "1.1"):
+        return Refused.BAD_REQUEST
+    if b"transfer-encoding" in names:
+        if version == "1.0" or b"content-length" in names:
+            return Refused.BAD_REQUEST
+        if [value.lower() for name, value in headers if name == b"transfer-encoding"] != _CHUNKED:
+            return Refused.BAD_CODING
+    if len(names) > settings.headers_max:
+        return Refused.HEADERS_TOO_LARGE
+    if len(target) > 4 * settings.url_bytes_max:
+        return Refused.URL_TOO_LONG
+    return None
+
+
+def scope_of(
+    wire: Wire, version: str, method: bytes, target: bytes, headers: Headers, is_secure: bool
+) -> Scope:
+    """A request as ASGI tells it. Raises BadHead for a target that is none."""
+    raw, _, query = origin_form(target).partition(b"?")
+    path = unquote_to_bytes(raw) if b"%" in raw else raw
+    return {
+        "type": "http",
+        "asgi": _ASGI,
+        "http_version": version,
+        "method": method.decode("latin-1"),
+        "scheme": "https" if is_secure else "http",
+        "path": path.decode("utf-8", "surrogateescape"),
+        "raw_path": raw,
+        "query_string": query,
+        "root_path": "",
+        "headers": headers,
+        "client": (wire.host, port_of(wire)),
+        "server": None,
+        "extensions": {OURS: Told(wire.peer_certificate_hash, {})},
+    }
+
+
+def port_of(wire: Wire) -> int:
+    """The other end's port; 0 where it has none."""
+    port = wire.peer.rpartition(":")[2]
+    return int(port) if port.isdigit() else 0
+
+
+def origin_form(target: bytes) -> bytes:
+    """A request's target as a path (RFC 9112, 3.2). Raises BadHead."""
+    if target.startswith(b"/") or target == b"*":
+        return target
+    scheme, mark, rest = target.partition(b"://")
+    if not mark or scheme.lower() not in (b"http", b"https"):
+        raise BadHead("the target is no path")
+    path, question, query = rest.partition(b"?")
+    return b"/" + path.partition(b"/")[2] + question + query
+
+
+def answer_head(status: int, headers: Headers, date: bytes, *more: bytes) -> bytes:
+    """The head of an answer of HTTP/1.1; `more`: lines of the connection's own."""
+    lines = [b"%b: %b\r\n" % each for each in headers]
+    block = b"".join(lines)
+    assert block.count(b"\n") == len(lines), "a header of ours holds a line"
+    first = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+    return b"".join((first, block, b"date: ", date, b"\r\n", *more, b"\r\n"))

@@ -1,0 +1,354 @@
+"""HTTP/2 (RFC 9113) on a wire: `h2` speaks it, each stream is an exchange of its own.
+
+What arrives counts against the windows until the application has taken it, so a stream that nobody
+reads holds nobody else up. Frames are counted: who floods us with such as carry nothing is told to
+calm down. `http2_speech` is what we ask of `h2`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import inf
+
+import h2.events as events
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError, StreamClosedError
+
+from transports.http.asgi import Headers
+from transports.http.server.exchange import Exchange, Head
+from transports.http.server.frame_guard import FrameGuard, FrameTooLong
+from transports.http.server.heads import BadHead, scope_of
+from transports.http.server.http2_speech import (
+    FRAME_BYTES_MAX,
+    HEADER_TABLE_BYTES,
+    WINDOW_AT_FIRST,
+    new_speech,
+    settings_for,
+)
+from transports.http.server.seams import Server, Spoken
+from transports.rate import Bucket
+from transports.seam import Wire
+
+PREFACE_BYTES = 24
+"""They are all there when a connection becomes one of HTTP/2."""
+FRAMES_PER_S = 10_000
+"""So many frames a second are borne. One that carries nothing counts for 5, a stream that was reset
+for 20; what is carried, either way, is worth a frame for each KiB."""
+UNHEARD_BYTES_MAX = 2**18
+"""Of answers to frames, while the other end does not read."""
+PING = b"millpond"
+_CONNECTION_ONLY = frozenset((b"connection", b"transfer-encoding", b"keep-alive"))
+
+
+class Http2:
+    """Implements `connection.Speaker` and `exchange.Speech`."""
+
+    def __init__(self, wire: Wire, server: Server, connection: Spoken) -> None:
+        self.head_at = inf
+        self._wire = wire
+        self._server = server
+        self._connection = connection
+        self._preface_bytes = PREFACE_BYTES
+        self._guard = FrameGuard(FRAME_BYTES_MAX, 2 * server.settings.header_bytes_max)
+        self._exchanges: dict[int, Exchange] = {}
+        self._waiting: dict[Exchange, None] = {}
+        """Those that have something to write, and no room for it."""
+        self._stalled: dict[int, float] = {}
+        """The streams of which nothing was taken, since then."""
+        self._calm = Bucket(FRAMES_PER_S, server.now())
+        self._unheard_bytes = 0
+        self._pinged_at = inf
+        self._is_finishing = self._is_closed = False
+        self._h2 = new_speech(server.settings)
+        self._h2.initiate_connection()
+        # A stream too many is refused here; h2 would end the connection, and others with it.
+        self._h2.local_settings = settings_for(server.settings, 2 * server.settings.streams_max)
+        extra = server.settings.connection_window_bytes - WINDOW_AT_FIRST
+        self._h2.increment_flow_control_window(extra)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._exchanges
+
+    # What the wire says.
+
+    def received(self, data: bytes) -> None:
+        self._pinged_at = inf
+        try:
+            self._guard.look(data[self._preface_bytes :] if self._preface_bytes else data)
+        except FrameTooLong:
+            self._end(ErrorCodes.FRAME_SIZE_ERROR)
+            return
+        self._preface_bytes = 0
+        try:
+            found = self._h2.receive_data(data)
+        except ProtocolError:
+            self._flush()
+            self._close()
+            return
+        self._note_head()
+        self._spend(self._guard.frames)
+        for event in found:
+            if not self._is_closed:
+                self._hear(event)
+        size = self._flush()
+        self._unheard_bytes += size if self._wire.congested else 0
+        if self._unheard_bytes > UNHEARD_BYTES_MAX:
+            self._wire.abort()
+        elif self._calm.debt_ms(self._server.now()):
+            self._end(ErrorCodes.ENHANCE_YOUR_CALM)
+
+    def _note_head(self) -> None:
+        """A frame that has begun has to end in time; but a body may come as slowly as it likes."""
+        if not self._guard.is_within or self._exchanges:
+            self.head_at = inf
+        elif self.head_at == inf:
+            self.head_at = self._server.now()
+            self._connection.head_began(self.head_at)
+
+    def uncongested(self) -> None:
+        self._unheard_bytes = 0
+        self._make_room(self._waiting)
+
+    def eof(self) -> None:
+        for exchange in tuple(self._exchanges.values()):
+            exchange.cut()
+        self._close()
+
+    def ended(self) -> None:
+        self._is_closed = True
+        exchanges, self._exchanges = self._exchanges, {}
+        self._waiting.clear()
+        self._stalled.clear()
+        vars(self._h2).clear()  # it holds itself: no work for the collector
+        for exchange in exchanges.values():
+            exchange.cut()
+
+    def finish(self) -> None:
+        """GOAWAY comes with the end: clients take it for the end, and would not hear what is still
+        being answered (http.md A.9)."""
+        self._is_finishing = True
+        if not self._exchanges:
+            self._end(ErrorCodes.NO_ERROR)
+
+    def look(self, now: float) -> float:
+        """Ping who was silent; who does not answer is not there. A stream that is not read on is
+        given up."""
+        if self._is_closed:
+            return inf
+        settings = self._server.settings
+        for number in [each for each in self._stalled if self._is_given_up(each, now)]:
+            self._reset(number, ErrorCodes.CANCEL)
+            self._exchanges[number].cut()
+            del self._stalled[number]
+        if now >= self._pinged_at + settings.ping_wait_s:
+            self._wire.abort()
+        elif self._pinged_at == inf and now >= self._connection.quiet_at + settings.ping_s:
+            self._pinged_at = now
+            self._h2.ping(PING)
+        self._flush()
+        pinged_by = self._pinged_at + settings.ping_wait_s
+        return pinged_by if pinged_by != inf else self._connection.quiet_at + settings.ping_s
+
+    def _is_given_up(self, number: int, now: float) -> bool:
+        return now >= self._stalled[number] + self._server.settings.idle_s
+
+    # What the other end says.
+
+    def _hear(self, event: events.Event) -> None:
+        match event:
+            case events.DataReceived():
+                self._take(event)
+            case events.RequestReceived():
+                self._begin(event.stream_id, event.headers)
+            case events.StreamEnded():
+                exchange = self._exchanges.get(event.stream_id)
+                if exchange is not None:
+                    exchange.complete()
+            case events.StreamReset():
+                self._spend(19)
+                exchange = self._exchanges.get(event.stream_id)
+                if exchange is not None:
+                    exchange.cut()
+            case events.WindowUpdated():
+                of_one = [each for each in self._waiting if each.number == event.stream_id]
+                self._make_room(of_one if event.stream_id else self._waiting)
+            case events.RemoteSettingsChanged():
+                self._spend(4)
+                # Their table would be as large as they say, and searched for each header.
+                if self._h2.encoder.header_table_size > HEADER_TABLE_BYTES:
+                    self._h2.encoder.header_table_size = HEADER_TABLE_BYTES
+                self._make_room(self._waiting)
+            case events.ConnectionTerminated():
+                self.finish()
+            case events.TrailersReceived():
+                pass
+            case _:
+                self._spend(4)
+
+    def _begin(self, number: int, found: Headers) -> None:
+        method, target, headers = _read(found)
+        server, wire = self._server, self._wire
+        try:
+            scope = scope_of(wire, "2", method, target, headers, wire.secure)
+        except BadHead:
+            self._reset(number, ErrorCodes.PROTOCOL_ERROR)
+            return
+        if len(self._exchanges) >= server.settings.streams_max:
+            self._spend(19)
+            self._reset(number, ErrorCodes.REFUSED_STREAM)
+            return
+        exchange = self._exchanges[number] = Exchange(self, scope, number)
+        server.serve(exchange)
+
+    def _take(self, event: events.DataReceived) -> None:
+        exchange = self._exchanges.get(event.stream_id)
+        size = event.flow_controlled_length
+        if event.data:
+            self._spend(-(size // 1024))
+        elif event.stream_ended is None:
+            self._spend(4)
+        if exchange is None or exchange.is_gone:
+            if size:
+                self._h2.acknowledge_received_data(size, event.stream_id)
+        elif event.data:
+            exchange.feed(event.data, size)
+        elif size:
+            self._h2.acknowledge_received_data(size, event.stream_id)
+
+    def _reset(self, number: int, why: ErrorCodes) -> None:
+        try:
+            self._h2.reset_stream(number, why)
+        except StreamClosedError:
+            return  # what came behind its head has done that
+
+    def _spend(self, cost: int) -> None:
+        self._calm.spend(cost, self._server.now())
+
+    # What exchanges ask: Speech.
+
+    def asks_for_body(self, exchange: Exchange) -> None:
+        """Who expects to be told may say it: HTTP/2 has windows for that."""
+
+    def taken(self, exchange: Exchange, size: int) -> None:
+        if not self._is_closed:
+            self._h2.acknowledge_received_data(size, exchange.number)
+            self._flush()
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        self._wire.soon(callback)
+
+    def defer(self, exchange: Exchange) -> None:
+        self._server.serve_in_task(exchange)
+
+    def is_held_up(self, exchange: Exchange) -> bool:
+        if self._wire.congested:
+            self._waiting[exchange] = None
+            return True
+        return False
+
+    def write(self, exchange: Exchange, head: Head | None, body: bytes, is_last: bool) -> bytes:
+        if self._is_closed or exchange.number not in self._exchanges:
+            return b""
+        if head is not None:
+            self._write_head(exchange, head, is_last and not body)
+            if is_last and not body:
+                self._flush()
+                return b""
+        rest = self._write_body(exchange.number, body, is_last) if body or is_last else b""
+        if rest:
+            self._waiting[exchange] = None
+        self._note_stall(exchange.number, bool(rest), len(rest) < len(body))
+        self._flush()
+        return rest
+
+    def _note_stall(self, number: int, has_rest: bool, has_moved: bool) -> None:
+        if not has_rest:
+            self._stalled.pop(number, None)
+        elif has_moved or number not in self._stalled:
+            self._stalled[number] = self._server.now()
+
+    def _write_head(self, exchange: Exchange, head: Head, is_whole: bool) -> None:
+        status, headers = head
+        lines = [(b":status", b"%d" % status)]
+        lines += [each for each in headers if each[0] not in _CONNECTION_ONLY]
+        lines.append((b"date", self._server.date()))
+        self._h2.send_headers(exchange.number, lines, end_stream=is_whole)
+
+    def _write_body(self, number: int, body: bytes, is_last: bool) -> bytes:
+        if not body:
+            self._h2.end_stream(number)
+            return b""
+        speech, at, size = self._h2, 0, len(body)
+        while at < size and not self._wire.congested:
+            room = min(speech.local_flow_control_window(number), speech.max_outbound_frame_size)
+            if room <= 0:
+                break
+            piece = body if size - at <= room and not at else body[at : at + room]
+            at += len(piece)
+            speech.send_data(number, piece, end_stream=is_last and at == size)
+            self._spend(-1 - len(piece) // 1024)
+        return body[at:] if at else body
+
+    def conclude(self, exchange: Exchange) -> None:
+        if self._exchanges.pop(exchange.number, None) is None:
+            return
+        self._waiting.pop(exchange, None)
+        self._stalled.pop(exchange.number, None)
+        if not exchange.is_cut:
+            if not exchange.is_answered:
+                self._reset(exchange.number, ErrorCodes.INTERNAL_ERROR)
+            elif not exchange.is_complete:
+                # It need not send the rest of what it asks (RFC 9113, 8.1).
+                self._reset(exchange.number, ErrorCodes.NO_ERROR)
+            self._flush()
+        self._connection.idle_at = self._server.now()
+        if self._is_finishing and not self._exchanges:
+            self._end(ErrorCodes.NO_ERROR)
+
+    def _make_room(self, waiting: Iterable[Exchange]) -> None:
+        """Wake those that can write now; one update must not wake them all for nothing."""
+        for exchange in tuple(waiting):
+            if exchange in self._waiting and self._has_room(exchange):
+                del self._waiting[exchange]
+                exchange.make_room()
+
+    def _has_room(self, exchange: Exchange) -> bool:
+        return exchange.is_cut or self._h2.local_flow_control_window(exchange.number) > 0
+
+    # The end.
+
+    def _end(self, why: ErrorCodes) -> None:
+        if self._is_closed:
+            return
+        self._h2.close_connection(why)
+        self._flush()
+        self._close()
+
+    def _close(self) -> None:
+        self._is_closed = True
+        for exchange in tuple(self._exchanges.values()):
+            exchange.cut()
+        self._wire.close()
+
+    def _flush(self) -> int:
+        data = self._h2.data_to_send()
+        if data:
+            self._wire.write(data)
+        return len(data)
+
+
+def _read(found: Headers) -> tuple[bytes, bytes, Headers]:
+    """Method, target and headers; h2 has seen to it that they are there, and in their places."""
+    method = target = b""
+    headers: Headers = []
+    for name, value in found:
+        if name == b":method":
+            method = value
+        elif name == b":path":
+            target = value
+        elif name == b":authority":
+            headers.append((b"host", value))
+        elif not name.startswith(b":"):
+            headers.append((name, value))
+    return method, target, headers

@@ -1,0 +1,159 @@
+"""The connections of one HTTP listener, and the tasks in which its requests are answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from transports.http.application import Guard, StreamBrokenOff
+from transports.http.asgi import AsgiApplication, Prompt
+from transports.http.scope import running_loop
+from transports.http.server.connection import HttpConnection
+from transports.http.server.exchange import Exchange
+from transports.http.server.repeats import Repeats
+from transports.http.server.seams import Held
+from transports.http.server.settings import ServerSettings
+
+STOP_S = 1.0
+"""Requests that were cut off have so long to end, and their last words to leave."""
+
+
+class Clock(Protocol):
+    """What the server asks of its node."""
+
+    @property
+    def now(self) -> Callable[[], float]: ...
+    @property
+    def arm(self) -> Callable[[Held, float], None]: ...
+    @property
+    def disarm(self) -> Callable[[Held], None]: ...
+
+
+class HttpServer:
+    """Implements `seams.Server`. `prompt` may answer requests that came whole; `date`: the value of
+    that header, now."""
+
+    def __init__(
+        self,
+        application: AsgiApplication,
+        settings: ServerSettings,
+        clock: Clock,
+        guard: Guard,
+        date: Callable[[], bytes],
+        prompt: Prompt | None = None,
+    ) -> None:
+        self.settings = settings
+        self.repeats = Repeats()
+        self.is_draining = False
+        self.now = clock.now
+        self.date = date
+        self._application = application
+        self._prompt = prompt
+        self._clock = clock
+        self._guard = guard
+        self._connections: dict[Held, None] = {}
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._scope = anyio.CancelScope(shield=True)
+        self._tasks: TaskGroup | None = None
+        self._emptied: anyio.Event | None = None
+
+    def session(self) -> HttpConnection:
+        """For a connection that was just accepted."""
+        return HttpConnection(self)
+
+    async def run(self, *, task_status: TaskStatus[TaskGroup]) -> None:
+        """Have a task group for connections, and tell it, until `hold` is done or `stop` called."""
+        with self._scope:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                task_status.started(tasks)
+                await anyio.sleep_forever()
+
+    def stop(self) -> None:
+        """End at once."""
+        for task in self._under_way:
+            task.cancel()
+        self._scope.cancel()
+
+    async def hold(self, cut: Callable[[], None], *, task_status: TaskStatus[None]) -> None:
+        """Until cancelled; then `cut` all requests, and give them a moment to say so."""
+        try:
+            task_status.started()
+            await anyio.sleep_forever()
+        finally:
+            with anyio.move_on_after(STOP_S, shield=True):
+                cut()
+                self.say_goodbye()
+                await self._ended()
+            self.stop()
+
+    def say_goodbye(self) -> None:
+        """What was asked is answered, then connections close; idle ones at once."""
+        self.is_draining = True
+        for connection in tuple(self._connections):
+            connection.say_goodbye()
+
+    async def _ended(self) -> None:
+        if self._connections:
+            self._emptied = anyio.Event()
+            await self._emptied.wait()
+
+    # What connections say: seams.Server.
+
+    def opened(self, connection: Held) -> None:
+        self._connections[connection] = None
+        if self.is_draining:
+            connection.wire.close()
+        elif len(self._connections) > self.settings.connections_max:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """The oldest one that is idle goes, so that silence keeps nobody out; the newest is idle in
+        any case. It counts no longer, though it takes a moment to end."""
+        idle = next(each for each in self._connections if each.is_idle)
+        del self._connections[idle]
+        idle.wire.close()
+
+    def left(self, connection: Held) -> None:
+        self._connections.pop(connection, None)
+        self._clock.disarm(connection)
+        if self._emptied is not None and not self._connections:
+            self._emptied.set()
+
+    def wake_at(self, connection: Held, when: float) -> None:
+        self._clock.arm(connection, when)
+
+    def serve(self, exchange: Exchange) -> None:
+        is_whole = exchange.is_complete and not exchange.number
+        if self._prompt is None or not is_whole or not self._prompt(exchange):
+            self.serve_in_task(exchange)
+
+    def serve_in_task(self, exchange: Exchange) -> None:
+        loop = running_loop()
+        if loop is None:
+            assert self._tasks is not None
+            self._tasks.start_soon(self._answer, exchange)
+            return
+        self._under_way.add(loop.create_task(self._answer(exchange, loop)))
+
+    async def _answer(
+        self, exchange: Exchange, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        try:
+            await self._guard(partial(self._apply, exchange))
+        finally:
+            task = None if loop is None else asyncio.current_task(loop)
+            if task is not None:
+                self._under_way.discard(task)  # a callback would cost the loop a turn
+            exchange.over()
+
+    async def _apply(self, exchange: Exchange) -> None:
+        try:
+            await self._application(exchange.scope, exchange.receive, exchange.send)
+        except StreamBrokenOff:
+            return  # told by its log line already; the connection is broken off

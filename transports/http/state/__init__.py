@@ -1,0 +1,1 @@
+"""States of streams over HTTP: JSON, and server-sent events (docs/state.md)."""

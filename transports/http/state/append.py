@@ -1,0 +1,70 @@
+"""Events into a stream: one, or an array of them; all are kept, or none."""
+
+from __future__ import annotations
+
+import msgspec
+
+from actors.messages import Rights
+from actors.state.events import objection
+from actors.streams import messages as m
+from transports.http.state import form
+from transports.http.state.call import Call
+from transports.http.state.errors import StateError
+
+BODY_BYTES_MAX = 2**20
+EVENTS_MAX = 1000
+CONTENT = b"application/json"
+
+_several = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+async def append(call: Call) -> None:
+    """POST: 200 with the sequence of the first, and the position behind the last."""
+    call.require(Rights.PUT)
+    kind = (call.request.header(b"content-type") or b"").partition(b";")[0].strip().lower()
+    if kind != CONTENT:
+        raise StateError(415, "content_type", "events are application/json")
+    match = _match(call)
+    bodies = _events(await call.request.body(BODY_BYTES_MAX))
+    with call.inquiry() as inquiry:
+        fields = (bodies, None, None, None, None, match)
+        told = await call.ask_stream(inquiry, m.Append, *fields)
+    assert isinstance(told, m.Appended)
+    content = {"first": str(told.first), "count": told.count}
+    await call.answer.whole(form.response(content | {"position": str(told.first + told.count)}))
+
+
+async def create(call: Call) -> None:
+    """PUT: 201 where it is new, else 200."""
+    call.require(Rights.PUT)
+    with call.inquiry() as inquiry:
+        try:
+            await call.ask_stream(inquiry, m.Create, m.Settings(content_type=CONTENT))
+        except StateError as error:
+            if error.code != "stream_exists":
+                raise
+            await call.answer.whole(form.response({"created": False}))
+            return
+    await call.answer.whole(form.response({"created": True}, 201))
+
+
+def _events(data: bytes) -> list[bytes]:
+    try:
+        is_list = data.lstrip()[:1] == b"["
+        bodies = [bytes(each) for each in _several.decode(data)] if is_list else [data.strip()]
+    except msgspec.MsgspecError as exc:
+        raise StateError(400, "bad_json", str(exc)) from exc
+    if not 0 < len(bodies) <= EVENTS_MAX:
+        raise StateError(422, "invalid", f"1 to {EVENTS_MAX} events at a time")
+    for index, body in enumerate(bodies):
+        why = objection(body)
+        if why is not None:
+            raise StateError(422, "invalid", f"event {index}: {why}")
+    return bodies
+
+
+def _match(call: Call) -> int | None:
+    found = dict(call.request.query).get("match")
+    if found is None:
+        return None
+    return call.number("match", found, 0, m.U64_MAX)
