@@ -107,7 +107,17 @@ class Tab:
 
     async def click(self, selector: str) -> None:
         """With the mouse, in the middle of an element that is to be seen."""
-        place = await self.until(
+        place = await self.place_of(selector)
+        await self.mouse("mousePressed", place)
+        await self.mouse("mouseReleased", place)
+
+    async def mouse(self, kind: str, place: dict[str, float]) -> None:
+        """One half of a click, as DevTools names it."""
+        await self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+
+    async def place_of(self, selector: str) -> dict[str, float]:
+        """The middle of an element that nothing covers, in pixels {x, y}."""
+        place: dict[str, float] = await self.until(
             f"""(() => {{
                 const element = document.querySelector({json.dumps(selector)});
                 if (!element) return null;
@@ -118,10 +128,7 @@ class Tab:
                 return width && element.contains(hit) ? {{ x, y }} : null;
             }})()"""
         )
-        for kind in ("mousePressed", "mouseReleased"):
-            await self.call(
-                "Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place
-            )
+        return place
 
     async def type(self, text: str) -> None:
         """Into what has the focus."""

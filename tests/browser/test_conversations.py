@@ -65,6 +65,23 @@ async def test_what_one_writes_the_other_reads(
     assert other.errors == []
 
 
+async def test_a_click_holds_while_news_come_in(
+    chromium: Browser, tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    await homes.enter_async_context(alice.at_home())
+    await homes.enter_async_context(bob.at_home())
+    other = await chromium.tab()
+    await alice.enters(tab)
+    await bob.enters(other)
+    await talks_with(other, alice)
+    place = await tab.place_of("#people-list button")
+    await tab.mouse("mousePressed", place)
+    await writes(other, "news")
+    await tab.until("document.querySelector('.preview').innerText === 'news'")
+    await tab.mouse("mouseReleased", place)
+    await tab.until(sees("news"))
+
+
 async def test_what_is_written_while_the_other_is_away_arrives_later(
     tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
 ) -> None:

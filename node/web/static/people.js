@@ -12,6 +12,7 @@ export class People {
     this.filter = filter;
     this.chats = [];
     this.chosen = null;
+    this.rows = new Map();
     list.addEventListener("click", (event) => {
       const button = event.target.closest("button");
       if (button) onChoose(button.dataset.id);
@@ -40,11 +41,34 @@ export class People {
     const focused = this.list.contains(document.activeElement)
       ? document.activeElement.dataset.id
       : null;
-    this.list.replaceChildren(...shown.map((chat) => entry(chat, chat.id === this.chosen)));
+    const rows = shown.map((chat) => this.row(chat));
     if (!shown.length && this.chats.length) {
-      this.list.append(make("li", { class: "nobody" }, "Nobody of that name."));
+      rows.push(make("li", { class: "nobody" }, "Nobody of that name."));
     }
-    this.list.querySelector(`button[data-id="${CSS.escape(focused ?? "")}"]`)?.focus();
+    arrange(this.list, rows);
+    const kept = this.rows.get(focused)?.querySelector("button");
+    if (kept && kept !== document.activeElement) kept.focus();
+    this.forget();
+  }
+
+  /** A person's row is the same element for as long as they are listed: a click that is under way
+   *  while news come in still finds it. */
+  row(chat) {
+    if (!this.rows.has(chat.id)) this.rows.set(chat.id, make("li", {}, button(chat.id)));
+    const row = this.rows.get(chat.id);
+    row.classList.toggle("is-unread", chat.unread > 0);
+    const [inside] = row.children;
+    if (chat.id === this.chosen) inside.setAttribute("aria-current", "true");
+    else inside.removeAttribute("aria-current");
+    inside.replaceChildren(...entry(chat));
+    return row;
+  }
+
+  forget() {
+    const known = new Set(this.chats.map(({ id }) => id));
+    for (const id of this.rows.keys()) {
+      if (!known.has(id)) this.rows.delete(id);
+    }
   }
 
   walk(event) {
@@ -66,29 +90,37 @@ export function byNews(one, other) {
   return (other.last?.at ?? 0) - (one.last?.at ?? 0) || one.name.localeCompare(other.name);
 }
 
-function entry(chat, isChosen) {
+/** Make these the children; what is in its place already is not touched. */
+function arrange(list, rows) {
+  rows.forEach((row, place) => {
+    if (list.children[place] !== row) list.insertBefore(row, list.children[place] ?? null);
+  });
+  while (list.children.length > rows.length) list.lastElementChild.remove();
+}
+
+function button(id) {
+  return make("button", { type: "button", "data-id": id });
+}
+
+/** What a person's button shows. */
+function entry(chat) {
   const says = presence(chat.here, chat.seen_at);
   const badge = chat.unread
     ? make("span", { class: "badge", "aria-label": count(chat.unread, "unread message") }, `${chat.unread > 99 ? "99+" : chat.unread}`)
     : null;
-  const button = make(
-    "button",
-    { type: "button", "data-id": chat.id, "aria-current": isChosen && "true" },
-    avatar(chat.name, chat.id, chat.here),
-    make(
-      "span",
-      { class: "entry" },
-      make(
-        "span",
-        { class: "entry-top" },
-        make("span", { class: "entry-name", dir: "auto" }, chat.name),
-        chat.here ? make("span", { class: "entry-here" }, says) : unseen(says),
-        chat.last ? make("span", { class: "entry-when" }, briefly(chat.last.at)) : null,
-      ),
-      make("span", { class: "entry-bottom" }, ...preview(chat), badge),
-    ),
+  const when = chat.last ? make("span", { class: "entry-when" }, briefly(chat.last.at)) : null;
+  const top = make(
+    "span",
+    { class: "entry-top" },
+    make("span", { class: "entry-name", dir: "auto" }, chat.name),
+    chat.here ? make("span", { class: "entry-here" }, says) : unseen(says),
+    when,
   );
-  return make("li", { class: chat.unread ? "is-unread" : null }, button);
+  const bottom = make("span", { class: "entry-bottom" }, ...preview(chat), badge);
+  return [
+    avatar(chat.name, chat.id, chat.here),
+    make("span", { class: "entry" }, top, bottom),
+  ];
 }
 
 function preview(chat) {
