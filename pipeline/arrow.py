@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ from pipeline.records import Headers
 KEY = b"key"
 """The header that is the column `key`: records of a stream have none."""
 MS_MAX = (2**63 - 1) // 1000
+ALONE_BYTES = 2**19
+"""Records of so many bytes that came as one buffer are a batch by themselves, and not copied."""
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
 _PLAIN = pa.schema(
     [
         ("key", pa.binary()),
@@ -24,7 +28,7 @@ _PLAIN = pa.schema(
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp", _TIMESTAMP),
         ("timestampType", pa.int32()),
     ]
 )
@@ -70,12 +74,12 @@ class Gathered:
         us = ms.astype(np.int64) * 1000
         arrays = [
             self._keys(count),
-            pa.concat_arrays(self.bodies),
-            pa.repeat(pa.scalar(self.topic), count),
-            pa.repeat(pa.scalar(self.partition, pa.int32()), count),
+            self.bodies[0] if len(self.bodies) == 1 else pa.concat_arrays(self.bodies),
+            _repeated(self.topic, pa.string(), count),
+            _repeated(self.partition, pa.int32(), count),
             pa.array(np.concatenate(self.sequences).astype(np.int64)),
-            pa.array(us).cast(pa.timestamp("us", tz="UTC")),
-            pa.repeat(pa.scalar(0, pa.int32()), count),
+            pa.array(us).view(_TIMESTAMP),
+            _repeated(0, pa.int32(), count),
         ]
         if self.with_headers:
             arrays.append(self._all_headers(count))
@@ -102,15 +106,22 @@ class Gathered:
         return pa.array(rows, _HEADERS.type)
 
 
+@lru_cache(maxsize=64)
+def _repeated(value: str | int, kind: Any, count: int) -> pa.Array:
+    """The same in each row; most batches of a task have as many rows as the one before."""
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
 def batches(
     gathered: Gathered, found: Iterable[Columns], rows: int, size: int
 ) -> Iterator[pa.RecordBatch]:
     """Columns joined to batches of up to `rows` records, or about `size` bytes of them."""
     for columns in found:
-        if gathered.count and gathered.count + len(columns.sequences) > rows:
+        is_alone = columns.bodies.nbytes >= ALONE_BYTES
+        if gathered.count and (is_alone or gathered.count + len(columns.sequences) > rows):
             yield gathered.batch()
         gathered.add(columns)
-        if gathered.count >= rows or gathered.size >= size:
+        if is_alone or gathered.count >= rows or gathered.size >= size:
             yield gathered.batch()
     if gathered.count:
         yield gathered.batch()

@@ -51,7 +51,7 @@ def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="of 100 B; of 1 KiB a quarter")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=10)
     args = parser.parse_args()
     spark = build_session("bench")
     spark.dataSource.register(ArrowFiles)

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
-from zlib import crc32
 
 import msgspec
 
 from actors.store.changes import Kind
+from actors.store.checksum import crc32
 
 FORMAT_VERSION = 2
 """What is written; earlier ones are read. Version 2 has changes of members and of terms."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from zlib import crc32
 
 import msgspec
+
+from actors.store.checksum import crc32
 
 FORMAT = 2
 """The latest version (`PRAGMA user_version`): that of queues with members or terms. Others have the

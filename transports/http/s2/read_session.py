@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from math import inf
 from typing import Protocol
 
@@ -75,7 +76,7 @@ class ColumnVoice(FrameVoice):
     headers = ((b"content-type", columns_form.MEDIA_TYPE), NO_CACHE)
 
     def batch(self, batch: Batch, budget: ReadBudget) -> bytes:
-        pieces = [piece for span in batch.spans for piece in columns_form.block(span)]
+        pieces = list(chain.from_iterable(map(columns_form.block, batch.spans)))
         return frames.encode(pieces, self._compression)
 
     def heartbeat(self, tail: Place, *, is_last: bool) -> bytes:
