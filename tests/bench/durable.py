@@ -1,11 +1,11 @@
-"""Durable Streams side by side: a node, and the reference server, by the same client.
+"""Reads of Durable Streams side by side: a node, and the reference server, by the same client.
 
     npm install --prefix FOLDER @durable-streams/server
-    python -m tests.bench.durable --durable-streams FOLDER [--seconds 2] [--rounds 3] [--rows sse*]
+    DURABLE_STREAMS=FOLDER python -m tests.bench.durable [--seconds 2] [--rounds 3] [--rows sse*]
 
-Rows: appends of 100 bytes by 1 and 50 connections; catch-up reads of 100,000 JSON messages of 100
-bytes by 1 connection; events that 200 readers got by SSE while one connection appended. Each round
-measures all rows, one after the other; the table has the medians.
+Rows: catch-up reads of 100,000 JSON messages of 100 bytes by 1 connection; events that 200 readers
+got by SSE while one connection appended. Each round measures all rows, one after the other; the
+table has the medians. Servers are those of rows_http.toml, which has the rows of appends.
 """
 
 from __future__ import annotations
@@ -13,30 +13,29 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import tempfile
+import os
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from fnmatch import fnmatch
 from pathlib import Path
 from statistics import median
 
-import msgspec
 import uvloop
 
-from node.bench.stream_measure import StreamTarget
-from node.bench.stream_rows import StreamKind, StreamLoad
-from node.bench.stream_servers import Measured, node_of_its_own
-from tests.bench.s2 import STORES, DurableSpeech, measured, reference
+from tests.bench.compare import BENCH, load_rows
+from tests.bench.servers import NotRun, running
 
+HOST, DISK = "127.0.0.1", Path("/var/tmp")
 MESSAGES, BATCH, BYTES = 100_000, 1000, 100
 READERS = 200
 MARK = b'"n":'
 """Is in each message once."""
 
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-Row = Callable[[StreamTarget, float], Awaitable[float]]
+Row = Callable[[int, float], Awaitable[float]]
+"""How many messages a second a server at a port gives, measured for some seconds."""
 
 
 async def said(
@@ -68,9 +67,9 @@ def message(number: int) -> bytes:
     return text[:-2].encode() + b"x" * (BYTES - len(text)) + b'"}'
 
 
-async def catch_up(target: StreamTarget, seconds: float) -> float:
+async def catch_up(port: int, seconds: float) -> float:
     """Messages a second, read from the beginning again and again."""
-    client = await asyncio.open_connection(target.host, target.port, limit=2**26)
+    client = await asyncio.open_connection(HOST, port, limit=2**26)
     await said(client, "PUT", "old")
     for first in range(0, MESSAGES, BATCH):
         batch = b",".join(map(message, range(first, first + BATCH)))
@@ -109,14 +108,12 @@ class Listener(asyncio.Protocol):
         self._rest = seen[1 - len(MARK) :]
 
 
-async def fan_out(target: StreamTarget, seconds: float) -> float:
+async def fan_out(port: int, seconds: float) -> float:
     """Messages a second that all readers got together."""
-    client = await asyncio.open_connection(target.host, target.port)
+    client = await asyncio.open_connection(HOST, port)
     await said(client, "PUT", "live")
     loop = asyncio.get_running_loop()
-    pairs = [
-        await loop.create_connection(Listener, target.host, target.port) for _ in range(READERS)
-    ]
+    pairs = [await loop.create_connection(Listener, HOST, port) for _ in range(READERS)]
     async with asyncio.timeout(30):
         await asyncio.gather(*(listener.is_ready.wait() for _, listener in pairs))
     number, began = 0, time.perf_counter()
@@ -134,60 +131,45 @@ async def fan_out(target: StreamTarget, seconds: float) -> float:
     return number * READERS / elapsed
 
 
-APPENDS = {f"append-c{each}": StreamLoad(StreamKind.APPEND, each, 1, BYTES) for each in (1, 50)}
-OTHERS: dict[str, Row] = {"catch-up": catch_up, f"sse-{READERS}": fan_out}
+ROWS: dict[str, Row] = {"catch-up": catch_up, f"sse-{READERS}": fan_out}
+SERVERS = {
+    "memory": (("node-http", "http"), ("reference", "tcp")),
+    "file": (("node-http-os", "http"), ("reference-file", "tcp")),
+}
+"""For each store: the node in rows_http.toml and its listener; then the reference server."""
 
 
-def rate(row: str, server: Measured, seconds: float) -> float:
-    """One row against one server."""
-    if row in APPENDS:
-        return measured(APPENDS[row], server, seconds).rate
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(OTHERS[row](server.target, seconds))  # type: ignore[arg-type]
-
-
-@contextmanager
-def node(store: str) -> Iterator[Measured]:
-    """A node of our own, spoken to in Durable Streams."""
-    with tempfile.TemporaryDirectory(prefix="millpond-bench-", dir="/var/tmp") as data:
-        kept = None if store == "memory" else Path(data)
-        with node_of_its_own("s2", StreamKind.APPEND, "bench", kept, STORES[store]) as found:
-            target = msgspec.structs.replace(found.target, speech=DurableSpeech)
-            yield Measured(target, found.cpu)
-
-
-@contextmanager
-def peer(folder: Path, store: str) -> Iterator[Measured]:
-    """The reference server."""
-    with (
-        tempfile.TemporaryDirectory(dir="/var/tmp") as data,
-        reference(folder, "" if store == "memory" else data) as found,
-    ):
-        yield found
+def rate(row: Row, name: str, listener: str, seconds: float) -> float:
+    """One row against one server, which is started for it. Raises NotRun."""
+    spec = load_rows(BENCH)[0][name]
+    with running(spec, sys.executable, min(os.sched_getaffinity(0)), DISK) as server:
+        port = server.port(listener)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(row(port, seconds))  # type: ignore[arg-type]
 
 
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--durable-streams", type=Path, metavar="FOLDER", help="has the package")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", default="*", help="a pattern of names")
     args = parser.parse_args()
-    rows = [each for each in (*APPENDS, *OTHERS) if fnmatch(each, args.rows)]
     rates: defaultdict[tuple[str, str, str], list[float]] = defaultdict(list)
     for _ in range(args.rounds):
-        for row in rows:
-            for store in STORES:
-                with node(store) as ours:
-                    rates[row, store, "node"].append(rate(row, ours, args.seconds))
-                if args.durable_streams is not None:
-                    with peer(args.durable_streams, store) as theirs:
-                        rates[row, store, "reference"].append(rate(row, theirs, args.seconds))
-    for (row, store, server), found in rates.items():
-        ours_rate = median(rates[row, store, "node"])
-        ratio = "" if server == "node" else f"  ratio {ours_rate / median(found):.2f}"
-        print(f"{row:12}{store:8}{server:11}{median(found):>12,.0f}/s{ratio}")
+        for row in (each for each in ROWS if fnmatch(each, args.rows)):
+            for store, servers in SERVERS.items():
+                for name, listener in servers:
+                    try:
+                        found = rate(ROWS[row], name, listener, args.seconds)
+                    except NotRun as error:
+                        print(f"{row} {name}: not run: {error}", file=sys.stderr)
+                    else:
+                        rates[row, store, name].append(found)
+    for (row, store, name), measured in rates.items():
+        ours = median(rates[row, store, SERVERS[store][0][0]])
+        ratio = "" if name.startswith("node") else f"  ratio {ours / median(measured):.2f}"
+        print(f"{row:12}{store:8}{name:16}{median(measured):>12,.0f}/s{ratio}")
 
 
 if __name__ == "__main__":

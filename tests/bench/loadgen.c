@@ -1028,19 +1028,57 @@ static size_t nats_take(Conn *c, unsigned char *p, size_t n) {
   return head + size + 2;
 }
 
-/* HTTP/1.1 with keep-alive */
+/* HTTP/1.1 with keep-alive; a path that ends in /records is S2's, with the record in JSON */
+
+static const char S2_PATH[] = "/records", S2_HEAD[] = "{\"records\":[{\"body\":\"", S2_TAIL[] = "\"}]}";
+
+static int http_is_s2(void) {
+  size_t n = strlen(opt.path), end = sizeof S2_PATH - 1;
+  return n > end && !strcmp(opt.path + n - end, S2_PATH);
+}
+
+static void http_skip(Conn *c, const char *head, char *body, size_t room) {
+  char *length = strcasestr(head, "\r\ncontent-length:");
+  size_t n = length ? strtoul(length + 17, NULL, 10) : 0;
+  if (n >= room) die("set-up: the reply is too long");
+  setup_recv(c, body, n);
+  if (!length && strcasestr(head, "\r\ntransfer-encoding: chunked"))
+    setup_ask(c, &(Buf){0}, "0\r\n\r\n", body, room);
+}
+
+static void http_head(Buf *to, const char *verb, int path_bytes, int body_bytes) {
+  put_format(to, "%s %.*s HTTP/1.1\r\nHost: %s:%d\r\n", verb, path_bytes, opt.path, opt.host,
+             opt.port);
+  if (http_is_s2()) put_text(to, "s2-basin: millpond\r\n");
+  if (body_bytes >= 0)
+    put_format(to, "Content-Type: application/%s\r\nContent-Length: %d\r\n",
+               http_is_s2() ? "json" : "octet-stream", body_bytes);
+  put_text(to, "\r\n");
+}
+
+/* The stream is made by the first connection. Whoever wants no stream answers with an error. */
+static void http_setup(Conn *c) {
+  Buf request = {0};
+  char reply[4096], body[4096];
+  int is_s2 = http_is_s2(), path_bytes = strlen(opt.path) - (is_s2 ? sizeof S2_PATH - 1 : 0);
+  if (c->index || op == READ) return;
+  http_head(&request, "PUT", path_bytes, is_s2 ? 2 : 0);
+  if (is_s2) put_text(&request, "{}");
+  setup_ask(c, &request, "\r\n\r\n", reply, sizeof reply);
+  if (strncmp(reply, "HTTP/1.1 20", 11)) die("PUT %s: %.100s", opt.path, reply);
+  http_skip(c, reply, body, sizeof body);
+  free(request.bytes);
+}
 
 static void http_build(Conn *c, int i) {
   (void)i;
-  put_format(&c->batch, "%s %s HTTP/1.1\r\nHost: %s:%d\r\n", op == READ ? "GET" : "POST", opt.path,
-             opt.host, opt.port);
-  if (op == READ) {
-    put_text(&c->batch, "\r\n");
-    return;
-  }
-  put_format(&c->batch, "Content-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n",
-             opt.bytes);
+  int is_s2 = http_is_s2(), around = is_s2 ? sizeof S2_HEAD + sizeof S2_TAIL - 2 : 0;
+  http_head(&c->batch, op == READ ? "GET" : "POST", strlen(opt.path),
+            op == READ ? -1 : opt.bytes + around);
+  if (op == READ) return;
+  if (is_s2) put_text(&c->batch, S2_HEAD);
   put_bytes(&c->batch, payload, opt.bytes);
+  if (is_s2) put_text(&c->batch, S2_TAIL);
 }
 
 static size_t http_take(Conn *c, unsigned char *p, size_t n) {
@@ -1082,7 +1120,7 @@ static const Protocol protocols[] = {
   {"rustlog", 1 << PUT | 1 << READ | 1 << PING, rustlog_setup, rustlog_build, walk, rustlog_take,
    rustlog_verify},
   {"nats", 1 << PUT, nats_setup, nats_build, NULL, nats_take, NULL},
-  {"http", 1 << PUT | 1 << READ, NULL, http_build, NULL, http_take, NULL},
+  {"http", 1 << PUT | 1 << READ, http_setup, http_build, NULL, http_take, NULL},
 };
 
 /* Connections and the loop */

@@ -131,6 +131,8 @@ def _asked(spec: ServerSpec, port: int, out: Path) -> dict[str, int]:
             return _answers(port, b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n")
         case "nats-info":
             return _answers(port, b"", b"INFO ")
+        case "http":
+            return _answers(port, b"GET / HTTP/1.1\r\nhost: bench\r\n\r\n", b"HTTP/1.1 ")
         case _:
             raise ValueError(f"server {spec.name}: unknown ready {spec.ready!r}")
 

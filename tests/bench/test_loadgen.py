@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +157,54 @@ def test_appends_that_are_kept_are_counted_and_checked(loadgen: Path):
         code, told, _ = run(loadgen, port, "-o", "append", "-s", "10", "-n", "3")
     assert (code, told["errs"], told["checked"]) == (0, 0, 1)
     assert told["recs"] == pytest.approx(3 * told["rps"], abs=3) and told["rps"] > 0
+
+
+@contextmanager
+def http(*replies: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    """A server that answers one request after the other, the last reply again and again; what it
+    was asked."""
+    asked: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        # The generator ends in the middle of a request.
+        with suppress(ConnectionError), listener.accept()[0] as connection:
+            left = list(replies)
+            while data := connection.recv(65536):
+                asked.append(data)
+                connection.sendall(left.pop(0) if len(left) > 1 else left[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        yield listener.getsockname()[1], asked
+
+
+EMPTY = b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+TEXT = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+NOTHING = b"HTTP/1.1 204 No Content\r\n\r\n"
+POST = ("-p", "http", "-o", "post", "-s", "3")
+
+
+@pytest.mark.parametrize("made", [EMPTY, TEXT], ids=["chunked", "sized"])
+def test_over_http_a_stream_is_made_and_appended_to(loadgen: Path, made: bytes):
+    with http(made, NOTHING) as (port, asked):
+        code, told, _ = run(loadgen, port, *POST, "-U", "/v1/stream/a")
+    assert (code, told["errs"]) == (0, 0) and told["rps"] > 0
+    assert asked[0].startswith(b"PUT /v1/stream/a HTTP/1.1\r\n")
+    assert asked[1].startswith(b"POST /v1/stream/a HTTP/1.1\r\n")
+    assert asked[1].endswith(b"Content-Length: 3\r\n\r\naho")
+
+
+def test_a_path_of_s2_has_its_json(loadgen: Path):
+    with http(TEXT, TEXT) as (port, asked):
+        code, told, _ = run(loadgen, port, *POST, "-U", "/v1/streams/a/records")
+    assert (code, told["errs"]) == (0, 0) and told["rps"] > 0
+    assert asked[0].startswith(b"PUT /v1/streams/a HTTP/1.1\r\n") and asked[0].endswith(b"{}")
+    head, _, body = asked[1].partition(b"\r\n\r\n")
+    assert json.loads(body) == {"records": [{"body": "aho"}]}
+    assert f"Content-Length: {len(body)}".encode() in head
+
+
+def test_over_http_an_error_is_one(loadgen: Path):
+    with http(TEXT, b"HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n") as (port, _):
+        code, told, _ = run(loadgen, port, *POST, "-U", "/v1/stream/a")
+    assert (code, told["rps"]) == (3, 0) and told["errs"] > 0
