@@ -97,8 +97,8 @@ def test_reads_walk_over_what_was_appended_before(loadgen: Path):
         code, told, _ = run(loadgen, port, *READS)
     assert (code, told["errs"]) == (0, 0)
     assert told["recs"] == pytest.approx(2 * told["rps"], abs=2) and told["rps"] > 0
-    walk = [(10000001 + number % 3, 0, 2) for number in range(len(asked))]
-    assert asked == walk
+    seen = list(asked)  # the server's thread may not have come to the last one yet
+    assert seen == [(10000001 + number % 3, 0, 2) for number in range(len(seen))]
 
 
 @pytest.mark.parametrize(
