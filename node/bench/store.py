@@ -31,6 +31,8 @@ LIVE_EACH = 100
 LOADS_MAX = 500
 FILL_WRITES = 100
 """So many writes of `LIVE_EACH` messages are on their way at once while a store is filled."""
+FIRST_S, POLL_S = 10.0, 0.005
+"""How much longer a row may take until the disk has kept anything at all."""
 
 
 class StoreBench:
@@ -69,7 +71,7 @@ class StoreBench:
         row, page = Course(self._now, "sync", self._size), bytes(SYNC_BYTES)
         file = self._disk.create(self._folder / "sync", SYNC_FILE_BYTES)
         try:
-            while row.elapsed < self._seconds:
+            while not row.count or row.elapsed < self._seconds:
                 began = self._now()
                 file.write(page, row.count * SYNC_BYTES % SYNC_FILE_BYTES)
                 file.sync()
@@ -90,6 +92,9 @@ class StoreBench:
         writing = Writing(store, row, writers, self._time, asyncio.get_running_loop().call_soon)
         writing.start()
         await asyncio.sleep(self._seconds)
+        # A slow disk, or little time.
+        while not row.count and row.elapsed < self._seconds + FIRST_S:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
         count, took_s = row.count, row.elapsed
         syncs = store.counters.syncs - syncs
         await writing.stop()
