@@ -31,7 +31,7 @@ UNACKED_BYTES_MAX = 8 * 2**20
 """A session that asks for more ahead of its acks is read no further."""
 PIECE_BYTES = 65_536
 FEED_BYTES = 4096
-"""So much of what came is cut into frames at once."""
+"""So much of what came is cut into frames at once, or more for the rest of one."""
 WORK_BYTES, FRAME_BYTES = 65_536, 256
 """After messages of so many bytes others have their turn; a frame counts for some more."""
 DEPART_S = 0.2
@@ -167,10 +167,13 @@ class _Session:
         decoder = self._decoder
         async with aclosing(self._call.request.chunks()) as pieces:
             async for data in pieces:
-                for at in range(0, len(data), FEED_BYTES):
-                    await self._feed(data[at : at + FEED_BYTES])
+                at = 0
+                while at < len(data):
+                    end = at + max(FEED_BYTES, decoder.missing_bytes)
+                    await self._feed(data[at:end])
                     if self._is_over:
                         return
+                    at = end
         if decoder.is_midway:
             self._add(frames.BadFrame("the session ended within a frame"))
         self._add(None)

@@ -74,6 +74,16 @@ class Decoder:
         """A frame has begun, and its end has not come yet."""
         return bool(self._buffer)
 
+    @property
+    def missing_bytes(self) -> int:
+        """How many the frame that has begun needs to its end, as far as is known; 0: there is
+        none."""
+        buffer = self._buffer
+        if not buffer:
+            return 0
+        size = int.from_bytes(buffer[:HEAD_BYTES], "big") if len(buffer) >= HEAD_BYTES else 0
+        return max(HEAD_BYTES + size - len(buffer), 1)
+
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes, also those before an error."""
         found: list[Frame] = []

@@ -20,10 +20,11 @@ from transports.http.server.heads import BadHead, answer_head, port_of, refusal_
 from transports.http.server.http1_reply import Reply
 from transports.http.server.repeats import END, HEAD_BYTES_MAX, Repeat, length_of
 from transports.http.server.seams import Server, Spoken
+from transports.http.server.unread import Unread
 from transports.seam import Wire
 
 HEAD_PIECE_BYTES = 2**12
-BODY_PIECE_BYTES = 2**14
+BODY_PIECE_BYTES = 2**16
 """Heads and bodies are read in pieces of this, so that what lies behind them can wait."""
 LARGE_BYTES = 2**16
 """A piece of an answer from here on is not copied to join it with what frames it."""
@@ -47,8 +48,7 @@ class Http1:
         self._parser = httptools.HttpRequestParser(self)
         self._queue: deque[Reply] = deque()
         """The first one is being answered."""
-        self._unread = b""
-        self._read_to = 0
+        self._unread = Unread()
         self._is_paused = False
         self._is_last = False
         """Nothing more is read."""
@@ -74,8 +74,7 @@ class Http1:
             if not (self._is_finishing or self._is_ending or self._wire.congested):
                 self._serve_again(repeat, data)
                 return
-        self._unread = self._unread[self._read_to :] + data if self._unread else data
-        self._read_to = 0
+        self._unread.add(data)
         self._read(data if is_first else b"")
 
     def _serve_again(self, repeat: Repeat, data: bytes) -> None:
@@ -118,7 +117,7 @@ class Http1:
 
     def ended(self) -> None:
         self._is_last = True
-        self._unread = b""
+        self._unread.clear()
         queue, self._queue = self._queue, deque()
         for reply in queue:
             reply.exchange.cut()
@@ -139,10 +138,10 @@ class Http1:
     def _read(self, first: bytes = b"") -> None:
         """Read on as far as there is room for it; the rest waits, and the other end with it.
         `first`: these are all there is, and begin with a request."""
-        while self._read_to < len(self._unread) and not (self._is_last or self._is_full):
+        while self._unread and not (self._is_last or self._is_full):
             self._read_piece()
-        if self._read_to >= len(self._unread) or self._is_last:
-            self._unread, self._read_to = b"", 0
+        if self._is_last:
+            self._unread.clear()
         if first:
             self._note_head(first)
         self._serve_first()
@@ -179,16 +178,12 @@ class Http1:
             self._wire.resume()
 
     def _read_piece(self) -> None:
-        size = BODY_PIECE_BYTES if self._is_in_body else HEAD_PIECE_BYTES
-        end = min(len(self._unread), self._read_to + size)
-        whole = self._read_to == 0 and end == len(self._unread)
-        piece = self._unread if whole else self._unread[self._read_to : end]
-        self._read_to = end
+        piece = self._unread.take(BODY_PIECE_BYTES if self._is_in_body else HEAD_PIECE_BYTES)
         before = self._body_bytes
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
-            self._read_to -= len(piece) - int(upgrade.args[0])
+            self._unread.put_back(piece[int(upgrade.args[0]) :])
             if not self._is_last:
                 self._pass_over_upgrade()
             return
