@@ -34,6 +34,8 @@ FEED_BYTES = 4096
 """So much of what came is cut into frames at once, or more for the rest of one."""
 WORK_BYTES, FRAME_BYTES = 65_536, 256
 """After messages of so many bytes others have their turn; a frame counts for some more."""
+GATHER_TURNS = 3
+"""Acks wait so long for those of appends that came in the same piece: what costs is to send."""
 DEPART_S = 0.2
 """What a session of a node that stops said last has so long to be read."""
 DRAIN_S, DRAIN_S_MAX = 0.5, 2.0
@@ -76,6 +78,7 @@ class _Session:
         "_decoder",
         "_incarnation",
         "_inquiry",
+        "_is_busy",
         "_is_lively",
         "_is_over",
         "_is_sending",
@@ -103,6 +106,8 @@ class _Session:
         self._is_over = False
         """The end is in the line: nothing comes behind it."""
         self._is_submitting = self._is_lively = self._is_sending = False
+        self._is_busy = False
+        """More of what came is about to be submitted."""
         self._moved: anyio.Event | None = None
         self._last_acks = b""
         self._is_unsure = False
@@ -167,10 +172,11 @@ class _Session:
         decoder = self._decoder
         async with aclosing(self._call.request.chunks()) as pieces:
             async for data in pieces:
-                at = 0
+                at, view = 0, memoryview(data)
                 while at < len(data):
                     end = at + max(FEED_BYTES, decoder.missing_bytes)
-                    await self._feed(data[at:end])
+                    self._is_busy = end < len(data)
+                    await self._feed(view[at:end])
                     if self._is_over:
                         return
                     at = end
@@ -178,7 +184,7 @@ class _Session:
             self._add(frames.BadFrame("the session ended within a frame"))
         self._add(None)
 
-    async def _feed(self, data: bytes) -> None:
+    async def _feed(self, data: bytes | memoryview) -> None:
         """Submit what a piece completes, up to the first error."""
         try:
             for frame in self._decoder.feed(data):
@@ -258,6 +264,9 @@ class _Session:
                 await self._wait()
             last = line[0]
             if isinstance(last, tuple):
+                for _ in range(GATHER_TURNS):
+                    if self._is_busy:
+                        await anyio.lowlevel.checkpoint()
                 acks = await self._acks()
                 self._is_sending = True
                 await answer.send(acks)

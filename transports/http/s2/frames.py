@@ -84,7 +84,7 @@ class Decoder:
         size = int.from_bytes(buffer[:HEAD_BYTES], "big") if len(buffer) >= HEAD_BYTES else 0
         return max(HEAD_BYTES + size - len(buffer), 1)
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
         """The frames that `data` completes, also those before an error."""
         found: list[Frame] = []
         if self.error is not None:
