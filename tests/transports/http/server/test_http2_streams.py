@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 from h2.errors import ErrorCodes
+from h2.events import InformationalResponseReceived
 from h2.settings import SettingCodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -364,3 +365,32 @@ async def test_a_connection_without_a_request_is_told_goodbye_in_time() -> None:
             await client.hear()
         assert "PING" in client.frames
         assert client.ended_by == ErrorCodes.NO_ERROR and client.line.wire.is_closed
+
+
+async def test_who_expects_to_be_told_is_told_when_its_body_is_wanted() -> None:
+    """RFC 9110, 10.1.1 holds for HTTP/2 as well: a client may wait for that word."""
+    expecting = [("expect", "100-continue"), ("content-length", "5")]
+    async with serving(Echo()) as rig:
+        client = Client(rig.connect())
+        number = client.ask("POST", "/p", ends=False, headers=expecting)
+        await client.hear()
+        (told,) = client.events[number]
+        assert isinstance(told, InformationalResponseReceived)
+        assert told.headers == [(b":status", b"100")]
+        client.say(number, b"hel")
+        await client.hear()
+        client.say(number, b"lo", ends=True)
+        await client.hear()
+        assert client.body(number) == b"POST /p hello" and client.is_whole(number)
+
+
+async def test_a_host_that_is_none_costs_its_stream_alone() -> None:
+    async with serving(Echo()) as rig:
+        client = Client(rig.connect())
+        bad = client.h2.get_next_available_stream_id()
+        head = [(":method", "GET"), (":scheme", "http"), (":authority", "a b"), (":path", "/a")]
+        client.h2.send_headers(bad, head, end_stream=True)
+        good = client.ask("GET", "/b")
+        await client.hear()
+        assert client.reset_by(bad) == ErrorCodes.PROTOCOL_ERROR
+        assert client.body(good) == b"GET /b " and client.is_whole(good)
