@@ -324,7 +324,10 @@ class Http2:
                 exchange.make_room()
 
     def _has_room(self, exchange: Exchange) -> bool:
-        return exchange.is_cut or self._h2.local_flow_control_window(exchange.number) > 0
+        try:
+            return exchange.is_cut or self._h2.local_flow_control_window(exchange.number) > 0
+        except StreamClosedError:
+            return False  # it was reset by what came along with this, which cuts it in a moment
 
     # The end.
 

@@ -394,3 +394,29 @@ async def test_a_host_that_is_none_costs_its_stream_alone() -> None:
         await client.hear()
         assert client.reset_by(bad) == ErrorCodes.PROTOCOL_ERROR
         assert client.body(good) == b"GET /b " and client.is_whole(good)
+
+
+@pytest.mark.parametrize("kind", ["stream", "connection", "settings"])
+async def test_room_for_a_stream_that_is_reset_along_with_it(kind: str) -> None:
+    """In one piece: room for an answer that waits for it, its reset, and the next request."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(send, 200, bytes(100_000) if scope["raw_path"] == b"/large" else b"small")
+
+    async with serving(answer) as rig:
+        client = Client(rig.connect(), settings={SettingCodes.INITIAL_WINDOW_SIZE: 1000})
+        client.gives_back = False
+        number = client.ask("GET", "/large")
+        await client.hear()
+        match kind:
+            case "stream":
+                client.h2.increment_flow_control_window(10, number)
+            case "connection":
+                client.h2.increment_flow_control_window(10)
+            case _:
+                client.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 2000})
+        client.h2.reset_stream(number, 8)
+        other = client.ask("GET", "/small")
+        await client.hear()
+        assert client.body(other) == b"small" and client.is_whole(other)
+        assert not rig.lines[0].wire.is_closed
