@@ -128,6 +128,8 @@ async def test_pages_are_bounded_and_follow_one_another() -> None:
         ("GET", "orders?live=never&offset=-1", 400),
         ("GET", "orders?offset=5", 400),
         ("GET", "orders?offset=%zz", 400),
+        ("GET", "%zz", 400),
+        ("POST", "orders%", 400),
     ],
 )
 async def test_what_is_refused(method: str, name: str, status: int) -> None:
