@@ -241,6 +241,8 @@ class StateCell:
                 self._meet(reply.incarnation, reply.tail)
             case m.StreamFailed(code=Code.TRIMMED, trim_point=point):
                 self._pass_over(point)
+            case m.StreamFailed(code=Code.UNKNOWN_STREAM) if isinstance(read, m.Read):
+                self._born, self._is_live = None, False  # perhaps there is another one
             case m.StreamFailed(code=code) | Failed(code=code):
                 self._fail(code, now, effects)
             case _:
@@ -361,6 +363,7 @@ class StateCell:
                 now + FOLLOW_S if self._is_live else 0.0,
                 EVENTS,
                 from_start=True,
+                incarnation=self._born,
             )
         effects.forwards += ((stream_cell(self._name), Batch(self._ear, [self._read])),)
 

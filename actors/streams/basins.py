@@ -39,10 +39,12 @@ _REMOVED = b"removed\0"
 
 
 class Basin(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The note of a basin, as MessagePack: when it was made, and S2's own words about it."""
+    """The note of a basin, as MessagePack: when it was made, S2's own words about it, and when it
+    was removed (0: it was not, or nobody noted when)."""
 
     created_ms: int
     notes: bytes = b""
+    removed_ms: int = 0
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -218,6 +220,7 @@ class Basins:
         basin = None if name == self._book.own else self._basins.pop(name, None)
         if basin is None:
             return StreamFailed(request.number, Code.UNKNOWN_STREAM)
+        basin = msgspec.structs.replace(basin, removed_ms=int(now * 1000))
         self._removed[name] = basin
         effects.changes.append(Noted(_BASIN + name, None))
         effects.changes.append(Noted(_REMOVED + name, _ENCODER.encode(basin)))

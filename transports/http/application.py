@@ -14,7 +14,14 @@ import anyio
 from transports.http.asgi import ADMITTED, Asked, Receive, Scope, Send, told_by_us
 from transports.http.errand import ErrandApi, ErrandVisit, Shelter
 from transports.http.host import HttpHost
-from transports.http.question import BadPath, Question, pathless, question_of, split_path
+from transports.http.question import (
+    BadPath,
+    Question,
+    pathless,
+    question_of,
+    raw_segments,
+    split_path,
+)
 from transports.http.refused import Refused
 from transports.http.request import (
     BodyTooLarge,
@@ -168,7 +175,7 @@ class Application:
 
     def _find_out(self, scope: Scope) -> Aim:
         why = _oversize(scope, self._limits)
-        api: Api = _NOTHING
+        api = self._find(raw_segments(scope))
         try:
             segments = split_path(scope)
             api = self._find(segments)

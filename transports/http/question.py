@@ -62,6 +62,12 @@ def _question(
     )
 
 
+def raw_segments(scope: Scope) -> tuple[bytes, ...]:
+    """The segments as they came, to tell whose a path is that cannot be read."""
+    raw: bytes = scope.get("raw_path") or b""
+    return tuple(raw.partition(b"?")[0].split(b"/")[1:])
+
+
 def split_path(scope: Scope) -> tuple[bytes, ...]:
     """The segments of the raw path below `root_path`, decoded one by one. Raises BadPath."""
     raw: bytes | None = scope.get("raw_path")

@@ -141,9 +141,12 @@ class Silent(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.reads: list[tuple[Pending[list[Chunk] | Fault], bytes, Seek]] | None = None
+        self.answered = 0
+        """So many are answered all the same."""
 
     def read(self, name: bytes, seek: Seek) -> Any:
-        if self.reads is None:
+        if self.reads is None or self.answered > 0:
+            self.answered -= 1
             return super().read(name, seek)
         pending: Pending[list[Chunk] | Fault] = Pending()
         self.reads.append((pending, name, seek))
@@ -200,6 +203,23 @@ def test_a_store_that_cannot_be_read_is_told_and_asked_again() -> None:
     (refused,) = port.take()
     assert isinstance(refused, Failed) and refused.code is Code.STORAGE_FAILED
     assert pool.values() == {"a": 1}
+
+
+def test_a_stream_that_is_made_anew_while_it_is_read_has_a_state_of_its_own() -> None:
+    store = Silent()
+    pool = Pool(store=store)
+    pool.create()
+    for start in range(0, 1500, 500):
+        pool.append(*[put(f"old {number}", 1) for number in range(start, start + 500)])
+    store.reads, store.answered = [], 1
+    port = pool.question(DescribeState(0))
+    pool.settle()
+    assert len(store.reads) == 1 and not port.take()
+    anew = [put(f"{number % 5}", number) for number in range(2000)]
+    pool.ask(m.Delete(0), m.Create(1), m.Append(2, anew))
+    store.finish()
+    pool.settle()
+    assert pool.values() == {f"{number}": 1995 + number for number in range(5)}
 
 
 def test_a_node_that_stops_keeps_nobody_waiting() -> None:

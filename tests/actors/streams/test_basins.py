@@ -106,8 +106,12 @@ def test_a_deleted_basin_that_was_stopped_half_way_goes_on(tmp_path: Path) -> No
         lake.say(port, m.Describe(1))  # so that the stream is in use
         lake.settle()
         lake.crash_on = {m.Delete}
+        made_ms = lake.now_ms
+        lake.advance(5)
         assert ask(lake, m.DeleteBasin(1, OTHER)) == m.Done(1)
         assert names(lake) == [(OTHER, True), (OWN_BASIN, False)]
+        going = next(row for name, row, _ in lake.basins.all() if name == OTHER)
+        assert going.created_ms <= made_ms < going.removed_ms <= lake.now_ms
         refused = ask(lake, m.CreateBasin(2, OTHER, b""))
         assert refused == m.StreamFailed(2, Code.STREAM_EXISTS)
         lake.crash_on = set()

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from math import inf
 from typing import Any
 
 import anyio
@@ -90,7 +91,8 @@ class Pond:
 
 
 @asynccontextmanager
-async def pond(**settings: Any) -> AsyncIterator[Pond]:
+async def pond(window: float = inf, **settings: Any) -> AsyncIterator[Pond]:
+    """`window`: so many messages of an answer over HTTP may wait unread."""
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         inside = await enter(served({}, p2p=ANY, s3p=ANY, rustlog=ANY, **settings))
@@ -103,7 +105,8 @@ async def pond(**settings: Any) -> AsyncIterator[Pond]:
         s3p = await enter(connect_s3p(node.listeners["s3p"]))
         log = await enter(connect_rustlog(node.listeners["rustlog"]))
         with anyio.fail_after(SOON_S):
-            yield Pond(node, Client(inside.application), streams, s3p, log)
+            http = Client(inside.application, window=window)
+            yield Pond(node, http, streams, s3p, log)
 
 
 def put(key: str, value: Any, kind: str = "user", operation: str = "insert") -> bytes:

@@ -244,6 +244,24 @@ async def test_a_follower_hears_that_its_stream_is_deleted() -> None:
             assert name == "error" and data["code"] == "unknown_stream"
 
 
+async def test_a_follower_that_was_slow_hears_that_its_stream_is_another_one() -> None:
+    async with pond(window=1) as mill:
+        stream = mill.streams.stream("users")
+        await stream.create()
+        for start in range(0, 1500, 500):
+            await mill.by_p2p("users", [put(str(n), "old") for n in range(start, start + 500)])
+        async with following(mill, "users") as said:
+            await stream.delete()
+            await stream.create()
+            for start in range(0, 2000, 500):
+                await mill.by_p2p("users", [put(str(n), "new") for n in range(start, start + 500)])
+            names = []
+            with anyio.fail_after(10):
+                while not names or names[-1] not in ("error", "change"):
+                    names.append((await said.next())[0])
+            assert names[-1] == "error" and names[:1] == ["state"]
+
+
 async def test_a_follower_of_a_stream_that_is_not_there() -> None:
     async with pond() as mill:
         got = await mill.http.request("GET", "/millpond/state/users", EVENTS)

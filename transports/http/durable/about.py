@@ -30,7 +30,9 @@ async def head(call: Call, target: Target) -> None:
         headers.append((w.EXPIRES_AT, found.lifetime.expires))
     if found.is_closed:
         headers.append((w.CLOSED, w.TRUE))
-    await call.say(200, headers)
+    # Nobody says how long it is: a length here would be that of what GET shows (RFC 9110, 8.6).
+    await call.answer.start(200, (*headers, *call.shared))
+    await call.answer.end()
 
 
 async def delete(call: Call, target: Target) -> None:

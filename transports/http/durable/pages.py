@@ -28,9 +28,9 @@ class Page(msgspec.Struct, frozen=True):
 
     @property
     def following(self) -> int:
-        """Where to go on."""
+        """Where to go on. Where nothing was found there is nothing up to the tail that is shown."""
         records = self.records
-        return max(records.next, self.start) if records.spans else self.start
+        return max(records.next if records.spans else records.tail, self.start)
 
     @property
     def is_at_tail(self) -> bool:

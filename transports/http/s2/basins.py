@@ -55,7 +55,7 @@ async def list_basins(call: Call) -> None:
 
 
 def _info(name: bytes, row: BasinRow, *, is_removed: bool = False) -> info_form.BasinInfo:
-    deleted_ms = row.created_ms if is_removed else None
+    deleted_ms = row.removed_ms or row.created_ms if is_removed else None
     location = read_basin_notes(row.notes).location
     return info_form.BasinInfo(name.decode(), row.created_ms, deleted_ms, location or LOCATION)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from urllib.parse import unquote_to_bytes
 
@@ -15,6 +16,8 @@ _STATUS_LINES = {
     each.value: b"HTTP/1.1 %d %b\r\n" % (each, each.phrase.encode()) for each in HTTPStatus
 }
 _CHUNKED = [b"chunked"]
+_HOST = re.compile(rb"(?:\[[\w.~!$&'()*+,;=:%-]+\]|[\w.~!$&'()*+,;=%-]*)(?::[0-9]*)?")
+"""RFC 3986, 3.2.2: who names the node so may see the name again, in a URL."""
 
 
 class BadHead(Exception):
@@ -48,8 +51,14 @@ def refusal_of(
 def scope_of(
     wire: Wire, version: str, method: bytes, target: bytes, headers: Headers, is_secure: bool
 ) -> Scope:
-    """A request as ASGI tells it. Raises BadHead for a target that is none."""
-    raw, _, query = origin_form(target).partition(b"?")
+    """A request as ASGI tells it. Raises BadHead for a target or a host that is none."""
+    form, host = read_target(target)
+    if host is not None:
+        headers = [*(each for each in headers if each[0] != b"host"), (b"host", host)]
+    for name, value in headers:
+        if name == b"host" and _HOST.fullmatch(value) is None:
+            raise BadHead("the host is none")
+    raw, _, query = form.partition(b"?")
     path = unquote_to_bytes(raw) if b"%" in raw else raw
     return {
         "type": "http",
@@ -74,15 +83,19 @@ def port_of(wire: Wire) -> int:
     return int(port) if port.isdigit() else 0
 
 
-def origin_form(target: bytes) -> bytes:
-    """A request's target as a path (RFC 9112, 3.2). Raises BadHead."""
+def read_target(target: bytes) -> tuple[bytes, bytes | None]:
+    """A request's target as a path, and the host that it names, which counts more than the header
+    (RFC 9112, 3.2). Raises BadHead."""
     if target.startswith(b"/") or target == b"*":
-        return target
+        return target, None
     scheme, mark, rest = target.partition(b"://")
     if not mark or scheme.lower() not in (b"http", b"https"):
         raise BadHead("the target is no path")
     path, question, query = rest.partition(b"?")
-    return b"/" + path.partition(b"/")[2] + question + query
+    host, _, path = path.partition(b"/")
+    if not host:
+        raise BadHead("the target names no host")
+    return b"/" + path + question + query, host
 
 
 def answer_head(status: int, headers: Headers, date: bytes, *more: bytes) -> bytes:

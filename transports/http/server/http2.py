@@ -53,6 +53,8 @@ class Http2:
         self._exchanges: dict[int, Exchange] = {}
         self._waiting: dict[Exchange, None] = {}
         """Those that have something to write, and no room for it."""
+        self._expecting: set[int] = set()
+        """Streams that wait for our word before they send a body."""
         self._stalled: dict[int, float] = {}
         """The streams of which nothing was taken, since then."""
         self._calm = Bucket(FRAMES_PER_S, server.now())
@@ -120,6 +122,7 @@ class Http2:
         exchanges, self._exchanges = self._exchanges, {}
         self._waiting.clear()
         self._stalled.clear()
+        self._expecting.clear()
         vars(self._h2).clear()  # it holds itself: no work for the collector
         for exchange in exchanges.values():
             exchange.cut()
@@ -199,6 +202,8 @@ class Http2:
             self._reset(number, ErrorCodes.REFUSED_STREAM)
             return
         exchange = self._exchanges[number] = Exchange(self, scope, number)
+        if dict(headers).get(b"expect", b"").lower() == b"100-continue":
+            self._expecting.add(number)
         server.serve(exchange)
 
     def _take(self, event: events.DataReceived) -> None:
@@ -228,7 +233,11 @@ class Http2:
     # What exchanges ask: Speech.
 
     def asks_for_body(self, exchange: Exchange) -> None:
-        """Who expects to be told may say it: HTTP/2 has windows for that."""
+        """Windows let it come; but who expects to be told has to be (RFC 9110, 10.1.1)."""
+        if exchange.number in self._expecting and not exchange.is_started:
+            self._expecting.discard(exchange.number)
+            self._h2.send_headers(exchange.number, [(b":status", b"100")])
+            self._flush()
 
     def taken(self, exchange: Exchange, size: int) -> None:
         if not self._is_closed:
@@ -294,6 +303,7 @@ class Http2:
         if self._exchanges.pop(exchange.number, None) is None:
             return
         self._waiting.pop(exchange, None)
+        self._expecting.discard(exchange.number)
         self._stalled.pop(exchange.number, None)
         if not exchange.is_cut:
             if not exchange.is_answered:
@@ -314,7 +324,10 @@ class Http2:
                 exchange.make_room()
 
     def _has_room(self, exchange: Exchange) -> bool:
-        return exchange.is_cut or self._h2.local_flow_control_window(exchange.number) > 0
+        try:
+            return exchange.is_cut or self._h2.local_flow_control_window(exchange.number) > 0
+        except StreamClosedError:
+            return False  # it was reset by what came along with this, which cuts it in a moment
 
     # The end.
 

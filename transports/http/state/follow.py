@@ -38,7 +38,7 @@ async def follow(call: Call, heartbeat_s: float) -> None:
     with call.inquiry() as inquiry:
         found = await call.ask_stream(inquiry, m.Describe)
         assert isinstance(found, m.Described)
-        session = _Session(call, inquiry, found.created_ms, heartbeat_s)
+        session = _Session(call, inquiry, found.incarnation, heartbeat_s)
         position = _resumed(call.request.header(b"last-event-id"), found)
         if position is None:
             # Refusals are told with their status while nothing was sent yet.
@@ -51,7 +51,7 @@ async def follow(call: Call, heartbeat_s: float) -> None:
 def _resumed(last: bytes | None, found: m.Described) -> int | None:
     """Where a client was, if the stream still has everything behind it."""
     told = _ID.fullmatch(last or b"")
-    if told is None or int(told[1]) != found.created_ms:
+    if told is None or int(told[1]) != found.incarnation:
         return None
     position = int(told[2])
     return position if found.trim_point <= position <= found.tail else None
@@ -60,10 +60,10 @@ def _resumed(last: bytes | None, found: m.Described) -> int | None:
 class _Session:
     """Sends the state where it has to, and then what comes."""
 
-    def __init__(self, call: Call, inquiry: Inquiry, born: int, heartbeat_s: float) -> None:
+    def __init__(self, call: Call, inquiry: Inquiry, incarnation: int, heartbeat_s: float) -> None:
         self._call = call
         self._inquiry = inquiry
-        self._born = born
+        self._incarnation = incarnation
         self._heartbeat_s = heartbeat_s
         self._position = 0
         self._whole_at = 0
@@ -123,7 +123,16 @@ class _Session:
         """None: what comes next was trimmed before it was read."""
         number = self._inquiry.take_number()
         seek = Seek(Where.SEQUENCE, self._position)
-        read = m.Read(number, seek, READ_COUNT, READ_BYTES, wait_until, EVENTS, from_start=True)
+        read = m.Read(
+            number,
+            seek,
+            READ_COUNT,
+            READ_BYTES,
+            wait_until,
+            EVENTS,
+            from_start=True,
+            incarnation=self._incarnation,
+        )
         await self._inquiry.submit(stream_cell(self._call.stream), (read,))
         found = await self._inquiry.answer(number)
         if isinstance(found, m.StreamFailed) and found.code is Code.TRIMMED:
@@ -145,7 +154,7 @@ class _Session:
             await self._send("change", form.events(bodies, found.next))
 
     async def _send(self, name: str, data: bytes) -> None:
-        place = b"%d.%d" % (self._born, self._position)
+        place = b"%d.%d" % (self._incarnation, self._position)
         await self._call.answer.send(
             b"event: %b\nid: %b\ndata: %b\n\n" % (name.encode(), place, data)
         )
@@ -154,7 +163,7 @@ class _Session:
         """A wait ended early: perhaps the stream was deleted. Raises StateError."""
         found = await self._call.ask_stream(self._inquiry, m.Describe)
         assert isinstance(found, m.Described)
-        if found.created_ms != self._born:
+        if found.incarnation != self._incarnation:
             raise StateError(404, "unknown_stream", "the stream was deleted, and made anew")
 
 

@@ -53,6 +53,14 @@ def _from(sequence: int) -> m.Seek:
     return m.Seek(Where.SEQUENCE, sequence)
 
 
+async def test_nobody_is_told_a_length_that_a_read_would_not_have() -> None:
+    async with asker() as ds:
+        await ds.ask("PUT", "orders", b"hello", content_type=TEXT)
+        head = await ds.ask("HEAD", "orders")
+        assert (head.status, head.body, told(head, "content-length")) == (200, b"", None)
+        assert told(head, "x-content-type-options") == "nosniff"
+
+
 @pytest.mark.parametrize("kind", [b"text/plain\r\nx-other: 1", b"text", b"text/plain;\n", b""])
 async def test_a_content_type_that_is_none_is_not_shown(kind: bytes) -> None:
     async with asker() as ds:
@@ -120,6 +128,8 @@ async def test_pages_are_bounded_and_follow_one_another() -> None:
         ("GET", "orders?live=never&offset=-1", 400),
         ("GET", "orders?offset=5", 400),
         ("GET", "orders?offset=%zz", 400),
+        ("GET", "%zz", 400),
+        ("POST", "orders%", 400),
     ],
 )
 async def test_what_is_refused(method: str, name: str, status: int) -> None:

@@ -436,6 +436,24 @@ async def test_targets_are_told_as_they_came() -> None:
     ]
 
 
+async def test_a_target_names_its_host_itself() -> None:
+    """RFC 9112, 3.2.2; hosts of all kinds are told as they came."""
+    seen: list[list[bytes]] = []
+
+    async def look(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append([value for name, value in scope["headers"] if name == b"host"])
+        await respond(send, 200, b"")
+
+    hosts = (b"", b"a.b_c:80", b"127.0.0.1:7404", b"[::1]:7404", b"[fe80::1%25eth0]", b"a:", b"%41")
+    async with serving(look) as rig:
+        line = rig.connect()
+        for host in hosts:
+            (answer,) = answers(await line.ask(b"GET /a HTTP/1.1\r\nhost: %b\r\n\r\n" % host))
+            assert answer.status == 200
+        await line.ask(b"GET http://b:1/a HTTP/1.1\r\nhost: a\r\nx: y\r\n\r\n")
+    assert seen == [*([host] for host in hosts), [b"b:1"]]
+
+
 def test_answers_are_read_as_they_are_written() -> None:
     """The rig's own reading: a body by its length, by chunks, cut short."""
     head = b"HTTP/1.1 200 OK\r\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 from h2.errors import ErrorCodes
+from h2.events import InformationalResponseReceived
 from h2.settings import SettingCodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -364,3 +365,58 @@ async def test_a_connection_without_a_request_is_told_goodbye_in_time() -> None:
             await client.hear()
         assert "PING" in client.frames
         assert client.ended_by == ErrorCodes.NO_ERROR and client.line.wire.is_closed
+
+
+async def test_who_expects_to_be_told_is_told_when_its_body_is_wanted() -> None:
+    """RFC 9110, 10.1.1 holds for HTTP/2 as well: a client may wait for that word."""
+    expecting = [("expect", "100-continue"), ("content-length", "5")]
+    async with serving(Echo()) as rig:
+        client = Client(rig.connect())
+        number = client.ask("POST", "/p", ends=False, headers=expecting)
+        await client.hear()
+        (told,) = client.events[number]
+        assert isinstance(told, InformationalResponseReceived)
+        assert told.headers == [(b":status", b"100")]
+        client.say(number, b"hel")
+        await client.hear()
+        client.say(number, b"lo", ends=True)
+        await client.hear()
+        assert client.body(number) == b"POST /p hello" and client.is_whole(number)
+
+
+async def test_a_host_that_is_none_costs_its_stream_alone() -> None:
+    async with serving(Echo()) as rig:
+        client = Client(rig.connect())
+        bad = client.h2.get_next_available_stream_id()
+        head = [(":method", "GET"), (":scheme", "http"), (":authority", "a b"), (":path", "/a")]
+        client.h2.send_headers(bad, head, end_stream=True)
+        good = client.ask("GET", "/b")
+        await client.hear()
+        assert client.reset_by(bad) == ErrorCodes.PROTOCOL_ERROR
+        assert client.body(good) == b"GET /b " and client.is_whole(good)
+
+
+@pytest.mark.parametrize("kind", ["stream", "connection", "settings"])
+async def test_room_for_a_stream_that_is_reset_along_with_it(kind: str) -> None:
+    """In one piece: room for an answer that waits for it, its reset, and the next request."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(send, 200, bytes(100_000) if scope["raw_path"] == b"/large" else b"small")
+
+    async with serving(answer) as rig:
+        client = Client(rig.connect(), settings={SettingCodes.INITIAL_WINDOW_SIZE: 1000})
+        client.gives_back = False
+        number = client.ask("GET", "/large")
+        await client.hear()
+        match kind:
+            case "stream":
+                client.h2.increment_flow_control_window(10, number)
+            case "connection":
+                client.h2.increment_flow_control_window(10)
+            case _:
+                client.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 2000})
+        client.h2.reset_stream(number, 8)
+        other = client.ask("GET", "/small")
+        await client.hear()
+        assert client.body(other) == b"small" and client.is_whole(other)
+        assert not rig.lines[0].wire.is_closed

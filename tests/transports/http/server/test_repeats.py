@@ -260,5 +260,5 @@ def _largest(target: bytes) -> tuple[bytes, ...]:
 
 def _scope(wire: RecordingWire, head: bytes) -> Scope:
     first, *lines = head.split(b"\r\n")[:-2]
-    headers = [(name, value) for name, _, value in (each.partition(b":") for each in lines)]
+    headers = [(name, value.strip()) for name, _, value in (each.partition(b":") for each in lines)]
     return scope_of(wire, "1.1", b"GET", first.split(b" ")[1], headers, False)
