@@ -256,3 +256,19 @@ def test_an_access_token_is_shown_and_its_limits_are_told(shared_pond: Pond) -> 
     stager = Stager(sink_options(told), "w", 0)
     with pytest.raises(PipelineError, match="permission_denied"):
         stager.stage([pa.RecordBatch.from_pydict({"value": [b"x"]})])
+
+
+def test_a_new_partition_that_was_trimmed_is_no_loss(shared_pond: Pond, plan: Plan) -> None:
+    """Wherever it begins by then, and whether it is cut for more tasks or not."""
+    shared_pond.make("aged/0")
+    start = plan(shared_pond, subscribe="aged").initial()
+    shared_pond.make("aged/1", "aged/2")
+    for stream in ("aged/1", "aged/2"):
+        shared_pond.fill(stream, [b"x"] * 11)
+        shared_pond.trim(stream, 12)
+    shared_pond.fill("aged/2", [b"y"] * 8)
+    for pieces in ("1", "9"):
+        again = plan(shared_pond, subscribe="aged", minPartitions=pieces)
+        end = again.latest(start, None)
+        assert end == {TopicPartition("aged", i): n for i, n in enumerate((0, 12, 20))}
+        assert count(again, start, end) == 8
