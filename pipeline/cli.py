@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.commands.running import run_it
-from pipeline.commands.tables import compact, query, show, vacuum
+from pipeline.commands.tables import SHOWN_MAX, compact, query, show, vacuum
 from pipeline.errors import PipelineError
 from pipeline.packing import pack
 from pipeline.session import LOCAL
@@ -29,9 +29,10 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     showing.add_argument("table", type=Path, metavar="TABLE")
     showing.add_argument("-n", type=int, default=20, help="so many entities (%(default)s)")
     showing.add_argument("--json", action="store_true", help="one JSON object a line")
-    asking = actions.add_parser("query", help="ask a table with SQL; it is called `state`")
+    asking = actions.add_parser("query", help="ask a table, called `state`, with SQL")
     asking.add_argument("table", type=Path, metavar="TABLE")
-    asking.add_argument("sql", metavar="SQL")
+    what = f"what comes of it is shown, {SHOWN_MAX} rows at most"
+    asking.add_argument("sql", metavar="SQL", help=what)
     compacting = actions.add_parser("compact", help="make few files of many in a table")
     compacting.add_argument("table", type=Path, metavar="TABLE")
     vacuuming = actions.add_parser("vacuum", help="remove old versions of a table")

@@ -122,8 +122,7 @@ def split(ranges: list[Range], count_min: int | None) -> list[Range]:
         size = each.end - each.start
         pieces = max(1, min(size, round(count_min * size / total)))
         cuts = [each.start + size * i // pieces for i in range(pieces + 1)]
-        for i in range(pieces):
-            found.append(replace(each, start=cuts[i], end=cuts[i + 1]))
+        found += [replace(each, start=cuts[i], end=cuts[i + 1]) for i in range(pieces)]
     return found
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, found_in, last_line
 from pipeline.javahome import find_java
 from pipeline.packing import cached
 
@@ -29,6 +30,8 @@ _CONF = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 _JAVA = "spark.driver.extraJavaOptions"
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark's own: they write a page about a query that fails, which the exception says as well."""
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -52,6 +55,7 @@ def build_session(
         text = f"Spark is not installed: {error}"
         raise PipelineError("no_spark", text, "pip install '.[spark]'") from None
     prepare_environment(master)
+    _silence(log_level == "off")
     builder = SparkSession.builder.appName(app).master(master)
     told = {**_CONF, **(_LOOPBACK if is_local(master) else {}), **(conf or {})}
     told[_JAVA] = f"{_java_options(log_level)} {told.get(_JAVA, '')}".strip()
@@ -66,6 +70,24 @@ def build_session(
     if not is_local(master):
         session.sparkContext.addPyFile(str(cached(cache_dir(os.environ))))
     return session
+
+
+@contextmanager
+def failures_told() -> Iterator[None]:
+    """Raises PipelineError for what Spark fails by in the block, and where its Java is gone."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise found_in(str(error)) from None
+    except Py4JJavaError as error:
+        text = str(error)
+        raise found_in(text if last_line(text) else _cause(error)) from None
+    except Py4JError as error:
+        text = f"Spark's Java is gone: {str(error).partition(chr(10))[0]}"
+        raise PipelineError("spark_failed", text, "started again it goes on") from None
 
 
 def prepare_environment(master: str) -> None:
@@ -86,6 +108,13 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
     """Where what can be made again is kept."""
     root = environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "millpond"
+
+
+def _silence(is_silent: bool) -> None:
+    from pyspark.logger import PySparkLogger
+
+    for name in _LOGGERS:
+        PySparkLogger.getLogger(name).disabled = is_silent
 
 
 def _java_options(log_level: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.commands.progress import Progress, progress
 from pipeline.errors import BadOption, found_in
-from pipeline.session import build_session
+from pipeline.session import build_session, failures_told
 from pipeline.state.course import Course
 from pipeline.state.formats import table_in
 from pipeline.state.job import Done, JobOptions, run_job, source_of
@@ -35,10 +35,11 @@ def run_it(args: argparse.Namespace) -> None:
             session = build_session(
                 "millpond pipeline", args.master, conf, log_level=args.log_level
             )
-            try:
-                _follow(session, options, _Seen(course, telling), args)
-            finally:
-                session.stop()
+            with failures_told():
+                try:
+                    _follow(session, options, _Seen(course, telling), args)
+                finally:
+                    session.stop()
 
 
 def _options(args: argparse.Namespace) -> JobOptions:

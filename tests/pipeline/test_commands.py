@@ -124,6 +124,16 @@ def test_a_table_is_shown_compacted_and_vacuumed(told: Told, tmp_path: Path) -> 
     assert [json.loads(line) for line in out.splitlines()] == before
 
 
+def test_what_a_producer_sends_stays_in_its_line(told: Told, tmp_path: Path) -> None:
+    table = Table(tmp_path / "table")
+    table.prepare()
+    body = change("cart", "a\n\x1b[31m", "update", 1).replace(b": 1", b":\n[1,\n2]")
+    before = due(table, "q", 0, 2)
+    assert before is not None
+    finish(table, before, 0, write(tmp_path, before, numbered([(0, body)]), 1), None)
+    assert told("show", str(table.folder))[1] == "cart\ta\\x0a\\x1b[31m\t[1,\\x0a2]\n"
+
+
 def test_no_table_and_nothing_to_keep(told: Told, tmp_path: Path) -> None:
     for words in (["show"], ["compact"], ["vacuum", "--keep", "2"], ["query"]):
         sql = ["SELECT 1"] if words == ["query"] else []
