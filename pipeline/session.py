@@ -85,7 +85,7 @@ def failures_told() -> Iterator[None]:
     except Py4JJavaError as error:
         text = str(error)
         raise found_in(text if last_line(text) else _cause(error)) from None
-    except Py4JError as error:
+    except (Py4JError, ConnectionError) as error:  # py4j lets the latter through
         text = f"Spark's Java is gone: {str(error).partition(chr(10))[0]}"
         raise PipelineError("spark_failed", text, "started again it goes on") from None
 
