@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import pyarrow as pa
 
 from pipeline.state.bucket import Floors, add_changes, floors_of
-from pipeline.state.dead import keep_letters, write_letters
+from pipeline.state.dead import claim, keep_letters, write_letters
 from pipeline.state.delta import DeltaState
 from pipeline.state.formats import table_in
 from pipeline.state.reduce import REJECTS, RESETS, ROWS, reduce_batches
@@ -74,7 +74,7 @@ def run_job(
     frame = records
     if frame is None:
         frame = session.readStream.format("millpond").options(**source_of(options)).load()
-    batches = _Batches(options, on_batch)
+    batches = Batches(options, on_batch)
     writing = (
         frame.writeStream.queryName("state")
         .option("checkpointLocation", str(options.checkpoint))
@@ -91,7 +91,7 @@ def source_of(options: JobOptions) -> dict[str, str]:
     return usual | options.source
 
 
-class _Batches:
+class Batches:
     """Applies the batches of a query to the table."""
 
     def __init__(self, options: JobOptions, on_batch: Callable[[Done], None]) -> None:
@@ -103,7 +103,7 @@ class _Batches:
     def apply(self, frame: DataFrame, batch: int) -> None:
         """Add a batch to the table, unless it is there."""
         began = time.monotonic()
-        query = self._query = self._query or query_id(self._options.checkpoint)
+        query = self._query or self._begin()
         match self._table:
             case Table() as table:
                 done = _add_to_buckets(table, frame, query, batch, self._options)
@@ -113,6 +113,14 @@ class _Batches:
                 assert_never(self._table)
         if done is not None:
             self._on_batch(Done(batch, *done, time.monotonic() - began))
+
+    def _begin(self) -> str:
+        """The query; what it puts aside goes where no other's does. Raises PipelineError."""
+        query = query_id(self._options.checkpoint)
+        if self._options.dead_letters is not None:
+            claim(self._options.dead_letters, query)
+        self._query = query
+        return query
 
 
 def _add_to_buckets(

@@ -105,8 +105,8 @@ class Table:
         """This version counts from now on, and is on the disk."""
         for files in version.files.values():
             for name in files[-1:]:
-                _sync(self.folder / "data" / name)
-        _sync(self.folder / "data")
+                sync(self.folder / "data" / name)
+        sync(self.folder / "data")
         name = f"{version.number:08}.json"
         write_whole(self.folder / "_versions" / name, msgspec.json.encode(version))
         write_whole(self.folder / POINTER, name.encode())
@@ -182,10 +182,11 @@ def write_whole(target: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(target)
-    _sync(target.parent)
+    sync(target.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """A file, or what a folder names, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

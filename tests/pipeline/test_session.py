@@ -46,10 +46,8 @@ PAGES = "An error occurred while calling o68.start.\n: java.lang.X: a\n\tat b\n"
         (Calling(PAGES, Thrown("a", Thrown("not a folder\nx"))), "[spark_failed]: not a folder ("),
         (Calling(f"{PAGES}{OURS}\n", Thrown("a")), OURS.removeprefix("millpond")),
         (AnalysisException("no table x\n  at y"), "[spark_failed]: no table x ("),
-        (
-            Py4JNetworkError("no answer"),
-            "[spark_failed]: Spark's Java is gone",
-        ),
+        (Py4JNetworkError("no answer"), "[spark_failed]: Spark's Java is gone: no"),
+        (ConnectionRefusedError(111, "no"), "[spark_failed]: Spark's Java is gone: [E"),
     ],
 )
 def test_what_spark_fails_by_is_one_line(error: Exception, told: str) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import PipelineError
 from pipeline.state.events import Change, Control, Rejected, read_event
-from pipeline.state.job import due, finish, write_buckets
+from pipeline.state.job import Batches, JobOptions, due, finish, write_buckets
 from pipeline.state.reduce import reduce_batches
 from pipeline.state.schemas import compiled
 from pipeline.state.table import Table, Version, write_whole
@@ -163,6 +163,27 @@ def test_a_table_belongs_to_its_query_and_its_writer(tmp_path: Path) -> None:
     write_whole(table.folder / "_versions" / "00000001.json", b"{")
     with pytest.raises(PipelineError, match="bad_table"):
         table.current()
+
+
+def test_dead_letters_of_two_queries_do_not_replace_each_other(tmp_path: Path) -> None:
+    """Both name their files by the numbers of their batches."""
+
+    def go_on(query: str) -> None:
+        checkpoint = tmp_path / query
+        checkpoint.mkdir(exist_ok=True)
+        (checkpoint / "metadata").write_text(json.dumps({"id": query}))
+        options = JobOptions({}, tmp_path / f"{query}-table", checkpoint, tmp_path / "dead")
+        table = Table(options.table)
+        table.prepare()
+        table.commit(Version(1, query, 0))
+        frame: Any = None
+        Batches(options, lambda done: None).apply(frame, 0)
+
+    go_on("one")
+    go_on("one")
+    with pytest.raises(PipelineError, match=r"other_query.*dead letters"):
+        go_on("two")
+    go_on("one")
 
 
 def test_old_versions_and_their_files_are_removed(tmp_path: Path) -> None:
