@@ -3,6 +3,7 @@ and what to do."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import socket
 import subprocess
@@ -15,7 +16,10 @@ from zipfile import ZipFile
 import pytest
 
 from pipeline import javahome
-from pipeline.cli import main
+from pipeline.cli import add_commands, main
+from pipeline.commands.running import options_of, own_words
+from pipeline.errors import DataLost
+from pipeline.options import source_options
 from pipeline.state.course import Course
 from pipeline.state.job import due, finish
 from pipeline.state.table import Table
@@ -58,7 +62,7 @@ def test_what_is_wrong_is_one_line(told: Told, job: list[str], tmp_path: Path) -
         ("--connect", nobody()): "[node_away]: http://",
         ("--connect", "ftp://x"): "[bad_option]: address: 'ftp://x' (such as http://",
         ("--subscribe", " ,"): "[bad_option]: subscribe: no stream is named",
-        ("--token-file", "/nowhere"): "[bad_option]: tokenFile: there is no token in /nowhere",
+        ("--token-file", "/nowhere"): "[bad_option]: --token-file: there is no token in /nowhere",
         ("--conf", "memory"): "[bad_option]: --conf 'memory' (such as spark.",
         ("--keep", "0"): "[bad_option]: --keep: at least 1",
         ("--max-per-batch", "0"): "[bad_option]: --max-per-batch: at least 1",
@@ -72,6 +76,22 @@ def test_what_is_wrong_is_one_line(told: Told, job: list[str], tmp_path: Path) -
         code, out, err = told(*own, *(words if words[0] != "--connect" else ()))
         assert err.count("\n") == 1 and err.startswith(f"millpond{expected}"), (words, err)
         assert code == (4 if "no_stream" in expected else 1) and not out
+
+
+def test_hints_are_words_of_the_command_line(told: Told, job: list[str]) -> None:
+    _, _, err = told(*job, "--connect", nobody())
+    assert err.endswith("(the option --timeout; a restart goes on)\n")
+    for words in (("--timeout", "nan"), ("--every", "inf"), ("--log-level", "loud")):
+        with pytest.raises(SystemExit):
+            told(*job, *words)
+    assert own_words(str(DataLost("a"))).endswith(
+        "(the option --skip-lost goes on with what there is)"
+    )
+    asked = argparse.ArgumentParser()
+    add_commands(asked)
+    for words, strict in (((), True), (("--skip-lost",), False)):
+        source = options_of(asked.parse_args([*job, *words])).source
+        assert source_options(source, is_streaming=True).fail_on_data_loss is strict
 
 
 def test_a_table_that_is_written_is_told_of(told: Told, job: list[str], tmp_path: Path) -> None:
