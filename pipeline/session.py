@@ -68,7 +68,9 @@ def build_session(
         hint = f"{asked}--log-level warn tells more"
         raise PipelineError("no_session", f"Spark did not start: {_cause(error)}", hint) from None
     if not is_local(master):
-        session.sparkContext.addPyFile(str(cached(cache_dir(os.environ))))
+        with _cache_told():
+            file = cached(cache_dir(os.environ))
+        session.sparkContext.addPyFile(str(file))
     return session
 
 
@@ -93,7 +95,8 @@ def failures_told() -> Iterator[None]:
 def prepare_environment(master: str) -> None:
     """What Spark's start script reads: Java, Python, where to listen."""
     environ = os.environ
-    environ["JAVA_HOME"] = str(find_java(environ, cache_dir(environ)))
+    with _cache_told():
+        environ["JAVA_HOME"] = str(find_java(environ, cache_dir(environ)))
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_local(master):
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -108,6 +111,15 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
     """Where what can be made again is kept."""
     root = environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "millpond"
+
+
+@contextmanager
+def _cache_told() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+        hint = "XDG_CACHE_HOME names a folder that can be written"
+        raise PipelineError("no_session", f"Spark did not start: {error}", hint) from None
 
 
 def _silence(is_silent: bool) -> None:

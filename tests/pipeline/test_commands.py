@@ -115,6 +115,17 @@ def test_without_java_it_is_told_what_to_install(
     assert "(pip install '.[spark]' brings one)" in err
 
 
+def test_a_cache_that_cannot_be_written_is_told(
+    told: Told, job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    code, _, err = told(*job)
+    assert code == 1 and err.count("\n") == 1
+    assert err.startswith("millpond[no_session]: Spark did not start: [Errno 20] Not a directory")
+    assert err.endswith("(XDG_CACHE_HOME names a folder that can be written)\n")
+
+
 def fill(folder: Path, batches: int) -> Table:
     table = Table(folder / "table")
     table.prepare()
