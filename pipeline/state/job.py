@@ -21,7 +21,16 @@ from pipeline.state.dead import claim, keep_letters, write_letters
 from pipeline.state.delta import DeltaState
 from pipeline.state.formats import table_in
 from pipeline.state.reduce import REJECTS, RESETS, ROWS, reduce_batches
-from pipeline.state.table import BUCKETS, VERSIONS_KEPT, Reset, Table, Version, foreign
+from pipeline.state.table import (
+    BUCKETS,
+    VERSIONS_KEPT,
+    Reset,
+    Table,
+    Version,
+    behind,
+    foreign,
+    sync,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,6 +113,7 @@ class Batches:
         """Add a batch to the table, unless it is there."""
         began = time.monotonic()
         query = self._query or self._begin()
+        self._keep_plan(batch)
         match self._table:
             case Table() as table:
                 done = _add_to_buckets(table, frame, query, batch, self._options)
@@ -121,6 +131,13 @@ class Batches:
             claim(self._options.dead_letters, query)
         self._query = query
         return query
+
+    def _keep_plan(self, batch: int) -> None:
+        """What a batch reads has to be on the disk before the table has it: were it lost with the
+        power, Spark would make a longer batch of this number, and that would be passed over."""
+        plans = self._options.checkpoint / "offsets"
+        sync(plans / str(batch))
+        sync(plans)
 
 
 def _add_to_buckets(
@@ -152,6 +169,8 @@ def due(table: Table, query: str, batch: int, buckets: int = BUCKETS) -> Version
     before = table.current() or Version(query=query, buckets=buckets)
     if before.query != query:
         raise foreign(table.folder)
+    if batch > before.batch + 1:
+        raise behind(table.folder, before.batch, batch)
     return before if batch > before.batch else None
 
 

@@ -171,6 +171,13 @@ def foreign(folder: Path) -> PipelineError:
     return PipelineError("other_query", text, "give its checkpoint, or a new folder")
 
 
+def behind(folder: Path, last: int, batch: int) -> PipelineError:
+    """Why a query may not go on with a table that lacks batches of it."""
+    has = "nothing" if last < 0 else f"batch {last} as its last"
+    text = f"the checkpoint goes on with batch {batch}, and the table {folder} has {has}"
+    return PipelineError("table_behind", text, "give its table, or a new checkpoint as well")
+
+
 _decode = msgspec.json.Decoder(Version).decode
 
 
