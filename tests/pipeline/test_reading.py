@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from pipeline.offsets import TopicPartition
 from pipeline.options import SourceOptions, sink_options, source_options
 from pipeline.planning import Bounds, StreamPlan, batch_ranges, split
 from pipeline.reading import read_range
+from pipeline.wire import NodeWire
 from pipeline.writing import Stager
 from tests.pipeline.ponds import Pond
 
@@ -272,3 +274,20 @@ def test_a_new_partition_that_was_trimmed_is_no_loss(shared_pond: Pond, plan: Pl
         end = again.latest(start, None)
         assert end == {TopicPartition("aged", i): n for i, n in enumerate((0, 12, 20))}
         assert count(again, start, end) == 8
+
+
+def test_a_page_of_streams_that_go_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = {
+        "": (["a", "b"], "2026-01-01T00:00:00Z", True),
+        "b": (["c"], None, False),
+    }
+
+    def ask_json(path: str) -> dict[str, object]:
+        (after,) = parse_qs(urlsplit(path).query, keep_blank_values=True)["start_after"]
+        names, deleted, has_more = pages.pop(after)
+        streams = [{"name": name, "deleted_at": deleted} for name in names]
+        return {"streams": streams, "has_more": has_more}
+
+    wire = NodeWire(sink_options({}).nodes, 0)
+    monkeypatch.setattr(wire, "ask_json", lambda method, path: ask_json(path))
+    assert wire.names() == ["c"]
