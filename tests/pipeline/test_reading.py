@@ -98,6 +98,10 @@ def test_from_and_to_offsets_and_times(shared_pond: Pond) -> None:
     assert bodies(**far) == b""
     with pytest.raises(PipelineError, match="exactly the partitions"):
         bodies(startingOffsets='{"part":{"0":1,"1":1}}')
+    with pytest.raises(PipelineError, match=r"bad_option.*ends at 4"):
+        bodies(endingOffsets='{"part":{"0":5}}')
+    with pytest.raises(PipelineError, match=r"bad_option.*ends at 4"):
+        bodies(startingOffsets='{"part":{"0":5}}')
 
 
 def test_filters_narrow_what_is_read(shared_pond: Pond) -> None:
