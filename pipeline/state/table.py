@@ -63,12 +63,12 @@ class Table:
 
     def current(self) -> Version | None:
         """The version that counts; None: nothing was ever written. Raises PipelineError."""
+        if not (self.folder / POINTER).exists():
+            return None
         try:
             name = (self.folder / POINTER).read_text("utf-8").strip()
             return _decode((self.folder / "_versions" / name).read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, ValueError) as error:
             raise PipelineError("bad_table", f"{self.folder} is no table: {error}") from None
 
     def summary(self) -> Summary | None:

@@ -174,6 +174,22 @@ def test_no_table_and_nothing_to_keep(told: Told, tmp_path: Path) -> None:
     assert code == 1 and "at least 1" in err
 
 
+def test_a_table_that_is_damaged_is_told_of(told: Told, tmp_path: Path) -> None:
+    table = fill(tmp_path, 1)
+    data = sorted((table.folder / "data").iterdir())
+    version = table.folder / "_versions" / "00000001.json"
+    for damage, expected in (
+        (lambda: data[0].write_bytes(b"junk"), f"{data[0]} cannot be read: "),
+        (data[0].unlink, f"{data[0]} is not there (if a job removed it meanwhile"),
+        (lambda: version.write_bytes(b"\xff"), f"{table.folder} is no table: "),
+        (version.unlink, f"{table.folder} is no table: "),
+    ):
+        damage()
+        code, _, err = told("show", str(table.folder))
+        assert code == 1 and err.count("\n") == 1, err
+        assert err.startswith(f"millpond[bad_table]: {expected}")
+
+
 def test_the_packed_file_is_all_that_an_executor_needs_of_us(told: Told, tmp_path: Path) -> None:
     first, second = tmp_path / "one.zip", tmp_path / "two.zip"
     assert told("pack", str(first))[0] == told("pack", str(second))[0] == 0
