@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -55,7 +56,7 @@ def build_session(
         text = f"Spark is not installed: {error}"
         raise PipelineError("no_spark", text, "pip install '.[spark]'") from None
     prepare_environment(master)
-    _silence(log_level == "off")
+    silence(log_level == "off")
     builder = SparkSession.builder.appName(app).master(master)
     told = {**_CONF, **(_LOOPBACK if is_local(master) else {}), **(conf or {})}
     told[_JAVA] = f"{_java_options(log_level)} {told.get(_JAVA, '')}".strip()
@@ -122,11 +123,21 @@ def _cache_told() -> Iterator[None]:
         raise PipelineError("no_session", f"Spark did not start: {error}", hint) from None
 
 
-def _silence(is_silent: bool) -> None:
+def silence(is_silent: bool) -> None:
+    """What Python's side of Spark logs on stderr; failures are told by whoever asked for it."""
     from pyspark.logger import PySparkLogger
 
     for name in _LOGGERS:
         PySparkLogger.getLogger(name).disabled = is_silent
+    root, bridge = logging.getLogger(), logging.getLogger("py4j")
+    bridge.setLevel(logging.CRITICAL if is_silent else logging.NOTSET)
+    change = root.addFilter if is_silent else root.removeFilter
+    change(_is_no_page_of_py4j)
+
+
+def _is_no_page_of_py4j(record: logging.LogRecord) -> bool:
+    """It writes some to the root logger: that its Java is gone, or that there was a Ctrl-C."""
+    return record.module != "java_gateway"
 
 
 def _java_options(log_level: str) -> str:

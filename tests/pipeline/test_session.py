@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 pytest.importorskip("pyspark")
@@ -10,7 +12,7 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 
 from pipeline.errors import PipelineError
-from pipeline.session import failures_told
+from pipeline.session import failures_told, silence
 
 
 class Thrown:
@@ -54,3 +56,17 @@ def test_what_spark_fails_by_is_one_line(error: Exception, told: str) -> None:
     with pytest.raises(PipelineError) as found, failures_told():
         raise error
     assert str(found.value).startswith(f"millpond{told}") and "\n" not in str(found.value)
+
+
+def test_pages_of_pyspark_and_py4j_are_not_written() -> None:
+    page = logging.LogRecord("root", logging.ERROR, "x/java_gateway.py", 1, "no", None, None)
+    other = logging.LogRecord("root", logging.ERROR, "x/sink.py", 1, "no", None, None)
+    try:
+        silence(True)
+        found = [bool(logging.getLogger().filter(each)) for each in (page, other)]
+        names = ("SQLQueryContextLogger", "py4j.clientserver")
+        found += [logging.getLogger(name).isEnabledFor(logging.ERROR) for name in names]
+    finally:
+        silence(False)
+    assert found == [False, True, False, False]
+    assert logging.getLogger().filter(page)
