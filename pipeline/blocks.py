@@ -42,12 +42,13 @@ def _decode(data: bytes, at: int) -> tuple[Columns, int]:
     at += _HEAD.size
     if not count:
         raise ValueError("a block without records")
+    timestamps: Numbers
     if flags & _TIMESTAMPS:
-        timestamps: Numbers = np.frombuffer(data, "<u8", count, at)
+        timestamps = np.frombuffer(data, "<u8", count, at)
         at += 8 * count
-    else:
-        timestamps = np.full(count, timestamp, np.uint64)
     lengths: Numbers = np.frombuffer(data, "<u4", count, at)
+    if not flags & _TIMESTAMPS:
+        timestamps = np.full(count, timestamp, np.uint64)
     at += 4 * count
     offsets: Numbers = np.empty(count + 1, np.int64)
     offsets[0] = at

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.commands.running import run_it
-from pipeline.commands.tables import compact, query, show, vacuum
+from pipeline.commands.running import own_words, run_it
+from pipeline.commands.tables import SHOWN_MAX, compact, query, show, vacuum
 from pipeline.errors import PipelineError
 from pipeline.packing import pack
 from pipeline.session import LOCAL
@@ -16,6 +16,7 @@ from pipeline.state.formats import FORMATS
 from pipeline.state.table import BUCKETS, VERSIONS_KEPT
 
 OK, FAILURE, NOT_FOUND = 0, 1, 4
+SECONDS_MAX = 10**9
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +30,10 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     showing.add_argument("table", type=Path, metavar="TABLE")
     showing.add_argument("-n", type=int, default=20, help="so many entities (%(default)s)")
     showing.add_argument("--json", action="store_true", help="one JSON object a line")
-    asking = actions.add_parser("query", help="ask a table with SQL; it is called `state`")
+    asking = actions.add_parser("query", help="ask a table, called `state`, with SQL")
     asking.add_argument("table", type=Path, metavar="TABLE")
-    asking.add_argument("sql", metavar="SQL")
+    what = f"what comes of it is shown, {SHOWN_MAX} rows at most"
+    asking.add_argument("sql", metavar="SQL", help=what)
     compacting = actions.add_parser("compact", help="make few files of many in a table")
     compacting.add_argument("table", type=Path, metavar="TABLE")
     vacuuming = actions.add_parser("vacuum", help="remove old versions of a table")
@@ -50,7 +52,9 @@ def _add_source(running: argparse.ArgumentParser) -> None:
     add("--ca", metavar="FILE", help="TLS: certificates to trust in the place of the system's")
     add("--cert", metavar="FILE", help="TLS: one of your own, where the node demands it")
     add("--cert-key", metavar="FILE", help="its key, unless it is in the same file")
-    add("--timeout", type=float, default=60.0, metavar="S", help="wait so long for a node (60)")
+    add("--timeout", type=_seconds, default=60.0, metavar="S", help="wait so long for a node (60)")
+    what = "go on where records were trimmed before they were read, and log it"
+    add("--skip-lost", action="store_true", help=what)
     add("--max-per-batch", type=int, metavar="N", help="records of a batch, about")
 
 
@@ -70,12 +74,23 @@ def _add_spark(running: argparse.ArgumentParser) -> None:
     add = running.add_argument
     when = running.add_mutually_exclusive_group()
     when.add_argument("--once", action="store_true", help="what there is now, and end (default)")
-    when.add_argument("--every", type=float, metavar="S", help="go on, every so many seconds")
+    when.add_argument("--every", type=_seconds, metavar="S", help="go on, every so many seconds")
     add("--master", default=LOCAL, metavar="URL", help="Spark's (%(default)s)")
     add("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark's")
     add("--report", type=Path, metavar="FILE", help="what it did, as HTML")
-    add("--log-level", default="off", help="of Spark's own log (%(default)s)")
+    levels = ("off", "error", "warn", "info", "debug")
+    add("--log-level", choices=levels, default="off", help="of Spark's own log (%(default)s)")
     add("--json", action="store_true", help="progress as lines of JSON")
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= SECONDS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value
 
 
 def run(args: argparse.Namespace) -> int:
@@ -97,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
             case action:
                 raise AssertionError(action)
     except PipelineError as error:
-        print(error, file=sys.stderr)
+        print(own_words(str(error)), file=sys.stderr)
         return NOT_FOUND if error.code in ("no_table", "no_stream") else FAILURE
     return OK
 

@@ -122,6 +122,11 @@ class Discovery:
                 return tail
             case _ if offset == EARLIEST:
                 return self.earliest(each)
+            case _ if offset > tail:
+                text = (
+                    f"{each.topic!r} {each.partition} ends at {tail}, and not at {offset} or later"
+                )
+                raise BadOption(f"offsets: {text}")
             case _:
                 return offset
 

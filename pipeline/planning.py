@@ -19,7 +19,7 @@ T = TypeVar("T")
 class Range:
     """What one task reads: the records of a stream from `start` to before `end`.
 
-    `is_fresh`: it begins where the stream begins, wherever that is by now.
+    `is_fresh`: it begins where the stream begins, wherever that is by now; that may be behind it.
     """
 
     nodes: Nodes
@@ -122,9 +122,7 @@ def split(ranges: list[Range], count_min: int | None) -> list[Range]:
         size = each.end - each.start
         pieces = max(1, min(size, round(count_min * size / total)))
         cuts = [each.start + size * i // pieces for i in range(pieces + 1)]
-        for i in range(pieces):
-            is_fresh = each.is_fresh and i == 0
-            found.append(replace(each, start=cuts[i], end=cuts[i + 1], is_fresh=is_fresh))
+        found += [replace(each, start=cuts[i], end=cuts[i + 1]) for i in range(pieces)]
     return found
 
 

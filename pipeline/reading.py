@@ -43,7 +43,7 @@ def _checked(wire: NodeWire, asked: Range) -> Iterator[Columns]:
     except NoSuchStream:
         _lost(asked, expected, asked.end)
         return
-    if expected < asked.end:
+    if expected < asked.end and not is_gap_fine:
         _judge(wire, asked, expected, asked.end)
 
 

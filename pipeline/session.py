@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, found_in, last_line
 from pipeline.javahome import find_java
 from pipeline.packing import cached
 
@@ -29,6 +31,8 @@ _CONF = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 _JAVA = "spark.driver.extraJavaOptions"
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark's own: they write a page about a query that fails, which the exception says as well."""
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -52,6 +56,7 @@ def build_session(
         text = f"Spark is not installed: {error}"
         raise PipelineError("no_spark", text, "pip install '.[spark]'") from None
     prepare_environment(master)
+    silence(log_level == "off")
     builder = SparkSession.builder.appName(app).master(master)
     told = {**_CONF, **(_LOOPBACK if is_local(master) else {}), **(conf or {})}
     told[_JAVA] = f"{_java_options(log_level)} {told.get(_JAVA, '')}".strip()
@@ -64,14 +69,35 @@ def build_session(
         hint = f"{asked}--log-level warn tells more"
         raise PipelineError("no_session", f"Spark did not start: {_cause(error)}", hint) from None
     if not is_local(master):
-        session.sparkContext.addPyFile(str(cached(cache_dir(os.environ))))
+        with _cache_told():
+            file = cached(cache_dir(os.environ))
+        session.sparkContext.addPyFile(str(file))
     return session
+
+
+@contextmanager
+def failures_told() -> Iterator[None]:
+    """Raises PipelineError for what Spark fails by in the block, and where its Java is gone."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise found_in(str(error)) from None
+    except Py4JJavaError as error:
+        text = str(error)
+        raise found_in(text if last_line(text) else _cause(error)) from None
+    except (Py4JError, ConnectionError) as error:  # py4j lets the latter through
+        text = f"Spark's Java is gone: {str(error).partition(chr(10))[0]}"
+        raise PipelineError("spark_failed", text, "started again it goes on") from None
 
 
 def prepare_environment(master: str) -> None:
     """What Spark's start script reads: Java, Python, where to listen."""
     environ = os.environ
-    environ["JAVA_HOME"] = str(find_java(environ, cache_dir(environ)))
+    with _cache_told():
+        environ["JAVA_HOME"] = str(find_java(environ, cache_dir(environ)))
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_local(master):
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -86,6 +112,32 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
     """Where what can be made again is kept."""
     root = environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "millpond"
+
+
+@contextmanager
+def _cache_told() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+        hint = "XDG_CACHE_HOME names a folder that can be written"
+        raise PipelineError("no_session", f"Spark did not start: {error}", hint) from None
+
+
+def silence(is_silent: bool) -> None:
+    """What Python's side of Spark logs on stderr; failures are told by whoever asked for it."""
+    from pyspark.logger import PySparkLogger
+
+    for name in _LOGGERS:
+        PySparkLogger.getLogger(name).disabled = is_silent
+    root, bridge = logging.getLogger(), logging.getLogger("py4j")
+    bridge.setLevel(logging.CRITICAL if is_silent else logging.NOTSET)
+    change = root.addFilter if is_silent else root.removeFilter
+    change(_is_no_page_of_py4j)
+
+
+def _is_no_page_of_py4j(record: logging.LogRecord) -> bool:
+    """It writes some to the root logger: that its Java is gone, or that there was a Ctrl-C."""
+    return record.module != "java_gateway"
 
 
 def _java_options(log_level: str) -> str:

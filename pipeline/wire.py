@@ -67,12 +67,13 @@ class NodeWire:
     def names(self, prefix: str = "") -> list[str]:
         """All streams whose names begin so."""
         found: list[str] = []
-        has_more = True
+        last, has_more = "", True
         while has_more:
-            query = {"prefix": prefix, "start_after": found[-1] if found else "", "limit": 1000}
+            query = {"prefix": prefix, "start_after": last, "limit": 1000}
             page = self.ask_json("GET", f"/v1/streams?{urlencode(query)}")
             found += [each["name"] for each in page["streams"] if not each.get("deleted_at")]
             has_more = page["has_more"] and bool(page["streams"])
+            last = page["streams"][-1]["name"] if has_more else ""
         return found
 
     def tail(self, stream: str) -> int:

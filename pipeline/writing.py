@@ -100,7 +100,8 @@ class Stager:
             return f"{topic}/{partition}"
         if partition is None and any(name.startswith(f"{topic}/") for name in names):
             raise BadOption(f"{topic!r} has partitions", "a column `partition` says which")
-        text = f"there is no stream {topic!r} at {self._wire.address}"
+        name = f"{topic}/{partition}" if partition else topic
+        text = f"there is no stream {name!r} at {self._wire.address}"
         raise PipelineError("no_stream", text, "create it first")
 
     def _flush(self, part: _Part) -> None:

@@ -56,6 +56,11 @@ class Office(Processes):
         current = self.folder / "table" / "_current"
         return int(current.read_text().partition(".")[0]) if current.exists() else 0
 
+    def is_in_batch(self) -> bool:
+        """Is a batch on its way, with two of them in the table?"""
+        batch = self.versions()
+        return batch >= 2 and (self.folder / "checkpoint" / "offsets" / str(batch)).exists()
+
 
 def main() -> int:
     """Run it; 0 if the table is right."""
@@ -145,8 +150,11 @@ def _post(address: str, path: str, body: Any, method: str) -> None:
 def act(office: Office, count: int) -> None:
     """The job is killed while a batch is on its way, and runs again to the end."""
     office.start_job(count // 6)
-    until("two batches are in the table", lambda: office.versions() >= 2, SPARK_S)
+    what = "two batches are in the table, and another one is on its way"
+    until(what, office.is_in_batch, SPARK_S)
     office.stop(JOB, by_force=True)
+    if not office.is_in_batch():
+        tell("that one came to its end before")
     job = office.start_job(count // 6)
     until("the job went through the rest", lambda: job.poll() is not None, SPARK_S)
     office.stop(JOB)

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.commands.progress import Progress, progress
 from pipeline.errors import BadOption, found_in
-from pipeline.session import build_session
+from pipeline.session import build_session, failures_told
 from pipeline.state.course import Course
 from pipeline.state.formats import table_in
 from pipeline.state.job import Done, JobOptions, run_job, source_of
@@ -20,13 +20,22 @@ from pipeline.state.report import Sample, added, report_page
 from pipeline.state.schemas import load_schemas
 from pipeline.state.table import write_whole
 
+_OWN_WORDS = {
+    "token and tokenFile": "--token-file",
+    "failOnDataLoss=false": "--skip-lost",
+    "timeoutMs": "--timeout",
+    "tokenFile": "--token-file",
+    "tlsCa": "--ca",
+    "tlsCert": "--cert",
+    "tlsKey": "--cert-key",
+}
 LOOK_S = 0.2
 REPORT_S = 10.0
 
 
 def run_it(args: argparse.Namespace) -> None:
     """Run a job until it is through, or stopped. Raises PipelineError."""
-    options = _options(args)
+    options = options_of(args)
     table = table_in(options.table, options.format)
     with table.lock(), closing(Course(source_of(options), options.checkpoint)) as course:
         course.begin()
@@ -35,13 +44,22 @@ def run_it(args: argparse.Namespace) -> None:
             session = build_session(
                 "millpond pipeline", args.master, conf, log_level=args.log_level
             )
-            try:
-                _follow(session, options, _Seen(course, telling), args)
-            finally:
-                session.stop()
+            with failures_told():
+                try:
+                    _follow(session, options, _Seen(course, telling), args)
+                finally:
+                    session.stop()
 
 
-def _options(args: argparse.Namespace) -> JobOptions:
+def own_words(text: str) -> str:
+    """An error that names options of the source, with the words of the command line for them."""
+    for name, word in _OWN_WORDS.items():
+        text = text.replace(name, word)
+    return text
+
+
+def options_of(args: argparse.Namespace) -> JobOptions:
+    """What a command line asks for. Raises BadOption."""
     for name in ("keep", "buckets", "max_per_batch", "every"):
         value = getattr(args, name)
         least = 0.1 if name == "every" else 1
@@ -59,6 +77,7 @@ def _options(args: argparse.Namespace) -> JobOptions:
     }
     source = {name: value for name, value in given.items() if value}
     source["subscribe"] = args.subscribe
+    source["failOnDataLoss"] = "false" if args.skip_lost else "true"
     source["timeoutMs"] = str(max(1, round(args.timeout * 1000)))
     return JobOptions(
         source,

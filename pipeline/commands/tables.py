@@ -8,9 +8,11 @@ import sys
 from typing import Any
 
 from pipeline.errors import PipelineError
-from pipeline.session import build_session
+from pipeline.session import build_session, failures_told
 from pipeline.state.formats import existing
+from pipeline.state.summary import StateTable
 
+SHOWN_MAX = 1000
 _NAMES = ("topic", "partition", "type", "key", "offset")
 
 
@@ -36,26 +38,37 @@ def _line(row: dict[str, Any], *, as_json: bool) -> str:
     if as_json:
         told = {name: row[name] for name in _NAMES}
         return json.dumps({**told, "value": json.loads(row["value"])})
-    return f"{row['type']}\t{row['key']}\t{row['value'].decode('utf-8', 'replace')}"
+    value = row["value"].decode("utf-8", "replace")
+    return "\t".join(_printable(each) for each in (row["type"], row["key"], value))
+
+
+def _printable(text: str) -> str:
+    """Whatever a producer sent: a line stays a line, and nothing else happens to a terminal."""
+    return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
 
 
 def query(args: argparse.Namespace) -> None:
     """Answer SQL. Raises PipelineError."""
     table, _ = existing(args.table)
     session = build_session("millpond pipeline query")
-    try:
-        from pyspark.errors import PySparkException
-
-        frame = session.createDataFrame(table.read())
-        names = ("topic", "partition", "type", "key", "offset", "timestamp")
-        frame.selectExpr(*names, "CAST(value AS STRING) AS value").createOrReplaceTempView("state")
+    with failures_told():
         try:
-            session.sql(args.sql).show(1000, truncate=False)
-        except PySparkException as error:
-            text = str(error).strip().splitlines()[0]
-            raise PipelineError("bad_query", text) from None
-    finally:
-        session.stop()
+            _answer(session, table, args.sql)
+        finally:
+            session.stop()
+
+
+def _answer(session: Any, table: StateTable, sql: str) -> None:
+    from pyspark.errors import PySparkException
+
+    frame = session.createDataFrame(table.read())
+    names = ("topic", "partition", "type", "key", "offset", "timestamp")
+    frame.selectExpr(*names, "CAST(value AS STRING) AS value").createOrReplaceTempView("state")
+    try:
+        session.sql(sql).show(SHOWN_MAX, truncate=False)
+    except PySparkException as error:
+        text = str(error).strip().splitlines()[0]
+        raise PipelineError("bad_query", text) from None
 
 
 def compact(args: argparse.Namespace) -> None:

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipeline.errors import PipelineError, found_in
+from pipeline.errors import PipelineError
 from pipeline.options import ADDRESS
-from pipeline.session import LOCAL, build_session
+from pipeline.session import LOCAL, build_session, failures_told
 
 Start = Callable[[Any, argparse.Namespace], Any]
 
@@ -44,12 +44,8 @@ def perform(start: Start, args: argparse.Namespace) -> int:
 
 def _perform(start: Start, args: argparse.Namespace) -> int:
     session = build_session("millpond example", args.master)
-    from pyspark.errors import PySparkException
-
-    try:
+    with failures_told():
         start(session, args).awaitTermination()
-    except PySparkException as error:
-        raise found_in(str(error)) from None
     return 0
 
 

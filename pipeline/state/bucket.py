@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.errors import PipelineError
 from pipeline.state.reduce import IDENTITY, ROWS, latest
 
 FILES_MAX = 8
@@ -55,8 +56,18 @@ def read_bucket(folder: Path, files: Sequence[str], floors: Floors) -> pa.Table:
 
 
 def read_all(folder: Path, files: Sequence[str]) -> list[pa.Table]:
-    """The files as they are."""
-    return [pq.read_table(folder / "data" / name, schema=STORED) for name in files]
+    """The files as they are. Raises PipelineError."""
+    return [_read(folder / "data" / name) for name in files]
+
+
+def _read(file: Path) -> pa.Table:
+    try:
+        return pq.read_table(file, schema=STORED)
+    except FileNotFoundError:
+        hint = "if a job removed it meanwhile: again, and its option --keep leaves more versions"
+        raise PipelineError("bad_table", f"{file} is not there", hint) from None
+    except (OSError, pa.ArrowException) as error:
+        raise PipelineError("bad_table", f"{file} cannot be read: {error}") from None
 
 
 def alive(table: pa.Table, floors: Floors) -> pa.Table:

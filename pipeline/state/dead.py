@@ -1,5 +1,5 @@
 """Records that are no events: lines of JSON in a folder, a file for each batch, replaced if the
-batch runs again."""
+batch runs again. A folder is one query's, for others number their batches as well."""
 
 from __future__ import annotations
 
@@ -12,7 +12,23 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from pipeline.errors import PipelineError
+from pipeline.state.table import sync
+
 STAGED = ".staged-"
+OWNER = "_query-"
+
+
+def claim(folder: Path, query: str) -> None:
+    """The folder is this query's. Raises PipelineError where it is another's."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(each.name != f"{OWNER}{query}" for each in folder.glob(f"{OWNER}*")):
+            text = f"{folder} has the dead letters of another query, with another checkpoint"
+            raise PipelineError("other_query", text, "give a new folder")
+        (folder / f"{OWNER}{query}").touch()
+    except OSError as error:
+        raise PipelineError("bad_option", f"dead letters {folder}: {error.strerror}") from None
 
 
 def write_letters(folder: Path, rows: pa.Table) -> str:
@@ -43,5 +59,6 @@ def keep_letters(folder: Path, batch: int, names: Sequence[str]) -> None:
         (folder / names[0]).replace(target)
     else:
         target.unlink(missing_ok=True)
+    sync(folder)
     for each in folder.glob(f"{STAGED}*"):
         each.unlink()

@@ -19,7 +19,7 @@ from pipeline.state.bucket import COLUMNS, STORED, Floors, floors_of, is_before
 from pipeline.state.dead import keep_letters, write_letters
 from pipeline.state.reduce import IDENTITY, REJECTS, RESETS, latest
 from pipeline.state.summary import Summary
-from pipeline.state.table import foreign, locked
+from pipeline.state.table import behind, foreign, locked
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -64,6 +64,8 @@ class DeltaState:
         """Was this batch not added before? Raises PipelineError."""
         table = self._open()
         if table is None:
+            if batch:
+                raise behind(self.folder, -1, batch)
             return True
         if _query(table) != query:
             raise foreign(self.folder)
@@ -83,6 +85,8 @@ class DeltaState:
         changes = changes.filter(pc.invert(is_before(changes, floors)))
         if changes.num_rows or floors:
             self._merge(query, batch, changes, floors)
+        elif self._open() is None:
+            self._make(query)
         return changes.num_rows, rejects.num_rows
 
     def compact(self) -> int:
@@ -103,11 +107,11 @@ class DeltaState:
         return len(old)
 
     def _merge(self, query: str, batch: int, changes: pa.Table, floors: Floors) -> None:
-        from deltalake import CommitProperties, DeltaTable, Transaction
+        from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
 
         try:
-            table = self._open() or DeltaTable.create(self.folder, STORED, description=query)
+            table = self._open() or self._make(query)
             done = CommitProperties(app_transactions=[Transaction(query, batch)])
             merging = (
                 table.merge(changes, _SAME, "new", "old", commit_properties=done)
@@ -123,6 +127,11 @@ class DeltaState:
         if batch % TIDY_EVERY == TIDY_EVERY - 1:
             self.compact()
             self.vacuum()
+
+    def _make(self, query: str) -> DeltaTable:
+        from deltalake import DeltaTable
+
+        return DeltaTable.create(self.folder, STORED, description=query)
 
     def _open(self) -> DeltaTable | None:
         try:

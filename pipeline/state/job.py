@@ -17,11 +17,20 @@ from typing import TYPE_CHECKING, Any, assert_never
 import pyarrow as pa
 
 from pipeline.state.bucket import Floors, add_changes, floors_of
-from pipeline.state.dead import keep_letters, write_letters
+from pipeline.state.dead import claim, keep_letters, write_letters
 from pipeline.state.delta import DeltaState
 from pipeline.state.formats import table_in
 from pipeline.state.reduce import REJECTS, RESETS, ROWS, reduce_batches
-from pipeline.state.table import BUCKETS, VERSIONS_KEPT, Reset, Table, Version, foreign
+from pipeline.state.table import (
+    BUCKETS,
+    VERSIONS_KEPT,
+    Reset,
+    Table,
+    Version,
+    behind,
+    foreign,
+    sync,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +83,7 @@ def run_job(
     frame = records
     if frame is None:
         frame = session.readStream.format("millpond").options(**source_of(options)).load()
-    batches = _Batches(options, on_batch)
+    batches = Batches(options, on_batch)
     writing = (
         frame.writeStream.queryName("state")
         .option("checkpointLocation", str(options.checkpoint))
@@ -91,7 +100,7 @@ def source_of(options: JobOptions) -> dict[str, str]:
     return usual | options.source
 
 
-class _Batches:
+class Batches:
     """Applies the batches of a query to the table."""
 
     def __init__(self, options: JobOptions, on_batch: Callable[[Done], None]) -> None:
@@ -103,7 +112,8 @@ class _Batches:
     def apply(self, frame: DataFrame, batch: int) -> None:
         """Add a batch to the table, unless it is there."""
         began = time.monotonic()
-        query = self._query = self._query or query_id(self._options.checkpoint)
+        query = self._query or self._begin()
+        self._keep_plan(batch)
         match self._table:
             case Table() as table:
                 done = _add_to_buckets(table, frame, query, batch, self._options)
@@ -113,6 +123,21 @@ class _Batches:
                 assert_never(self._table)
         if done is not None:
             self._on_batch(Done(batch, *done, time.monotonic() - began))
+
+    def _begin(self) -> str:
+        """The query; what it puts aside goes where no other's does. Raises PipelineError."""
+        query = query_id(self._options.checkpoint)
+        if self._options.dead_letters is not None:
+            claim(self._options.dead_letters, query)
+        self._query = query
+        return query
+
+    def _keep_plan(self, batch: int) -> None:
+        """What a batch reads has to be on the disk before the table has it: were it lost with the
+        power, Spark would make a longer batch of this number, and that would be passed over."""
+        plans = self._options.checkpoint / "offsets"
+        sync(plans / str(batch))
+        sync(plans)
 
 
 def _add_to_buckets(
@@ -144,6 +169,8 @@ def due(table: Table, query: str, batch: int, buckets: int = BUCKETS) -> Version
     before = table.current() or Version(query=query, buckets=buckets)
     if before.query != query:
         raise foreign(table.folder)
+    if batch > before.batch + 1:
+        raise behind(table.folder, before.batch, batch)
     return before if batch > before.batch else None
 
 

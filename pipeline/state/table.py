@@ -63,12 +63,12 @@ class Table:
 
     def current(self) -> Version | None:
         """The version that counts; None: nothing was ever written. Raises PipelineError."""
+        if not (self.folder / POINTER).exists():
+            return None
         try:
             name = (self.folder / POINTER).read_text("utf-8").strip()
             return _decode((self.folder / "_versions" / name).read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, ValueError) as error:
             raise PipelineError("bad_table", f"{self.folder} is no table: {error}") from None
 
     def summary(self) -> Summary | None:
@@ -105,8 +105,8 @@ class Table:
         """This version counts from now on, and is on the disk."""
         for files in version.files.values():
             for name in files[-1:]:
-                _sync(self.folder / "data" / name)
-        _sync(self.folder / "data")
+                sync(self.folder / "data" / name)
+        sync(self.folder / "data")
         name = f"{version.number:08}.json"
         write_whole(self.folder / "_versions" / name, msgspec.json.encode(version))
         write_whole(self.folder / POINTER, name.encode())
@@ -171,6 +171,13 @@ def foreign(folder: Path) -> PipelineError:
     return PipelineError("other_query", text, "give its checkpoint, or a new folder")
 
 
+def behind(folder: Path, last: int, batch: int) -> PipelineError:
+    """Why a query may not go on with a table that lacks batches of it."""
+    has = "nothing" if last < 0 else f"batch {last} as its last"
+    text = f"the checkpoint goes on with batch {batch}, and the table {folder} has {has}"
+    return PipelineError("table_behind", text, "give its table, or a new checkpoint as well")
+
+
 _decode = msgspec.json.Decoder(Version).decode
 
 
@@ -182,10 +189,11 @@ def write_whole(target: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(target)
-    _sync(target.parent)
+    sync(target.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """A file, or what a folder names, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from importlib import import_module
 
 import numpy as np
@@ -85,6 +86,11 @@ def test_every_cut_of_a_block_and_every_odd_byte_is_read_or_refused(data: st.Dat
         return
     for each in found:
         each.bodies.validate(full=True)
+
+
+def test_a_block_takes_no_more_memory_than_it_brings() -> None:
+    with pytest.raises(PipelineError, match="bad_answer"):
+        list(decode_blocks(struct.pack("<IIQQII", 2**32 - 1, 0, 0, 0, 0, 0)))
 
 
 @pytest.mark.parametrize("data", [b"\x0a", b"\x0a\xff", b"\x0a\x05\x08", b"\xff" * 40])

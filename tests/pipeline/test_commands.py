@@ -3,6 +3,7 @@ and what to do."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import socket
 import subprocess
@@ -15,7 +16,10 @@ from zipfile import ZipFile
 import pytest
 
 from pipeline import javahome
-from pipeline.cli import main
+from pipeline.cli import add_commands, main
+from pipeline.commands.running import options_of, own_words
+from pipeline.errors import DataLost
+from pipeline.options import source_options
 from pipeline.state.course import Course
 from pipeline.state.job import due, finish
 from pipeline.state.table import Table
@@ -58,7 +62,7 @@ def test_what_is_wrong_is_one_line(told: Told, job: list[str], tmp_path: Path) -
         ("--connect", nobody()): "[node_away]: http://",
         ("--connect", "ftp://x"): "[bad_option]: address: 'ftp://x' (such as http://",
         ("--subscribe", " ,"): "[bad_option]: subscribe: no stream is named",
-        ("--token-file", "/nowhere"): "[bad_option]: tokenFile: there is no token in /nowhere",
+        ("--token-file", "/nowhere"): "[bad_option]: --token-file: there is no token in /nowhere",
         ("--conf", "memory"): "[bad_option]: --conf 'memory' (such as spark.",
         ("--keep", "0"): "[bad_option]: --keep: at least 1",
         ("--max-per-batch", "0"): "[bad_option]: --max-per-batch: at least 1",
@@ -72,6 +76,22 @@ def test_what_is_wrong_is_one_line(told: Told, job: list[str], tmp_path: Path) -
         code, out, err = told(*own, *(words if words[0] != "--connect" else ()))
         assert err.count("\n") == 1 and err.startswith(f"millpond{expected}"), (words, err)
         assert code == (4 if "no_stream" in expected else 1) and not out
+
+
+def test_hints_are_words_of_the_command_line(told: Told, job: list[str]) -> None:
+    _, _, err = told(*job, "--connect", nobody())
+    assert err.endswith("(the option --timeout; a restart goes on)\n")
+    for words in (("--timeout", "nan"), ("--every", "inf"), ("--log-level", "loud")):
+        with pytest.raises(SystemExit):
+            told(*job, *words)
+    assert own_words(str(DataLost("a"))).endswith(
+        "(the option --skip-lost goes on with what there is)"
+    )
+    asked = argparse.ArgumentParser()
+    add_commands(asked)
+    for words, strict in (((), True), (("--skip-lost",), False)):
+        source = options_of(asked.parse_args([*job, *words])).source
+        assert source_options(source, is_streaming=True).fail_on_data_loss is strict
 
 
 def test_a_table_that_is_written_is_told_of(told: Told, job: list[str], tmp_path: Path) -> None:
@@ -93,6 +113,17 @@ def test_without_java_it_is_told_what_to_install(
     assert code == 1 and err.count("\n") == 1
     assert err.startswith("millpond[no_java]: Spark needs Java 17 or later: JAVA_HOME has none")
     assert "(pip install '.[spark]' brings one)" in err
+
+
+def test_a_cache_that_cannot_be_written_is_told(
+    told: Told, job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    code, _, err = told(*job)
+    assert code == 1 and err.count("\n") == 1
+    assert err.startswith("millpond[no_session]: Spark did not start: [Errno 20] Not a directory")
+    assert err.endswith("(XDG_CACHE_HOME names a folder that can be written)\n")
 
 
 def fill(folder: Path, batches: int) -> Table:
@@ -124,6 +155,16 @@ def test_a_table_is_shown_compacted_and_vacuumed(told: Told, tmp_path: Path) -> 
     assert [json.loads(line) for line in out.splitlines()] == before
 
 
+def test_what_a_producer_sends_stays_in_its_line(told: Told, tmp_path: Path) -> None:
+    table = Table(tmp_path / "table")
+    table.prepare()
+    body = change("cart", "a\n\x1b[31m", "update", 1).replace(b": 1", b":\n[1,\n2]")
+    before = due(table, "q", 0, 2)
+    assert before is not None
+    finish(table, before, 0, write(tmp_path, before, numbered([(0, body)]), 1), None)
+    assert told("show", str(table.folder))[1] == "cart\ta\\x0a\\x1b[31m\t[1,\\x0a2]\n"
+
+
 def test_no_table_and_nothing_to_keep(told: Told, tmp_path: Path) -> None:
     for words in (["show"], ["compact"], ["vacuum", "--keep", "2"], ["query"]):
         sql = ["SELECT 1"] if words == ["query"] else []
@@ -131,6 +172,22 @@ def test_no_table_and_nothing_to_keep(told: Told, tmp_path: Path) -> None:
         assert code == 4 and err == f"millpond[no_table]: there is no table in {tmp_path}\n"
     code, _, err = told("vacuum", str(tmp_path), "--keep", "0")
     assert code == 1 and "at least 1" in err
+
+
+def test_a_table_that_is_damaged_is_told_of(told: Told, tmp_path: Path) -> None:
+    table = fill(tmp_path, 1)
+    data = sorted((table.folder / "data").iterdir())
+    version = table.folder / "_versions" / "00000001.json"
+    for damage, expected in (
+        (lambda: data[0].write_bytes(b"junk"), f"{data[0]} cannot be read: "),
+        (data[0].unlink, f"{data[0]} is not there (if a job removed it meanwhile"),
+        (lambda: version.write_bytes(b"\xff"), f"{table.folder} is no table: "),
+        (version.unlink, f"{table.folder} is no table: "),
+    ):
+        damage()
+        code, _, err = told("show", str(table.folder))
+        assert code == 1 and err.count("\n") == 1, err
+        assert err.startswith(f"millpond[bad_table]: {expected}")
 
 
 def test_the_packed_file_is_all_that_an_executor_needs_of_us(told: Told, tmp_path: Path) -> None:

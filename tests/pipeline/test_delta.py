@@ -91,6 +91,14 @@ def test_it_belongs_to_its_query_and_its_format(tmp_path: Path) -> None:
         table_in(tmp_path / "other", "delta")
 
 
+def test_it_is_there_from_the_first_batch_on_and_lacks_none(tmp_path: Path) -> None:
+    table = DeltaState(tmp_path / "table")
+    with pytest.raises(PipelineError, match="table_behind"):
+        table.is_due("q", 3)
+    add(table, 0, rows_of(b"no event"), None)
+    assert table.is_due("q", 1) and state_of(table) == {}
+
+
 def test_many_files_become_few_and_old_ones_go(tmp_path: Path) -> None:
     table = DeltaState(tmp_path / "table")
     for batch in range(5):

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from pipeline.offsets import TopicPartition
 from pipeline.options import SourceOptions, sink_options, source_options
 from pipeline.planning import Bounds, StreamPlan, batch_ranges, split
 from pipeline.reading import read_range
+from pipeline.wire import NodeWire
 from pipeline.writing import Stager
 from tests.pipeline.ponds import Pond
 
@@ -96,6 +98,10 @@ def test_from_and_to_offsets_and_times(shared_pond: Pond) -> None:
     assert bodies(**far) == b""
     with pytest.raises(PipelineError, match="exactly the partitions"):
         bodies(startingOffsets='{"part":{"0":1,"1":1}}')
+    with pytest.raises(PipelineError, match=r"bad_option.*ends at 4"):
+        bodies(endingOffsets='{"part":{"0":5}}')
+    with pytest.raises(PipelineError, match=r"bad_option.*ends at 4"):
+        bodies(startingOffsets='{"part":{"0":5}}')
 
 
 def test_filters_narrow_what_is_read(shared_pond: Pond) -> None:
@@ -256,3 +262,36 @@ def test_an_access_token_is_shown_and_its_limits_are_told(shared_pond: Pond) -> 
     stager = Stager(sink_options(told), "w", 0)
     with pytest.raises(PipelineError, match="permission_denied"):
         stager.stage([pa.RecordBatch.from_pydict({"value": [b"x"]})])
+
+
+def test_a_new_partition_that_was_trimmed_is_no_loss(shared_pond: Pond, plan: Plan) -> None:
+    """Wherever it begins by then, and whether it is cut for more tasks or not."""
+    shared_pond.make("aged/0")
+    start = plan(shared_pond, subscribe="aged").initial()
+    shared_pond.make("aged/1", "aged/2")
+    for stream in ("aged/1", "aged/2"):
+        shared_pond.fill(stream, [b"x"] * 11)
+        shared_pond.trim(stream, 12)
+    shared_pond.fill("aged/2", [b"y"] * 8)
+    for pieces in ("1", "9"):
+        again = plan(shared_pond, subscribe="aged", minPartitions=pieces)
+        end = again.latest(start, None)
+        assert end == {TopicPartition("aged", i): n for i, n in enumerate((0, 12, 20))}
+        assert count(again, start, end) == 8
+
+
+def test_a_page_of_streams_that_go_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = {
+        "": (["a", "b"], "2026-01-01T00:00:00Z", True),
+        "b": (["c"], None, False),
+    }
+
+    def ask_json(path: str) -> dict[str, object]:
+        (after,) = parse_qs(urlsplit(path).query, keep_blank_values=True)["start_after"]
+        names, deleted, has_more = pages.pop(after)
+        streams = [{"name": name, "deleted_at": deleted} for name in names]
+        return {"streams": streams, "has_more": has_more}
+
+    wire = NodeWire(sink_options({}).nodes, 0)
+    monkeypatch.setattr(wire, "ask_json", lambda method, path: ask_json(path))
+    assert wire.names() == ["c"]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import PipelineError
 from pipeline.state.events import Change, Control, Rejected, read_event
-from pipeline.state.job import due, finish, write_buckets
+from pipeline.state.job import Batches, JobOptions, due, finish, write_buckets
 from pipeline.state.reduce import reduce_batches
 from pipeline.state.schemas import compiled
 from pipeline.state.table import Table, Version, write_whole
@@ -163,6 +163,67 @@ def test_a_table_belongs_to_its_query_and_its_writer(tmp_path: Path) -> None:
     write_whole(table.folder / "_versions" / "00000001.json", b"{")
     with pytest.raises(PipelineError, match="bad_table"):
         table.current()
+
+
+def test_dead_letters_of_two_queries_do_not_replace_each_other(tmp_path: Path) -> None:
+    """Both name their files by the numbers of their batches."""
+
+    def go_on(query: str) -> None:
+        checkpoint = tmp_path / query
+        checkpoint.mkdir(exist_ok=True)
+        (checkpoint / "metadata").write_text(json.dumps({"id": query}))
+        (checkpoint / "offsets").mkdir(exist_ok=True)
+        (checkpoint / "offsets" / "0").touch()
+        options = JobOptions({}, tmp_path / f"{query}-table", checkpoint, tmp_path / "dead")
+        table = Table(options.table)
+        table.prepare()
+        table.commit(Version(1, query, 0))
+        frame: Any = None
+        Batches(options, lambda done: None).apply(frame, 0)
+
+    go_on("one")
+    go_on("one")
+    with pytest.raises(PipelineError, match=r"other_query.*dead letters"):
+        go_on("two")
+    go_on("one")
+
+
+@pytest.mark.parametrize("last", [None, 4])
+def test_a_table_that_lacks_batches_of_the_checkpoint_is_refused(
+    tmp_path: Path, last: int | None
+) -> None:
+    """Another folder with the old checkpoint, or a table from a backup: it would never be whole."""
+    table = Table(tmp_path / "table")
+    table.prepare()
+    if last is not None:
+        table.commit(Version(5, "q", last))
+    with pytest.raises(PipelineError, match="table_behind"):
+        due(table, "q", 6)
+
+
+def test_what_a_batch_reads_is_on_the_disk_before_the_table_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = tmp_path / "checkpoint" / "offsets" / "0"
+    plan.parent.mkdir(parents=True)
+    plan.touch()
+    (tmp_path / "checkpoint" / "metadata").write_text('{"id": "q"}')
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    table = Table(tmp_path / "table")
+    table.prepare()
+    table.commit(Version(1, "q", 0))
+    before = len(synced)
+    options = JobOptions({}, table.folder, tmp_path / "checkpoint")
+    frame: Any = None
+    Batches(options, lambda done: None).apply(frame, 0)
+    assert synced[before:] == [str(plan), str(plan.parent)]
 
 
 def test_old_versions_and_their_files_are_removed(tmp_path: Path) -> None:

@@ -202,6 +202,8 @@ def test_mistakes_are_told(shared_pond: Pond, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no_stream"):
         staged(shared_pond, "nowhere", "w", 0, b"a")
     shared_pond.make("big")
+    with pytest.raises(PipelineError, match="there is no stream 'big/7'"):
+        Stager(sink(shared_pond), "w", 0).stage([frame(b"a", topic=["big"], partition=[7])])
     with pytest.raises(PipelineError, match="row_too_large"):
         staged(shared_pond, "big", "w", 0, b"x" * 2**20)
     with pytest.raises(PipelineError, match="no_topic"):
