@@ -103,11 +103,6 @@ class Stream:
         return f"Stream({self.name!r})"
 
     @property
-    def connections(self) -> int:
-        """How many connections there have been to its node; each may have led to another one."""
-        return self._requests.link.counts.connections
-
-    @property
     def state(self) -> NodeState:
         """What its events make, as the node materializes it (docs/state.md)."""
         from node.state.remote import NodeState  # few need it

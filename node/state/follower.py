@@ -95,7 +95,6 @@ class StateView:
         self._fold = self._new_fold()
         self._born = 0
         self._last: Record | None = None
-        self._connections = 0
         self._kept_at = 0
         self._wants_checkpoint = False
         self._subscribers: dict[Changes, None] = {}
@@ -175,7 +174,6 @@ class StateView:
             self._moved.set()
 
     async def _open(self) -> None:
-        self._connections = self.stream.connections
         info = await self.stream.info()
         self._born = info.created_ms
         if await self._restore():
@@ -243,14 +241,14 @@ class StateView:
             self._born = (await self.stream.info()).created_ms
 
     async def _check_same(self) -> None:
-        """Behind a new connection there may be another stream of that name, a longer one even.
+        """A page may be of another stream of that name, a longer one even: behind a new connection,
+        or where it was made anew in one breath. What is there behind the page is what was there
+        before it, if it is as old: nothing comes back once it is deleted.
 
         Raises SequenceMismatch.
         """
-        if self.stream.connections != self._connections:
-            self._connections = self.stream.connections
-            if (await self.stream.info()).created_ms != self._born:
-                raise SequenceMismatch("the stream was made anew")
+        if (await self.stream.info()).created_ms != self._born:
+            raise SequenceMismatch("the stream was made anew")
 
     def _apply(self, page: list[Record]) -> None:
         fold, has_subscribers = self._fold, bool(self._subscribers)

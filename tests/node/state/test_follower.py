@@ -257,6 +257,19 @@ async def test_a_stream_that_is_deleted_ends_it_and_one_made_anew_begins_it_anew
                 await view.applied(99)
 
 
+async def test_a_stream_made_anew_and_longer_in_one_breath_is_not_taken_for_the_old_one() -> None:
+    async with streaming() as stream, follow_state(stream) as view:
+        await stream.append([put("a", 1), put("b", 2)])
+        await view.caught_up()
+        await anyio.sleep(0.002)  # a stream is known by the millisecond in which it was made
+        async with anyio.create_task_group() as tasks:  # in this order, without a wait between
+            tasks.start_soon(stream.delete)
+            tasks.start_soon(stream.create)
+            tasks.start_soon(stream.append, [put(each, 3) for each in "cde"])
+        await view.applied(2)
+        assert view.get_type("note") == {"c": 3, "d": 3, "e": 3}
+
+
 async def test_an_error_of_the_block_comes_as_it_is() -> None:
     async with streaming() as stream:
         with pytest.raises(KeyError, match="mine"):
