@@ -12,7 +12,7 @@ from pipeline.records import encode_records
 from tests.node.watched_room import plain, watched
 from tests.transports.http.client import Client
 from tests.transports.http.durable.asking import CLOCKED
-from transports.http.transactions import staging
+from transports.http.transactions import publishing, staging
 
 BASIN = (b"s2-basin", b"millpond")
 
@@ -40,7 +40,22 @@ class Asking:
         headers = [BASIN, (b"content-type", b"application/json")]
         path = f"/millpond/v1/transactions/s/w/{batch}"
         got = await self._client.request("POST", path, headers, json.dumps(plan).encode())
-        return str(got.json()["outcome"])
+        told = got.json()
+        return str(told.get("outcome") or told["code"])
+
+    async def append(self, stream: str, body: bytes) -> None:
+        given = encode_records([(body, [], None)])
+        headers = [BASIN, (b"content-type", b"application/protobuf")]
+        path = f"/v1/streams/{stream}/records"
+        assert (await self._client.request("POST", path, headers, given)).status == 200
+
+    async def rows(self, stream: str) -> list[bytes]:
+        path = f"/v1/streams/{stream}/records?seq_num=0"
+        got = (await self._client.request("GET", path, [BASIN])).json()
+        return [each["body"].encode() for each in got["records"]]
+
+    async def delete(self, stream: str) -> None:
+        assert (await self._client.request("DELETE", f"/v1/streams/{stream}", [BASIN])).status < 300
 
     async def drop(self, batch: int, part: str) -> None:
         path = f"/millpond/v1/transactions/s/w/{batch}/{part}"
@@ -65,6 +80,30 @@ async def test_batches_are_counted_by_what_became_of_them() -> None:
         assert told["transactions_published_total"] == 1
         assert told["transaction_rows_published_total"] == 3
         assert told["transactions_duplicate_total"] == 1
+
+
+@CLOCKED
+async def test_a_batch_that_was_begun_is_ended_however_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The node is full in the middle of a batch, and for longer than parts are kept otherwise."""
+    monkeypatch.setattr(staging, "_KEPT", replace(staging._KEPT, age_s=60))
+    monkeypatch.setattr(publishing, "SLICE_ROWS", 2)
+    monkeypatch.setattr(publishing, "READ_ROWS", 2)
+    rows = [b"%d" % number * 100 for number in range(6)]
+    async with watched(node_stream_bytes_max=1350) as (_, _, application):
+        asking = Asking(Client(application))
+        await asking.create("s")
+        await asking.create("full")
+        await asking.stage(0, "a", *rows)
+        await asking.append("full", bytes(500))
+        assert await asking.publish(0, a=6) == "quota_exhausted"
+        assert await asking.rows("s") == rows[:2]
+        await anyio.sleep(300)
+        await asking.delete("full")
+        assert await asking.publish(0, a=6) == "duplicate"
+        assert await asking.rows("s") == rows
+        assert (await plain(application))["transaction_parts"] == 0
 
 
 @CLOCKED

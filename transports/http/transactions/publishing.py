@@ -6,7 +6,8 @@ how far the batch got, so whoever goes on after a stop goes on there.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 import msgspec
 
@@ -17,7 +18,7 @@ from actors.streams.names import Part, part_cell
 from transports.http.inquiry import Inquiry
 from transports.http.s2.errors import error_of
 from transports.http.transactions.host import TransactionsHost
-from transports.http.transactions.staging import conflict, drop
+from transports.http.transactions.staging import conflict, drop, hold
 
 SLICE_BYTES = 4 * 2**20
 SLICE_ROWS = 10_000
@@ -73,7 +74,9 @@ class Publisher:
         await self.finish()
         is_new = batch > (await self.author()).batch
         if is_new:
-            await self._check_whole(batch, plan)
+            size = await self._check_whole(batch, plan)
+            if plan.rows >= SLICE_ROWS or size >= SLICE_BYTES:
+                await self._hold(batch, plan)
             await self._go_on(batch, msgspec.json.encode(plan), 0)
             await self.finish()
         else:
@@ -91,9 +94,10 @@ class Publisher:
         found = _plan(plan)
         total = found.rows
         try:
-            async for bodies, headers in self._slices(batch, found, at):
-                is_last = at + len(bodies) >= total
-                at = await self._add(batch, plan, at, bodies, headers, is_last, found.once)
+            async with aclosing(self._slices(batch, found, at)) as slices:
+                async for bodies, headers in slices:
+                    is_last = at + len(bodies) >= total
+                    at = await self._add(batch, plan, at, bodies, headers, is_last, found.once)
             if not total:
                 await self._add(batch, plan, 0, [], None, True, found.once)
         except _Overtaken:
@@ -133,7 +137,7 @@ class Publisher:
 
     async def _slices(
         self, batch: int, plan: Plan, skipped: int
-    ) -> AsyncIterator[tuple[list[bytes], list[m.Headers] | None]]:
+    ) -> AsyncGenerator[tuple[list[bytes], list[m.Headers] | None]]:
         bodies: list[bytes] = []
         headers: list[m.Headers] = []
         size = 0
@@ -165,14 +169,22 @@ class Publisher:
             raise _Overtaken  # whoever was faster has dropped the part
         raise conflict(f"rows of the part {each.id} are gone")
 
-    async def _check_whole(self, batch: int, plan: Plan) -> None:
-        """Nothing is decided for a batch that is not there. Raises Refused."""
+    async def _check_whole(self, batch: int, plan: Plan) -> int:
+        """Nothing is decided for a batch that is not whole. Gives its bytes. Raises Refused."""
+        size = 0
         for each in plan.parts:
             answer = await self._inquiry.ask(self._cell(batch, each), m.Describe)
             if not isinstance(answer, m.Described) or answer.trim_point:
                 raise conflict(f"the part {each.id} is not there")
             if answer.tail != each.rows:
                 raise conflict(f"the part {each.id} has {answer.tail} rows, not {each.rows}")
+            size += answer.bytes
+        return size
+
+    async def _hold(self, batch: int, plan: Plan) -> None:
+        """Between two slices a node may be off for long."""
+        for each in plan.parts:
+            await hold(self._inquiry, self._part(batch, each))
 
     async def _drop(self, batch: int, plan: Plan) -> None:
         for each in plan.parts:

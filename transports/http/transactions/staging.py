@@ -1,6 +1,7 @@
 """Parts of a batch: rows that are kept, and that nobody sees yet.
 
-A part is a stream of its own which no view can name. It goes by itself a day after its last row.
+A part is a stream of its own which no view can name. It goes by itself a day after its last row, or
+much later once its batch is decided and takes more than one change.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from transports.http.s2.words import AppendInput, check_append
 from transports.http.transactions.figures import TransactionCounters
 
 PART_S = 86_400
+DECIDED_S = 30 * 86_400
+"""What was begun is to be ended, also by a node that was off for long."""
 EMPTY_S = 60
 _KEPT = m.Settings(age_s=PART_S, bytes_max=0, traits=m.Traits(empty_s=EMPTY_S))
 
@@ -55,6 +58,14 @@ async def stage(call: Call, target: Target, part: Part, counters: TransactionCou
 
 def _append(number: int, given: AppendInput, at: int) -> m.Append:
     return m.Append(number, given.bodies, None, given.headers, None, None, at)
+
+
+async def hold(inquiry: Inquiry, part: Part) -> None:
+    """Keep a part that is there for longer: it is about to be decided for. Raises S2Error."""
+    kept = m.Settings(age_s=DECIDED_S, bytes_max=0)
+    answer = await inquiry.ask(part_cell(part), lambda number: m.Configure(number, kept))
+    if not isinstance(answer, m.Done):
+        raise _failure(answer)
 
 
 async def drop(inquiry: Inquiry, part: Part, unwanted: set[bytes]) -> None:
