@@ -24,7 +24,7 @@ from transports.http.server.unread import Unread
 from transports.seam import Wire
 
 HEAD_PIECE_BYTES = 2**12
-BODY_PIECE_BYTES = 2**18
+BODY_PIECE_BYTES = 2**16
 """Heads and bodies are read in pieces of this, so that what lies behind them can wait."""
 LARGE_BYTES = 2**16
 """A piece of an answer from here on is not copied to join it with what frames it."""
