@@ -254,6 +254,7 @@ def test_durability_comes_from_flag_variable_and_rule(tmp_path: Path):
         assert (ready["durability"], ready["data"]) == ("memory", None)
 
 
+LISTENERS = ("p2p", "ws", "s3p", "rustlog", "http")
 REFUSED = {
     "--s3p nonsense": "not HOST:PORT",
     "--rustlog 0.0.0.0:0": "or --insecure-public if you mean it",
@@ -284,7 +285,9 @@ REFUSED = {
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_cannot_be_is_a_usage_error(words: str, capsys: pytest.CaptureFixture[str]):
     store = () if "--memory" in words or "--data" in words else ("--memory",)
-    assert main(["serve", *store, *words.split()]) == 2
+    # Ports of their own: a node may run on this machine. What comes later counts.
+    free = [word for name in LISTENERS for word in (f"--{name}", "127.0.0.1:0")]
+    assert main(["serve", *free, *store, *words.split()]) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert REFUSED[words] in told.err.splitlines()[-1]
