@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 
 class Code(Enum):
-    """Why a request was refused. `transports.nack` gives each its byte on the P2P wire."""
+    """Why a request was refused. `transports.p2p.nacks` gives each its byte on the P2P wire."""
 
     NOT_FOUND = auto()
     TTL_REFUSED = auto()

@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from actors.errors import LeaseLost, NotFound, RequestError
     from actors.messages import Durability
-    from node.channel import Channel
-    from node.client import connect
+    from node.client.channel import Channel
+    from node.client.connect import connect
     from node.config import Config
-    from node.errors import ChannelClosed, ConnectionLost, HandshakeRefused
-    from node.message import Message
+    from node.client.errors import ChannelClosed, ConnectionLost, HandshakeRefused
+    from node.client.message import Message
     from node.node import Node
-    from node.rustlog_client import connect_rustlog
-    from node.s3p_client import connect_s3p
-    from node.streams import connect_streams
+    from node.client.rustlog.client import connect_rustlog
+    from node.client.s3p.client import connect_s3p
+    from node.client.streams.connect import connect_streams
 
 _HOMES = {
-    "Channel": "node.channel",
-    "ChannelClosed": "node.errors",
+    "Channel": "node.client.channel",
+    "ChannelClosed": "node.client.errors",
     "Config": "node.config",
-    "ConnectionLost": "node.errors",
+    "ConnectionLost": "node.client.errors",
     "Durability": "actors.messages",
-    "HandshakeRefused": "node.errors",
+    "HandshakeRefused": "node.client.errors",
     "LeaseLost": "actors.errors",
-    "Message": "node.message",
+    "Message": "node.client.message",
     "Node": "node.node",
     "NotFound": "actors.errors",
     "RequestError": "actors.errors",
-    "connect": "node.client",
-    "connect_rustlog": "node.rustlog_client",
-    "connect_s3p": "node.s3p_client",
-    "connect_streams": "node.streams",
+    "connect": "node.client.connect",
+    "connect_rustlog": "node.client.rustlog.client",
+    "connect_s3p": "node.client.s3p.client",
+    "connect_streams": "node.client.streams.connect",
 }
 
 __all__ = [

@@ -12,21 +12,21 @@ from heapq import nsmallest
 
 import msgspec
 
-from actors.channel import Channel
+from actors.channels.channel import Channel
 from actors.errors import ERRORS, Malformed, NotAllowed, OutcomeUnknown
 from actors.messages import Durability, Mode, Rights
-from actors.scheduler import Counters, Scheduler
-from actors.shared import ChannelInfo, DeliveryCounters
+from actors.runtime.scheduler import Counters, Scheduler
+from actors.channels.context import ChannelInfo, DeliveryCounters
 from actors.store.changes import Origin, Row
-from actors.store.counters import StoreCounters
+from actors.store.stats import StoreCounters
 from actors.store.durable import DurableStore
-from actors.store.seam import Health, Store, Usage
+from actors.store.interface import Health, Store, Usage
 from actors.streams.names import RESERVED
-from actors.streams.notes import Progress
-from transports.bodies import read_body
-from transports.greeting import Admission
-from transports.host import WireCounters
-from transports.traffic import Traffic
+from actors.streams.metadata import Progress
+from transports.p2p.bodies import read_body
+from transports.p2p.admission import Admission
+from transports.server.interface import WireCounters
+from transports.server.traffic import Traffic
 
 PAGE_MAX = 1000
 PAGE_BYTES_MAX = 32 * 1024

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actors.delivery_settings import DeliverySettings
-from actors.limits import ChannelSettings, EmptyPolicy, NodeLimits
+from actors.channels.delivery_settings import DeliverySettings
+from actors.channels.settings import ChannelSettings, EmptyPolicy, NodeLimits
 from actors.messages import Durability
-from actors.scheduler import SchedulerSettings
+from actors.runtime.scheduler import SchedulerSettings
 from actors.state.messages import StateLimits
 from actors.store.settings import StoreSettings
-from node.rules import ChannelRule as ChannelRule
-from node.rules import ConfigError as ConfigError
-from node.rules import RuleBook, StreamRule, durability_of
-from transports.greeting import GreetingSettings
-from transports.host import ConnectionSettings
+from node.config_rules import ChannelRule as ChannelRule
+from node.config_rules import ConfigError as ConfigError
+from node.config_rules import RuleBook, StreamRule, durability_of
+from transports.p2p.admission import GreetingSettings
+from transports.server.interface import ConnectionSettings
 
 LISTENERS = ("p2p", "ws", "s3p", "rustlog", "http")
 """The settings that are addresses to listen on, or `OFF`."""

@@ -13,45 +13,45 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.cell import Behaviour, Content
-from actors.channel import Channel
+from actors.runtime.cell import Behaviour, Content
+from actors.channels.channel import Channel
 from actors.ids import IdSource
 from actors.messages import Batch, Durability, Join, Mail, Port
-from actors.scheduler import Scheduler
-from actors.shared import Shared
+from actors.runtime.scheduler import Scheduler
+from actors.channels.context import Shared
 from actors.store.changes import LogSnapshot
-from actors.store.disk import Disk, OsDisk
+from actors.store.filesystem import Disk, OsDisk
 from actors.store.durable import DurableStore
 from actors.store.memory import MemoryStore
 from actors.streams.names import label_of
-from actors.supervisor import RestartPolicy, contain, supervise
+from actors.runtime.supervisor import RestartPolicy, contain, supervise
 from node import admin
-from node.access.access import load_access
-from node.access.defaults import Peers
-from node.access.door import keep_door
+from node.access.policy import load_access
+from node.access.default_policy import Peers
+from node.access.revocation import keep_door
 from node.access.exposure import check_exposure, warn_of_shut_doors
-from node.client import Dialer
+from node.client.connect import Dialer
 from node.clock import Clock
 from node.config import LISTENERS, OFF, Config, ConfigError, channel_book
-from node.outside import outside
-from node.post.desk import Desk
-from node.post.mailroom import Mailroom
-from node.post.post import Post
+from node.environment import outside
+from node.outbox.requests import Desk
+from node.outbox.wiring import Mailroom
+from node.outbox.outbox import Post
 from node.process import installed_version, loop_time, rss_bytes
-from node.reception import Reception
-from node.storage import FolderLock, LoopSurroundings
-from node.stream_room import StreamRoom, first_looks, is_reserved
+from node.connections import Reception
+from node.data_folder import FolderLock, LoopSurroundings
+from node.stream_cells import StreamRoom, first_looks, is_reserved
 from node.stream_settings import stream_book
 from node.tls.listeners import TlsListeners
-from node.web.room import WebRoom
-from transports.framing import LengthPrefixed
-from transports.greeting import Admission
-from transports.memory import Network
-from transports.seam import Listener, Session
-from transports.tcp import listen, parse_address
+from node.web.app import WebRoom
+from transports.p2p.framing import LengthPrefixed
+from transports.p2p.admission import Admission
+from transports.io.memory import Network
+from transports.io.interface import Listener, Session
+from transports.io.tcp import listen, parse_address
 
 if TYPE_CHECKING:
-    from node.http.room import HttpRoom
+    from node.http.app import HttpRoom
 
 log = logging.getLogger(__name__)
 
@@ -351,7 +351,7 @@ class Node:
         return await listen(self._tasks, host, port, session, tls=tls, guard=guard)
 
     def _http_room(self) -> HttpRoom:
-        from node.http.room import HttpRoom  # not before: it takes its time
+        from node.http.app import HttpRoom  # not before: it takes its time
 
         counters = self._streams.counters
         self._http = HttpRoom(self.config, self.reception, self.tls, self._sources, counters)

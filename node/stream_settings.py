@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from actors.streams.settings import StreamLimits
 from node.config import Config
-from node.rules import RuleBook, StreamRule
-from transports.rustlog import RustlogLimits
-from transports.rustlog_connection import RustlogSettings
-from transports.s3p_connection import S3pSettings
-from transports.s3p_words import S3pLimits
-from transports.stream_visit import FlowSettings
+from node.config_rules import RuleBook, StreamRule
+from transports.rustlog.codec import RustlogLimits
+from transports.rustlog.connection import RustlogSettings
+from transports.s3p.connection import S3pSettings
+from transports.s3p.commands import S3pLimits
+from transports.server.stream_visit import FlowSettings
 
 
 def stream_book(config: Config) -> RuleBook[StreamLimits]:

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.commands.running import own_words, run_it
+from pipeline.commands.run import own_words, run_it
 from pipeline.commands.tables import SHOWN_MAX, compact, query, show, vacuum
 from pipeline.errors import PipelineError
-from pipeline.packing import pack
-from pipeline.session import LOCAL
+from pipeline.spark.packaging import pack
+from pipeline.spark.session import LOCAL
 from pipeline.state.formats import FORMATS
 from pipeline.state.table import BUCKETS, VERSIONS_KEPT
 

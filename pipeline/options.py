@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from pipeline.errors import BadOption
-from pipeline.offsets import EARLIEST, LATEST, Offsets, TopicPartition, decode, flat
+from pipeline.spark.offsets import EARLIEST, LATEST, Offsets, TopicPartition, decode, flat
 
 ADDRESS = "http://127.0.0.1:7404"
 BASIN = "millpond"

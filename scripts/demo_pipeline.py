@@ -15,8 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from node.rustlog_sync import connect_rustlog
-from node.s3p_sync import connect_s3p
+from node.client.rustlog.sync import connect_rustlog
+from node.client.s3p.sync import connect_s3p
 from scripts.demo_processes import NODE, Failed, Processes, perform, tell, until
 
 KEYS = 500

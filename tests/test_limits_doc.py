@@ -7,8 +7,8 @@ import json
 import re
 from pathlib import Path
 
-from node.cli import serve
-from node.cli.config import settings
+from node.cli.commands import serve
+from node.cli.commands.config import settings
 from node.config import Config, Loaded
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "limits.md").read_text()

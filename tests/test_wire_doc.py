@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from node.peers.identity import Identity
-from transports import packet as p
-from transports.framing import LengthPrefixed
-from transports.handshake import (
+from transports.p2p import packets as p
+from transports.p2p.framing import LengthPrefixed
+from transports.p2p.handshake import (
     BY_CLIENT,
     BY_SERVER,
     Tag,
@@ -25,7 +25,7 @@ from transports.handshake import (
     transcript,
     without_signature,
 )
-from transports.nack import CODES, HelloCode
+from transports.p2p.nacks import CODES, HelloCode
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "wire.md").read_text()
 WORKED = re.compile(r"^    (\S.*?)  +([0-9a-f]{8}(?: [0-9a-f]+)+)$", re.MULTILINE)

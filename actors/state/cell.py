@@ -15,13 +15,13 @@ from typing import assert_never
 
 import msgspec
 
-from actors.cell import Effects
+from actors.runtime.cell import Effects
 from actors.errors import Code
 from actors.messages import Batch, Drain, Failed, Leave, Mail, Port, Reply, StreamRequest
 from actors.positions import Seek, Where
-from actors.state.checkpoints import Checkpoints
+from actors.state.checkpoint_store import Checkpoints
 from actors.state.ear import Ear
-from actors.state.holding import Holding
+from actors.state.table import Holding
 from actors.state.messages import (
     TYPES_MAX,
     DescribeState,
@@ -34,7 +34,7 @@ from actors.state.messages import (
     Value,
     Values,
 )
-from actors.state.resuming import Resuming
+from actors.state.checkpointing import Resuming
 from actors.state.usage import StateUsage
 from actors.streams import messages as m
 from actors.streams.names import state_cell, stream_cell

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from actors.state.definition import StreamState
+from actors.state.schema import StreamState
 from actors.state.events import (
     ChangeEvent,
     ChangeHeaders,
@@ -24,7 +24,7 @@ from actors.state.events import (
     decode,
 )
 from actors.state.materialized import MaterializedState
-from actors.state.tally import Tally
+from actors.state.stats import Tally
 
 
 class OnReset(Enum):

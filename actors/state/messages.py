@@ -57,7 +57,7 @@ class Values(StreamReply, frozen=True, gc=False):
 
 
 class StateDescribed(StreamReply, frozen=True, gc=False):
-    """The state by its counts (`actors.state.tally.Tally`); `types` says how many keys each has, of
+    """The state by its counts (`actors.state.stats.Tally`); `types` says how many keys each has, of
     the first 1000 of `type_count`; `bytes` is what the node counts for all of it. `first` is the
     sequence that it begins with."""
 

@@ -13,8 +13,8 @@ import msgspec
 
 from actors.messages import Mode
 from actors.positions import Position as Position
-from actors.store.roster import MEMBER_CHANGES, MemberChange, Roster
-from actors.store.terms import TERM_CHANGES, TermChange, Terms
+from actors.store.subscribers import MEMBER_CHANGES, MemberChange, Roster
+from actors.store.message_attributes import TERM_CHANGES, TermChange, Terms
 
 WINDOW_S_MIN = 600
 WINDOW_S_MAX = 86_400

@@ -25,28 +25,28 @@ from actors.store.changes import (
     Tried,
     kind_of,
 )
-from actors.store.counters import StoreCounters
-from actors.store.damage import Damage, write_note
-from actors.store.disk import Disk
-from actors.store.entry import Entry, Layer, fold, new_layer, weigh
-from actors.store.groups import Groups
+from actors.store.stats import StoreCounters
+from actors.store.repair.quarantine import Damage, write_note
+from actors.store.filesystem import Disk
+from actors.store.index import Entry, Layer, fold, new_layer, weigh
+from actors.store.group_commit import Groups
 from actors.store.jobs import Job
-from actors.store.journal.codec import encode
-from actors.store.journal.frames import Carry
+from actors.store.journal.change_codec import encode
+from actors.store.journal.format import Carry
 from actors.store.journal.writer import Group, Journal, Outcome
-from actors.store.lanes import Lane, Work
+from actors.store.workers import Lane, Work
 from actors.store.loader import QueueLoader
-from actors.store.log_layer import LogLayer
+from actors.store.log_memtable import LogLayer
 from actors.store.memory import MemoryStore
-from actors.store.partitions.shelf import file_name
-from actors.store.queue_layer import QueueLayer
-from actors.store.reader import LogReader, holds_log
+from actors.store.partitions.file_pool import file_name
+from actors.store.queue_memtable import QueueLayer
+from actors.store.reads import LogReader, holds_log
 from actors.store.recovery import Recovered, recover
 from actors.store.remains import Remains
-from actors.store.rounds import Rounds
-from actors.store.seam import Commit, Fault, Health, Kept, Pending, Seek, Usage, Weight
+from actors.store.compaction import Rounds
+from actors.store.interface import Commit, Fault, Health, Kept, Pending, Seek, Usage, Weight
 from actors.store.settings import StoreSettings, Surroundings
-from actors.store.terms import Due
+from actors.store.message_attributes import Due
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from actors.store.partitions.partition import Damaged
-from actors.store.seam import Fault
+from actors.store.interface import Fault
 
 log = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from functools import partial
 
 from actors.store.changes import KeyRow, Snapshot
-from actors.store.entry import Entry, fold
-from actors.store.groups import Groups
+from actors.store.index import Entry, fold
+from actors.store.group_commit import Groups
 from actors.store.jobs import Job
-from actors.store.lanes import Lane
-from actors.store.partitions.library import Library
-from actors.store.queue_layer import QueueLayer
-from actors.store.seam import Fault, Pending, Usage
+from actors.store.workers import Lane
+from actors.store.partitions.files import Library
+from actors.store.queue_memtable import QueueLayer
+from actors.store.interface import Fault, Pending, Usage
 
 
 class QueueLoader:

@@ -24,13 +24,13 @@ from actors.store.changes import (
     Trimmed,
     kind_of,
 )
-from actors.store.entry import fold
-from actors.store.log_layer import LogLayer
-from actors.store.queue_layer import snapshot_of
-from actors.store.reader import pick
-from actors.store.roster import MEMBER_CHANGES, MemberChange, Roster
-from actors.store.seam import Health, Kept, Seek, Usage, Weight
-from actors.store.terms import Due, TermChange, Terms, Unique
+from actors.store.index import fold
+from actors.store.log_memtable import LogLayer
+from actors.store.queue_memtable import snapshot_of
+from actors.store.reads import pick
+from actors.store.subscribers import MEMBER_CHANGES, MemberChange, Roster
+from actors.store.interface import Health, Kept, Seek, Usage, Weight
+from actors.store.message_attributes import Due, TermChange, Terms, Unique
 
 
 class Partition:

@@ -16,21 +16,21 @@ import msgspec
 
 from actors.messages import Durability
 from actors.store.changes import Change, Gone, Kind, Row
-from actors.store.damage import Damage, read_notes, write_note
-from actors.store.disk import Disk
-from actors.store.entry import Entry, fold, new_layer
-from actors.store.journal.codec import BadChange, decode
-from actors.store.journal.frames import Carry, Record
+from actors.store.repair.quarantine import Damage, read_notes, write_note
+from actors.store.filesystem import Disk
+from actors.store.index import Entry, fold, new_layer
+from actors.store.journal.change_codec import BadChange, decode
+from actors.store.journal.format import Carry, Record
 from actors.store.journal.reader import Found, read_journal
 from actors.store.journal.writer import Tail, segment_path
-from actors.store.log_layer import LogLayer
-from actors.store.partitions.catalogue import CATALOGUE, Catalogue, rebuild
-from actors.store.partitions.library import Library
+from actors.store.log_memtable import LogLayer
+from actors.store.partitions.catalog import CATALOGUE, Catalogue, rebuild
+from actors.store.partitions.files import Library
 from actors.store.partitions.partition import Damaged, Outline
-from actors.store.partitions.shelf import Shelf, file_name
-from actors.store.partitions.sqlite_file import UnknownFormat
-from actors.store.queue_layer import QueueLayer
-from actors.store.seam import Fault, Kept
+from actors.store.partitions.file_pool import Shelf, file_name
+from actors.store.partitions.sqlite import UnknownFormat
+from actors.store.queue_memtable import QueueLayer
+from actors.store.interface import Fault, Kept
 from actors.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)

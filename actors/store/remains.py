@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actors.store.changes import Change, Gone, Row, Tried, is_soft
-from actors.store.entry import Entry
-from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen
-from actors.store.terms import Due
+from actors.store.index import Entry
+from actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen
+from actors.store.message_attributes import Due
 
 
 class Remains:

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from actors.store.lanes import Lane, Work
+from actors.store.workers import Lane, Work
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from actors.streams.extent import Extent
+from actors.streams.bounds import Extent
 from actors.streams.messages import Committed, Describe, Described, GroupOffset
-from actors.streams.notes import Properties
+from actors.streams.metadata import Properties
 
 SEGMENT_BYTES = 16 * 2**20
 """What `segments` of an outline are counted in."""

@@ -14,7 +14,7 @@ from heapq import merge, nsmallest
 from actors.messages import Mail
 from actors.streams.messages import Vacated
 from actors.streams.names import TOPICS, stream_cell
-from actors.streams.notes import Progress
+from actors.streams.metadata import Progress
 
 _TOPIC = re.compile(rb"[A-Za-z0-9_-]{1,255}")
 _PARTITION = re.compile(rb"(0|[1-9][0-9]{0,8})")

@@ -15,7 +15,7 @@ import msgspec
 from actors.errors import Code
 from actors.messages import StreamReply, StreamRequest
 from actors.positions import Position, Seek
-from actors.streams.durable import FOR_EVER, Lifetime
+from actors.streams.durable.messages import FOR_EVER, Lifetime
 
 U64_MAX = 2**64 - 1
 

@@ -11,7 +11,7 @@ from math import inf
 import msgspec
 
 from actors.store.changes import Chunk
-from actors.streams.records import after_timestamp, span_of
+from actors.streams.chunks import after_timestamp, span_of
 
 SLICE_BYTES = 2**20
 REST_S = 1.0

@@ -10,9 +10,9 @@ from itertools import count
 import msgspec
 
 from actors.messages import Mail
-from actors.store.seam import Health, LogStore, Usage
+from actors.store.interface import Health, LogStore, Usage
 from actors.streams.directory import Directory
-from actors.streams.shelf import Shelf
+from actors.streams.record_cache import Shelf
 
 
 class StreamLimits(msgspec.Struct, frozen=True):

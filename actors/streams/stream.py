@@ -10,29 +10,29 @@ from math import inf
 
 from msgspec.structs import replace
 
-from actors.cell import Effects
+from actors.runtime.cell import Effects
 from actors.errors import Code
 from actors.messages import Batch, Drain, Leave, Mail, Port, Pour, Poured, Reply, StreamRequest
 from actors.store.changes import LogSnapshot
-from actors.streams import durable as d
+from actors.streams.durable import messages as d
 from actors.streams import messages as m
 from actors.streams import tees
-from actors.streams.appender import Appender
-from actors.streams.authors import Authors
+from actors.streams.append import Appender
+from actors.streams.idempotent_writers import Authors
 from actors.streams.chains import Chains
 from actors.streams.described import tell
-from actors.streams.durable_desk import DurableDesk
-from actors.streams.extent import Extent
-from actors.streams.groups import commit
+from actors.streams.durable.requests import DurableDesk
+from actors.streams.bounds import Extent
+from actors.streams.consumer_groups import commit
 from actors.streams.moment import Moment
-from actors.streams.notes import Properties
-from actors.streams.orders import SetFence, orders_of
-from actors.streams.presence import Presence
-from actors.streams.reader import Reader
+from actors.streams.metadata import Properties
+from actors.streams.command_records import SetFence, orders_of
+from actors.streams.registration import Presence
+from actors.streams.read import Reader
 from actors.streams.retention import Cut
-from actors.streams.search import Found
+from actors.streams.read_scan import Found
 from actors.streams.settings import StreamLimits, StreamShared
-from actors.streams.upkeep import Upkeep
+from actors.streams.expiry import Upkeep
 
 
 class Stream:

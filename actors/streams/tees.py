@@ -8,7 +8,7 @@ from __future__ import annotations
 from actors.errors import Code
 from actors.messages import Pour, Poured
 from actors.store.changes import Change
-from actors.streams.appender import Appender
+from actors.streams.append import Appender
 from actors.streams.messages import Append, StreamFailed
 from actors.streams.tee_notes import TeeNotes
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import inf
 
 from actors.store.changes import Change
-from actors.streams.extent import Extent
-from actors.streams.notes import Properties
+from actors.streams.bounds import Extent
+from actors.streams.metadata import Properties
 
 
 class Vacancy:

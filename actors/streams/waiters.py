@@ -12,9 +12,9 @@ from math import inf
 
 from actors.messages import Port
 from actors.store.changes import Position
-from actors.store.seam import Where
+from actors.store.interface import Where
 from actors.streams.messages import Read
-from actors.timers import Agenda
+from actors.runtime.timers import Agenda
 
 SLACK = 64
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from node.access.access import Access
+from node.access.policy import Access
 from node.config import ConfigError
 from node.ip import is_loopback
 

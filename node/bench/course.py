@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from actors.store.changes import Snapshot
-from actors.store.seam import Fault as StoreFault
-from node.bench.latency import Latencies
+from actors.store.interface import Fault as StoreFault
+from node.bench.results import Latencies
 from node.bench.verify import Fault, Faults
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import anyio
 
 from actors.messages import Get, GetAck, List, ListAck
-from node.bench.peer import Answer, Peer
+from node.bench.drivers.p2p import Answer, Peer
 from node.bench.verify import Fault, Faults
-from transports.packet import encode
+from transports.p2p.packets import encode
 
 EVERYTHING = List(limit=2**16 - 1, start=0, end=0)
 

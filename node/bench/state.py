@@ -14,16 +14,16 @@ from typing import Any
 import anyio
 import msgspec
 
-from actors.state.definition import Collection, StreamState
+from actors.state.schema import Collection, StreamState
 from actors.state.events import ChangeEvent, decode
 from actors.state.fold import Fold
-from actors.state.holding import Holding
+from actors.state.table import Holding
 from actors.state.materialized import MaterializedState
 from node.bench.own_node import OwnNode
 from node.process import rss_bytes
-from node.state.follower import FollowSettings, follow_state
-from node.stream import Stream
-from node.streams import connect_streams
+from node.client.state.follower import FollowSettings, follow_state
+from node.client.streams.stream import Stream
+from node.client.streams.connect import connect_streams
 
 BATCH = 1000
 NAME = b"bench"

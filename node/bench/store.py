@@ -12,17 +12,17 @@ from random import Random
 
 from actors.messages import Durability
 from actors.store.changes import Kind, Row, Snapshot
-from actors.store.disk import Disk
+from actors.store.filesystem import Disk
 from actors.store.durable import DurableStore
-from actors.store.partitions.shelf import Shelf
-from actors.store.queue_layer import QueueLayer
-from actors.store.seam import Fault as StoreFault
+from actors.store.partitions.file_pool import Shelf
+from actors.store.queue_memtable import QueueLayer
+from actors.store.interface import Fault as StoreFault
 from actors.store.settings import StoreSettings
-from node.bench.content import Content
+from node.bench.payload import Content
 from node.bench.course import Course, StoreResult
 from node.bench.verify import Fault
 from node.bench.writing import TTL_S, Writing, channel_name
-from node.storage import LoopSurroundings
+from node.data_folder import LoopSurroundings
 
 WRITERS = (1, 16, 100, 1000)
 SYNC_BYTES, SYNC_FILE_BYTES = 4096, 2**20

@@ -10,13 +10,13 @@ from typing import Protocol, TypeVar
 import anyio
 
 from actors.messages import Mode, Msg, PutAck, Role
-from node.bench.content import Content
-from node.bench.peer import Answer, Peer
-from node.bench.rows import Kind, Load
+from node.bench.payload import Content
+from node.bench.drivers.p2p import Answer, Peer
+from node.bench.scenarios import Kind, Load
 from node.bench.target import Target
 from node.bench.verify import Deliveries, Fault, Faults, Receipts
-from transports.handshake import Hello
-from transports.packet import PUT
+from transports.p2p.handshake import Hello
+from transports.p2p.packets import PUT
 
 TTL_S = 60
 WINDOW_MIN, WINDOW_MAX = 32, 2**16 - 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import anyio
 
-from node.bench.content import Content
-from node.bench.measure import Run
-from node.bench.speech import START, Answer, Found, Kept, Place, after
-from node.bench.stream_line import Line
+from node.bench.payload import Content
+from node.bench.load import Run
+from node.bench.drivers.interface import START, Answer, Found, Kept, Place, after
+from node.bench.drivers.connection import Line
 from node.bench.stream_rows import BATCH, StreamLoad
 from node.bench.verify import Fault
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from node.bench.content import Content
-from node.bench.measure import Run
-from node.bench.speech import START, Found, Place, after
-from node.bench.stream_line import Line
+from node.bench.payload import Content
+from node.bench.load import Run
+from node.bench.drivers.interface import START, Found, Place, after
+from node.bench.drivers.connection import Line
 from node.bench.stream_rows import BATCH
 from node.bench.verify import Fault
 

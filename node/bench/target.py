@@ -9,15 +9,15 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from node.address import Address
-from node.bench.peer import Peer
+from node.client.url import Address
+from node.bench.drivers.p2p import Peer
 from node.bench.verify import Faults
-from node.client import connect
-from node.errors import ConnectionLost
-from transports import tcp
-from transports.framing import Framing, LengthPrefixed
-from transports.handshake import Hello
-from transports.websocket import ClientFraming
+from node.client.connect import connect
+from node.client.errors import ConnectionLost
+from transports.io import tcp
+from transports.p2p.framing import Framing, LengthPrefixed
+from transports.p2p.handshake import Hello
+from transports.websocket.framing import ClientFraming
 
 PACKET_MAX = 2**20
 DIALLED_MAX = 64

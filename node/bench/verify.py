@@ -6,7 +6,7 @@ from collections import Counter
 from enum import StrEnum
 
 from actors.messages import PutAck
-from node.bench.content import Content
+from node.bench.payload import Content
 
 
 class Fault(StrEnum):

@@ -8,8 +8,8 @@ from functools import partial
 
 from actors.store.changes import Change, Gone, Row
 from actors.store.durable import DurableStore
-from actors.store.seam import Fault as StoreFault
-from node.bench.content import Content
+from actors.store.interface import Fault as StoreFault
+from node.bench.payload import Content
 from node.bench.course import Course
 from node.bench.verify import Fault
 

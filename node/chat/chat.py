@@ -10,20 +10,20 @@ import anyio
 from anyio.abc import TaskGroup
 
 from actors.errors import Malformed, NotAllowed, RequestError, UnknownPeer
-from actors.supervisor import contain
-from node.chat import bodies as b
+from actors.runtime.supervisor import contain
+from node.chat import messages as b
 from node.chat.conversation import Last
-from node.chat.history import COUNT_MAX, conversation_of
-from node.chat.ledger import Ledger
-from node.chat.talk import Talk
-from node.peers.book import Peer, Trust
+from node.chat.records import COUNT_MAX, conversation_of
+from node.chat.local_stream import Ledger
+from node.chat.conversation_task import Talk
+from node.peers.address_book import Peer, Trust
 from node.peers.identity import peer_id
-from node.peers.sealing import UUID_BYTES
-from node.post.bodies import PeerOperation, write_body
-from node.post.desk import Desk
-from node.post.office import Report
-from node.post.post import Post
-from transports.bodies import read_body
+from node.peers.envelope import UUID_BYTES
+from node.outbox.messages import PeerOperation, write_body
+from node.outbox.requests import Desk
+from node.outbox.context import Report
+from node.outbox.outbox import Post
+from transports.p2p.bodies import read_body
 
 log = logging.getLogger(__name__)
 

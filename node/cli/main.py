@@ -10,32 +10,32 @@ from importlib import import_module
 from pathlib import Path
 from traceback import extract_tb
 
-from node.cli.exits import Exit, Failure, first_cause
+from node.cli.exit_codes import Exit, Failure, first_cause
 
 COMMANDS = {
-    "serve": ("serve", "run a node"),
-    "chat": ("chat", "talk with a peer"),
-    "put": ("put", "put a message into a channel"),
-    "recv": ("recv", "receive messages and acknowledge them"),
-    "list": ("kept", "list the ids of the messages kept in a channel"),
-    "get": ("kept", "print one message and leave it where it is"),
-    "ack": ("kept", "acknowledge messages by id, which deletes them"),
-    "export": ("export", "write what a channel keeps, as lines of JSON"),
-    "import": ("import_", "put exported messages into a node"),
-    "stream": ("stream", "append to streams and read them"),
-    "state": ("state", "show what the events of a stream make of it"),
-    "jobs": ("jobs", "job queues: put, look at, retry and cancel jobs"),
-    "work": ("work", "run a function for the jobs of queues"),
-    "topic": ("topic", "topics: streams with partitions and consumer groups"),
-    "ping": ("probe", "measure the round trip to a node"),
-    "info": ("probe", "show a running node and its channels"),
-    "doctor": ("doctor", "check this machine and the node, and say what to do"),
-    "keys": ("keys", "this node's identity, and which keys of others are trusted"),
-    "peer": ("peer", "whom this node knows"),
-    "token": ("token", "make tokens for clients, list and revoke them"),
-    "config": ("config", "show the configuration that `serve` would use"),
-    "bench": ("bench", "measure a node"),
-    "pipeline": ("pipeline", "tables of state from streams, by Spark"),
+    "serve": ("commands.serve", "run a node"),
+    "chat": ("chat.command", "talk with a peer"),
+    "put": ("commands.put", "put a message into a channel"),
+    "recv": ("commands.recv", "receive messages and acknowledge them"),
+    "list": ("commands.inspect", "list the ids of the messages kept in a channel"),
+    "get": ("commands.inspect", "print one message and leave it where it is"),
+    "ack": ("commands.inspect", "acknowledge messages by id, which deletes them"),
+    "export": ("commands.export", "write what a channel keeps, as lines of JSON"),
+    "import": ("commands.import_", "put exported messages into a node"),
+    "stream": ("stream.command", "append to streams and read them"),
+    "state": ("commands.state", "show what the events of a stream make of it"),
+    "jobs": ("jobs.command", "job queues: put, look at, retry and cancel jobs"),
+    "work": ("jobs.work", "run a function for the jobs of queues"),
+    "topic": ("commands.topic", "topics: streams with partitions and consumer groups"),
+    "ping": ("commands.ping", "measure the round trip to a node"),
+    "info": ("commands.ping", "show a running node and its channels"),
+    "doctor": ("doctor.command", "check this machine and the node, and say what to do"),
+    "keys": ("commands.keys", "this node's identity, and which keys of others are trusted"),
+    "peer": ("commands.peer", "whom this node knows"),
+    "token": ("commands.token", "make tokens for clients, list and revoke them"),
+    "config": ("commands.config", "show the configuration that `serve` would use"),
+    "bench": ("bench.command", "measure a node"),
+    "pipeline": ("commands.pipeline", "tables of state from streams, by Spark"),
 }
 """Each command's module and its line in `millpond --help`."""
 

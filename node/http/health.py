@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from actors.messages import Rights
-from actors.store.seam import Health
+from actors.store.interface import Health
 from node.ip import is_remote
-from transports.greeting import Asker
-from transports.http.refused import Refused
+from transports.p2p.admission import Asker
+from transports.http.rejections import Refused
 from transports.http.request import Request
 from transports.http.response import Answer, Response, json_response, plain_refusal
 

@@ -9,10 +9,10 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.utils import floatToGoString
 
 from actors.histogram import Histogram
-from actors.store.journal.timings import Timings
-from transports.http.host import HttpCounters
+from actors.store.timings import Timings
+from transports.http.interface import HttpCounters
 from transports.http.request import LISTENER
-from transports.traffic import Traffic
+from transports.server.traffic import Traffic
 
 
 def of_protocols(traffic: Mapping[str, Traffic], http: HttpCounters) -> Iterator[Metric]:

@@ -8,20 +8,20 @@ from functools import partial
 
 from anyio.abc import TaskGroup
 
-from actors.supervisor import contain
+from actors.runtime.supervisor import contain
 from node.config import Config
-from transports.doorway import Doorway
-from transports.http.application import Application
+from transports.io.tls_handshake import Doorway
+from transports.http.app import Application
 from transports.http.server.server import Clock, HttpServer
 from transports.http.server.settings import ServerSettings
-from transports.seam import Listener
-from transports.tcp import listen as listen_by_bytes
+from transports.io.interface import Listener
+from transports.io.tcp import listen as listen_by_bytes
 
 HIGH_WATER_BYTES = 2**18
 
 
 class HttpListener:
-    """One open door. Implements `transports.seam.Listener`."""
+    """One open door. Implements `transports.io.interface.Listener`."""
 
     def __init__(self, server: HttpServer, accepting: Listener) -> None:
         self.address = accepting.address

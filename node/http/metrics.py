@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from anyio.lowlevel import checkpoint
 
-from actors.cell import Cell
-from actors.channel import Channel
+from actors.runtime.cell import Cell
+from actors.channels.channel import Channel
 from actors.errors import Code
 from node.admin import Sources
-from node.http.figures import Figures, Totals
+from node.http.sources import Figures, Totals
 from node.http.health import RightsOf, turned_away
-from transports.http.refused import Refused
+from transports.http.rejections import Refused
 from transports.http.request import Request
 from transports.http.response import Answer, Response, plain_refusal
 
@@ -39,7 +39,7 @@ class Metrics:
             return
         totals = await _totals(self._figures.sources())
         # Imported by who asks: a node that nobody watches need not carry its 3 MB.
-        from node.http.exposition import expose
+        from node.http.prometheus import expose
 
         accept = (request.header(b"accept") or b"").decode("latin-1")
         content_type, text = expose(self._figures, totals, accept)

@@ -6,10 +6,10 @@ from importlib.resources import files
 
 from node.web.pages import CSS, HTML, ICON, POLICY, SCRIPT
 from transports.errors import UpgradeRefused
-from transports.http.refused import Refused
+from transports.http.rejections import Refused
 from transports.http.request import Request
 from transports.http.response import Answer, Response, json_response, plain_refusal
-from transports.origin import check_host
+from transports.websocket.origin import check_host
 
 PREFIX = (b"millpond", b"page")
 FILES = {
@@ -29,7 +29,7 @@ _HEADERS = (
 
 
 class StatePage:
-    """Implements `transports.http.application.Api` for the page's files. The page itself is shown
+    """Implements `transports.http.app.Api` for the page's files. The page itself is shown
     at `/millpond/state/` (`front`), under an address or a name of `origins` only."""
 
     name = "page"

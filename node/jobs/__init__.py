@@ -3,10 +3,10 @@
 from node.jobs.errors import JobCancelled, JobFailed, LeaseExpired, Reject, Retry
 from node.jobs.handle import Handle
 from node.jobs.job import Job
-from node.jobs.outcome import Ended
+from node.jobs.worker.outcome import Ended
 from node.jobs.queue import Queue
 from node.jobs.task import Backoff, Task, task
-from node.jobs.worker import Worker
+from node.jobs.worker.worker import Worker
 
 __all__ = [
     "Backoff",

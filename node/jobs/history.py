@@ -12,11 +12,11 @@ import anyio
 import msgspec
 
 from actors.errors import NotAllowed, NotNegotiated, RequestError, UnknownStream
-from node.errors import ChannelClosed, ConnectionLost
-from node.jobs.body import UNREADABLE
-from node.jobs.outcome import carried
-from node.stream import Stream
-from node.streams import Streams
+from node.client.errors import ChannelClosed, ConnectionLost
+from node.jobs.payload import UNREADABLE
+from node.jobs.worker.outcome import carried
+from node.client.streams.stream import Stream
+from node.client.streams.connect import Streams
 
 AGE_S = 7 * 86_400
 BYTES_MAX = 64 * 2**20

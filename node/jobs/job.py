@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from node.jobs.body import Headers
-from node.jobs.held import Held
+from node.jobs.payload import Headers
+from node.jobs.worker.leased_job import Held
 
 
 class Job:

@@ -16,9 +16,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from actors.errors import KeyReused, OutcomeUnknown
-from node.channel import Channel
-from node.errors import ChannelClosed
-from node.jobs.body import (
+from node.client.channel import Channel
+from node.client.errors import ChannelClosed
+from node.jobs.payload import (
     MAILBOX_BYTES,
     Body,
     Headers,
@@ -29,9 +29,9 @@ from node.jobs.body import (
 )
 from node.jobs.handle import Handle, Wait
 from node.jobs.history import Entry, entries_of
-from node.jobs.lookout import Lookout
-from node.jobs.mailbox import Mailboxes, decode_news, mailbox_name
-from node.jobs.operations import (
+from node.jobs.result_watch import Lookout
+from node.jobs.results import Mailboxes, decode_news, mailbox_name
+from node.jobs.requests import (
     PAGE,
     Operation,
     QueueCounts,
@@ -41,10 +41,10 @@ from node.jobs.operations import (
     counts_of,
     row_of,
 )
-from node.jobs.way import Way, WayOptions, single_errors
-from node.keys import KEYS
-from node.outside import outside
-from node.patience import REFUSED_FOR_NOW, Patience
+from node.jobs.connection_options import Way, WayOptions, single_errors
+from node.client.idempotency import KEYS
+from node.environment import outside
+from node.client.patience import REFUSED_FOR_NOW, Patience
 
 UNIQUE_BYTES_MAX = 64
 DEAD_IDS_MAX = 1000

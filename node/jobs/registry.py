@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from node.jobs.body import Body
+from node.jobs.payload import Body
 from node.jobs.errors import Retry
 from node.jobs.task import Handler, Task
 

@@ -14,13 +14,14 @@ from typing import Any, Self, Unpack
 
 from anyio.from_thread import BlockingPortal
 
-from node.jobs import handle, queue
-from node.jobs.body import Headers
+from node.jobs import handle
+from node.jobs import queue
+from node.jobs.payload import Headers
 from node.jobs.history import Entry
-from node.jobs.operations import QueueCounts, Row, State
+from node.jobs.requests import QueueCounts, Row, State
 from node.jobs.queue import Due
-from node.jobs.way import WayOptions
-from node.portal import LOOP, iterate
+from node.jobs.connection_options import WayOptions
+from node.client.sync.portal import LOOP, iterate
 
 
 class Handle:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
-from node.jobs.body import ATTEMPTS_MAX
+from node.jobs.payload import ATTEMPTS_MAX
 from node.jobs.errors import PayloadRefused, seconds_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from node.address import parse_url
+from node.client.url import parse_url
 from node.peers.identity import BadPeerId, is_key, peer_id, public_of
 
 NAME_CHARS_MAX = 64

@@ -25,9 +25,9 @@ from typing import Annotated
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from node.files import UnsafeFile, read_private, replace, sync_folder
+from node.atomic_files import UnsafeFile, read_private, replace, sync_folder
 from node.peers.identity import Identity, verify
-from node.peers.sealing import KEY_BYTES, is_usable, kid_of
+from node.peers.envelope import KEY_BYTES, is_usable, kid_of
 from transports.errors import WireError
 
 log = logging.getLogger(__name__)

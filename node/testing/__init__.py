@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from node.testing.disk.simulated import SimulatedDisk
     from node.testing.failures import TookTooLong
     from node.testing.mail import Letter
-    from node.testing.pace import virtual
+    from node.testing.time.virtual_time import virtual
     from node.testing.sim_node import NotRunning, SimNode
     from node.testing.world import World
 
@@ -31,7 +31,7 @@ _HOMES = {
     "SqlFault": "node.testing.disk.faults",
     "TookTooLong": "node.testing.failures",
     "World": "node.testing.world",
-    "virtual": "node.testing.pace",
+    "virtual": "node.testing.time.virtual_time",
 }
 
 __all__ = [

@@ -10,24 +10,25 @@ from random import Random
 from anyio.abc import TaskGroup
 
 from actors.errors import RequestError
-from node import rustlog_client, s3p_client
-from node.backoff import Backoff
-from node.caller import Caller
-from node.rustlog_client import Rustlog
-from node.s3p_client import S3p
-from node.s3p_records import ends
-from node.stream_errors import InvalidRequest
-from node.testing.links import RUSTLOG_PORT, S3P_PORT, WorldDialer
-from node.trunk import Dial, TrunkSettings, running
-from transports import rustlog_messages as m
-from transports.rustlog_client import ResponseDecoder
-from transports.s3p_replies import Reply, ReplyDecoder
-from transports.seam import Session
+from node.client.rustlog import client as rustlog_client
+from node.client.s3p import client as s3p_client
+from node.client.retry import Backoff
+from node.client.requests.calls import Caller
+from node.client.rustlog.client import Rustlog
+from node.client.s3p.client import S3p
+from node.client.s3p.records import ends
+from node.client.requests.errors import InvalidRequest
+from node.testing.network import RUSTLOG_PORT, S3P_PORT, WorldDialer
+from node.client.requests.reconnecting import Dial, TrunkSettings, running
+from transports.rustlog import messages as m
+from transports.rustlog.client_codec import ResponseDecoder
+from transports.s3p.client_codec import Reply, ReplyDecoder
+from transports.io.interface import Session
 
 
 @asynccontextmanager
 async def s3p_over(dialer: WorldDialer, host: str, rng: Random) -> AsyncIterator[S3p]:
-    """See `node.s3p_client.connect_s3p`."""
+    """See `node.client.s3p.client.connect_s3p`."""
     settings: TrunkSettings[Reply] = TrunkSettings(
         dial=_dial(dialer, host, S3P_PORT),
         replies=partial(ReplyDecoder, s3p_client.REPLY_LIMITS),
@@ -39,7 +40,7 @@ async def s3p_over(dialer: WorldDialer, host: str, rng: Random) -> AsyncIterator
 
 @asynccontextmanager
 async def rustlog_over(dialer: WorldDialer, host: str, rng: Random) -> AsyncIterator[Rustlog]:
-    """See `node.rustlog_client.connect_rustlog`."""
+    """See `node.client.rustlog.client.connect_rustlog`."""
     settings: TrunkSettings[m.Response] = TrunkSettings(
         dial=_dial(dialer, host, RUSTLOG_PORT),
         replies=ResponseDecoder,

@@ -12,8 +12,8 @@ from typing import ClassVar
 import anyio
 
 from node.testing.disk.faults import DiskFault, SqlFault
-from node.testing.hearing import hearing
-from node.testing.patience import Post, TookTooLong, post_of_loop, watching
+from node.testing.log_capture import hearing
+from node.testing.timeouts import Post, TookTooLong, post_of_loop, watching
 
 NOTE = "In the background failed, before this was raised:"
 

@@ -7,7 +7,7 @@ import msgspec
 
 from actors.messages import Ack
 from node.node import Node
-from node.post.post import Sent
+from node.outbox.outbox import Sent
 from node.testing.threadless import being_node
 
 WINDOW = 1

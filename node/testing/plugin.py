@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 if TYPE_CHECKING:
-    from node.channel import Channel
-    from node.stream import Stream
+    from node.client.channel import Channel
+    from node.client.streams.stream import Stream
     from node.testing.dialogue.script import Script
     from node.testing.failures import Failures
     from node.testing.sim_node import SimNode
@@ -83,7 +83,7 @@ def _names(argnames: str | list[str] | tuple[str, ...]) -> list[str]:
 @cache
 def _virtual(library: str) -> tuple[str, dict[str, Any]]:
     """One and the same for all tests, which may share a fixture that runs on it."""
-    from node.testing.pace import virtual
+    from node.testing.time.virtual_time import virtual
 
     try:
         return virtual(library)
@@ -99,7 +99,7 @@ def _own_backend(metafunc: pytest.Metafunc) -> pytest.FixtureDef[Any] | None:
 
 def _libraries_of(own: pytest.FixtureDef[Any]) -> list[str] | None:
     """What it names. None where it gives options, too, or needs to be asked while tests run."""
-    from node.testing.pace import BACKENDS as KNOWN
+    from node.testing.time.virtual_time import BACKENDS as KNOWN
 
     values: list[Any] = []
     if own.params is not None:
@@ -121,7 +121,7 @@ def _is_async(func: Any) -> bool:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Time begins at 0, whatever ran before."""
     if isinstance(item, pytest.Function) and OURS in item.fixturenames and _is_parametrized(item):
-        from node.testing.pace import renew
+        from node.testing.time.virtual_time import renew
 
         renew(item.callspec.params.get(BACKEND))
 

@@ -12,25 +12,25 @@ import anyio
 from anyio.abc import TaskStatus
 
 from actors.messages import Durability
-from node.channel import Channel
-from node.client import connect
+from node.client.channel import Channel
+from node.client.connect import connect
 from node.config import LISTENERS, OFF, Config
-from node.peers.book import Peer, Trust
-from node.post.post import Sent
+from node.peers.address_book import Peer, Trust
+from node.outbox.outbox import Sent
 from node.testing import mail
 from node.testing.disk.real import RealDisk
 from node.testing.disk.simulated import SimulatedDisk
-from node.testing.links import P2P_PORT, WorldDialer
-from node.testing.patience import TookTooLong
+from node.testing.network import P2P_PORT, WorldDialer
+from node.testing.timeouts import TookTooLong
 from node.testing.threadless import be_node
-from node.testing.whereabouts import tasks_of_loop
+from node.testing.task_dump import tasks_of_loop
 from node.testing.world_node import WorldNode
-from node.trunk import single_errors
+from node.client.requests.reconnecting import single_errors
 
 if TYPE_CHECKING:
-    from node.rustlog_client import Rustlog
-    from node.s3p_client import S3p
-    from node.streams import Streams
+    from node.client.rustlog.client import Rustlog
+    from node.client.s3p.client import S3p
+    from node.client.streams.connect import Streams
     from node.testing.world import World
 
 Kept = Literal["simulated", "real", "nothing"]
@@ -197,23 +197,23 @@ class SimNode:
     def connect(
         self, channel: str | bytes | None = None, *, who: str = WHO, **options: Any
     ) -> AbstractAsyncContextManager[Channel]:
-        """Join a channel as program `who`; see `node.client.connect` for the options."""
+        """Join a channel as program `who`; see `node.client.connect.connect` for the options."""
         return connect(self.url, channel, **self._options(who), **options)
 
     def streams(self, *, who: str = WHO) -> AbstractAsyncContextManager[Streams]:
-        """The streams of the node; see `node.streams.connect_streams`."""
-        from node.streams import connect_streams  # here and below: few tests need these clients
+        """The streams of the node; see `node.client.streams.connect.connect_streams`."""
+        from node.client.streams.connect import connect_streams  # here and below: few tests need these clients
 
         return connect_streams(self.url, **self._options(who))
 
     def s3p(self, *, who: str = WHO) -> AbstractAsyncContextManager[S3p]:
-        """A client of S3P; see `node.s3p_client.connect_s3p`."""
+        """A client of S3P; see `node.client.s3p.client.connect_s3p`."""
         from node.testing.clients import s3p_over
 
         return s3p_over(self.dialer(who), self.name, self._rng(who))
 
     def rustlog(self, *, who: str = WHO) -> AbstractAsyncContextManager[Rustlog]:
-        """A client of RustLog; see `node.rustlog_client.connect_rustlog`."""
+        """A client of RustLog; see `node.client.rustlog.client.connect_rustlog`."""
         from node.testing.clients import rustlog_over
 
         return rustlog_over(self.dialer(who), self.name, self._rng(who))

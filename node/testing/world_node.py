@@ -7,16 +7,16 @@ from pathlib import Path
 from random import Random
 
 from actors.messages import Durability
-from actors.store.disk import Disk
+from actors.store.filesystem import Disk
 from actors.store.durable import DurableStore
 from actors.store.memory import MemoryStore
-from node.client import Dialer
+from node.client.connect import Dialer
 from node.clock import Clock
 from node.config import Config
 from node.node import Node
-from node.testing.lanes import SteppedSurroundings
+from node.testing.inline_workers import SteppedSurroundings
 from node.testing.threadless import of_node
-from transports.seam import SessionFactory
+from transports.io.interface import SessionFactory
 
 
 class WorldNode(Node):

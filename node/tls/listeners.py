@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 
 from node.config import Config
-from node.tls.words import reason_of
-from transports.doorway import Doorway
-from transports.host import WireCounters
+from node.tls.errors import reason_of
+from transports.io.tls_handshake import Doorway
+from transports.server.interface import WireCounters
 
 if TYPE_CHECKING:
     from node.tls.contexts import Certificates

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from actors.messages import Rights
-from node.files import UnsafeFile, read_private, replace
+from node.atomic_files import UnsafeFile, read_private, replace
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 import msgspec
 
 from node.web.login import WebLogin
-from transports.pages import Form, Page, Site
+from transports.websocket.http_pages import Form, Page, Site
 
 HTML, CSS = "text/html; charset=utf-8", "text/css; charset=utf-8"
 SCRIPT, ICON, JSON = "text/javascript; charset=utf-8", "image/svg+xml", "application/json"

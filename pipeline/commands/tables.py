@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from pipeline.errors import PipelineError
-from pipeline.session import build_session, failures_told
+from pipeline.spark.session import build_session, failures_told
 from pipeline.state.formats import existing
 from pipeline.state.summary import StateTable
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.examples.starting import Words, parser, perform, trigger
+from pipeline.examples.options import Words, parser, perform, trigger
 from pipeline.state.table import write_whole
 
 ENTRY = "job STRING, attempt INT, at BIGINT, what STRING, error STRING, worker STRING"

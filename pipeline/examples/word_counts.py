@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.examples.starting import Words, parser, perform, trigger
+from pipeline.examples.options import Words, parser, perform, trigger
 from pipeline.state.job import query_id
 
 TEXTS = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.errors import PipelineError
-from pipeline.state.delta import LOG, DeltaState
+from pipeline.state.delta_table import LOG, DeltaState
 from pipeline.state.summary import StateTable, Summary
 from pipeline.state.table import POINTER, Table
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, assert_never
 import pyarrow as pa
 
 from pipeline.state.bucket import Floors, add_changes, floors_of
-from pipeline.state.dead import claim, keep_letters, write_letters
-from pipeline.state.delta import DeltaState
+from pipeline.state.dead_letters import claim, keep_letters, write_letters
+from pipeline.state.delta_table import DeltaState
 from pipeline.state.formats import table_in
 from pipeline.state.reduce import REJECTS, RESETS, ROWS, reduce_batches
 from pipeline.state.table import (
@@ -77,7 +77,7 @@ def run_job(
 
     `records`: a stream with the columns of the source, in its place.
     """
-    from pipeline.source import MillpondSource
+    from pipeline.spark.source import MillpondSource
 
     session.dataSource.register(MillpondSource)
     frame = records

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from math import inf
 from random import Random
 
-from actors.cell import Effects
+from actors.runtime.cell import Effects
 from actors.messages import Ack, Batch, Get, GetAck, Join, Joined, Mail, Mode, Port, Put
-from actors.scheduler import Scheduler, SchedulerSettings
+from actors.runtime.scheduler import Scheduler, SchedulerSettings
 from actors.store.changes import Change, Row, Snapshot
 from actors.store.memory import MemoryStore
-from actors.store.seam import Commit, Store
+from actors.store.interface import Commit, Store
 from tests.actors.ports import RecordingPort
 
 START_S = 1_763_683_200.0

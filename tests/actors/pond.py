@@ -6,10 +6,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from actors.channel import Channel
-from actors.delivery_settings import DeliverySettings
+from actors.channels.channel import Channel
+from actors.channels.delivery_settings import DeliverySettings
 from actors.ids import IdSource
-from actors.limits import ChannelSettings, NodeLimits
+from actors.channels.settings import ChannelSettings, NodeLimits
 from actors.messages import (
     Ack,
     Batch,
@@ -29,8 +29,8 @@ from actors.messages import (
     Reply,
     Touch,
 )
-from actors.scheduler import Scheduler, SchedulerSettings
-from actors.shared import ChannelInfo, Shared
+from actors.runtime.scheduler import Scheduler, SchedulerSettings
+from actors.channels.context import ChannelInfo, Shared
 from actors.store.changes import Snapshot
 from actors.store.memory import MemoryStore
 from tests.actors.ports import RecordingPort

@@ -17,8 +17,8 @@ from actors.store.changes import (
     Snapshot,
     Tried,
 )
-from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen, Roster
-from actors.store.terms import Due, Terms, Unique
+from actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen, Roster
+from actors.store.message_attributes import Due, Terms, Unique
 
 
 class Queue:

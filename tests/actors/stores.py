@@ -12,10 +12,10 @@ from typing import TypeVar
 from actors.ids import EPOCH_MS
 from actors.messages import Durability
 from actors.store.changes import Change, Chunk, Gone, LogSnapshot, Row, Snapshot
-from actors.store.disk import OsDisk
+from actors.store.filesystem import OsDisk
 from actors.store.durable import DurableStore
-from actors.store.partitions.shelf import file_name
-from actors.store.seam import Fault, Pending, Seek, Where
+from actors.store.partitions.file_pool import file_name
+from actors.store.interface import Fault, Pending, Seek, Where
 from actors.store.settings import StoreSettings
 from tests.sim.loop import Clock, Loop
 

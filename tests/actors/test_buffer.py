@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from random import Random
 
-from actors.buffer import SWEEP_SLICE, Buffer
+from actors.channels.buffer import SWEEP_SLICE, Buffer
 from actors.store.changes import Row
 
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from actors.errors import Code
-from actors.limits import ChannelSettings
+from actors.channels.settings import ChannelSettings
 from actors.messages import Failed, Get, Mode
 from actors.store.changes import Origin
 from tests.actors.pond import NAME, Peer, Pond

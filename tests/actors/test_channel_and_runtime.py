@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from actors.limits import NodeLimits
+from actors.channels.settings import NodeLimits
 from actors.messages import Joined, Mode
-from actors.scheduler import SchedulerSettings
+from actors.runtime.scheduler import SchedulerSettings
 from tests.actors.pond import Pond
 
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from actors.limits import ChannelSettings, NodeLimits
+from actors.channels.settings import ChannelSettings, NodeLimits
 from actors.messages import Bury, GetAck, Mode, Put, Reason
 from tests.actors.cells import LateStore
 from tests.actors.pond import NAME, Pond, queue

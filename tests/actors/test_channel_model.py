@@ -13,10 +13,10 @@ from random import Random
 
 import pytest
 
-from actors.channel import Channel
-from actors.limits import ChannelSettings
+from actors.channels.channel import Channel
+from actors.channels.settings import ChannelSettings
 from actors.messages import Credit, Leave, Mode, Msg, Nack, Put, PutAck, Reason, Touch, Writable
-from actors.modes import Queue
+from actors.channels.delivery_modes import Queue
 from tests.actors.pond import NAME, Peer, Pond, fanout, pair, queue
 
 DEAD = NAME + b"!dead"

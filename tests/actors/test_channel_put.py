@@ -8,9 +8,9 @@ from random import Random
 import msgspec
 import pytest
 
-from actors.channel import Channel
+from actors.channels.channel import Channel
 from actors.errors import Code
-from actors.limits import ChannelSettings, EmptyPolicy, NodeLimits
+from actors.channels.settings import ChannelSettings, EmptyPolicy, NodeLimits
 from actors.messages import Ack, Failed, Get, Put, PutAck
 from tests.actors.pond import START_S, Pond
 

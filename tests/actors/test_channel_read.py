@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.errors import Code
-from actors.limits import ChannelSettings
+from actors.channels.settings import ChannelSettings
 from actors.messages import U64_MAX, Failed, Get, GetAck
 from tests.actors.pond import Pond, fanout
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.delivery_settings import UNBEGUN_MAX
+from actors.channels.delivery_settings import UNBEGUN_MAX
 from actors.jobs.messages import CountJobs, JobCounts
 from actors.messages import Begun, Role
 from tests.actors.job_pond import asked, dead_ids, job_pond

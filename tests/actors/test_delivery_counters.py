@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 import pytest
 
-from actors.channel import Channel
+from actors.channels.channel import Channel
 from actors.jobs.messages import RejectJob
-from actors.limits import ChannelSettings
+from actors.channels.settings import ChannelSettings
 from actors.messages import Ack, Mode, Put, Reason
 from tests.actors.pond import NAME, Pond, fanout, pair, queue
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from actors.messages import Put
-from actors.scheduler import SchedulerSettings
-from actors.store.seam import Fault
+from actors.runtime.scheduler import SchedulerSettings
+from actors.store.interface import Fault
 from tests.actors.cells import LateStore
 from tests.actors.pond import Pond
 

@@ -20,7 +20,7 @@ from actors.store.changes import (
     Snapshot,
     Tried,
 )
-from actors.store.seam import Usage
+from actors.store.interface import Usage
 from tests.actors.queue_model import Queue
 from tests.actors.stores import LAZY, NOW, SMALL, Run, copied, run, young_id
 

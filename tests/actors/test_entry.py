@@ -14,8 +14,8 @@ from actors.store.changes import (
     Row,
     Tried,
 )
-from actors.store.entry import Entry, weigh
-from actors.store.seam import Usage, Weight
+from actors.store.index import Entry, weigh
+from actors.store.interface import Usage, Weight
 
 LEFT = KeyRow(1, 60, 700.0, b"d" * 32)
 CHANGES: list[Change] = [

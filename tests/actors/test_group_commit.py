@@ -12,10 +12,10 @@ import pytest
 
 from actors.messages import Durability
 from actors.store.changes import Gone, Row
-from actors.store.disk import File, OsDisk
+from actors.store.filesystem import File, OsDisk
 from actors.store.durable import DurableStore
-from actors.store.lanes import Lane, ThreadLane, Work
-from actors.store.seam import Commit
+from actors.store.workers import Lane, ThreadLane, Work
+from actors.store.interface import Commit
 from actors.store.settings import Item, Result, StoreSettings
 
 NOW = 1_700_000_000.0

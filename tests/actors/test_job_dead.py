@@ -6,7 +6,7 @@ import pytest
 
 from actors.errors import Code
 from actors.jobs import messages as m
-from actors.limits import ChannelSettings
+from actors.channels.settings import ChannelSettings
 from actors.messages import Mode
 from tests.actors.job_pond import (
     asked,
@@ -72,7 +72,7 @@ def test_dead_jobs_are_deleted() -> None:
 
 
 def test_many_are_moved_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.jobs.dead.LETTERS_MAX", 2)
+    monkeypatch.setattr("actors.jobs.dead_letters.LETTERS_MAX", 2)
     pond = job_pond()
     producer = pond.producer()
     for _ in range(5):

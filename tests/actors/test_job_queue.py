@@ -6,12 +6,12 @@ import pytest
 
 from actors.errors import Code
 from actors.jobs import messages as m
-from actors.jobs.ledger import Ledger
-from actors.jobs.rows import merged, paged
-from actors.limits import ChannelSettings
+from actors.jobs.schedule import Ledger
+from actors.jobs.listing import merged, paged
+from actors.channels.settings import ChannelSettings
 from actors.messages import Mode, Reason
-from actors.scheduler import SchedulerSettings
-from actors.store.terms import Terms
+from actors.runtime.scheduler import SchedulerSettings
+from actors.store.message_attributes import Terms
 from tests.actors.job_pond import (
     asked,
     buried,

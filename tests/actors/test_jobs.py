@@ -9,7 +9,7 @@ import pytest
 
 from actors.messages import Mode
 from actors.store.changes import ModeSet, Row
-from actors.store.seam import Fault
+from actors.store.interface import Fault
 from tests.actors.stores import NOW, SMALL, Run, young_id
 
 NAME = b"chat/\xff1"

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from actors.store.changes import Kind
-from actors.store.disk import Disk, OsDisk
-from actors.store.journal.frames import (
+from actors.store.filesystem import Disk, OsDisk
+from actors.store.journal.format import (
     CUTS_MAX,
     GROUP_SIZE,
     HEADER_SIZE,

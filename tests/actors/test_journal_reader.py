@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.store.changes import Kind
-from actors.store.disk import OsDisk
-from actors.store.journal.frames import (
+from actors.store.filesystem import OsDisk
+from actors.store.journal.format import (
     GROUP_SIZE,
     HEADER_SIZE,
     RECORD_SIZE,

@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from actors.keys import Keys, is_same
+from actors.channels.idempotency import Keys, is_same
 from actors.store.changes import KeyGone, KeyRow, Row, window_s
 
 

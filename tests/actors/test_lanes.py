@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from actors.store.lanes import InlineLane, ThreadLane, Work
+from actors.store.workers import InlineLane, ThreadLane, Work
 
 
 class Desk:

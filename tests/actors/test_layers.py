@@ -30,9 +30,9 @@ from actors.store.changes import (
     Snapshot,
     Trimmed,
 )
-from actors.store.journal.codec import decode, encode
-from actors.store.log_layer import LogLayer
-from actors.store.queue_layer import QueueLayer
+from actors.store.journal.change_codec import decode, encode
+from actors.store.log_memtable import LogLayer
+from actors.store.queue_memtable import QueueLayer
 from tests.actors.queue_model import Queue
 
 seeds = st.integers(0, 2**32).map(Random)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from actors.limits import ChannelSettings
+from actors.channels.settings import ChannelSettings
 from actors.messages import Join, Msg, Put, PutAck, Reason
 from actors.store.changes import Tried
-from actors.store.seam import Fault
+from actors.store.interface import Fault
 from tests.actors.cells import LateStore
 from tests.actors.pond import NAME, Pond, fanout, pair, queue
 

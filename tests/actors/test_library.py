@@ -13,10 +13,10 @@ import pytest
 
 from actors.messages import Durability
 from actors.store.changes import Row
-from actors.store.damage import read_notes
-from actors.store.disk import OsDisk
+from actors.store.repair.quarantine import read_notes
+from actors.store.filesystem import OsDisk
 from actors.store.durable import DurableStore
-from actors.store.partitions.catalogue import CATALOGUE, Catalogue
+from actors.store.partitions.catalog import CATALOGUE, Catalogue
 from tests.actors.stores import NOW, SMALL, Run, copied, young_id
 from tests.sim.loop import Clock, Loop
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.liveness import Liveness, Verdict
+from actors.channels.heartbeat import Liveness, Verdict
 from actors.messages import Hangup, Probe
 from tests.actors.pond import Pond
 

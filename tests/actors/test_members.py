@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from actors.errors import Code
-from actors.limits import ChannelSettings
+from actors.channels.settings import ChannelSettings
 from actors.messages import Failed, GetAck, Mode, Put, PutAck, Reason, Role
 from actors.store.changes import SENDER_SHIFT, Row
 from tests.actors.pond import NAME, START_S, Peer, Pond, fanout, pair, queue

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.store.changes import Chunk, Dropped, Kind, Noted, Position, Trimmed
-from actors.store.disk import OsDisk
-from actors.store.log_layer import LogLayer
-from actors.store.mended_log import Base, mend
-from actors.store.partitions.outline import Meta
-from actors.store.repair import Repaired, repair
-from actors.store.salvage import SalvagedLog
-from actors.store.seam import Seek, Where
+from actors.store.filesystem import OsDisk
+from actors.store.log_memtable import LogLayer
+from actors.store.repair.rebuilt_log import Base, mend
+from actors.store.partitions.metadata import Meta
+from actors.store.repair.repair import Repaired, repair
+from actors.store.repair.salvage import SalvagedLog
+from actors.store.interface import Seek, Where
 from tests.actors.stores import LAZY, SMALL, Run
 
 LOG = b"\0stream\0orders"

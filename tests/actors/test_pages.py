@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.messages import U64_MAX, List
-from actors.pages import Page
+from actors.channels.pages import Page
 
 
 @pytest.mark.parametrize(

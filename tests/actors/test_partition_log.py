@@ -22,11 +22,12 @@ from actors.store.changes import (
     Position,
     Trimmed,
 )
-from actors.store.disk import OsDisk
-from actors.store.log_layer import LogLayer
-from actors.store.partitions import flush, log
+from actors.store.filesystem import OsDisk
+from actors.store.log_memtable import LogLayer
+from actors.store.partitions import flush_batches as flush
+from actors.store.partitions import log_tables as log
 from actors.store.partitions.partition import Damaged, Outline, Partition, template
-from actors.store.seam import Seek, Where
+from actors.store.interface import Seek, Where
 
 U64_MAX = 2**64 - 1
 FILE = "partition.sqlite3"

@@ -9,10 +9,10 @@ import pytest
 
 from actors.messages import Mode
 from actors.store.changes import Gone, Kind, ModeSet, Row, Snapshot
-from actors.store.disk import OsDisk
+from actors.store.filesystem import OsDisk
 from actors.store.partitions.partition import Damaged, template
-from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen, Roster
-from actors.store.salvage import salvage
+from actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen, Roster
+from actors.store.repair.salvage import salvage
 from tests.actors.test_partition_queue import FILE, layer_of, opened
 
 A, B = (Row(each, each, 60, 1000.0, b"hi") for each in (1, 2))

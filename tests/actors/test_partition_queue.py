@@ -27,11 +27,11 @@ from actors.store.changes import (
     Snapshot,
     Tried,
 )
-from actors.store.disk import OsDisk
-from actors.store.partitions import flush
+from actors.store.filesystem import OsDisk
+from actors.store.partitions import flush_batches as flush
 from actors.store.partitions.partition import Damaged, Outline, Partition, template
-from actors.store.partitions.sqlite_file import UnknownFormat
-from actors.store.queue_layer import QueueLayer
+from actors.store.partitions.sqlite import UnknownFormat
+from actors.store.queue_memtable import QueueLayer
 
 U64_MAX, ID_MAX = 2**64 - 1, 2**63 - 1
 FILE = "partition.sqlite3"

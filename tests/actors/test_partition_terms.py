@@ -8,10 +8,10 @@ import pytest
 
 from actors.messages import Mode
 from actors.store.changes import Gone, ModeSet, Row
-from actors.store.disk import OsDisk
+from actors.store.filesystem import OsDisk
 from actors.store.partitions.partition import Damaged
-from actors.store.salvage import salvage
-from actors.store.terms import Due, Terms, Unique
+from actors.store.repair.salvage import salvage
+from actors.store.message_attributes import Due, Terms, Unique
 from tests.actors.test_partition_members import change, version_of
 from tests.actors.test_partition_queue import FILE, layer_of, opened
 

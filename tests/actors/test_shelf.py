@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from actors.store.changes import Chunk, Kind, Position, Row
-from actors.store.disk import OsDisk
-from actors.store.log_layer import LogLayer
+from actors.store.filesystem import OsDisk
+from actors.store.log_memtable import LogLayer
 from actors.store.partitions.partition import Damaged
-from actors.store.partitions.shelf import Shelf, file_name
-from actors.store.queue_layer import QueueLayer
-from actors.store.seam import Seek, Where
+from actors.store.partitions.file_pool import Shelf, file_name
+from actors.store.queue_memtable import QueueLayer
+from actors.store.interface import Seek, Where
 
 
 def layer_of(*rows: Row) -> QueueLayer:

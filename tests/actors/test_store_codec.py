@@ -26,9 +26,9 @@ from actors.store.changes import (
     Tried,
     Trimmed,
 )
-from actors.store.journal.codec import BadChange, decode, encode
-from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen
-from actors.store.terms import Due, Unique
+from actors.store.journal.change_codec import BadChange, decode, encode
+from actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen
+from actors.store.message_attributes import Due, Unique
 
 U16_MAX, U32_MAX, U64_MAX = 2**16 - 1, 2**32 - 1, 2**64 - 1
 

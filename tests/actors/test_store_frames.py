@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.store.changes import Kind
-from actors.store.journal.frames import (
+from actors.store.journal.format import (
     CUTS_MAX,
     GROUP_SIZE,
     HEADER_SIZE,

@@ -10,7 +10,7 @@ import pytest
 from actors.messages import Mode
 from actors.store.changes import Change, Gone, KeyGone, KeyRow, ModeSet, Row, Snapshot, Tried
 from actors.store.memory import MemoryStore
-from actors.store.seam import Usage
+from actors.store.interface import Usage
 from tests.actors.stores import LAZY, NOW, SMALL, run, young_id
 
 A, B = Row(1, 10, 60, 100.0, b"one"), Row(2, 20, 60, 100.0, b"four", 3)

@@ -11,17 +11,17 @@ import pytest
 
 from actors.messages import Durability
 from actors.store.changes import Change, Gone, KeyRow, Row, Snapshot, Tried
-from actors.store.disk import File, OsDisk
+from actors.store.filesystem import File, OsDisk
 from actors.store.durable import DurableStore
-from actors.store.entry import Entry
-from actors.store.groups import Groups
-from actors.store.journal.frames import HEADER_SIZE
+from actors.store.index import Entry
+from actors.store.group_commit import Groups
+from actors.store.journal.format import HEADER_SIZE
 from actors.store.journal.writer import Group, segment_path
-from actors.store.lanes import InlineLane, Work
-from actors.store.roster import Acked, Member
-from actors.store.seam import Commit, Fault
+from actors.store.workers import InlineLane, Work
+from actors.store.subscribers import Acked, Member
+from actors.store.interface import Commit, Fault
 from actors.store.settings import StoreSettings
-from actors.store.terms import Due
+from actors.store.message_attributes import Due
 from tests.actors.stores import LAZY, NOW, SMALL, Run, copied
 from tests.sim.loop import Clock, Loop
 
@@ -163,7 +163,7 @@ def test_acks_wait_for_a_sound_disk_at_no_cost_and_are_kept_then(folder: Path) -
 def test_while_the_disk_fails_deliveries_may_fail_for_ever_in_bounded_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.store.groups.HELD_BACK_MAX", 3)
+    monkeypatch.setattr("actors.store.group_commit.HELD_BACK_MAX", 3)
     run = Setback(folder)
     run.write(NAME, row(1), row(2))
     run.disk.plan = [broken()] * 100

@@ -12,7 +12,7 @@ import trio.testing
 
 from actors.errors import Code
 from actors.messages import Ack, Failed, Get, GetAck, Join, Joined, Mode, Put
-from actors.supervisor import RestartPolicy, Restarts, RestartsExceeded, contain, supervise
+from actors.runtime.supervisor import RestartPolicy, Restarts, RestartsExceeded, contain, supervise
 from tests.actors.cells import START_S, Works
 from tests.actors.ports import RecordingPort
 

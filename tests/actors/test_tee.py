@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors.cell import Behaviour, Content, Loading
-from actors.limits import ChannelSettings
+from actors.runtime.cell import Behaviour, Content, Loading
+from actors.channels.settings import ChannelSettings
 from actors.messages import Ack, Batch, Join, Mail, Mode, Msg, Port, Put
-from actors.scheduler import Scheduler, SchedulerSettings
+from actors.runtime.scheduler import Scheduler, SchedulerSettings
 from actors.store.changes import LogSnapshot, Snapshot
-from actors.store.seam import Fault, Pending
+from actors.store.interface import Fault, Pending
 from actors.streams import messages as m
 from actors.streams.directory import Directory
 from actors.streams.names import stream_cell, stream_of
 from actors.streams.settings import StreamLimits, StreamShared
 from actors.streams.stream import Stream
-from actors.tee import PATIENCE_S, REST_S_MAX, SLICE_MESSAGES
+from actors.channels.tee import PATIENCE_S, REST_S_MAX, SLICE_MESSAGES
 from tests.actors.pond import NAME, Pond
 from tests.actors.ports import RecordingPort
 from tests.actors.streams.lake import SlowMemory, bodies_of, read_of

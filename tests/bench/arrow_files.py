@@ -26,9 +26,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pipeline.planning import batch_ranges
-from pipeline.reading import read_range
-from pipeline.source import spark_schema
+from pipeline.spark.planning import batch_ranges
+from pipeline.spark.read_task import read_range
+from pipeline.spark.source import spark_schema
 from tests.pipeline.ponds import Pond
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")

@@ -27,17 +27,17 @@ import anyio
 from anyio.abc import TaskGroup
 
 from actors.messages import Get, GetAck, List, ListAck, Put, PutAck, Role
-from node.address import parse_url
-from node.bench.content import Content
-from node.bench.latency import Latencies
+from node.client.url import parse_url
+from node.bench.payload import Content
+from node.bench.results import Latencies
 from node.bench.own_node import cpu_of
-from node.bench.peer import Answer, Peer
+from node.bench.drivers.p2p import Answer, Peer
 from node.bench.scratch import file_system
 from node.bench.target import Target, leave_all
 from node.bench.verify import Fault, Faults
 from tests.bench.servers import ROOT
-from transports.handshake import Hello
-from transports.packet import encode
+from transports.p2p.handshake import Hello
+from transports.p2p.packets import encode
 
 READY_S, STOP_S, ANSWER_S = 600.0, 120.0, 120.0
 TTL_S = 86_400

@@ -15,7 +15,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pipeline.session import build_session
+from pipeline.spark.session import build_session
 from pipeline.state.job import JobOptions, run_job
 from pipeline.state.table import Table
 from tests.bench.arrow_files import ArrowFiles, best_of, into_files, told_load

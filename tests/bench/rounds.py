@@ -23,12 +23,12 @@ import uvloop
 
 from actors.messages import Durability
 from actors.store.changes import Row
-from actors.store.disk import OsDisk
+from actors.store.filesystem import OsDisk
 from actors.store.durable import DurableStore
 from actors.store.settings import StoreSettings
 from node.bench.scratch import file_system
-from node.cli.serve import tune_collector
-from node.storage import LoopSurroundings
+from node.cli.commands.serve import tune_collector
+from node.data_folder import LoopSurroundings
 from tests.bench.sqlite_peer import INSERT, SCHEMA
 
 FLOOR, GOAL = 2.0, 5.0

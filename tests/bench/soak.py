@@ -26,17 +26,17 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from actors.store.changes import Position
-from node.bench.content import Content
-from node.bench.latency import Latencies
+from node.bench.payload import Content
+from node.bench.results import Latencies
 from node.bench.own_node import OwnNode, on_disk, own_node
-from node.bench.speech import START, Answer, Found, Kept, Made, Place, S3pSpeech, after
-from node.bench.stream_line import Line
-from node.bench.stream_servers import rss_of
+from node.bench.drivers.interface import START, Answer, Found, Kept, Made, Place, S3pSpeech, after
+from node.bench.drivers.connection import Line
+from node.bench.servers import rss_of
 from node.bench.verify import Fault, Faults
-from node.cli.serve import raise_descriptor_limit
-from transports import tcp
-from transports.address import parse_address
-from transports.s3p_replies import encode_trim
+from node.cli.commands.serve import raise_descriptor_limit
+from transports.io import tcp
+from transports.io.address import parse_address
+from transports.s3p.client_codec import encode_trim
 
 WAIT_MS = 5_000
 COUNT = 100

@@ -22,9 +22,9 @@ from typing import cast
 import uvloop
 
 from actors.messages import Durability
-from transports.framing import LengthPrefixed
-from transports.handshake import Ready, decode_hello, encode_ready
-from transports.packet import HELLO, PUT, PUT_ACK
+from transports.p2p.framing import LengthPrefixed
+from transports.p2p.handshake import Ready, decode_hello, encode_ready
+from transports.p2p.packets import HELLO, PUT, PUT_ACK
 
 SCHEMA = """
 PRAGMA journal_mode = WAL;

@@ -19,10 +19,10 @@ import anyio
 from actors.messages import Ack, Batch, Msg, Put, PutAck, Role
 from node.config import Config
 from node.node import Node
-from transports import packet as p
-from transports.connection import Connection
-from transports.framing import LengthPrefixed
-from transports.handshake import Hello, encode_hello
+from transports.p2p import packets as p
+from transports.p2p.connection import Connection
+from transports.p2p.framing import LengthPrefixed
+from transports.p2p.handshake import Hello, encode_hello
 
 DATA = b"x" * 100
 RUNS = 200

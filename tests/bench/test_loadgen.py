@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.bench.compare import BENCH
-from transports.s3p import Decoder
-from transports.s3p_words import AppendRecords, Command, ReadRecords, S3pLimits
+from transports.s3p.decoder import Decoder
+from transports.s3p.commands import AppendRecords, Command, ReadRecords, S3pLimits
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from node.bench.speech import Found, Kept, Refused
-from node.bench.stream_line import Line
+from node.bench.drivers.interface import Found, Kept, Refused
+from node.bench.drivers.connection import Line
 from node.bench.verify import Faults
 from tests.bench.soak import Latencies, Log, S3pSpeech, Soak, Writer, main
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from node.chat.history import conversation_of
-from node.chat.ledger import Ledger
+from node.chat.records import conversation_of
+from node.chat.local_stream import Ledger
 from node.node import Node
 from tests.browser.chromium import Browser, Tab, browser, find
 from tests.node.post.neighbours import Neighbour, free_port

@@ -10,7 +10,7 @@ import pytest
 
 from node.config import OFF, Config
 from node.node import Node
-from node.streams import connect_streams
+from node.client.streams.connect import connect_streams
 from tests.browser.chromium import Browser, Tab
 from tests.node.post.neighbours import free_port
 

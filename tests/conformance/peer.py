@@ -21,8 +21,8 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from tests.conformance import packets as p
-from transports.memory import Network
-from transports.seam import Wire
+from transports.io.memory import Network
+from transports.io.interface import Wire
 
 PATIENCE_S = 10.0
 _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)

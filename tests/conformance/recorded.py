@@ -16,8 +16,8 @@ from node.node import Node
 from tests.conformance import packets as p
 from tests.conformance.peer import Prefixed
 from tests.conformance.served import LOBBY, SEED_OF_NODE_5, START_S
-from transports.connection import Connection
-from transports.streams import HIGH_WATER_BYTES
+from transports.p2p.connection import Connection
+from transports.io.anyio_wire import HIGH_WATER_BYTES
 
 
 class RecordedWire:

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
-from actors.store.disk import Disk
+from actors.store.filesystem import Disk
 from node.clock import Clock
 from node.config import OFF, Config
 from node.node import Node

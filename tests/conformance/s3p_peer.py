@@ -17,7 +17,7 @@ import anyio
 import pytest
 from anyio.abc import SocketStream
 
-from actors.store.disk import Disk
+from actors.store.filesystem import Disk
 from node.clock import Clock
 from node.config import OFF, Config
 from node.node import Node

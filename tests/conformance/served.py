@@ -24,7 +24,7 @@ from tests.conformance.peer import (
     connect_tcp,
     upgrade,
 )
-from transports.memory import Network
+from transports.io.memory import Network
 
 WIRINGS = ("memory", "tcp-uvloop", "tcp-trio", "ws-asyncio", "ws-trio")
 LOBBY = b"lobby"

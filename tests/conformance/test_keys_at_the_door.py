@@ -8,11 +8,11 @@ import anyio
 import pytest
 
 from actors.messages import Rights
-from node.access.defaults import Peers
+from node.access.default_policy import Peers
 from node.access.tokens import new_signed
-from node.peers.book import FILE_NAME as BOOK_FILE
-from node.peers.book import Peer as Known
-from node.peers.book import PeerBook, Trust
+from node.peers.address_book import FILE_NAME as BOOK_FILE
+from node.peers.address_book import Peer as Known
+from node.peers.address_book import PeerBook, Trust
 from node.peers.identity import FILE_NAME, load_identity
 from tests.conformance import packets as p
 from tests.conformance.peer import Peer

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 
 from actors.store.changes import Position
-from actors.store.disk import File, OsDisk
+from actors.store.filesystem import File, OsDisk
 from actors.streams.names import stream_cell
 from actors.streams.stream import Stream
 from tests.conformance.s3p_peer import (

@@ -10,11 +10,11 @@ import anyio
 
 from actors.errors import UnknownStream
 from actors.store.changes import Position
-from node.records import Record as OwnRecord
-from node.s3p_client import S3p, connect_s3p
-from node.s3p_records import FIRST, RecordId
-from node.s3p_records import Record as S3pRecord
-from node.streams import Streams, connect_streams
+from node.client.streams.records import Record as OwnRecord
+from node.client.s3p.client import S3p, connect_s3p
+from node.client.s3p.records import FIRST, RecordId
+from node.client.s3p.records import Record as S3pRecord
+from node.client.streams.connect import Streams, connect_streams
 from tests.crash.process import Addresses
 from tests.crash.shelf import Row, Shelves
 from tests.crash.stream_events import Below, Look, Looked, Place, Trim, Trimmed

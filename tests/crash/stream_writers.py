@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import anyio
 
 from actors.errors import OutcomeUnknown, StreamExists
-from node.errors import ChannelClosed, ConnectionLost
-from node.s3p_client import S3p, connect_s3p
-from node.stream import Stream
-from node.stream_errors import NotDone
-from node.streams import Streams, connect_streams
+from node.client.errors import ChannelClosed, ConnectionLost
+from node.client.s3p.client import S3p, connect_s3p
+from node.client.streams.stream import Stream
+from node.client.requests.errors import NotDone
+from node.client.streams.connect import Streams, connect_streams
 from tests.crash.events import Label
 from tests.crash.process import Addresses
 from tests.crash.shelf import Shelves

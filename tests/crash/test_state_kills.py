@@ -12,10 +12,10 @@ import pytest
 
 from actors.errors import OutcomeUnknown, RequestError, StreamExists
 from actors.state.fold import Fold
-from node.errors import ConnectionLost
-from node.state.follower import FollowSettings, StateView
-from node.stream import Stream
-from node.streams import connect_streams
+from node.client.errors import ConnectionLost
+from node.client.state.follower import FollowSettings, StateView
+from node.client.streams.stream import Stream
+from node.client.streams.connect import connect_streams
 from tests.node.processes import Serving, environment, serving
 
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from node import Channel, ConnectionLost, connect
-from node.errors import ChannelClosed
-from node.streams import connect_streams
+from node.client.errors import ChannelClosed
+from node.client.streams.connect import connect_streams
 from tests.node.processes import serving
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 from actors.messages import Mode
-from actors.store.disk import OsDisk
+from actors.store.filesystem import OsDisk
 from actors.store.settings import StoreSettings
 from node.config import OFF, ChannelRule, Config
 from node.node import Node

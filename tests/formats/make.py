@@ -29,15 +29,15 @@ from actors.store.changes import (
     Tried,
     Trimmed,
 )
-from actors.store.damage import Damage, write_note
-from actors.store.disk import OsDisk
-from actors.store.journal.codec import encode
-from actors.store.journal.frames import Carry, encode_record
+from actors.store.repair.quarantine import Damage, write_note
+from actors.store.filesystem import OsDisk
+from actors.store.journal.change_codec import encode
+from actors.store.journal.format import Carry, encode_record
 from actors.store.journal.reader import read_journal
 from actors.store.journal.writer import Group, Journal
-from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen, Roster
+from actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen, Roster
 from actors.store.settings import StoreSettings
-from actors.store.terms import Due, Terms, Unique
+from actors.store.message_attributes import Due, Terms, Unique
 from tests.actors.stores import NOW, Run, young_id
 
 SETTINGS = StoreSettings(

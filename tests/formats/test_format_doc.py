@@ -12,8 +12,13 @@ import pytest
 
 from actors.messages import Mode
 from actors.store.changes import Gone, KeyRow, Kind, ModeSet, Row
-from actors.store.journal import codec, frames
-from actors.store.partitions import catalogue, members, partition, sqlite_file, terms
+from actors.store.journal import change_codec as codec
+from actors.store.journal import format as frames
+from actors.store.partitions import catalog as catalogue
+from actors.store.partitions import subscriber_tables as members
+from actors.store.partitions import partition
+from actors.store.partitions import sqlite as sqlite_file
+from actors.store.partitions import attribute_tables as terms
 from actors.store.partitions.partition import template
 from tests.formats import reader
 

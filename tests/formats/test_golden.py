@@ -11,9 +11,9 @@ import pytest
 
 from actors.messages import Mode
 from actors.store.changes import Kind, Row, Snapshot
-from actors.store.disk import OsDisk
-from actors.store.journal.codec import decode, encode
-from actors.store.journal.frames import (
+from actors.store.filesystem import OsDisk
+from actors.store.journal.change_codec import decode, encode
+from actors.store.journal.format import (
     Carry,
     Cut,
     Header,
@@ -23,10 +23,10 @@ from actors.store.journal.frames import (
     encode_record,
 )
 from actors.store.journal.reader import read_journal
-from actors.store.partitions.sqlite_file import UnknownFormat
-from actors.store.roster import Acked, Member, Roster
-from actors.store.seam import Fault, Seek, Where
-from actors.store.terms import Terms
+from actors.store.partitions.sqlite import UnknownFormat
+from actors.store.subscribers import Acked, Member, Roster
+from actors.store.interface import Fault, Seek, Where
+from actors.store.message_attributes import Terms
 from tests.actors.stores import Run, run
 from tests.formats import make, reader
 

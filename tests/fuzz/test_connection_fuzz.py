@@ -12,16 +12,16 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from actors.limits import EmptyPolicy
+from actors.channels.settings import EmptyPolicy
 from actors.streams.names import RESERVED
 from node.config import ChannelRule
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig
-from transports import connection
+from transports.p2p import connection
 from transports.errors import MalformedPacket
-from transports.job_bodies import JobOperation
-from transports.packet import DECODERS
-from transports.stream_operations import Operation
+from transports.p2p.jobs.bodies import JobOperation
+from transports.p2p.packets import DECODERS
+from transports.p2p.streams.operations import Operation
 
 pytestmark = pytest.mark.wire
 

@@ -30,11 +30,11 @@ from actors.messages import (
     Touch,
     TouchAck,
 )
-from transports import handshake as h
-from transports import packet as p
+from transports.p2p import handshake as h
+from transports.p2p import packets as p
 from transports.errors import MalformedHandshake, MalformedPacket, WireError
-from transports.framing import LengthPrefixed
-from transports.nack import correlation_number, decode_refused, encode_malformed, encode_refusal
+from transports.p2p.framing import LengthPrefixed
+from transports.p2p.nacks import correlation_number, decode_refused, encode_malformed, encode_refusal
 
 pytestmark = pytest.mark.wire
 

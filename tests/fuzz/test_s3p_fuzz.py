@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from actors.store.changes import Position
 from actors.streams.messages import Span
-from transports.s3p import NOTHING, OK, Decoder, encode_error, encode_id, encode_records
-from transports.s3p_exact import ExactParser
-from transports.s3p_last import LastAppend
-from transports.s3p_replies import (
+from transports.s3p.decoder import NOTHING, OK, Decoder, encode_error, encode_id, encode_records
+from transports.s3p.parser import ExactParser
+from transports.s3p.s3p_last import LastAppend
+from transports.s3p.client_codec import (
     Records,
     Reply,
     ReplyDecoder,
@@ -28,7 +28,7 @@ from transports.s3p_replies import (
     encode_read,
     encode_trim,
 )
-from transports.s3p_words import (
+from transports.s3p.commands import (
     AppendRecords,
     Command,
     CreateStream,

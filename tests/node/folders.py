@@ -11,11 +11,11 @@ from random import Random
 from actors.ids import EPOCH_MS
 from actors.messages import Durability, Mode
 from actors.store.changes import Change, ModeSet, Origin, Row
-from actors.store.disk import OsDisk
+from actors.store.filesystem import OsDisk
 from actors.store.durable import DurableStore
-from actors.store.partitions.shelf import file_name
+from actors.store.partitions.file_pool import file_name
 from actors.store.settings import StoreSettings
-from node.storage import FolderLock, StillSurroundings
+from node.data_folder import FolderLock, StillSurroundings
 
 SMALL = StoreSettings(
     segment_bytes=32 * 1024, journal_bytes_max=64 * 1024, carry_bytes_max=1024, settle_s=0.0

@@ -10,11 +10,11 @@ import anyio
 from anyio.abc import TaskGroup
 
 from actors.messages import Mode, Put, PutAck
-from transports import packet as p
-from transports.framing import LengthPrefixed
-from transports.handshake import Ready, encode_ready
-from transports.memory import Network
-from transports.seam import Session, Wire
+from transports.p2p import packets as p
+from transports.p2p.framing import LengthPrefixed
+from transports.p2p.handshake import Ready, encode_ready
+from transports.io.memory import Network
+from transports.io.interface import Session, Wire
 
 T = TypeVar("T")
 Answer = Callable[["Line", p.Packet], None]

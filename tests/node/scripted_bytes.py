@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from transports import tcp
-from transports.seam import Listener, Wire
+from transports.io import tcp
+from transports.io.interface import Listener, Wire
 
 SOON_S = 5
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from actors.messages import Rights
-from node.access.access import Access, Sources
-from node.access.file import AccessFileError
+from node.access.policy import Access, Sources
+from node.access.rules_file import AccessFileError
 from node.ip import is_loopback, is_remote
-from transports.greeting import Asker
+from transports.p2p.admission import Asker
 
 NEAR, FAR = "127.0.0.1", "192.0.2.7"
 

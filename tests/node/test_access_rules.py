@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.messages import Rights
-from node.access.access import Access, Sources, Verdict, load_access
-from node.access.defaults import Peers
-from node.access.file import AccessFileError
+from node.access.policy import Access, Sources, Verdict, load_access
+from node.access.default_policy import Peers
+from node.access.rules_file import AccessFileError
 from node.access.tokens import new_signed
-from node.peers.book import Peer, PeerBook, Trust
+from node.peers.address_book import Peer, PeerBook, Trust
 from node.peers.identity import Identity
-from transports.greeting import Asker
+from transports.p2p.admission import Asker
 
 NEAR, FAR = "127.0.0.1", "192.0.2.7"
 NOW = 1_800_000_000.0

@@ -15,19 +15,19 @@ import pytest
 
 from actors.messages import PutAck
 from node import Node
-from node.address import parse_url
-from node.bench import measure as measuring
-from node.bench.content import SIZE_MIN, Content
-from node.bench.latency import Latencies
-from node.bench.measure import Clocks, LoadResult, measure
-from node.bench.rows import Kind, Load, rows
+from node.client.url import parse_url
+from node.bench import load as measuring
+from node.bench.payload import SIZE_MIN, Content
+from node.bench.results import Latencies
+from node.bench.load import Clocks, LoadResult, measure
+from node.bench.scenarios import Kind, Load, rows
 from node.bench.target import Target
 from node.bench.verify import Deliveries, Fault, Faults, Receipts
 from node.cli.main import main
 from node.config import Config
 from tests.node.processes import Serving, command, serving, started
-from transports.framing import LengthPrefixed
-from transports.packet import GET_ACK, MSG, PUT_ACK
+from transports.p2p.framing import LengthPrefixed
+from transports.p2p.packets import GET_ACK, MSG, PUT_ACK
 
 
 class Told(NamedTuple):

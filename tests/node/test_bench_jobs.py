@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from node.bench import jobs as bench
-from node.bench.measure import Clocks
+from node.bench.load import Clocks
 from node.cli.main import main
 from node.config import OFF, Config
 from node.node import Node

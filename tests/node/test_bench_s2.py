@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from node.bench.http_answers import NotHttp, Piece, Responses
-from node.bench.peer_speech import RespReader
-from node.bench.s2_speech import S2Speech
-from node.bench.speech import Found, Kept, Made, Refused
+from node.bench.drivers.http import NotHttp, Piece, Responses
+from node.bench.drivers.peers import RespReader
+from node.bench.drivers.s2 import S2Speech
+from node.bench.drivers.interface import Found, Kept, Made, Refused
 from node.bench.stream_rows import StreamKind, s2_rows
 from node.cli.main import main
-from transports.http.s2 import frames, s2_pb2
+from transports.http.s2.codecs import s2s as frames
+from transports.http.s2 import s2_pb2
 
 QUICK = ("--json", "--seconds", "0.2")
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from actors.store.changes import Row, Snapshot
-from actors.store.seam import Fault as StoreFault
+from actors.store.interface import Fault as StoreFault
 from node.bench.course import Course, StoreResult
 from node.bench.scratch import OF_A_NODE
 from node.bench.verify import Fault

@@ -12,12 +12,12 @@ import pytest
 
 from actors.errors import LeaseLost, Malformed, NotAQueue, NotFound
 from actors.messages import Durability
-from node.channel import Channel
-from node.client import connect
+from node.client.channel import Channel
+from node.client.connect import connect
 from node.config import Config
 from node.node import Node
-from transports import packet as p
-from transports.job_bodies import JobOperation as Op
+from transports.p2p import packets as p
+from transports.p2p.jobs.bodies import JobOperation as Op
 
 HOUR_MS = 3_600_000
 

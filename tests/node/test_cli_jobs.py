@@ -14,16 +14,18 @@ from typing import Any
 
 import pytest
 
-from node.cli.jobs_arguments import due, jsonable, queue_name, summary
-from node.jobs.body import Body, encode_body
-from node.jobs.operations import Row
+from node.cli.jobs.options import due, jsonable, queue_name, summary
+from node.jobs.payload import Body, encode_body
+from node.jobs.requests import Row
 from tests.node.processes import ROOT, Serving, environment
 from tests.node.stream_commands import Run
 
 LIMIT_S = 30.0
 TASKS = """
 import time
-from node.jobs import Job, Reject, task
+from node.jobs import Job
+from node.jobs import Reject
+from node.jobs import task
 
 def echo(payload, job):
     print(job.attempt, payload, flush=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from node.cli.main import main
-from node.peers.book import PeerBook
+from node.peers.address_book import PeerBook
 from node.peers.card import decode_card
 from node.peers.fingerprint import fingerprint, words
 from node.peers.identity import load_identity, public_of

@@ -22,9 +22,9 @@ from zlib import crc32
 import pytest
 
 from actors.messages import Durability
-from actors.store.journal.frames import FORMAT_VERSION, HEADER_SIZE
+from actors.store.journal.format import FORMAT_VERSION, HEADER_SIZE
 from node.cli.main import main
-from node.sync import connect
+from node.client.sync.channel import connect
 from tests.node.processes import ROOT, command, environment, serving, started
 
 GOODBYE = bytes.fromhex("00000003 ffff00")

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from actors.messages import Rights
-from node.access.access import Access, Sources
+from node.access.policy import Access, Sources
 from node.access.tokens import digest_of, id_of
 from node.cli.main import main
 from node.peers.identity import load_identity
 from tests.node.processes import Serving, command, environment, serving
 from tests.node.stream_commands import Run, Told, objects
-from transports.greeting import Asker
+from transports.p2p.admission import Asker
 
 FAR = "192.0.2.7"
 DAY_S = 86_400

@@ -39,15 +39,15 @@ from node import (
     NotFound,
     connect,
 )
-from node.address import parse_url
+from node.client.url import parse_url
 from node.config import ChannelRule, Config
-from node.keys import BLOCK, KeyCounter
+from node.client.idempotency import BLOCK, KeyCounter
 from node.node import Node
 from tests.node.scripted import READY, Line, Peer, greet, keep
-from transports import packet as p
-from transports import tcp
-from transports.handshake import encode_ready
-from transports.packet import encode
+from transports.p2p import packets as p
+from transports.io import tcp
+from transports.p2p.handshake import encode_ready
+from transports.p2p.packets import encode
 
 SOON_S = 5
 

@@ -13,8 +13,8 @@ import trio.testing
 
 from actors.errors import KeyReused
 from actors.messages import U64_MAX, Get, Put
-from node.channel import Channel
-from node.client import connect
+from node.client.channel import Channel
+from node.client.connect import connect
 from tests.node.scripted import Peer, keep
 
 Call = Callable[[Channel], Awaitable[object]]

@@ -11,10 +11,10 @@ import pytest
 
 from node import ConnectionLost, connect
 from node.config import Config
-from node.events import Connected, Event, Retrying
+from node.client.events import Connected, Event, Retrying
 from node.node import Node
-from node.session import Session
-from transports import tcp
+from node.client.session import Session
+from transports.io import tcp
 
 
 @pytest.fixture

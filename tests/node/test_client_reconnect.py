@@ -12,19 +12,19 @@ import trio.testing
 from actors.errors import DataTooLarge, LeaseLost, OutcomeUnknown
 from actors.messages import Ack, Credit, Get, GetAck, List, ListAck, Mode, Msg, Nack, Put, PutAck
 from node import ConnectionLost, HandshakeRefused, NotFound
-from node.backoff import Backoff
-from node.client import connect
+from node.client.retry import Backoff
+from node.client.connect import connect
 from node.clock import Clock
 from node.config import OFF, Config
-from node.errors import ModeMismatch
-from node.events import Connected, Disconnected, Event, Retrying
-from node.link import PASSING
+from node.client.errors import ModeMismatch
+from node.client.events import Connected, Disconnected, Event, Retrying
+from node.client.link import PASSING
 from node.node import Node
 from tests.node.scripted import READY, Line, Peer, greet, keep
-from transports import packet as p
-from transports.handshake import decode_hello, encode_ready
-from transports.nack import HelloCode, encode_hello_refusal
-from transports.packet import encode
+from transports.p2p import packets as p
+from transports.p2p.handshake import decode_hello, encode_ready
+from transports.p2p.nacks import HelloCode, encode_hello_refusal
+from transports.p2p.packets import encode
 
 URL = "tcp://peer:7400"
 

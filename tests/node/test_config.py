@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.limits import EmptyPolicy
+from actors.channels.settings import EmptyPolicy
 from actors.messages import Durability, Mode
 from node.cli.main import main
 from node.config import ChannelRule, Config, ConfigError, channel_book, load

@@ -17,11 +17,11 @@ import pytest
 
 from actors.messages import Mode
 from actors.store.changes import Gone, ModeSet
-from actors.store.disk import OsDisk
-from actors.store.salvage import salvage
+from actors.store.filesystem import OsDisk
+from actors.store.repair.salvage import salvage
 from node import Config, Node
 from node.cli.main import main
-from node.sync import connect
+from node.client.sync.channel import connect
 from tests.node.folders import (
     FIRST_ID,
     empty_wal,

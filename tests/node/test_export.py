@@ -17,7 +17,7 @@ from actors.errors import NotAllowed
 from actors.messages import Mode
 from actors.store.changes import Gone, ModeSet, Origin, Tried
 from node.cli.main import main
-from node.sync import connect
+from node.client.sync.channel import connect
 from tests.node.folders import LATER_S, row, rows, stopped
 from tests.node.processes import Serving, command, environment, serving
 

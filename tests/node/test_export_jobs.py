@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from node.cli.main import main
-from node.jobs.operations import Row
+from node.jobs.requests import Row
 from node.jobs.sync import Queue
 from tests.node.processes import Serving, serving
 

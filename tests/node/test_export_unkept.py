@@ -11,9 +11,9 @@ from typing import Any
 import anyio
 import pytest
 
-from actors.channel import Channel as ChannelCell
+from actors.channels.channel import Channel as ChannelCell
 from actors.messages import Batch, Credit
-from actors.store.disk import File, OsDisk, OsFile
+from actors.store.filesystem import File, OsDisk, OsFile
 from node import Config, Node, connect
 
 EXPORT = 2

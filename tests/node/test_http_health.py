@@ -12,7 +12,7 @@ from actors.streams import messages as m
 from actors.streams.names import stream_cell
 from tests.node.watched_room import figures, watched
 from tests.transports.http.client import Client
-from transports.http.inquiry import Inquiry
+from transports.http.cell_client import Inquiry
 
 NAME = re.compile(r"(millpond|process)_[a-z0-9_]+")
 

@@ -13,16 +13,16 @@ import anyio
 import pytest
 
 from actors.messages import Batch, Credit
-from actors.store.disk import File, OsDisk, OsFile
+from actors.store.filesystem import File, OsDisk, OsFile
 from node import Channel, connect
 from node.node import Node
-from node.rustlog_client import connect_rustlog
-from node.s3p_client import connect_s3p
+from node.client.rustlog.client import connect_rustlog
+from node.client.s3p.client import connect_s3p
 from tests.node.http_clients import eventually
 from tests.node.watched_room import figures, plain, watched
 from tests.transports.http.client import Client
 from tests.transports.http.served import Served
-from transports.http.application import Application
+from transports.http.app import Application
 
 ANY_PORT = "127.0.0.1:0"
 OPEN = {"p2p": ANY_PORT, "ws": ANY_PORT, "s3p": ANY_PORT, "rustlog": ANY_PORT}

@@ -15,20 +15,23 @@ import pytest
 from anyio.abc import ByteStream
 from anyio.from_thread import start_blocking_portal
 
-from node import ConnectionLost, HandshakeRefused, connect, sync
+from node import ConnectionLost
+from node import HandshakeRefused
+from node import connect
+from node.client.sync import channel as sync
 from node.config import Config
-from node.errors import PeerMismatch
-from node.events import Retrying
+from node.client.errors import PeerMismatch
+from node.client.events import Retrying
 from node.node import Node
-from node.peers.book import KeyChanged, PeerBook, PeerRevoked
+from node.peers.address_book import KeyChanged, PeerBook, PeerRevoked
 from node.peers.identity import Identity
 from tests.conformance import packets as wire
 from tests.node.scripted import READY, Line, Peer
 from tests.transports.proving import ALICE, BOB, CERTIFICATE_HASH, NODE, challenge
-from transports import packet as p
-from transports.handshake import decode_hello, encode_ready
-from transports.host import Signer
-from transports.nack import HelloCode
+from transports.p2p import packets as p
+from transports.p2p.handshake import decode_hello, encode_ready
+from transports.server.interface import Signer
+from transports.p2p.nacks import HelloCode
 
 CONFIG = Config(
     p2p="127.0.0.1:0", ws="127.0.0.1:0", s3p="off", rustlog="off", http="off", drain_timeout_s=0.5

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.peers.identity import Identity
-from node.peers.known_prekeys import KnownPrekeys
+from node.peers.prekey_cache import KnownPrekeys
 from node.peers.prekeys import SignedPrekey, sign_prekey
 
 DAY = 86_400.0

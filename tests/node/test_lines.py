@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from actors.messages import Mode
 from actors.store.changes import Origin, Row
-from node.cli.lines import ID_MAX, BadLine, Line, decode_line, encode_line
+from node.cli.jsonl import ID_MAX, BadLine, Line, decode_line, encode_line
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 IDS = st.integers(1, ID_MAX)

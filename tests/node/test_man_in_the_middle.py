@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from actors.messages import Role
-from node.errors import PeerMismatch
-from node.peers.introduction import Credentials, Introduction
+from node.client.errors import PeerMismatch
+from node.peers.authentication import Credentials, Introduction
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig
 from tests.transports.proving import (
@@ -26,8 +26,8 @@ from tests.transports.proving import (
     tags_of,
 )
 from transports.errors import MalformedHandshake
-from transports.handshake import Hello
-from transports.proof import ChallengeRate
+from transports.p2p.handshake import Hello
+from transports.p2p.challenge import ChallengeRate
 
 pytestmark = pytest.mark.wire
 

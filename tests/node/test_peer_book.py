@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.peers.book import (
+from node.peers.address_book import (
     BadPeer,
     BookFull,
     BookUnreadable,
@@ -27,9 +27,9 @@ from node.peers.book import (
     Trust,
     UnknownPeer,
 )
-from node.peers.file import BookBusy, PeerFile
+from node.peers.address_book_file import BookBusy, PeerFile
 from node.peers.identity import Identity
-from node.peers.rows import peers_of, text_of
+from node.peers.address_book_toml import peers_of, text_of
 from node.peers.toml_text import line
 
 HERE = "tcp://203.0.113.7:7400"
@@ -339,7 +339,7 @@ def test_several_writers_lose_nothing(path: Path) -> None:
 def test_who_never_gives_the_lock_back_stops_nobody_for_good(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.peers.file.LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr("node.peers.address_book_file.LOCK_WAIT_S", 0.05)
     book = PeerBook(path)
     with PeerFile(path).locked(), pytest.raises(BookBusy):
         book.add(peer())

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from node.peers.book import DuplicatePeer, KeyChanged, Peer, PeerBook, PeerRevoked, Trust
+from node.peers.address_book import DuplicatePeer, KeyChanged, Peer, PeerBook, PeerRevoked, Trust
 from node.peers.identity import Identity, peer_id
-from node.peers.rows import peers_of
+from node.peers.address_book_toml import peers_of
 
 HERE = "tcp://203.0.113.7:7400"
 PLACE = "203.0.113.7:7400"
@@ -53,7 +53,7 @@ def in_the_middle_of_reading(monkeypatch: pytest.MonkeyPatch, happens: Callable[
             todo.pop()()
         return found
 
-    monkeypatch.setattr("node.peers.book.peers_of", parsed)
+    monkeypatch.setattr("node.peers.address_book.peers_of", parsed)
 
 
 def test_a_key_that_is_revoked_while_the_file_is_read_stays_so(

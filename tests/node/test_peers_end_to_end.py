@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from node.cli.exits import Exit
+from node.cli.exit_codes import Exit
 from node.cli.main import main
 from tests.node.post.neighbours import free_port
 from tests.node.processes import Serving, command, serving

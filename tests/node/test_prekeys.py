@@ -28,7 +28,7 @@ from node.peers.prekeys import (
     encode_prekey,
     sign_prekey,
 )
-from node.peers.sealing import kid_of, open_envelope, seal
+from node.peers.envelope import kid_of, open_envelope, seal
 
 DAY = 86_400.0
 START = 1_763_683_200.0

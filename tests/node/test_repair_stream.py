@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.state.checkpoints import state_file
+from actors.state.checkpoint_store import state_file
 from actors.store.changes import Change, Chunk, Noted, Position
 from actors.streams.names import TOPICS, Part, part_cell, stream_cell
 from node.cli.main import main

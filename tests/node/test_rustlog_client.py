@@ -19,12 +19,12 @@ from actors.errors import (
     Trimmed,
     UnknownStream,
 )
-from node.batches import BatchSettings
-from node.events import Disconnected, Event
-from node.rustlog_client import Rustlog, connect_rustlog
-from node.rustlog_consumer import ConsumerSettings
-from node.rustlog_producer import Place
-from node.stream_errors import (
+from node.client.requests.batching import BatchSettings
+from node.client.events import Disconnected, Event
+from node.client.rustlog.client import Rustlog, connect_rustlog
+from node.client.rustlog.consumer import ConsumerSettings
+from node.client.rustlog.producer import Place
+from node.client.requests.errors import (
     NotDone,
     OffsetOutOfRange,
     RustlogRefused,

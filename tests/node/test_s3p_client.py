@@ -15,11 +15,11 @@ from actors.errors import (
     StreamExists,
     UnknownStream,
 )
-from node.errors import ConnectionLost
-from node.events import Connected, Disconnected, Event
-from node.s3p_client import S3p, connect_s3p
-from node.s3p_records import Record, RecordId
-from node.stream_errors import LimitExceeded, NotDone
+from node.client.errors import ConnectionLost
+from node.client.events import Connected, Disconnected, Event
+from node.client.s3p.client import S3p, connect_s3p
+from node.client.s3p.records import Record, RecordId
+from node.client.requests.errors import LimitExceeded, NotDone
 from tests.node.scripted_bytes import SOON_S, ByteServer, byte_server
 
 CREATE = b"*3\r\n$6\r\nCREATE\r\n$6\r\norders\r\n*0\r\n"

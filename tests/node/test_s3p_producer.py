@@ -8,10 +8,10 @@ import anyio
 import pytest
 
 from actors.errors import EmptyData, OutcomeUnknown, UnknownStream
-from node.batches import BatchSettings
-from node.s3p_client import Producer, S3p, connect_s3p
-from node.s3p_records import RecordId
-from node.stream_errors import NotSent
+from node.client.requests.batching import BatchSettings
+from node.client.s3p.client import Producer, S3p, connect_s3p
+from node.client.s3p.records import RecordId
+from node.client.requests.errors import NotSent
 from tests.node.scripted_bytes import SOON_S, ByteServer, byte_server
 
 NEVER_MS = 3_600_000.0

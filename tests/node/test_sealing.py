@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.peers.identity import Identity
-from node.peers.sealing import (
+from node.peers.envelope import (
     CannotOpen,
     Opened,
     Reason,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.store.disk import OsDisk
+from actors.store.filesystem import OsDisk
 from node import Node
 from node.config import Config
 

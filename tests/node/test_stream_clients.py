@@ -16,14 +16,14 @@ from actors.errors import (
     StreamExists,
     UnknownStream,
 )
-from node.batches import BatchSettings
+from node.client.requests.batching import BatchSettings
 from node.config import Config
 from node.node import Node
-from node.rustlog_client import Rustlog, connect_rustlog
-from node.rustlog_consumer import ConsumerSettings
-from node.s3p_client import Producer, S3p, connect_s3p
-from node.s3p_records import RecordId
-from node.stream_errors import (
+from node.client.rustlog.client import Rustlog, connect_rustlog
+from node.client.rustlog.consumer import ConsumerSettings
+from node.client.s3p.client import Producer, S3p, connect_s3p
+from node.client.s3p.records import RecordId
+from node.client.requests.errors import (
     InvalidRequest,
     LimitExceeded,
     NotDone,

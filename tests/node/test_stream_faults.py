@@ -17,9 +17,9 @@ import anyio
 import pytest
 
 from actors.errors import RequestError, StorageFailed
-from actors.store.disk import File, OsDisk
-from node.stream import Stream
-from node.streams import Streams, connect_streams
+from actors.store.filesystem import File, OsDisk
+from node.client.streams.stream import Stream
+from node.client.streams.connect import Streams, connect_streams
 from tests.conformance import s3p_peer as s
 from tests.conformance.rustlog_peer import Mill, bodies_of, fetch, milling, offsets_of, produce
 

@@ -12,22 +12,20 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from actors.errors import StreamExists, UnknownStream
-from node import (
-    rustlog_client,
-    rustlog_consumer,
-    rustlog_producer,
-    rustlog_sync,
-    s3p_client,
-    s3p_sync,
-)
-from node.batches import BatchSettings
+from node.client.rustlog import client as rustlog_client
+from node.client.rustlog import consumer as rustlog_consumer
+from node.client.rustlog import producer as rustlog_producer
+from node.client.rustlog import sync as rustlog_sync
+from node.client.s3p import client as s3p_client
+from node.client.s3p import sync as s3p_sync
+from node.client.requests.batching import BatchSettings
 from node.config import Config
-from node.errors import ConnectionLost
+from node.client.errors import ConnectionLost
 from node.node import Node
-from node.rustlog_consumer import ConsumerSettings
-from node.rustlog_sync import connect_rustlog
-from node.s3p_sync import connect_s3p
-from node.stream_errors import NotDone
+from node.client.rustlog.consumer import ConsumerSettings
+from node.client.rustlog.sync import connect_rustlog
+from node.client.s3p.sync import connect_s3p
+from node.client.requests.errors import NotDone
 
 NEVER_MS = 3_600_000.0
 

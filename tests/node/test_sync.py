@@ -13,12 +13,17 @@ from anyio.from_thread import start_blocking_portal
 
 from actors.errors import UnknownStream
 from actors.messages import Mode
-from node import ChannelClosed, ConnectionLost, NotFound, stream, streams, sync
-from node import channel as asynchronous
-from node import message as asynchronous_message
+from node import ChannelClosed
+from node import ConnectionLost
+from node import NotFound
+from node.client.streams import stream
+from node.client.streams import connect as streams
+from node.client.sync import channel as sync
+from node.client import channel as asynchronous
+from node.client import message as asynchronous_message
 from node.config import ChannelRule, Config
 from node.node import Node
-from node.sync import connect, connect_streams
+from node.client.sync.channel import connect, connect_streams
 
 SOON_S = 5
 

@@ -13,7 +13,7 @@ import pytest
 from node import connect
 from node.config import OFF, ChannelRule, Config, ConfigError
 from node.node import Node
-from node.streams import connect_streams
+from node.client.streams.connect import connect_streams
 
 SOON_S = 10
 RULES = (
@@ -145,7 +145,7 @@ def test_a_name_that_no_stream_has_is_refused(name: str) -> None:
 
 
 def test_streams_have_no_tees() -> None:
-    from node.rules import StreamRule
+    from node.config_rules import StreamRule
 
     with pytest.raises(ConfigError, match="unknown option 'tee'"):
         StreamRule.parse("all=age=3,tee=more")

@@ -19,7 +19,7 @@ from node.config import Config
 from node.tls.certificates import make_certificate
 from node.tls.contexts import Certificates, TlsError, TlsFiles, parse_pin, pin_of, server_context
 from node.tls.listeners import TlsListeners
-from node.tls.words import PinMismatch, Reason, reason_of
+from node.tls.errors import PinMismatch, Reason, reason_of
 from tests.node.tls_files import Files, authority, files_of, signed_by
 from tests.transports.test_tls import Pipe
 from tests.transports.test_wires import Recorder

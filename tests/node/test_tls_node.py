@@ -14,13 +14,13 @@ import anyio
 import pytest
 
 from actors.errors import RequestError
-from node import client
+from node.client import connect as client
 from node.config import OFF, Config, ConfigError
-from node.errors import ConnectionLost, HandshakeRefused
+from node.client.errors import ConnectionLost, HandshakeRefused
 from node.node import Node
 from node.peers.identity import Identity
-from node.rustlog_client import connect_rustlog
-from node.s3p_client import connect_s3p
+from node.client.rustlog.client import connect_rustlog
+from node.client.s3p.client import connect_s3p
 from node.tls.certificates import read_certificate
 from node.tls.contexts import TlsError
 from node.tls.listeners import REASON

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.messages import Rights
-from node.access.access import Access, Sources
+from node.access.policy import Access, Sources
 from node.web.login import (
     CHANNEL,
     FILE_NAME,
@@ -19,7 +19,7 @@ from node.web.login import (
     SESSIONS_MAX,
     WebLogin,
 )
-from transports.greeting import Asker
+from transports.p2p.admission import Asker
 
 
 class Time:

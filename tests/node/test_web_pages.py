@@ -14,7 +14,7 @@ import pytest
 
 from node.config import OFF, Config
 from node.node import Node
-from node.web.desk import LinkAnswer, RevokeAnswer, WebOperation, reachable
+from node.web.requests import LinkAnswer, RevokeAnswer, WebOperation, reachable
 from node.web.pages import FILES, LOGIN, LOGOUT, POLICY
 
 LIMIT_S = 10.0

@@ -13,8 +13,8 @@ from types import TracebackType
 from urllib.parse import quote
 
 from pipeline.options import SourceOptions, sink_options, source_options
-from pipeline.records import Headers, encode_records
-from pipeline.wire import NodeWire
+from pipeline.client.s2_codec import Headers, encode_records
+from pipeline.client.http_client import NodeWire
 
 ROOT = Path(__file__).parents[2]
 OFF = ("--ws", "off", "--s3p", "off", "--rustlog", "off")

@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.arrow import ALONE_BYTES, Gathered, batches
-from pipeline.columns import Columns
+from pipeline.spark.arrow import ALONE_BYTES, Gathered, batches
+from pipeline.client.columns import Columns
 
 
 def columns(first: int, bodies: list[bytes]) -> Columns:

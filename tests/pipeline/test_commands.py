@@ -15,12 +15,12 @@ from zipfile import ZipFile
 
 import pytest
 
-from pipeline import javahome
+from pipeline.spark import java_home as javahome
 from pipeline.cli import add_commands, main
-from pipeline.commands.running import options_of, own_words
+from pipeline.commands.run import options_of, own_words
 from pipeline.errors import DataLost
 from pipeline.options import source_options
-from pipeline.state.course import Course
+from pipeline.state.progress import Course
 from pipeline.state.job import due, finish
 from pipeline.state.table import Table
 from tests.pipeline.histories import change, numbered
@@ -199,7 +199,7 @@ def test_the_packed_file_is_all_that_an_executor_needs_of_us(told: Told, tmp_pat
         "pyspark_millpond",
     }
     imported = (
-        "import pipeline.reading, pipeline.writing, pipeline.state.job as j; print(j.__file__)"
+        "import pipeline.spark.read_task, pipeline.spark.write_task, pipeline.state.job as j; print(j.__file__)"
     )
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(first)!r}); {imported}"],

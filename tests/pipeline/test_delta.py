@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import PipelineError
-from pipeline.state.delta import DeltaState
+from pipeline.state.delta_table import DeltaState
 from pipeline.state.formats import existing, table_in
 from pipeline.state.reduce import ROWS, reduce_batches
 from pipeline.state.table import Table, Version

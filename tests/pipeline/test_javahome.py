@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import javahome
+from pipeline.spark import java_home as javahome
 from pipeline.errors import PipelineError
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import BadOption
-from pipeline.offsets import Offsets, TopicPartition, decode, encode, flat, lag, limited, nested
+from pipeline.spark.offsets import Offsets, TopicPartition, decode, encode, flat, lag, limited, nested
 
 places = st.builds(TopicPartition, st.text(max_size=5), st.integers(0, 1200))
 offsets = st.dictionaries(places, st.integers(0, 2**63 - 1), max_size=8)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import BadOption, DataLost, PipelineError, found_in, last_line
-from pipeline.offsets import EARLIEST, LATEST, TopicPartition
+from pipeline.spark.offsets import EARLIEST, LATEST, TopicPartition
 from pipeline.options import SourceOptions, sink_options, source_options
 
 

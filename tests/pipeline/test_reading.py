@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import DataLost, PipelineError
-from pipeline.offsets import TopicPartition
+from pipeline.spark.offsets import TopicPartition
 from pipeline.options import SourceOptions, sink_options, source_options
-from pipeline.planning import Bounds, StreamPlan, batch_ranges, split
-from pipeline.reading import read_range
-from pipeline.wire import NodeWire
-from pipeline.writing import Stager
+from pipeline.spark.planning import Bounds, StreamPlan, batch_ranges, split
+from pipeline.spark.read_task import read_range
+from pipeline.client.http_client import NodeWire
+from pipeline.spark.write_task import Stager
 from tests.pipeline.ponds import Pond
 
 ORDERS = TopicPartition("orders", 0)

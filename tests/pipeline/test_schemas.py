@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.state.definition import BadSchema
+from actors.state.schema import BadSchema
 from actors.state.json_schema import JsonSchema
 from pipeline.errors import BadOption
 from pipeline.state.schemas import compiled, load_schemas

@@ -15,9 +15,9 @@ import pytest
 
 from pipeline.errors import PipelineError
 from pipeline.options import sink_options, source_options
-from pipeline.planning import batch_ranges
-from pipeline.reading import read_range
-from pipeline.writing import Stager, publish
+from pipeline.spark.planning import batch_ranges
+from pipeline.spark.read_task import read_range
+from pipeline.spark.write_task import Stager, publish
 from tests.node.tls_files import authority, files_of, signed_by
 from tests.pipeline.ponds import ROOT, Pond
 

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 
 from pipeline.errors import PipelineError
-from pipeline.session import failures_told, silence
+from pipeline.spark.session import failures_told, silence
 
 
 class Thrown:

@@ -16,11 +16,11 @@ import pytest
 
 from pipeline.errors import BadOption, PipelineError
 from pipeline.options import SinkOptions, sink_options
-from pipeline.planning import batch_ranges
-from pipeline.reading import read_range
-from pipeline.records import encode_records
-from pipeline.wire import NodeWire
-from pipeline.writing import (
+from pipeline.spark.planning import batch_ranges
+from pipeline.spark.read_task import read_range
+from pipeline.client.s2_codec import encode_records
+from pipeline.client.http_client import NodeWire
+from pipeline.spark.write_task import (
     Staged,
     Stager,
     abandon,

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from node.testing.disk.faults import Call
-from node.testing.disk.pages import Pages
+from node.testing.disk.file_bytes import Pages
 from node.testing.disk.simulated import SimulatedDisk, SimulatedFile
 from tests.sim.faults import Crashed, StoreFaults
 

@@ -14,7 +14,7 @@ from random import Random
 
 from actors.messages import Mode, Put
 from actors.store.changes import Change, Chunk, Dropped, Noted, Position, Trimmed
-from actors.store.seam import Seek, Usage, Where
+from actors.store.interface import Seek, Usage, Where
 from tests.sim.clients import Attempt, Client
 from tests.sim.faults import Crashed
 from tests.sim.ledger import Broken

@@ -12,9 +12,9 @@ from typing import TypeVar
 from actors.messages import Durability
 from actors.store.changes import Change, Chunk, Gone, LogSnapshot, Row, Snapshot, Tried
 from actors.store.durable import DurableStore
-from actors.store.roster import Acked, AckedUpTo, Member, MemberGone, MemberSeen
-from actors.store.seam import Commit, Fault, Health, Kept, Pending, Seek, Usage, Weight
-from actors.store.terms import Due
+from actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen
+from actors.store.interface import Commit, Fault, Health, Kept, Pending, Seek, Usage, Weight
+from actors.store.message_attributes import Due
 from tests.sim.log_facts import LogFacts
 from tests.sim.queue_facts import Fact, Level, QueueFacts, View, Write
 

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TypeVar
 
 from actors.store.changes import Change
-from actors.store.seam import Commit
+from actors.store.interface import Commit
 
 T = TypeVar("T")
 

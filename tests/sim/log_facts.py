@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from actors.store.changes import Change, Chunk, Dropped, LogSnapshot, Noted, Position, Trimmed
-from actors.store.seam import Seek
+from actors.store.interface import Seek
 from tests.sim.queue_facts import Level, View, Write
 
 NOWHERE = Position(0, 0)

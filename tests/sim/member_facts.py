@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from actors.store.changes import Row, Snapshot
-from actors.store.roster import (
+from actors.store.subscribers import (
     Acked,
     AckedUpTo,
     Member,

@@ -8,8 +8,8 @@ from hashlib import sha256
 
 from actors.messages import Mode
 from actors.store.changes import Gone, KeyGone, KeyRow, ModeSet, Row, Snapshot, Tried
-from actors.store.roster import MEMBER_CHANGES
-from actors.store.terms import Due
+from actors.store.subscribers import MEMBER_CHANGES
+from actors.store.message_attributes import Due
 from tests.sim.levels import Level as Level
 from tests.sim.levels import View as View
 from tests.sim.levels import Write as Write

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from actors.store.disk import Disk, OsDisk
+from actors.store.filesystem import Disk, OsDisk
 from node.testing.disk.faults import Call
 from tests.sim.disk import SimDisk
 from tests.sim.drama import scratch

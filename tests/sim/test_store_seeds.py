@@ -15,7 +15,7 @@ import pytest
 from actors.store.changes import Change
 from actors.store.durable import DurableStore
 from actors.store.journal import reader as journal_reader
-from actors.store.seam import Commit
+from actors.store.interface import Commit
 from node.testing.disk.faults import Call
 from node.testing.disk.simulated import SimulatedFile
 from tests.sim.disk import SimDisk

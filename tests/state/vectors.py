@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from actors.state.definition import Collection, StreamState
+from actors.state.schema import Collection, StreamState
 from actors.state.events import ChangeEvent, Control, ControlEvent, decode
 from actors.state.fold import Fold
 from actors.state.materialized import MaterializedState

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from actors.messages import Rights
-from node.access.access import Access
+from node.access.policy import Access
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig
 from tests.transports.proving import ALICE, NODE, Key, auth, hello, is_signed
-from transports.greeting import Asker
+from transports.p2p.admission import Asker
 
 REFUSED = [p.AUTHENTICATION_FAILED, p.ABORT]
 REFUSAL_S = 0.2

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 
 from actors.errors import Code
 from actors.messages import Batch, Failed, Leave, Port, Reply, Rights, StreamRequest
-from transports.directory import Topics
-from transports.gathering import Gathering
-from transports.greeting import Asker
-from transports.host import Visitor, WireCounters
-from transports.rate import Bucket
-from transports.refusals import Refusal
-from transports.rustlog_metrics import RustlogMetrics
-from transports.traffic import traffic
+from transports.server.directory import Topics
+from transports.server.batching import Gathering
+from transports.p2p.admission import Asker
+from transports.server.interface import Visitor, WireCounters
+from transports.server.rate_limit import Bucket
+from transports.server.refusals import Refusal
+from transports.rustlog.metrics import RustlogMetrics
+from transports.server.traffic import traffic
 
 
 class NoTopics:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import Malformed
-from node.post.bodies import SendRequest
-from transports.bodies import read_body
-from transports.stream_bodies import ListBody
+from node.outbox.messages import SendRequest
+from transports.p2p.bodies import read_body
+from transports.p2p.streams.bodies import ListBody
 
 SHAPES = st.sampled_from([SendRequest, ListBody])
 

@@ -9,7 +9,7 @@ from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig, Upgradable
 from tests.transports.proving import ALICE, NODE, hello
 from tests.transports.test_websocket import from_client, request_of
-from transports.connection import HEAVY_BYTES_MAX
+from transports.p2p.connection import HEAVY_BYTES_MAX
 
 pytestmark = pytest.mark.wire
 

@@ -10,7 +10,7 @@ from websockets.frames import Frame, Opcode
 
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig
-from transports.stream_operations import Operation as Op
+from transports.p2p.streams.operations import Operation as Op
 
 pytestmark = pytest.mark.wire
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transports.errors import FrameEmpty, FrameTooLarge
-from transports.framing import LengthPrefixed
+from transports.p2p.framing import LengthPrefixed
 
 pytestmark = pytest.mark.wire
 

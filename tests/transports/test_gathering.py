@@ -9,7 +9,7 @@ import pytest
 from actors.messages import Batch
 from actors.streams.messages import Append
 from tests.actors.ports import RecordingPort
-from transports.gathering import Gathering
+from transports.server.batching import Gathering
 
 
 class Client(RecordingPort):

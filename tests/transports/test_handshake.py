@@ -6,7 +6,7 @@ import pytest
 
 from actors.messages import Durability, Mode, Role
 from transports.errors import MalformedHandshake
-from transports.handshake import (
+from transports.p2p.handshake import (
     HANDSHAKE_BYTES_MAX,
     VERSION,
     Auth,
@@ -24,7 +24,7 @@ from transports.handshake import (
     transcript,
     without_signature,
 )
-from transports.packet import CREDIT, MSGX, TOUCH
+from transports.p2p.packets import CREDIT, MSGX, TOUCH
 
 pytestmark = pytest.mark.wire
 

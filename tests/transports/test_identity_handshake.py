@@ -22,7 +22,7 @@ from tests.transports.proving import (
     tags_of,
 )
 from tests.transports.proving_rig import Door, challenged, ends_refused, is_ready, prove, rig
-from transports.greeting import Asker
+from transports.p2p.admission import Asker
 
 pytestmark = pytest.mark.wire
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from actors.errors import Code
 from actors.jobs import messages as m
 from actors.messages import Failed, JobReply, JobRequest, Rights
-from transports import packet as p
-from transports.job_bodies import IDS_MAX, RIGHTS, JobOperation
-from transports.job_desk import PAGE_BYTES_MAX, READS_MAX, REQUESTS_MAX, JobDesk
-from transports.nack import correlation_number, decode_refused, encode_slow_down
+from transports.p2p import packets as p
+from transports.p2p.jobs.bodies import IDS_MAX, RIGHTS, JobOperation
+from transports.p2p.jobs.requests import PAGE_BYTES_MAX, READS_MAX, REQUESTS_MAX, JobDesk
+from transports.p2p.nacks import correlation_number, decode_refused, encode_slow_down
 
 PACKET_MAX = 2**20
 ID = 0x1BA3CA3A0FC05007

@@ -10,8 +10,8 @@ import anyio
 import pytest
 import trio.testing
 
-from transports.memory import Network
-from transports.seam import Wire
+from transports.io.memory import Network
+from transports.io.interface import Wire
 
 virtual_time = pytest.mark.parametrize(
     "anyio_backend",

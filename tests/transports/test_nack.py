@@ -20,9 +20,9 @@ from actors.messages import (
     Touch,
 )
 from actors.streams.messages import Describe
-from transports import packet as p
+from transports.p2p import packets as p
 from transports.errors import MalformedPacket
-from transports.nack import (
+from transports.p2p.nacks import (
     CODES,
     HelloCode,
     UnknownRefusal,

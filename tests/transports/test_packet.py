@@ -19,7 +19,7 @@ from actors.messages import (
     Touch,
     TouchAck,
 )
-from transports import packet as p
+from transports.p2p import packets as p
 from transports.errors import MalformedPacket
 
 pytestmark = pytest.mark.wire

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transports.errors import UpgradeRefused
-from transports.pages import FORM_BYTES_MAX, HEAD_BYTES_MAX, Page, Site
-from transports.websocket import ServerFraming
+from transports.websocket.http_pages import FORM_BYTES_MAX, HEAD_BYTES_MAX, Page, Site
+from transports.websocket.framing import ServerFraming
 
 PACKET_MAX = 2**16
 ORIGINS = frozenset({"https://pond.example"})

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.conformance.recorded import RecordedWire
 from tests.transports.scripted_host import ScriptedHost
 from tests.transports.test_s3p_connection import append, appended
-from transports.rate import Allowance, Bucket, SharedBuckets
-from transports.refusals import Refusal, Refusals
-from transports.s3p_connection import S3pConnection, S3pSettings
+from transports.server.rate_limit import Allowance, Bucket, SharedBuckets
+from transports.server.refusals import Refusal, Refusals
+from transports.s3p.connection import S3pConnection, S3pSettings
 
 pytestmark = pytest.mark.wire
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from actors.store.changes import Position
 from actors.streams.messages import U64_MAX, Span
-from transports import rustlog_messages as r
-from transports.rustlog import (
+from transports.rustlog import messages as r
+from transports.rustlog.codec import (
     Decoder,
     RustlogLimits,
     decode_request,
@@ -23,8 +23,8 @@ from transports.rustlog import (
     encode_produced,
     encode_response,
 )
-from transports.rustlog_client import ResponseDecoder, encode_request
-from transports.rustlog_judge import Found, MalformedJson
+from transports.rustlog.client_codec import ResponseDecoder, encode_request
+from transports.rustlog.json_fallback import Found, MalformedJson
 
 pytestmark = pytest.mark.wire
 

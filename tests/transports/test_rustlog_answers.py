@@ -9,8 +9,8 @@ import pytest
 from actors.errors import Code
 from actors.store.changes import Position
 from actors.streams.messages import Described, Settings
-from transports.rustlog_answers import LAGS_TOLD, all_topics, error_of, lags_of
-from transports.rustlog_metrics import Lag, RustlogMetrics
+from transports.rustlog.responses import LAGS_TOLD, all_topics, error_of, lags_of
+from transports.rustlog.metrics import Lag, RustlogMetrics
 
 FRAME_MAX = 10_485_760
 

@@ -8,10 +8,10 @@ from actors.positions import Position
 from actors.streams import messages as m
 from tests.conformance.recorded import RecordedWire
 from tests.transports.scripted_host import NoTopics, ScriptedHost
-from transports import rustlog_messages as r
-from transports.rustlog_client import encode_request
-from transports.rustlog_connection import RustlogConnection, RustlogSettings
-from transports.stream_connection import FlowSettings
+from transports.rustlog import messages as r
+from transports.rustlog.client_codec import encode_request
+from transports.rustlog.connection import RustlogConnection, RustlogSettings
+from transports.server.pipelined import FlowSettings
 
 FLOW = FlowSettings(turn_bytes_max=50_000, under_way_bytes_max=200_000)
 ABSENT = encode_request(r.DescribePartition("absent", 0))

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from transports.rustlog_metrics import WATCHED_MAX, Histogram, Lag, Reclaimed, RustlogMetrics
+from transports.rustlog.metrics import WATCHED_MAX, Histogram, Lag, Reclaimed, RustlogMetrics
 
 
 @pytest.mark.parametrize("spread", [10, 1_000, 1_000_000, 10**12])

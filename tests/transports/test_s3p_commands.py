@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from actors.store.changes import Position
 from tests.transports.s3p_samples import APPEND, CREATE, HOSTILE, READ, TRIM, cut, option, w
-from transports.s3p import Decoder
-from transports.s3p_replies import (
+from transports.s3p.decoder import Decoder
+from transports.s3p.client_codec import (
     encode_append,
     encode_create,
     encode_delete,
     encode_read,
     encode_trim,
 )
-from transports.s3p_words import (
+from transports.s3p.commands import (
     AppendRecords,
     Command,
     CreateStream,

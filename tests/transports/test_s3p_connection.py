@@ -25,8 +25,8 @@ from actors.streams.messages import (
 from actors.streams.names import stream_cell
 from tests.conformance.recorded import RecordedWire
 from tests.transports.scripted_host import ScriptedHost
-from transports.s3p_connection import S3pConnection, S3pSettings
-from transports.stream_connection import FlowSettings
+from transports.s3p.connection import S3pConnection, S3pSettings
+from transports.server.pipelined import FlowSettings
 
 pytestmark = pytest.mark.wire
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from actors.store.changes import Position
 from actors.streams.messages import Span
 from tests.transports.s3p_samples import cut, w
-from transports.s3p import NOTHING, OK, encode_error, encode_id, encode_records
-from transports.s3p_replies import (
+from transports.s3p.decoder import NOTHING, OK, encode_error, encode_id, encode_records
+from transports.s3p.client_codec import (
     ErrorReply,
     Id,
     MalformedReply,
@@ -20,7 +20,7 @@ from transports.s3p_replies import (
     ReplyDecoder,
     ReplyLimits,
 )
-from transports.s3p_words import printable
+from transports.s3p.commands import printable
 
 pytestmark = pytest.mark.wire
 

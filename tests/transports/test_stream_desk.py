@@ -11,12 +11,12 @@ import pytest
 from actors.errors import Code
 from actors.messages import Failed, StreamRequest
 from actors.store.changes import Position
-from actors.store.seam import Seek, Where
+from actors.store.interface import Seek, Where
 from actors.streams import messages as m
 from actors.streams.names import TOPICS, stream_cell
-from transports import packet as p
-from transports.stream_desk import ANSWERS_BYTES_MAX, READ_BYTES_MIN, REQUESTS_MAX, StreamDesk
-from transports.stream_operations import Operation
+from transports.p2p import packets as p
+from transports.p2p.streams.requests import ANSWERS_BYTES_MAX, READ_BYTES_MIN, REQUESTS_MAX, StreamDesk
+from transports.p2p.streams.operations import Operation
 
 pytestmark = pytest.mark.wire
 
@@ -66,7 +66,7 @@ class Asker:
 
 
 def refused(code: Code, number: int = 7) -> list[p.Packet]:
-    from transports.nack import CODES
+    from transports.p2p.nacks import CODES
 
     return [p.Refused(p.STREAM, CODES[code], number.to_bytes(4, "big"))]
 

@@ -20,17 +20,17 @@ from actors.streams.names import stream_cell
 from tests.conformance.recorded import RecordedWire
 from tests.transports.scripted_host import NoTopics, ScriptedHost
 from tests.transports.test_s3p_connection import append, appended, array, create, read, trim
-from transports import packet as p
-from transports import rustlog_messages as r
-from transports.nack import CODES
-from transports.refusals import Refusal
-from transports.rustlog_client import encode_request
-from transports.rustlog_connection import RustlogConnection, RustlogSettings
-from transports.s3p_connection import S3pConnection, S3pSettings
-from transports.stream_connection import FlowSettings
-from transports.stream_desk import StreamDesk
-from transports.stream_operations import Operation
-from transports.stream_rights import LISTED_MAX, listed
+from transports.p2p import packets as p
+from transports.rustlog import messages as r
+from transports.p2p.nacks import CODES
+from transports.server.refusals import Refusal
+from transports.rustlog.client_codec import encode_request
+from transports.rustlog.connection import RustlogConnection, RustlogSettings
+from transports.s3p.connection import S3pConnection, S3pSettings
+from transports.server.pipelined import FlowSettings
+from transports.p2p.streams.requests import StreamDesk
+from transports.p2p.streams.operations import Operation
+from transports.p2p.streams.stream_rights import LISTED_MAX, listed
 
 pytestmark = pytest.mark.wire
 

@@ -10,8 +10,8 @@ from tests.conformance.recorded import Line as P2pLine
 from tests.conformance.recorded import Rig
 from tests.transports.test_s3p_connection import Line, append, appended, create, read, records
 from tests.transports.test_websocket import request_of
-from transports.traffic import SAMPLE_GAP_S, Traffic
-from transports.watched import first_watched
+from transports.server.traffic import SAMPLE_GAP_S, Traffic
+from transports.p2p.watched import first_watched
 
 pytestmark = pytest.mark.wire
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from transports.turns import Turn
+from transports.io.turn import Turn
 
 
 class Echo:

@@ -17,10 +17,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
 from transports.errors import FrameEmpty, FrameTooLarge, UpgradeRefused, WireError
-from transports.framing import Upgrade
-from transports.seam import Wire
-from transports.tcp import dial, listen, parse_address
-from transports.websocket import ClientFraming, ServerFraming
+from transports.p2p.framing import Upgrade
+from transports.io.interface import Wire
+from transports.io.tcp import dial, listen, parse_address
+from transports.websocket.framing import ClientFraming, ServerFraming
 
 PACKET_MAX = 2**16
 HOST = "127.0.0.1:7401"

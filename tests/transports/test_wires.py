@@ -23,11 +23,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
-from transports.doorway import Dialled, Doorway
-from transports.memory import Network
-from transports.seam import Listener, Session, SessionFactory, Wire
-from transports.tcp import dial, format_address, listen, parse_address
-from transports.tls import SecureWire
+from transports.io.tls_handshake import Dialled, Doorway
+from transports.io.memory import Network
+from transports.io.interface import Listener, Session, SessionFactory, Wire
+from transports.io.tcp import dial, format_address, listen, parse_address
+from transports.io.tls import SecureWire
 
 HIGH_WATER_BYTES = 2**18
 CHUNK = bytes(range(256)) * 256

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import anyio
 import msgspec
 
-from transports.greeting import Asker
+from transports.p2p.admission import Asker
 from transports.http.asgi import Message, Receive, Scope, told_by_us
 from transports.http.question import Question
-from transports.http.scope import scope
-from transports.http.visit import Visit
+from transports.http.cancellation import scope
+from transports.http.active_request import Visit
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from transports.http.asgi import WHOLE, Headers, Message, Send
-from transports.http.refused import Refused
+from transports.http.rejections import Refused
 from transports.http.request import Request
 
 Pairs = Sequence[tuple[bytes, bytes]]

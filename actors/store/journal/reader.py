@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from actors.store.changes import Kind
-from actors.store.damage import Damage
-from actors.store.disk import Disk
-from actors.store.journal.frames import (
+from actors.store.repair.quarantine import Damage
+from actors.store.filesystem import Disk
+from actors.store.journal.format import (
     HEADER_SIZE,
     BadHeader,
     Cut,

@@ -14,11 +14,11 @@ from pathlib import Path
 import msgspec
 
 from actors.store.changes import Change
-from actors.store.disk import Disk, File
-from actors.store.entry import Entry
-from actors.store.journal.frames import HEADER_SIZE, Cut, Header, encode_group, encode_header
-from actors.store.journal.timings import Timings
-from actors.store.seam import Commit
+from actors.store.filesystem import Disk, File
+from actors.store.index import Entry
+from actors.store.journal.format import HEADER_SIZE, Cut, Header, encode_group, encode_header
+from actors.store.timings import Timings
+from actors.store.interface import Commit
 
 log = logging.getLogger(__name__)
 

@@ -13,14 +13,14 @@ from functools import cache
 import msgspec
 
 from actors.store.changes import Chunk, Kind, LogSnapshot, Snapshot
-from actors.store.log_layer import LogLayer
-from actors.store.partitions import log as log_partition
-from actors.store.partitions import queue as queue_partition
-from actors.store.partitions.flush import Flush
-from actors.store.partitions.outline import SCHEMA, Meta, read_meta, write_meta
-from actors.store.partitions.outline import Outline as Outline
-from actors.store.partitions.sqlite_file import Damaged as Damaged
-from actors.store.partitions.sqlite_file import (
+from actors.store.log_memtable import LogLayer
+from actors.store.partitions import log_tables as log_partition
+from actors.store.partitions import queue_tables as queue_partition
+from actors.store.partitions.flush_batches import Flush
+from actors.store.partitions.metadata import SCHEMA, Meta, read_meta, write_meta
+from actors.store.partitions.metadata import Outline as Outline
+from actors.store.partitions.sqlite import Damaged as Damaged
+from actors.store.partitions.sqlite import (
     damage_named,
     make_file,
     prepare,
@@ -29,8 +29,8 @@ from actors.store.partitions.sqlite_file import (
     with_wal,
     without_wal,
 )
-from actors.store.queue_layer import QueueLayer
-from actors.store.seam import Seek
+from actors.store.queue_memtable import QueueLayer
+from actors.store.interface import Seek
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from node.testing.dialogue.errors import BadScript, DialogueMismatch
-from node.testing.dialogue.language import Language
-from node.testing.dialogue.lines import CLOSED, Line, read_lines
-from node.testing.dialogue.packet_lines import PACKETS
-from node.testing.dialogue.rustlog_lines import RUSTLOG
-from node.testing.dialogue.s3p_lines import S3P
-from node.testing.dialogue.speaker import Speaker
-from node.trunk import single_errors
+from node.testing.dialogue.protocol import Language
+from node.testing.dialogue.transcript import CLOSED, Line, read_lines
+from node.testing.dialogue.packets import PACKETS
+from node.testing.dialogue.rustlog import RUSTLOG
+from node.testing.dialogue.s3p import S3P
+from node.testing.dialogue.client import Speaker
+from node.client.requests.reconnecting import single_errors
 
 if TYPE_CHECKING:
     from node.testing.sim_node import SimNode

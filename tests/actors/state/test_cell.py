@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from actors.cell import Behaviour, Content
+from actors.runtime.cell import Behaviour, Content
 from actors.errors import Code
 from actors.messages import Batch, Failed, Join, Leave, Port, Reply, StreamRequest
 from actors.state.cell import StateCell, StateShared
-from actors.state.checkpoints import Checkpoints
+from actors.state.checkpoint_store import Checkpoints
 from actors.state.fold import Fold
 from actors.state.messages import (
     DescribeState,
@@ -26,9 +26,9 @@ from actors.state.messages import (
 )
 from actors.state.usage import StateUsage
 from actors.store.changes import Chunk
-from actors.store.disk import OsDisk
+from actors.store.filesystem import OsDisk
 from actors.store.memory import MemoryStore
-from actors.store.seam import Fault, Pending, Seek
+from actors.store.interface import Fault, Pending, Seek
 from actors.streams import messages as m
 from actors.streams.names import state_cell, state_of
 from tests.actors.ports import RecordingPort

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.positions import Position
-from actors.state.checkpoint import BadSaved, Saved, Witness, decode_saved, encode_saved
-from actors.state.checkpoints import Checkpoints, state_file
-from actors.state.holding import Holding
+from actors.state.checkpoint_format import BadSaved, Saved, Witness, decode_saved, encode_saved
+from actors.state.checkpoint_store import Checkpoints, state_file
+from actors.state.table import Holding
 from actors.state.messages import DescribeState, StateDescribed, StateLimits
-from actors.store.disk import OsDisk
+from actors.store.filesystem import OsDisk
 from actors.streams import messages as m
 from tests.actors.state.test_cell import Pool, check, put
 from tests.actors.streams.lake import NAME

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors.state.definition import BadSchema, BadValue, Collection, StreamState
+from actors.state.schema import BadSchema, BadValue, Collection, StreamState
 from actors.state.events import Operation, decode, encode
 from actors.state.json_schema import COMPLAINT_CHARS_MAX, JsonSchema
 

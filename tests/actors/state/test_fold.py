@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.state.definition import Collection, StreamState
+from actors.state.schema import Collection, StreamState
 from actors.state.events import ChangeEvent, Control, Reason, decode, decode_raw
 from actors.state.fold import (
     BadCheckpoint,

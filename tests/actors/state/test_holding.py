@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from actors.state.holding import Holding
+from actors.state.table import Holding
 from actors.state.messages import ENTRY_BYTES, TYPE_BYTES
 from actors.state.order import FORGET_AFTER
 

@@ -10,22 +10,22 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from actors.cell import Behaviour, Content
+from actors.runtime.cell import Behaviour, Content
 from actors.messages import Batch, Durability, Failed, Join, Mail, Port, Reply, StreamRequest
-from actors.scheduler import Scheduler, SchedulerSettings
+from actors.runtime.scheduler import Scheduler, SchedulerSettings
 from actors.store.changes import Change, LogSnapshot, Position
-from actors.store.disk import OsDisk
+from actors.store.filesystem import OsDisk
 from actors.store.durable import DurableStore
 from actors.store.memory import MemoryStore
-from actors.store.seam import Commit, Fault, Seek, Where
+from actors.store.interface import Commit, Fault, Seek, Where
 from actors.store.settings import StoreSettings
 from actors.streams import messages as m
-from actors.streams.basins import BasinBook, Basins
+from actors.streams.catalogs.basins import BasinBook, Basins
 from actors.streams.directory import Directory
 from actors.streams.names import BASINS, TOPICS, basin_stream_of, stream_cell, stream_of
 from actors.streams.settings import StreamCounters, StreamLimits, StreamShared
 from actors.streams.stream import Stream
-from actors.streams.topics import Topics
+from actors.streams.catalogs.topics import Topics
 from tests.actors.ports import RecordingPort
 from tests.sim.loop import Clock, Loop
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.messages import Batch, Leave, Mail
-from actors.store.seam import Fault
+from actors.store.interface import Fault
 from actors.streams import messages as m
 from actors.streams.names import stream_cell
 from tests.actors.ports import RecordingPort

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors.errors import Code
-from actors.streams import authors
+from actors.streams import idempotent_writers as authors
 from actors.streams import messages as m
 from tests.actors.streams.lake import Lake, lake_in
 

@@ -11,7 +11,7 @@ import pytest
 from actors.errors import Code
 from actors.messages import Reply, StreamRequest
 from actors.streams import messages as m
-from actors.streams.basins import BASINS_MAX, NOTES_BYTES_MAX, BasinDirectory
+from actors.streams.catalogs.basins import BASINS_MAX, NOTES_BYTES_MAX, BasinDirectory
 from actors.streams.names import BASINS, basin_cell
 from tests.actors.streams.lake import NAME, OWN_BASIN, Lake, bodies_of, lake_in, read_of
 

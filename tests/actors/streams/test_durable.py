@@ -11,8 +11,8 @@ import pytest
 
 from actors.errors import Code
 from actors.messages import Reply
-from actors.store.seam import Fault
-from actors.streams import durable as d
+from actors.store.interface import Fault
+from actors.streams.durable import messages as d
 from actors.streams import messages as m
 from actors.streams.producers import PRODUCERS_MAX
 from tests.actors.streams.lake import NAME, Lake, SlowMemory, bodies_of, lake_in, read_of

@@ -14,11 +14,11 @@ from actors.errors import Code
 from actors.messages import Batch, Reply
 from actors.positions import Seek, Where
 from actors.store.changes import Noted
-from actors.store.disk import OsDisk
-from actors.store.repair import repair
-from actors.streams import durable as d
+from actors.store.filesystem import OsDisk
+from actors.store.repair.repair import repair
+from actors.streams.durable import messages as d
 from actors.streams import messages as m
-from actors.streams.lineage import ancestry, base_of
+from actors.streams.durable.fork_log import ancestry, base_of
 from actors.streams.names import stream_cell
 from tests.actors.streams.lake import Lake, at_timestamp, bodies_of, lake_in, read_of, rows_of
 from tests.node.folders import empty_wal, flip, partition_of

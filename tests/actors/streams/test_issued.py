@@ -10,7 +10,7 @@ from actors.errors import Code
 from actors.messages import Batch, Reply, StreamRequest
 from actors.store.changes import LogSnapshot, Noted
 from actors.streams import messages as m
-from actors.streams.issued import NOTES_BYTES_MAX, TOKENS_MAX, IssuedBook, IssuedTokens
+from actors.streams.catalogs.access_tokens import NOTES_BYTES_MAX, TOKENS_MAX, IssuedBook, IssuedTokens
 from tests.actors.ports import RecordingPort
 
 NOW = 1_700_000_000.0

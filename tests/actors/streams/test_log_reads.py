@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from actors.store.changes import Chunk, Dropped, LogChange, Noted, Position, Trimmed
-from actors.store.seam import Fault, Pending, Seek, Where
+from actors.store.interface import Fault, Pending, Seek, Where
 from tests.actors.stores import LAZY, SMALL, Run, run
 
 LOG = b"log"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.store.changes import Chunk, Position
-from actors.streams.records import BadChunk, Pile, append_end, shortened, span_of
+from actors.streams.chunks import BadChunk, Pile, append_end, shortened, span_of
 
 FIRST = 40
 

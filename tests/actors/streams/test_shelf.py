@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from actors.errors import Code
 from actors.store.changes import Position
 from actors.streams import messages as m
-from actors.streams.records import Pile, joined
-from actors.streams.shelf import Row, Shelf
+from actors.streams.chunks import Pile, joined
+from actors.streams.record_cache import Row, Shelf
 from tests.actors.streams.lake import Lake, bodies_of, lake_in, read_of, rows_of
-from transports.rustlog import encode_fetched
-from transports.s3p import PAIRS, encode_records
+from transports.rustlog.codec import encode_fetched
+from transports.s3p.decoder import PAIRS, encode_records
 
 S3P = m.View(empty=False, commands=False)
 

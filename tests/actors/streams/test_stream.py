@@ -10,7 +10,7 @@ import pytest
 
 from actors.errors import Code
 from actors.store.changes import Position
-from actors.store.seam import Seek, Where
+from actors.store.interface import Seek, Where
 from actors.streams import messages as m
 from actors.streams.settings import StreamLimits
 from tests.actors.streams.lake import (

@@ -11,7 +11,7 @@ import pytest
 from actors.errors import Code
 from actors.messages import Failed, Leave
 from actors.positions import Seek, Where
-from actors.store.seam import Fault
+from actors.store.interface import Fault
 from actors.streams import messages as m
 from actors.streams.messages import Timestamping, Traits
 from tests.actors.streams.lake import NAME, Lake, lake_in

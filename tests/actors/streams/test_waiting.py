@@ -14,9 +14,9 @@ import pytest
 
 from actors.errors import Code
 from actors.messages import Batch, Drain, Failed, Leave
-from actors.scheduler import LOAD_RETRY_S, Scheduler, SchedulerSettings
+from actors.runtime.scheduler import LOAD_RETRY_S, Scheduler, SchedulerSettings
 from actors.store.changes import LogSnapshot, Position
-from actors.store.seam import Fault, Pending
+from actors.store.interface import Fault, Pending
 from actors.streams import messages as m
 from actors.streams.names import stream_cell
 from tests.actors.ports import RecordingPort

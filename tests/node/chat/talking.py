@@ -9,9 +9,9 @@ import anyio
 import msgspec
 
 from actors.errors import UnknownStream
-from node.chat.history import Kind, Record, State, conversation_of, decode_record
+from node.chat.records import Kind, Record, State, conversation_of, decode_record
 from node.node import Node
-from node.post.bodies import PeerOperation
+from node.outbox.messages import PeerOperation
 from tests.node.post.neighbours import DEADLINE_S, Neighbour
 
 

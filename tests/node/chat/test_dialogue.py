@@ -8,11 +8,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.access.file import FILE_NAME as ACCESS_FILE
-from node.chat.history import Kind
-from node.cli.chat_talk import Dialogue, Options
-from node.client import PROBE, connect
-from node.events import Event, Retrying
+from node.access.rules_file import FILE_NAME as ACCESS_FILE
+from node.chat.records import Kind
+from node.cli.chat.dialogue import Dialogue, Options
+from node.client.connect import PROBE, connect
+from node.client.events import Event, Retrying
 from tests.node.chat.talking import couple, history, say
 from tests.node.post.neighbours import Neighbour, until
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from actors.errors import RequestError
-from node.chat.history import Kind
+from node.chat.records import Kind
 from node.node import Node
 from tests.node.chat.talking import couple, heard, history, say
 from tests.node.post.neighbours import DEADLINE_S

@@ -11,12 +11,12 @@ import pytest
 
 from actors.errors import DataTooLarge, EmptyData, Malformed, NotAllowed, UnknownPeer
 from actors.messages import Put
-from node.chat.history import Kind, State, conversation_of
-from node.chat.words import TEXT_BYTES_MAX, Text, encode_words
+from node.chat.records import Kind, State, conversation_of
+from node.chat.payloads import TEXT_BYTES_MAX, Text, encode_words
 from node.node import Node
-from node.peers.book import Peer, Trust
-from node.peers.sealing import seal
-from node.post.bodies import PeerOperation
+from node.peers.address_book import Peer, Trust
+from node.peers.envelope import seal
+from node.outbox.messages import PeerOperation
 from tests.node.chat.talking import ask, couple, heard, history, say, states
 from tests.node.post.neighbours import DEADLINE_S, Neighbour, until
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.chat.history import (
+from node.chat.records import (
     Kind,
     Record,
     State,
@@ -16,7 +16,7 @@ from node.chat.history import (
     encode_record,
     is_news,
 )
-from node.chat.words import (
+from node.chat.payloads import (
     TEXT_BYTES_MAX,
     NotUnderstood,
     Receipt,

@@ -10,16 +10,16 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from node.channel import Channel
-from node.client import connect
+from node.client.channel import Channel
+from node.client.connect import connect
 from node.clock import Clock
 from node.config import OFF, Config
-from node.jobs.outcome import Ended
+from node.jobs.worker.outcome import Ended
 from node.jobs.queue import Queue
-from node.jobs.worker import Worker
+from node.jobs.worker.worker import Worker
 from node.node import Node
-from transports.memory import Network
-from transports.seam import Session
+from transports.io.memory import Network
+from transports.io.interface import Session
 
 URL = "tcp://pond:1"
 PATIENCE_S = 7200.0

@@ -11,7 +11,10 @@ import anyio.to_thread
 import msgspec
 import pytest
 
-from node.jobs import Job, Task, Worker, task
+from node.jobs import Job
+from node.jobs import Task
+from node.jobs import Worker
+from node.jobs import task
 from tests.node.jobs.place import Place, placed
 
 if TYPE_CHECKING:

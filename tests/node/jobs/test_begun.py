@@ -6,7 +6,8 @@ from typing import Any
 
 import anyio
 
-from node.jobs import Job, task
+from node.jobs import Job
+from node.jobs import task
 from tests.node.jobs.place import Place
 
 

@@ -9,7 +9,11 @@ import anyio
 import pytest
 
 from actors.errors import BufferFull, DataTooLarge
-from node.jobs import Job, JobFailed, Queue, Worker, task
+from node.jobs import Job
+from node.jobs import JobFailed
+from node.jobs import Queue
+from node.jobs import Worker
+from node.jobs import task
 from tests.node.jobs.place import Place, placed
 from tests.node.test_identity_client import serving, url_of
 from tests.transports.proving import ALICE, NODE

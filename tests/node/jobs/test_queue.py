@@ -10,8 +10,13 @@ import anyio.lowlevel
 import pytest
 
 from actors.errors import NotFound
-from node.jobs import Backoff, Job, JobCancelled, Queue, Reject, task
-from node.jobs.body import decode_body
+from node.jobs import Backoff
+from node.jobs import Job
+from node.jobs import JobCancelled
+from node.jobs import Queue
+from node.jobs import Reject
+from node.jobs import task
+from node.jobs.payload import decode_body
 from tests.node.jobs.place import Place
 
 

@@ -18,7 +18,7 @@ import pytest
 from node.config import OFF, Config
 from node.jobs import Job, Queue, Worker
 from node.jobs import sync as blocking
-from node.jobs.outcome import Ended
+from node.jobs.worker.outcome import Ended
 from node.node import Node
 from tests.node.processes import ROOT, environment
 

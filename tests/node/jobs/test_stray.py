@@ -9,10 +9,15 @@ from typing import Any
 import anyio
 import pytest
 
-from node.client import Dialer
-from node.jobs import Handle, Job, Queue, Reject, Worker, task
+from node.client.connect import Dialer
+from node.jobs import Handle
+from node.jobs import Job
+from node.jobs import Queue
+from node.jobs import Reject
+from node.jobs import Worker
+from node.jobs import task
 from node.jobs.handle import Wait
-from node.jobs.mailbox import News
+from node.jobs.results import News
 from tests.node.jobs.place import URL, Place, placed
 
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from node.jobs import Job
-from node.jobs.choice import Choice, parse_queues
+from node.jobs.worker.weighted_queues import Choice, parse_queues
 from tests.node.jobs.place import Place
 
 

@@ -10,7 +10,13 @@ import anyio
 import msgspec
 import pytest
 
-from node.jobs import Backoff, Job, JobFailed, Reject, Retry, Task, task
+from node.jobs import Backoff
+from node.jobs import Job
+from node.jobs import JobFailed
+from node.jobs import Reject
+from node.jobs import Retry
+from node.jobs import Task
+from node.jobs import task
 from tests.node.jobs.place import Place, placed
 
 

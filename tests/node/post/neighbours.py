@@ -14,18 +14,18 @@ import anyio
 import msgspec
 
 from actors.messages import Ack, Put
-from node.access.file import FILE_NAME as ACCESS_FILE
+from node.access.rules_file import FILE_NAME as ACCESS_FILE
 from node.config import OFF, Config
 from node.node import Node
-from node.peers.book import FILE_NAME as BOOK_FILE
-from node.peers.book import Peer, PeerBook, Trust
+from node.peers.address_book import FILE_NAME as BOOK_FILE
+from node.peers.address_book import Peer, PeerBook, Trust
 from node.peers.identity import FILE_NAME, Identity, load_or_create
-from node.peers.known_prekeys import KnownPrekeys
+from node.peers.prekey_cache import KnownPrekeys
 from node.peers.prekeys import Prekeys, SignedPrekey
-from node.peers.sealing import Opened, seal
-from node.post.household import KNOWN_FOLDER, PREKEYS_FOLDER
-from node.post.letter import Letter, encode_letter, letter_key
-from node.post.mailbox import mailbox_of
+from node.peers.envelope import Opened, seal
+from node.peers.keyring import KNOWN_FOLDER, PREKEYS_FOLDER
+from node.outbox.relayed_message import Letter, encode_letter, letter_key
+from node.outbox.mailbox import mailbox_of
 
 DEADLINE_S = 15.0
 QUIET_S = 0.3

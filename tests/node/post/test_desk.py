@@ -17,14 +17,14 @@ from actors.errors import (
     StorageFailed,
     UnknownPeer,
 )
-from node.access.file import FILE_NAME as ACCESS_FILE
-from node.channel import Channel
-from node.client import connect
+from node.access.rules_file import FILE_NAME as ACCESS_FILE
+from node.client.channel import Channel
+from node.client.connect import connect
 from node.node import Node
-from node.peers.book import Peer, PeerBook, Trust
+from node.peers.address_book import Peer, PeerBook, Trust
 from node.peers.card import decode_card
 from node.peers.identity import Identity, peer_id
-from node.post.bodies import PeerOperation as Op
+from node.outbox.messages import PeerOperation as Op
 from tests.node.post.neighbours import Neighbour, leave, remaining
 
 pytestmark = pytest.mark.anyio

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from node.post.dialing import Dialing
-from node.post.mailbox import mailbox_of
-from node.post.places import Place
-from node.post.presence import HERE_S, Presence, Sighting
+from node.outbox.dialer import Dialing
+from node.outbox.mailbox import mailbox_of
+from node.outbox.routes import Place
+from node.outbox.presence import HERE_S, Presence, Sighting
 from tests.node.post.neighbours import Neighbour
 
 NONCE_BYTES = 32

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from actors.messages import Ack, Msg, Put
 from node.node import Node
-from node.peers.sealing import CannotOpen
-from node.post.letter import Letter, decode_letter, encode_letter
-from node.post.mailbox import mailbox_of
-from node.post.office import Report
+from node.peers.envelope import CannotOpen
+from node.outbox.relayed_message import Letter, decode_letter, encode_letter
+from node.outbox.mailbox import mailbox_of
+from node.outbox.context import Report
 from tests.node.post.neighbours import DEADLINE_S, Neighbour, leave, opened, remaining, until
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from node.peers.sealing import VERSION
-from node.post.letter import (
+from node.peers.envelope import VERSION
+from node.outbox.relayed_message import (
     DEADLINE_MAX,
     HOPS_MAX,
     OVERHEAD_BYTES,

@@ -8,8 +8,8 @@ import anyio
 import msgspec
 import pytest
 
-from node.post.letter import HOPS_MAX, decode_letter
-from node.post.mailbox import mailbox_of
+from node.outbox.relayed_message import HOPS_MAX, decode_letter
+from node.outbox.mailbox import mailbox_of
 from tests.node.post.neighbours import Neighbour, leave, opened, read, remaining, until
 
 pytestmark = pytest.mark.anyio

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from actors.store.durable import DurableStore
 from node.node import Node
-from node.post.letter import decode_letter
-from node.post.mailbox import mailbox_of
+from node.outbox.relayed_message import decode_letter
+from node.outbox.mailbox import mailbox_of
 from tests.node.post.neighbours import Neighbour, read, remaining, until
 from tests.node.processes import serving
 

@@ -10,11 +10,11 @@ import pytest
 from s2_sdk import AppendInput, CommandRecord, ReadLimit, Record, SeqNum
 
 from node.node import Node
-from node.records import NewRecord
-from node.rustlog_client import Rustlog, connect_rustlog
-from node.s3p_client import S3p, connect_s3p
-from node.stream import Stream
-from node.streams import connect_streams
+from node.client.streams.records import NewRecord
+from node.client.rustlog.client import Rustlog, connect_rustlog
+from node.client.s3p.client import S3p, connect_s3p
+from node.client.streams.stream import Stream
+from node.client.streams.connect import connect_streams
 from tests.node.s2.conftest import client, running
 
 ANY = "127.0.0.1:0"

@@ -13,14 +13,14 @@ import anyio
 
 from node import connect
 from node.node import Node
-from node.rustlog_client import Rustlog, connect_rustlog
-from node.s3p_client import S3p, connect_s3p
-from node.streams import Streams, connect_streams
+from node.client.rustlog.client import Rustlog, connect_rustlog
+from node.client.s3p.client import S3p, connect_s3p
+from node.client.streams.connect import Streams, connect_streams
 from tests.transports.http.client import Client, Got
 from tests.transports.http.served import served
 from transports.http.response import Response
-from transports.http.s2.api import PREFIXES, S2Api
-from transports.http.state.api import PREFIX, StateApi
+from transports.http.s2.app import PREFIXES, S2Api
+from transports.http.state.app import PREFIX, StateApi
 
 ANY = "127.0.0.1:0"
 SOON_S = 20

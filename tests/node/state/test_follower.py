@@ -15,17 +15,17 @@ from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
 from actors.errors import Trimmed, UnknownStream
-from actors.state.definition import BadValue, Collection, StreamState
+from actors.state.schema import BadValue, Collection, StreamState
 from actors.state.events import Control, Reason, change
 from actors.state.events import Operation as Op
 from actors.state.fold import Changed, InvalidEvent, Marked, OnInvalid, OnReset, StateReset
 from node.config import OFF, Config
 from node.node import Node
-from node.state.changes import Missed
-from node.state.follower import FollowSettings, follow_state
-from node.state.writer import SnapshotOpen, StateWriter
-from node.stream import Stream
-from node.streams import connect_streams
+from node.client.state.changes import Missed
+from node.client.state.follower import FollowSettings, follow_state
+from node.client.state.writer import SnapshotOpen, StateWriter
+from node.client.streams.stream import Stream
+from node.client.streams.connect import connect_streams
 from tests.node.post.neighbours import free_port
 
 SOON_S = 10

@@ -11,7 +11,7 @@ from actors.streams.names import stream_cell
 from tests.node.state.pond import put
 from tests.node.watched_room import figures, watched
 from tests.transports.http.client import Client
-from transports.http.inquiry import Inquiry
+from transports.http.cell_client import Inquiry
 
 HOST = ((b"host", b"127.0.0.1:7404"),)
 

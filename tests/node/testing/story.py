@@ -11,7 +11,7 @@ import anyio
 from actors.errors import OutcomeUnknown
 from node import ConnectionLost, connect
 from node.jobs import Job, Queue, Retry, Worker
-from node.post.bodies import PeerOperation
+from node.outbox.messages import PeerOperation
 from node.testing import SimNode, World, virtual
 
 JOBS = 12

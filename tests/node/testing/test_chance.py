@@ -14,12 +14,12 @@ from node import connect
 from node.clock import Clock
 from node.config import OFF, Config
 from node.jobs import Queue, Worker
-from node.jobs.body import decode_body
+from node.jobs.payload import decode_body
 from node.node import Node
-from node.outside import outside
+from node.environment import outside
 from node.peers.prekeys import ROTATED_S
 from node.testing import SimNode, World, virtual
-from node.testing.world_clock import START_S
+from node.testing.time.world_clock import START_S
 
 DAY_S = 86_400
 T = TypeVar("T")

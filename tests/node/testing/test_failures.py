@@ -12,12 +12,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.channel import Channel as ChannelActor
+from actors.channels.channel import Channel as ChannelActor
 from actors.errors import OutcomeUnknown
 from node import Channel, ConnectionLost
-from node.testing import NotRunning, SimNode, TookTooLong, World, patience
+from node.testing import NotRunning
+from node.testing import SimNode
+from node.testing import TookTooLong
+from node.testing import World
+from node.testing import timeouts as patience
 from node.testing.disk.faults import DiskFault
-from node.testing.lanes import SteppedSurroundings
+from node.testing.inline_workers import SteppedSurroundings
 
 
 async def spin() -> None:

@@ -53,7 +53,7 @@ def test_there_are_examples() -> None:
 
 FAILING = """
 import pytest
-from actors.channel import Channel
+from actors.channels.channel import Channel
 from actors.errors import OutcomeUnknown
 
 async def handle(job):

@@ -11,10 +11,10 @@ import anyio.from_thread
 import anyio.to_thread
 import pytest
 
-import node.post.post as sealing
+import node.outbox.outbox as sealing
 from node import connect
 from node.jobs import Job, Queue, Worker
-from node.post.bodies import PeerOperation
+from node.outbox.messages import PeerOperation
 from node.testing import SimNode, World
 
 Pair = tuple[SimNode, SimNode]

@@ -11,7 +11,7 @@ import pytest
 
 from node import NotFound
 from node.testing import SimNode, TookTooLong, World
-from node.testing.pace import virtual
+from node.testing.time.virtual_time import virtual
 
 
 def spent(began: float) -> float:

@@ -10,7 +10,7 @@ import pytest
 from actors.errors import StorageFailed
 from node import Channel, ConnectionLost
 from node.config import ChannelRule, ConfigError
-from node.stream import Stream
+from node.client.streams.stream import Stream
 from node.testing import DiskFault, NotRunning, SimNode, World, virtual
 
 Pair = tuple[SimNode, SimNode]

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from pipeline.planning import batch_ranges
-from pipeline.reading import read_range
+from pipeline.spark.planning import batch_ranges
+from pipeline.spark.read_task import read_range
 from tests.pipeline.ponds import ROOT, Pond
 
 pytestmark = pytest.mark.filterwarnings("default")
 
 COPY = """
 import sys
-from pipeline.session import build_session
+from pipeline.spark.session import build_session
 address, checkpoint = sys.argv[1:]
 spark = build_session("copy")
 frame = (

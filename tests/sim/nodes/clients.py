@@ -12,11 +12,11 @@ import anyio.lowlevel
 
 from actors.errors import LeaseLost, NotFound, RequestError
 from actors.messages import Mode
-from node.channel import Channel
-from node.errors import ConnectionLost
-from node.events import Disconnected, Event, Retrying
-from node.message import Message
-from node.patience import LATER
+from node.client.channel import Channel
+from node.client.errors import ConnectionLost
+from node.client.events import Disconnected, Event, Retrying
+from node.client.message import Message
+from node.client.patience import LATER
 from tests.sim.nodes import notes as n
 from tests.sim.nodes.notes import Acked, Got, Putting, Receipt
 from tests.sim.nodes.plan import ChannelPlan, ConsumerPlan, ProducerPlan

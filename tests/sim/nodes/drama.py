@@ -18,9 +18,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from actors.messages import Mode
-from actors.store.damage import read_notes
+from actors.store.repair.quarantine import read_notes
 from node.admin import Operation
-from node.client import PROBE
+from node.client.connect import PROBE
 from tests.sim.nodes import events as e
 from tests.sim.nodes import notes as n
 from tests.sim.nodes import writers

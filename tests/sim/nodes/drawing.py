@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from actors.messages import Durability, Mode
-from node.rules import ChannelRule
+from node.config_rules import ChannelRule
 from tests.sim.nodes.feeding import fed, is_fed
 from tests.sim.nodes.mishaps import draw_rush, draw_trouble
 from tests.sim.nodes.plan import (

@@ -10,7 +10,7 @@ from math import inf
 from typing import TypeVar
 
 from actors.messages import Durability, Mode
-from node.testing.world_clock import START_S
+from node.testing.time.world_clock import START_S
 from tests.sim.nodes import events as e
 from tests.sim.nodes import notes as n
 from tests.sim.nodes.plan import DOZE_S, ChannelPlan, Plan

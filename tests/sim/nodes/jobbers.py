@@ -10,15 +10,15 @@ import anyio
 from anyio.abc import TaskGroup
 
 from actors.errors import NotFound, RequestError
-from node.errors import ConnectionLost
+from node.client.errors import ConnectionLost
 from node.jobs.errors import JobCancelled, JobFailed, Reject, Retry
 from node.jobs.handle import Handle
 from node.jobs.job import Job
-from node.jobs.outcome import Ended
+from node.jobs.worker.outcome import Ended
 from node.jobs.queue import Queue
 from node.jobs.task import Backoff, Task
-from node.jobs.worker import Worker
-from node.patience import LATER
+from node.jobs.worker.worker import Worker
+from node.client.patience import LATER
 from tests.sim.nodes import notes as n
 from tests.sim.nodes.plan import JobsPlan
 from tests.sim.nodes.stage import Stage

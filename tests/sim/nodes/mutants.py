@@ -21,7 +21,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "ack not written",
         "acks",
-        "actors/holding.py",
+        "actors/channels/holding.py",
         "        effects.changes.append("
         "Gone(message_id, row.key, self._keys.settle(row), len(row.data)))",
         "        self._keys.settle(row)",
@@ -29,7 +29,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "ack ends the lease alone",
         "acks",
-        "actors/holding.py",
+        "actors/channels/holding.py",
         (
             "        if self._delivery.ack(guest, message_id):\n"
             "            self.remove(message_id, effects)"
@@ -39,35 +39,35 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "last but one ack ends it",
         "acks",
-        "actors/modes.py",
+        "actors/channels/delivery_modes.py",
         "        return self._waiting[message_id] == 0",
         "        return self._waiting[message_id] <= 1",
     ),
     Mutant(
         "ack of a subscriber not written",
         "acks",
-        "actors/modes.py",
+        "actors/channels/delivery_modes.py",
         "        self.members.note_ack(subscription, row.id)\n",
         "",
     ),
     Mutant(
         "floor passes what is not acked",
         "acks",
-        "actors/modes.py",
+        "actors/channels/delivery_modes.py",
         "            if row.id not in acked and row.sender != subscription.number:",
         "            if row.id not in acked and row.sender == subscription.number:",
     ),
     Mutant(
         "nack taken for a rejection",
         "acks",
-        "actors/holding.py",
+        "actors/channels/holding.py",
         "        is_final = nack.reason in (Reason.REJECT, Reason.CANNOT_DECRYPT)",
         "        is_final = nack.reason in (Reason.REJECT, Reason.CANNOT_DECRYPT, Reason.LATER)",
     ),
     Mutant(
         "waiting push acked",
         "acks",
-        "node/inbox.py",
+        "node/client/inbox.py",
         "        if not msg.data or msg.id in self._settled:",
         "        if not msg.data or msg.id in self._settled or msg.id in self._waiting:",
     ),
@@ -81,35 +81,35 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "settled not remembered",
         "acks",
-        "node/inbox.py",
+        "node/client/inbox.py",
         "        self._settled[message_id] = None\n",
         "",
     ),
     Mutant(
         "leases forgotten where a write fails",
         "leases",
-        "actors/cell.py",
+        "actors/runtime/cell.py",
         "            self.loans = lender.loans(pushes_in(lost))",
         "            self.loans = ()",
     ),
     Mutant(
         "touch not noted",
         "leases",
-        "actors/delivery.py",
+        "actors/channels/delivery.py",
         "        guest.leases[message_id] = Lease(until, lease.attempt, lease.size, lease.begun)\n",
         "",
     ),
     Mutant(
         "lease ends a second early",
         "leases",
-        "actors/delivery.py",
+        "actors/channels/delivery.py",
         "                if lease.until > now:",
         "                if lease.until > now + 1.0:",
     ),
     Mutant(
         "taken not noted",
         "leases",
-        "actors/modes.py",
+        "actors/channels/delivery_modes.py",
         (
             "                else:\n"
             "                    self._taken.add(row.id)\n"
@@ -120,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "lost connection keeps its messages",
         "leases",
-        "actors/delivery.py",
+        "actors/channels/delivery.py",
         (
             "                failed[message_id] = self._count(message_id, lease.attempt)\n"
             "            self._give_back(guest, message_id)\n"
@@ -130,98 +130,98 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "one attempt more",
         "leases",
-        "actors/modes.py",
+        "actors/channels/delivery_modes.py",
         "        return self.attempts.get(message_id, 0) >= self._settings.attempts_max",
         "        return self.attempts.get(message_id, 0) > self._settings.attempts_max",
     ),
     Mutant(
         "attempts not written",
         "leases",
-        "actors/holding.py",
+        "actors/channels/holding.py",
         "            effects.changes.append(Tried(message_id, count))\n",
         "",
     ),
     Mutant(
         "leases do not grow",
         "leases",
-        "actors/delivery.py",
+        "actors/channels/delivery.py",
         "        if attempt > 1:\n",
         "        if attempt > 20:\n",
     ),
     Mutant(
         "rest not kept",
         "leases",
-        "actors/delivery.py",
+        "actors/channels/delivery.py",
         "            rest_s = min(nack.delay_ms / 1000, REST_S_MAX)",
         "            rest_s = min(nack.delay_ms / 1_000_000, REST_S_MAX)",
     ),
     Mutant(
         "credit back twice",
         "leases",
-        "actors/delivery.py",
+        "actors/channels/delivery.py",
         ("        if credit:\n            guest.credit += 1\n"),
         ("        if credit:\n            guest.credit += 2\n"),
     ),
     Mutant(
         "lost connection is no attempt",
         "leases",
-        "actors/modes.py",
+        "actors/channels/delivery_modes.py",
         ("    def _keeps_attempt(self) -> bool:\n        return True"),
         ("    def _keeps_attempt(self) -> bool:\n        return False"),
     ),
     Mutant(
         "get after the deadline",
         "ttl",
-        "actors/buffer.py",
+        "actors/channels/buffer.py",
         "        return row if row is not None and row.expires_at > now else None",
         "        return row",
     ),
     Mutant(
         "push after the deadline",
         "ttl",
-        "actors/buffer.py",
+        "actors/channels/buffer.py",
         ("            if row is not None and row.expires_at > now:\n                return row"),
         ("            if row is not None:\n                return row"),
     ),
     Mutant(
         "list after the deadline",
         "ttl",
-        "actors/buffer.py",
+        "actors/channels/buffer.py",
         ("            if row is not None and row.expires_at > now:\n                yield row.id"),
         ("            if row is not None:\n                yield row.id"),
     ),
     Mutant(
         "a second more",
         "ttl",
-        "actors/intake.py",
+        "actors/channels/publish.py",
         "        row = Row(message_id, key, ttl, start + ttl, data, source, origin)",
         "        row = Row(message_id, key, ttl, start + ttl + 1, data, source, origin)",
     ),
     Mutant(
         "a second less",
         "ttl",
-        "actors/intake.py",
+        "actors/channels/publish.py",
         "        row = Row(message_id, key, ttl, start + ttl, data, source, origin)",
         "        row = Row(message_id, key, ttl, start + ttl - 1, data, source, origin)",
     ),
     Mutant(
         "default for all",
         "ttl",
-        "actors/intake.py",
+        "actors/channels/publish.py",
         "        ttl = put.ttl or settings.ttl_default\n",
         "        ttl = max(put.ttl, settings.ttl_default)\n",
     ),
     Mutant(
         "sweep takes too much",
         "ttl",
-        "actors/buffer.py",
+        "actors/channels/buffer.py",
         "            if row.expires_at <= now:",
         "            if row.expires_at <= now + 2:",
     ),
     Mutant(
         "sweep skips",
         "ttl",
-        "actors/buffer.py",
+        "actors/channels/buffer.py",
         "        end = min(self._sweep_at + SWEEP_SLICE, len(self._order))",
         "        end = min(self._sweep_at + SWEEP_SLICE, len(self._order)) - 1",
     ),
@@ -295,7 +295,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "key goes with its message",
         "journal",
-        "actors/holding.py",
+        "actors/channels/holding.py",
         "Gone(message_id, row.key, self._keys.settle(row), len(row.data))",
         "Gone(message_id, row.key, None, len(row.data))",
     ),
@@ -316,7 +316,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "puts not sent again",
         "reconnect",
-        "node/link.py",
+        "node/client/link.py",
         (
             "        for packet in self.inflight.packets(self._live_at, self.packet_max):\n"
             "            session.send(packet)\n"
@@ -326,63 +326,63 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "puts sent in reverse",
         "reconnect",
-        "node/inflight.py",
+        "node/client/in_flight.py",
         "        for key, put in list(self._puts.items()):",
         "        for key, put in list(self._puts.items())[::-1]:",
     ),
     Mutant(
         "inbox not emptied",
         "reconnect",
-        "node/link.py",
+        "node/client/link.py",
         "                self.inbox.lost()\n",
         "",
     ),
     Mutant(
         "credit not given again",
         "reconnect",
-        "node/link.py",
+        "node/client/link.py",
         "            session.send(encode(Credit(min(CREDIT_MAX, self._credit - start))))",
         "            pass",
     ),
     Mutant(
         "acks not kept",
         "reconnect",
-        "node/link.py",
+        "node/client/link.py",
         "            self.inbox.acks.append(message_id)",
         "            pass",
     ),
     Mutant(
         "backoff without end",
         "reconnect",
-        "node/backoff.py",
+        "node/client/retry.py",
         "        ceiling_s = min(self._max_s,",
         "        ceiling_s = max(self._max_s,",
     ),
     Mutant(
         "subscriber begins at the end",
         "reconnect",
-        "actors/modes.py",
+        "actors/channels/delivery_modes.py",
         "        guest.joined_after = guest.subscription.floor",
         "        guest.joined_after = self._buffer.last_id",
     ),
     Mutant(
         "touch waits for ever",
         "reconnect",
-        "node/inflight.py",
+        "node/client/in_flight.py",
         '        _fail(self._touches, LeaseLost("the connection that held the lease ended"))\n',
         "",
     ),
     Mutant(
         "goodbye is for good",
         "reconnect",
-        "node/link.py",
+        "node/client/link.py",
         "                if self._is_final(failure, give_up_at):",
         "                if session.told_to_leave or self._is_final(failure, give_up_at):",
     ),
     Mutant(
         "guest stays",
         "reconnect",
-        "transports/connection.py",
+        "transports/p2p/connection.py",
         (
             "        self._host.disarm(self)\n"
             "        self._leave_channel()\n"

@@ -8,7 +8,7 @@ TEE_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "store hears at once",
         "tees",
-        "actors/tee.py",
+        "actors/channels/tee.py",
         "            if type(change) is Gone and change.id in self._rows:",
         "            if type(change) is Gone and change.id in self._gone:",
     ),
@@ -29,14 +29,14 @@ TEE_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what was held not poured",
         "tees",
-        "actors/tee.py",
+        "actors/channels/tee.py",
         "        self.add(rows)\n        self._is_sure",
         "        self._is_sure",
     ),
     Mutant(
         "refused for good",
         "tees",
-        "actors/tee.py",
+        "actors/channels/tee.py",
         "        self._flying_bytes = 0\n        self._waiting = deque(self._rows.values())",
         "        self._flying_bytes = 0\n        self._waiting = deque()",
     ),
@@ -50,14 +50,14 @@ TEE_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "no patience",
         "tees",
-        "actors/tee.py",
+        "actors/channels/tee.py",
         "now - self._refused_at >= PATIENCE_S",
         "now - self._refused_at >= 0.0",
     ),
     Mutant(
         "a slice half poured",
         "tees",
-        "actors/tee.py",
+        "actors/channels/tee.py",
         "        bodies = tuple(row.data for row in rows)",
         "        bodies = tuple(row.data for row in rows[:1])\n        ids = ids[-1:]",
     ),

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Literal
 
 from actors.messages import Durability, Mode
-from node.rules import ChannelRule, StreamRule
+from node.config_rules import ChannelRule, StreamRule
 
 Kind = Literal["channels", "jobs", "streams", "mail", "mixed", "tees"]
 Fault = Literal[

@@ -15,7 +15,7 @@ import anyio
 
 from node.peers.identity import Identity
 from node.testing import SimNode, World
-from node.testing.virtual_loop import VirtualLoop
+from node.testing.time.asyncio_loop import VirtualLoop
 from tests.sim.nodes import events, notes
 from tests.sim.nodes.plan import DOZE_S, Plan
 from tests.sim.nodes.wiretap import TappedLinks

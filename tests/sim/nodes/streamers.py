@@ -15,9 +15,9 @@ from actors.errors import (
     UnknownStream,
 )
 from actors.messages import Durability
-from node.errors import ChannelClosed, ConnectionLost
-from node.records import Record
-from node.streams import Streams, connect_streams
+from node.client.errors import ChannelClosed, ConnectionLost
+from node.client.streams.records import Record
+from node.client.streams.connect import Streams, connect_streams
 from tests.sim.nodes.events import Trouble
 from tests.sim.nodes.notes import Appended, Appending, Read
 from tests.sim.nodes.plan import StreamPlan

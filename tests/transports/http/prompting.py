@@ -9,17 +9,17 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 
-from actors.store.disk import Disk
-from actors.supervisor import contain, sheltered
+from actors.store.filesystem import Disk
+from actors.runtime.supervisor import contain, sheltered
 from node.clock import Clock
 from tests.transports.http.served import QUICK, Served, served
 from tests.transports.http.server.rig import DATE, Heard, Line, answers
-from transports.http.application import Api, Application
-from transports.http.durable.api import DurableApi
-from transports.http.durable.call import PREFIX
-from transports.http.durable.host import DurableSettings
+from transports.http.app import Api, Application
+from transports.http.durable.app import DurableApi
+from transports.http.durable.context import PREFIX
+from transports.http.durable.interface import DurableSettings
 from transports.http.request import HttpLimits
-from transports.http.s2.api import PREFIXES, S2Api
+from transports.http.s2.app import PREFIXES, S2Api
 from transports.http.server.server import HttpServer
 from transports.http.server.settings import ServerSettings
 

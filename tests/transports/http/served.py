@@ -9,14 +9,14 @@ from random import Random
 
 import anyio
 
-from actors.store.disk import Disk
-from actors.supervisor import contain, sheltered
-from node.access.access import Access
+from actors.store.filesystem import Disk
+from actors.runtime.supervisor import contain, sheltered
+from node.access.policy import Access
 from node.clock import Clock
 from node.config import OFF, Config
 from node.node import Node
-from transports.http.application import Api, Application
-from transports.http.refused import Refused
+from transports.http.app import Api, Application
+from transports.http.rejections import Refused
 from transports.http.request import HttpLimits, Request
 from transports.http.response import Answer, Response, plain_refusal
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.transports.http.client import Client
 from tests.transports.http.served import Does, served
-from transports.http.application import StreamBrokenOff
+from transports.http.app import StreamBrokenOff
 from transports.http.asgi import Message
-from transports.http.refused import Refused
+from transports.http.rejections import Refused
 from transports.http.request import HttpLimits, Request
 from transports.http.response import Answer, Response
 

@@ -10,10 +10,10 @@ import pytest
 from actors.streams import messages as m
 from actors.streams.names import stream_cell
 from tests.transports.http.prompting import prompting, said
-from transports.http.errand import Errand
-from transports.http.inquiry import Answered
+from transports.http.direct import Errand
+from transports.http.cell_client import Answered
 from transports.http.question import Question
-from transports.http.refused import Refused
+from transports.http.rejections import Refused
 from transports.http.request import Request
 from transports.http.response import Answer, Response, json_response
 

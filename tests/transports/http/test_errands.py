@@ -10,7 +10,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from actors.store.disk import OsFile
+from actors.store.filesystem import OsFile
 from node.clock import Clock
 from tests.conformance.gated_disk import GatedDisk
 from tests.node.http_clients import eventually

@@ -14,7 +14,7 @@ from actors.positions import Seek, Where
 from actors.streams import messages as m
 from actors.streams.names import stream_cell
 from tests.transports.http.served import Served, served
-from transports.http.inquiry import Inquiry
+from transports.http.cell_client import Inquiry
 
 CELL = stream_cell(b"orders")
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from actors.errors import Code
 from actors.messages import Failed
-from actors.streams.durable import Declined, Why
+from actors.streams.durable.messages import Declined, Why
 from actors.streams.messages import StreamFailed
-from transports.http.durable import words as w
+from transports.http.durable import protocol as w
 from transports.http.durable.offsets import offset_of
 from transports.http.response import Response, json_response
 

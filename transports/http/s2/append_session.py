@@ -14,17 +14,18 @@ import anyio
 import anyio.lowlevel
 
 from actors.streams import messages as m
-from transports.http import refused as http
-from transports.http.inquiry import Inquiry
-from transports.http.s2 import frames, protobuf_form
-from transports.http.s2.appends import ack_of, require_commands
-from transports.http.s2.call import Call, Target
-from transports.http.s2.compression import Compression, accepted
-from transports.http.s2.creation import describe_or_make, failure
+from transports.http import rejections as http
+from transports.http.cell_client import Inquiry
+from transports.http.s2.codecs import s2s as frames
+from transports.http.s2.codecs import protobuf as protobuf_form
+from transports.http.s2.append import ack_of, require_commands
+from transports.http.s2.context import Call, Target
+from transports.http.s2.codecs.compression import Compression, accepted
+from transports.http.s2.auto_create import describe_or_make, failure
 from transports.http.s2.errors import ErrorCode, Refused, S2Error
 from transports.http.s2.read_session import NO_CACHE, S2S, cut_short
-from transports.http.s2.token_form import Operation
-from transports.http.s2.words import AppendInput, check_append
+from transports.http.s2.codecs.tokens import Operation
+from transports.http.s2.model import AppendInput, check_append
 
 UNACKED_MAX = 1000
 UNACKED_BYTES_MAX = 8 * 2**20

@@ -8,11 +8,11 @@ from actors.errors import Code
 from actors.messages import Failed, StreamRequest
 from actors.streams import messages as m
 from actors.streams.names import BASINS
-from transports.http.inquiry import Answered
+from transports.http.cell_client import Answered
 from transports.http.response import Response
-from transports.http.s2 import info_form
-from transports.http.s2.call import Call
-from transports.http.s2.config_form import (
+from transports.http.s2.codecs import info as info_form
+from transports.http.s2.context import Call
+from transports.http.s2.codecs.config import (
     BasinConfig,
     change_basin,
     encode_basin_config,
@@ -20,10 +20,10 @@ from transports.http.s2.config_form import (
     read_post_basin,
     read_put_basin,
 )
-from transports.http.s2.creation import TRIES
+from transports.http.s2.auto_create import TRIES
 from transports.http.s2.errors import ErrorCode, Refused, error_of
-from transports.http.s2.host import BasinRow
-from transports.http.s2.notes import (
+from transports.http.s2.interface import BasinRow
+from transports.http.s2.metadata import (
     BasinNotes,
     basin_config,
     creation_key,
@@ -31,8 +31,8 @@ from transports.http.s2.notes import (
     write_basin_notes,
 )
 from transports.http.s2.streams import BODY_BYTES_MAX, provisioned, request_token
-from transports.http.s2.token_form import Operation
-from transports.http.s2.words import check_basin
+from transports.http.s2.codecs.tokens import Operation
+from transports.http.s2.model import check_basin
 
 LOCATION = "default"
 _JSON = (b"content-type", b"application/json")

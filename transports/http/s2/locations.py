@@ -6,11 +6,11 @@ import msgspec
 
 from transports.http.response import json_response
 from transports.http.s2.basins import LOCATION
-from transports.http.s2.call import Call
-from transports.http.s2.config_form import StorageClass
+from transports.http.s2.context import Call
+from transports.http.s2.codecs.config import StorageClass
 from transports.http.s2.errors import invalid
-from transports.http.s2.json_form import decode_json
-from transports.http.s2.token_form import Operation
+from transports.http.s2.codecs.json import decode_json
+from transports.http.s2.codecs.tokens import Operation
 
 BODY_BYTES_MAX = 4096
 _INFO = {

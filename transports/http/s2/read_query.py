@@ -12,9 +12,9 @@ import msgspec
 from actors.positions import Seek, Where
 from actors.streams.messages import U64_MAX
 from transports.http.s2.errors import ErrorCode, Place, Refused, Unreadable, invalid
-from transports.http.s2.events import EventId
-from transports.http.s2.read_budget import ReadBudget
-from transports.http.s2.words import METERED_MAX, RECORDS_MAX
+from transports.http.s2.codecs.sse import EventId
+from transports.http.s2.read_limits import ReadBudget
+from transports.http.s2.model import METERED_MAX, RECORDS_MAX
 
 UNARY_WAIT_S_MAX = 60
 

@@ -9,11 +9,11 @@ from actors.messages import Failed
 from actors.streams import messages as m
 from actors.streams.names import TOKENS
 from transports.http.response import Response
-from transports.http.s2 import info_form
-from transports.http.s2.call import Call
+from transports.http.s2.codecs import info as info_form
+from transports.http.s2.context import Call
 from transports.http.s2.errors import ErrorCode, Refused, error_of, invalid
-from transports.http.s2.permits import check_permit, permit_of
-from transports.http.s2.token_form import (
+from transports.http.s2.authorization import check_permit, permit_of
+from transports.http.s2.codecs.tokens import (
     Operation,
     encode_issued,
     encode_tokens,
@@ -21,7 +21,7 @@ from transports.http.s2.token_form import (
     read_token,
     write_kept,
 )
-from transports.http.s2.words import check_token_id
+from transports.http.s2.model import check_token_id
 
 BODY_BYTES_MAX = 65_536
 _JSON = (b"content-type", b"application/json")

@@ -6,15 +6,15 @@ from math import inf
 
 from transports.http.server.http1 import Http1
 from transports.http.server.http2 import Http2
-from transports.http.server.seams import Server, Speaker
-from transports.seam import Wire
+from transports.http.server.interface import Server, Speaker
+from transports.io.interface import Wire
 
 LOOK_S_MIN = 1.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 class HttpConnection:
-    """A session (`transports.seam`) that becomes HTTP/1.1 or HTTP/2 with its first bytes."""
+    """A session (`transports.io.interface`) that becomes HTTP/1.1 or HTTP/2 with its first bytes."""
 
     __slots__ = (
         "_first",

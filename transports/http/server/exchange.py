@@ -12,7 +12,7 @@ from typing import Protocol
 import anyio
 
 from transports.http.asgi import WHOLE, Headers, Message, Scope
-from transports.http.scope import running_loop
+from transports.http.cancellation import running_loop
 
 Head = tuple[int, Headers]
 PIECE_BYTES = 2**10

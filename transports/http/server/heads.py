@@ -7,9 +7,9 @@ from http import HTTPStatus
 from urllib.parse import unquote_to_bytes
 
 from transports.http.asgi import OURS, Headers, Scope, Told
-from transports.http.refused import Refused
+from transports.http.rejections import Refused
 from transports.http.server.settings import ServerSettings
-from transports.seam import Wire
+from transports.io.interface import Wire
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 _STATUS_LINES = {

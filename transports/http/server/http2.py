@@ -16,7 +16,7 @@ from h2.exceptions import ProtocolError, StreamClosedError
 
 from transports.http.asgi import Headers
 from transports.http.server.exchange import Exchange, Head
-from transports.http.server.frame_guard import FrameGuard, FrameTooLong
+from transports.http.server.http2_limits import FrameGuard, FrameTooLong
 from transports.http.server.heads import BadHead, scope_of
 from transports.http.server.http2_speech import (
     FRAME_BYTES_MAX,
@@ -25,9 +25,9 @@ from transports.http.server.http2_speech import (
     new_speech,
     settings_for,
 )
-from transports.http.server.seams import Server, Spoken
-from transports.rate import Bucket
-from transports.seam import Wire
+from transports.http.server.interface import Server, Spoken
+from transports.server.rate_limit import Bucket
+from transports.io.interface import Wire
 
 PREFACE_BYTES = 24
 """They are all there when a connection becomes one of HTTP/2."""

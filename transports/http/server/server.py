@@ -10,13 +10,13 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from transports.http.application import Guard, StreamBrokenOff
+from transports.http.app import Guard, StreamBrokenOff
 from transports.http.asgi import AsgiApplication, Prompt
-from transports.http.scope import running_loop
+from transports.http.cancellation import running_loop
 from transports.http.server.connection import HttpConnection
 from transports.http.server.exchange import Exchange
-from transports.http.server.repeats import Repeats
-from transports.http.server.seams import Held
+from transports.http.server.head_cache import Repeats
+from transports.http.server.interface import Held
 from transports.http.server.settings import ServerSettings
 
 STOP_S = 1.0

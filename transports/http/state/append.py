@@ -7,8 +7,8 @@ import msgspec
 from actors.messages import Rights
 from actors.state.events import objection
 from actors.streams import messages as m
-from transports.http.state import form
-from transports.http.state.call import Call
+from transports.http.state import json_codec as form
+from transports.http.state.context import Call
 from transports.http.state.errors import StateError
 
 BODY_BYTES_MAX = 2**20

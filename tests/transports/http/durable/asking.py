@@ -12,14 +12,14 @@ import trio.testing
 
 from actors.messages import Batch, Reply, StreamRequest
 from actors.streams.names import stream_cell
-from actors.supervisor import contain
+from actors.runtime.supervisor import contain
 from tests.actors.ports import RecordingPort
 from tests.transports.http.client import Client, Exchange, Got
 from tests.transports.http.served import QUICK, Served, served
-from transports.http.application import Application
-from transports.http.durable.api import DurableApi
-from transports.http.durable.call import PREFIX
-from transports.http.durable.host import DurableSettings
+from transports.http.app import Application
+from transports.http.durable.app import DurableApi
+from transports.http.durable.context import PREFIX
+from transports.http.durable.interface import DurableSettings
 
 JSON, TEXT = "application/json", "text/plain"
 CLOCKED = pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from actors.messages import Rights
 from actors.streams import messages as m
 from tests.transports.http.durable.asking import JSON, TEXT, Asker, asker, told
-from transports.http.durable.host import DurableSettings
+from transports.http.durable.interface import DurableSettings
 
 ZERO = "0" * 16 + "_" + "0" * 16
 

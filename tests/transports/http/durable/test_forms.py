@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from actors.positions import Position
 from actors.streams.messages import Span
 from transports.http.durable.cursor import EPOCH_S, next_cursor
-from transports.http.durable.events import closed_event, control_event, data_event
-from transports.http.durable.json_form import MESSAGES, NotJson, array_of, is_message, messages_of
+from transports.http.durable.sse import closed_event, control_event, data_event
+from transports.http.durable.json_mode import MESSAGES, NotJson, array_of, is_message, messages_of
 from transports.http.durable.offsets import offset_of, sequence_of
-from transports.http.durable.words import content_type_of
+from transports.http.durable.protocol import content_type_of
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none()

@@ -7,7 +7,7 @@ import pytest
 
 from actors.streams import messages as m
 from tests.transports.http.durable.asking import JSON, TEXT, Asker, asker, told
-from transports.http.durable.host import DurableSettings
+from transports.http.durable.interface import DurableSettings
 
 
 def _offset(sequence: int) -> str:

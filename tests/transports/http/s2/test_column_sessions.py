@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.transports.http.s2.samples import span_of
 from tests.transports.http.s2.speaking import RECORDS, Speaker, speaker
-from transports.http.s2 import frames
-from transports.http.s2.columns_form import RECORDS_MAX
-from transports.http.s2.read_budget import BULK_BYTES, ReadBudget
+from transports.http.s2.codecs import s2s as frames
+from transports.http.s2.codecs.columns import RECORDS_MAX
+from transports.http.s2.read_limits import BULK_BYTES, ReadBudget
 
 COLUMNS = "s2s/columns"
 HEAD = struct.Struct("<IIQQII")

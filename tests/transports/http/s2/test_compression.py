@@ -10,7 +10,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.http.s2.compression import (
+from transports.http.s2.codecs.compression import (
     Compression,
     DecompressedTooLarge,
     NotCompressed,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.streams.messages import Settings, Timestamping, Traits
-from transports.http.s2.config_form import (
+from transports.http.s2.codecs.config import (
     NOTHING,
     BasinConfig,
     Cipher,

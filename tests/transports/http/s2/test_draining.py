@@ -23,7 +23,7 @@ from tests.transports.http.s2.speaking import (
     append_frame,
     speaker,
 )
-from transports.http.inquiry import Inquiry
+from transports.http.cell_client import Inquiry
 from transports.http.s2.append_session import DEPART_S, DRAIN_S, DRAIN_S_MAX
 
 CELL = basin_cell(BASIN.encode(), b"orders")

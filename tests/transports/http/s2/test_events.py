@@ -10,7 +10,7 @@ from hypothesis import given
 from actors.streams.messages import Span
 from tests.transports.http.s2.samples import TS, U64, span_of, spans
 from transports.http.s2.errors import ErrorCode, Place, Refused
-from transports.http.s2.events import (
+from transports.http.s2.codecs.sse import (
     DONE,
     EventId,
     encode_batch_event,
@@ -18,8 +18,8 @@ from transports.http.s2.events import (
     encode_ping,
     read_id,
 )
-from transports.http.s2.json_form import Format
-from transports.http.s2.words import Batch
+from transports.http.s2.codecs.json import Format
+from transports.http.s2.model import Batch
 
 
 def test_events() -> None:

@@ -12,9 +12,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.http.s2.compression import Compression
+from transports.http.s2.codecs.compression import Compression
 from transports.http.s2.errors import ErrorCode, Place, Refused, SeqNumMismatch, Unreadable
-from transports.http.s2.frames import FRAME_BYTES_MAX, Decoder, Frame, encode, encode_terminal
+from transports.http.s2.codecs.s2s import FRAME_BYTES_MAX, Decoder, Frame, encode, encode_terminal
 
 pytestmark = pytest.mark.wire
 

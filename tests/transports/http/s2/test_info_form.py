@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transports.http.s2.errors import ErrorCode, Refused
-from transports.http.s2.info_form import (
+from transports.http.s2.codecs.info import (
     BasinInfo,
     ListQuery,
     StreamInfo,
@@ -22,7 +22,7 @@ from transports.http.s2.info_form import (
     read_time,
     time_text,
 )
-from transports.http.s2.token_form import (
+from transports.http.s2.codecs.tokens import (
     AccessTokenInfo,
     NameSet,
     Operation,

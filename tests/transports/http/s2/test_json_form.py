@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from actors.streams.messages import Span
 from tests.transports.http.s2.samples import TS, U64, Record, places, records_of, span_of, spans
 from transports.http.s2.errors import ErrorCode, Place, Refused
-from transports.http.s2.json_form import (
+from transports.http.s2.codecs.json import (
     BASE64_ROWS,
     RAW_ROWS,
     Format,
@@ -22,7 +22,7 @@ from transports.http.s2.json_form import (
     encode_tail,
     format_of,
 )
-from transports.http.s2.words import AppendAck, AppendInput, Batch
+from transports.http.s2.model import AppendAck, AppendInput, Batch
 
 pytestmark = pytest.mark.wire
 

@@ -17,7 +17,7 @@ from tests.transports.http.s2.speaking import (
     code_of,
     speaker,
 )
-from transports.http.inquiry import Inquiry
+from transports.http.cell_client import Inquiry
 
 CELL = basin_cell(BASIN.encode(), b"orders")
 GONE = (404, "stream_not_found")

@@ -10,7 +10,7 @@ from actors.streams.messages import Span
 from tests.transports.http.s2.samples import TS, U64, Record, places, records_of, span_of, spans
 from transports.http.s2 import s2_pb2 as pb
 from transports.http.s2.errors import ErrorCode, Place, Refused
-from transports.http.s2.protobuf_form import (
+from transports.http.s2.codecs.protobuf import (
     RECORDS,
     batch_pieces,
     decode_input,
@@ -18,7 +18,7 @@ from transports.http.s2.protobuf_form import (
     encode_batch,
     is_protobuf,
 )
-from transports.http.s2.words import AppendAck, AppendInput, Batch
+from transports.http.s2.model import AppendAck, AppendInput, Batch
 
 pytestmark = pytest.mark.wire
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from actors.streams.messages import Form, Span
 from tests.transports.http.s2.samples import Record, metered_of, records_of, span_of
 from transports.http.s2.errors import Place
-from transports.http.s2.events import EventId
-from transports.http.s2.protobuf_form import RECORDS, encode_batch
-from transports.http.s2.read_budget import ReadBudget
-from transports.http.s2.words import Batch
+from transports.http.s2.codecs.sse import EventId
+from transports.http.s2.codecs.protobuf import RECORDS, encode_batch
+from transports.http.s2.read_limits import ReadBudget
+from transports.http.s2.model import Batch
 
 MIB = 2**20
 

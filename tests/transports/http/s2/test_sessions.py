@@ -23,9 +23,10 @@ from tests.transports.http.s2.speaking import (
     code_of,
     speaker,
 )
-from transports.http.inquiry import Inquiry
-from transports.http.s2 import frames, s2_pb2
-from transports.http.s2.compression import Compression
+from transports.http.cell_client import Inquiry
+from transports.http.s2.codecs import s2s as frames
+from transports.http.s2 import s2_pb2
+from transports.http.s2.codecs.compression import Compression
 
 EVENTS = "text/event-stream"
 CELL = basin_cell(BASIN.encode(), b"orders")

@@ -11,7 +11,7 @@ import pytest
 from actors.streams import messages as m
 from actors.streams.names import stream_cell
 from tests.transports.http.s2.speaking import BASIN, Speaker, code_of, speaker
-from transports.http.inquiry import Inquiry
+from transports.http.cell_client import Inquiry
 
 DEFAULTS = {
     "storage_class": "express",

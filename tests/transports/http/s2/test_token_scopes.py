@@ -21,7 +21,7 @@ from tests.transports.http.s2.account import (
     code_of,
     headers_of,
 )
-from transports.stream_rights import LISTED_MAX
+from transports.p2p.streams.stream_rights import LISTED_MAX
 
 FENCE = {"records": [{"headers": [["", b64encode(b"fence").decode()]], "body": ""}]}
 TRIM = {

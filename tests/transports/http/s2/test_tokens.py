@@ -20,8 +20,8 @@ from tests.transports.http.s2.account import (
     account,
     code_of,
 )
-from transports.greeting import Asker
-from transports.http.s2.info_form import time_text
+from transports.p2p.admission import Asker
+from transports.http.s2.codecs.info import time_text
 
 READS = {"basins": ALL, "streams": ALL, "ops": ["read"]}
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from actors.streams.messages import Headers, Span
 from tests.transports.http.s2.samples import metered_of, records_of, spans
 from transports.http.s2.errors import ErrorCode, Refused
-from transports.http.s2.words import (
+from transports.http.s2.model import (
     METERED_MAX,
     RECORDS_MAX,
     AppendInput,

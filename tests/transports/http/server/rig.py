@@ -10,11 +10,11 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from actors.supervisor import contain
-from actors.timers import Timers
+from actors.runtime.supervisor import contain
+from actors.runtime.timers import Timers
 from transports.http.asgi import Message, Prompt, Receive, Scope, Send
 from transports.http.server.connection import HttpConnection
-from transports.http.server.seams import Held
+from transports.http.server.interface import Held
 from transports.http.server.server import HttpServer
 from transports.http.server.settings import ServerSettings
 

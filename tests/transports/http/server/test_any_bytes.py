@@ -15,7 +15,7 @@ from tests.transports.http.server.test_http2_streams import frame
 from transports.http.server.connection import PREFACE
 
 HEAD = b"\x82\x86\x84\x41\x01a"
-MISTAKES = "actors.supervisor"
+MISTAKES = "actors.runtime.supervisor"
 FRAMES = st.builds(
     frame,
     st.integers(0, 11),

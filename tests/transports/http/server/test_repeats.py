@@ -25,7 +25,7 @@ from tests.transports.http.server.test_http1_reading import BAD, CUT, H2C, LAST,
 from transports.http.asgi import Asked, Receive, Scope, Send, told_by_us
 from transports.http.question import question_of, split_path
 from transports.http.server.heads import scope_of
-from transports.http.server.repeats import HEAD_BYTES_MAX, HEADS_MAX, Repeats
+from transports.http.server.head_cache import HEAD_BYTES_MAX, HEADS_MAX, Repeats
 
 GET = get(b"/a?b=c")
 POST = post(b"/p", b"hello")

@@ -1,0 +1,401 @@
+"""A channel: keeps messages until their ack or their deadline, and pushes them to its guests.
+
+The actor of the P2P buffer protocol. It owns its buffer, the expiry of messages and keys, the
+leases of what it pushed, and the liveness of the connections in it. State table: wire.md 3j.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf
+
+from actors.channels import dead_letters as burial
+from actors.channels import leases as lending
+from actors.channels import queries as reading
+from actors.channels.buffer import Buffer
+from actors.runtime.cell import Effects
+from actors.channels.delivery import Delivery
+from actors.channels.holding import Holding
+from actors.channels.publish import Intake
+from actors.jobs.channel_jobs import Jobs, answer
+from actors.jobs.requests import Parts
+from actors.channels.idempotency import Keys
+from actors.channels.leases import Loan
+from actors.channels.settings import ChannelSettings
+from actors.channels.heartbeat import survey
+from actors.channels.subscribers import NOBODY, Known, Members
+from actors.messages import (
+    Ack,
+    Batch,
+    Begun,
+    Buried,
+    Bury,
+    Credit,
+    Drain,
+    Get,
+    JobRequest,
+    Join,
+    Joined,
+    Leave,
+    List,
+    Mail,
+    Mode,
+    Msg,
+    Nack,
+    Port,
+    Poured,
+    Put,
+    Reply,
+    Revived,
+    Touch,
+    Writable,
+)
+from actors.channels.delivery_modes import delivery_for
+from actors.channels.context import ChannelInfo, Shared
+from actors.store.changes import ModeSet, Row, Snapshot
+from actors.store.subscribers import Roster
+from actors.channels.tee import Tee
+
+
+class Channel(Holding):
+    """The behaviour of a channel's cell."""
+
+    __slots__ = ("_kept_mode", "_liveness_at", "_members", "deadline")
+    owed: tuple[()] = ()
+
+    def __init__(
+        self,
+        name: bytes,
+        snapshot: Snapshot,
+        guests: dict[Port, Join],
+        settings: ChannelSettings,
+        shared: Shared,
+    ) -> None:
+        super().__init__(name, Buffer(snapshot.rows), Keys(snapshot.keys), settings, shared)
+        self._liveness_at = inf
+        self._kept_mode = snapshot.mode
+        self._members = NOBODY if snapshot.roster is None else self._members_of(snapshot.roster)
+        self._intake = Intake(self._buffer, self._keys, self._members, settings, shared)
+        mode = settings.mode if snapshot.mode is None else snapshot.mode
+        self._delivery = self._deliver_by(mode, snapshot.attempts)
+        self._jobs = Jobs.of(snapshot, self._delivery, name)
+        self._tee = Tee.of(name, settings, snapshot.rows, shared)
+        for message_id in snapshot.attempts:
+            if message_id in self._buffer and self._delivery.is_exhausted(message_id):
+                # Its burial was not kept: it is nobody's until the next wake buries it.
+                self._delivery.rest((message_id, 0), 0.0)
+        for port, join in guests.items():
+            self._join(port, join, port.heard_at)
+        # What could not be kept of the guests before a crash is said again at once.
+        self.deadline = 0.0 if self._members.changes else self._next_deadline()
+
+    def _members_of(self, roster: Roster | None) -> Members:
+        idle_s, most = self._settings.ttl_max, self._settings.members_max
+        return Members(self._name, roster, self._buffer, self._keys, idle_s, most)
+
+    def _deliver_by(self, mode: Mode | None, attempts: dict[int, int]) -> Delivery:
+        settings = self._settings.delivery
+        mode, rng = mode or Mode.PAIR, self._shared.rng
+        return delivery_for(mode, self._buffer, self._members, settings, rng, attempts)
+
+    @property
+    def is_empty(self) -> bool:
+        is_teed = self._tee is None or not self._tee.owed_messages
+        return is_teed and not self._buffer.rows and not self._keys.rows and not self._members
+
+    @property
+    def is_settled(self) -> bool:
+        if self._tee is not None and not self._tee.is_settled:
+            return False
+        if self._jobs is None:
+            return not self._delivery.has_rests
+        return not self._delivery.outlasts(self._jobs.ledger.due)
+
+    def _next_deadline(self) -> float:
+        if self._jobs is not None and self._jobs.raised:
+            return 0.0
+        return min(
+            self._buffer.expiry_at,
+            self._keys.expiry_at,
+            self._members.expiry_at,
+            self._delivery.leases_at,
+            self._delivery.rests_at,
+            self._liveness_at,
+            inf if self._tee is None else self._tee.deadline,
+        )
+
+    @property
+    def info(self) -> ChannelInfo:
+        keys, subscribers = len(self._keys.rows), len(self._members.subscriptions)
+        return reading.figures(self._name, self._buffer, self._delivery, keys, subscribers)
+
+    @property
+    def lags(self) -> list[int]:
+        """How many messages each subscriber still has to acknowledge (fanout)."""
+        return reading.lags(self._buffer, self._delivery)
+
+    def export(self, after: int, below: int) -> Iterator[tuple[Row, int]]:
+        """Messages between two ids with their failed deliveries; read on while nothing changes."""
+        return reading.exported(self._buffer, self._delivery, after, below)
+
+    def terms_of(self, message_id: int) -> tuple[float, bytes]:
+        """When a message is due, 0: now; and what it is unique by, empty: nothing."""
+        return (0.0, b"") if self._jobs is None else self._jobs.ledger.terms_of(message_id)
+
+    def handle(self, batch: Batch, now: float) -> Effects:
+        """Everything of one read of one connection; pushes follow once, at the end."""
+        effects = Effects()
+        intake = self._intake
+        intake.room.is_measured = False
+        answers, connected = effects.answers, self._members.connected
+        port, acked = batch.port, 0
+        identity = connected.get(port) if connected and port is not None else None
+        for message in batch.messages:
+            if port is None:
+                self._take(message, now, effects)
+                continue
+            # The two messages of every day come first, and without another call.
+            reply: Reply | None
+            if type(message) is Put:
+                if identity is None:
+                    reply = intake.put(message, port.number, now, effects, self)
+                else:
+                    reply = self._put_as(identity, port, message, now, effects)
+            elif type(message) is Ack:
+                acked += self._ack(port, message.id, effects)
+                continue
+            elif type(message) is Begun:
+                if (guest := self._delivery.guests.get(port)) is not None:
+                    self._delivery.begin(guest, message.id)
+                continue
+            else:
+                reply = self._answer(port, message, now, effects)
+                identity = connected.get(port)
+            if reply is not None:
+                answers.append(reply)
+        if acked:
+            self._shared.counters.acks += acked
+        if intake.fresh:
+            self._take_in(effects)
+        self._push(now, effects)
+        if self._members.changes:
+            effects.changes += self._members.take_changes()
+            self.deadline = min(self.deadline, self._members.expiry_at)
+        if self._tee is not None:
+            self._pour(self._tee, now, effects)
+            self.deadline = min(self.deadline, self._tee.deadline)
+        return effects
+
+    def _put_as(
+        self, identity: bytes, port: Port, put: Put, now: float, effects: Effects
+    ) -> Reply | None:
+        reply = self._intake.put_as(identity, put, port.number, now, effects, self)
+        known = self._members.find(identity)
+        if known is not None and not self._delivery.guests[port].sender:
+            self._delivery.introduce(known)
+        return reply
+
+    def _take_in(self, effects: Effects) -> None:
+        """Messages were added: they may be pushed, and they have deadlines."""
+        delivery, fresh = self._delivery, self._intake.fresh
+        self._shared.counters.kept += len(fresh)
+        # With the last message and key, the store forgot the mode as well.
+        if self._kept_mode is not delivery.mode or len(self._buffer.rows) == len(fresh):
+            self._kept_mode = delivery.mode
+            effects.changes.append(ModeSet(delivery.mode))
+        if delivery.receivers:
+            delivery.stored(fresh)
+        if self._tee is not None:
+            self._tee.add(fresh)
+        fresh.clear()
+        # A message that outlives its key's window has a deadline beyond it.
+        if self._buffer.expiry_at < self.deadline:
+            self.deadline = self._buffer.expiry_at
+        if self._keys.expiry_at < self.deadline:
+            self.deadline = self._keys.expiry_at
+
+    def _push(self, now: float, effects: Effects) -> None:
+        delivery = self._delivery
+        if delivery.hungry:
+            replies = effects.replies
+            before = len(replies)
+            delivery.pump(now, replies)
+            pushed = len(replies) - before
+            if pushed:
+                self._shared.counters.pushes += pushed
+                if delivery.attempts:
+                    self._count_redeliveries(replies[before:])
+            if delivery.leases_at < self.deadline:
+                self.deadline = delivery.leases_at
+
+    def _count_redeliveries(self, pushes: Sequence[tuple[Port, Reply]]) -> None:
+        again = sum(isinstance(push, Msg) and push.attempt > 1 for _, push in pushes)
+        self._shared.counters.redeliveries += again
+
+    def _answer(self, port: Port, message: Mail, now: float, effects: Effects) -> Reply | None:
+        reply: Reply | None = None
+        match message:
+            case Get():
+                return reading.get(self._buffer, self._delivery, port, message, now)
+            case List():
+                page = self._settings.list_page
+                return reading.ids(self._buffer, self._delivery, port, message, now, page)
+            case Touch():
+                reply = self._touch(port, message, now)
+            case JobRequest():
+                reply = self._answer_job(port, message, now, effects)
+            case Join():
+                reply = self._join(port, message, now)
+                self._remember(port, effects)
+            case Nack():
+                self._nack(port, message, now, effects)
+            case Credit() | Writable():
+                self._feed(port, message)
+                self._remember(port, effects)
+            case Leave():
+                self._leave(port, now, effects)
+            case Put() | Ack() | Begun():
+                raise AssertionError("handled where they arrive")
+            case _:
+                raise AssertionError("connections do not send what cells send one another")
+        self.deadline = self._next_deadline()
+        return reply
+
+    def _answer_job(
+        self, port: Port, request: JobRequest, now: float, effects: Effects
+    ) -> Reply | None:
+        jobs = self._jobs = self._jobs or Jobs()
+        parts = Parts(
+            self._name,
+            self._settings,
+            self._buffer,
+            self._keys,
+            self._delivery,
+            self._intake,
+            jobs.ledger,
+            self._letters,
+            self._shared.counters,
+        )
+        return answer(request, parts, self, port, now, effects)
+
+    def _take(self, message: Mail, now: float, effects: Effects) -> None:
+        """What cells and the node itself send."""
+        match message:
+            case Bury():
+                burial.keep(message, self._intake, self._keys, self._settings, now, effects)
+            case Buried():
+                self.remove(message.id, effects)
+            case Revived(ids=ids):
+                for message_id in ids:
+                    self.remove(message_id, effects)
+            case Poured():
+                if self._tee is not None:
+                    self._tee.hear(message, self._buffer, now, effects)
+            case Drain():
+                self._delivery.stopped = True
+            case _:
+                raise AssertionError(f"{type(message).__name__} needs a port")
+
+    def wake(self, now: float) -> Effects:
+        """Expiry, lost leases, ended rests and silent connections."""
+        effects = Effects()
+        if self._jobs is not None:
+            self._jobs.tell_raised(self._name, effects)
+        self.sweep(now, effects)
+        effects.changes += self._keys.sweep(now)
+        if now >= self._members.expiry_at:
+            self._delivery.forget_senders(self._members.sweep(now))
+        if now >= self._delivery.leases_at:
+            self._expire_leases(now, effects)
+        for rest in self._delivery.due_rests(now):
+            if rest[0] in self._letters:
+                burial.post_again(self._letters[rest[0]], self._letters, effects)
+                self._delivery.rest(rest, burial.retry_at(now, len(self._letters)))
+            elif self._delivery.is_exhausted(rest[0]):
+                self.bury(rest[0], "no ack", now, effects)
+            else:
+                self._delivery.end_rest(rest)
+                if self._jobs is not None:
+                    self._jobs.ledger.due.pop(rest[0], None)
+        if now >= self._liveness_at:
+            ports = ((guest.port, guest.liveness) for guest in self._delivery.guests.values())
+            verdicts, self._liveness_at = survey(ports, now)
+            effects.replies.extend(verdicts)
+        self._push(now, effects)
+        effects.changes += self._members.take_changes()
+        if self._tee is not None:
+            self._pour(self._tee, now, effects)
+        self.deadline = self._next_deadline()
+        return effects
+
+    # What is lent, while the disk does not do what it should.
+
+    def postpone(self, pushes: Iterable[tuple[Port, Msg]], now: float) -> None:
+        lending.postpone(self._delivery, pushes, now)
+
+    def recall(self, pushes: Iterable[tuple[Port, Msg]]) -> None:
+        lending.recall(self._delivery, pushes)
+
+    def is_owed(self, port: Port, push: Msg) -> bool:
+        return lending.lease_of(self._delivery, port, push) is not None
+
+    def restart(self, pushes: Iterable[tuple[Port, Msg]], now: float) -> None:
+        lending.restart(self._delivery, pushes, now)
+
+    def loans(self, unsent: Iterable[tuple[Port, Msg]]) -> list[Loan]:
+        return lending.loans_of(self._delivery, unsent)
+
+    def lend_again(self, loans: Iterable[Loan]) -> None:
+        for message_id in lending.lend_again(self._delivery, loans, self._buffer):
+            if self._jobs is not None:
+                self._jobs.ledger.due.pop(message_id, None)
+        self.deadline = min(self.deadline, self._delivery.leases_at)
+
+    # Guests.
+
+    def _join(self, port: Port, join: Join, now: float) -> Joined:
+        guest = self._delivery.guests.get(port)
+        if guest is None:
+            if not self._delivery.guests and not self._buffer.rows:
+                self._choose_mode(join)
+            known = None if join.identity is None else self._recognize(port, join, now)
+            guest = self._delivery.admit(port, join, known)
+            self._liveness_at = min(self._liveness_at, guest.liveness.due_at(port.heard_at))
+        return Joined(self._delivery.mode, guest.window)
+
+    def _recognize(self, port: Port, join: Join, now: float) -> Known | None:
+        if self._members is NOBODY:
+            self._members = self._intake.members = self._delivery.members = self._members_of(None)
+        is_fanout = self._delivery.mode is Mode.FANOUT
+        known = self._members.enter(port, join, now, subscribes=is_fanout)
+        if known is not None:
+            self._delivery.introduce(known)
+        return known
+
+    def _choose_mode(self, join: Join) -> None:
+        """Nothing holds the channel to its mode, but perhaps subscribers that are away (PS-05)."""
+        mode = self._members.mode_for(self._settings.mode, join.mode)
+        is_stopped = self._delivery.stopped
+        self._delivery = self._deliver_by(mode, {})
+        self._delivery.stopped = is_stopped
+
+    def _remember(self, port: Port, effects: Effects) -> None:
+        guest = self._delivery.guests.get(port)
+        if guest is not None:
+            effects.guests += ((port, self._delivery.rejoin(guest)),)
+
+    def _leave(self, port: Port, now: float, effects: Effects) -> None:
+        guest = self._delivery.guests.get(port)
+        if guest is not None:
+            self._shared.counters.lost += len(guest.leases)
+            self._count_failed(self._delivery.dismiss(guest), "connection lost", now, effects)
+            self._members.leave(port, guest.subscription if guest.receives else None, now)
+        if not self._delivery.guests:
+            self._liveness_at = inf
+
+    def _feed(self, port: Port, message: Credit | Writable) -> None:
+        guest = self._delivery.guests.get(port)
+        if guest is not None and isinstance(message, Credit):
+            self._delivery.grant(guest, message.count)
+        elif guest is not None:
+            self._delivery.feed(guest)

@@ -1,0 +1,75 @@
+"""What the channels of one node have in common, and what they tell of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+import msgspec
+
+from actors.ids import IdSource
+from actors.channels.settings import NodeLimits
+from actors.store.interface import Health, Usage
+
+
+@dataclass(slots=True)
+class DeliveryCounters:
+    """What happened in all channels since the start.
+
+    `kept`: messages that were taken in, dead letters among them. `pushes`: handed out to a
+    connection; `redeliveries` are those after a failed attempt. A push ends with one of `acks`, of
+    `nacks`, of `timeouts` (no ack came in time) or of `lost` (its connection went), or its message
+    goes. `expired` messages reached their deadline; `dead_letters` were given up. `late_acks`: of
+    messages not there (PA-16). `teed`: appended to a stream that the channel feeds; `tee_refusals`:
+    times that such a stream took nothing; `tee_missed`: messages that left meanwhile.
+    """
+
+    late_acks: int = 0
+    kept: int = 0
+    pushes: int = 0
+    redeliveries: int = 0
+    acks: int = 0
+    nacks: int = 0
+    timeouts: int = 0
+    lost: int = 0
+    expired: int = 0
+    dead_letters: int = 0
+    teed: int = 0
+    tee_refusals: int = 0
+    tee_missed: int = 0
+
+
+@dataclass(slots=True)
+class TeeShared:
+    """`run`: a number of this run of the node, once one is needed. `told_at`: when the log last
+    heard of a stream that takes nothing."""
+
+    run: int = 0
+    told_at: dict[bytes, float] = field(default_factory=dict)
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """What the channels of one node have in common."""
+
+    ids: IdSource
+    rng: Random
+    usage: Usage
+    limits: NodeLimits = NodeLimits()
+    counters: DeliveryCounters = msgspec.field(default_factory=DeliveryCounters)
+    health: Health = msgspec.field(default_factory=Health)
+    tees: TeeShared = msgspec.field(default_factory=TeeShared)
+
+
+class ChannelInfo(msgspec.Struct, frozen=True):
+    """A channel as `info` shows it."""
+
+    name: bytes
+    mode: str
+    messages: int
+    bytes: int
+    keys: int
+    leased: int
+    connections: int
+    credit: int
+    subscribers: int = 0
+    """Identities that get what is put while they are away (fanout)."""

@@ -1,0 +1,77 @@
+"""Dead letters (PS-14): what nobody took goes to the channel `<name>!dead`.
+
+A message rests in its channel until that one has it, so it is in one of them at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from actors.runtime.cell import Effects
+from actors.channels.publish import Intake
+from actors.channels.idempotency import Keys
+from actors.channels.settings import ChannelSettings
+from actors.messages import Buried, Bury
+from actors.store.changes import Origin, Row
+
+log = logging.getLogger(__name__)
+
+DEAD_SUFFIX = b"!dead"
+BURIAL_RETRY_S = 5.0
+BURIAL_GAP_S = 0.002
+"""Letters that are refused, perhaps all of a full channel, keep this distance when they come again:
+at once they would hold up the node."""
+EXPIRED = "expired"
+
+
+def is_last(name: bytes) -> bool:
+    """Is this a dead-letter channel? It has none of its own."""
+    return name.endswith(DEAD_SUFFIX)
+
+
+def buries_expired(name: bytes, settings: ChannelSettings) -> bool:
+    """Does what expires in the channel become a dead letter?"""
+    return settings.bury_expired and not is_last(name)
+
+
+def letter_of(name: bytes, row: Row, attempts: int, reason: str) -> Bury:
+    """What the channel sends to its dead-letter channel, again and again until it has arrived."""
+    return Bury(name, row.id, attempts, reason, row.data)
+
+
+def retry_at(now: float, waiting: int) -> float:
+    """When to post a letter again that may not arrive, while so many wait."""
+    return now + BURIAL_RETRY_S + waiting * BURIAL_GAP_S
+
+
+def post_again(letter: Bury, letters: dict[int, Bury], effects: Effects) -> None:
+    """It did not arrive. Who looks at the log is told once for all that wait."""
+    if letter.id == next(iter(letters)):
+        count = len(letters)
+        log.warning("dead letter refused for now: channel=%r waiting=%d", letter.channel, count)
+    post(letter, effects)
+
+
+def post(letter: Bury, effects: Effects) -> None:
+    """Send it on its way."""
+    effects.posts += ((letter.channel + DEAD_SUFFIX, letter),)
+
+
+def keep(
+    letter: Bury,
+    intake: Intake,
+    keys: Keys,
+    settings: ChannelSettings,
+    now: float,
+    effects: Effects,
+) -> None:
+    """A dead letter arrives. If there is no room it is refused for now, and comes again."""
+    # The id of the dead message is its key here, so a letter posted twice is kept once.
+    if letter.id not in keys.rows:
+        intake.room.measure()
+        origin = Origin(letter.id, letter.attempts, letter.reason)
+        if not intake.room.fits(len(letter.data)) or not intake.keep(
+            letter.id, settings.dead_ttl, letter.data, now, effects, 0, origin
+        ):
+            return
+    effects.posts += ((letter.channel, Buried(letter.id)),)

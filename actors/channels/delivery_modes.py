@@ -1,0 +1,397 @@
+"""The ways a channel hands out messages: pair, fanout and queue (wire.md 3d, PS-02, PS-06)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from random import Random
+from typing import assert_never
+
+import msgspec
+
+from actors.channels.buffer import Buffer
+from actors.channels.delivery import Delivery, Rest
+from actors.channels.delivery_settings import DeliverySettings
+from actors.channels.consumer import Guest
+from actors.channels.subscribers import Members, Subscription
+from actors.messages import Join, Mode, Port, Reply
+from actors.store.changes import Row
+
+
+def _may_have(guest: Guest, row: Row) -> bool:
+    """Nobody is pushed what it put itself (PA-18), nor what it cannot take (PS-11)."""
+    if guest.sender and guest.sender == row.sender:
+        return False
+    return row.source != guest.port.number and len(row.data) <= guest.join.data_max
+
+
+class Returned:
+    """Ids that came back, lowest first, each once. `heap` is for looking whether there are any."""
+
+    __slots__ = ("_members", "heap")
+
+    def __init__(self) -> None:
+        self.heap: list[int] = []
+        self._members: set[int] = set()
+
+    def push(self, message_id: int) -> None:
+        if message_id not in self._members:
+            self._members.add(message_id)
+            heappush(self.heap, message_id)
+
+    def pop(self) -> int:
+        message_id = heappop(self.heap)
+        self._members.discard(message_id)
+        return message_id
+
+
+class OwnBacklog:
+    """One guest's view of the channel: a cursor, and what came back."""
+
+    __slots__ = ("_after", "_cursor", "_rests", "_returned")
+
+    def __init__(self, after: int, rests: dict[Rest, float]) -> None:
+        self._after = self._cursor = after
+        self._rests = rests
+        self._returned = Returned()
+
+    def give_back(self, message_id: int) -> None:
+        if self._after < message_id <= self._cursor:
+            self._returned.push(message_id)
+
+    def next(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
+        while self._returned.heap:
+            row = buffer.get(self._returned.pop(), now)
+            if row is not None and row.id not in guest.leases and self._suits(guest, row):
+                return row
+        while (row := buffer.next_after(self._cursor, now)) is not None:
+            self._cursor = row.id
+            if self._suits(guest, row):
+                return row
+        return None
+
+    def _suits(self, guest: Guest, row: Row) -> bool:
+        # What rests is given back when its rest is over.
+        return (
+            _may_have(guest, row)
+            and not (self._rests and (row.id, 0) in self._rests)
+            and not (guest.subscription is not None and guest.subscription.has(row.id))
+            and not (guest.declined and row.id in guest.declined)
+        )
+
+
+class SharedBacklog:
+    """What competing guests share. A message that one may not have stays for the others.
+
+    Every id up to `_floor` was handed out or is gone, or waits in `_returned`; above it, `_taken`
+    are the exceptions. A guest's own cursor remembers what it had to leave, so that nothing is
+    looked at twice.
+    """
+
+    __slots__ = ("_floor", "_rests", "_returned", "_taken")
+
+    def __init__(self, rests: dict[Rest, float]) -> None:
+        self._floor = 0
+        self._rests = rests
+        self._returned = Returned()
+        self._taken: set[int] = set()
+
+    def give_back(self, message_id: int) -> None:
+        if message_id > self._floor:
+            self._taken.add(message_id)  # it may have rested since before anybody looked at it
+        self._returned.push(message_id)
+
+    def take(self, message_id: int) -> None:
+        """Somebody has it already: whatever rest is known of it is over."""
+        self._taken.add(message_id)
+        self._rests.pop((message_id, 0), None)
+
+    def forget(self, message_id: int) -> None:
+        self._taken.discard(message_id)
+
+    def next(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
+        return self._next_returned(guest, buffer, now) or self._next_fresh(guest, buffer, now)
+
+    def _next_returned(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
+        left = []
+        found = None
+        while self._returned.heap and found is None:
+            row = buffer.get(self._returned.pop(), now)
+            if row is None or (row.id, 0) in self._rests:
+                continue
+            if self._suits(guest, row):
+                found = row
+            else:
+                left.append(row.id)
+        for message_id in left:
+            self._returned.push(message_id)
+        return found
+
+    def _next_fresh(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
+        start = max(self._floor, guest.cursor)
+        is_contiguous = start == self._floor
+        rests = self._rests
+        for row in buffer.after(start, now):
+            guest.cursor = row.id
+            if rests and (row.id, 0) in rests:
+                # It comes back when its rest is over, however long that was.
+                self._taken.add(row.id)
+            if row.id in self._taken:
+                if is_contiguous:
+                    self._advance(row.id)
+            elif self._suits(guest, row):
+                if is_contiguous:
+                    self._advance(row.id)
+                else:
+                    self._taken.add(row.id)
+                return row
+            else:
+                is_contiguous = False
+        return None
+
+    def _advance(self, message_id: int) -> None:
+        self._floor = message_id
+        self._taken.discard(message_id)
+
+    def _suits(self, guest: Guest, row: Row) -> bool:
+        return row.id > guest.joined_after and _may_have(guest, row)
+
+
+class Pair(Delivery):
+    """Every message to every other connection; the first ack ends it for all."""
+
+    __slots__ = ()
+
+    mode = Mode.PAIR
+
+    def _enter(self, guest: Guest) -> None:
+        guest.backlog = OwnBacklog(guest.join.resume_after or 0, self._rests)
+
+
+class Fanout(Delivery):
+    """Every message to everyone who was subscribed when it was put; all of them must ack.
+
+    An identity is one subscriber, however many connections it has, and also without any.
+    """
+
+    __slots__ = ("_anonymous", "_numbers", "_waiting")
+
+    mode = Mode.FANOUT
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        members: Members,
+        settings: DeliverySettings,
+        rng: Random,
+        attempts: dict[int, int],
+    ) -> None:
+        super().__init__(buffer, members, settings, rng, attempts)
+        self._waiting: dict[int, int] = {}
+        """How many are still to ack, by message; of those from before this run, once it matters."""
+        self._numbers: dict[int, Guest] = {}
+        self._anonymous: dict[Guest, None] = {}
+
+    def _enter(self, guest: Guest) -> None:
+        if guest.subscription is None:
+            guest.subscription = Subscription(self._buffer.last_id)
+            self._anonymous[guest] = None
+        after = guest.join.resume_after
+        guest.joined_after = guest.subscription.floor
+        guest.backlog = OwnBacklog(guest.joined_after if after is None else after, self._rests)
+        self._numbers[guest.port.number] = guest
+
+    def rejoin(self, guest: Guest) -> Join:
+        join = super().rejoin(guest)
+        if guest.receives and join.resume_after is None:
+            join = msgspec.structs.replace(join, resume_after=guest.joined_after)
+        return join
+
+    def dismiss(self, guest: Guest) -> dict[int, int]:
+        self._numbers.pop(guest.port.number, None)
+        self._anonymous.pop(guest, None)
+        for rest in [rest for rest in self._rests if rest[1] == guest.port.number]:
+            del self._rests[rest]
+        return super().dismiss(guest)
+
+    def stored(self, rows: Sequence[Row]) -> None:
+        super().stored(rows)
+        known = self.members.subscriptions
+        for row in rows:
+            subscribed = sum(1 for guest in self._anonymous if _may_have(guest, row))
+            if known:
+                if subscribed:
+                    self.members.claim(row.id)
+                subscribed += len(known) - (row.sender in known)
+            if subscribed:
+                self._waiting[row.id] = subscribed
+
+    def ack(self, guest: Guest, message_id: int) -> bool:
+        self._release(guest, message_id)
+        row, subscription = self._buffer.rows.get(message_id), guest.subscription
+        if subscription is None or row is None or subscription.has(message_id):
+            return False
+        subscription.acked.add(message_id)
+        if subscription.number:
+            return self._ack_known(subscription, row)
+        if message_id <= subscription.since or not _may_have(guest, row):
+            return False
+        # Who left without an ack is still counted: the message then stays until its deadline.
+        self._waiting[message_id] -= 1
+        return self._waiting[message_id] == 0
+
+    def _ack_known(self, subscription: Subscription, row: Row) -> bool:
+        """An identity has the message, wherever else it is connected."""
+        for guest in self._numbers.values():
+            if guest.subscription is subscription:
+                self._release(guest, row.id)
+        is_owed = row.id > subscription.since
+        if is_owed:
+            self._raise_floor(subscription)
+            waiting = self._waiting.get(row.id)
+            left = self._still_waiting(row) if waiting is None else waiting - 1
+            self._waiting[row.id] = left
+            if left == 0:
+                return True
+        self.members.note_ack(subscription, row.id)
+        return False
+
+    def _raise_floor(self, subscription: Subscription) -> None:
+        """Acks in the order of ids, as most are, need no more room than a number."""
+        floor, acked = subscription.floor, subscription.acked
+        while (row := self._buffer.next_after(floor, 0.0)) is not None:
+            if row.id not in acked and row.sender != subscription.number:
+                break
+            floor = row.id
+            acked.discard(floor)
+        subscription.floor = floor
+
+    def _still_waiting(self, row: Row) -> int:
+        """How many are to ack a message from before a restart, as far as anyone can still know."""
+        subscriptions = self.members.subscriptions.values()
+        left = sum(
+            1
+            for each in subscriptions
+            if each.since < row.id and each.number != row.sender and not each.has(row.id)
+        )
+        return left + (row.id in self.members.claimed)
+
+    def shows(self, guest: Guest | None, message_id: int) -> bool:
+        subscription = None if guest is None else guest.subscription
+        if subscription is None or not subscription.has(message_id):
+            return True
+        return bool(subscription.number) and self._is_own(subscription.number, message_id)
+
+    def _is_own(self, number: int, message_id: int) -> bool:
+        row = self._buffer.rows.get(message_id)
+        return row is not None and row.sender == number
+
+    def forget(self, message_id: int) -> None:
+        super().forget(message_id)
+        self._waiting.pop(message_id, None)
+        self.members.forget(message_id)
+        for guest in self._numbers.values():
+            if guest.subscription is not None and guest.subscription.acked:
+                guest.subscription.acked.discard(message_id)
+            if self._rests:
+                self._rests.pop((message_id, guest.port.number), None)
+
+    def _rest_key(self, guest: Guest, message_id: int) -> Rest:
+        return (message_id, guest.port.number)
+
+    def end_rest(self, rest: Rest) -> None:
+        guest = self._numbers.get(rest[1])
+        if guest is not None:
+            self._give_back(guest, rest[0])
+            self.hungry[guest] = None
+
+
+class Queue(Delivery):
+    """Competing consumers: one lease at a time, to the one that holds the fewest."""
+
+    __slots__ = ("_backlog", "_turns")
+
+    mode = Mode.QUEUE
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        members: Members,
+        settings: DeliverySettings,
+        rng: Random,
+        attempts: dict[int, int],
+    ) -> None:
+        super().__init__(buffer, members, settings, rng, attempts)
+        self._backlog = SharedBacklog(self._rests)
+        self._turns = 0
+
+    def _enter(self, guest: Guest) -> None:
+        guest.joined_after = guest.join.resume_after or 0
+        guest.backlog = self._backlog
+
+    def _give_back(self, guest: Guest, message_id: int) -> None:
+        super()._give_back(guest, message_id)
+        self.hungry.update(self.receivers)
+
+    def end_rest(self, rest: Rest) -> None:
+        if rest[0] in self._buffer:
+            self._backlog.give_back(rest[0])
+            self.hungry.update(self.receivers)
+
+    def forget(self, message_id: int) -> None:
+        super().forget(message_id)
+        self._backlog.forget(message_id)
+
+    def _keeps_attempt(self) -> bool:
+        return True
+
+    def is_exhausted(self, message_id: int) -> bool:
+        return self.attempts.get(message_id, 0) >= self._settings.attempts_max
+
+    def _is_open(self, guest: Guest) -> bool:
+        return (
+            guest.credit > 0
+            and guest.held_bytes < self._settings.window_bytes
+            and guest.port.writable
+        )
+
+    def pump(self, now: float, replies: list[tuple[Port, Reply]]) -> None:
+        """Hand out one at a time: the fewest unacked first, then who waited longest."""
+        if self.stopped:
+            self.hungry.clear()
+        free = [
+            (len(guest.leases), guest.served, guest.port.number, guest)
+            for guest in self.hungry
+            if self._is_open(guest)
+        ]
+        self.hungry.clear()
+        heapify(free)
+        while free:
+            _, _, number, guest = heappop(free)
+            row = self._backlog.next(guest, self._buffer, now)
+            if row is None:
+                continue
+            self._turns += 1
+            guest.served = self._turns
+            replies.append((guest.port, self._lease(guest, row, now)))
+            if self._is_open(guest):
+                heappush(free, (len(guest.leases), guest.served, number, guest))
+
+
+def delivery_for(
+    mode: Mode,
+    buffer: Buffer,
+    members: Members,
+    settings: DeliverySettings,
+    rng: Random,
+    attempts: dict[int, int],
+) -> Delivery:
+    match mode:
+        case Mode.PAIR:
+            return Pair(buffer, members, settings, rng, attempts)
+        case Mode.FANOUT:
+            return Fanout(buffer, members, settings, rng, attempts)
+        case Mode.QUEUE:
+            return Queue(buffer, members, settings, rng, attempts)
+        case _:
+            assert_never(mode)

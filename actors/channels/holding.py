@@ -1,0 +1,205 @@
+"""What a channel holds, and how a message leaves it: by its ack, its deadline or its burial."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from actors.channels import dead_letters as burial
+from actors.channels.buffer import Buffer
+from actors.runtime.cell import Effects
+from actors.channels.delivery import Delivery
+from actors.errors import Code
+from actors.channels.publish import Intake
+from actors.jobs.channel_jobs import Jobs
+from actors.channels.idempotency import Keys
+from actors.channels.settings import ChannelSettings
+from actors.messages import Bury, Failed, Mode, Nack, Port, Reason, Reply, Touch, TouchAck
+from actors.channels.context import Shared
+from actors.store.changes import Gone, Row, Tried, is_soft
+from actors.channels.tee import Tee
+
+log = logging.getLogger(__name__)
+
+TOUCH_MS_MAX = 3_600_000
+
+
+class Holding:
+    """The parts of a channel that its messages are in; `Channel` has what comes and goes."""
+
+    __slots__ = (
+        "_buffer",
+        "_delivery",
+        "_intake",
+        "_jobs",
+        "_keys",
+        "_letters",
+        "_name",
+        "_settings",
+        "_shared",
+        "_tee",
+    )
+
+    def __init__(
+        self, name: bytes, buffer: Buffer, keys: Keys, settings: ChannelSettings, shared: Shared
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._shared = shared
+        self._buffer = buffer
+        self._keys = keys
+        self._intake: Intake
+        self._delivery: Delivery
+        self._jobs: Jobs | None
+        self._tee: Tee | None
+        self._letters: dict[int, Bury] = {}
+        """Those on their way to the dead-letter channel, by the id of the message."""
+
+    def sweep(self, now: float, effects: Effects) -> None:
+        """Remove the expired messages that a slice of the buffer shows, or bury them."""
+        for row in self._buffer.sweep(now):
+            if not burial.buries_expired(self._name, self._settings):
+                self._shared.counters.expired += 1
+                self.remove(row.id, effects)
+            elif row.id not in self._letters:
+                self._shared.counters.expired += 1
+                self._give_up(row, burial.EXPIRED, now, effects)
+                # Who held it has its credit back, and nobody gets it any more.
+                self._delivery.release(row.id)
+
+    def remove(self, message_id: int, effects: Effects) -> None:
+        """The message is done with, or its time is over."""
+        row = self._buffer.remove(message_id)
+        if row is None:
+            return
+        self._intake.room.messages += 1
+        self._intake.room.bytes += len(row.data)
+        self._letters.pop(message_id, None)
+        self._delivery.forget(message_id)
+        if self._jobs is not None:
+            self._jobs.ledger.forget(message_id)
+        effects.changes.append(Gone(message_id, row.key, self._keys.settle(row), len(row.data)))
+
+    def _pour(self, tee: Tee, now: float, effects: Effects) -> None:
+        """What was kept is poured; of what leaves the store hears no earlier than it may."""
+        tee.pump(now, effects)
+        if effects.changes:
+            self._hold(tee, effects)
+        room = self._intake.room
+        room.owed_messages, room.owed_bytes = tee.owed_messages, tee.owed_bytes
+
+    def _hold(self, tee: Tee, effects: Effects) -> None:
+        before = tee.owed_messages
+        effects.changes = tee.hold(effects.changes)
+        if tee.owed_messages > before:
+            effects.withheld = tee.latest_gone(tee.owed_messages - before)
+
+    def gone(self, lost: Iterable[Effects]) -> list[int]:
+        """What has left, and only the tee knows: an ack is heard though another's put is refused
+        behind it or before it, but not if that came in one read with it."""
+        if self._tee is None:
+            return []
+        refused = {
+            message_id
+            for effects in lost
+            if not all(map(is_soft, effects.changes))
+            for message_id in effects.withheld
+        }
+        return [each for each in self._tee.gone if each not in refused]
+
+    def go_again(self, gone: Iterable[int]) -> None:
+        """These had left a channel that is built anew."""
+        if self._tee is not None:
+            effects = Effects()
+            for message_id in gone:
+                self.remove(message_id, effects)
+            self._hold(self._tee, effects)
+
+    # What consumers say of messages.
+
+    def _ack(self, port: Port, message_id: int, effects: Effects) -> bool:
+        """False: it says nothing of any message that is here."""
+        row = self._buffer.rows.get(message_id)
+        letter = self._letters.get(message_id) if self._letters else None
+        if row is None or (letter is not None and letter.reason == burial.EXPIRED):
+            self._shared.counters.late_acks += 1
+            return False
+        guest = self._delivery.guests.get(port)
+        # Nobody who is known deletes what it put itself (PS-10).
+        if guest is None or (guest.sender and guest.sender == row.sender):
+            return False
+        if self._delivery.ack(guest, message_id):
+            self.remove(message_id, effects)
+        return True
+
+    def _nack(self, port: Port, nack: Nack, now: float, effects: Effects) -> None:
+        guest = self._delivery.guests.get(port)
+        if guest is None:
+            return
+        if nack.reason is Reason.CANNOT_DECRYPT and self._delivery.mode is not Mode.QUEUE:
+            # Kept for others and for GET, but never again pushed to who cannot read it.
+            self._shared.counters.nacks += nack.id in guest.leases
+            self._delivery.decline(guest, nack.id)
+            return
+        count = self._delivery.nack(guest, nack, now)
+        if count is None:
+            return
+        self._shared.counters.nacks += 1
+        is_final = nack.reason in (Reason.REJECT, Reason.CANNOT_DECRYPT)
+        if not is_final:
+            self._count_failed({nack.id: count}, nack.reason.value, now, effects)
+            if nack.delay_ms and self._delivery.mode is Mode.QUEUE:
+                self._keep_rest(nack.id, effects)
+        elif self._delivery.mode is Mode.QUEUE:
+            effects.changes.append(Tried(nack.id, count))  # its burial may take longer than we live
+            self.bury(nack.id, nack.reason.value, now, effects)
+        else:
+            log.info("message rejected: channel=%r id=%d", self._name, nack.id)
+            self._ack(port, nack.id, effects)
+
+    def _keep_rest(self, message_id: int, effects: Effects) -> None:
+        until = self._delivery.resting_until(message_id)
+        if until and message_id not in self._letters:
+            jobs = self._jobs = self._jobs or Jobs()
+            jobs.keep_rest(message_id, until, effects)
+
+    def _count_failed(
+        self, failed: dict[int, int], reason: str, now: float, effects: Effects
+    ) -> None:
+        for message_id, count in failed.items():
+            effects.changes.append(Tried(message_id, count))
+            if self._delivery.is_exhausted(message_id):
+                self.bury(message_id, reason, now, effects)
+
+    def _expire_leases(self, now: float, effects: Effects) -> None:
+        delivery = self._delivery
+        held = delivery.leased
+        failed = delivery.expire_leases(now)
+        self._shared.counters.timeouts += held - delivery.leased
+        self._count_failed(failed, "no ack", now, effects)
+
+    def _touch(self, port: Port, touch: Touch, now: float) -> Reply:
+        guest = self._delivery.guests.get(port)
+        ms = min(touch.ms, TOUCH_MS_MAX)
+        if guest is None or self._buffer.get(touch.id, now) is None:
+            return Failed(touch, Code.LEASE_LOST)
+        is_held = self._delivery.touch(guest, touch.id, now + ms / 1000)
+        return TouchAck(touch.id, ms) if is_held else Failed(touch, Code.LEASE_LOST)
+
+    # Dead letters.
+
+    def bury(self, message_id: int, reason: str, now: float, effects: Effects) -> None:
+        """The message becomes a dead letter, or is dropped where it is one."""
+        row = self._buffer.get(message_id, now)
+        if row is not None and not burial.is_last(self._name):
+            self._give_up(row, reason, now, effects)
+        elif row is not None:
+            log.warning("dead letter dropped: channel=%r id=%d", self._name, message_id)
+            self.remove(message_id, effects)
+
+    def _give_up(self, row: Row, reason: str, now: float, effects: Effects) -> None:
+        self._shared.counters.dead_letters += 1
+        attempts = self._delivery.attempts.get(row.id, 0)
+        letter = self._letters[row.id] = burial.letter_of(self._name, row, attempts, reason)
+        burial.post(letter, effects)
+        self._delivery.rest((row.id, 0), burial.retry_at(now, len(self._letters)))

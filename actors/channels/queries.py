@@ -1,0 +1,101 @@
+"""What is read of a channel: messages, lists of them, its figures. Nothing changes by it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import islice, takewhile
+
+from actors.channels.buffer import Buffer
+from actors.channels.delivery import Delivery
+from actors.errors import Code
+from actors.channels.subscribers import Subscription
+from actors.messages import Failed, Get, GetAck, List, ListAck, Mode, Port, Reply
+from actors.channels.pages import Page
+from actors.channels.context import ChannelInfo
+from actors.store.changes import Row
+
+
+def get(buffer: Buffer, delivery: Delivery, port: Port, request: Get, now: float) -> Reply:
+    """The message, unless its deadline passed or it is too large for who asks."""
+    row = buffer.get(request.id, now)
+    if row is None:
+        return Failed(request, Code.NOT_FOUND)
+    guest = delivery.guests.get(port)
+    if guest is not None and len(row.data) > guest.join.data_max:
+        return Failed(request, Code.TOO_LARGE_FOR_PEER)
+    return GetAck(row.id, row.data)
+
+
+def ids(
+    buffer: Buffer, delivery: Delivery, port: Port, request: List, now: float, page_max: int
+) -> ListAck:
+    """A page of the ids that this connection is shown; `page_max` where it sets no limit."""
+    guest = delivery.guests.get(port)
+    page = Page.asked(request, cursors=guest is not None and guest.join.cursor_lists)
+    limit = page_max if page.limit is None else page.limit
+    if guest is not None:
+        limit = min(limit, guest.join.data_max // 8)
+    found = buffer.between(page.low, page.high, now, newest_first=page.newest_first)
+    shown = (each for each in found if delivery.shows(guest, each))
+    return ListAck(list(islice(shown, limit)))
+
+
+def exported(
+    buffer: Buffer, delivery: Delivery, after: int, below: int
+) -> Iterator[tuple[Row, int]]:
+    """Messages between two ids with their failed deliveries; read on while nothing changes."""
+    attempts = delivery.attempts
+    rows = takewhile(lambda row: row.id < below, buffer.after(after, 0.0))
+    return ((row, attempts.get(row.id, 0)) for row in rows)
+
+
+def lags(buffer: Buffer, delivery: Delivery) -> list[int]:
+    """How many messages each subscriber still has to acknowledge; none where nobody subscribes."""
+    if delivery.mode is not Mode.FANOUT:
+        return []
+    subscribers = [(each.number, each) for each in delivery.members.subscriptions.values()]
+    for guest in delivery.guests.values():
+        subscription = guest.subscription
+        if guest.receives and subscription is not None and not subscription.number:
+            subscribers.append((-guest.port.number, subscription))
+    if not subscribers:
+        return []
+    ids, own = list(buffer.rows), _by_sender(buffer)
+    return [_owed(each, ids, own.get(sender, [])) for sender, each in subscribers]
+
+
+def _by_sender(buffer: Buffer) -> dict[int, list[int]]:
+    """Messages by who put them: the number of an identity, or of a connection, negative."""
+    own: dict[int, list[int]] = {}
+    for row in buffer.rows.values():
+        own.setdefault(row.sender or -row.source, []).append(row.id)
+    return own
+
+
+def _owed(subscription: Subscription, ids: list[int], own: list[int]) -> int:
+    floor = subscription.floor
+    acked = sum(message_id > floor for message_id in subscription.acked)
+    return _above(ids, floor) - _above(own, floor) - acked
+
+
+def _above(ids: list[int], floor: int) -> int:
+    return len(ids) - bisect_right(ids, floor)
+
+
+def figures(
+    name: bytes, buffer: Buffer, delivery: Delivery, keys: int, subscribers: int
+) -> ChannelInfo:
+    """What the channel tells of itself."""
+    guests = delivery.guests.values()
+    return ChannelInfo(
+        name=name,
+        mode=delivery.mode.name.lower(),
+        messages=len(buffer.rows),
+        bytes=buffer.bytes,
+        keys=keys,
+        leased=delivery.leased,
+        connections=len(guests),
+        credit=sum(guest.credit for guest in guests if guest.receives),
+        subscribers=subscribers,
+    )

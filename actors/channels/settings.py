@@ -1,0 +1,52 @@
+"""Rules and limits of channels; docs/limits.md has them in one table."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from actors.channels.delivery_settings import DeliverySettings
+from actors.messages import Mode
+
+
+class EmptyPolicy(Enum):
+    """What becomes of a PUT without data (PA-22)."""
+
+    IGNORE = "ignore"
+    REFUSE = "refuse"
+    STORE = "store"
+
+
+class ChannelSettings(msgspec.Struct, frozen=True):
+    """One channel's rules and limits. Times in seconds.
+
+    `members_max`: identities with a number. `bury_expired`: what nobody acked before its deadline
+    goes to the dead-letter channel. `tee` is the stream that its messages are appended to (b"":
+    none); `is_kept`: they outlive the node.
+    """
+
+    mode: Mode | None = None
+    ttl_default: int = 86_400
+    ttl_max: int = 604_800
+    ttl_strict: bool = False
+    dead_ttl: int = 604_800
+    empty: EmptyPolicy = EmptyPolicy.IGNORE
+    data_bytes_max: int = 2**20 - 64
+    messages_max: int = 100_000
+    bytes_max: int = 64 * 2**20
+    keys_max: int = 65_536
+    members_max: int = 10_000
+    bury_expired: bool = False
+    tee: bytes = b""
+    is_kept: bool = True
+    list_page: int = 1000
+    delivery: DeliverySettings = DeliverySettings()
+
+
+class NodeLimits(msgspec.Struct, frozen=True):
+    """What all channels of a node may hold together."""
+
+    messages_max: int = 1_000_000
+    bytes_max: int = 2**30
+    keys_max: int = 2_000_000

@@ -1,0 +1,283 @@
+"""The identities that a channel knows: whose keys are whose, and who has had what (PA-08, PS-06).
+
+An identity gets a number when it puts its first message, or subscribes. It keeps it for as long as
+a message or key of it may be there, and a subscriber until it was away for the longest ttl.
+"""
+
+from __future__ import annotations
+
+import logging
+from math import inf
+
+from actors.channels.buffer import Buffer
+from actors.channels.idempotency import Keys
+from actors.messages import Join, Mode, Port
+from actors.store.changes import SENDER_SHIFT, KeyRow, ModeSet, QueueChange
+from actors.store.subscribers import (
+    Acked,
+    AckedUpTo,
+    Member,
+    MemberGone,
+    MemberSeen,
+    Roster,
+)
+
+log = logging.getLogger(__name__)
+
+SLACK = 0.25
+"""A member is kept for so much longer than needed, so that not every use of it is written down."""
+NUMBER_MAX = 2**32 - 1
+
+
+class Subscription:
+    """What a subscriber of a fanout channel has had. `number` is 0 for an anonymous connection.
+
+    It is owed what came after `since`. Of that it has everything up to `floor`, and besides that
+    the messages in `acked`, which may be older ones as well.
+    """
+
+    __slots__ = ("acked", "floor", "number", "since")
+
+    def __init__(self, since: int, number: int = 0, floor: int = 0) -> None:
+        self.since = since
+        self.number = number
+        self.floor = max(floor, since)
+        self.acked: set[int] = set()
+
+    def has(self, message_id: int) -> bool:
+        return message_id in self.acked or self.since < message_id <= self.floor
+
+
+class Known:
+    """An identity with a number. `connections` counts those that keep its subscription alive."""
+
+    __slots__ = ("connections", "identity", "number", "subscription", "until")
+
+    def __init__(self, number: int, identity: bytes, until: float) -> None:
+        self.number = number
+        self.identity = identity
+        self.until = until
+        self.subscription: Subscription | None = None
+        self.connections = 0
+
+
+class Members:
+    """`changes` collects what the store is to be told."""
+
+    __slots__ = (
+        "_buffer",
+        "_idle_s",
+        "_keys",
+        "_known",
+        "_members_max",
+        "_name",
+        "_next",
+        "changes",
+        "claimed",
+        "connected",
+        "expiry_at",
+        "subscriptions",
+    )
+
+    def __init__(
+        self,
+        name: bytes,
+        roster: Roster | None,
+        buffer: Buffer,
+        keys: Keys,
+        idle_s: float,
+        members_max: int,
+    ) -> None:
+        self._name = name
+        self._buffer = buffer
+        self._keys = keys
+        self._idle_s = idle_s
+        self._members_max = members_max
+        self._known: dict[bytes, Known] = {}
+        self._next = 0
+        """The next newcomer's number; 0 as long as none has come."""
+        self.changes: list[QueueChange] = []
+        self.connected: dict[Port, bytes] = {}
+        """The identities of those connections that have one."""
+        self.subscriptions: dict[int, Subscription] = {}
+        """Those of identities, by number."""
+        self.claimed: set[int] = set()
+        """Messages that subscribers without identity had a claim to, in this run or before it."""
+        self.expiry_at = inf
+        """No member is to be looked at before this."""
+        if roster is not None:
+            self._take_over(roster)
+
+    def _take_over(self, roster: Roster) -> None:
+        for number, member in roster.members.items():
+            known = self._known[member.identity] = Known(number, member.identity, member.until)
+            self.expiry_at = min(self.expiry_at, member.until)
+            if member.since is not None:
+                floor = roster.floors.get(number, 0)
+                known.subscription = Subscription(member.since, number, floor)
+                known.subscription.acked |= roster.acked.get(number, set())
+                self.subscriptions[number] = known.subscription
+        self.claimed |= roster.acked.get(0, set())
+
+    def take_changes(self) -> list[QueueChange]:
+        """What the store is to be told, once."""
+        changes = self.changes
+        if changes:
+            self.changes = []
+        return changes
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, identity: bytes) -> Known | None:
+        return self._known.get(identity)
+
+    def next_number(self) -> int:
+        """The number of the next newcomer; 0 while there is no room for one."""
+        if not self._next:
+            self._next = 1 + self._highest()
+        has_room = len(self._known) < self._members_max and self._next <= NUMBER_MAX
+        return self._next if has_room else 0
+
+    def _highest(self) -> int:
+        """The highest number in use, also by messages and keys of members that a damage took: a
+        newcomer must not seem to have put them."""
+        highest = max((known.number for known in self._known.values()), default=0)
+        for row in self._buffer.rows.values():
+            highest = max(highest, row.sender)
+        for key, left in self._keys.rows.items():
+            if isinstance(left, KeyRow):
+                highest = max(highest, key >> SENDER_SHIFT)
+        return highest
+
+    def use(self, identity: bytes, until: float, now: float) -> Known:
+        """The identity is needed until then at least; it gets a number if it has none."""
+        known = self._known.get(identity)
+        if known is None:
+            assert self._next, "a number was asked for"
+            known = self._known[identity] = Known(self._next, identity, 0.0)
+            self._next += 1
+            known.until = until + SLACK * (until - now)
+            self.changes.append(Member(known.number, identity, known.until))
+        elif known.until < until:
+            self._renew(known, until, now)
+        self.expiry_at = min(self.expiry_at, known.until)
+        return known
+
+    def _renew(self, known: Known, until: float, now: float) -> None:
+        known.until = until + SLACK * (until - now)
+        self._note(known)
+
+    def _note(self, known: Known) -> None:
+        since = None if known.subscription is None else known.subscription.since
+        self.changes.append(MemberSeen(known.number, known.until, since))
+
+    # Connections and subscribers.
+
+    def enter(self, port: Port, join: Join, now: float, *, subscribes: bool) -> Known | None:
+        """A connection with an identity comes: who it is, if the channel has a number for it.
+
+        `subscribes`: whoever receives in this channel is a subscriber, and so gets one.
+        """
+        identity = join.identity
+        assert identity is not None
+        self.connected[port] = identity
+        if not (subscribes and join.push and join.role.consumes):
+            return self.find(identity)
+        known = self._subscribe(identity, now)
+        if known is None:
+            log.warning("too many subscribers, this one will be forgotten: channel=%r", self._name)
+            return None
+        known.connections += 1
+        self.expiry_at = min(self.expiry_at, self._due_at(known))
+        return known
+
+    def leave(self, port: Port, subscription: Subscription | None, now: float) -> None:
+        """The connection is gone. What it was subscribed with is idle from now on."""
+        identity = self.connected.pop(port, None)
+        if identity is None or subscription is None:
+            return
+        known = self._known.get(identity)
+        if known is not None and known.subscription is subscription:
+            known.connections -= 1
+            self.use(identity, now + self._idle_s, now)
+
+    def _subscribe(self, identity: bytes, now: float) -> Known | None:
+        """It is owed what comes from now on, unless it is a subscriber already.
+
+        None: there is no room for another member.
+        """
+        if identity not in self._known and not self.next_number():
+            return None
+        known = self.use(identity, now + self._idle_s, now)
+        if known.subscription is None:
+            known.subscription = Subscription(self._buffer.last_id, known.number)
+            self.subscriptions[known.number] = known.subscription
+            # The store forgets the mode of a channel where nothing is kept.
+            self.changes.append(ModeSet(Mode.FANOUT))
+            self._note(known)
+        return known
+
+    def mode_for(self, configured: Mode | None, asked: Mode | None) -> Mode | None:
+        """The mode of a channel where nobody and no message is. Subscribers that are away hold it
+        to fanout, and configuration is stronger than they are (PS-05)."""
+        if configured is None:
+            return Mode.FANOUT if self.subscriptions else asked
+        if configured is not Mode.FANOUT:
+            self._unsubscribe_all()
+        return configured
+
+    def _unsubscribe_all(self) -> None:
+        """The channel is no fanout any more."""
+        for known in self._known.values():
+            if known.subscription is not None:
+                known.subscription = None
+                self._note(known)
+        self.subscriptions.clear()
+
+    def note_ack(self, subscription: Subscription, message_id: int) -> None:
+        """The message stays for others: a restart must know that this one has it."""
+        if message_id <= subscription.since or message_id > subscription.floor:
+            self.changes.append(Acked(subscription.number, message_id))
+        else:
+            self.changes.append(AckedUpTo(subscription.number, subscription.floor))
+
+    def claim(self, message_id: int) -> None:
+        """The message was put while subscribers without identity were there as well."""
+        self.claimed.add(message_id)
+        self.changes.append(Acked(0, message_id))
+
+    def forget(self, message_id: int) -> None:
+        """The message is gone."""
+        self.claimed.discard(message_id)
+        for subscription in self.subscriptions.values():
+            if subscription.acked:
+                subscription.acked.discard(message_id)
+
+    # Time.
+
+    def _due_at(self, known: Known) -> float:
+        # Whoever is connected is written down again and again, so that a restart finds it fresh.
+        return known.until - self._idle_s if known.connections else known.until
+
+    def sweep(self, now: float) -> set[bytes]:
+        """Forget who is not needed any more, and give their identities."""
+        forgotten: set[bytes] = set()
+        if now < self.expiry_at:
+            return forgotten
+        for identity, known in list(self._known.items()):
+            if self._due_at(known) > now:
+                continue
+            if known.connections:
+                self._renew(known, now + self._idle_s, now)
+                continue
+            del self._known[identity]
+            self.subscriptions.pop(known.number, None)
+            self.changes.append(MemberGone(known.number))
+            forgotten.add(identity)
+        self.expiry_at = min(map(self._due_at, self._known.values()), default=inf)
+        return forgotten
+
+
+NOBODY = Members(b"", None, Buffer([]), Keys({}), 0.0, 0)
+"""What all channels share that never had a connection with an identity; it never changes."""

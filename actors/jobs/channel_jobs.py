@@ -1,0 +1,67 @@
+"""What a channel remembers for its jobs; most channels have none, and no `Jobs` either."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from actors.channels.dead_letters import DEAD_SUFFIX, is_last
+from actors.runtime.cell import Effects
+from actors.channels.delivery import Delivery
+from actors.jobs.dead_letters import DeadDesk
+from actors.jobs.requests import JobDesk, Keeper, Parts
+from actors.jobs.schedule import Ledger
+from actors.jobs.passing import DEAD_REQUESTS
+from actors.messages import Failed, JobReply, JobRequest, Mode, Port, Revived
+from actors.store.changes import Snapshot
+from actors.store.message_attributes import Due, Terms
+
+LETTER_ID_MIN = 2**59
+"""The key of what was put back is the id that it had as a dead letter; no client's is as high."""
+
+
+class Jobs:
+    """`raised` are dead letters that were put back in an earlier run: a crash may have come before
+    they were let go of, so this is said again."""
+
+    __slots__ = ("ledger", "raised")
+
+    def __init__(self, terms: Terms | None = None) -> None:
+        self.ledger = Ledger(terms)
+        self.raised: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, delivery: Delivery, name: bytes) -> Self | None:
+        """What a channel is built with; jobs that are not due begin to rest."""
+        if delivery.mode is not Mode.QUEUE:
+            return None
+        raised: tuple[int, ...] = ()
+        if not is_last(name):
+            raised = tuple(key for key in snapshot.keys if key >= LETTER_ID_MIN)
+        if snapshot.terms is None and not raised:
+            return None
+        jobs = cls(snapshot.terms)
+        jobs.raised = raised
+        for message_id, due in jobs.ledger.due.items():
+            delivery.rest((message_id, 0), due)
+        return jobs
+
+    def tell_raised(self, name: bytes, effects: Effects) -> None:
+        """Those dead letters may be let go of."""
+        if self.raised:
+            effects.posts += ((name + DEAD_SUFFIX, Revived(self.raised)),)
+            self.raised = ()
+
+    def keep_rest(self, message_id: int, until: float, effects: Effects) -> None:
+        """A restart must know for how long the message rests."""
+        self.ledger.due[message_id] = until
+        effects.changes.append(Due(message_id, until))
+
+
+def answer(
+    request: JobRequest, parts: Parts, keeper: Keeper, port: Port, now: float, effects: Effects
+) -> JobReply | Failed | None:
+    """What the channel, or one that has its dead letters, answers; None: the other one does."""
+    if isinstance(request, DEAD_REQUESTS):
+        desk = DeadDesk(parts.name, parts.buffer, parts.keys, now)
+        return desk.answer(request, keeper, port, effects)
+    return JobDesk(parts, keeper, port, now, effects).answer(request)

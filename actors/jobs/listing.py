@@ -1,0 +1,160 @@
+"""Jobs as they are shown: where each stands, and pages of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import merge, nsmallest
+
+from actors.channels.buffer import Buffer
+from actors.channels.delivery import Delivery
+from actors.channels.consumer import Guest, Lease
+from actors.jobs.messages import JobRow, ListJobs, State
+from actors.messages import Bury
+from actors.store.changes import Row
+
+ROW_BYTES = 200
+"""At most what a row takes in an answer, besides its data and its reason."""
+DATA_SHOWN = 256
+"""So much of its data is shown in a list."""
+
+Page = tuple[tuple[JobRow, ...], bool]
+"""Rows, ascending by id, and whether there are more above the last one."""
+
+
+class Look:
+    """The jobs of a channel at one moment. What is on its way to the dead letters is in neither."""
+
+    __slots__ = ("_buffer", "_delivery", "_held", "_letters", "_now")
+
+    def __init__(
+        self, buffer: Buffer, delivery: Delivery, letters: dict[int, Bury], now: float
+    ) -> None:
+        self._buffer = buffer
+        self._delivery = delivery
+        self._letters = letters
+        self._now = now
+        self._held: dict[int, tuple[Guest, Lease]] = {
+            message_id: (guest, lease)
+            for guest in delivery.guests.values()
+            for message_id, lease in guest.leases.items()
+        }
+
+    def find(self, message_id: int) -> Row | None:
+        """The job, if it is there and alive."""
+        return None if message_id in self._letters else self._buffer.get(message_id, self._now)
+
+    def holder(self, message_id: int) -> Guest | None:
+        """Who works on it."""
+        held = self._held.get(message_id)
+        return None if held is None else held[0]
+
+    def state(self, message_id: int) -> State:
+        """Where a job that is there stands."""
+        if message_id in self._held:
+            return State.LEASED
+        return State.DELAYED if self._delivery.resting_until(message_id) else State.READY
+
+    def row(self, row: Row, data_max: int) -> JobRow:
+        """The job as it is shown, with so much of its data."""
+        _, lease = self._held.get(row.id, (None, None))
+        attempt = self._delivery.attempts.get(row.id, 0) if lease is None else lease.attempt
+        return JobRow(
+            row.id,
+            self.state(row.id),
+            attempt,
+            self._delivery.resting_until(row.id) if lease is None else 0.0,
+            0.0 if lease is None else lease.until,
+            row.expires_at,
+            len(row.data),
+            row.data[:data_max],
+            *origin_of(row),
+        )
+
+    def page(self, asked: ListJobs) -> Page:
+        """The first jobs of that kind above an id."""
+        found = (
+            self.row(row, DATA_SHOWN)
+            for row in self._candidates(asked)
+            if row.id not in self._letters
+            and (asked.state is None or self.state(row.id) is asked.state)
+        )
+        return paged(found, asked.limit, asked.bytes_max)
+
+    def _candidates(self, asked: ListJobs) -> Iterable[Row]:
+        """Those of the buffer, or fewer where it is known which may be meant."""
+        match asked.state:
+            case State.LEASED:
+                ids: Iterable[int] = self._held
+            case State.DELAYED:
+                ids = self._delivery.resting
+            case _:
+                return self._buffer.after(asked.after, self._now)
+        # Some of these may be letters, which are few.
+        wanted = asked.limit + 1 + len(self._letters)
+        lowest = nsmallest(wanted, (each for each in ids if each > asked.after))
+        rows = (self._buffer.get(each, self._now) for each in lowest)
+        return (row for row in rows if row is not None)
+
+    def oldest_ready(self) -> float:
+        """Since when the first ready job is ready, about; 0: there is none."""
+        for row in self._buffer.after(0, self._now):
+            if row.id not in self._letters and self.state(row.id) is State.READY:
+                return row.expires_at - row.ttl
+        return 0.0
+
+
+def origin_of(row: Row) -> tuple[int, str]:
+    """The id that it had before it died, and what of."""
+    return (0, "") if row.origin is None else (row.origin.id, row.origin.reason)
+
+
+def dead_row(row: Row, data_max: int) -> JobRow:
+    """A dead letter as it is shown."""
+    attempts = 0 if row.origin is None else row.origin.attempts
+    shown, size = row.data[:data_max], len(row.data)
+    return JobRow(
+        row.id, State.DEAD, attempts, 0.0, 0.0, row.expires_at, size, shown, *origin_of(row)
+    )
+
+
+def whole(row: JobRow, bytes_max: int) -> JobRow:
+    """The row with all its data, or without any where that is too much."""
+    if row.size + ROW_BYTES + len(row.reason.encode()) <= bytes_max:
+        return row
+    return JobRow(
+        row.id,
+        row.state,
+        row.attempt,
+        row.due,
+        row.leased_until,
+        row.expires_at,
+        row.size,
+        None,
+        row.origin,
+        row.reason,
+    )
+
+
+def paged(rows: Iterable[JobRow], limit: int, bytes_max: int) -> Page:
+    """The first rows, one at least if there is any."""
+    page: list[JobRow] = []
+    size = 0
+    for row in rows:
+        size += ROW_BYTES + len(row.data or b"") + len(row.reason.encode())
+        if len(page) == limit or (page and size > bytes_max):
+            return tuple(page), True
+        page.append(row)
+    return tuple(page), False
+
+
+def merged(first: Page, second: Page, limit: int, bytes_max: int) -> Page:
+    """One page of two: what is above a page that has more behind it is for the next time."""
+    ends = [rows[-1].id for rows, more in (first, second) if more]
+    end = min(ends, default=None)
+    both: Iterator[JobRow] = merge(first[0], second[0], key=_id)
+    page, more = paged((r for r in both if end is None or r.id <= end), limit, bytes_max)
+    return page, more or end is not None
+
+
+def _id(row: JobRow) -> int:
+    return row.id

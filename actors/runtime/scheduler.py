@@ -1,0 +1,400 @@
+"""Runs the cells of a node: inline while that is possible, in bounded turns otherwise.
+
+A batch runs in its sender's turn if its cell is idle, and waits in the cell's mailbox if the cell
+is busy, rests after a crash, or had its share. Mailboxes are bounded in bytes: `submit` says when
+to stop reading, `on_capacity` when to go on. One heap holds every deadline.
+
+The mail survives a crash of the behaviour; the batch in hand is not run again, its sender hears
+"outcome unknown". A cell that keeps crashing is quarantined, and the others never notice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from random import Random
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from actors.runtime.cell import Behaviour, Cell, Content, Effects, Load, Spawn
+from actors.errors import Code
+from actors.messages import Batch, Drain, Join, Leave, Port
+from actors.runtime.effects import Outgoing
+from actors.store.interface import Fault, Pending, Store
+from actors.runtime.supervisor import RestartPolicy, Restarts, RestartsExceeded
+from actors.runtime.timers import Timers
+
+log = logging.getLogger(__name__)
+
+SLEEP_S_MIN = 1e-6
+SLEEP_S_MAX = 30.0
+"""The scheduler looks at the clock this often, so a machine that slept is noticed."""
+LOAD_RETRY_S = 5.0
+"""A partition that could not be read is tried again after this; meanwhile it refuses."""
+
+
+class SchedulerSettings(msgspec.Struct, frozen=True):
+    """Limits of the runtime. `turn_messages` is one cell's share of a turn."""
+
+    turn_messages: int = 512
+    mailbox_bytes: int = 2**20
+    passivate_after_s: float = 60.0
+    restarts: RestartPolicy = RestartPolicy()
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened since the start."""
+
+    queued: int = 0
+    crashes: int = 0
+    quarantines: int = 0
+    passivations: int = 0
+
+
+class Scheduler:
+    """The cells of one node. Everything but `run` is synchronous; call it in the loop's thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        spawn: Spawn,
+        now: Callable[[], float],
+        rng: Random,
+        settings: SchedulerSettings,
+        load: Load | None = None,
+    ) -> None:
+        self._store = store
+        self._load = load or store.load
+        self._spawn = spawn
+        self._now = now
+        self._rng = rng
+        self._settings = settings
+        self.timers = Timers(self._earlier)
+        self.counters = Counters()
+        self.cells: dict[bytes, Cell] = {}
+        self._queue: deque[Cell] = deque()
+        self._waiting: dict[bytes, list[Callable[[], None]]] = {}
+        self._outgoing = Outgoing(self._forward, self._committed, now)
+        self._wake_cell = self._wake  # one bound method for all cells, not one for each
+        self._kick: anyio.Event | None = None
+        self._sleeps_until = inf
+        self._is_draining = False
+
+    def submit(self, name: bytes, batch: Batch, now: float) -> bool:
+        """Run or queue a batch. False: it was taken, but wait for `on_capacity` before the next."""
+        cell = self.cells.get(name)
+        if cell is None:
+            cell = self._create(name, now)
+        if (
+            cell.busy
+            or cell.mail
+            or cell.resumes_at > now
+            or cell.held_bytes > self._settings.mailbox_bytes
+        ):
+            return self._defer(cell, batch, now)
+        if len(batch.messages) > self._settings.turn_messages:
+            return self._enqueue(cell, batch, now)
+        self._run(cell, batch, now)
+        return True
+
+    def attach(self, name: bytes, port: Port, join: Join, now: float) -> bool:
+        """A connection enters a cell, which remembers it across a crash of its behaviour."""
+        cell = self.cells.get(name) or self._create(name, now)
+        if cell.guests is None:
+            cell.guests = {}
+        cell.guests[port] = join
+        return self.submit(name, Batch(port, [join]), now)
+
+    def adopt(self, name: bytes, deadline: float) -> None:
+        """There is a cell that nobody has asked for since the start; it has work at `deadline`."""
+        cell = self._create(name, -inf)
+        self.timers.arm(cell, deadline)
+
+    def detach(self, name: bytes, port: Port) -> None:
+        """The connection is gone."""
+        cell = self.cells.get(name)
+        if cell is None:
+            return
+        if cell.guests is not None:
+            cell.guests.pop(port, None)
+            cell.guests = cell.guests or None  # an empty dictionary keeps its table
+        self.submit(name, Batch(port, [Leave()]), self._now())
+
+    def on_capacity(self, name: bytes, resume: Callable[[], None]) -> None:
+        """Call `resume` once the cell's mailbox has room; at once if it has."""
+        cell = self.cells.get(name)
+        if cell is None or cell.mail_bytes <= self._settings.mailbox_bytes:
+            resume()
+        else:
+            self._waiting.setdefault(name, []).append(resume)
+
+    def drain(self) -> None:
+        """No cell pushes anything to its guests from here on (PA-36)."""
+        self._is_draining = True
+        now = self._now()
+        for name, cell in list(self.cells.items()):
+            if cell.behaviour is not None:
+                self.submit(name, Batch(None, [Drain()]), now)
+
+    def turn(self, now: float) -> bool:
+        """Wake what is due and give each queued cell its share. True: there is more to do."""
+        for _ in range(len(self.timers)):
+            # One at a time: should a wake fail, the others are still armed.
+            owner = self.timers.take_due(now)
+            if owner is None:
+                break
+            owner.wake(now)
+        for _ in range(len(self._queue)):
+            self._run_mail(self._queue.popleft(), now)
+        return bool(self._queue)
+
+    def view(self, name: bytes) -> Behaviour | None:
+        """A cell's behaviour, for reading only; None while it has none."""
+        cell = self.cells.get(name)
+        return cell.behaviour if cell is not None else None
+
+    @property
+    def is_settled(self) -> bool:
+        """No mail waits and no deadline has passed."""
+        return not self._queue and self.timers.next_at > self._now()
+
+    async def run(self) -> None:
+        """Take turns until cancelled."""
+        while True:
+            if self.turn(self._now()):
+                await anyio.lowlevel.checkpoint()
+                continue
+            self._kick = anyio.Event()
+            self._sleeps_until = self.timers.next_at
+            if self._sleeps_until == inf:
+                await self._kick.wait()
+            else:
+                # At least what the clock can tell, or a virtual clock would never get there.
+                sleep_s = max(SLEEP_S_MIN, min(self._sleeps_until - self._now(), SLEEP_S_MAX))
+                with anyio.move_on_after(sleep_s):
+                    await self._kick.wait()
+            self._kick = None
+
+    def _earlier(self, when: float) -> None:
+        if self._kick is not None and when < self._sleeps_until:
+            self._kick.set()
+
+    def _create(self, name: bytes, now: float) -> Cell:
+        cell = self.cells[name] = Cell(name, self._wake_cell, now)
+        return cell
+
+    def _defer(self, cell: Cell, batch: Batch, now: float) -> bool:
+        if cell.refusal is None:
+            return self._enqueue(cell, batch, now)
+        self._outgoing.refuse(batch, cell.refusal)
+        return True
+
+    def _enqueue(self, cell: Cell, batch: Batch, now: float) -> bool:
+        cell.add_mail(batch)
+        self.counters.queued += 1
+        if cell.resumes_at > now:
+            self.timers.arm(cell, cell.resumes_at)
+        else:
+            self._queue_up(cell)
+        return cell.mail_bytes <= self._settings.mailbox_bytes
+
+    def _queue_up(self, cell: Cell) -> None:
+        if not cell.queued:
+            cell.queued = True
+            self._queue.append(cell)
+            if self._kick is not None:
+                self._kick.set()
+
+    def _run_mail(self, cell: Cell, now: float) -> None:
+        cell.queued = False
+        share = self._settings.turn_messages
+        held_max = self._settings.mailbox_bytes
+        while cell.mail and share > 0 and cell.resumes_at <= now and cell.held_bytes <= held_max:
+            batch = cell.mail.popleft()
+            if len(batch.messages) > share:
+                batch, rest = batch.split(share)
+                cell.mail.appendleft(rest)
+            share -= len(batch.messages)
+            cell.mail_bytes -= batch.size_bytes
+            self._run(cell, batch, now)
+        # What is held back by commits is queued up again when they are done.
+        if cell.mail and cell.resumes_at <= now and cell.held_bytes <= held_max:
+            self._queue_up(cell)
+        self._announce_capacity(cell)
+
+    def _announce_capacity(self, cell: Cell) -> None:
+        if cell.name in self._waiting and cell.mail_bytes <= self._settings.mailbox_bytes // 2:
+            for resume in self._waiting.pop(cell.name):
+                resume()
+
+    def _wake(self, cell: Cell, now: float) -> None:
+        if self.cells.get(cell.name) is not cell:
+            return  # forgotten in this very turn
+        if cell.resumes_at > now:
+            self.timers.arm(cell, cell.resumes_at)
+            return
+        cell.refusal = None
+        if cell.busy:
+            raise AssertionError("a deadline never passes within a batch")
+        self._run(cell, None, now)
+        if cell.mail:
+            self._queue_up(cell)
+
+    def _run(self, cell: Cell, batch: Batch | None, now: float) -> None:
+        """Let the behaviour handle a batch, or look at the clock when there is none."""
+        cell.busy = True
+        outgoing = self._outgoing
+        outgoing.enter()
+        effects: Effects | None = None
+        try:
+            behaviour = cell.behaviour or self._activate(cell, batch)
+            if behaviour is None:
+                return
+            effects = (
+                behaviour.handle(batch, now) if batch and not cell.held else cell.look(batch, now)
+            )
+            # A write that raises is a crash: the behaviour must not keep what the store does not.
+            commit = self._store.write(cell.name, effects.changes) if effects.changes else None
+        except Exception:
+            self._crashed(cell, batch, now, effects)
+        else:
+            if behaviour.deadline < cell.deadline:
+                self.timers.arm(cell, behaviour.deadline)
+            for port, join in effects.guests:
+                if cell.guests is not None and port in cell.guests:
+                    cell.guests[port] = join
+            if commit is None and not cell.held:
+                outgoing.release(batch, effects)
+            else:
+                outgoing.hold(cell, batch, effects, commit, now)
+        finally:
+            cell.busy = False
+            if not cell.guests:
+                if batch is not None:
+                    cell.used_at = now
+                self._tidy(cell, now)
+            outgoing.leave()
+
+    def _activate(self, cell: Cell, batch: Batch | None) -> Behaviour | None:
+        """Build the behaviour; None while what it is built from is being loaded."""
+        cell.refusal = None  # its rest is over, even if no deadline has said so yet
+        kept = self._load(cell.name)
+        if not isinstance(kept, Pending):
+            return self._build(cell, kept)
+        cell.resumes_at = inf
+        kept.when_done(partial(self._loaded, cell))
+        if cell.behaviour is None and batch is not None:
+            self._put_back(cell, batch)
+        return cell.behaviour  # it may have been there at once
+
+    def _put_back(self, cell: Cell, batch: Batch) -> None:
+        """The batch in hand is the first to be handled once the cell is loaded."""
+        if cell.refusal is not None:
+            self._outgoing.refuse(batch, cell.refusal)
+        else:
+            cell.add_mail(batch, first=True)
+
+    def _loaded(self, cell: Cell, kept: Content | Fault) -> None:
+        now = self._now()
+        if isinstance(kept, Fault):
+            log.error("cell not loaded: name=%r fault=%s", cell.name, kept.name)
+            is_passing = kept is Fault.UNREADABLE
+            rest_s = LOAD_RETRY_S if is_passing else self._settings.restarts.quarantine_s
+            self._quarantine(cell, Code.STORAGE_FAILED, rest_s, now)
+            return
+        cell.resumes_at = 0.0
+        try:
+            self._build(cell, kept)
+        except Exception:
+            self._crashed(cell, None, now)
+            return
+        if cell.mail:
+            self._queue_up(cell)
+        if not cell.busy:
+            self._run(cell, None, now)
+
+    def _build(self, cell: Cell, kept: Content) -> Behaviour:
+        guests = dict(cell.guests or {})
+        for batch in cell.mail or ():
+            if batch.port is not None and any(isinstance(each, Join) for each in batch.messages):
+                # It is still to be welcomed, and pushed nothing before.
+                guests.pop(batch.port, None)
+        behaviour = cell.revive(self._spawn(cell.name, kept, guests))
+        if self._is_draining:
+            # Before anything makes it push; to this alone there is no effect.
+            behaviour.handle(Batch(None, [Drain()]), self._now())
+        return behaviour
+
+    def _forward(self, name: bytes, batch: Batch) -> None:
+        self.submit(name, batch, self._now())
+
+    def _committed(self, cell: Cell, fault: Fault | None) -> None:
+        """Effects that were held have left, or will not."""
+        now = self._now()
+        cell.settle(fault, now)
+        if fault is not None:
+            self.timers.arm(cell, now)
+        if cell.busy:
+            return
+        if cell.mail and cell.resumes_at <= now:
+            self._queue_up(cell)
+        if not cell.guests:
+            self._tidy(cell, now)
+
+    def _tidy(self, cell: Cell, now: float) -> None:
+        """Without guests a cell is forgotten if it holds nothing, and passivated after a while."""
+        behaviour = cell.behaviour
+        if behaviour is None or cell.mail or cell.held:
+            return
+        idle_at = cell.used_at + self._settings.passivate_after_s
+        # What crashed is remembered for as long as if it held something, to be counted.
+        if behaviour.is_empty and (cell.restarts is None or now >= idle_at):
+            self.timers.disarm(cell)
+            del self.cells[cell.name]
+            cell.behaviour = None  # an outdated deadline may still hold the cell
+        elif now < idle_at:
+            self.timers.arm(cell, idle_at)
+        elif behaviour.is_settled:
+            self.counters.passivations += 1
+            cell.behaviour = None
+            cell.restarts = None
+            self.timers.arm(cell, behaviour.deadline)
+
+    def _crashed(
+        self, cell: Cell, batch: Batch | None, now: float, effects: Effects | None = None
+    ) -> None:
+        self.counters.crashes += 1
+        behaviour, cell.behaviour = cell.behaviour, None
+        if cell.restarts is None:
+            cell.restarts = Restarts()
+        policy = self._settings.restarts
+        rest_s = inf
+        try:
+            rest_s = cell.restarts.count(policy, self._rng, now)
+        except RestartsExceeded:
+            self.counters.quarantines += 1
+            log.exception("cell quarantined: name=%r for_s=%.0f", cell.name, policy.quarantine_s)
+        else:
+            log.exception("cell crashed: name=%r restart_in_s=%.2f", cell.name, rest_s)
+            cell.resumes_at = now + rest_s
+            self.timers.arm(cell, cell.resumes_at)
+        self._outgoing.refuse_owed(behaviour, [(batch, effects)], Code.OUTCOME_UNKNOWN)
+        if rest_s == inf:
+            self._quarantine(cell, Code.QUARANTINED, policy.quarantine_s, now)
+
+    def _quarantine(self, cell: Cell, code: Code, rest_s: float, now: float) -> None:
+        """Refuse everything for a while; the others never notice."""
+        cell.refusal = code
+        cell.resumes_at = now + rest_s
+        self.timers.arm(cell, cell.resumes_at)
+        while cell.mail:
+            self._outgoing.refuse(cell.mail.popleft(), code)
+        cell.mail_bytes = 0
+        self._announce_capacity(cell)

@@ -1,0 +1,141 @@
+"""What is written down of a node's state: bytes that say whose they are, and that they are whole.
+
+    magic, 16 bytes | BLAKE2b of all that follows, 32 bytes | parts
+
+A part is its length (u32, little-endian) and MessagePack. The first one is `_Header`; each of the
+others is `[type, {key: value}]` with some of a type's values, JSON as it stood in the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from itertools import islice
+from struct import Struct
+
+import msgspec
+
+from actors.positions import Position
+from actors.state.table import weight_of
+from actors.state.materialized import MaterializedState
+from actors.state.stats import Tally
+from actors.streams.messages import Span
+
+MAGIC = b"millpond-state-1"
+PART_ROWS = 2000
+"""So that other threads get their turn between two parts."""
+_DIGEST_BYTES = 32
+_LENGTH = Struct("<I")
+
+
+class Witness(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The last record that a state was made of, and what tells it from any other."""
+
+    sequence: int
+    id: Position
+    timestamp: int
+    digest: bytes
+
+
+def witness_of(span: Span) -> Witness:
+    """The last record of a span."""
+    last = len(span.bodies) - 1
+    position = Position(span.id.ms, span.id.seq + last) if span.ids is None else span.ids[last]
+    timestamp = span.timestamp if span.timestamps is None else span.timestamps[last]
+    digest = blake2b(span.bodies[last], digest_size=_DIGEST_BYTES).digest()
+    return Witness(span.first + last, position, timestamp, digest)
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """The state of the stream `name` behind the record that is its witness. `incarnation` is that
+    of the stream; `first`: see `StateDescribed`."""
+
+    name: bytes
+    incarnation: int
+    witness: Witness
+    first: int
+    tally: Tally
+    state: MaterializedState
+    weight: int = 0
+    """What it takes in memory; told of what was read."""
+
+    @property
+    def position(self) -> int:
+        """The sequence of the next record."""
+        return self.witness.sequence + 1
+
+
+class _Header(msgspec.Struct, frozen=True):
+    name: bytes
+    incarnation: int
+    witness: Witness
+    first: int
+    tally: Tally
+    parts: int
+
+
+class BadSaved(Exception):
+    """These bytes are not what was written."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_header = msgspec.msgpack.Decoder(_Header).decode
+_part = msgspec.msgpack.Decoder(tuple[str, dict[str, bytes]]).decode
+
+
+def encode_saved(saved: Saved) -> bytes:
+    """All of it as bytes."""
+    parts = [_encode(each) for each in _parts(saved.state)]
+    header = _Header(
+        saved.name, saved.incarnation, saved.witness, saved.first, saved.tally, len(parts)
+    )
+    framed: list[bytes] = []
+    digest = blake2b(digest_size=_DIGEST_BYTES)
+    for part in (_encode(header), *parts):
+        framed += (_LENGTH.pack(len(part)), part)
+        digest.update(framed[-2])
+        digest.update(part)
+    return b"".join((MAGIC, digest.digest(), *framed))
+
+
+def _parts(state: MaterializedState) -> Iterator[tuple[str, dict[str, bytes]]]:
+    for kind in state.types:
+        rows = iter(state.get_type(kind).items())
+        while part := dict(islice(rows, PART_ROWS)):
+            yield kind, part
+
+
+def decode_saved(data: bytes) -> Saved:
+    """What was written. Raises BadSaved."""
+    begin = len(MAGIC) + _DIGEST_BYTES
+    if not data.startswith(MAGIC) or len(data) < begin:
+        raise BadSaved("these are no bytes of a state")
+    body = memoryview(data)[begin:]
+    if blake2b(body, digest_size=_DIGEST_BYTES).digest() != data[len(MAGIC) : begin]:
+        raise BadSaved("the checksum is wrong")
+    frames = _frames(body)
+    try:
+        header = _header(next(frames))
+        state = MaterializedState()
+        for part in frames:
+            state.fill(*_part(part))
+    except (msgspec.MsgspecError, UnicodeDecodeError, StopIteration) as exc:
+        raise BadSaved(str(exc)) from exc
+    return Saved(
+        header.name,
+        header.incarnation,
+        header.witness,
+        header.first,
+        header.tally,
+        state,
+        weight_of(state),
+    )
+
+
+def _frames(body: memoryview) -> Iterator[memoryview]:
+    """The checksum is right, so lengths are as they were written."""
+    at = 0
+    while at < len(body):
+        (length,) = _LENGTH.unpack_from(body, at)
+        at += _LENGTH.size + length
+        yield body[at - length : at]

@@ -1,0 +1,140 @@
+"""A state as a node keeps it: JSON as it was written, weighed, and listed in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Self
+
+from msgspec import UNSET, Raw
+
+from actors.state.events import (
+    ChangeEvent,
+    Control,
+    ControlEvent,
+    Operation,
+    decode_raw,
+)
+from actors.state.materialized import MaterializedState
+from actors.state.messages import ENTRY_BYTES, TYPE_BYTES
+from actors.state.order import Order
+from actors.state.stats import Tally
+
+
+class Holding:
+    """The state of one stream. `weight` is what it takes in bytes, about."""
+
+    __slots__ = ("_keys", "_kinds", "state", "tally", "weight")
+
+    def __init__(self) -> None:
+        self.state = MaterializedState()
+        self.tally = Tally()
+        self.weight = 0
+        self._kinds = Order()
+        self._keys: dict[str, Order] = {}
+        """Of the types that were listed."""
+
+    @classmethod
+    def resumed(cls, state: MaterializedState, tally: Tally, weight: int) -> Self:
+        """As it was when somebody wrote it down."""
+        holding = cls()
+        holding.state, holding.tally, holding.weight = state, tally, weight
+        return holding
+
+    def take(self, body: bytes) -> None:
+        """Take the next record, whatever it is."""
+        event = decode_raw(body)
+        match event:
+            case ChangeEvent():
+                self._change(event)
+            case ControlEvent():
+                if self.tally.mark(event) is Control.RESET:
+                    self.clear()
+            case _:
+                self.tally.reject(event)
+
+    def _change(self, event: ChangeEvent[Any]) -> None:
+        self.tally.changes += 1
+        kind, key = event.type, event.key
+        if event.headers.operation is Operation.DELETE:
+            self._remove(kind, key)
+            return
+        written = event.value
+        assert isinstance(written, Raw), "values are left as they were written"
+        value, types = bytes(written), self.state.type_count
+        before = self.state.put(kind, key, value)
+        if before is not UNSET:
+            self.weight += len(value) - len(before)
+            return
+        self.weight += _weight(key, value)
+        if self.state.type_count > types:
+            self.weight += TYPE_BYTES + len(kind)
+            self._kinds.add(kind)
+        elif self._keys and kind in self._keys:
+            self._keys[kind].add(key)
+
+    def _remove(self, kind: str, key: str) -> None:
+        types = self.state.type_count
+        before = self.state.remove(kind, key)
+        if before is UNSET:
+            return
+        self.weight -= _weight(key, before)
+        if self.state.type_count < types:
+            self.weight -= TYPE_BYTES + len(kind)
+            self._kinds.remove(kind)
+            self._keys.pop(kind, None)
+        elif self._keys and kind in self._keys:
+            self._keys[kind].remove(key)
+
+    def clear(self) -> None:
+        """Nothing is left but the counts."""
+        self.state.clear()
+        self._kinds.clear()
+        self._keys.clear()
+        self.weight = 0
+
+    def page(
+        self, kind: str | None, after: tuple[str, str] | None, count: int, bytes_max: int
+    ) -> tuple[list[tuple[str, str, bytes]], bool]:
+        """Rows behind `after`, and whether there are more."""
+        rows: list[tuple[str, str, bytes]] = []
+        size = 0
+        for row in self._rows(kind, after):
+            size += len(row[1]) + len(row[2])
+            if rows and (len(rows) >= count or size > bytes_max):
+                return rows, True
+            rows.append(row)
+        return rows, False
+
+    def _rows(
+        self, kind: str | None, after: tuple[str, str] | None
+    ) -> Iterator[tuple[str, str, bytes]]:
+        if kind is not None:
+            yield from self._rows_of(kind, after[1] if after is not None else None)
+            return
+        kinds, place = self._kinds.behind(self.state.types, after and after[0])
+        if after is not None:
+            yield from self._rows_of(*after)
+        for at in range(place, len(kinds)):
+            yield from self._rows_of(kinds[at], None)
+
+    def _rows_of(self, kind: str, after: str | None) -> Iterator[tuple[str, str, bytes]]:
+        values = self.state.get_type(kind)
+        if not values:
+            return
+        order = Order() if len(values) == 1 else self._keys.setdefault(kind, Order())
+        keys, place = order.behind(values, after)
+        for at in range(place, len(keys)):
+            yield kind, keys[at], values[keys[at]]
+
+
+def weight_of(state: MaterializedState) -> int:
+    """What a state takes in bytes, about."""
+    weight = 0
+    for kind in state.types:
+        weight += TYPE_BYTES + len(kind)
+        weight += sum(_weight(key, value) for key, value in state.get_type(kind).items())
+    return weight
+
+
+def _weight(key: str, value: bytes) -> int:
+    return ENTRY_BYTES + len(key) + len(value)

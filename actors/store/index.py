@@ -1,0 +1,184 @@
+"""What the store knows of one partition while the node runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import assert_never
+
+from actors.messages import Durability, Mode
+from actors.store.changes import (
+    Change,
+    Chunk,
+    Dropped,
+    Gone,
+    KeyGone,
+    KeyLeft,
+    Kind,
+    ModeSet,
+    Noted,
+    Row,
+    Tried,
+    Trimmed,
+)
+from actors.store.log_memtable import LogLayer
+from actors.store.queue_memtable import QueueLayer
+from actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen
+from actors.store.interface import Fault, Usage, Weight
+from actors.store.message_attributes import Due, Unique
+
+Layer = QueueLayer | LogLayer
+
+
+def new_layer(kind: Kind, *, is_base: bool) -> Layer:
+    """An empty layer."""
+    match kind:
+        case Kind.QUEUE:
+            return QueueLayer(is_base=is_base)
+        case Kind.LOG:
+            return LogLayer(is_base=is_base)
+        case _:
+            assert_never(kind)
+
+
+def fold(layer: Layer, changes: Iterable[Change]) -> None:
+    """Take changes into a layer of their kind."""
+    layer.fold(changes)  # type: ignore[arg-type]  # a partition has changes of one kind only
+
+
+class Entry:
+    """A partition by name.
+
+    `layer` is what the journal has and the file has not; while a round moves it, it is `frozen`
+    and a new layer collects what comes. `oldest` is the first segment that the layer needs.
+    """
+
+    __slots__ = (
+        "ahead",
+        "bytes",
+        "durability",
+        "fault",
+        "frozen",
+        "has_file",
+        "in_flight",
+        "keys",
+        "kind",
+        "layer",
+        "lsn",
+        "messages",
+        "mode",
+        "name",
+        "oldest",
+    )
+
+    def __init__(self, name: bytes, kind: Kind, durability: Durability) -> None:
+        self.name = name
+        self.kind = kind
+        self.durability = durability
+        self.layer: Layer | None = None
+        self.frozen: Layer | None = None
+        self.has_file = False
+        self.oldest = 0
+        self.in_flight = 0
+        """Writes that are not folded in yet."""
+        self.lsn = 0
+        """The last one that was folded in."""
+        self.ahead: tuple[object, LogLayer] | None = None
+        """What is written and not folded in yet, as of when it was last asked for (`reader`)."""
+        self.fault: Fault | None = None
+        self.messages = 0
+        self.bytes = 0
+        self.keys = 0
+        """Keys whose message is gone, and members: what is remembered besides messages."""
+        self.mode: Mode | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is kept, and nothing is known that a restart would not know."""
+        return (
+            self.layer is None
+            and self.frozen is None
+            and not self.has_file
+            and not self.in_flight
+            and self.fault is None
+            and not self.messages
+            and not self.keys
+        )
+
+    def fold(self, lsn: int, changes: Sequence[Change], segment: int) -> None:
+        """Changes are as durable as they will be: they are in `segment`."""
+        layer = self.layer
+        if layer is None:
+            is_base = not self.has_file and self.frozen is None
+            layer = self.layer = new_layer(self.kind, is_base=is_base)
+            self.oldest = segment
+        fold(layer, changes)
+        self.lsn = lsn
+        if not layer:
+            self.layer = None
+
+    def weight(self) -> Weight:
+        return Weight(self.messages, self.bytes, self.messages + self.keys, self.mode)
+
+
+def weigh(entry: Entry, changes: Sequence[Change], usage: Usage, sign: int) -> bool:
+    """Add what changes weigh to an entry and the node (`sign` 1), or take it back (-1).
+
+    True: one of them is waited for.
+    """
+    if entry.kind is Kind.LOG:
+        size = log_bytes_of(changes) * sign
+        entry.bytes += size
+        usage.log_bytes += size
+        return True
+    is_hard = False
+    messages = added = 0
+    for change in changes:
+        if type(change) is Row:  # the change of every day, without another call
+            messages += sign
+            added += len(change.data)
+            continue
+        match change:
+            case Row():
+                raise AssertionError("handled above")
+            case Gone(left=left, size=size):
+                _add(entry, usage, -sign, -size * sign, sign if left is not None else 0)
+            case KeyGone(was_left=was_left):
+                _add(entry, usage, 0, 0, -sign if was_left else 0)
+            case KeyLeft():
+                _add(entry, usage, 0, 0, sign)
+            case ModeSet(mode=mode):
+                entry.mode = mode
+            case Member():
+                _add(entry, usage, 0, 0, sign)
+            case MemberGone():
+                _add(entry, usage, 0, 0, -sign)
+            case Tried() | MemberSeen() | Acked() | AckedUpTo() | Due() | Unique():
+                pass
+            case Chunk() | Trimmed() | Noted() | Dropped():
+                raise AssertionError("a queue does not take changes of a log")
+            case _:
+                assert_never(change)
+    if messages:
+        is_hard = True
+        _add(entry, usage, messages, added * sign, 0)
+    return is_hard
+
+
+def log_bytes_of(changes: Sequence[Change]) -> int:
+    """What changes of a log add to its bytes, or take away, about."""
+    size = 0
+    for change in changes:
+        if isinstance(change, Chunk):
+            size += len(change.data)
+        elif isinstance(change, Trimmed | Dropped):
+            size -= change.size
+    return size
+
+
+def _add(entry: Entry, usage: Usage, messages: int, size: int, keys: int) -> None:
+    entry.messages += messages
+    entry.bytes += size
+    entry.keys += keys
+    usage.messages += messages
+    usage.bytes += size
+    usage.keys += keys

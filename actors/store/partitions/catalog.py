@@ -1,0 +1,179 @@
+"""DIR/catalogue.sqlite3: the outlines of all partitions, and numbers of the node's own.
+
+Before a partition file changes, its row is marked dirty: for as long as it is, the file itself is
+the authority.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+from actors.store.changes import Kind
+from actors.store.filesystem import Disk
+from actors.store.partitions.metadata import (
+    OUTLINE_COLUMNS,
+    OUTLINE_SCHEMA,
+    Outline,
+    outline_of,
+    values_of,
+)
+from actors.store.partitions.file_pool import Shelf, remove_beside
+from actors.store.partitions.sqlite import (
+    Damaged,
+    UnknownFormat,
+    crc_of,
+    damage_named,
+    make_file,
+    prepare,
+    quick_check,
+    transaction,
+)
+
+CATALOGUE = "catalogue.sqlite3"
+"""Its name in the data folder."""
+APPLICATION = int.from_bytes(b"MlpC")
+CACHE_KIB = 2048
+
+SCHEMA = f"""
+CREATE TABLE partitions ({OUTLINE_SCHEMA.format(unique=" PRIMARY KEY")},
+    is_dirty INTEGER NOT NULL DEFAULT 0,
+    crc INTEGER NOT NULL
+);
+CREATE INDEX partitions_dirty ON partitions (name) WHERE is_dirty;
+CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL, crc INTEGER NOT NULL);
+"""
+
+_MARKS = ", ".join("?" * 12)
+_INSERT = f"INTO partitions ({OUTLINE_COLUMNS}, crc) VALUES ({_MARKS})"
+_INSERT_FACT = "INSERT OR REPLACE INTO facts (name, value, crc) VALUES (?, ?, ?)"
+
+
+class Catalogue:
+    """Methods raise Damaged, and sqlite3.Error for what may pass."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        """Open the file, or make an empty one. Raises Damaged, sqlite3.Error and OSError."""
+        if not disk.has(path):
+            remove_beside(path, disk)
+            disk.install(path, _template())
+        self._connection = disk.connect(path)
+        try:
+            with damage_named():
+                prepare(self._connection, APPLICATION, CACHE_KIB)
+            # Better to know now: it can be rebuilt.
+            self.outlines()
+            self.facts()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def outlines(self) -> dict[bytes, Outline]:
+        """All partitions; what is said of dirty ones may be old."""
+        found: dict[bytes, Outline] = {}
+        with damage_named():
+            query = f"SELECT {OUTLINE_COLUMNS}, crc FROM partitions"
+            for *values, crc in self._connection.execute(query):
+                if crc_of(tuple(values)) != crc:
+                    raise Damaged(f"the row of {values[0]!r} is not what was written (crc)")
+                name, *rest = values
+                found[name] = outline_of((name, *rest))
+        return found
+
+    def dirty(self) -> set[bytes]:
+        """Names of partitions whose file may have changed after their row."""
+        with damage_named():
+            query = "SELECT name FROM partitions WHERE is_dirty"
+            return {name for (name,) in self._connection.execute(query)}
+
+    def mark(self, names: Iterable[tuple[bytes, Kind]]) -> None:
+        """These are about to change: durable once this returns."""
+        rows = [_encode(Outline(name, kind, applied=0)) for name, kind in names]
+        if rows:
+            with damage_named(), transaction(self._connection):
+                self._connection.executemany(f"INSERT OR IGNORE {_INSERT}", rows)
+                self._connection.executemany(
+                    "UPDATE partitions SET is_dirty = 1 WHERE name = ?",
+                    [(row[0],) for row in rows],
+                )
+
+    def record(
+        self, outlines: Iterable[Outline], removed: Iterable[bytes], facts: Mapping[str, int]
+    ) -> None:
+        """All at once: rows as their files are now, not dirty any more; some gone; facts."""
+        with damage_named(), transaction(self._connection):
+            self._connection.executemany(f"INSERT OR REPLACE {_INSERT}", map(_encode, outlines))
+            self._connection.executemany(
+                "DELETE FROM partitions WHERE name = ?", ((name,) for name in removed)
+            )
+            self._connection.executemany(
+                _INSERT_FACT,
+                ((name, value, crc_of((name.encode(), value))) for name, value in facts.items()),
+            )
+
+    def facts(self) -> dict[str, int]:
+        """The node's own numbers, by name."""
+        found: dict[str, int] = {}
+        with damage_named():
+            for name, value, crc in self._connection.execute("SELECT name, value, crc FROM facts"):
+                if crc_of((name, value)) != crc:
+                    raise Damaged(f"the fact {name!r} is not what was written (crc)")
+                found[name.decode()] = value
+        return found
+
+    def verify(self) -> list[str]:
+        """Look at everything; texts of what is wrong, none if all is well."""
+        try:
+            with damage_named():
+                wrong = quick_check(self._connection)
+            self.outlines()
+            self.facts()
+        except Damaged as exc:
+            return [str(exc)]
+        return wrong
+
+    def close(self) -> None:
+        """Give the file up."""
+        self._connection.close()
+
+
+def rebuild(path: Path, shelf: Shelf, disk: Disk) -> tuple[Catalogue, list[tuple[Path, str]]]:
+    """A new catalogue at `path`, without facts, from what the partition files say of themselves.
+
+    The second: files that say nothing, and why. The catalogue is there complete or not at all.
+    """
+    rows = []
+    unreadable: list[tuple[Path, str]] = []
+    for each in shelf.paths():
+        try:
+            partition = shelf.look(each)
+        except UnknownFormat:
+            raise
+        except (Damaged, sqlite3.Error, OSError) as exc:
+            unreadable.append((each, str(exc)))
+            continue
+        # One without a name was made and never used: it holds nothing.
+        if partition.is_named:
+            rows.append(_encode(partition.outline))
+        partition.close()
+    data = make_file(SCHEMA, APPLICATION, lambda new: new.executemany(f"INSERT {_INSERT}", rows))
+    if disk.has(path):
+        disk.unlink(path)
+        disk.sync_folder(path.parent)
+    remove_beside(path, disk)
+    disk.install(path, data)
+    return Catalogue(path, disk), unreadable
+
+
+@cache
+def _template() -> bytes:
+    return make_file(SCHEMA, APPLICATION, lambda new: None)
+
+
+def _encode(outline: Outline) -> tuple[object, ...]:
+    values = values_of(outline)
+    return (*values, crc_of(values))

@@ -1,0 +1,278 @@
+"""The tables of a log: its chunks, found by sequence, timestamp or id, and its notes.
+
+Timestamps and ids use all 64 bits, so they are kept as big-endian bytes, which SQLite compares in
+their order. Chunks from the `tail` of meta on are of a flush that did not come to its end. A chunk
+without data stands for records that a repair found lost; nobody else writes one, and no read shows
+it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from typing import assert_never
+
+from actors.store.changes import Chunk, LogSnapshot, Position
+from actors.store.log_memtable import CHUNK_BYTES, LogLayer
+from actors.store.partitions.flush_batches import Flush, parcels
+from actors.store.partitions.metadata import Meta, write_meta
+from actors.store.partitions.sqlite import Damaged, crc_of, transaction
+from actors.store.interface import Seek, Where
+
+SCHEMA = """
+CREATE TABLE chunks (
+    first INTEGER PRIMARY KEY,
+    count INTEGER NOT NULL,
+    first_timestamp BLOB NOT NULL,
+    last_timestamp BLOB NOT NULL,
+    first_id BLOB NOT NULL,
+    last_id BLOB NOT NULL,
+    crc INTEGER NOT NULL,
+    data BLOB NOT NULL
+);
+CREATE INDEX chunks_timestamp ON chunks (last_timestamp);
+CREATE INDEX chunks_id ON chunks (last_id);
+CREATE TABLE notes (name BLOB PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL);
+"""
+
+_COLUMNS = "first, count, first_timestamp, last_timestamp, first_id, last_id, data, crc"
+_INSERT = f"INSERT OR IGNORE INTO chunks ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_TRIMMED = "first < ?1 AND first + count <= ?1"
+# Only the chunk that begins at or before the sequence may hold it.
+_AT_SEQUENCE = (
+    "SELECT first, last_timestamp, last_id FROM chunks WHERE first + count > :sequence "
+    "AND first >= coalesce((SELECT max(first) FROM chunks WHERE first <= :sequence), 0) "
+    "ORDER BY first LIMIT 1"
+)
+_SEQUENCE_MAX = 2**63 - 1
+
+_ChunkValues = tuple[int, int, bytes, bytes, bytes, bytes, bytes, int]
+
+
+def apply(flush: Flush, layer: LogLayer) -> None:
+    """Bring a layer into the tables. Chunks count only once all is done; what else is committed
+    before harms nothing: the layer, which is still in the journal, says the same again."""
+    meta = flush.meta
+    if layer.is_fresh:
+        _empty(flush)
+    meta.trim_point = max(meta.trim_point, layer.trim_point)
+    _trim(flush)
+    _note(flush, layer)
+    kept = [chunk for chunk in layer.chunks if chunk.end > meta.trim_point]
+    new = [chunk for chunk in kept if chunk.first >= meta.tail]
+    for parcel in parcels(new, _size):
+        flush.connection.executemany(_INSERT, map(_encode, parcel))
+        flush.spend(sum(map(_size, parcel)))
+    # From here on nothing is committed before all is done.
+    old = kept[: len(kept) - len(new)]
+    new += [each for each in old if flush.connection.execute(_INSERT, _encode(each)).rowcount]
+    meta.messages += sum(chunk.count for chunk in new)
+    meta.bytes += sum(len(chunk.data) for chunk in new)
+    if layer.chunks and layer.chunks[-1].end > meta.tail:
+        last = layer.chunks[-1]
+        meta.tail, meta.end_id, meta.end_timestamp = last.end, last.last_id, last.last_timestamp
+
+
+def _empty(flush: Flush) -> None:
+    """A new log begins."""
+    flush.connection.execute("DELETE FROM chunks")
+    flush.connection.execute("DELETE FROM notes")
+    meta = flush.meta
+    meta.messages = meta.bytes = meta.tail = meta.trim_point = meta.end_timestamp = 0
+    meta.end_id = Position(0, 0)
+
+
+def _trim(flush: Flush) -> None:
+    point = (min(flush.meta.trim_point, _SEQUENCE_MAX),)
+    records, size = flush.connection.execute(
+        "SELECT coalesce(sum(count), 0), coalesce(sum(length(data)), 0) "
+        f"FROM chunks WHERE {_TRIMMED}",
+        point,
+    ).fetchone()
+    if records:
+        flush.connection.execute(f"DELETE FROM chunks WHERE {_TRIMMED}", point)
+        flush.meta.messages -= records
+        flush.meta.bytes -= size
+
+
+def _note(flush: Flush, layer: LogLayer) -> None:
+    for name, value in layer.notes.items():
+        if value is None:
+            flush.connection.execute("DELETE FROM notes WHERE name = ?", (name,))
+        else:
+            flush.connection.execute(
+                "INSERT OR REPLACE INTO notes (name, value, crc) VALUES (?, ?, ?)",
+                (name, value, crc_of((name, value))),
+            )
+
+
+def discard_unfinished(connection: sqlite3.Connection, meta: Meta) -> None:
+    """Remove what a flush left that did not come to its end."""
+    (last,) = connection.execute("SELECT max(first) FROM chunks").fetchone()
+    (noted,) = connection.execute("SELECT EXISTS (SELECT 1 FROM notes)").fetchone()
+    is_first = not meta.applied and (noted or meta.trim_point > 0)
+    if is_first or (last is not None and last >= meta.tail):
+        with transaction(connection):
+            connection.execute("DELETE FROM chunks WHERE first >= ?", (meta.tail,))
+            if is_first:
+                # Nobody knows of a file whose first flush failed: nothing lies over its notes.
+                connection.execute("DELETE FROM notes")
+                meta.trim_point = 0
+                write_meta(connection, meta)
+
+
+def outline(connection: sqlite3.Connection, meta: Meta) -> LogSnapshot:
+    """The outline of the log and its notes. Raises Damaged."""
+    snapshot = meta.log_snapshot
+    for name, value, crc in connection.execute("SELECT name, value, crc FROM notes"):
+        if crc != crc_of((name, value)):
+            raise Damaged(f"note {name!r} is not what was written (crc)")
+        snapshot.notes[name] = value
+    return snapshot
+
+
+def read(connection: sqlite3.Connection, seek: Seek) -> list[Chunk]:
+    """Chunks from where `seek` says, ascending; lost records are stepped over. Raises Damaged."""
+    first = _find(connection, seek)
+    if first is None:
+        return []
+    chunks: list[Chunk] = []
+    size, count, end = 0, 0, None
+    query = f"SELECT {_COLUMNS} FROM chunks WHERE first >= ? ORDER BY first"
+    for record in connection.execute(query, (first,)):
+        chunk = _decode(record)
+        if end is not None and chunk.first != end:
+            raise Damaged(f"records {end} to {chunk.first - 1} are missing")
+        end = chunk.end
+        if not chunk.data:
+            continue
+        count += chunk.count if chunks else _asked_for(chunk, seek)
+        chunks.append(chunk)
+        size += len(chunk.data)
+        if size >= seek.bytes_max or count >= seek.count_max:
+            break
+    return chunks
+
+
+def _asked_for(chunk: Chunk, seek: Seek) -> int:
+    """How many records of the first chunk are meant, at least: most may be before that."""
+    if seek.where is not Where.SEQUENCE:
+        return 0
+    return chunk.end - max(chunk.first, seek.sequence)
+
+
+def _find(connection: sqlite3.Connection, seek: Seek) -> int | None:
+    """The first chunk to read, by its first sequence."""
+    wanted: dict[str, object] = {"sequence": min(seek.sequence, _SEQUENCE_MAX)}
+    here = connection.execute(_AT_SEQUENCE, wanted).fetchone()
+    if here is None:
+        return None
+    first, last_timestamp, last_id = here
+    found: int = first
+    match seek.where:
+        case Where.SEQUENCE:
+            return found
+        case Where.TIMESTAMP:
+            column, last, at = "last_timestamp", last_timestamp, _pack(seek.timestamp)
+        case Where.ID:
+            column, last, at = "last_id", last_id, _pack_id(seek.id)
+        case _:
+            assert_never(seek.where)
+    if last >= at:
+        return found
+    # All that is so late is behind that chunk: none before it is looked at.
+    query = (
+        f"SELECT first FROM chunks WHERE {column} >= :at AND first + count > :sequence "
+        f"ORDER BY {column}, first LIMIT 1"
+    )
+    later = connection.execute(query, {**wanted, "at": at}).fetchone()
+    return None if later is None else later[0]
+
+
+def chunks_between(
+    connection: sqlite3.Connection, low: int, high: int, *, newest_first: bool
+) -> Iterator[tuple[int, Chunk | None]]:
+    """First sequences and chunks one by one, for a damaged file; None is not what was written."""
+    order = "DESC" if newest_first else "ASC"
+    query = f"SELECT {_COLUMNS} FROM chunks WHERE first BETWEEN ? AND ? ORDER BY first {order}"
+    for record in connection.execute(query, (low, high)):
+        try:
+            yield record[0], _decode(record)
+        except Damaged:
+            yield record[0], None
+
+
+def notes_left(connection: sqlite3.Connection) -> Iterator[tuple[bytes, bytes]]:
+    """Those notes of a damaged file that are what was written."""
+    for name, value, crc in connection.execute("SELECT name, value, crc FROM notes"):
+        if crc == crc_of((name, value)):
+            yield name, value
+
+
+def verify(connection: sqlite3.Connection, meta: Meta) -> Iterator[str]:
+    """Texts of what is wrong."""
+    records = size = 0
+    end: int | None = None
+    for record in connection.execute(f"SELECT {_COLUMNS} FROM chunks ORDER BY first"):
+        try:
+            chunk = _decode(record)
+        except Damaged as exc:
+            yield str(exc)
+            end = None
+            continue
+        if end is not None and chunk.first != end:
+            yield f"records {end} to {chunk.first - 1} are missing"
+        records, size, end = records + chunk.count, size + len(chunk.data), chunk.end
+    if (records, size) != (meta.messages, meta.bytes):
+        yield f"{records} records with {size} bytes, and meta says {meta.messages}, {meta.bytes}"
+    if end is not None and end != meta.tail:
+        yield f"the last record is {end - 1}, and meta says {meta.tail - 1}"
+    try:
+        outline(connection, meta)
+    except Damaged as exc:
+        yield str(exc)
+
+
+def _encode(chunk: Chunk) -> _ChunkValues:
+    values = (
+        chunk.first,
+        chunk.count,
+        _pack(chunk.first_timestamp),
+        _pack(chunk.last_timestamp),
+        _pack_id(chunk.first_id),
+        _pack_id(chunk.last_id),
+        chunk.data,
+    )
+    return (*values, crc_of(values))
+
+
+def _decode(record: tuple[object, ...]) -> Chunk:
+    if crc_of(record[:7]) != record[7]:
+        raise Damaged(f"chunk {record[0]} is not what was written (crc)")
+    values: _ChunkValues = record  # type: ignore[assignment]  # the crc says so
+    first, count, first_timestamp, last_timestamp, first_id, last_id, data, _ = values
+    return Chunk(
+        first,
+        count,
+        int.from_bytes(first_timestamp),
+        int.from_bytes(last_timestamp),
+        _unpack_id(first_id),
+        _unpack_id(last_id),
+        data,
+    )
+
+
+def _pack(number: int) -> bytes:
+    return number.to_bytes(8)
+
+
+def _pack_id(position: Position) -> bytes:
+    return _pack(position.ms) + _pack(position.seq)
+
+
+def _unpack_id(packed: bytes) -> Position:
+    return Position(int.from_bytes(packed[:8]), int.from_bytes(packed[8:]))
+
+
+def _size(chunk: Chunk) -> int:
+    return len(chunk.data) + CHUNK_BYTES

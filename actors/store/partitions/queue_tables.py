@@ -1,0 +1,292 @@
+"""The tables of a queue: the seed's `messages`, extended, and the keys of messages that are gone.
+
+Rows above the `last_id` of meta are of a flush that did not come to its end. They are as good as
+not there: the journal still has them.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from math import inf
+
+from actors.store.changes import WINDOW_S_MAX, WINDOW_S_MIN, KeyRow, Origin, Row, Snapshot
+from actors.store.partitions import subscriber_tables as members
+from actors.store.partitions import attribute_tables as terms_tables
+from actors.store.partitions.flush_batches import Flush, parcels
+from actors.store.partitions.metadata import Meta, write_meta
+from actors.store.partitions.sqlite import Damaged, crc_of, signed, transaction, unsigned
+from actors.store.queue_memtable import KEY_BYTES, ROW_BYTES, QueueLayer, snapshot_of
+
+# The same arithmetic as `Row.until`, so that the result is the same to the last bit.
+_DEADLINE = f"min(expires_at, expires_at - ttl + max({WINDOW_S_MIN}, min(ttl, {WINDOW_S_MAX})))"
+
+SCHEMA = f"""
+CREATE TABLE messages (
+    message_id INTEGER PRIMARY KEY,
+    expiry INTEGER GENERATED ALWAYS AS (CAST(expires_at AS INTEGER)) VIRTUAL,
+    key INTEGER NOT NULL,
+    ttl INTEGER NOT NULL,
+    expires_at REAL NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    origin_id INTEGER,
+    origin_attempts INTEGER,
+    origin_reason TEXT,
+    crc INTEGER NOT NULL,
+    data BLOB NOT NULL
+);
+CREATE INDEX messages_deadline ON messages ({_DEADLINE});
+CREATE TABLE keys (
+    key INTEGER PRIMARY KEY,
+    message_id INTEGER NOT NULL,
+    ttl INTEGER NOT NULL,
+    until REAL NOT NULL,
+    digest BLOB NOT NULL,
+    crc INTEGER NOT NULL
+);
+CREATE INDEX keys_until ON keys (until);
+"""
+
+_ROW_COLUMNS = (
+    "message_id, key, ttl, expires_at, origin_id, origin_attempts, origin_reason, data, crc"
+)
+_INSERT_ROW = f"""
+INSERT INTO messages ({_ROW_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, CAST(? AS TEXT), ?, ?)
+ON CONFLICT (message_id) DO UPDATE SET key = excluded.key, ttl = excluded.ttl,
+    expires_at = excluded.expires_at, origin_id = excluded.origin_id,
+    origin_attempts = excluded.origin_attempts, origin_reason = excluded.origin_reason,
+    data = excluded.data, crc = excluded.crc
+"""
+_SELECT_ROWS = f"SELECT {_ROW_COLUMNS}, attempts FROM messages ORDER BY message_id"
+_SELECT_ROWS_BETWEEN = (
+    f"SELECT {_ROW_COLUMNS}, attempts FROM messages WHERE message_id BETWEEN ? AND ?"
+)
+_AMONG = "message_id IN (SELECT value FROM json_each(?))"
+_WEIGH_ROWS = "SELECT count(*), coalesce(sum(length(data)), 0) FROM messages WHERE "
+
+_KEY_COLUMNS = "key, message_id, ttl, until, digest, crc"
+_INSERT_KEY = f"INSERT OR REPLACE INTO keys ({_KEY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"
+_SELECT_KEYS = f"SELECT {_KEY_COLUMNS} FROM keys"
+
+_PARCEL = 2048
+"""Ids or keys in a statement; each may touch a page of its own."""
+
+_RowValues = tuple[int, int, int, float, int | None, int | None, bytes | None, bytes, int]
+
+
+def apply(flush: Flush, layer: QueueLayer) -> None:
+    """Bring a layer into the tables. What is said of below goes first, and harms nothing alone:
+    the layer, which is still in the journal, says the same again."""
+    meta = flush.meta
+    gone = iter(layer.gone)
+    while some := list(islice(gone, _PARCEL)):
+        _remove_rows(flush, some)
+    keys = iter([*((key, None) for key in layer.forgotten), *layer.keys.items()])
+    while pairs := list(islice(keys, _PARCEL)):
+        _change_keys(flush, pairs)
+    ordered = sorted(layer.rows.values(), key=_row_id)
+    new = [row for row in ordered if row.id > meta.last_id]
+    added = sum(len(row.data) for row in new)
+    for parcel in parcels(new, _row_size):
+        _add_rows(flush, parcel)
+        flush.spend(sum(map(_row_size, parcel)))
+    # From here on nothing is committed before all is done.
+    _replace_rows(flush, ordered[: len(ordered) - len(new)])
+    meta.messages += len(new)
+    meta.bytes += added
+    flush.connection.executemany(
+        "UPDATE messages SET attempts = ? WHERE message_id = ?",
+        ((count, message_id) for message_id, count in layer.attempts.items()),
+    )
+    if ordered:
+        meta.last_id = max(meta.last_id, ordered[-1].id)
+    if layer.mode is not None:
+        meta.mode = layer.mode
+    if layer.roster:
+        meta.keys += members.apply(flush.connection, layer.roster)
+    if layer.terms:
+        members.make_tables(flush.connection)
+        terms_tables.apply(flush.connection, layer.terms)
+    meta.deadline = _deadline(flush.connection)
+
+
+def _remove_rows(flush: Flush, ids: list[int]) -> None:
+    among = json.dumps(ids)
+    count, size = flush.connection.execute(_WEIGH_ROWS + _AMONG, (among,)).fetchone()
+    if count:
+        flush.connection.execute(f"DELETE FROM messages WHERE {_AMONG}", (among,))
+        if members.has_members(flush.connection):
+            members.forget_messages(flush.connection, ids)
+            terms_tables.forget_messages(flush.connection, ids)
+        flush.meta.messages -= count
+        flush.meta.bytes -= size
+    flush.spend(count * ROW_BYTES)
+
+
+def _change_keys(flush: Flush, pairs: list[tuple[int, KeyRow | None]]) -> None:
+    among = json.dumps([signed(key) for key, _ in pairs])
+    deleted = flush.connection.execute(
+        "DELETE FROM keys WHERE key IN (SELECT value FROM json_each(?))", (among,)
+    ).rowcount
+    left = [_encode_key(key, row) for key, row in pairs if row is not None]
+    flush.connection.executemany(_INSERT_KEY, left)
+    flush.meta.keys += len(left) - deleted
+    flush.spend(len(pairs) * KEY_BYTES)
+
+
+def _add_rows(flush: Flush, rows: list[Row]) -> None:
+    flush.connection.executemany(_INSERT_ROW, map(_encode_row, rows))
+    if flush.meta.keys:
+        # A key that was used again stands for the younger message.
+        flush.meta.keys -= flush.connection.executemany(
+            "DELETE FROM keys WHERE key = ? AND message_id < ?",
+            ((signed(row.key), row.id) for row in rows),
+        ).rowcount
+
+
+def _replace_rows(flush: Flush, rows: list[Row]) -> None:
+    if rows:
+        among = json.dumps([row.id for row in rows])
+        count, size = flush.connection.execute(_WEIGH_ROWS + _AMONG, (among,)).fetchone()
+        _add_rows(flush, rows)
+        flush.meta.messages += len(rows) - count
+        flush.meta.bytes += sum(len(row.data) for row in rows) - size
+
+
+def _deadline(connection: sqlite3.Connection) -> float:
+    (rows,) = connection.execute(f"SELECT min({_DEADLINE}) FROM messages").fetchone()
+    (keys,) = connection.execute("SELECT min(until) FROM keys").fetchone()
+    dates = (inf if each is None else float(each) for each in (rows, keys))
+    return min(*dates, members.deadline(connection))
+
+
+def discard_unfinished(connection: sqlite3.Connection, meta: Meta) -> None:
+    """Remove what a flush left that did not come to its end."""
+    (last,) = connection.execute("SELECT max(message_id) FROM messages").fetchone()
+    is_first = not meta.applied and meta.keys > 0
+    if is_first or (last is not None and last > meta.last_id):
+        with transaction(connection):
+            connection.execute("DELETE FROM messages WHERE message_id > ?", (meta.last_id,))
+            if is_first:
+                # Nobody knows of a file whose first flush failed: nothing lies over its keys.
+                connection.execute("DELETE FROM keys")
+                meta.keys = 0
+                write_meta(connection, meta)
+
+
+def load(connection: sqlite3.Connection, meta: Meta) -> Snapshot:
+    """Everything. Raises Damaged for the first row that is not what was written."""
+    attempts: dict[int, int] = {}
+    rows: dict[int, Row] = {}
+    size = 0
+    for record in connection.execute(_SELECT_ROWS):
+        row = rows[record[0]] = _decode_row(record)
+        size += len(row.data)
+        if record[9]:
+            attempts[row.id] = record[9]
+    keys = dict(map(_decode_key, connection.execute(_SELECT_KEYS)))
+    roster = members.load(connection)
+    remembered = len(keys) + (0 if roster is None else len(roster.members))
+    if wrong := _miscounted(meta, len(rows), size, remembered):
+        raise Damaged("; ".join(wrong))
+    terms = terms_tables.load(connection) if members.has_members(connection) else None
+    return snapshot_of(rows, keys, attempts, meta.mode, roster, terms)
+
+
+def rows_between(
+    connection: sqlite3.Connection, low: int, high: int, *, newest_first: bool
+) -> Iterator[tuple[int, tuple[Row, int] | None]]:
+    """Ids, and messages with their attempts, one by one, for a damaged file; None is not what was
+    written."""
+    order = "DESC" if newest_first else "ASC"
+    query = f"{_SELECT_ROWS_BETWEEN} ORDER BY message_id {order}"
+    for record in connection.execute(query, (low, high)):
+        try:
+            yield record[0], (_decode_row(record), record[9])
+        except Damaged:
+            yield record[0], None
+
+
+def keys_left(connection: sqlite3.Connection) -> Iterator[tuple[int, KeyRow]]:
+    """Those keys of a damaged file that are what was written."""
+    for record in connection.execute(_SELECT_KEYS):
+        with suppress(Damaged):
+            yield _decode_key(record)
+
+
+def verify(connection: sqlite3.Connection, meta: Meta) -> Iterator[str]:
+    """Texts of what is wrong."""
+    messages = size = keys = 0
+    for record in connection.execute(_SELECT_ROWS):
+        messages += 1
+        size += len(record[7]) if isinstance(record[7], bytes) else 0
+        try:
+            _decode_row(record)
+        except Damaged as exc:
+            yield str(exc)
+    for record in connection.execute(_SELECT_KEYS):
+        keys += 1
+        try:
+            _decode_key(record)
+        except Damaged as exc:
+            yield str(exc)
+    known, wrong = members.verify(connection)
+    yield from wrong
+    if members.has_members(connection):
+        yield from terms_tables.verify(connection)
+    yield from _miscounted(meta, messages, size, keys + known)
+
+
+def _miscounted(meta: Meta, messages: int, size: int, keys: int) -> list[str]:
+    counts = (
+        ("messages", messages, meta.messages),
+        ("bytes of data", size, meta.bytes),
+        ("keys and members", keys, meta.keys),
+    )
+    return [
+        f"{found} {what}, and meta says {said}" for what, found, said in counts if found != said
+    ]
+
+
+def _encode_row(row: Row) -> _RowValues:
+    head = (row.id, signed(row.key), row.ttl, float(row.expires_at))
+    origin = row.origin
+    if origin is None:
+        values = (*head, None, None, None, row.data)
+        return (*values, crc_of(values))
+    dead = (*head, origin.id, origin.attempts, origin.reason.encode(), row.data)
+    return (*dead, crc_of(dead))
+
+
+def _decode_row(record: tuple[object, ...]) -> Row:
+    if crc_of(record[:8]) != record[8]:
+        raise Damaged(f"message {record[0]} is not what was written (crc)")
+    values: _RowValues = record[:9]  # type: ignore[assignment]  # the crc says so
+    message_id, key, ttl, expires_at, origin_id, attempts, reason, data, _ = values
+    origin = None
+    if origin_id is not None and attempts is not None and reason is not None:
+        origin = Origin(origin_id, attempts, reason.decode())
+    return Row(message_id, unsigned(key), ttl, expires_at, data, 0, origin)
+
+
+def _encode_key(key: int, row: KeyRow) -> tuple[object, ...]:
+    values = (signed(key), row.id, row.ttl, float(row.until), row.digest)
+    return (*values, crc_of(values))
+
+
+def _decode_key(record: tuple[int, int, int, float, bytes, int]) -> tuple[int, KeyRow]:
+    key, message_id, ttl, until, digest, crc = record
+    if crc_of(record[:5]) != crc:
+        raise Damaged(f"key {unsigned(key)} is not what was written (crc)")
+    return unsigned(key), KeyRow(message_id, ttl, until, digest)
+
+
+def _row_id(row: Row) -> int:
+    return row.id
+
+
+def _row_size(row: Row) -> int:
+    return len(row.data) + ROW_BYTES

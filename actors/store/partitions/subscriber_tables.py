@@ -1,0 +1,182 @@
+"""The tables of a queue's members and of their acks, in those files that have any (format 2).
+
+Most queues know nobody, and their files are spared four pages: the tables are made when they are
+needed first. A file that has them says so with its version.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from math import inf
+
+from actors.store.partitions import attribute_tables as terms
+from actors.store.partitions.sqlite import FORMAT, Damaged, crc_of
+from actors.store.subscribers import Member, Roster
+
+SCHEMA = """
+CREATE TABLE members (
+    number INTEGER PRIMARY KEY,
+    identity BLOB NOT NULL,
+    until REAL NOT NULL,
+    since INTEGER,
+    floor INTEGER NOT NULL,
+    crc INTEGER NOT NULL
+);
+CREATE TABLE acks (
+    message_id INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    crc INTEGER NOT NULL,
+    PRIMARY KEY (message_id, number)
+) WITHOUT ROWID;
+"""
+
+_MEMBER_COLUMNS = "number, identity, until, since, floor, crc"
+_INSERT_MEMBER = f"INSERT OR REPLACE INTO members ({_MEMBER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"
+_SELECT_MEMBERS = f"SELECT {_MEMBER_COLUMNS} FROM members ORDER BY number"
+_INSERT_ACK = "INSERT OR REPLACE INTO acks (message_id, number, crc) VALUES (?, ?, ?)"
+_SELECT_ACKS = "SELECT message_id, number, crc FROM acks"
+
+_MemberRecord = tuple[int, bytes, float, int | None, int, int]
+
+
+def has_members(connection: sqlite3.Connection) -> bool:
+    """Does the file have the tables, and those of `terms`?"""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return bool(version >= 2)
+
+
+def make_tables(connection: sqlite3.Connection) -> None:
+    """From here on the file is one of format 2; nothing if it is already."""
+    if not has_members(connection):
+        for statement in filter(str.strip, (SCHEMA + terms.SCHEMA).split(";")):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def apply(connection: sqlite3.Connection, roster: Roster) -> int:
+    """Bring in what a layer says, within its transaction. Gives how many members more there are.
+
+    Raises Damaged if what is there is not what was written.
+    """
+    make_tables(connection)
+    before = dict(_members(connection))
+    for number in roster.gone:
+        connection.execute("DELETE FROM members WHERE number = ?", (number,))
+        connection.execute("DELETE FROM acks WHERE number = ?", (number,))
+    below = Roster(
+        {number: member for number, (member, _) in before.items()},
+        {number: floor for number, (_, floor) in before.items()},
+    )
+    after = roster.apply_to(below)
+    touched = {*roster.members, *roster.seen, *roster.floors} & after.members.keys()
+    connection.executemany(
+        _INSERT_MEMBER,
+        (_encode(after.members[number], after.floors.get(number, 0)) for number in sorted(touched)),
+    )
+    connection.executemany(
+        _INSERT_ACK,
+        (
+            (message_id, number, crc_of((message_id, number)))
+            for number, ids in roster.acked.items()
+            for message_id in sorted(ids)
+        ),
+    )
+    return len(after.members) - len(before)
+
+
+def forget_messages(connection: sqlite3.Connection, ids: list[int]) -> None:
+    """Messages are gone, and who acked them does not matter any more."""
+    connection.execute(
+        "DELETE FROM acks WHERE message_id IN (SELECT value FROM json_each(?))", (json.dumps(ids),)
+    )
+
+
+def load(connection: sqlite3.Connection) -> Roster | None:
+    """Everything; None if the file has no members. Raises Damaged."""
+    if not has_members(connection):
+        return None
+    roster = Roster()
+    for number, (member, floor) in _members(connection):
+        roster.members[number] = member
+        if floor:
+            roster.floors[number] = floor
+    _fill_acks(roster, map(_decode_ack, connection.execute(_SELECT_ACKS)))
+    return roster or None
+
+
+def salvage(connection: sqlite3.Connection) -> Roster | None:
+    """What is right of a damaged file. A lost ack costs a duplicate, a lost member what it has not
+    had yet: it is a newcomer when it comes again."""
+    roster = Roster()
+    with suppress(sqlite3.Error):
+        for record in connection.execute(_SELECT_MEMBERS):
+            with suppress(Damaged):
+                number, (member, floor) = _decode(record)
+                roster.members[number], roster.floors[number] = member, floor
+    with suppress(sqlite3.Error):
+        _fill_acks(roster, _good_acks(connection))
+    return roster or None
+
+
+def _good_acks(connection: sqlite3.Connection) -> Iterator[tuple[int, int]]:
+    for record in connection.execute(_SELECT_ACKS):
+        with suppress(Damaged):
+            yield _decode_ack(record)
+
+
+def verify(connection: sqlite3.Connection) -> tuple[int, list[str]]:
+    """How many members there are, and texts of what is wrong."""
+    if not has_members(connection):
+        return 0, []
+    count, wrong = 0, []
+    for record in connection.execute(_SELECT_MEMBERS):
+        count += 1
+        try:
+            _decode(record)
+        except Damaged as exc:
+            wrong.append(str(exc))
+    for ack in connection.execute(_SELECT_ACKS):
+        try:
+            _decode_ack(ack)
+        except Damaged as exc:
+            wrong.append(str(exc))
+    return count, wrong
+
+
+def deadline(connection: sqlite3.Connection) -> float:
+    """When the first of them may be forgotten."""
+    if not has_members(connection):
+        return inf
+    (until,) = connection.execute("SELECT min(until) FROM members").fetchone()
+    return inf if until is None else float(until)
+
+
+def _fill_acks(roster: Roster, acks: Iterable[tuple[int, int]]) -> None:
+    for message_id, number in acks:
+        roster.acked.setdefault(number, set()).add(message_id)
+
+
+def _members(connection: sqlite3.Connection) -> Iterator[tuple[int, tuple[Member, int]]]:
+    return map(_decode, connection.execute(_SELECT_MEMBERS))
+
+
+def _encode(member: Member, floor: int) -> _MemberRecord:
+    values = (member.number, member.identity, float(member.until), member.since, floor)
+    return (*values, crc_of(values))
+
+
+def _decode(record: _MemberRecord) -> tuple[int, tuple[Member, int]]:
+    number, identity, until, since, floor, crc = record
+    if crc_of(record[:5]) != crc:
+        raise Damaged(f"member {number} is not what was written (crc)")
+    return number, (Member(number, identity, until, since), floor)
+
+
+def _decode_ack(record: tuple[int, int, int]) -> tuple[int, int]:
+    message_id, number, crc = record
+    if crc_of(record[:2]) != crc:
+        raise Damaged(f"an ack of message {message_id} is not what was written (crc)")
+    return message_id, number

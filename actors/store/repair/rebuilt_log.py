@@ -1,0 +1,155 @@
+"""A log of what is left of a damaged one.
+
+Every record keeps its sequence, and no sequence that was given out is given out again: where
+records are lost a chunk without data stands for them, which readers step over. What is lost at the
+beginning counts as trimmed; but the records of a log may begin behind those of another one, which
+are not lost (`Base`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+
+import msgspec
+
+from actors.store.changes import Chunk, LogChange, Noted, Position
+from actors.store.log_memtable import LogLayer
+from actors.store.repair.salvage import SalvagedLog
+
+
+class Base(msgspec.Struct, frozen=True):
+    """Where the own records of a log begin: those below are another log's. The id and timestamp are
+    those of the last one there."""
+
+    first: int = 0
+    last_id: Position = Position(0, 0)
+    last_timestamp: int = 0
+
+
+BaseOf = Callable[[Mapping[bytes, bytes]], Base]
+"""Tells it by the notes of a log."""
+
+
+def no_base(notes: Mapping[bytes, bytes]) -> Base:
+    """All records are the log's own."""
+    return Base()
+
+
+class MendedLog(msgspec.Struct):
+    """`layer` is all of the log. `lost` are ranges of sequences, first and last; below `base` there
+    are records of another log.
+
+    `is_whole_known`: else records before the first one and after the last one may be lost as well.
+    """
+
+    layer: LogLayer
+    lost: list[tuple[int, int]]
+    is_whole_known: bool
+    base: int = 0
+
+    @property
+    def records(self) -> int:
+        """How many are left, those of another log included."""
+        layer = self.layer
+        tail = layer.chunks[-1].end if layer.chunks else self.base
+        start = layer.trim_point
+        return tail - start - sum(last + 1 - first for first, last in self.lost if first >= start)
+
+
+def mend(
+    below: SalvagedLog | None,
+    above: LogLayer | None,
+    tail: int | None,
+    base_of: BaseOf = no_base,
+) -> MendedLog:
+    """Put together what its file had, what the journal has over that, and the `tail` that the
+    catalogue knows (None: it does not)."""
+    above = LogLayer(is_base=True) if above is None else above
+    newer, is_fresh = _latest(above)
+    older = [] if below is None or is_fresh else below.chunks
+    chunks = _merged(older, newer)
+    if chunks is None:
+        chunks, is_fresh = newer, True
+    if is_fresh:
+        below, tail = None, None
+    meta = None if below is None else below.meta
+    is_known = below is None or meta is not None
+    if meta is not None:
+        end = Chunk(meta.tail, 0, 0, meta.end_timestamp, Position(0, 0), meta.end_id, b"")
+    else:
+        end = Chunk(tail or 0, 0, 0, 0, Position(0, 0), Position(0, 0), b"")
+    point = max(above.trim_point, 0 if meta is None else meta.trim_point)
+    notes = {} if below is None else dict(below.notes)
+    layer = LogLayer(is_base=True)
+    layer.fold(Noted(*each) for each in {**notes, **above.notes}.items())
+    base = base_of({name: value for name, value in layer.notes.items() if value is not None})
+    if not is_known and chunks and not base.first:
+        point = max(point, chunks[0].first)
+    return MendedLog(layer, _fill(layer, chunks, point, end, base), is_known, base.first)
+
+
+def _latest(layer: LogLayer) -> tuple[list[Chunk], bool]:
+    """The chunks in the journal of the log that there is now. True: it is another one than that in
+    the file. That it was deleted in between may be told by nothing but sequences that go back."""
+    chunks, start = layer.chunks, 0
+    for at, (one, other) in enumerate(pairwise(chunks), 1):
+        if other.first < one.end:
+            start = at
+    return chunks[start:], layer.is_fresh or start > 0
+
+
+def _merged(older: list[Chunk], newer: list[Chunk]) -> list[Chunk] | None:
+    """All of them, ascending; None: both have the same sequences with different records."""
+    by_first = {each.first: each for each in older}
+    for chunk in newer:
+        if by_first.setdefault(chunk.first, chunk) != chunk:
+            return None
+    chunks = [by_first[first] for first in sorted(by_first)]
+    is_one_log = all(one.end <= other.first for one, other in pairwise(chunks))
+    return chunks if is_one_log else None
+
+
+def _fill(
+    layer: LogLayer, chunks: list[Chunk], point: int, end: Chunk, base: Base
+) -> list[tuple[int, int]]:
+    """Bring chunks into a layer, without holes up to `end`; gives what is lost."""
+    tail = max(end.first, chunks[-1].end if chunks else 0)
+    point = min(point, max(tail, base.first))
+    before = Chunk(base.first, 0, 0, base.last_timestamp, base.last_id, base.last_id, b"")
+    is_behind = point < base.first
+    """There are records before the first one here, so what is lost behind them is a hole."""
+    kept: list[Chunk] = []
+    lost: list[tuple[int, int]] = []
+    at = max(point, base.first)
+    for chunk in chunks:
+        if chunk.end <= point:
+            end = _later(end, chunk)
+            continue
+        if chunk.first > at:
+            lost.append((at, chunk.first - 1))
+            if kept or is_behind:
+                kept.append(_stand_in(at, chunk.first, kept[-1] if kept else before))
+            else:
+                point = chunk.first
+        kept.append(chunk)
+        at = chunk.end
+    if at < tail:
+        lost.append((at, tail - 1))
+        point = point if kept or is_behind else tail
+    if tail and (at < tail or not kept):
+        kept.append(_stand_in(at, tail, _later(end, kept[-1] if kept else before)))
+    changes: list[LogChange] = [*kept]
+    layer.fold(changes)
+    layer.trim_point = point
+    return lost
+
+
+def _stand_in(first: int, end: int, before: Chunk) -> Chunk:
+    """A chunk for records that are lost; its times and ids are at the end of what was before."""
+    times = before.last_timestamp, before.last_timestamp
+    return Chunk(first, end - first, *times, before.last_id, before.last_id, b"")
+
+
+def _later(one: Chunk, other: Chunk) -> Chunk:
+    return one if one.last_id >= other.last_id else other

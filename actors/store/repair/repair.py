@@ -1,0 +1,186 @@
+"""Makes a damaged partition usable again: a new file of what is still good, the old one kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import assert_never
+
+import msgspec
+
+from actors.messages import Durability
+from actors.store.changes import KeyLeft, KeyRow, Kind, ModeSet, QueueChange, Snapshot, Tried
+from actors.store.repair.quarantine import Damage, note_path
+from actors.store.filesystem import Disk
+from actors.store.index import Entry, Layer
+from actors.store.log_memtable import LogLayer
+from actors.store.repair.rebuilt_log import BaseOf, mend, no_base
+from actors.store.partitions.catalog import CATALOGUE, Catalogue
+from actors.store.partitions.file_pool import Shelf, file_name
+from actors.store.queue_memtable import QueueLayer
+from actors.store.recovery import Recovered, recover
+from actors.store.repair.salvage import Salvaged, kind_in, salvage, salvage_log
+from actors.store.settings import StoreSettings
+
+WAL = "-wal"
+"""What SQLite committed last, and has not yet put into the file."""
+
+
+class NotRepairable(Exception):
+    """Nothing can be done here; the text says why."""
+
+
+class Repaired(msgspec.Struct, frozen=True):
+    """A channel or log has `messages` now; its old file, which had `in_file` that could be read, is
+    in `aside`.
+
+    Of a channel `lost` are ids that were in the old file and could not be read; there may have been
+    more. Of a log `lost_records` are ranges of sequences, first and last; unless
+    `is_whole_known`, records before the first and after the last one may be lost as well.
+    """
+
+    kind: Kind | None
+    messages: int
+    in_file: int
+    aside: Path | None = None
+    lost: list[int] = []
+    lost_records: list[tuple[int, int]] = []
+    is_whole_known: bool = True
+
+
+def repair(folder: Path, disk: Disk, name: bytes, base_of: BaseOf = no_base) -> Repaired:
+    """Repair the channel or log `name` in the folder of a stopped node. Its note of damage goes
+    last, so a repair that does not come to its end is begun anew. `base_of` tells which records of
+    a log are its own.
+
+    Raises NotRepairable, and what recovery raises.
+    """
+    found = recover(folder, disk, lambda name: Durability.DISK, StoreSettings())
+    found.library.close()
+    shelf = Shelf(folder / "partitions", disk)
+    entry = found.entries.get(name)
+    if entry is None and not shelf.has(name):
+        raise NotRepairable("the node keeps nothing of this name")
+    aside = _set_aside(folder / "damaged", shelf.path(name), disk)
+    lsn = found.tail.lsn
+    with closing(Catalogue(folder / CATALOGUE, disk)) as catalogue:
+        desk = _Desk(shelf, catalogue, disk, name, entry)
+        kind = _kind(found, shelf.path(name), disk, name)
+        match kind:
+            case Kind.QUEUE:
+                done = desk.queue(lsn, aside)
+            case Kind.LOG:
+                done = desk.log(lsn, aside, base_of)
+            case None:
+                done = desk.nothing(aside)
+            case _:
+                assert_never(kind)
+    for note in _notes(folder / "damaged", name):
+        disk.unlink(note)
+    disk.sync_folder(folder / "damaged")
+    return done
+
+
+def _kind(found: Recovered, path: Path, disk: Disk, name: bytes) -> Kind | None:
+    """None: nothing is left that could tell."""
+    entry = found.entries.get(name)
+    if entry is not None and (entry.has_file or entry.layer is not None):
+        return entry.kind
+    kind = found.damaged_kinds.get(name)
+    return kind_in(path, disk) if kind is None and disk.has(path) else kind
+
+
+class _Desk:
+    """Makes the new file of one partition."""
+
+    def __init__(
+        self, shelf: Shelf, catalogue: Catalogue, disk: Disk, name: bytes, entry: Entry | None
+    ) -> None:
+        self._shelf = shelf
+        self._catalogue = catalogue
+        self._disk = disk
+        self._name = name
+        self._layer = None if entry is None else entry.layer
+
+    def queue(self, lsn: int, aside: Path | None) -> Repaired:
+        """A queue has no order that a hole could break: what is good stays."""
+        path = self._shelf.path(self._name)
+        old = Salvaged(Snapshot(), []) if aside is None else salvage(path, self._disk)
+        in_file = len(old.snapshot.rows)
+        snapshot = old.snapshot
+        if isinstance(self._layer, QueueLayer):
+            snapshot = self._layer.apply_to(snapshot)
+        layer = QueueLayer(is_base=True)
+        layer.fold(_changes(snapshot))
+        self._replace(Kind.QUEUE, layer, lsn)
+        return Repaired(Kind.QUEUE, len(snapshot.rows), in_file, aside, lost=old.lost)
+
+    def log(self, lsn: int, aside: Path | None, base_of: BaseOf) -> Repaired:
+        """Records keep their sequences, whatever is missing before them."""
+        path, name = self._shelf.path(self._name), self._name
+        old = None if aside is None else salvage_log(path, self._disk)
+        outline = None
+        if name not in self._catalogue.dirty():
+            outline = self._catalogue.outlines().get(name)
+        above = self._layer if isinstance(self._layer, LogLayer) else None
+        mended = mend(old, above, None if outline is None else outline.tail, base_of)
+        self._replace(Kind.LOG, mended.layer, lsn)
+        return Repaired(
+            Kind.LOG,
+            mended.records,
+            0 if old is None else sum(chunk.count for chunk in old.chunks),
+            aside,
+            lost_records=mended.lost,
+            is_whole_known=mended.is_whole_known,
+        )
+
+    def nothing(self, aside: Path | None) -> Repaired:
+        """What it was cannot be told, so it will be what it is used for next."""
+        self._catalogue.mark([(self._name, Kind.QUEUE)])
+        self._shelf.remove(self._name)
+        self._catalogue.record([], [self._name], {})
+        return Repaired(None, 0, 0, aside)
+
+    def _replace(self, kind: Kind, layer: Layer, lsn: int) -> None:
+        """A file that has everything up to `lsn`, so that the journal's records count no more."""
+        self._catalogue.mark([(self._name, kind)])
+        outline = self._shelf.make(self._name, kind, layer, lsn, lsn + 1)
+        self._catalogue.record([outline], [], {})
+
+
+def _set_aside(folder: Path, path: Path, disk: Disk) -> Path | None:
+    """A copy, with what lies beside the file, under a name that is not taken."""
+    if not disk.has(path):
+        return None
+    taken, number = set(disk.names(folder)), 1
+    while f"{path.name}.{number}" in taken:
+        number += 1
+    aside = folder / f"{path.name}.{number}"
+    for end in ("", WAL):
+        source = path.with_name(path.name + end)
+        if disk.has(source):
+            disk.install(aside.with_name(aside.name + end), disk.read(source))
+    return aside
+
+
+def _changes(snapshot: Snapshot) -> Iterator[QueueChange]:
+    if snapshot.mode is not None:
+        yield ModeSet(snapshot.mode)
+    yield from snapshot.rows
+    for key, left in snapshot.keys.items():
+        if isinstance(left, KeyRow):
+            yield KeyLeft(key, left)
+    for message_id, attempts in snapshot.attempts.items():
+        yield Tried(message_id, attempts)
+    if snapshot.roster is not None:
+        yield from snapshot.roster.changes()
+    if snapshot.terms is not None:
+        yield from snapshot.terms.changes()
+
+
+def _notes(folder: Path, name: bytes) -> Iterator[Path]:
+    """The channel's own note, and one of its file from when nobody knew whose that was."""
+    path = file_name(name)
+    yield note_path(folder, Damage("", "", name))
+    yield note_path(folder, Damage(path.rpartition("/")[2], ""))

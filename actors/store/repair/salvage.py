@@ -1,0 +1,155 @@
+"""Reads what can still be read of the damaged file of a partition, row by row."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from actors.store.changes import Chunk, KeyRow, Kind, Row, Snapshot
+from actors.store.filesystem import Disk
+from actors.store.partitions import subscriber_tables as members
+from actors.store.partitions import attribute_tables as terms
+from actors.store.partitions.log_tables import chunks_between, notes_left
+from actors.store.partitions.metadata import Meta, read_meta
+from actors.store.partitions.queue_tables import keys_left, rows_between
+from actors.store.partitions.sqlite import Damaged
+from actors.store.queue_memtable import snapshot_of
+
+T = TypeVar("T")
+
+NUMBER_MAX = 2**63 - 1
+TRIES_MAX = 1000
+"""Ranges that are looked into; unreadable pages are stepped over by halving what is left."""
+
+
+class Salvaged(msgspec.Struct):
+    """A queue. `lost` are ids whose message is not what was written; of unreadable pages none are
+    known."""
+
+    snapshot: Snapshot
+    lost: list[int]
+
+
+class SalvagedLog(msgspec.Struct):
+    """A log: chunks ascend; `meta` is what the file says of itself, if that can be read."""
+
+    chunks: list[Chunk]
+    notes: dict[bytes, bytes]
+    meta: Meta | None
+
+
+def salvage(path: Path, disk: Disk) -> Salvaged:
+    """Everything in a queue's file whose checksum is right; nothing if it is no database at all."""
+    try:
+        connection = disk.connect(path)
+    except sqlite3.Error:
+        return Salvaged(Snapshot(), [])
+    with closing(connection):
+        connection.text_factory = bytes
+        found, lost = _read_around(partial(rows_between, connection), 1)
+        meta = _meta(connection)
+        # What is above was never said to be kept, or the journal has it.
+        last_id = NUMBER_MAX if meta is None else meta.last_id
+        rows: dict[int, Row] = {}
+        attempts: dict[int, int] = {}
+        for message_id, (row, tried) in found.items():
+            if message_id <= last_id:
+                rows[message_id] = row
+                if tried:
+                    attempts[message_id] = tried
+        mode = None if meta is None else meta.mode
+        found_keys, roster = _keys(connection), members.salvage(connection)
+        besides = terms.salvage(connection)
+        snapshot = snapshot_of(rows, found_keys, attempts, mode, roster, besides)
+        return Salvaged(snapshot, sorted(lost))
+
+
+def salvage_log(path: Path, disk: Disk) -> SalvagedLog:
+    """Everything in a log's file whose checksum is right; nothing if it is no database at all."""
+    try:
+        connection = disk.connect(path)
+    except sqlite3.Error:
+        return SalvagedLog([], {}, None)
+    with closing(connection):
+        connection.text_factory = bytes
+        found, _ = _read_around(partial(chunks_between, connection), 0)
+        meta = _meta(connection)
+        # What is above was never said to be kept, or the journal has it.
+        tail = NUMBER_MAX if meta is None else meta.tail
+        chunks = [chunk for first, chunk in sorted(found.items()) if first < tail and chunk.data]
+        notes: dict[bytes, bytes] = {}
+        with suppress(sqlite3.Error):
+            notes.update(notes_left(connection))
+        return SalvagedLog(chunks, notes, meta)
+
+
+def kind_in(path: Path, disk: Disk) -> Kind | None:
+    """What a damaged file is one of; None if not even that can be told."""
+    try:
+        connection = disk.connect(path)
+    except sqlite3.Error:
+        return None
+    with closing(connection):
+        connection.text_factory = bytes
+        meta = _meta(connection)
+        if meta is not None:
+            return meta.kind
+        for table, kind in (("messages", Kind.QUEUE), ("chunks", Kind.LOG)):
+            with suppress(sqlite3.Error):
+                connection.execute(f"SELECT 1 FROM {table} LIMIT 0")
+                return kind
+    return None
+
+
+def _meta(connection: sqlite3.Connection) -> Meta | None:
+    try:
+        return read_meta(connection)
+    except (Damaged, sqlite3.Error):
+        return None
+
+
+def _keys(connection: sqlite3.Connection) -> dict[int, KeyRow]:
+    keys: dict[int, KeyRow] = {}
+    with suppress(sqlite3.Error):
+        keys.update(keys_left(connection))
+    return keys
+
+
+def _read_around(
+    read: Callable[..., Iterator[tuple[int, T | None]]], low: int
+) -> tuple[dict[int, T], set[int]]:
+    """Rows by number, and the numbers of those that are not what was written. A range is read from
+    both ends up to what cannot be read, and what remains in its middle is halved."""
+    found: dict[int, T] = {}
+    lost: set[int] = set()
+    ranges = deque([(low, NUMBER_MAX)])
+    for _ in range(TRIES_MAX):
+        if not ranges:
+            break
+        low, high = ranges.popleft()
+        for newest_first in (False, True):
+            try:
+                for number, row in read(low, high, newest_first=newest_first):
+                    if row is None:
+                        lost.add(number)
+                    else:
+                        found[number] = row
+                    if newest_first:
+                        high = number - 1
+                    else:
+                        low = number + 1
+            except sqlite3.Error:
+                continue
+            break
+        else:
+            if low < high:
+                middle = (low + high) // 2
+                ranges += ((low, middle), (middle + 1, high))
+    return found, lost

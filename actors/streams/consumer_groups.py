@@ -1,0 +1,31 @@
+"""Consumer groups of a stream: how far they got, within limits."""
+
+from __future__ import annotations
+
+from actors.errors import Code
+from actors.store.changes import Change
+from actors.streams.directory import Directory
+from actors.streams.messages import Commit, Settings
+from actors.streams.metadata import GROUP_BYTES_MAX, Properties
+from actors.streams.settings import StreamLimits
+
+
+def commit(
+    request: Commit,
+    properties: Properties,
+    directory: Directory,
+    limits: StreamLimits,
+    now_ms: int,
+    changes: list[Change],
+) -> Code | None:
+    """A group gets so far; or why not. A topic's partition is made by that."""
+    if not 0 < len(request.group) <= GROUP_BYTES_MAX:
+        return Code.MALFORMED
+    if request.group not in properties.groups and (
+        len(properties.groups) >= limits.groups_max or directory.groups >= limits.node_groups_max
+    ):
+        return Code.GROUPS_FULL
+    if properties.created is None:
+        changes.append(properties.create(now_ms, Settings()))
+    changes.append(properties.commit(request.group, request.offset))
+    return None

@@ -1,0 +1,117 @@
+"""Where the records of a fork are: its first ones in the partitions of those it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from actors.messages import U64_MAX
+from actors.store.changes import Chunk, Position
+from actors.store.repair.rebuilt_log import Base
+from actors.store.interface import Fault, LogStore, Pending, Seek, Where
+from actors.streams.durable.metadata import DurableNotes
+from actors.streams.chunks import shortened
+
+Chunks = list[Chunk] | Fault
+
+
+def ancestry(
+    lineage: Sequence[tuple[bytes, int]], cell: bytes, point: int
+) -> list[tuple[bytes, int]]:
+    """The lineage of a fork at `point` of the stream `cell`, which has this lineage itself."""
+    parts: list[tuple[bytes, int]] = []
+    below = 0
+    for ancestor, end in (*lineage, (cell, point)):
+        end = min(end, point)
+        if end > below:
+            parts.append((ancestor, end))
+            below = end
+    return parts
+
+
+def base_of(notes: Mapping[bytes, bytes]) -> Base:
+    """Where the own records of a stream with these notes begin."""
+    parentage = DurableNotes(notes).parentage
+    if parentage is None:
+        return Base()
+    last = Position(parentage.last_ms, parentage.last_seq)
+    return Base(parentage.point, last, parentage.last_timestamp)
+
+
+class Lineage:
+    """Reads a fork as if all its records were its own."""
+
+    __slots__ = ("_cell", "_parts", "_store")
+
+    def __init__(self, store: LogStore, cell: bytes, parts: Sequence[tuple[bytes, int]]) -> None:
+        self._store = store
+        self._cell = cell
+        self._parts = parts
+
+    def read(self, seek: Seek) -> list[Chunk] | Pending[Chunks]:
+        """Chunks in order, as the store gives them of one log."""
+        return self._read(0, seek, [])
+
+    def _read(self, at: int, seek: Seek, found: list[Chunk]) -> list[Chunk] | Pending[Chunks]:
+        """Go on with a part, behind what was found in those before it."""
+        for place in range(at, len(self._parts) + 1):
+            cell, end = self._part(place)
+            if seek.sequence >= end:
+                continue
+            rest = _rest_of(seek, found)
+            if rest is None:
+                return found
+            chunks = self._store.read(cell, rest)
+            if isinstance(chunks, Pending):
+                pending: Pending[Chunks] = Pending()
+                chunks.when_done(partial(self._found, place, seek, found, pending))
+                return pending
+            found = _joined(found, chunks, end)
+            if found and found[-1].end < end:
+                return found
+        return found
+
+    def _part(self, place: int) -> tuple[bytes, int]:
+        """A partition, and up to which sequence it counts; the last is the fork's own."""
+        return self._parts[place] if place < len(self._parts) else (self._cell, U64_MAX)
+
+    def _found(
+        self,
+        place: int,
+        seek: Seek,
+        found: list[Chunk],
+        pending: Pending[Chunks],
+        chunks: Chunks,
+    ) -> None:
+        if isinstance(chunks, Fault):
+            pending.finish(chunks)
+            return
+        end = self._part(place)[1]
+        found = _joined(found, chunks, end)
+        rest: list[Chunk] | Pending[Chunks] = found
+        if not found or found[-1].end >= end:
+            rest = self._read(place + 1, seek, found)
+        if isinstance(rest, Pending):
+            rest.when_done(pending.finish)
+        else:
+            pending.finish(rest)
+
+
+def _rest_of(seek: Seek, found: Sequence[Chunk]) -> Seek | None:
+    """What is asked for behind what was found; None: that is enough."""
+    if not found:
+        return seek
+    left = seek.bytes_max - sum(len(chunk.data) for chunk in found)
+    count = seek.count_max - sum(chunk.count for chunk in found[1:])
+    if left <= 0 or count <= 0:
+        return None
+    # Where an answer begins was found already.
+    return Seek(Where.SEQUENCE, found[-1].end, bytes_max=left, count_max=count)
+
+
+def _joined(found: list[Chunk], chunks: Sequence[Chunk], end: int) -> list[Chunk]:
+    """Behind what was found, what of these chunks lies below a sequence and follows on."""
+    if found and chunks and chunks[0].first > found[-1].end:
+        return found
+    below = [chunk for chunk in chunks if chunk.first < end]
+    return found + [each if each.end <= end else shortened(each, end) for each in below]

@@ -1,0 +1,82 @@
+"""What clients of Durable Streams ask of a stream, and forks and sources of each other: who does
+what of it."""
+
+from __future__ import annotations
+
+from actors.runtime.cell import Effects
+from actors.messages import Port, Reply
+from actors.streams.durable import messages as d
+from actors.streams.append import Appender
+from actors.streams.durable.append import Entries
+from actors.streams.bounds import Extent
+from actors.streams.durable.forks import Founder
+from actors.streams.moment import Moment
+from actors.streams.metadata import Properties
+from actors.streams.registration import Presence
+
+
+class DurableDesk:
+    """One stream's. `is_vacant`: it was buried, and its last fork is gone."""
+
+    __slots__ = ("_appender", "_entries", "_founder", "_presence", "_properties", "is_vacant")
+
+    def __init__(
+        self,
+        presence: Presence,
+        cell: bytes,
+        extent: Extent,
+        properties: Properties,
+        appender: Appender,
+        moment: Moment,
+    ) -> None:
+        self._presence = presence
+        self._properties = properties
+        self._appender = appender
+        self._entries = Entries(extent, properties, appender, moment)
+        self._founder = Founder(
+            presence.name, cell, extent, properties, appender, self._entries, moment
+        )
+        self.is_vacant = False
+
+    def answer(
+        self, port: Port | None, message: d.DurableRequest, effects: Effects
+    ) -> Reply | None:
+        """Do it."""
+        is_there, is_taken = self._presence.is_there, self._presence.is_taken
+        founder, number = self._founder, message.number
+        is_buried = self._properties.durable.is_buried
+        match message:
+            case d.Submit():
+                if not is_there:
+                    return d.Declined(number, d.Why.BURIED if is_buried else d.Why.MISSING)
+                return self._entries.submit(message, effects.changes)
+            case d.Establish():
+                return founder.establish(message, effects, is_there=is_there, is_taken=is_taken)
+            case d.BeginFork():
+                return founder.begin_fork(message, effects, is_there=is_there, is_taken=is_taken)
+            case d.Fork():
+                if not is_there or port is None:
+                    why = d.Why.SOURCE_BURIED if is_buried else d.Why.SOURCE_MISSING
+                    return d.Declined(number, why)
+                self._appender.flush(effects.changes)
+                return founder.fork(port, message, effects)
+            case d.Claim():
+                founder.answer_claim(message, effects)
+            case d.Release():
+                self.is_vacant = founder.release(message, effects)
+            case _:
+                raise AssertionError(f"{type(message).__name__} is not for streams")
+        return None
+
+    def take_closing(self) -> bool:
+        """Was the stream closed since this was asked last?"""
+        was_closed, self._entries.has_closed = self._entries.has_closed, False
+        return was_closed
+
+    def claim_all(self, effects: Effects) -> None:
+        """Ask all forks that are noted whether they are there."""
+        self._founder.claim_all(effects)
+
+    def part(self, effects: Effects) -> None:
+        """The stream goes: its source hears of it."""
+        self._founder.part(effects)

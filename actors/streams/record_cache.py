@@ -1,0 +1,262 @@
+"""What reads showed lately, kept for the next reader: records by columns, and as protocols write
+them. One shelf serves all streams of a node, so that idle ones cost nothing.
+
+Records never change, and what is on the shelf is shown only in the place of a chunk that the store
+gives: a trim has nothing to do here. Only what is deleted is taken down, as sequences begin anew.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+
+from actors.store.changes import Chunk
+from actors.streams.messages import Form, Span, View
+from actors.streams.chunks import BadChunk, joined, part_of, span_of
+
+SHELF_BYTES_MAX = 2**26
+"""Of all streams of a node together; the oldest goes first."""
+ITEM_BYTES = 700
+"""What an item costs besides its records and their forms, about."""
+RECORD_BYTES = 44
+"""What a record costs besides its bytes: its object, and its place in a list."""
+TIMESTAMP_BYTES = 40
+ID_BYTES = 80
+HEADERS_BYTES = 72
+PAIR_BYTES = 140
+"""What a record costs that has its own timestamp, id, headers; a header besides its bytes."""
+END_BYTES = 36
+PART_READERS_MIN = 4
+"""Where records end is found out for so many readers: it takes longer than to write a part anew."""
+SMALL_RECORDS_MAX = 8
+SMALL_BYTES_MAX = 8192
+"""Chunks up to here are joined to one item."""
+JOINED_RECORDS_MAX = 128
+
+_first = attrgetter("first")
+
+
+class Item:
+    """The records of a chunk. A form of them is kept once a second reader wants it."""
+
+    __slots__ = (
+        "_ends",
+        "_forms",
+        "_is_full",
+        "_shelf",
+        "count",
+        "first",
+        "readers",
+        "row",
+        "size",
+        "span",
+        "weight",
+    )
+
+    def __init__(self, shelf: Shelf, row: Row, span: Span) -> None:
+        bodies = span.bodies
+        self._shelf = shelf
+        self._forms: dict[Form, bytes] | None = None
+        self._ends: dict[Form, Sequence[int]] | None = None
+        self._is_full: bool | None = None
+        self.row = row
+        self.first = span.first
+        self.count = len(bodies)
+        self.span = span
+        self.size = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
+        """Bytes of all bodies."""
+        self.readers = 1
+        self.weight = ITEM_BYTES + _columns_weight(span) + self.size
+        """What it costs; 0: it is not on the shelf any more."""
+
+    def is_plain(self, view: View) -> bool:
+        """Does the view show all its records?"""
+        return (
+            (view.commands or self.span.headers is None)
+            and (view.empty or not self._has_empty())
+            and self.size <= view.body_bytes_max
+        )
+
+    def _has_empty(self) -> bool:
+        """Looked for once, and only if somebody wants to know."""
+        if self._is_full is None:
+            self._is_full = b"" not in self.span.bodies
+        return not self._is_full
+
+    def written(self, form: Form) -> bytes:
+        """All records as `form` writes them."""
+        forms = self._forms
+        if forms is not None and (data := forms.get(form)) is not None:
+            return data
+        data = form.write(self.span)
+        if self.readers > 1:
+            if forms is None:
+                forms = self._forms = {}
+            forms[form] = data
+            self._shelf.grow(self, len(data))
+        return data
+
+    def ends(self, form: Form) -> Sequence[int]:
+        """Where in what is `written` each record ends."""
+        if self._ends is None:
+            self._ends = {}
+        ends = self._ends.get(form)
+        if ends is None:
+            ends = self._ends[form] = form.ends(self.span)
+            self._shelf.grow(self, len(ends) * END_BYTES)
+        return ends
+
+
+class Part:
+    """The records `begin` to before `end` of an item."""
+
+    __slots__ = ("_begin", "_end", "_item", "span")
+
+    def __init__(self, item: Item, begin: int, end: int) -> None:
+        self._item = item
+        self._begin = begin
+        self._end = end
+        self.span = part_of(item.span, begin, end)
+
+    def written(self, form: Form) -> bytes:
+        """The records as `form` writes them."""
+        item, begin = self._item, self._begin
+        if item.readers < PART_READERS_MIN:
+            return form.write(self.span)
+        ends = item.ends(form)
+        return item.written(form)[ends[begin - 1] if begin else 0 : ends[self._end - 1]]
+
+
+class Row:
+    """The items of one stream, by the first sequences of their chunks."""
+
+    __slots__ = ("_items", "_shelf")
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._items: dict[int, Item] = {}
+
+    def item(
+        self,
+        chunks: Sequence[Chunk],
+        at: int,
+        known: Mapping[int, tuple[Chunk, Span]],
+        *,
+        is_kept: bool = True,
+    ) -> tuple[Item, int]:
+        """An item that begins with the chunk at `at`, and the place of the chunk behind it. Small
+        chunks share one. `known` has spans by their first sequence. A new item goes on the shelf if
+        it `is_kept`. Raises BadChunk."""
+        chunk = chunks[at]
+        item = self._items.get(chunk.first)
+        if item is None:
+            after = at + 1 if chunk.first in known else _alike(chunks, at)
+            if after > at + 1:
+                spans = _without_headers(_readable(chunks[at:after]))
+                after = at + len(spans)
+                span = joined(spans) if len(spans) > 1 else spans[0]
+            else:
+                entry = known.get(chunk.first)
+                span = span_of(chunk) if entry is None else entry[1]
+            item = Item(self._shelf, self, span)
+            if is_kept:
+                self._items[chunk.first] = item
+                self._shelf.add(item)
+            else:
+                item.weight = 0
+            return item, after
+        item.readers += 1
+        if item.count == chunk.count:
+            return item, at + 1
+        return item, bisect_left(chunks, item.first + item.count, at + 1, key=_first)
+
+    def drop(self, item: Item) -> None:
+        """It is not on the shelf any more."""
+        if self._items.get(item.first) is item:
+            del self._items[item.first]
+
+    def clear(self) -> None:
+        """The stream is deleted. The shelf forgets the items by and by."""
+        self._items = {}
+
+
+def _columns_weight(span: Span) -> int:
+    """What the columns cost, about, but for the bytes of bodies."""
+    each = RECORD_BYTES
+    if span.timestamps is not None:
+        each += TIMESTAMP_BYTES
+    if span.ids is not None:
+        each += ID_BYTES
+    weight = each * len(span.bodies)
+    for pairs in span.headers or ():
+        weight += HEADERS_BYTES
+        for name, value in pairs:
+            weight += PAIR_BYTES + len(name) + len(value)
+    return weight
+
+
+def _readable(chunks: Sequence[Chunk]) -> list[Span]:
+    """Those before the first one that cannot be read. Raises BadChunk if that is the first one."""
+    spans = [span_of(chunks[0])]
+    try:
+        spans.extend(span_of(each) for each in chunks[1:])
+    except BadChunk:
+        pass  # for who reads that far
+    return spans
+
+
+def _without_headers(spans: list[Span]) -> list[Span]:
+    """Those before the first one with headers; the first one in any case."""
+    for at, span in enumerate(spans):
+        if span.headers is not None:
+            return spans[: max(at, 1)]
+    return spans
+
+
+def _alike(chunks: Sequence[Chunk], at: int) -> int:
+    """Up to where chunks follow one another that are small."""
+    after, left = at, JOINED_RECORDS_MAX
+    end = chunks[at].first
+    while after < len(chunks):
+        chunk = chunks[after]
+        left -= chunk.count
+        if chunk.first != end or chunk.count > SMALL_RECORDS_MAX or left < 0:
+            break
+        if len(chunk.data) > SMALL_BYTES_MAX:
+            break
+        end += chunk.count
+        after += 1
+    return max(after, at + 1)
+
+
+class Shelf:
+    """All items, oldest first, up to about `bytes_max` together."""
+
+    __slots__ = ("_bytes_max", "_items", "size")
+
+    def __init__(self, bytes_max: int = SHELF_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._items: deque[Item] = deque()
+        self.size = 0
+
+    def add(self, item: Item) -> None:
+        """Keep an item, and let go of others for it."""
+        self._items.append(item)
+        self.size += item.weight
+        self._shed()
+
+    def grow(self, item: Item, size: int) -> None:
+        """An item that may be here has got larger."""
+        if item.weight:
+            item.weight += size
+            self.size += size
+            self._shed()
+
+    def _shed(self) -> None:
+        while self.size > self._bytes_max:
+            item = self._items.popleft()
+            self.size -= item.weight
+            item.weight = 0
+            item.row.drop(item)

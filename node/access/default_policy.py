@@ -1,0 +1,91 @@
+"""What holds without any line of an access file: for this machine, for peers, for the chat page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import msgspec
+
+from actors.messages import Rights
+from node.access.grants import PEER_ID, Grant, Kind, Subject
+from node.ip import is_remote
+from node.peers.address_book import PeerBook
+from node.peers.identity import peer_id
+from node.web.login import CHANNEL as PAGE_CHANNEL
+from transports.p2p.admission import Asker
+
+STREAM_LISTENERS = ("s3p", "rustlog", "http")
+"""Listeners that serve streams and nothing else."""
+_OWN_KEYS = "mail/{id}!keys"
+
+
+class Peers(msgspec.Struct, frozen=True):
+    """The node as one of several: its own public key, whom it knows, whether it is a relay."""
+
+    own: bytes
+    book: PeerBook
+    is_relay: bool = False
+
+
+def is_keeper(asker: Asker, channel: bytes) -> bool:
+    """Are these the asker's own prekeys?"""
+    if asker.identity is None:
+        return False
+    return channel == _OWN_KEYS.format(id=peer_id(asker.identity)).encode()
+
+
+def _rule(
+    rights: Rights, where: str, channels: tuple[str, ...] | None, streams: tuple[str, ...] | None
+) -> Grant:
+    return Grant(Subject(Kind.RULE), rights, channels, streams, None, where)
+
+
+_HERE = _rule(Rights.ALL, "this machine, as there is no access file", None, None)
+_PUBLIC = _rule(Rights.CHANNEL, "everybody, by --insecure-public", None, ())
+_PUBLIC_STREAMS = _rule(Rights.ALL, "everybody, by --insecure-public", (), None)
+_CERTIFIED = _rule(Rights.CHANNEL, "certificates of our authority", None, ())
+_CERTIFIED_STREAMS = _rule(Rights.ALL, "certificates of our authority", (), None)
+
+
+def without_rules(asker: Asker, is_public: bool) -> Iterator[Grant]:
+    """What holds for an asker as long as no file says anything."""
+    serves_streams = asker.listener in STREAM_LISTENERS
+    if not is_remote(asker.address):
+        yield _HERE
+        return
+    if is_public:
+        yield _PUBLIC_STREAMS if serves_streams else _PUBLIC
+    if asker.certificate is not None:
+        yield _CERTIFIED_STREAMS if serves_streams else _CERTIFIED
+
+
+def of_page(rights: Rights | None) -> Iterator[Grant]:
+    """What a session of the chat page may do, and it may nothing else; None: there is none."""
+    if rights is not None:
+        yield _rule(rights, "a session of the chat page", (PAGE_CHANNEL.decode(),), ())
+
+
+def of_peers(peers: Peers) -> Sequence[Grant]:
+    """What a trusted peer may do without any line (docs/peers.md)."""
+    return _of_peers(peers.own, peers.is_relay)
+
+
+@lru_cache(maxsize=4)
+def _of_peers(own: bytes, is_relay: bool) -> Sequence[Grant]:
+    return tuple(_made_of_peers(own, is_relay))
+
+
+def _made_of_peers(own: bytes, is_relay: bool) -> Iterator[Grant]:
+    mine = f"mail/{peer_id(own)}"
+    read = Rights.GET | Rights.LIST
+    why = "trusted peers"
+    yield _rule(Rights.PUT, f"{why}: mail for this node", (mine,), ())
+    yield _rule(read | Rights.PUSH | Rights.ACK, f"{why}: their own mail", ("mail/{id}",), ())
+    yield _rule(read, f"{why}: prekeys of this node", (f"{mine}!keys",), ())
+    if is_relay:
+        others = f"mail/{PEER_ID}"
+        yield _rule(Rights.PUT, f"{why}: mail by way of this relay", (others,), ())
+        yield _rule(read, f"{why}: prekeys kept by this relay", (f"{others}!keys",), ())
+        keep = read | Rights.PUT | Rights.ACK
+        yield _rule(keep, f"{why}: their prekeys at this relay", (_OWN_KEYS,), ())

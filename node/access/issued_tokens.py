@@ -1,0 +1,74 @@
+"""Access tokens that the API of S2 issued, as the node's rules of access see them.
+
+They hold at the listener `http` alone. S2 asks of each operation whether the token permits it; what
+other APIs there ask in rights, it gets where the token permits all that a right stands for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from actors.streams.catalogs.access_tokens import Issued, IssuedBook
+from node.access.grants import Grant, Kind, Subject
+from node.access.tokens import ISSUED_PREFIX, new_token
+from transports.p2p.admission import Asker
+
+if TYPE_CHECKING:
+    from transports.http.s2.codecs.tokens import NameSet
+
+LISTENER = "http"
+_PREFIX = ISSUED_PREFIX.encode()
+_ESCAPES = str.maketrans({each: f"[{each}]" for each in "*?[{"})
+
+
+class IssuedAccess:
+    """Implements `transports.http.s2.interface.IssuedTokens`, for the basin `own` of all views."""
+
+    def __init__(self, book: IssuedBook, own: bytes, now: Callable[[], float]) -> None:
+        self._book = book
+        self._own = own
+        self._now = now
+        self.make: Callable[[], str] = partial(new_token, os.urandom, ISSUED_PREFIX)
+
+    def is_one(self, token: bytes) -> bool:
+        """Does it say of itself that it was issued so?"""
+        return token.startswith(_PREFIX)
+
+    def find(self, token: bytes) -> Issued | None:
+        """What is noted of a token; None: it permits nothing, any more or ever."""
+        return self._book.find(token, self._now())
+
+    def all(self) -> Iterator[tuple[bytes, Issued]]:
+        """Every token by its id, in their order."""
+        return self._book.all(self._now())
+
+    def grants(self, asker: Asker) -> Sequence[Grant]:
+        """What the token of an asker is worth where rights are asked for: in streams of the node's
+        own basin, at the listener of S2."""
+        found = self.find(asker.token or b"") if asker.listener == LISTENER else None
+        if found is None:
+            return ()
+        # Imported by who shows such a token: a node that serves no S2 does without all of it.
+        from transports.http.s2.authorization import kept_permit, rights_elsewhere
+
+        permit = kept_permit(found.notes)
+        rights, scope = rights_elsewhere(permit), permit.info.scope
+        if not rights or scope.basins is None or scope.streams is None:
+            return ()
+        if not scope.basins.has(self._own.decode()):
+            return ()
+        patterns = _patterns(scope.streams)
+        until = None if found.expires_ms is None else found.expires_ms / 1000
+        where = f"access token {permit.info.id!r} of S2"
+        return (Grant(Subject(Kind.TOKEN), rights, (), patterns, until, where),)
+
+
+def _patterns(names: NameSet) -> tuple[str, ...]:
+    """Patterns for names of streams; none of them fits the empty one, which stands for all."""
+    if isinstance(names.prefix, str):
+        begin = names.prefix.translate(_ESCAPES)
+        return (f"{begin}?*", begin) if begin else ("?*",)
+    return (str(names.exact).translate(_ESCAPES),) if names.exact else ()

@@ -1,0 +1,47 @@
+"""Keeps the node's door while it is open: whoever lost a right does not go on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from node.peers.address_book import PeerBook
+from node.connections import Reception
+
+LOOK_EVERY_S = 2.0
+REJUDGE_EVERY_S = 30.0
+"""Tokens and lines of the access file end at any moment."""
+AT_ONCE = 100
+"""Between so many connections others get their turn."""
+
+
+async def keep_door(book: PeerBook, reception: Reception, now: Callable[[], float]) -> None:
+    """Judge all connections anew soon after the peer book changed, and every REJUDGE_EVERY_S.
+
+    `now` is in seconds. Runs until it is cancelled.
+    """
+    changes = 0
+
+    def count() -> None:  # in whichever thread the change was made or noticed
+        nonlocal changes
+        changes += 1
+
+    book.on_change(count)
+    seen, judged_at = 0, now()
+    while True:
+        await anyio.sleep(LOOK_EVERY_S)
+        len(book)  # has it look at its file
+        if seen == changes and 0 <= now() - judged_at < REJUDGE_EVERY_S:
+            continue
+        seen, judged_at = changes, now()
+        await _rejudge(reception)
+
+
+async def _rejudge(reception: Reception) -> None:
+    for number, connection in enumerate(list(reception.connections), 1):
+        if connection in reception.connections:
+            connection.rejudge()
+        if number % AT_ONCE == 0:
+            await checkpoint()

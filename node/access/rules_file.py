@@ -1,0 +1,179 @@
+"""The files that say who may do what: the access file, and the older token file (PA-39).
+
+Both are of mode 0600, and one line that is not understood refuses the whole file: what was meant
+to narrow something must not be passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from node.access.grants import (
+    REVOKED_PREFIX,
+    BadLine,
+    Grant,
+    Revoked,
+    parse_line,
+    parse_token_line,
+)
+from node.atomic_files import UnsafeFile, read_private, replace
+from node.peers.address_book_file import BookBusy, PeerFile
+
+FILE_NAME = "access.conf"
+FILE_BYTES_MAX = 2**20
+THIS_MACHINE = "address:127.0.0.0/8 all\naddress:::1/128 all\n"
+"""What it may without a file."""
+HEADER = """\
+# Who may do what; docs/access.md. From the moment on that this file is there, nobody may do
+# anything that no line of it allows, on this machine too (but for what trusted peers always may).
+# SUBJECT RIGHT[,RIGHT...] [PATTERN...] [until=2026-12-31T00:00Z]
+
+"""
+
+
+class AccessFileError(Exception):
+    """A file cannot be used; the text says which line and why, never the token."""
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What files say, in the order of their lines."""
+
+    grants: tuple[Grant, ...] = ()
+    revoked: frozenset[str] = frozenset()
+
+    def __add__(self, other: Rules) -> Rules:
+        return Rules(self.grants + other.grants, self.revoked | other.revoked)
+
+
+def read_access_file(path: Path) -> Rules:
+    """Raises AccessFileError, also when others may read the file."""
+    found = [_parsed(words, where, path) for words, where in _lines(path)]
+    return Rules(
+        tuple(each for each in found if isinstance(each, Grant)),
+        frozenset(each.token_id for each in found if isinstance(each, Revoked)),
+    )
+
+
+def read_token_file(path: Path) -> Rules:
+    """Lines `TOKEN RIGHT[,RIGHT...] [PATTERN...]`. Raises AccessFileError."""
+    grants = []
+    for words, where in _lines(path):
+        try:
+            grants.append(parse_token_line(words, where))
+        except BadLine as exc:
+            raise AccessFileError(f"{where}: {exc}") from None
+    return Rules(tuple(grants))
+
+
+def add_line(path: Path, line: str, note: str = "") -> bool:
+    """Append a line, under a comment; gives whether the file had to be made.
+
+    Raises AccessFileError, also when a line that is there cannot be used. The file is whole at any
+    moment.
+    """
+    with _locked(path):
+        is_new = not path.exists()
+        if not is_new:
+            read_access_file(path)
+        text = HEADER if is_new else _text(path)
+        if text and not text.endswith("\n"):
+            text += "\n"
+        comment = f"# {note}\n" if note else ""
+        _replace(path, f"{text}{comment}{line}\n")
+    return is_new
+
+
+def without_token(path: Path, token_id: str) -> bool:
+    """Take a random token's lines out of the file; were there any? Raises AccessFileError.
+
+    `token_id`: how the SHA-256 of the token begins, at least 12 digits.
+    """
+    if not path.exists():
+        return False
+    with _locked(path):
+        lines = _text(path).splitlines()
+        kept: list[str] = []
+        for line in lines:
+            if not line.lstrip().startswith(f"token:{token_id}"):
+                kept.append(line)
+            elif kept and kept[-1].startswith("#"):
+                kept.pop()  # its note, which would be the next token's
+        if len(kept) < len(lines):
+            _replace(path, "".join(f"{line}\n" for line in kept))
+    return len(kept) < len(lines)
+
+
+def revoke_signed(path: Path, token_id: str) -> bool:
+    """Have a signed token taken no more; gives whether the file had to be made.
+
+    A file that is made for that leaves this machine what it could do without. Raises
+    AccessFileError.
+    """
+    line = f"{REVOKED_PREFIX}{token_id}"
+    if path.exists():
+        if token_id not in read_access_file(path).revoked:
+            add_line(path, line)
+        return False
+    return add_line(path, THIS_MACHINE + line)
+
+
+def notes_of(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Each line's words, with the comment right above it. Raises AccessFileError."""
+    note = ""
+    for line in _text(path).splitlines():
+        words = line.split()
+        if words and not words[0].startswith("#"):
+            yield note, words
+            note = ""
+        else:
+            note = line.strip().lstrip("# ")
+
+
+def _lines(path: Path) -> Iterable[tuple[list[str], str]]:
+    """The words of each line that says something, and where it is."""
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        where = f"{path}:{number}"
+        if any(word.startswith("#") for word in words):
+            # As a comment it would widen the line: without its pattern it holds everywhere.
+            raise AccessFileError(f"{where}: a comment needs a line of its own")
+        yield words, where
+
+
+def _parsed(words: list[str], where: str, path: Path) -> Grant | Revoked:
+    try:
+        return parse_line(words, f"{path.name}:{where.rpartition(':')[2]}")
+    except BadLine as exc:
+        raise AccessFileError(f"{where}: {exc}") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_private(path, FILE_BYTES_MAX).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise AccessFileError(f"{path}: {exc}") from exc
+    except UnsafeFile as exc:
+        raise AccessFileError(str(exc)) from exc
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep other writers away. Raises AccessFileError."""
+    try:
+        with PeerFile(path).locked():
+            yield
+    except BookBusy as exc:
+        raise AccessFileError(str(exc)) from exc
+
+
+def _replace(path: Path, text: str) -> None:
+    try:
+        replace(path, text.encode("utf-8"))
+    except OSError as exc:
+        raise AccessFileError(f"{path}: {exc.strerror}") from exc

@@ -1,0 +1,175 @@
+"""How streams are spoken to in each protocol: requests as bytes, bytes as answers, in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol, assert_never
+
+import msgspec
+
+from actors.store.changes import Position
+from node.bench.stream_rows import StreamKind
+from transports.rustlog import messages as r
+from transports.s3p import client_codec as s3p
+from transports.rustlog.client_codec import ResponseDecoder, encode_request
+
+Place = tuple[int, int]
+"""Where a record is: milliseconds and number of its id, or 0 and its offset."""
+
+START: Place = (0, 0)
+REPLY_BYTES_MAX = 64 * 2**20
+
+
+class Made(msgspec.Struct, frozen=True, gc=False):
+    """The stream is there."""
+
+
+class Kept(msgspec.Struct, frozen=True, gc=False):
+    """An append's records have these places."""
+
+    first: Place
+    last: Place
+    count: int
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a read found, ascending; nothing if there was nothing."""
+
+    records: list[tuple[Place, bytes]]
+
+
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """An error came where an answer was due."""
+
+    text: str
+
+
+Answer = Made | Kept | Found | Refused
+
+
+class Speech(Protocol):
+    """One connection's protocol, the client's side. Answers come in the order of the requests.
+
+    `error` says why nothing behind it can be read. `kinds` are the rows it can measure; where it
+    `polls`, a read cannot wait for a record.
+    """
+
+    kinds: frozenset[StreamKind]
+    polls: bool
+    error: str
+
+    def create(self, name: str) -> bytes:
+        """Make a stream."""
+
+    def append(self, name: str, bodies: list[bytes]) -> bytes:
+        """Add records at its end, in one request if the protocol has such."""
+
+    def read(self, name: str, start: Place, count: int, size: int, wait_ms: int) -> bytes:
+        """At most about `count` records of `size` bytes from `start` on."""
+
+    def feed(self, data: bytes) -> list[Answer]:
+        """The answers that these bytes complete."""
+
+    def due(self) -> bytes:
+        """What is to be sent without being asked for: a greeting, a sign of life."""
+
+
+def after(place: Place) -> Place:
+    """The next place in the same stream."""
+    return (place[0], place[1] + 1)
+
+
+class S3pSpeech:
+    """S3P v0.2.0."""
+
+    kinds = frozenset(StreamKind)
+    polls = False
+
+    def __init__(self) -> None:
+        limits = s3p.ReplyLimits(reply_bytes_max=REPLY_BYTES_MAX)
+        self.error = ""
+        self._decoder = s3p.ReplyDecoder(limits)
+        self._counts: deque[int] = deque()
+
+    def create(self, name: str) -> bytes:
+        return s3p.encode_create(name.encode())
+
+    def append(self, name: str, bodies: list[bytes]) -> bytes:
+        self._counts.append(len(bodies))
+        return s3p.encode_append(name.encode(), bodies)
+
+    def read(self, name: str, start: Place, count: int, size: int, wait_ms: int) -> bytes:
+        min_id = Position(*start)
+        return s3p.encode_read(name.encode(), count=count, block_ms=wait_ms, min_id=min_id)
+
+    def feed(self, data: bytes) -> list[Answer]:
+        found = [self._answer(reply) for reply in self._decoder.feed(data)]
+        if self._decoder.error is not None:
+            self.error = str(self._decoder.error)
+        return found
+
+    def due(self) -> bytes:
+        return b""
+
+    def _answer(self, reply: s3p.Reply) -> Answer:
+        match reply:
+            case s3p.Ok():
+                return Made()
+            case s3p.Id(id=last):
+                return self._kept(last)
+            case s3p.Records(pairs=pairs):
+                return Found([((id.ms, id.seq), body) for id, body in pairs])
+            case s3p.ErrorReply(code=code, text=text):
+                return Refused(f"{code} {text}")
+            case _:
+                assert_never(reply)
+
+    def _kept(self, last: Position) -> Answer:
+        """Records of an append share their milliseconds, and follow each other (S3A-15)."""
+        if not self._counts:
+            return Refused(f"an id {last.ms}-{last.seq} that nobody waits for")
+        count = self._counts.popleft()
+        return Kept((last.ms, last.seq - count + 1), (last.ms, last.seq), count)
+
+
+class RustlogSpeech:
+    """RustLog's JSON frames; a stream is a topic of one partition."""
+
+    kinds = frozenset(StreamKind)
+    polls = True
+
+    def __init__(self) -> None:
+        self.error = ""
+        self._decoder = ResponseDecoder()
+
+    def create(self, name: str) -> bytes:
+        return encode_request(r.CreateTopic(name, 1))
+
+    def append(self, name: str, bodies: list[bytes]) -> bytes:
+        return encode_request(r.Produce(name, 0, bodies))
+
+    def read(self, name: str, start: Place, count: int, size: int, wait_ms: int) -> bytes:
+        return encode_request(r.Fetch(name, 0, start[1], count * size))
+
+    def feed(self, data: bytes) -> list[Answer]:
+        found = [_answer(response) for response in self._decoder.feed(data)]
+        if self._decoder.error is not None:
+            self.error = str(self._decoder.error)
+        return found
+
+    def due(self) -> bytes:
+        return b""
+
+
+def _answer(response: r.Response) -> Answer:
+    match response:
+        case r.ProduceResponse(base_offset=base, record_count=count):
+            return Kept((0, base), (0, base + count - 1), count)
+        case r.FetchResponse(records=records):
+            return Found([((0, each.offset), each.payload) for each in records])
+        case r.CreateTopicResponse(success=True):
+            return Made()
+        case r.Error(code=code, message=message):
+            return Refused(f"{code} {message}")
+        case _:
+            return Refused(f"a {type(response).__name__} that nobody waits for")

@@ -1,0 +1,171 @@
+"""How a node is spoken to in S2: HTTP/1.1 and protobuf, in requests or in sessions.
+
+What is sent is put together by hand, since the generator has to cost less than what it measures.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+from typing import assert_never
+
+from google.protobuf.message import DecodeError
+
+from node.bench.drivers.http import NotHttp, Piece, Responses
+from node.bench.drivers.interface import Answer, Found, Kept, Made, Place, Refused
+from node.bench.stream_rows import StreamKind
+from transports.http.s2.codecs import s2s as frames
+from transports.http.s2 import s2_pb2
+
+BASIN = b"millpond"
+PROTOBUF, SESSION = b"application/protobuf", b"s2s/proto"
+SESSIONS = (StreamKind.SESSION, StreamKind.CATCHUP, StreamKind.TAIL)
+"""Kinds of rows that are measured in sessions; the others in requests."""
+
+
+class _Owed(Enum):
+    MADE = auto()
+    ACK = auto()
+    ACKS = auto()
+    FOUND = auto()
+    WALK = auto()
+    FOLLOWED = auto()
+
+
+class S2Speech:
+    """One connection. In a session of appends each append is a chunk of its own, as clients have
+    it; a request behind it ends the session first."""
+
+    kinds = frozenset(StreamKind)
+    polls = False
+
+    def __init__(self, kind: StreamKind = StreamKind.APPEND) -> None:
+        self.error = ""
+        self._kind = kind
+        self._responses = Responses()
+        self._frames = frames.Decoder()
+        self._owed: deque[_Owed] = deque()
+        self._walked: list[tuple[Place, bytes]] = []
+        self._is_appending = self._is_following = False
+
+    def create(self, name: str) -> bytes:
+        self._owed.append(_Owed.MADE)
+        return self._request(b"PUT", name, b"", b"{}", b"application/json")
+
+    def append(self, name: str, bodies: list[bytes]) -> bytes:
+        message = _input(bodies)
+        if self._kind not in (StreamKind.SESSION, StreamKind.TAIL):
+            self._owed.append(_Owed.ACK)
+            return self._request(b"POST", name, b"/records", message, PROTOBUF)
+        frame = frames.encode((message,))
+        chunk = b"%x\r\n%b\r\n" % (len(frame), frame)
+        if self._is_appending:
+            return chunk
+        self._is_appending = True
+        self._owed.append(_Owed.ACKS)
+        head = _head(b"POST", name, b"/records", SESSION)
+        return head + b"transfer-encoding: chunked\r\n\r\n" + chunk
+
+    def read(self, name: str, start: Place, count: int, size: int, wait_ms: int) -> bytes:
+        if self._is_following:
+            return b""  # it goes on by itself
+        last = b"0\r\n\r\n" if self._is_appending else b""
+        self._is_appending = False
+        place = b"/records?seq_num=%d" % start[1]
+        if wait_ms:
+            self._is_following = True
+            self._owed.append(_Owed.FOLLOWED)
+            return last + _head(b"GET", name, place, SESSION) + b"\r\n"
+        place += b"&clamp=true&count=%d" % count
+        if self._kind is StreamKind.CATCHUP:
+            self._owed.append(_Owed.WALK)
+            return last + _head(b"GET", name, place, SESSION) + b"\r\n"
+        self._owed.append(_Owed.FOUND)
+        return last + _head(b"GET", name, place, PROTOBUF) + b"accept: %b\r\n\r\n" % PROTOBUF
+
+    def feed(self, data: bytes) -> list[Answer]:
+        answers: list[Answer] = []
+        try:
+            for piece in self._responses.feed(data):
+                self._take(piece, answers)
+        except (NotHttp, ValueError, IndexError, DecodeError) as error:
+            self.error = f"not S2: {error}"
+        return answers
+
+    def due(self) -> bytes:
+        return b""
+
+    def _request(self, verb: bytes, name: str, rest: bytes, body: bytes, media: bytes) -> bytes:
+        head = _head(verb, name, rest, media)
+        return b"%baccept: %b\r\ncontent-length: %d\r\n\r\n%b" % (head, media, len(body), body)
+
+    def _take(self, piece: Piece, answers: list[Answer]) -> None:
+        owed = self._owed[0]
+        if piece.is_last:
+            self._owed.popleft()
+        if not 200 <= piece.status < 300:
+            if piece.is_last:
+                text = piece.body.decode(errors="replace")
+                answers.append(Refused(f"{piece.status} {text[:200]}"))
+            return
+        match owed:
+            case _Owed.MADE:
+                answers.append(Made())
+            case _Owed.ACK:
+                answers.append(_kept(piece.body))
+            case _Owed.FOUND:
+                answers.append(Found(_records(piece.body)))
+            case _Owed.ACKS | _Owed.WALK | _Owed.FOLLOWED:
+                for frame in self._frames.feed(piece.body):
+                    self._heard(owed, frame, answers)
+                if owed is _Owed.WALK and piece.is_last:
+                    records, self._walked = self._walked, []
+                    answers.append(Found(records))
+            case _:
+                assert_never(owed)
+
+    def _heard(self, owed: _Owed, frame: frames.Frame, answers: list[Answer]) -> None:
+        """One frame of a session; a batch without records says that the session lives."""
+        if frame.is_terminal:
+            answers.append(Refused(frame.body[2:].decode(errors="replace")))
+        elif owed is _Owed.ACKS:
+            answers.append(_kept(frame.body))
+        elif owed is _Owed.WALK:
+            self._walked += _records(frame.body)
+        elif records := _records(frame.body):
+            answers.append(Found(records))
+
+
+def _head(verb: bytes, name: str, rest: bytes, media: bytes) -> bytes:
+    return (
+        b"%b /v1/streams/%b%b HTTP/1.1\r\nhost: bench\r\ns2-basin: %b\r\ncontent-type: %b\r\n"
+    ) % (verb, name.encode(), rest, BASIN, media)
+
+
+def _input(bodies: list[bytes]) -> bytes:
+    """An AppendInput."""
+    pieces: list[bytes] = []
+    for body in bodies:
+        inner = b"\x1a" + _varint(len(body))
+        pieces += (b"\x0a", _varint(len(inner) + len(body)), inner, body)
+    return b"".join(pieces)
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _kept(data: bytes) -> Kept:
+    ack = s2_pb2.AppendAck.FromString(data)
+    first, end = ack.start.seq_num, ack.end.seq_num
+    return Kept((0, first), (0, end - 1), end - first)
+
+
+def _records(data: bytes) -> list[tuple[Place, bytes]]:
+    batch = s2_pb2.ReadBatch.FromString(data)
+    return [((0, each.seq_num), each.body) for each in batch.records]

@@ -1,0 +1,281 @@
+"""`millpond bench`: how fast a node is on this machine, and whether what it says is right."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, assert_never
+
+import anyio
+import msgspec
+
+from node.client.url import parse_url
+from node.bench.payload import SIZE_MIN
+from node.bench.memory import FootprintResult, weigh
+from node.bench.load import CONNECT_S, Clocks, LoadResult, measure
+from node.bench.own_node import NodeNotReady, OwnNode, on_disk, own_node
+from node.bench.scenarios import CHANNELS, PIPELINE_MAX, Footprint, Load, Row, rows
+from node.bench.target import Target
+from node.cli.bench import jobs as bench_jobs
+from node.cli.bench import state as bench_state
+from node.cli.bench import store as bench_store
+from node.cli.bench import streams as bench_streams
+from node.cli.options.node import positive, seconds
+from node.cli.exit_codes import Exit, Failure, usage
+from node.cli.connection import explained, read_token
+from node.cli.output import print_json, print_line
+from node.cli.commands.serve import raise_descriptor_limit
+from node.cli.options.tls import add_tls_options, tls_context
+
+EPILOG = """\
+examples:
+  millpond bench p2p                                every row on a node of its own; two minutes
+  millpond bench p2p --rows 'push-*' --seconds 5    some rows, for longer
+  millpond bench p2p --rows 'put-*' --connections 200 --pipeline 4 --size 500
+  millpond bench p2p --rows 'memory-*' --json
+  millpond bench p2p --rows 'put-*' --durability disk   each receipt waits for the disk
+  millpond bench p2p --connect tcp://127.0.0.1:7400  a node that runs already, with what it holds
+
+rows: KIND-cCONNECTIONS-pPIPELINE-SIZE, PIPELINE being the messages in flight for each producer
+  put     PUT, receipt, and the message deleted; latency is from PUT to receipt
+  push    pairs of connections: PUT, push to the other one, ack; latency is from PUT to push
+  fanout  one producer, and subscribers of its channel; counts and times every delivery
+  memory-channel, memory-waiting, memory-connection
+          growth of the node's resident memory for each idle channel (entered and left), each
+          channel where a message waits, each idle connection with its channel
+
+Everything is checked: each receipt comes once and under an ascending id, each message arrives whole
+and none is lost, and what `put` leaves at the end is listed and read back. Any fault: exit code 1.
+
+The generator is written in Python and shares the machine with the node, so the rates are what one
+machine does for clients like this one, not the most that the node could do. `generator` is the
+generator's share of a core: near 100 % it is the limit. `node CPU` is the node's own work for each
+of what the row counts, whatever limits the rate. Ratios to other servers: docs/benchmarks.md.
+
+Each row gets a fresh node with the default settings; in memory rows it passivates idle channels at
+once. With --connect the memory rows need the right `admin` and a node that does nothing else.
+--durability disk or os: the node keeps its data on disk, in a new folder that is removed
+afterwards, below --data or else where `millpond serve` would have it. `millpond bench store`
+measures the store alone, without sockets.
+
+--json prints an object for each row as soon as it is measured. All have row, kind, faults (an
+object: how often each fault was seen), first_fault (in words) and ok. A load has connections,
+pipeline, size, seconds, count, rate (a second), p50_us, p99_us, max_us, generator (a share of a
+core), node_us (null where it cannot be seen), durability (what the receipts promise) and duplicates
+(messages pushed again, which is allowed). A memory row has count, size, bytes_each, and channels:
+how many more the node has.
+"""
+
+BUSY = 0.9
+HEADER = f"{'row':22}{'rate':>12}{'p50':>12}{'p99':>12}{'max':>12}{'node CPU':>11}{'generator':>11}"
+
+Result = LoadResult | FootprintResult
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `bench` to the command line."""
+    bench = subparsers.add_parser("bench", description="Measure a node, and check its answers.")
+    kinds = bench.add_subparsers(dest="what", metavar="WHAT", required=True)
+    _add_p2p(kinds)
+    bench_streams.add_parsers(kinds)
+    bench_store.add_parser(kinds)
+    bench_jobs.add_parser(kinds)
+    bench_state.add_parser(kinds)
+
+
+def _add_p2p(kinds: Any) -> None:
+    parser = kinds.add_parser(
+        "p2p",
+        help="PUT, push and fan-out of the P2P buffer protocol; memory of what is idle",
+        description="Measure PUT, push and fan-out, and check every answer.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=_duration, default=2.0, metavar="S", help="default 2")
+    parser.add_argument("--rows", default="*", metavar="GLOB", help="only rows of such names")
+    shape = {"type": positive, "metavar": "N"}
+    parser.add_argument("--connections", **shape, help="instead of 1 and 50")
+    parser.add_argument("--pipeline", **shape, help="instead of 1 and 16")
+    parser.add_argument("--size", **shape, help="bytes of a message, instead of 100 and 1024")
+    parser.add_argument(
+        "--channels", **shape, default=CHANNELS, help="in memory rows (default %(default)s)"
+    )
+    parser.add_argument(
+        "--connect", metavar="URL", help="measure this node (tcp, ws, tls, wss), none of its own"
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        default=os.environ.get("MILLPOND_TOKEN"),
+        help="its first word is the token (MILLPOND_TOKEN names the file, too)",
+    )
+    add_tls_options(parser)
+    own = {"choices": ("disk", "os", "memory"), "help": "what its own node promises"}
+    parser.add_argument("--durability", **own)
+    parser.add_argument("--data", type=Path, metavar="DIR", help="its own node's data goes below")
+    parser.add_argument("--json", action="store_true", help="one JSON object a row; see below")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure the chosen rows, one after the other."""
+    if args.what == "store":
+        return bench_store.run(args)
+    if args.what == "jobs":
+        return bench_jobs.run(args)
+    if args.what == "state":
+        return bench_state.run(args)
+    if args.what != "p2p":
+        return bench_streams.run(args)
+    if args.connect is not None and (args.durability or args.data):
+        raise usage("--durability and --data are for a node of its own; leave --connect out")
+    if args.data is not None and args.durability == "memory":
+        raise usage("--data: in memory nothing is kept on disk; leave it out")
+    if args.size is not None and args.size < SIZE_MIN:
+        raise usage(f"--size: a message that can be checked has at least {SIZE_MIN} bytes")
+    if args.pipeline is not None and args.pipeline > PIPELINE_MAX:
+        raise usage(f"--pipeline: at most {PIPELINE_MAX}, which is what one LIST can tell")
+    chosen = rows(
+        args.rows,
+        connections=args.connections,
+        pipeline=args.pipeline,
+        size=args.size,
+        channels=args.channels,
+    )
+    if not chosen:
+        names = ", ".join(row.name for row in rows())
+        raise usage(f"--rows {args.rows!r} is the name of no row; there are {names}")
+    raise_descriptor_limit()
+    return _measure_all(args, chosen)
+
+
+def _duration(text: str) -> float:
+    value = seconds(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError("a row takes more than 0 seconds")
+    return value
+
+
+def _measure_all(args: argparse.Namespace, chosen: list[Row]) -> int:
+    results: list[Result] = []
+    for number, row in enumerate(chosen, 1):
+        with _progress(f"{row.name} ({number} of {len(chosen)})"):
+            result = _measure(args, row)
+        if not args.json and not results:
+            if _durability(args) != "memory":
+                print_line(f"durability {_durability(args)}, {bench_store.described(args.data)}")
+            print_line(HEADER)
+        results.append(result)
+        _show(result, args.json)
+    busy = [each for each in results if isinstance(each, LoadResult) and each.generator > BUSY]
+    if busy and not args.json:
+        print("* the generator had no time left: the node may do more", file=sys.stderr)
+    bad = [each.row for each in results if not each.ok]
+    if bad:
+        raise Failure(f"the node was at fault in {', '.join(bad)}")
+    return Exit.OK
+
+
+@contextmanager
+def _progress(text: str) -> Iterator[None]:
+    """Say on a terminal what takes so long, and take it back."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _measure(args: argparse.Namespace, row: Row) -> Result:
+    with _node(args, row) as node:
+        where = argparse.Namespace(connect=node.url, timeout=CONNECT_S, token_file=args.token_file)
+        with explained(where):
+            return _run_in_loop(row, node, _target(where), args.seconds)
+
+
+@contextmanager
+def _node(args: argparse.Namespace, row: Row) -> Iterator[OwnNode]:
+    if args.connect is not None:
+        yield OwnNode(args.connect, None)
+        return
+    settings = {"passivate_after_s": "0"} if isinstance(row, Footprint) else {}
+    try:
+        with _store(args) as store, own_node(*store, **settings) as node:
+            yield node
+    except NodeNotReady as exc:
+        raise Failure(str(exc)) from exc
+
+
+def _durability(args: argparse.Namespace) -> str:
+    return args.durability or ("disk" if args.data else "memory")
+
+
+@contextmanager
+def _store(args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
+    """The options of `serve` that choose the store, with a folder for as long as it is needed."""
+    durability = _durability(args)
+    if durability == "memory":
+        yield ()
+        return
+    with bench_store.folder(args.data) as data:
+        yield on_disk(data, durability)
+
+
+def _target(where: argparse.Namespace) -> Target:
+    token = read_token(where.token_file)
+    address = parse_url(where.connect)
+    return Target(
+        where.connect,
+        address,
+        prefix=b"bench/" + secrets.token_hex(6).encode(),
+        token=None if token is None else token.encode(),
+        tls=tls_context(where, address),
+    )
+
+
+def _run_in_loop(row: Row, node: OwnNode, target: Target, duration_s: float) -> Result:
+    options = {"use_uvloop": find_spec("uvloop") is not None}
+    match row:
+        case Load():
+            clocks = Clocks(time.perf_counter, time.process_time, node.cpu)
+            work = partial(measure, row, target, duration_s, clocks)
+            return anyio.run(work, backend_options=options)
+        case Footprint():
+            return anyio.run(weigh, row, target, backend_options=options)
+        case _:
+            assert_never(row)
+
+
+def _show(result: Result, as_json: bool) -> None:
+    if as_json:
+        print_json(msgspec.to_builtins(result))
+        return
+    match result:
+        case LoadResult():
+            print_line(_load_line(result))
+        case FootprintResult(row=row, count=count, bytes_each=bytes_each):
+            print_line(f"{row:22}{bytes_each:>10,.0f} B each of {count:,}")
+        case _:
+            assert_never(result)
+    if not result.ok:
+        counts = ", ".join(f"{count} {fault}" for fault, count in result.faults.items())
+        text = f"{counts}; first: {result.first_fault}" if counts else "nothing arrived"
+        print_line(f"  FAULTS {text}")
+
+
+def _load_line(result: LoadResult) -> str:
+    times = "".join(f"{us / 1000:>9.3f} ms" for us in (result.p50_us, result.p99_us, result.max_us))
+    work = "-" if result.node_us is None else f"{result.node_us:.1f} us"
+    share = f"{result.generator:.0%}{'*' if result.generator > BUSY else ' '}"
+    again = f"  {result.duplicates} pushed again" if result.duplicates else ""
+    return f"{result.row:22}{result.rate:>10,.0f}/s{times}{work:>11}{share:>12}{again}"

@@ -1,0 +1,109 @@
+"""`millpond bench jobs`: how fast jobs are put, and run by a worker whose handler does nothing."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from node.bench.jobs import JobsResult, measure_jobs
+from node.bench.load import Clocks
+from node.bench.own_node import NodeNotReady, OwnNode, on_disk, own_node
+from node.cli.options.node import positive
+from node.cli.bench.store import described, folder
+from node.cli.exit_codes import Exit, Failure
+from node.cli.output import print_json, print_line
+from node.cli.commands.serve import raise_descriptor_limit
+
+EPILOG = """\
+examples:
+  millpond bench jobs                              5000 jobs on a node of its own, in memory
+  millpond bench jobs --durability disk            each put waits for the disk
+  millpond bench jobs --jobs 20000 --concurrency 64
+
+put    16 producers on one connection, each waits for its receipt
+run    one worker process, --concurrency jobs at once, whose handler does nothing: from its start
+       until the last job is done
+begin  from a put until the handler of an idle worker begins; 200 jobs, one by one
+
+Every job has to be begun, and none may be left, else the exit code is 1; `again` are jobs that were
+begun more than once, which is allowed. Node, producers and worker share the machine. --json prints
+an object: row, durability, jobs, concurrency, put_rate, run_rate (a second), p50_us, p99_us,
+node_us, worker_us (processor time for each job; node_us null where it cannot be seen), again,
+faults.
+"""
+JOBS, CONCURRENCY = 5000, 10
+COLUMNS = {"put": 12, "run": 12, "begin p50": 12, "p99": 12, "node CPU": 11, "worker": 11}
+HEADER = f"{'row':12}" + "".join(f"{name:>{width}}" for name, width in COLUMNS.items())
+
+
+def add_parser(kinds: Any) -> None:
+    """Add `jobs` to what `bench` can measure."""
+    parser = kinds.add_parser(
+        "jobs",
+        help="job queues: put, run, done",
+        description="Measure a job queue, and check that each job is run.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    shape = {"type": positive, "metavar": "N"}
+    parser.add_argument("--jobs", **shape, default=JOBS, help="default %(default)s")
+    parser.add_argument(
+        "--concurrency", **shape, default=CONCURRENCY, help="jobs at once (default %(default)s)"
+    )
+    own = {"choices": ("disk", "os", "memory"), "help": "what its own node promises"}
+    parser.add_argument("--durability", **own, default=None)
+    parser.add_argument("--data", type=Path, metavar="DIR", help="its own node's data goes below")
+    parser.add_argument("--json", action="store_true", help="one JSON object; see below")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure."""
+    raise_descriptor_limit()
+    durability = args.durability or ("disk" if args.data else "memory")
+    with _node(args, durability) as node:
+        clocks = Clocks(time.perf_counter, time.process_time, node.cpu)
+        work = partial(measure_jobs, node.url, args.jobs, args.concurrency, clocks, durability)
+        options = {"use_uvloop": find_spec("uvloop") is not None}
+        result = anyio.run(work, backend_options=options)
+    if args.json:
+        print_json(msgspec.to_builtins(result))
+    else:
+        if durability != "memory":
+            print_line(f"durability {durability}, {described(args.data)}")
+        print_line(HEADER)
+        print_line(_line(result))
+    if not result.ok:
+        raise Failure(f"jobs were lost: {result.faults}")
+    return Exit.OK
+
+
+@contextmanager
+def _node(args: argparse.Namespace, durability: str) -> Iterator[OwnNode]:
+    try:
+        if durability == "memory":
+            with own_node() as node:
+                yield node
+        else:
+            with folder(args.data) as data, own_node(*on_disk(data, durability)) as node:
+                yield node
+    except NodeNotReady as exc:
+        raise Failure(str(exc)) from exc
+
+
+def _line(result: JobsResult) -> str:
+    node_us = "-" if result.node_us is None else f"{result.node_us:.1f} us"
+    again = f"  {result.again} begun again" if result.again else ""
+    return (
+        f"{result.row:12}{result.put_rate:>10,.0f}/s{result.run_rate:>10,.0f}/s"
+        f"{result.p50_us / 1000:>9.3f} ms{result.p99_us / 1000:>9.3f} ms"
+        f"{node_us:>11}{result.worker_us:>8.1f} us{again}"
+    )

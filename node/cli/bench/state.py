@@ -1,0 +1,89 @@
+"""`millpond bench state`: how fast events become a state, and what the state weighs."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import anyio
+import msgspec
+
+from node.bench.own_node import NodeNotReady, own_node
+from node.bench.state import StateResult, in_process, through_node
+from node.cli.options.node import positive
+from node.cli.exit_codes import Exit, Failure
+from node.cli.output import print_json, print_line
+
+EPILOG = """\
+examples:
+  millpond bench state                               200,000 events over 10,000 keys
+  millpond bench state --events 1000000 --keys 50000
+
+state         MaterializedState, values as Python has them, from JSON in memory
+fold          the same one by one, with positions, counts and policies, as followers do it
+fold, schema  each value checked against a msgspec struct
+node's form   values as they were written, weighed, as a node keeps them
+node          a stream of a node of its own: from the first question to its answer, its memory
+follower      a client that follows the stream from its beginning
+
+Every value is compared in the end, else the exit code is 1. `each` is the growth of the process's
+memory for each value that is left; values here are about 70 bytes, keys six. --json prints an
+object a row: row, events, keys, seconds, rate (a second), bytes_each (or null), faults.
+"""
+HEADER = f"{'row':16}{'events':>10}{'keys':>9}{'seconds':>10}{'rate':>14}{'each':>10}"
+
+
+def add_parser(kinds: Any) -> None:
+    """Add `state` to what `bench` can measure."""
+    parser = kinds.add_parser(
+        "state",
+        help="states: events to values",
+        description="Measure how events become a state, and check every value.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    shape = {"type": positive, "metavar": "N"}
+    parser.add_argument("--events", **shape, default=200_000, help="default %(default)s")
+    parser.add_argument("--keys", **shape, default=10_000, help="default %(default)s")
+    parser.add_argument("--json", action="store_true", help="one JSON object a row; see below")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure."""
+    if not args.json:
+        print_line(HEADER)
+    is_good = True
+    for result in _results(args):
+        is_good = is_good and result.ok
+        if args.json:
+            print_json(msgspec.to_builtins(result))
+        else:
+            print_line(_line(result))
+    if not is_good:
+        raise Failure("values are not what they have to be")
+    return Exit.OK
+
+
+def _results(args: argparse.Namespace) -> Iterator[StateResult]:
+    clock = time.perf_counter
+    options = {"use_uvloop": find_spec("uvloop") is not None}
+    try:
+        # Without the shelf, or what it keeps of the reads would count as the state's memory.
+        with own_node(stream_shelf_bytes_max="0") as node:
+            yield from anyio.run(
+                through_node, node, args.events, args.keys, clock, backend_options=options
+            )
+    except NodeNotReady as exc:
+        raise Failure(str(exc)) from exc
+    yield from in_process(args.events, args.keys)
+
+
+def _line(result: StateResult) -> str:
+    each = "-" if result.bytes_each is None else f"{result.bytes_each:,.0f} B"
+    return (
+        f"{result.row:16}{result.events:>10,}{result.keys:>9,}{result.seconds:>10.2f}"
+        f"{result.rate:>12,.0f}/s{each:>10}"
+    )

@@ -1,0 +1,139 @@
+"""`millpond bench store`: how fast this machine keeps messages, and whether it gives them back."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from actors.store.filesystem import OsDisk
+from node.bench.payload import SIZE_MIN
+from node.bench.course import StoreResult
+from node.bench.scratch import VOLATILE, HoldsNode, file_system, scratch, usual_place
+from node.bench.store import LIVE_EACH, StoreBench
+from node.cli.options.node import positive, seconds
+from node.cli.exit_codes import Exit, Failure, usage
+from node.cli.output import print_json, print_line
+
+MESSAGES_MAX, SIZE_MAX = 10_000_000, 65_536
+
+EPILOG = f"""\
+examples:
+  millpond bench store                              where `millpond serve` keeps its data
+  millpond bench store --data /mnt/disk --messages 1000000
+  millpond bench store --json
+
+rows, in one process and without sockets:
+  sync         write 4 KiB into reserved space of a file, and have the disk confirm it
+  commit-N     N channels that each wait until a message is on the disk before they put the next
+               one; what waits together is synced together
+  flush        messages brought from memory to the files of their channels, 1000 to each
+  load         a channel's file opened, and its 1000 messages read
+  recovery     a restart with --messages messages, {LIVE_EACH} to a channel
+
+Latencies are those of one sync, of one message from its write until it is kept, of one channel
+brought to its file, of one channel read, and of the whole recovery. What was written is read back
+and compared: any fault is exit code 1. What `load` and `recovery` read was just written, so most of
+it comes from the system's memory.
+
+Everything is in a new folder below --data, and is removed at the end. A row of commits or recovery
+needs at most 256 MiB more there than its messages take.
+
+--json prints an object for each row as soon as it is measured: row, count (of syncs, messages or
+channels), size (bytes of one), seconds, rate (a second), p50_us, p99_us, max_us, syncs (asked of
+the disk meanwhile; null where that is not counted), faults (an object: how often each fault was
+seen), first_fault (in words) and ok.
+"""
+
+HEADER = f"{'row':14}{'count':>10}{'rate':>12}{'p50':>12}{'p99':>12}{'max':>12}{'syncs':>8}"
+
+
+def add_parser(kinds: Any) -> None:
+    """Add `store` to what `bench` can measure."""
+    parser = kinds.add_parser(
+        "store",
+        help="the store on disk, without sockets: syncs, commits, files, recovery",
+        description="Measure the durable store, and check what it gives back.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="the folder of it goes below")
+    parser.add_argument(
+        "--messages", type=positive, metavar="N", default=100_000, help="default %(default)s"
+    )
+    parser.add_argument(
+        "--size", type=positive, metavar="N", default=100, help="bytes of one, default %(default)s"
+    )
+    parser.add_argument("--seconds", type=seconds, default=1.0, metavar="S", help="default 1")
+    parser.add_argument("--json", action="store_true", help="one JSON object a row; see below")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure all rows, one after the other."""
+    if not SIZE_MIN <= args.size <= SIZE_MAX:
+        raise usage(f"--size: {SIZE_MIN} to {SIZE_MAX} bytes, so that a message can be checked")
+    if not LIVE_EACH <= args.messages <= MESSAGES_MAX:
+        raise usage(f"--messages: {LIVE_EACH} to {MESSAGES_MAX}")
+    if args.seconds <= 0:
+        raise usage("--seconds: a row takes more than 0 seconds")
+    with folder(args.data) as data:
+        results = [_shown(result, args.json) for result in _measured(args, data)]
+    bad = [result.row for result in results if not result.ok]
+    if bad:
+        raise Failure(f"the store was at fault in {', '.join(bad)}")
+    return Exit.OK
+
+
+@contextmanager
+def folder(below: Path | None) -> Iterator[Path]:
+    """A new folder on the disk to be measured, removed afterwards; a problem becomes one line."""
+    place = usual_place() if below is None else below
+    try:
+        with scratch(place) as data:
+            yield data
+    except HoldsNode as exc:
+        raise usage(f"{exc}; give --data another folder") from exc
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        hint = "; give --data DIR" if below is None else ""
+        raise Failure(f"cannot use {exc.filename or place}: {exc.strerror}{hint}") from exc
+
+
+def described(place: Path | None) -> str:
+    """Where data goes, and what that is, in words."""
+    place = usual_place() if place is None else place
+    kind = file_system(place)
+    told = "" if kind is None else f" ({kind})"
+    warning = ", which is memory and no disk" if kind in VOLATILE else ""
+    return f"data below {place}{told}{warning}"
+
+
+def _measured(args: argparse.Namespace, data: Path) -> Iterator[StoreResult]:
+    clocks = (time.perf_counter, time.time)
+    shape = {"seconds": args.seconds, "messages": args.messages, "size": args.size}
+    bench = StoreBench(data, OsDisk(), *clocks, **shape)
+    if not args.json:
+        print_line(described(data.parent))
+        print_line(HEADER)
+    for measure in bench.rows():
+        yield measure()
+
+
+def _shown(result: StoreResult, as_json: bool) -> StoreResult:
+    if as_json:
+        print_json(msgspec.to_builtins(result))
+        return result
+    times = "".join(f"{us / 1000:>9.3f} ms" for us in (result.p50_us, result.p99_us, result.max_us))
+    syncs = "-" if result.syncs is None else f"{result.syncs:,}"
+    print_line(f"{result.row:14}{result.count:>10,}{result.rate:>10,.0f}/s{times}{syncs:>8}")
+    if not result.ok:
+        counts = ", ".join(f"{count} {fault}" for fault, count in result.faults.items())
+        text = f"{counts}; first: {result.first_fault}" if counts else "nothing was kept"
+        print_line(f"  FAULTS {text}")
+    return result

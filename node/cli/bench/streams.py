@@ -1,0 +1,291 @@
+"""`millpond bench s3p`, `rustlog` and `s2`: how fast streams are, beside peers if they are here."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from node.bench.payload import SIZE_MIN
+from node.bench.load import Clocks
+from node.bench.own_node import NodeNotReady
+from node.bench.stream_load import StreamResult, StreamTarget, measure_streams
+from node.bench.stream_rows import BATCH, StreamKind, StreamLoad, s2_rows, stream_rows
+from node.bench.servers import (
+    PROGRAMS,
+    SPEECHES,
+    Measured,
+    Missing,
+    node_of_its_own,
+    peer_of_its_own,
+)
+from node.cli.options.node import positive, seconds
+from node.cli.bench.store import described, folder
+from node.cli.exit_codes import Exit, Failure, usage
+from node.cli.output import print_json, print_line
+from node.cli.commands.serve import raise_descriptor_limit
+from node.client.errors import ConnectionLost
+from transports.io.address import parse_address
+
+PIPELINE_MAX, SIZE_MAX = 1024, 65_536
+BUSY = 0.9
+TITLES = {"s3p": "S3P", "rustlog": "RustLog", "s2": "S2"}
+HEADER = (
+    f"{'row':27}{'server':>7}{'records':>13}{'p50':>12}{'p99':>12}{'max':>12}{'CPU':>10}"
+    f"{'memory':>9}{'disk':>8}{'generator':>11}{'ratio':>7}"
+)
+
+EPILOG = """\
+examples:
+  millpond bench {protocol}                                 every row on a node of its own
+  millpond bench {protocol} --peer redis --peer nats        and on those, if they are installed
+  millpond bench {protocol} --rows 'tail-*' --seconds 5     some rows, for longer
+  millpond bench {protocol} --rows 'append-*' --connections 200 --size 500
+  millpond bench {protocol} --durability disk --peer redis  each answer waits for the disk
+  millpond bench {protocol} --connect 127.0.0.1:{port}        a server that runs already
+
+{rows}
+`records` are those of a second, latencies those of a request. `CPU` is the server's own work for a
+record, `memory` and `disk` the bytes that a record takes there: where they can be seen, which is on
+a server of the benchmark's own. Of few records both say little: the journal has 16 MiB reserved.
+`ratio` is the node's rate by the peer's.
+
+Everything is checked: places of records ascend, each read finds the very records that were
+appended there, a follower sees each once and in order, and what was appended is read back (of many
+the first ones and the last). Any fault of the node: exit code 1.
+
+Redis keeps its data as durably as the node (appendfsync always, everysec, or no file). NATS keeps
+it in memory or in files, and never waits for the disk. Both have no append of many records: {batch}
+are pipelined. NATS is measured in appends only: it reads by consumers.
+The generator is written in Python and shares the machine: near 100 % it is the limit, and a ratio
+means nothing. Ratios with a faster generator: docs/benchmarks.md.
+
+--json prints an object for each row and server as soon as it is measured: row, kind, server,
+connections, pipeline, batch (records of a request), size, seconds, count (records), rate,
+p50_us, p99_us, max_us, generator (a share of a core), server_us, memory_each, disk_each (null where
+they cannot be seen), checked (records read back, or seen by followers), faults (an object: how
+often each fault was seen), first_fault (in words) and ok. Where a peer cannot be measured there is
+an object with row, kind, server and not_run (why).
+"""
+
+ROWS = """\
+rows: KIND-cCONNECTIONS-pPIPELINE-SIZE, PIPELINE being the requests under way on each connection;
+each connection has a stream of its own
+  append  one record a request
+  batch   {batch} records a request
+  read    {batch} records a request, of those that were appended before
+  tail    pairs of connections: one appends records, the other follows the stream{polls};
+          latency is from the append until the record is seen
+"""
+
+S2_ROWS = """\
+rows: KIND-cCONNECTIONS-pPIPELINE-SIZE, before SIZE xRECORDS where a request has so many; each
+connection is one of HTTP/1.1, and has a stream of its own
+  append   one record a request
+  batch    {batch} records a request
+  read     {batch} records a request, of those that were appended before
+  session  a session of appends, PIPELINE of them under way, each a chunk of HTTP
+  catchup  sessions that read records from a place on, one after the other
+  tail     pairs of sessions: one appends records, the other follows the stream;
+           latency is from the append until the record is seen
+"""
+
+PORTS = {"s3p": 7402, "rustlog": 7403, "s2": 7404}
+
+
+def add_parsers(kinds: Any) -> None:
+    """Add all protocols of streams to what `bench` can measure."""
+    for protocol in PORTS:
+        _add_parser(kinds, protocol)
+
+
+def _add_parser(kinds: Any, protocol: str) -> None:
+    parser = kinds.add_parser(
+        protocol,
+        help=f"appends, reads and followers of streams in {TITLES[protocol]}",
+        description=f"Measure streams in {TITLES[protocol]}, and check every answer.",
+        epilog=EPILOG.format(
+            protocol=protocol, port=PORTS[protocol], batch=BATCH, rows=_rows(protocol)
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=seconds, default=2.0, metavar="S", help="default 2")
+    parser.add_argument("--rows", default="*", metavar="GLOB", help="only rows of such names")
+    shape = {"type": positive, "metavar": "N"}
+    parser.add_argument("--connections", **shape, help="instead of the usual numbers")
+    parser.add_argument("--pipeline", **shape, help="the same, of requests under way")
+    parser.add_argument("--size", **shape, help="bytes of a record, instead of 100 and 1024")
+    parser.add_argument(
+        "--peer", action="append", default=[], choices=list(PROGRAMS), help="may be given twice"
+    )
+    parser.add_argument(
+        "--connect", metavar="HOST:PORT", help="measure this server, no node of its own"
+    )
+    own = {"choices": ("disk", "os", "memory"), "help": "what its own servers promise"}
+    parser.add_argument("--durability", **own)
+    parser.add_argument("--data", type=Path, metavar="DIR", help="their data goes below")
+    parser.add_argument("--json", action="store_true", help="one JSON object a row; see below")
+
+
+def _rows(protocol: str) -> str:
+    if protocol == "s2":
+        return S2_ROWS.format(batch=BATCH)
+    polls = ", polling" if SPEECHES[protocol](StreamKind.TAIL).polls else ""
+    return ROWS.format(batch=BATCH, polls=polls)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure the chosen rows, one after the other."""
+    _check(args)
+    shape = {"connections": args.connections, "pipeline": args.pipeline, "size": args.size}
+    rows = s2_rows if args.what == "s2" else stream_rows
+    chosen = rows(args.rows, **shape)
+    if not chosen:
+        names = ", ".join(row.name for row in rows())
+        raise usage(f"--rows {args.rows!r} is the name of no row; there are {names}")
+    raise_descriptor_limit()
+    if not args.json:
+        if _durability(args) != "memory":
+            print_line(f"durability {_durability(args)}, {described(args.data)}")
+        print_line(HEADER)
+    results = [_measure(args, load) for load in chosen]
+    if not args.json and any(result.generator > BUSY for result in results):
+        print("* the generator had no time left: the server may do more", file=sys.stderr)
+    bad = [result.row for result in results if not result.ok]
+    if bad:
+        raise Failure(
+            f"the {'server' if args.connect else 'node'} was at fault in {', '.join(bad)}"
+        )
+    return Exit.OK
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.connect is not None:
+        if args.durability or args.data:
+            raise usage("--durability and --data are for servers of its own; leave --connect out")
+        try:
+            parse_address(args.connect)
+        except ValueError as exc:
+            raise usage(f"--connect: {exc}") from exc
+    if args.data is not None and args.durability == "memory":
+        raise usage("--data: in memory nothing is kept on disk; leave it out")
+    if args.size is not None and not SIZE_MIN <= args.size <= SIZE_MAX:
+        raise usage(f"--size: {SIZE_MIN} to {SIZE_MAX} bytes, so that a record can be checked")
+    if args.pipeline is not None and args.pipeline > PIPELINE_MAX:
+        raise usage(f"--pipeline: at most {PIPELINE_MAX}")
+    if args.seconds <= 0:
+        raise usage("--seconds: a row takes more than 0 seconds")
+
+
+def _measure(args: argparse.Namespace, load: StreamLoad) -> StreamResult:
+    """One row on the node, then on the peers: the node's result."""
+    with _node(args, load.kind) as measured:
+        ours = _run(load, measured, args.seconds)
+    _show(ours, None, args.json)
+    for name in dict.fromkeys(args.peer):
+        _measure_peer(args, load, name, ours)
+    return ours
+
+
+def _measure_peer(
+    args: argparse.Namespace, load: StreamLoad, name: str, ours: StreamResult
+) -> None:
+    try:
+        with (
+            _data(args) as data,
+            peer_of_its_own(name, _prefix(), data, _durability(args)) as measured,
+        ):
+            if load.kind not in measured.target.speech().kinds:
+                raise Missing(f"{name} is not measured in rows of {load.kind}")
+            _show(_run(load, measured, args.seconds), ours, args.json)
+    except Missing as exc:
+        if args.json:
+            row = {"row": load.name, "kind": load.kind.value, "server": name}
+            print_json(row | {"not_run": str(exc)})
+        else:
+            print_line(f"{load.name:27}{name:>7}  not run: {exc}")
+
+
+@contextmanager
+def _node(args: argparse.Namespace, kind: StreamKind) -> Iterator[Measured]:
+    if args.connect is not None:
+        host, port = parse_address(args.connect)
+        speech = partial(SPEECHES[args.what], kind)
+        yield Measured(StreamTarget("node", host, port, _prefix(), speech), None)
+        return
+    try:
+        with (
+            _data(args) as data,
+            node_of_its_own(args.what, kind, _prefix(), data, _durability(args)) as measured,
+        ):
+            yield measured
+    except (NodeNotReady, Missing) as exc:
+        raise Failure(str(exc)) from exc
+
+
+def _durability(args: argparse.Namespace) -> str:
+    return args.durability or ("disk" if args.data else "memory")
+
+
+@contextmanager
+def _data(args: argparse.Namespace) -> Iterator[Path | None]:
+    """A folder for as long as it is needed, on a disk; None: everything is in memory."""
+    if _durability(args) == "memory":
+        yield None
+        return
+    with folder(args.data) as data:
+        yield data
+
+
+def _prefix() -> str:
+    """Names of streams that are this run's alone."""
+    return f"bench-{secrets.token_hex(6)}"
+
+
+def _run(load: StreamLoad, measured: Measured, duration_s: float) -> StreamResult:
+    options = {"use_uvloop": find_spec("uvloop") is not None}
+    clocks = Clocks(time.perf_counter, time.process_time, measured.cpu)
+    work = partial(measure_streams, load, measured.target, duration_s, clocks)
+    try:
+        return anyio.run(work, backend_options=options)
+    except* (ConnectionLost, TimeoutError) as group:
+        raise Failure(_first(measured.target, group)) from group
+
+
+def _first(target: StreamTarget, group: BaseExceptionGroup) -> str:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    where = f"{target.host}:{target.port}"
+    return f"cannot measure {where}: {error or 'it does not answer in time'}"
+
+
+def _show(result: StreamResult, ours: StreamResult | None, as_json: bool) -> None:
+    if as_json:
+        print_json(msgspec.to_builtins(result))
+        return
+    times = "".join(f"{us / 1000:>9.3f} ms" for us in (result.p50_us, result.p99_us, result.max_us))
+    work = "-" if result.server_us is None else f"{result.server_us:.2f} us"
+    memory, disk = (
+        "-" if each is None else f"{each:,.0f} B" for each in (result.memory_each, result.disk_each)
+    )
+    share = f"{result.generator:.0%}{'*' if result.generator > BUSY else ' '}"
+    ratio = f"{ours.rate / result.rate:.2f}" if ours is not None and result.rate else ""
+    print_line(
+        f"{result.row:27}{result.server:>7}{result.rate:>11,.0f}/s{times}{work:>10}{memory:>9}"
+        f"{disk:>8}{share:>11}{ratio:>7}".rstrip()
+    )
+    if not result.ok:
+        counts = ", ".join(f"{count} {fault}" for fault, count in result.faults.items())
+        text = f"{counts}; first: {result.first_fault}" if counts else "nothing was answered"
+        print_line(f"  FAULTS {text}")

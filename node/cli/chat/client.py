@@ -1,0 +1,112 @@
+"""What `millpond chat` asks of the node; again until it is answered, since all of it may be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import msgspec
+
+from actors.errors import (
+    BufferFull,
+    NotAllowed,
+    OutcomeUnknown,
+    SlowDown,
+    StorageFailed,
+    UnknownPeer,
+)
+from node.client.channel import Channel
+from node.chat.messages import ChatInfo, ChatsAnswer
+from node.chat.records import Record, Unreadable, decode_record
+from node.cli.exit_codes import Exit, Failure
+from node.outbox.messages import PeerOperation
+from node.client.streams.records import Record as StreamRecord
+
+SOON_S = 0.25
+RETRY_S = 0.5
+UUID_BYTES = 16
+PASSING = (OutcomeUnknown, BufferFull, SlowDown, StorageFailed)
+
+Page = list[tuple[int, Record]]
+"""Records with their sequences."""
+
+
+class Asking:
+    """On one connection, which is mended."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    async def chats(self) -> list[ChatInfo]:
+        """All conversations, by name."""
+        found: list[ChatInfo] = []
+        while True:
+            body = {"after": found[-1].name if found else ""}
+            answer = msgspec.convert(await self._ask(PeerOperation.CHATS, body), ChatsAnswer)
+            found += answer.chats
+            if not answer.more:
+                return found
+
+    async def chat_with(self, name: str) -> ChatInfo:
+        """One conversation. Raises Failure if there is no such peer."""
+        try:
+            answer = await self._ask(PeerOperation.CHATS, {"peer": name})
+        except UnknownPeer as error:
+            text = f"there is no peer {name!r}; `millpond peer ls` lists them"
+            raise Failure(text, Exit.NOT_FOUND) from error
+        return msgspec.convert(answer, ChatsAnswer).chats[0]
+
+    async def say(self, chat: ChatInfo, text: str) -> int:
+        """One message, however often the node has to be asked; gives its sequence once it is kept.
+
+        Raises RequestErrors.
+        """
+        body = {"peer": chat.id, "text": text, "uuid": os.urandom(UUID_BYTES)}
+        sequence: int = (await self._ask(PeerOperation.CHAT_SEND, body))["sequence"]
+        return sequence
+
+    async def mark_read(self, chat: ChatInfo, sequence: int) -> None:
+        """Everything up to this record was seen."""
+        try:
+            await self._ask(PeerOperation.CHAT_READ, {"peer": chat.id, "sequence": sequence})
+        except (NotAllowed, UnknownPeer):
+            return  # the peer is not trusted any more: nobody hears of it
+
+    async def history(self, chat: ChatInfo, start: int) -> Page:
+        """Records from `start` to the tail that `chat` tells of."""
+        found: Page = []
+        async for page in self._channel.streams.stream(chat.stream).pages(start, chat.tail):
+            found += _readable(page)
+        return found
+
+    async def follow(self, chat: ChatInfo, start: int) -> AsyncGenerator[Page]:
+        """Records from `start` on, for ever; those that were trimmed are passed over."""
+        while not start:
+            if (await self.chat_with(chat.id)).tail:
+                break
+            await anyio.sleep(SOON_S)  # the stream is made when something is said
+        stream = self._channel.streams.stream(chat.stream)
+        async with aclosing(stream.follow_pages(start, on_gap=lambda _first, _end: None)) as pages:
+            async for page in pages:
+                yield _readable(page)
+
+    async def _ask(self, operation: PeerOperation, body: dict[str, Any]) -> dict[str, Any]:
+        while True:
+            try:
+                return await self._channel.peers(operation, body)
+            except PASSING as error:
+                wait_s = max(RETRY_S, (error.delay_ms or 0) / 1000)
+            await anyio.sleep(wait_s)
+
+
+def _readable(page: Sequence[StreamRecord]) -> Page:
+    found: Page = []
+    for each in page:
+        try:
+            found.append((each.sequence, decode_record(each.body)))
+        except Unreadable:
+            continue  # of a later version
+    return found

@@ -1,0 +1,154 @@
+"""`millpond chat`: talk with a peer, from a terminal, through pipes, or in the browser."""
+
+from __future__ import annotations
+
+import argparse
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import inf
+from typing import Any
+
+import anyio
+
+from node.chat.payloads import TEXT_BYTES_MAX
+from node.cli.options.node import U32_MAX, add_node_options, seconds, u32
+from node.cli.chat.client import Asking
+from node.cli.chat.screen import PipeScreen, Screen, is_terminal, terminal
+from node.cli.chat.dialogue import Dialogue, Options, describe
+from node.cli.exit_codes import Exit, Failure, usage
+from node.cli.interrupt import until_signal
+from node.cli.connection import joined, run_in_loop
+from node.cli.output import print_json, print_line
+from node.client.connect import PROBE
+
+EPILOG = """\
+examples:
+  millpond chat                           with whom there is something to read
+  millpond chat bob                       talk; Ctrl-D or /quit ends it, /help tells of more
+  echo 'back at 8' | millpond chat bob    say one thing; the node sees to the rest
+  millpond chat bob --history 50 < /dev/null      read what was said
+  tail -f alarms | millpond chat bob --wait 60    exit code 3: not all was delivered in time
+  millpond chat bob --follow --json < /dev/null   every message and receipt, an object a line
+  millpond chat --web                     a link that opens the chat page, once
+
+Bob is whoever `millpond peer add bob` named. What is said while he is away is kept, and goes when
+he, or a relay of his, can be reached. Through a pipe each line of stdin is a message, and each
+message that comes is a line of stdout; a line that is set in belongs to the one above.
+"""
+HISTORY = 20
+PIPE_RECONNECT_S = 30.0
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `chat` to the command line."""
+    parser = subparsers.add_parser(
+        "chat",
+        description="Talk with a peer through your own node.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("whom", metavar="PEER", nargs="?", help="a name or peer id")
+    parser.add_argument(
+        "--history",
+        type=u32,
+        metavar="N",
+        help=f"show the last N messages first (default {HISTORY}; 0 through a pipe)",
+    )
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="go on after the end of stdin, until Ctrl-C"
+    )
+    parser.add_argument(
+        "--wait",
+        type=seconds,
+        metavar="S",
+        default=0.0,
+        help="after the end of stdin, wait so long for everything to be delivered",
+    )
+    parser.add_argument("--web", action="store_true", help="print a link to the chat page")
+    parser.add_argument("--open", action="store_true", help="with --web: open it in the browser")
+    add_node_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Talk, or tell what there is."""
+    args.timeout = None
+    if args.open and not args.web:
+        raise usage("--open goes with --web")
+    if args.web and args.whom is not None:
+        raise usage("--web is one page for all peers")
+    if args.web:
+        return run_in_loop(args, partial(_give_link, args))
+    if args.whom is None:
+        return run_in_loop(args, partial(_list, args))
+    with _screen(args) as screen:
+        return run_in_loop(args, partial(_talk, args, screen))
+
+
+@contextmanager
+def _screen(args: argparse.Namespace) -> Iterator[Screen]:
+    if is_terminal() and not args.json:
+        with terminal() as screen:
+            yield screen
+    else:
+        yield PipeScreen(TEXT_BYTES_MAX)
+
+
+async def _talk(args: argparse.Namespace, screen: Screen) -> int:
+    history = args.history
+    if history is None:
+        history = HISTORY if screen.is_interactive else 0
+    options = Options(min(history, U32_MAX), args.follow, args.wait, args.json)
+    notices: list[str] = []
+    reconnect_s = inf if screen.is_interactive else PIPE_RECONNECT_S
+    tell = notices.append if screen.is_interactive else None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(until_signal, tasks.cancel_scope)
+        async with joined(args, PROBE, "consumer", reconnect_s=reconnect_s, tell=tell) as channel:
+            code = await Dialogue(channel, screen, options, notices).run(args.whom)
+        tasks.cancel_scope.cancel()
+        return code
+    return Exit.OK if screen.is_interactive or args.follow else Exit.INTERRUPTED
+
+
+async def _list(args: argparse.Namespace) -> int:
+    async with joined(args, PROBE, "consumer") as channel:
+        chats = await Asking(channel).chats()
+    for chat in chats:
+        if args.json:
+            print_json(
+                {
+                    "peer": chat.name,
+                    "id": chat.id,
+                    "trust": chat.trust,
+                    "here": chat.here,
+                    "seen_at": chat.seen_at,
+                    "unread": chat.unread,
+                    "waiting": chat.waiting,
+                    "stream": chat.stream,
+                }
+            )
+        else:
+            print_line(describe(chat))
+    if not chats and not args.json:
+        print_line("nobody is known yet: millpond peer add NAME --card CARD")
+    return Exit.OK
+
+
+async def _give_link(args: argparse.Namespace) -> int:
+    from node.web.requests import WebOperation  # who talks in a terminal needs none of it
+
+    async with joined(args, PROBE, "consumer") as channel:
+        answer = await channel.peers(WebOperation.LINK, {})
+    url = answer.get("url")
+    if url is None:
+        raise Failure("the node has no WebSocket listener: start it without --ws off")
+    if args.json:
+        print_json({"url": url, "others": answer.get("others", [])})
+    else:
+        for link in (url, *answer.get("others", [])):
+            print_line(str(link))
+    if args.open:
+        await anyio.to_thread.run_sync(webbrowser.open, url)
+    return Exit.OK

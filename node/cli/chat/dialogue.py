@@ -1,0 +1,309 @@
+"""The chat as a dialogue: follows conversations, says what is typed, and tells who is there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Iterable, Iterator
+from contextlib import aclosing
+
+import anyio
+import msgspec
+from anyio.abc import ObjectSendStream
+
+from actors.errors import DataTooLarge, EmptyData, NotAllowed, UnknownPeer
+from node.client.channel import Channel
+from node.chat.messages import ChatInfo
+from node.chat.records import Kind
+from node.cli.chat.client import Asking, Page
+from node.cli.chat.screen import Screen
+from node.cli.chat.view import MESSAGES, TOLD, View, clean, first_shown, moment_of, quoted
+from node.cli.exit_codes import Exit, Failure
+
+LOOK_S = 2.0
+SETTLED_S = 1.0
+"""So long what becomes of messages is collected before it is told."""
+RECORDS_A_MESSAGE = 5
+READ_BEHIND_MAX = 10_000
+"""So many records are looked through for what is unread: all of it, if it was counted."""
+TYPED_AHEAD_MAX = 100
+PATIENT_LOOKS = 2
+HELP = """\
+/to PEER   talk with somebody else        /list   all conversations
+/who       who is here                    /quit   leave (so does Ctrl-D)
+//...      a message that begins with /   Alt-Enter: a new line in the message
+Tab        completes a command or a name"""
+COMMANDS = ("/help", "/list", "/quit", "/who")
+
+
+class Options(msgspec.Struct, frozen=True):
+    """`history`: so many messages are shown at the start; `stays`: after the end of the input;
+    `wait_s`: so long for messages to be delivered then."""
+
+    history: int
+    stays: bool
+    wait_s: float
+    as_json: bool
+
+
+class Dialogue:
+    """With one peer at a time, on one connection to the node. What others put into `notices` is
+    shown, too."""
+
+    def __init__(
+        self, channel: Channel, screen: Screen, options: Options, notices: list[str]
+    ) -> None:
+        self._asking = Asking(channel)
+        self._screen = screen
+        self._options = options
+        self._chat: ChatInfo  # from `run` on
+        self._view = View("")
+        self._shown_to = 0
+        self._said_to = -1
+        self._unread: dict[str, int] = {}
+        self._follower = anyio.CancelScope()
+        self._following = anyio.Lock()
+        self._changed = anyio.Event()
+        self._notices = notices
+        self._is_cut_off = False
+        self._asked: str | None = None
+        self._asked_looks = 0
+
+    async def run(self, peer: str) -> int:
+        """Until the end of the input; gives the exit code."""
+        chat = await self._asking.chat_with(peer)
+        self._offer([chat])
+        await self._turn_to(chat)
+        code: int = Exit.OK
+        async with anyio.create_task_group() as tasks:
+            for work in (self._follow_always, self._watch, self._tell_news, self._screen.tend):
+                tasks.start_soon(work)
+            await self._converse()
+            if self._options.stays:
+                await anyio.sleep_forever()
+            if self._options.wait_s:
+                code = await self._see_off()
+            tasks.cancel_scope.cancel()
+        return code
+
+    # What is typed.
+
+    async def _converse(self) -> None:
+        if not self._screen.is_interactive:
+            async with aclosing(self._screen.typed()) as lines:
+                await self._take_lines(lines)
+            return
+        send, typed = anyio.create_memory_object_stream[str](TYPED_AHEAD_MAX)
+        async with anyio.create_task_group() as tasks, typed:
+            tasks.start_soon(self._read_ahead, send)
+            await self._take_lines(typed)
+            tasks.cancel_scope.cancel()
+
+    async def _read_ahead(self, send: ObjectSendStream[str]) -> None:
+        """The next line can be typed while the node does not answer."""
+        async with send, aclosing(self._screen.typed()) as lines:
+            async for line in lines:
+                await send.send(line)
+
+    async def _take_lines(self, lines: AsyncIterable[str]) -> None:
+        async for line in lines:
+            if self._screen.is_interactive and line.startswith("/"):
+                if line.startswith("//"):
+                    await self._say(line[1:])
+                elif not await self._obey(line):
+                    return
+            elif line.strip():
+                await self._say(line)
+
+    async def _obey(self, line: str) -> bool:
+        """Carry out a command; False: it was to leave."""
+        command, _, rest = line.partition(" ")
+        match command:
+            case "/quit" | "/q":
+                return False
+            case "/list" | "/who":
+                chats = await self._asking.chats()
+                if command == "/who":
+                    chats = [each for each in chats if each.here]
+                lines = [describe(each) for each in chats]
+                await self._screen.show(lines or ["nobody"])
+            case "/to" if rest.strip():
+                await self._change_to(rest.strip())
+            case "/help":
+                await self._screen.show(HELP.splitlines())
+            case _:
+                text = f"{clean(command)}: there is no such command, but these:"
+                await self._screen.show([text, *HELP.splitlines()])
+        return True
+
+    async def _change_to(self, name: str) -> None:
+        try:
+            info = await self._asking.chat_with(name)
+        except Failure as error:
+            await self._screen.show([clean(str(error))])
+            return
+        self._follower.cancel()
+        async with self._following:  # what still comes from the other is not said by this one
+            await self._turn_to(info)
+
+    async def _turn_to(self, info: ChatInfo) -> None:
+        self._chat = info
+        self._view = View(info.name)
+        self._said_to, self._shown_to = -1, info.tail
+        if self._screen.is_interactive:
+            await self._screen.show([f"--- {describe(info)}   (/help tells of commands)"])
+        await self._screen.prompt(f"{info.name}> ")
+        await self._show_history(info)
+
+    async def _say(self, text: str) -> None:
+        """Returns when the node keeps it."""
+        self._asked, self._asked_looks = text, 0
+        try:
+            sequence = await self._asking.say(self._chat, text)
+        except (DataTooLarge, EmptyData, NotAllowed, UnknownPeer) as error:
+            if not self._screen.is_interactive:
+                raise Failure(f"not sent: {error}") from error
+            await self._screen.show([f"not sent: {error}"])
+        else:
+            self._said_to = max(self._said_to, sequence)
+        finally:
+            self._asked = None
+
+    async def _see_off(self) -> int:
+        """Wait until what was said is delivered."""
+        with anyio.move_on_after(self._options.wait_s):
+            while self._shown_to <= self._said_to or self._view.under_way:
+                self._changed = anyio.Event()
+                await self._changed.wait()
+            if self._view.lost:
+                raise Failure(f"{self._view.lost} of the messages will not be delivered")
+            return Exit.OK
+        text = "not everything was delivered in time; the node goes on with it"
+        raise Failure(text, Exit.TIMEOUT)
+
+    # What happens in the conversation.
+
+    async def _follow_always(self) -> None:
+        while True:
+            async with self._following:
+                with anyio.CancelScope() as self._follower:
+                    await self._follow(self._chat)
+
+    async def _follow(self, chat: ChatInfo) -> None:
+        async with aclosing(self._asking.follow(chat, self._shown_to)) as pages:
+            async for page in pages:
+                await self._take(page)
+                for sequence, _ in page[-1:]:
+                    self._shown_to = sequence + 1
+                    self._changed.set()
+                    await self._asking.mark_read(chat, sequence)
+
+    async def _show_history(self, chat: ChatInfo) -> None:
+        count = self._options.history
+        if not chat.tail or not (count or chat.unread):
+            return
+        unread_from = max(chat.read, chat.tail - READ_BEHIND_MAX) if chat.unread else chat.tail
+        page = await self._read_behind(chat, count, unread_from)
+        if unread_from > chat.read and chat.unread and self._screen.is_interactive:
+            await self._screen.show(["--- what is unread for longest is not shown: see --history"])
+        if self._options.as_json:
+            await self._show_objects(page[first_shown(page, count, unread_from) :])
+        else:
+            is_plain = not self._screen.is_interactive
+            lines = self._view.history(page, count, unread_from, is_plain=is_plain)
+            await self._screen.show(lines)
+        await self._asking.mark_read(chat, chat.tail - 1)
+
+    async def _read_behind(self, chat: ChatInfo, count: int, unread_from: int) -> Page:
+        """The last records, with so many messages among them, or all from `unread_from` on."""
+        span = RECORDS_A_MESSAGE * count
+        while True:
+            start = max(0, min(unread_from, chat.tail - span))
+            page = await self._asking.history(chat, start)
+            if not start or sum(each.kind in MESSAGES for _, each in page) >= count:
+                return page
+            span *= 2
+
+    async def _take(self, records: Page) -> None:
+        if self._options.as_json:
+            for _, record in records:
+                self._view.take(record)
+            await self._show_objects(records)
+            return
+        lines: list[str] = []
+        for _, record in records:
+            shown = self._view.take(record)
+            if self._screen.is_interactive:
+                lines += shown
+            elif record.kind is Kind.IN:
+                lines += self._view.plain(record)
+        await self._screen.show(lines)
+
+    async def _show_objects(self, records: Page) -> None:
+        who = {"peer": self._chat.name, "id": self._chat.id}
+        lines = [
+            msgspec.json.encode({**who, "sequence": at, **msgspec.to_builtins(record)}).decode()
+            for at, record in records
+        ]
+        await self._screen.show(lines)
+
+    # What happens elsewhere.
+
+    async def _tell_news(self) -> None:
+        while True:
+            await anyio.sleep(SETTLED_S)
+            lines = [*self._noticed(), *self._not_kept()]
+            self._notices.clear()
+            if self._screen.is_interactive:
+                await self._screen.show([*lines, *self._view.news()])
+
+    def _noticed(self) -> Iterator[str]:
+        """Of attempts to come back, the first one."""
+        for each in self._notices:
+            what, *again = clean(each).split("; trying again")
+            if not (again and self._is_cut_off):
+                yield f"--- {what}"
+            self._is_cut_off |= bool(again)
+
+    def _not_kept(self) -> Iterator[str]:
+        """What the node was asked to keep a while ago."""
+        self._asked_looks += 1
+        if self._asked is not None and self._asked_looks == PATIENT_LOOKS:
+            yield f"{TOLD}not kept yet, the node does not answer: {quoted(self._asked)}"
+
+    async def _watch(self) -> None:
+        """Who comes and goes, and who else wrote."""
+        if self._screen.is_interactive:
+            self._offer(await self._asking.chats())
+        while self._screen.is_interactive:
+            await anyio.sleep(LOOK_S)
+            chats = {each.id: each for each in await self._asking.chats()}
+            self._offer(chats.values())
+            if self._is_cut_off:
+                self._is_cut_off = False
+                await self._screen.show(["--- connected again"])
+            now = chats.get(self._chat.id)
+            if now is not None and now.here != self._chat.here:
+                self._chat = now
+                await self._screen.show([f"--- {describe(now)}"])
+            await self._screen.show(list(self._written_elsewhere(chats)))
+
+    def _offer(self, chats: Iterable[ChatInfo]) -> None:
+        self._screen.offer([*COMMANDS, *(f"/to {each.name}" for each in chats)])
+
+    def _written_elsewhere(self, chats: dict[str, ChatInfo]) -> Iterator[str]:
+        for id_, chat in chats.items():
+            if chat.unread > self._unread.get(id_, 0) and id_ != self._chat.id:
+                yield f"--- {chat.name} wrote: {chat.unread} unread   (/to {chat.name})"
+            self._unread[id_] = chat.unread
+
+
+def describe(chat: ChatInfo) -> str:
+    """A conversation in one line: with whom, whether they are here, and what is new."""
+    words = [f"{chat.name} is here" if chat.here else f"{chat.name} is away"]
+    moment = None if chat.seen_at is None else moment_of(round(chat.seen_at * 1000))
+    if not chat.here and moment is not None:
+        words.append(f"since {moment:%d %b %H:%M}")
+    if chat.trust != "trusted":
+        words.append(f"({chat.trust})")
+    told = [f"{chat.unread} unread"] if chat.unread else []
+    told += [f"{chat.waiting} of yours wait for a key"] if chat.waiting else []
+    return ", ".join((" ".join(words), *told))

@@ -1,0 +1,194 @@
+"""Where a chat is shown and typed: a terminal with a prompt at its bottom, or plain pipes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import termios
+import tty
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, assert_never
+
+import anyio
+
+from node.cli.chat.view import TOLD
+from node.cli.chat.line_editor import LineEditor, Submitted, Wish, text_width
+from node.cli.output import write_soon
+from node.cli.input import lines_soon, read_soon
+
+COLUMNS = 80
+PROMPT_SHARE = 2
+"""The prompt takes at most this part of the line."""
+PASTES = "\x1b[?2004h", "\x1b[?2004l"
+ERASE = "\r\x1b[J"
+OFFERED_MAX = 50
+"""So many ways to complete a line are shown."""
+DIM, PLAIN = "\x1b[2m", "\x1b[22m"
+
+
+class Screen(Protocol):
+    """Shows lines, and gives those that are typed."""
+
+    is_interactive: bool
+
+    async def show(self, lines: Sequence[str]) -> None: ...
+
+    async def prompt(self, text: str) -> None: ...
+
+    def offer(self, lines: Sequence[str]) -> None: ...
+
+    def typed(self) -> AsyncGenerator[str]: ...
+
+    async def tend(self) -> None: ...
+
+
+class PipeScreen:
+    """Lines from stdin, lines to stdout."""
+
+    is_interactive = False
+
+    def __init__(self, text_bytes_max: int) -> None:
+        self._text_bytes_max = text_bytes_max
+
+    async def show(self, lines: Sequence[str]) -> None:
+        """Write lines. Raises BrokenPipeError when nobody reads any more."""
+        if lines:
+            text = "".join(f"{line}\n" for line in lines)
+            await write_soon(text.encode("utf-8", "backslashreplace"))
+
+    async def prompt(self, text: str) -> None:
+        """There is none."""
+
+    def offer(self, lines: Sequence[str]) -> None:
+        """Nothing is completed here."""
+
+    async def typed(self) -> AsyncGenerator[str]:
+        """Until stdin ends."""
+        async for line in lines_soon(self._text_bytes_max):
+            yield line.decode("utf-8", "backslashreplace").rstrip("\r")
+
+    async def tend(self) -> None:
+        """There is nothing to tend."""
+
+
+class TerminalScreen:
+    """What comes is shown above the line that is being typed."""
+
+    is_interactive = True
+
+    def __init__(self, *, has_styles: bool) -> None:
+        self._has_styles = has_styles
+        self._editor = LineEditor()
+        self._prompt = ""
+        self._offered: Sequence[str] = ()
+        self._column = 0
+        self._lock = anyio.Lock()
+
+    async def show(self, lines: Sequence[str]) -> None:
+        """Show lines above the prompt."""
+        if lines:
+            await self._draw("".join(f"{self._styled(line)}\r\n" for line in lines))
+
+    async def prompt(self, text: str) -> None:
+        """What stands before the line that is typed."""
+        if text != self._prompt:
+            self._prompt = text
+            await self._draw("")
+
+    def offer(self, lines: Sequence[str]) -> None:
+        """What Tab completes from now on."""
+        self._offered = sorted(lines)
+
+    async def typed(self) -> AsyncGenerator[str]:
+        """Until Ctrl-D on an empty line, or the terminal is gone."""
+        while data := await _read():
+            for wish in self._editor.feed(data):
+                match wish:
+                    case Submitted(text=text):
+                        await self._draw("")
+                        yield text
+                    case Wish.LEAVE:
+                        return
+                    case Wish.REDRAW:
+                        self._column = 0
+                        await self._draw("\x1b[H\x1b[2J")
+                    case Wish.COMPLETE:
+                        found = self._editor.complete(self._offered)
+                        more = ["..."] if len(found) > OFFERED_MAX else []
+                        await self.show(["   ".join(found[:OFFERED_MAX] + more)] if found else [])
+                    case _:
+                        assert_never(wish)
+            await self._draw("")
+
+    async def tend(self) -> None:
+        """Draw anew when the window changes, or the program goes on after Ctrl-Z."""
+        with anyio.open_signal_receiver(signal.SIGWINCH, signal.SIGCONT) as signals:
+            async for number in signals:
+                if number == signal.SIGCONT:
+                    _set_up()
+                await self._draw("")
+
+    def _styled(self, line: str) -> str:
+        return f"{DIM}{line}{PLAIN}" if self._has_styles and line.startswith(TOLD) else line
+
+    async def _draw(self, above: str) -> None:
+        async with self._lock:
+            columns = _columns()
+            text = self._erase(columns) + above + self._bottom(columns)
+            await write_soon(text.encode("utf-8", "replace"))
+
+    def _erase(self, columns: int) -> str:
+        """A window that got narrow has wrapped the line, so that it began rows above."""
+        rows = 0 if "XTERM_VERSION" in os.environ else self._column // columns  # xterm cuts it off
+        return (f"\x1b[{rows}A" if rows else "") + ERASE
+
+    def _bottom(self, columns: int) -> str:
+        prompt = self._prompt
+        while text_width(prompt) > columns // PROMPT_SHARE:
+            prompt = prompt[1:]
+        shown, cursor = self._editor.window(columns - text_width(prompt))
+        column = self._column = text_width(prompt) + cursor
+        return f"{prompt}{shown}\r" + (f"\x1b[{column}C" if column else "")
+
+
+@contextmanager
+def terminal() -> Iterator[TerminalScreen]:
+    """The terminal, key by key, for the block; as it was before, however the block ends."""
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        _set_up()
+        has_styles = not os.environ.get("NO_COLOR")
+        yield TerminalScreen(has_styles=has_styles)
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        try:
+            os.write(sys.stdout.fileno(), f"{ERASE}{PASTES[1]}".encode())
+        except OSError:
+            pass  # it was hung up: there is nothing to tidy
+
+
+def is_terminal() -> bool:
+    """Can a line be kept at the bottom of the screen?"""
+    is_plain = os.environ.get("TERM", "dumb") == "dumb"
+    return sys.stdin.isatty() and sys.stdout.isatty() and not is_plain
+
+
+async def _read() -> bytes:
+    try:
+        return await read_soon()
+    except OSError:  # the terminal was hung up
+        return b""
+
+
+def _set_up() -> None:
+    tty.setcbreak(sys.stdin, termios.TCSADRAIN)  # signals and line ends stay as they are
+    os.write(sys.stdout.fileno(), PASTES[0].encode())
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or COLUMNS
+    except OSError:
+        return COLUMNS

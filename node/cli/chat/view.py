@@ -1,0 +1,224 @@
+"""Turns the records of a conversation into lines for people, and tells what became of messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+import msgspec
+
+from node.chat.records import Kind, Record, State, is_news
+from node.cli.chat.line_editor import is_shown
+
+OURS_MAX = 10_000
+"""So many messages of ours are known by their text when something becomes of them."""
+QUOTED_CHARS = 40
+MORE = "         "
+"""Before what belongs to the line above."""
+TOLD = "       -- "
+"""Begins what is said about messages; terminals show it dimmed. Set in less than any line of a
+message, so that nobody can write one."""
+
+WORDS = {
+    State.WAITING: "waits for a key of the peer",
+    State.KEPT: "kept here, until it can go",
+    State.SENT: "on its way",
+    State.DELIVERED: "delivered",
+    State.READ: "read",
+    State.EXPIRED: "NOT DELIVERED in time",
+    State.REFUSED: "REFUSED",
+}
+
+
+class Ours(msgspec.Struct):
+    """A message of ours, and what became of it."""
+
+    text: str
+    state: State
+
+
+class View:
+    """One conversation with the peer called `name`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._ours: dict[str, Ours] = {}
+        self._news: dict[str, None] = {}
+        self._day = ""
+        self._long_lost: frozenset[str] = frozenset()
+
+    @property
+    def under_way(self) -> int:
+        """How many messages that were shown here have not arrived yet."""
+        return sum(each.state in ON_THE_WAY for each in self._ours.values())
+
+    @property
+    def lost(self) -> int:
+        """How many messages will not arrive, as was not known when the history was shown."""
+        return len(self._lost() - self._long_lost)
+
+    def _lost(self) -> frozenset[str]:
+        return frozenset(uuid for uuid, each in self._ours.items() if each.state in LOST)
+
+    def history(
+        self,
+        records: Sequence[tuple[int, Record]],
+        count: int,
+        unread_from: int,
+        *,
+        is_plain: bool = False,
+    ) -> list[str]:
+        """The last `count` messages, or all that were not read. Gives lines."""
+        first = first_shown(records, count, unread_from)
+        first_unread = _first_unread(records, unread_from)
+        for _, record in records:
+            self._learn(record)
+        lines: list[str] = []
+        for place, (_, record) in enumerate(records):
+            if place < first:
+                continue
+            if is_plain:
+                lines += self.plain(record)
+                continue
+            if place == first_unread:
+                lines.append(f"{TOLD}new:")
+            lines += self._lines(record, with_state=True)
+        self._news.clear()
+        self._long_lost = self._lost()
+        return lines
+
+    def take(self, record: Record) -> list[str]:
+        """A record came. Gives lines to be shown now."""
+        self._learn(record)
+        return list(self._lines(record, with_state=False))
+
+    def plain(self, record: Record) -> list[str]:
+        """A record for who reads it from a pipe: only what was said."""
+        if record.kind not in MESSAGES:
+            return []
+        first, *rest = clean_lines(record.text)
+        who = self.name if record.kind is Kind.IN else "you"
+        return [f"{who}: {first}", *(f"  {line}" for line in rest)]
+
+    def news(self) -> list[str]:
+        """What became of messages since it was told last: a line for each fate."""
+        found = [self._ours[uuid] for uuid in self._news if uuid in self._ours]
+        self._news.clear()
+        counts = Counter(each.state for each in found)
+        lines = []
+        for state in sorted(counts, key=list(State).index):
+            (quote, *_) = [each.text for each in found if each.state is state]
+            what = quoted(quote) if counts[state] == 1 else f"{counts[state]} messages"
+            lines.append(f"{TOLD}{WORDS[state]}: {what}")
+        return lines
+
+    def _learn(self, record: Record) -> None:
+        if record.kind is Kind.OUT:
+            self._ours[record.uuid] = Ours(record.text, record.state or State.WAITING)
+            self._news[record.uuid] = None
+            if len(self._ours) > OURS_MAX:
+                self._ours.pop(next(iter(self._ours)))
+        elif record.kind is Kind.STATE and record.state is not None:
+            ours = self._ours.get(record.uuid)
+            if ours is not None and is_news(record.state, ours.state):
+                ours.state = record.state
+                self._news[record.uuid] = None
+
+    def _lines(self, record: Record, *, with_state: bool) -> Iterator[str]:
+        match record.kind:
+            case Kind.STATE:
+                return
+            case Kind.NOTE:
+                yield from self._new_day(record.at)
+                yield f"{TOLD}{clean(record.text)}"
+            case Kind.OUT:
+                yield from self._new_day(record.at)
+                ours = self._ours.get(record.uuid)
+                told = f"   ({WORDS[ours.state]})" if with_state and ours is not None else ""
+                yield from said(record.at, "you", record.text + told)
+            case Kind.IN:
+                yield from self._new_day(record.at)
+                late = " (late)" if record.late else ""
+                sent = sent_words(record)
+                yield from said(record.at, f"{self.name}{late}{sent}", record.text)
+
+    def _new_day(self, at: int) -> Iterator[str]:
+        moment = moment_of(at)
+        day = "" if moment is None else f"{moment:%A %d %B %Y}"
+        if day and day != self._day:
+            self._day = day
+            yield f"{TOLD}{day}"
+
+
+MESSAGES = (Kind.IN, Kind.OUT)
+ON_THE_WAY = (State.WAITING, State.KEPT, State.SENT)
+LOST = (State.EXPIRED, State.REFUSED)
+LATE_MS = 60_000
+
+
+def first_shown(records: Sequence[tuple[int, Record]], count: int, unread_from: int) -> int:
+    """Where the last `count` messages begin in the records, or all that were not read."""
+    places = [place for place, (_, each) in enumerate(records) if each.kind in MESSAGES]
+    start = places[-count] if 0 < count <= len(places) else (0 if count else len(records))
+    return min(start, _first_unread(records, unread_from))
+
+
+def _first_unread(records: Sequence[tuple[int, Record]], unread_from: int) -> int:
+    return next(
+        (
+            place
+            for place, (sequence, each) in enumerate(records)
+            if sequence >= unread_from and each.kind is Kind.IN
+        ),
+        len(records),
+    )
+
+
+def said(at: int, who: str, text: str) -> Iterator[str]:
+    """A message; its further lines are set in."""
+    first, *rest = clean_lines(text)
+    moment = moment_of(at)
+    yield f"{moment:%H:%M}  {who}: {first}" if moment else f"--:--  {who}: {first}"
+    for line in rest:
+        yield f"{MORE}{line}"
+
+
+def sent_words(record: Record) -> str:
+    """When it was written, by the other's clock, if that was well before it came."""
+    moment = moment_of(record.sent_at)
+    if moment is None or not record.sent_at or abs(record.at - record.sent_at) < LATE_MS:
+        return ""
+    came = moment_of(record.at)
+    is_today = came is not None and came.date() == moment.date()
+    return f" (written {moment:%H:%M})" if is_today else f" (written {moment:%d %b %H:%M})"
+
+
+def moment_of(at: int) -> datetime | None:
+    """Local time; None for what no calendar has, since it is the other's to say."""
+    try:
+        return datetime.fromtimestamp(at / 1000).astimezone()
+    except (OverflowError, OSError, ValueError):
+        return None
+
+
+def quoted(text: str) -> str:
+    """The beginning of a message, on one line."""
+    line = " ".join(clean_lines(text))
+    return line if len(line) <= QUOTED_CHARS else f"{line[: QUOTED_CHARS - 3]}..."
+
+
+def clean(text: str) -> str:
+    """On one line, and without what would move the cursor or change what was said before."""
+    return " ".join(clean_lines(text))
+
+
+def clean_lines(text: str) -> list[str]:
+    """The lines of a text, each without control characters."""
+    return ["".join(map(_shown, line)) for line in text.split("\n")]
+
+
+def _shown(char: str) -> str:
+    if is_shown(char):
+        return char
+    return " " if char == "\t" else f"\\x{ord(char):02x}"

@@ -1,0 +1,100 @@
+"""`millpond config show`: what `serve` would use, and where each setting comes from."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from actors.messages import Durability
+from node.cli.exit_codes import Exit, usage
+from node.cli.options.data_folder import data_folder
+from node.cli.output import print_json, print_line
+from node.config import ChannelRule, ConfigError, Loaded, load
+from node.config_rules import StreamRule
+
+EPILOG = """\
+examples:
+  millpond config show > millpond.toml      a file to edit, for `millpond serve --config`
+  millpond config show --origin             and where each setting comes from
+
+Flags of `serve` win over the environment (MILLPOND_<SETTING>), that over the file, that over the
+defaults.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `config show` to the command line."""
+    parser = subparsers.add_parser("config", description="Look at the configuration of `serve`.")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    show = actions.add_parser(
+        "show",
+        help="print every setting",
+        description="Print every setting that `serve` would use, as TOML.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    show.add_argument("--origin", action="store_true", help="tell where each setting comes from")
+    show.add_argument("--config", metavar="FILE", default=os.environ.get("MILLPOND_CONFIG"))
+    show.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the configuration."""
+    try:
+        loaded = load({}, os.environ, Path(args.config) if args.config else None)
+    except ConfigError as exc:
+        raise usage(str(exc)) from exc
+    values = settings(loaded)
+    if not loaded.config.data and loaded.config.durability is not Durability.MEMORY:
+        loaded.origins["data"] += f": {data_folder(os.environ)}"
+    if args.json and args.origin:
+        pairs = {
+            name: {"value": value, "origin": loaded.origins[name]} for name, value in values.items()
+        }
+        print_json(pairs)
+    elif args.json:
+        print_json(values)
+    else:
+        for name, value in values.items():
+            origin = f"  # {loaded.origins[name]}" if args.origin else ""
+            print_line(f"{name} = {_toml(value)}{origin}")
+    return Exit.OK
+
+
+def settings(loaded: Loaded) -> dict[str, Any]:
+    """Every setting as text, number, truth value or list, the way a file would have it."""
+    config = loaded.config
+    return {each.name: _plain(getattr(config, each.name)) for each in dataclasses.fields(config)}
+
+
+def _toml(value: Any) -> str:
+    """What json writes for these types is TOML as well, once DEL is escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case tuple():
+            return [_plain(each) for each in value]
+        case ChannelRule() | StreamRule():
+            return _rule(value)
+        case Durability():
+            return value.name.lower()
+        case Enum():
+            return value.value
+        case _:
+            return value
+
+
+def _rule(rule: ChannelRule | StreamRule) -> str:
+    options = dataclasses.asdict(rule)
+    pattern, mode = options.pop("pattern"), options.pop("mode", None)
+    if rule.durability is not None:
+        options["durability"] = rule.durability.name.lower()
+    given = [f"{name}={value}" for name, value in options.items() if value is not None]
+    return f"{pattern}=" + ",".join([mode.name.lower(), *given] if mode is not None else given)

@@ -1,0 +1,212 @@
+"""`millpond export`: what a channel keeps, as lines of JSON."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from actors.errors import NotFound, TooLargeForPeer
+from actors.messages import Mode
+from actors.store.changes import Origin, Row, Snapshot
+from actors.store.interface import Fault
+from actors.store.message_attributes import Terms
+from node.client.channel import Channel
+from node.cli.options.node import add_channel, add_node_options, add_timeout
+from node.cli.exit_codes import Exit, Failure
+from node.cli.connection import explained, joined
+from node.cli.jsonl import Line, encode_line
+from node.cli.output import counted, print_json, write, write_soon
+
+EPILOG = """\
+examples:
+  millpond export chat/1 > chat.jsonl                     from the node on this machine
+  millpond export jobs/mail -o mail.jsonl --connect tcp://10.0.0.5:7400
+  millpond export jobs/mail --data /var/lib/millpond      from the folder of a node that is stopped
+  millpond export chat/1 | millpond import --connect tcp://127.0.0.1:7500
+
+A line is an object of channel, mode, id, key, ttl, expires_at (seconds since 1970), attempts and
+data. Numbers of 64 bits are strings; channel_base64 and data_base64 stand for what is no text; a
+dead letter has origin, a job that waits for its time due (seconds since 1970), and one with a name
+of its own unique, or unique_base64. Nothing is taken out of the channel.
+
+A stream is written by `millpond stream read --json STREAM > FILE`, a fork with what it inherited,
+and put back by `millpond stream append --create --jsonl --timestamps STREAM --file FILE`.
+
+From a running node it needs the rights `admin` and `get`; what is put or acknowledged meanwhile may
+be in it or not. Exit code 4: the channel keeps nothing. --json: if the lines go to a FILE, stdout
+has the summary as an object.
+"""
+EXPORT = 2
+"""The operation of packet 90; docs/wire.md has the table."""
+PAGE_BYTES, PAGE_BYTES_MIN = 256 * 1024, 512
+
+
+class Sink:
+    """Where the lines go. Counts messages."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+        self.count = 0
+
+    async def add_soon(self, line: Line) -> None:
+        """Write, and let the connection work on while the reader is slow."""
+        if self._fd is None:
+            await write_soon(encode_line(line))
+            self.count += 1
+        else:
+            self.add(line)
+
+    def add(self, line: Line) -> None:
+        """Write."""
+        data = encode_line(line)
+        self.count += 1
+        if self._fd is None:
+            write(data)
+            return
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `export` to the command line."""
+    parser = subparsers.add_parser(
+        "export",
+        description="Write what a channel keeps, a message a line.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_channel(parser)
+    parser.add_argument("-o", dest="file", metavar="FILE", type=Path, help="instead of stdout")
+    add_timeout(parser)
+    add_node_options(parser, or_data=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Export one channel."""
+    name = os.fsdecode(args.channel)
+    with _sink(args.file) as sink:
+        if args.data is not None:
+            _export_stopped(args, sink)
+        else:
+            with explained(args):
+                anyio.run(partial(_export_running, args, sink))
+        if not sink.count:
+            raise Failure(
+                f"channel {name!r} keeps nothing (for a stream: `millpond stream read --json`)",
+                Exit.NOT_FOUND,
+            )
+    if args.json and args.file is not None:
+        print_json({"channel": name, "exported": sink.count})
+    else:
+        print(f"{counted(sink.count)} of {name!r} exported", file=sys.stderr)
+    return Exit.OK
+
+
+@contextmanager
+def _sink(file: Path | None) -> Iterator[Sink]:
+    """The file is there complete, or as it was before."""
+    if file is None:
+        yield Sink(None)
+        return
+    if file.is_dir():
+        raise Failure(f"cannot write {file}: it is a folder")
+    part = file.with_name(file.name + ".part")
+    try:
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise Failure(f"cannot write {file}: {exc.strerror}") from exc
+    try:
+        try:
+            yield Sink(fd)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        part.replace(file)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+async def _export_running(args: argparse.Namespace, sink: Sink) -> None:
+    async with joined(args, args.channel, "consumer") as channel:
+        async for line in _lines(args, channel):
+            await sink.add_soon(line)
+
+
+async def _lines(args: argparse.Namespace, channel: Channel) -> AsyncIterator[Line]:
+    """Page by page; what is too large for a page is asked for alone."""
+    request = {"channel": args.channel, "after": 0, "bytes_max": PAGE_BYTES}
+    more = True
+    while more:
+        with anyio.fail_after(args.timeout):
+            try:
+                answer = await channel.admin(EXPORT, request)
+            except TooLargeForPeer:
+                if request["bytes_max"] <= PAGE_BYTES_MIN:
+                    raise
+                request["bytes_max"] //= 4
+                continue
+        more = answer["more"]
+        for each in answer["messages"]:
+            request["after"] = each["id"]
+            data = each["data"]
+            if data is None:
+                data = await _alone(args, channel, each["id"])
+            if data is not None and each["expires_at"] > time.time():
+                yield _line(args.channel, answer["mode"], each | {"data": data})
+
+
+async def _alone(args: argparse.Namespace, channel: Channel, message_id: int) -> bytes | None:
+    with anyio.fail_after(args.timeout):
+        try:
+            return await channel.get(message_id)
+        except NotFound:
+            return None  # acknowledged meanwhile
+
+
+def _line(channel: bytes, mode: str, fields: dict[str, Any]) -> Line:
+    origin = fields["origin"]
+    row = Row(
+        fields["id"],
+        fields["key"],
+        fields["ttl"],
+        fields["expires_at"],
+        fields["data"],
+        origin=None if origin is None else msgspec.convert(origin, Origin),
+    )
+    terms = fields.get("due", 0.0), fields.get("unique", b"")
+    return Line(channel, row, fields["attempts"], Mode[mode.upper()], *terms)
+
+
+def _export_stopped(args: argparse.Namespace, sink: Sink) -> None:
+    from node.cli.options.data_folder import as_owner, existing, folder_explained
+    from node.data_folder import still_store
+
+    name = os.fsdecode(args.channel)
+    with folder_explained(existing(args.data)):
+        as_owner(args.data)
+        with still_store(args.data) as store:
+            kept = store.load(args.channel)
+    match kept:
+        case Snapshot():
+            now, terms = time.time(), kept.terms or Terms()
+            for row in kept.rows:
+                if row.expires_at > now:
+                    more = terms.due.get(row.id, 0.0), terms.names.get(row.id, b"")
+                    tries = kept.attempts.get(row.id, 0)
+                    sink.add(Line(args.channel, row, tries, kept.mode, *more))
+        case Fault.DAMAGED:
+            how = f"`millpond doctor --data {args.data}` tells how to repair it"
+            raise Failure(f"channel {name!r} is damaged; {how}")
+        case _:
+            raise Failure(f"channel {name!r} cannot be read now")

@@ -1,0 +1,302 @@
+"""`millpond import`: what `export` wrote, put into a node, or into a stopped node's folder."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from math import ceil
+from pathlib import Path
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import anyio
+import msgspec
+
+from actors.errors import KeyReused, RequestError
+from actors.messages import Mode
+from node.client.future import Answer
+from node.client.channel import Channel
+from node.cli.options.node import U32_MAX, add_node_options, add_timeout, channel_name
+from node.cli.exit_codes import Exit, Failure, usage
+from node.cli.connection import explained, joined
+from node.cli.jsonl import LINE_BYTES_MAX, BadLine, Line, decode_line
+from node.cli.output import counted, print_json
+from node.cli.input import STDIN, lines_soon
+from node.client.errors import ModeMismatch
+from node.client.in_flight import Receipt
+from node.jobs.requests import Operation, ask
+from node.client.patience import LATER, Patience
+
+EPILOG = """\
+examples:
+  millpond import chat.jsonl                        into the channels that the lines name
+  millpond import chat/copy chat.jsonl              all of it into one channel
+  millpond export chat/1 --connect tcp://old:7400 | millpond import --connect tcp://new:7400
+  millpond import chat.jsonl --data /srv/millpond   into the folder of a node that is stopped
+
+With one argument it is the FILE if there is such a file, else the CHANNEL, and stdin is read; it is
+an error if nothing comes there.
+
+Into a running node messages are put with their keys and what is left of their ttl; they get new
+ids. The same file again changes nothing for as long as the node remembers the keys. Jobs keep their
+due times and unique names; one whose name is there already is left out. Dead letters
+need another channel: clients do not write to names with `!`.
+
+Into a folder they go as they were, with id, deadline, attempts and origin; ids and unique names
+that are there already are left alone, and the limits of channels are not looked at.
+
+What has expired is left out. A message that the node refuses is told on stderr, and the exit code
+is 1; a full node or channel ends the import, which can be repeated. --json: the summary as an
+object on stdout.
+"""
+AHEAD_MAX, TOLD_MAX = 256, 10
+PATIENCE_S = 30.0
+
+
+class Summary(msgspec.Struct):
+    """What became of how many messages."""
+
+    imported: int = 0
+    already_there: int = 0
+    expired: int = 0
+    refused: int = 0
+
+    def refuse(self, number: int, reason: object) -> None:
+        """Tell of a line that could not be imported, if not of too many."""
+        self.refused += 1
+        if self.refused <= TOLD_MAX:
+            print(f"millpond import: line {number}: {reason}", file=sys.stderr)
+
+    @property
+    def is_empty(self) -> bool:
+        """Not one line came."""
+        return not (self.imported or self.already_there or self.expired or self.refused)
+
+    def __str__(self) -> str:
+        told = f"{counted(self.imported)} imported"
+        rest = {"already there": self.already_there, "expired": self.expired}
+        rest["refused"] = self.refused
+        return told + "".join(f", {count} {what}" for what, count in rest.items() if count)
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `import` to the command line."""
+    parser = subparsers.add_parser(
+        "import",
+        description="Put exported messages into a node.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", metavar="CHANNEL | FILE", nargs="*", help="see below")
+    add_timeout(parser)
+    add_node_options(parser, or_data=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Import every line."""
+    args.channel, file = _channel_and_file(args.words)
+    summary = Summary()
+    try:
+        with _opened(file, args.words) as fd:
+            if args.data is not None:
+                _import_stopped(args, fd, summary)
+            else:
+                with explained(args):
+                    anyio.run(partial(_import_running, args, fd, summary))
+        if len(args.words) == 1 and file == "-" != args.words[0] and summary.is_empty:
+            raise Failure(f"there is no file {args.words[0]!r}, and nothing came on stdin")
+    finally:
+        print(summary, file=sys.stderr)
+        if args.json:
+            print_json(msgspec.to_builtins(summary))
+    return Exit.FAILURE if summary.refused else Exit.OK
+
+
+def _channel_and_file(words: list[str]) -> tuple[bytes | None, str]:
+    match words:
+        case []:
+            return None, "-"
+        case [word]:
+            if Path(word).is_dir():
+                raise usage(f"{word} is a folder; give a FILE, or `import CHANNEL -`")
+            is_file = word == "-" or Path(word).exists()
+            channel, file = (None, word) if is_file else (word, "-")
+        case [channel, file]:
+            pass
+        case _:
+            raise usage("give a CHANNEL and a FILE at most")
+    try:
+        return None if channel is None else channel_name(channel), file
+    except argparse.ArgumentTypeError as exc:
+        raise usage(str(exc)) from exc
+
+
+@contextmanager
+def _opened(file: str, words: list[str]) -> Iterator[int]:
+    if file == "-":
+        if sys.stdin.isatty():
+            told = "nothing to import" if len(words) != 1 else f"there is no file {words[0]!r}"
+            raise usage(f"{told}: give a FILE, or pipe the lines in")
+        yield STDIN
+        return
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as exc:
+        raise Failure(f"cannot read {file}: {exc.strerror}") from exc
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+async def messages(args: argparse.Namespace, fd: int) -> AsyncIterator[tuple[int, Line]]:
+    """The lines with their numbers; a line that is no message ends the import."""
+    number = 0
+    async for text in lines_soon(LINE_BYTES_MAX, fd):
+        number += 1
+        if text.strip():
+            try:
+                line = decode_line(text)
+            except BadLine as exc:
+                raise Failure(f"line {number} is no exported message: {exc}") from exc
+            yield number, msgspec.structs.replace(line, channel=args.channel or line.channel)
+
+
+def _import_stopped(args: argparse.Namespace, fd: int, summary: Summary) -> None:
+    from node.cli.options.data_folder import as_owner, folder_explained
+    from node.cli.commands.import_stopped import store_all
+    from node.data_folder import still_store
+
+    with folder_explained(args.data):
+        as_owner(args.data)
+        with still_store(args.data) as store:
+            anyio.run(partial(store_all, messages(args, fd), summary, store))
+
+
+async def _import_running(args: argparse.Namespace, fd: int, summary: Summary) -> None:
+    """One channel at a time, in the order of the lines."""
+    rest = messages(args, fd)
+    following = await anext(rest, None)
+    while following is not None:
+        line = following[1]
+        async with _producing(args, line.channel, line.mode) as channel:
+            puts = _Puts(args, channel, summary)
+            while following is not None and following[1].channel == line.channel:
+                await puts.put(*following)
+                following = await anext(rest, None)
+            await puts.finish()
+
+
+@asynccontextmanager
+async def _producing(
+    args: argparse.Namespace, name: bytes, mode: Mode | None
+) -> AsyncIterator[Channel]:
+    """The channel, in the mode it had if the node has no other for it."""
+    wanted: Any = None if mode is None else mode.name.lower()
+    async with AsyncExitStack() as stack:
+        try:
+            channel = await stack.enter_async_context(joined(args, name, "producer", mode=wanted))
+        except ModeMismatch as exc:
+            told = f"channel {os.fsdecode(name)!r} was in {wanted} mode, and here {exc}"
+            print(f"millpond import: {told}", file=sys.stderr)
+            channel = await stack.enter_async_context(joined(args, name, "producer"))
+        yield channel
+
+
+class _Puts:
+    """Puts on their way, oldest first."""
+
+    def __init__(self, args: argparse.Namespace, channel: Channel, summary: Summary) -> None:
+        self._args = args
+        self._channel = channel
+        self._summary = summary
+        self._rng = Random()
+        self._waiting: deque[tuple[int, Line, Answer[Receipt]]] = deque()
+
+    async def put(self, number: int, line: Line) -> None:
+        """Send one, unless it has expired."""
+        if line.unique or line.due > time.time():
+            await self._put_job(number, line)
+            return
+        ttl = min(ceil(line.row.expires_at - time.time()), U32_MAX)
+        if ttl <= 0:
+            self._summary.expired += 1
+            return
+        while len(self._waiting) >= AHEAD_MAX:
+            await self._settle()
+        data, key = line.row.data, packet_key(line.row.key)
+        while True:
+            try:
+                answer = self._channel.put_nowait(data, ttl=ttl, key=key)
+            except anyio.WouldBlock:
+                await self._settle()
+            except RequestError as exc:
+                if isinstance(exc, KeyReused) and self._waiting:
+                    # Perhaps the same message with another rest of its ttl: the node can tell.
+                    await self._settle()
+                    continue
+                self._summary.refuse(number, exc)
+                return
+            else:
+                self._waiting.append((number, line, answer))
+                return
+
+    async def _put_job(self, number: int, line: Line) -> None:
+        """By the request that knows of due times and unique names; the ttl counts from the due."""
+        due = line.due if line.due > time.time() else 0.0
+        ttl = min(ceil(line.row.expires_at - (due or time.time())), U32_MAX)
+        if ttl <= 0:
+            self._summary.expired += 1
+            return
+        asked = {"key": packet_key(line.row.key), "ttl": ttl, "data": line.row.data}
+        asked |= {"due": round(due * 1000), "unique": line.unique}
+        patience = Patience(PATIENCE_S, self._rng, time.monotonic)
+        while True:
+            try:
+                with anyio.fail_after(self._args.timeout):
+                    answer = await ask(self._channel, Operation.PUT, **asked)
+            except LATER as exc:
+                await patience.rest(exc)
+            except RequestError as exc:
+                self._summary.refuse(number, exc)
+                return
+            else:
+                self._summary.already_there += answer["existing"]
+                self._summary.imported += not answer["existing"]
+                return
+
+    async def finish(self) -> None:
+        """Wait for all of them."""
+        while self._waiting:
+            await self._settle()
+
+    async def _settle(self) -> None:
+        number, line, answer = self._waiting.popleft()
+        try:
+            with anyio.fail_after(self._args.timeout):
+                await answer
+        except LATER:
+            await self._again(line)
+        except RequestError as exc:
+            self._summary.refuse(number, exc)
+            return
+        self._summary.imported += 1
+
+    async def _again(self, line: Line) -> None:
+        """The node cannot take it now: the whole import waits, and ends if that lasts."""
+        ttl = max(ceil(line.row.expires_at - time.time()), 1)
+        data, key = line.row.data, packet_key(line.row.key)
+        await self._channel.put(data, ttl=min(ttl, U32_MAX), key=key, retry_for=PATIENCE_S)
+
+
+def packet_key(key: int) -> int:
+    """The key as packets have it: one of 64 bits was a dead letter's, or that of a sender whom this
+    node does not know."""
+    return key if key <= U32_MAX else crc32(key.to_bytes(8, "big"))

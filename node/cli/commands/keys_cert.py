@@ -1,0 +1,161 @@
+"""`millpond keys cert`: certificates for peers without a public name, and who vouches for them."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from node import atomic_files as files
+from node.cli.options.node import positive
+from node.cli.exit_codes import Exit, Failure, usage
+from node.cli.parser import action
+from node.cli.output import print_json, print_line
+
+EPILOG = """\
+examples:
+  millpond keys cert alice                          for this machine: alice.crt and alice.key
+  millpond keys cert alice --host mill.lan --host 192.168.1.5
+  millpond keys cert mill --ca                      an authority: mill.crt and mill.key
+  millpond keys cert bob --signed-by mill.crt       certificates of it, for nodes and for clients
+  millpond keys cert alice --renew                  a new one in the old one's place, same names
+
+A node shows it with `millpond serve --tls-cert alice.crt`, and reads it again on SIGHUP. Peers know
+it by its pin (`--pin`), by the file itself (`--ca alice.crt`), or by the authority that signed it
+(`--ca mill.crt`). Whoever has a .key is who its certificate names: they are written for their owner
+alone (mode 0600); that of an authority belongs on no node.
+"""
+
+HERE = ("localhost", "127.0.0.1", "::1")
+DAYS, AUTHORITY_DAYS, DAYS_MAX = 365, 3650, 36_500
+
+
+def add_action(actions: Any) -> None:
+    """Add `cert` to `keys`."""
+    summary = "Make a certificate for TLS, signed by itself or by an authority."
+    parser = action(actions, "cert", summary, EPILOG)
+    parser.add_argument("name", metavar="NAME", help="names the files, and whose it is")
+    parser.add_argument(
+        "--host",
+        dest="hosts",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="a name or an address that it is valid for beside NAME; again for more (default: this "
+        "machine's own)",
+    )
+    parser.add_argument("--days", type=positive, metavar="N", help="default 365; an authority 3650")
+    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="default here")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--ca", action="store_true", help="make an authority, which signs others")
+    kind.add_argument(
+        "--signed-by", type=Path, metavar="FILE", help="the authority; its key is beside it"
+    )
+    parser.add_argument("--renew", action="store_true", help="replace the files that are there")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(work=make)
+
+
+def make(args: argparse.Namespace) -> int:
+    """Write the two files. Failure if they are there already, and for what cannot be."""
+    from node.tls.certificates import BadCertificate, make_authority, make_certificate
+
+    certificate, key = _paths(args)
+    days = args.days or (AUTHORITY_DAYS if args.ca else DAYS)
+    if days > DAYS_MAX:
+        raise usage(f"--days: at most {DAYS_MAX}")
+    try:
+        before = _before(args, certificate) if args.renew else ()
+        if args.ca:
+            pair = make_authority(args.name, days, time.time())
+        else:
+            hosts = _hosts(args.name, args.hosts, before)
+            pair = make_certificate(args.name, hosts, days, time.time(), _authority(args.signed_by))
+    except BadCertificate as exc:
+        raise usage(str(exc)) from exc
+    except OSError as exc:
+        raise Failure(f"{exc.filename}: {exc.strerror}") from exc
+    _write(certificate, key, pair.certificate, pair.key, args.renew)
+    _tell(certificate, key, args)
+    return Exit.OK
+
+
+def _paths(args: argparse.Namespace) -> tuple[Path, Path]:
+    name = args.name
+    if "/" in name or "\0" in name or name.startswith((".", "-")):
+        raise usage(f"{name!r} cannot name a file")
+    return args.out / f"{name}.crt", args.out / f"{name}.key"
+
+
+def _before(args: argparse.Namespace, certificate: Path) -> tuple[str, ...]:
+    from node.tls.certificates import BadCertificate, read_certificate
+
+    try:
+        old = read_certificate(certificate)
+    except BadCertificate as exc:
+        raise usage(f"{certificate}: {exc}") from exc
+    if old.is_authority != args.ca:
+        what = "an authority: --ca makes a new one" if old.is_authority else "no authority"
+        raise usage(f"{certificate} is {what}")
+    if not old.is_self_signed and args.signed_by is None:
+        raise usage(f"{certificate} is signed by {old.issuer}: give its file with --signed-by")
+    return old.names
+
+
+def _hosts(name: str, given: Sequence[str], before: Sequence[str]) -> list[str]:
+    from node.tls.certificates import is_host
+
+    own = (name,) if is_host(name) else ()
+    return list(dict.fromkeys((*own, *(given or before or HERE))))
+
+
+def _authority(path: Path | None) -> Any:
+    if path is None:
+        return None
+    from node.tls.certificates import Pair
+    from node.tls.contexts import TlsError, check_secret
+
+    key = path.with_suffix(".key")
+    try:
+        check_secret(key)
+    except TlsError as exc:
+        raise Failure(str(exc)) from exc
+    return Pair(path.read_bytes(), key.read_bytes())
+
+
+def _write(certificate: Path, key: Path, shown: bytes, secret: bytes, renew: bool) -> None:
+    try:
+        certificate.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if renew:
+            files.replace(key, secret)
+            files.replace(certificate, shown)
+        else:
+            for path, data in ((key, secret), (certificate, shown)):
+                files.write_new(path, data, path.name + ".new")
+        certificate.chmod(0o644)
+    except FileExistsError as exc:
+        text = f"{exc.filename2 or exc.filename} is there already; --renew replaces it"
+        raise Failure(text) from exc
+    except OSError as exc:
+        raise Failure(f"{exc.filename}: {exc.strerror}") from exc
+
+
+def _tell(certificate: Path, key: Path, args: argparse.Namespace) -> None:
+    from node.tls.certificates import read_certificate
+    from node.tls.contexts import pin_of
+
+    shown = read_certificate(certificate)
+    pin = pin_of(sha256(shown.der).digest())
+    until = time.strftime("%Y-%m-%d", time.gmtime(shown.not_after))
+    if args.json:
+        paths = {"certificate": str(certificate), "key": str(key)}
+        print_json({**paths, "names": shown.names, "not_after": until, "pin": pin})
+        return
+    print_line(f"{certificate}: for anybody to see; until {until}, by {shown.issuer}")
+    print_line(f"{key}: for nobody else to see")
+    if shown.names:
+        print_line(f"names: {' '.join(shown.names)}")
+    print_line(f"pin: {pin}")

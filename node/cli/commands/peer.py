@@ -1,0 +1,162 @@
+"""`millpond peer`: the people and nodes that this node knows, by names of its own."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from node.cli.exit_codes import usage
+from node.cli.parser import Parser
+from node.cli.commands.peer_book import (
+    add_command,
+    add_key_options,
+    found,
+    given_key,
+    not_own,
+    opened,
+    peer_object,
+    show,
+)
+from node.cli.output import print_json, print_line
+from node.peers.address_book import DuplicatePeer, KeyChanged, Peer, PeerBook, PeerRevoked, Trust
+from node.peers.peer import checked_addresses, checked_name, checked_relays
+
+EPILOG = """\
+a first peer:
+  millpond keys show                          your id and words, to give to bob
+  millpond peer add bob --card 'millpond:...'     bob's card; or --key and --address by hand
+  millpond put --to bob chat/1 'hello'        goes when bob can be reached
+
+Peers are in peers.toml of the data folder, which may be edited by hand, too. A running node
+notices within a second or two.
+"""
+ADD_EPILOG = """\
+examples:
+  millpond peer add bob --card 'millpond:...'
+  millpond peer add bob --key K --address tcp://203.0.113.7:7400 --relay carol
+
+Compare the words that it prints with those that bob sees in `millpond keys show`. What is known of
+bob already is brought up to date if the key is the same.
+"""
+LS_EPILOG = """\
+example:
+  millpond peer ls --json
+"""
+RM_EPILOG = """\
+example:
+  millpond peer rm bob                        forgets the name and the key; see `keys revoke`
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `peer` to the command line."""
+    parser = subparsers.add_parser(
+        "peer",
+        description="Whom this node knows.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(
+        dest="action", metavar="COMMAND", required=True, parser_class=Parser
+    )
+    added = add_command(
+        actions, "add", "Add a peer whose key you have, and trust it.", ADD_EPILOG, _add_peer
+    )
+    added.add_argument("name", metavar="NAME", help="your own name for it")
+    add_key_options(added, required=True)
+    added.add_argument(
+        "--address", action="append", default=[], metavar="URL", help="tcp://H:P; may be repeated"
+    )
+    added.add_argument(
+        "--relay",
+        action="append",
+        default=[],
+        metavar="URL|PEER",
+        help="keeps mail for it: URL, PEER-ID@URL or a peer's name; may be repeated",
+    )
+    add_command(actions, "ls", "List peers.", LS_EPILOG, _ls)
+    removed = add_command(actions, "rm", "Forget a peer.", RM_EPILOG, _rm)
+    removed.add_argument("name", metavar="NAME", help="a name or id")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do the one thing."""
+    code: int = args.work(args)
+    return code
+
+
+def relay_texts(book: PeerBook, given: Sequence[str]) -> tuple[str, ...]:
+    """Relays as the book and cards have them; a peer's name stands for all of its addresses.
+
+    Raises UnknownPeer; ValueError for what is no relay.
+    """
+    texts: list[str] = []
+    for text in given:
+        if "://" in text:
+            texts.append(text)
+            continue
+        peer = found(book, text)
+        if not peer.addresses:
+            raise ValueError(f"no address of {peer.name!r} is known")
+        texts += [f"{peer.id}@{address}" for address in peer.addresses]
+    return checked_relays(texts)
+
+
+def _add_peer(folder: Path, args: argparse.Namespace) -> None:
+    public, card, line = given_key(args)
+    assert public is not None
+    not_own(folder, public)
+    book = opened(folder, to_change=True)
+    try:
+        name = checked_name(args.name)
+        addresses = checked_addresses([*args.address, *(card.addresses if card else ())])
+        relays = checked_relays([*relay_texts(book, args.relay), *(card.relays if card else ())])
+    except ValueError as exc:
+        raise usage(str(exc)) from exc
+    new = Peer(name, public, Trust.TRUSTED, addresses, relays, time.time(), line)
+    peer = _put_in(book, new)
+    show(peer.public, peer, as_json=args.json)
+
+
+def _put_in(book: PeerBook, new: Peer) -> Peer:
+    named, known = book.by_name(new.name), book.by_public(new.public)
+    if named is not None and named.public != new.public:
+        raise KeyChanged(named, new.public)
+    if known is None:
+        return book.add(new)
+    if known.trust is Trust.REVOKED:
+        raise PeerRevoked(known)
+    if known.name != new.name and known.trust is Trust.TRUSTED:
+        raise DuplicatePeer(f"that is the key of {known.name!r}, a peer already")
+    merged = msgspec.structs.replace(
+        new,
+        addresses=new.addresses or known.addresses,
+        relays=new.relays or known.relays,
+        added_at=known.added_at,
+        card=new.card or known.card,
+    )
+    return book.replace(known.id, merged)
+
+
+def _ls(folder: Path, args: argparse.Namespace) -> None:
+    peers = sorted(opened(folder).peers, key=lambda each: each.name)
+    width = max((len(peer.name) for peer in peers), default=0)
+    for peer in peers:
+        if args.json:
+            print_json(peer_object(peer))
+            continue
+        places = [*peer.addresses, *(f"relay={relay}" for relay in peer.relays)]
+        print_line(" ".join((f"{peer.name:{width}}  {peer.trust.value:7}  {peer.id} ", *places)))
+
+
+def _rm(folder: Path, args: argparse.Namespace) -> None:
+    book = opened(folder, to_change=True)
+    peer = found(book, args.name)
+    book.remove(peer.id)
+    if args.json:
+        print_json(peer_object(peer))

@@ -1,0 +1,195 @@
+"""What `keys` and `peer` share: the data folder, how a peer is shown, and what can go wrong."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from node.cli.exit_codes import Exit, Failure, usage
+from node.cli.parser import action
+from node.cli.options.data_folder import DATA_DEFAULT, as_owner, data_folder, explain_folder
+from node.cli.output import print_json, print_line
+from node.peers.address_book import FILE_NAME as BOOK_FILE
+from node.peers.address_book import (
+    BadPeer,
+    KeyChanged,
+    Peer,
+    PeerBook,
+    PeerBookError,
+    PeerRevoked,
+    UnknownPeer,
+)
+from node.peers.card import BadCard, Card, decode_card
+from node.peers.address_book_file import BookBusy
+from node.peers.fingerprint import fingerprint, words
+from node.peers.identity import FILE_NAME as IDENTITY_FILE
+from node.peers.identity import (
+    BadPeerId,
+    Identity,
+    IdentityError,
+    NoIdentity,
+    load_identity,
+    peer_id,
+    public_of,
+)
+
+Work = Callable[[Path, argparse.Namespace], None]
+"""What a command does with the data folder."""
+
+
+def add_command(
+    actions: Any, name: str, summary: str, epilog: str, work: Work
+) -> argparse.ArgumentParser:
+    """A command that works on the data folder: `--data`, `--json`, and what can go wrong."""
+    parser = action(actions, name, summary, epilog)
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        default=os.environ.get("MILLPOND_DATA") or None,
+        help=f"the node's data folder (MILLPOND_DATA; default {DATA_DEFAULT}); it may be running",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.set_defaults(work=partial(_run, work))
+    return parser
+
+
+def add_key_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """`--key` or `--card`: whose key it is."""
+    given = parser.add_mutually_exclusive_group(required=required)
+    given.add_argument("--key", metavar="K", help="a peer id, as `keys show` prints it")
+    given.add_argument("--card", metavar="CARD", help="a line of `keys show --card`; - reads it")
+
+
+def own_identity(folder: Path) -> Identity:
+    """The identity in a data folder."""
+    return load_identity(folder / IDENTITY_FILE)
+
+
+def not_own(folder: Path, public: bytes | None) -> None:
+    """Raises Failure for the key of the node itself, which is nobody else's."""
+    try:
+        own = own_identity(folder).public
+    except NoIdentity:
+        return
+    if public == own:
+        raise usage("that is this node's own key")
+
+
+def opened(folder: Path, *, to_change: bool = False) -> PeerBook:
+    """The peer book in a data folder. Raises Failure where files of ours would be in the way."""
+    if to_change:
+        as_owner(folder)
+    return PeerBook(folder / BOOK_FILE, time.time)
+
+
+def found(book: PeerBook, text: str) -> Peer:
+    """The peer of this name or id. Raises UnknownPeer."""
+    peer = book.resolve(text)
+    if peer is None:
+        raise UnknownPeer(f"there is no peer {text!r}; `millpond peer ls` lists them")
+    return peer
+
+
+def given_key(args: argparse.Namespace) -> tuple[bytes | None, Card | None, str]:
+    """What `--key` or `--card` says: the key, and the card with its line."""
+    if args.key is not None:
+        return public_of(args.key), None, ""
+    if args.card is None:
+        return None, None, ""
+    line = "".join((sys.stdin.read() if args.card == "-" else args.card).split())
+    card = decode_card(line)
+    return card.public, card, line
+
+
+def show(public: bytes, peer: Peer | None, *, as_json: bool) -> None:
+    """Print an identity: our own (without `peer`), or a peer's."""
+    if as_json:
+        print_json(object_of(public) if peer is None else peer_object(peer))
+        return
+    if peer is not None:
+        print_line(f"{peer.name}: {peer.trust.value}")
+    for line in _identity_lines(public):
+        print_line(line)
+    if peer is not None:
+        for address in peer.addresses:
+            print_line(f"address      {address}")
+        for relay in peer.relays:
+            print_line(f"relay        {relay}")
+
+
+def object_of(public: bytes) -> dict[str, object]:
+    """An identity in JSON."""
+    return {"id": peer_id(public), "fingerprint": fingerprint(public), "words": words(public)}
+
+
+def peer_object(peer: Peer) -> dict[str, object]:
+    """A peer in JSON."""
+    return {
+        "name": peer.name,
+        "trust": peer.trust.value,
+        **object_of(peer.public),
+        "addresses": list(peer.addresses),
+        "relays": list(peer.relays),
+        "added_at": peer.added_at,
+    }
+
+
+def changed_text(error: KeyChanged) -> str:
+    """What somebody has to read before another key is taken."""
+    name = error.peer.name
+    where = f" at {error.address}" if error.address else ""
+    return "\n".join(
+        (
+            f"THE KEY OF {name!r}{where} HAS CHANGED.",
+            f"Either {name} has a new key, or somebody is pretending to be {name}.",
+            "known until now:",
+            *(f"  {line}" for line in _identity_lines(error.peer.public)),
+            "shown now:",
+            *(f"  {line}" for line in _identity_lines(error.public)),
+            "Nothing was changed. Compare the words by another way than this, and if the new ones",
+            f"are right: millpond keys trust {quote(name)} --key {peer_id(error.public)} --replace",
+        )
+    )
+
+
+def _run(work: Work, args: argparse.Namespace) -> int:
+    folder = Path(args.data or data_folder(os.environ))
+    with _explained(folder):
+        work(folder, args)
+    return Exit.OK
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyChanged as exc:
+        raise Failure(changed_text(exc)) from exc
+    except PeerRevoked as exc:
+        text = f"{exc}; to take it again: millpond keys trust {quote(exc.peer.name)} --replace"
+        raise Failure(text) from exc
+    except (UnknownPeer, NoIdentity) as exc:
+        raise Failure(str(exc), Exit.NOT_FOUND) from exc
+    except (BadPeer, BadCard, BadPeerId) as exc:
+        raise usage(str(exc)) from exc
+    except (PeerBookError, IdentityError, BookBusy) as exc:
+        raise Failure(str(exc)) from exc
+    except OSError as exc:
+        raise explain_folder(exc, folder) or exc from exc
+
+
+def _identity_lines(public: bytes) -> list[str]:
+    return [
+        f"id           {peer_id(public)}",
+        f"fingerprint  {fingerprint(public)}",
+        f"words        {words(public)}",
+    ]

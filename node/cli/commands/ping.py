@@ -1,0 +1,170 @@
+"""`millpond ping` and `info`: is the node there, and how is it doing."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from functools import partial
+from typing import Any
+
+from node.client.channel import Channel
+from node.cli.options.node import add_channel, add_node_options, add_timeout, positive
+from node.cli.exit_codes import Exit, Failure
+from node.cli.connection import INFO, joined, run_in_loop
+from node.cli.output import counted, print_json, print_line, printable
+from node.client.connect import PROBE
+
+PING_EPILOG = """\
+examples:
+  millpond ping                                   three round trips to the node on this machine
+  millpond ping --connect ws://10.0.0.5:7401 -c 10
+"""
+INFO_EPILOG = """\
+examples:
+  millpond info              the node and its channels
+  millpond info chat/1       the node and one channel; exit code 4 when there is no such channel
+  millpond info --json       the same as one object
+
+Needs the right `admin`, which without a token file everybody on the node's own machine has.
+"""
+CHANNELS_MAX = 1000
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `ping` and `info` to the command line."""
+    ping = subparsers.add_parser(
+        "ping",
+        description="Measure the round trip to a node.",
+        epilog=PING_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    ping.add_argument("-c", dest="count", type=positive, metavar="N", default=3)
+    ping.set_defaults(work=_ping)
+    info = subparsers.add_parser(
+        "info",
+        description="Show a running node and its channels.",
+        epilog=INFO_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    info.set_defaults(work=_info)
+    for parser in (ping, info):
+        add_channel(parser, optional=True)
+        add_timeout(parser)
+        add_node_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask the node."""
+    return run_in_loop(args, partial(args.work, args))
+
+
+async def _ping(args: argparse.Namespace) -> int:
+    times_ms: list[float] = []
+    async with joined(args, args.channel or PROBE, "consumer") as channel:
+        for number in range(1, args.count + 1):
+            times_ms.append(await channel.ping() * 1000)
+            if args.json:
+                print_json({"number": number, "ms": round(times_ms[-1], 3)})
+            else:
+                print_line(f"{args.connect}: {times_ms[-1]:.3f} ms")
+    if not args.json and args.count > 1:
+        mean_ms = sum(times_ms) / len(times_ms)
+        print_line(f"min {min(times_ms):.3f}  mean {mean_ms:.3f}  max {max(times_ms):.3f} ms")
+    return Exit.OK
+
+
+async def _info(args: argparse.Namespace) -> int:
+    async with joined(args, PROBE, "consumer") as channel:
+        answer = await _all_pages(channel, args.channel)
+    if args.channel is not None and not answer["page"]:
+        name = os.fsdecode(args.channel)
+        raise Failure(f"the node has no channel {name!r} at present", Exit.NOT_FOUND)
+    if args.json:
+        print_json(answer)
+    else:
+        for line in _page(answer):
+            print_line(line)
+    return Exit.OK
+
+
+async def _all_pages(channel: Channel, only: bytes | None) -> dict[str, Any]:
+    """The node's newest figures, and the channels of all pages; names as text."""
+    page: list[dict[str, Any]] = []
+    after, more = b"", True
+    while more:
+        request = {"channel": only, "after": after, "limit": CHANNELS_MAX}
+        answer = await channel.admin(INFO, request)
+        page += answer["page"]
+        more = answer["more"] and bool(answer["page"])
+        after = page[-1]["name"] if page else b""
+    for each in page:
+        each["name"] = each["name"].decode("utf-8", "backslashreplace")
+    return answer | {"page": page}
+
+
+def _page(answer: dict[str, Any]) -> list[str]:
+    usage, wire, scheduler = answer["usage"], answer["wire"], answer["scheduler"]
+    kept = f"{counted(usage['messages'])}, {_size(usage['bytes'])}, {usage['keys']} keys"
+    rows = {
+        "version": answer["version"],
+        "up": f"{answer['uptime_s']:.0f} s",
+        "durability": answer["durability"],
+        "memory": _size(answer["rss_bytes"]),
+        "connections": f"{answer['connections']} now, {wire['connections']} in all",
+        "received": f"{wire['packets_in']} packets, {_size(wire['bytes_in'])}",
+        "refused": f"{wire['refused']} ({wire['malformed']} malformed, {wire['aborted']} aborted)",
+        **_reasons(wire),
+        "crashes": f"{scheduler['crashes']} ({scheduler['quarantines']} channels set aside)",
+        "kept": kept,
+        **_store_rows(answer["store"]),
+        "streams": f"{answer['streams']}, {_size(usage['log_bytes'])}",
+        "channels": str(answer["channels"]),
+    }
+    lines = [f"{name:12} {value}" for name, value in rows.items()]
+    return [*lines, "", *_table(answer["page"])]
+
+
+def _reasons(wire: dict[str, Any]) -> dict[str, str]:
+    """Why somebody was turned away or had to wait, how often since the start."""
+    told = ", ".join(f"{count} {reason}" for reason, count in sorted(wire["reasons"].items()))
+    return {"reasons": told} if told else {}
+
+
+def _store_rows(store: dict[str, Any] | None) -> dict[str, str]:
+    if store is None:
+        return {}
+    health, counters = store["health"], store["counters"]
+    state = "writable" if health["is_writable"] else f"NOT WRITABLE: {health['reason']}"
+    journal = f"{_size(counters['journal_bytes'])} in {counters['segments']} segments"
+    work = f"{counters['groups']} groups, {counters['syncs']} syncs"
+    moved = f"{counters['flushes']} flushes, {counters['carries']} carries"
+    rows = {
+        "data folder": store["folder"],
+        "store": f"{state}, {health['failures']} failures",
+        "journal": f"{journal}, {work}",
+        "partitions": f"{counters['files']} files, {moved}",
+    }
+    if counters["damaged"]:
+        how = f"stop the node, then `millpond doctor --data {store['folder']}`"
+        rows["damaged"] = f"{counters['damaged']} channels, not served: {how}"
+    return rows
+
+
+def _table(channels: list[dict[str, Any]]) -> list[str]:
+    columns = ("mode", "messages", "bytes", "leased", "connections")
+    names = [printable(channel["name"]) for channel in channels]
+    width = max(len(name) for name in (*names, "channel"))
+    lines = [f"{'channel':{width}}  " + "  ".join(f"{column:>11}" for column in columns)]
+    for name, channel in zip(names, channels, strict=True):
+        cells = "  ".join(f"{channel[column]!s:>11}" for column in columns)
+        lines.append(f"{name:{width}}  {cells}")
+    return lines
+
+
+def _size(number: int) -> str:
+    value = float(number)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"

@@ -1,0 +1,34 @@
+"""`millpond pipeline`: the pipeline is a client of nodes, and has its commands with it."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from typing import Any
+
+from node.cli.exit_codes import Failure
+
+SUMMARY = "tables of state from streams, by Spark"
+
+
+def add_parser(subparsers: Any) -> None:
+    """The family's parser."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "pipeline", help=SUMMARY, description=f"{SUMMARY[0].upper()}{SUMMARY[1:]}."
+    )
+    _commands().add_commands(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run `millpond pipeline ...`."""
+    code: int = _commands().run(args)
+    return code
+
+
+def _commands() -> Any:
+    """Not imported as others are: what it needs is an extra. Raises Failure."""
+    try:
+        return import_module("pipeline.cli")
+    except ModuleNotFoundError as error:
+        text = f"{error.name} is not installed; pip install '.[spark]' brings what is needed"
+        raise Failure(text) from None

@@ -1,0 +1,191 @@
+"""`millpond put`: one message from the command line or stdin, or one from each line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from functools import partial
+from typing import Any
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from actors.errors import RequestError
+from node.client.future import Answer
+from node.client.channel import PUT_BYTES, Channel
+from node.cli import sealed_messages as sealed
+from node.cli.options.node import U32_MAX, add_channel, add_node_options, seconds, u32
+from node.cli.exit_codes import Exit, Failure, usage
+from node.cli.connection import explain, joined, run_in_loop
+from node.cli.output import print_json, print_line
+from node.cli.input import lines_soon, read_soon, too_large
+from node.client.connect import FRAME_SIZE_MAX, PROBE
+from node.client.in_flight import Receipt
+
+EPILOG = """\
+examples:
+  millpond put chat/1 'hello'               prints the id under which the node keeps it
+  millpond put --ttl 60 chat/1 < picture    all of stdin is one message, kept for a minute
+  tail -f log | millpond put --lines logs   each line is one message, as it comes
+  millpond put --key 7 orders '{"n": 1}'    run again after a failure: still one message
+  millpond put --to bob notes 'hello'       sealed for the peer bob, whose node has it in `notes`
+
+The id is printed once the node keeps the message as durably as it promises (--json tells how).
+With --to the node keeps it until it was carried to the peer, or to a relay of the peer.
+"""
+ANSWERS_MAX = 512
+RECONNECT_S = 30.0
+DATA_MAX = FRAME_SIZE_MAX - PUT_BYTES
+"""Bytes of a message that no packet can exceed; most nodes take less, and say so."""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `put` to the command line."""
+    parser = subparsers.add_parser(
+        "put",
+        description="Put a message into a channel.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--to",
+        metavar="PEER",
+        help="seal it for this peer (`millpond peer ls`), and carry it there",
+    )
+    add_channel(parser)
+    parser.add_argument("data", metavar="DATA", nargs="?", help="the message; - or none: stdin")
+    parser.add_argument(
+        "--ttl", type=u32, metavar="S", default=0, help="seconds to keep it; 0: the node's default"
+    )
+    parser.add_argument(
+        "--key",
+        type=u32,
+        metavar="N",
+        help="idempotency key; with --lines the first line's, the next ones count up",
+    )
+    parser.add_argument("--lines", action="store_true", help="each line of stdin is one message")
+    parser.add_argument(
+        "--timeout", type=seconds, metavar="S", help="give up after so many seconds, exit code 3"
+    )
+    parser.add_argument(
+        "--reconnect",
+        type=seconds,
+        metavar="S",
+        default=RECONNECT_S,
+        help="how long a lost connection may be away (default %(default)g); nothing is put twice",
+    )
+    add_node_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Put, and print what the node kept."""
+    if args.to is not None and args.key is not None:
+        raise usage("--key and --to do not go together: a sealed message has a name of its own")
+    if args.lines:
+        if args.data not in (None, "-"):
+            raise usage("--lines reads stdin; leave DATA out")
+        return run_in_loop(args, partial(_send_each if args.to else _put_lines, args))
+    if args.data is None and sys.stdin.isatty():
+        raise usage("nothing to put: give DATA, or - to type it and end with Ctrl-D")
+    return run_in_loop(args, partial(_put_one, args))
+
+
+async def _data(argument: str | None) -> bytes:
+    data = await _read_all() if argument is None or argument == "-" else os.fsencode(argument)
+    if not data:
+        raise usage("the message is empty, and a node ignores empty messages")
+    return data
+
+
+async def _read_all() -> bytes:
+    data = bytearray()
+    while chunk := await read_soon():
+        data += chunk
+        if len(data) > DATA_MAX:
+            raise too_large("stdin", DATA_MAX)
+    return bytes(data)
+
+
+async def _put_one(args: argparse.Namespace) -> int:
+    data = await _data(args.data)
+    if args.to is not None:
+        async with joined(args, PROBE, "producer", reconnect_s=args.reconnect) as channel:
+            await sealed.send(channel, args, data)
+        return Exit.OK
+    async with joined(args, args.channel, "producer", reconnect_s=args.reconnect) as channel:
+        _show(await channel.put(data, ttl=args.ttl, key=args.key), args.json)
+    return Exit.OK
+
+
+async def _send_each(args: argparse.Namespace) -> int:
+    """One after the other, as the peer is to have them."""
+    async with joined(args, PROBE, "producer", reconnect_s=args.reconnect) as channel:
+        async for line in lines_soon(DATA_MAX):
+            if line:
+                await sealed.send(channel, args, line)
+    return Exit.OK
+
+
+async def _put_lines(args: argparse.Namespace) -> int:
+    send, receive = anyio.create_memory_object_stream[Answer[Receipt]](ANSWERS_MAX)
+    async with (
+        joined(args, args.channel, "producer", reconnect_s=args.reconnect) as channel,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(_send_lines, args, channel, send)
+        await _show_answers(args, receive)
+    return Exit.OK
+
+
+async def _send_lines(
+    args: argparse.Namespace, channel: Channel, answers: MemoryObjectSendStream[Answer[Receipt]]
+) -> None:
+    """Keeps several lines in flight; empty ones are left out, the node would ignore them."""
+    count = 0
+    with answers:
+        async for line in lines_soon(DATA_MAX):
+            if line:
+                key = None if args.key is None else (args.key + count) % (U32_MAX + 1)
+                await answers.send(await _sent(channel, line, args.ttl, key))
+                count += 1
+
+
+async def _sent(channel: Channel, data: bytes, ttl: int, key: int | None) -> Answer[Receipt]:
+    try:
+        return channel.put_nowait(data, ttl=ttl, key=key)
+    except anyio.WouldBlock:
+        answer: Answer[Receipt] = Answer()
+        answer.resolve(await channel.put(data, ttl=ttl, key=key))
+        return answer
+
+
+async def _show_answers(
+    args: argparse.Namespace, answers: MemoryObjectReceiveStream[Answer[Receipt]]
+) -> None:
+    number = 0
+    with answers:
+        async for answer in answers:
+            number += 1
+            try:
+                receipt = await answer
+            except RequestError as exc:
+                failure = explain(exc, args)
+                assert failure is not None
+                raise Failure(f"message {number}: {failure}", failure.code) from exc
+            _show(receipt, args.json)
+
+
+def _show(receipt: Receipt, as_json: bool) -> None:
+    if not as_json:
+        print_line(str(receipt.id))
+        return
+    durability = None if receipt.durability is None else receipt.durability.name.lower()
+    print_json(
+        {
+            "id": str(receipt.id),
+            "ttl": receipt.ttl,
+            "key": receipt.key,
+            "durability": durability,
+        }
+    )

@@ -1,0 +1,143 @@
+"""`millpond recv`: messages to stdout, each acknowledged once its bytes are out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import anyio
+
+from actors.errors import NotNegotiated
+from actors.messages import Mode
+from node.client.channel import Channel
+from node.cli.options.node import add_channel, add_node_options, positive, seconds
+from node.cli.exit_codes import Exit
+from node.cli.interrupt import until_signal
+from node.cli.connection import joined, run_in_loop
+from node.cli.output import data_field, write_soon
+from node.cli.sealed_messages import is_envelope, opened
+from node.client.message import Message
+
+EPILOG = """\
+examples:
+  millpond recv chat/1                     wait for one message, print it, acknowledge it
+  millpond recv chat/1 -n 10 --timeout 5   ten, or what has come after five seconds (exit code 3)
+  millpond recv logs --follow              until Ctrl-C, mending lost connections
+  millpond recv chat/1 --no-ack            look without taking: it will be pushed again
+  millpond recv jobs/mail --mode queue     share the channel's messages with other receivers
+  millpond recv notes --json               what a peer sealed for us is opened; tells who wrote it
+
+A message is acknowledged, and so forgotten by the node, after its bytes are written and flushed.
+When the connection is lost for good the exit code is 1, and what was not printed is still there.
+What was sealed for somebody else, or by nobody known, is not printed, and left at the node.
+"""
+RECONNECT_S = 30.0
+WINDOW = 32
+WINDOW_MAX = 2**16 - 1
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `recv` to the command line."""
+    parser = subparsers.add_parser(
+        "recv",
+        description="Receive messages, print one a line, and acknowledge them.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_channel(parser)
+    amount = parser.add_mutually_exclusive_group()
+    amount.add_argument("-n", dest="count", type=positive, metavar="N", default=1)
+    amount.add_argument("--follow", action="store_true", help="until interrupted")
+    parser.add_argument("--no-ack", action="store_true", help="leave the messages at the node")
+    parser.add_argument("--sealed", action="store_true", help="print sealed messages as they are")
+    parser.add_argument(
+        "--timeout", type=seconds, metavar="S", help="end after so many seconds, exit code 3"
+    )
+    parser.add_argument(
+        "--window",
+        type=positive,
+        metavar="N",
+        help=f"how many messages may be on their way at once (default {WINDOW} or -n; queue: 1)",
+    )
+    parser.add_argument("--mode", choices=("pair", "fanout", "queue"), help="what it has to be")
+    parser.add_argument(
+        "--reconnect",
+        type=seconds,
+        metavar="S",
+        default=RECONNECT_S,
+        help="how long a lost connection may be away (default %(default)g)",
+    )
+    add_node_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Receive until there is enough."""
+    timeout_s, args.timeout = args.timeout, None
+    return run_in_loop(args, partial(_receive, args, timeout_s))
+
+
+async def _receive(args: argparse.Namespace, timeout_s: float | None) -> int:
+    code = Exit.OK
+    async with anyio.create_task_group() as tasks:
+        interrupted = partial(until_signal, tasks.cancel_scope)
+        tasks.start_soon(interrupted)
+        async with joined(
+            args,
+            args.channel,
+            "consumer",
+            mode=args.mode,
+            window=min(args.window or 1, WINDOW_MAX),
+            reconnect_s=args.reconnect,
+        ) as channel:
+            with anyio.move_on_after(timeout_s) as scope:
+                await _widen(channel, args)
+                await _print_messages(channel, args)
+        if scope.cancelled_caught:
+            code = Exit.TIMEOUT
+        tasks.cancel_scope.cancel()
+        return code
+    return Exit.OK if args.follow else Exit.INTERRUPTED
+
+
+async def _widen(channel: Channel, args: argparse.Namespace) -> None:
+    """More at once, unless --window says how much, or these are jobs that others could do."""
+    wanted = WINDOW if args.follow else min(args.count, WINDOW)
+    if args.window is None and channel.mode is not Mode.QUEUE and wanted > channel.window:
+        with suppress(NotNegotiated):
+            await channel.credit(wanted - channel.window)
+
+
+async def _print_messages(channel: Channel, args: argparse.Namespace) -> None:
+    left = None if args.follow else args.count
+    while left is None or left > 0:
+        message = await channel.receive()
+        line = await _line(channel, message, args)
+        if line is None:
+            await message.decline()
+            continue
+        await write_soon(line)
+        if left is not None:
+            left -= 1
+        if not args.no_ack:
+            await message.ack()
+        elif left != 0:
+            # What is never acknowledged fills the window: ask for another one instead.
+            await channel.credit(1)
+
+
+async def _line(channel: Channel, message: Message, args: argparse.Namespace) -> bytes | None:
+    """None: it is sealed, and not for us to read."""
+    names = {"id": str(message.id), "attempt": message.attempt}
+    if args.sealed or not is_envelope(message.data):
+        data, fields = message.data, data_field(message.data)
+    else:
+        letter = await opened(channel, args.channel, message)
+        if letter is None:
+            return None
+        data, fields = letter.data, letter.fields()
+    if not args.json:
+        return data + b"\n"
+    return json.dumps(names | fields, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,317 @@
+"""`millpond serve`: a node in the foreground, until a signal drains it."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import gc
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NoReturn
+
+import anyio
+
+from actors.messages import Durability
+from actors.store.repair.quarantine import read_notes
+from actors.store.filesystem import OsDisk
+from node.access.rules_file import AccessFileError
+from node.cli.exit_codes import Exit, Failure, first_cause, usage
+from node.cli.options.data_folder import DATA_DEFAULT, data_folder, explain_folder
+from node.cli.hangup import has_terminal
+from node.cli.output import print_json, print_line
+from node.cli.options.outbox import POST_FIELDS, add_post_options
+from node.cli.commands.systemd import notify
+from node.cli.options.tls import add_listener_options, key_of
+from node.config import LISTENERS, OFF, Config, ConfigError, load
+from node.node import Node
+from node.process import installed_version
+
+EPILOG = """\
+examples:
+  millpond serve                                    the default listeners, on this machine only
+  millpond serve --p2p 127.0.0.1:0 --ws off --s3p off --rustlog off --http off --json
+                                                    any free port; the ready line tells which
+  millpond serve --channel 'jobs/*=queue,lease=60,attempts=5' --channel 'news/*=fanout,ttl=3600'
+  millpond serve --stream 'logs/*=age=86400,bytes=1000000000'
+  millpond serve --p2p 0.0.0.0:7400 --token-file /etc/millpond/tokens
+  millpond serve --p2p 0.0.0.0:7400 --token-file /etc/millpond/tokens --tls-cert alice.crt \
+      --tls-key alice.key                           the same by TLS; `millpond keys cert` makes them
+
+Every setting can also stand in --config FILE (TOML) or in the environment as MILLPOND_<SETTING>;
+`millpond config show --origin` prints them all and where each came from.
+A line of the access file: SUBJECT RIGHT[,RIGHT...] [PATTERN...] (docs/access.md; `millpond token
+new` writes one), of the token file: TOKEN RIGHT[,RIGHT...] [CHANNEL-PATTERN...]. Rights are put,
+get, push, ack, list, admin, all. Nobody but their owner may be able to read the files.
+
+SIGTERM, SIGINT and the end of its terminal drain the node and exit with 0; a second signal exits
+at once with 1. SIGHUP has these and the files of TLS read again; no connection ends for it.
+Messages are kept in the data folder and survive a restart and a crash; with --memory a restart
+forgets them, and the ready line says so.
+"""
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+YOUNG_OBJECTS_MAX = 50_000
+"""Objects between two looks of the garbage collector; the hot path makes no cycles."""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `serve` to the command line."""
+    parser = subparsers.add_parser(
+        "serve",
+        description="Run a node: it keeps messages for peers that are away and pushes them when "
+        "they return.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_listeners(parser)
+    _add_store(parser)
+    parser.add_argument(
+        "--channel",
+        dest="channels",
+        action="append",
+        metavar="RULE",
+        help="PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N,durability=disk|os|memory,"
+        "tee=STREAM]; again for more, first match",
+    )
+    parser.add_argument(
+        "--stream",
+        dest="streams",
+        action="append",
+        metavar="RULE",
+        help="PATTERN=age=S,bytes=N,durability=disk|os|memory (any of them): records go when they "
+        "are older, the oldest when there is more; again for more, first match",
+    )
+    parser.add_argument("--default-channel", metavar="NAME", help="for clients that name none")
+    parser.add_argument("--require-hello", action="store_true", default=None, help="no bare mode")
+    parser.add_argument(
+        "--access-file",
+        metavar="FILE",
+        help="who may do what; default access.conf in the data folder, if it is there",
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="the same by tokens alone; see below")
+    add_listener_options(parser)
+    add_post_options(parser)
+    parser.add_argument(
+        "--insecure-public",
+        action="store_true",
+        default=None,
+        help="listen on public addresses without access control",
+    )
+    parser.add_argument(
+        "--origin",
+        dest="origins",
+        action="append",
+        metavar="URL",
+        help="a web origin that browsers may connect from; again for more",
+    )
+    parser.add_argument("--drain-timeout", dest="drain_timeout_s", metavar="S", help="default 5")
+    parser.add_argument("--config", metavar="FILE", help="settings as TOML")
+    parser.add_argument("--loop", choices=("asyncio", "uvloop", "trio"), help="default uvloop")
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info"
+    )
+    parser.add_argument("--json", action="store_true", help="the ready line as one JSON object")
+
+
+def _add_listeners(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--p2p", metavar="H:P", help="default 127.0.0.1:7400; `off`: none")
+    parser.add_argument("--ws", metavar="H:P", help="P2P on WebSocket, default 127.0.0.1:7401")
+    parser.add_argument("--s3p", metavar="H:P", help="streams by S3P, default 127.0.0.1:7402")
+    parser.add_argument(
+        "--rustlog", metavar="H:P", help="streams by RustLog, default 127.0.0.1:7403"
+    )
+    parser.add_argument("--http", metavar="H:P", help="HTTP/1.1 and HTTP/2, default 127.0.0.1:7404")
+    parser.add_argument(
+        "--long-poll",
+        dest="http_long_poll_s",
+        metavar="S",
+        help="Durable Streams: hold a read that waits so long, default 20",
+    )
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--memory", action="store_true", help="keep nothing on the disk")
+    where.add_argument("--data", metavar="DIR", help="the data folder, default " + DATA_DEFAULT)
+    parser.add_argument(
+        "--durability",
+        metavar="disk|os|memory",
+        help="what an acknowledgement promises: on the disk (default), with the operating system, "
+        "or nothing",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run a node until a signal ends it."""
+    _refuse_contradictions(args)
+    config = _config(args)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=args.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    raise_descriptor_limit()
+    loop = args.loop or ("uvloop" if find_spec("uvloop") else "asyncio")
+    options = {"use_uvloop": True} if loop == "uvloop" else {}
+    if loop != "asyncio" and find_spec(loop) is None:
+        raise usage(f"--loop {loop}: {loop} is not installed; leave --loop out")
+    backend = "trio" if loop == "trio" else "asyncio"
+    return anyio.run(_serve, config, args.json, backend=backend, backend_options=options)
+
+
+def _refuse_contradictions(args: argparse.Namespace) -> None:
+    if args.memory and args.durability not in (None, "memory"):
+        raise usage("--memory promises nothing to be kept; leave --durability out")
+    if args.data is not None and args.durability == "memory":
+        raise usage("--durability memory would leave the data folder empty; leave --data out")
+
+
+def _config(args: argparse.Namespace) -> Config:
+    fields = (
+        *(*LISTENERS, "channels", "streams", "default_channel", "require_hello", "token_file"),
+        *("access_file", "insecure_public", "origins", "drain_timeout_s", "data", "durability"),
+        *("tls_cert", "tls_key", "tls_client_ca", "tls_client", "tls_listeners"),
+        "http_long_poll_s",
+        *POST_FIELDS,
+    )
+    given: dict[str, Any] = {name: getattr(args, name) for name in fields}
+    flags = {name: value for name, value in given.items() if value is not None}
+    if args.memory:
+        flags |= {"data": "", "durability": "memory"}
+    path = args.config or os.environ.get("MILLPOND_CONFIG")
+    try:
+        config = load(flags, os.environ, Path(path) if path else None).config
+    except ConfigError as exc:
+        raise usage(str(exc)) from exc
+    if config.durability is Durability.MEMORY:
+        config = replace(config, data="")
+    elif not config.data:
+        config = replace(config, data=str(data_folder(os.environ)))
+    config = replace(config, tls_key=key_of(config.tls_cert, config.tls_key))
+    if all(getattr(config, name) == OFF for name in LISTENERS):
+        raise usage("every listener is off, so nobody could reach the node; give --p2p or --ws")
+    return config
+
+
+def raise_descriptor_limit() -> None:
+    """Every connection costs a file descriptor: take as many as the system allows."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError):  # some systems have a lower limit that they do not tell
+        logging.getLogger(__name__).warning("descriptor limit stays as it is: hard=%d", hard)
+
+
+async def _serve(config: Config, as_json: bool) -> int:
+    # `nohup` ignores SIGHUP for its commands: that stays.
+    numbers = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    had_terminal = has_terminal()
+    with anyio.open_signal_receiver(*numbers) as signals:
+        node = await _started(config)
+        try:
+            tune_collector()
+            _announce(node, as_json)
+            notify("READY=1")
+            async for number in signals:
+                if number != signal.SIGHUP or (had_terminal and not has_terminal()):
+                    break
+                node.reload()
+        except BaseException as exc:
+            await node.__aexit__(type(exc), exc, exc.__traceback__)
+            raise
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else _exit_at_once)
+    notify("STOPPING=1")
+    await node.__aexit__(None, None, None)
+    return Exit.OK
+
+
+async def _started(config: Config) -> Node:
+    try:
+        node = Node(config)
+    except (AccessFileError, ConfigError) as exc:
+        raise usage(str(exc)) from exc
+    try:
+        return await node.__aenter__()
+    except BaseException as exc:
+        _explain(first_cause(exc), node)
+        raise
+
+
+def _explain(cause: BaseException, node: Node) -> None:
+    """Raise what the user can act on, if that is what kept the node from starting."""
+    if node.config.data:
+        failure = explain_folder(cause, Path(node.config.data))
+        if failure is not None:
+            raise failure from cause
+    name = next(name for name in LISTENERS if _is_missing(node, name))
+    address = getattr(node.config, name)
+    match cause:
+        case ConfigError():
+            raise usage(str(cause)) from cause
+        case OSError(errno=errno.EADDRINUSE):
+            text = f"{address} is taken: another node? Stop it, or choose another with --{name}"
+            raise Failure(f"{name}: {text}") from cause
+        case OSError(errno=errno.EACCES):
+            text = f"no permission to listen on {address}; choose a port above 1023 with --{name}"
+            raise Failure(f"{name}: {text}") from cause
+        case OSError(errno=errno.EADDRNOTAVAIL) | socket.gaierror():
+            text = f"{address} is not an address of this machine ({cause.strerror})"
+            raise usage(f"{name}: {text}") from cause
+        case OSError():
+            raise Failure(f"{name}: cannot listen on {address}: {cause.strerror}") from cause
+
+
+def _is_missing(node: Node, name: str) -> bool:
+    return getattr(node.config, name) != OFF and name not in node.listeners
+
+
+def tune_collector() -> None:
+    """Look for garbage rarely: the hot path makes no cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)
+
+
+def _announce(node: Node, as_json: bool) -> None:
+    durability = node.durability.name.lower()
+    data = node.config.data
+    damaged = len(read_notes(Path(data) / "damaged", OsDisk())) if data else 0
+    if damaged:
+        text = f"{damaged} damaged, the rest is served: see `millpond doctor --data {data}`"
+        print(f"millpond serve: {text}", file=sys.stderr)
+    if as_json:
+        ready: dict[str, Any] = {
+            "event": "ready",
+            "node": secrets.token_hex(8),
+            "version": installed_version(),
+            "durability": durability,
+            "data": data or None,
+            "damaged": damaged,
+            "listeners": node.listeners,
+        }
+        if node.config.tls_names:
+            ready["tls"] = node.config.tls_names
+        print_json(ready)
+        return
+    where = " ".join(f"{name}={address}" for name, address in node.listeners.items())
+    if node.config.tls_names:
+        where += f" tls={','.join(node.config.tls_names)}"
+    if node.durability is Durability.MEMORY:
+        print_line(f"millpond ready: {where} ({durability} only: a restart forgets every message)")
+    else:
+        print_line(f"millpond ready: {where} data={data} durability={durability}")
+
+
+def _exit_at_once(number: int, _frame: object) -> NoReturn:
+    print(f"millpond serve: {signal.Signals(number).name} again: not drained", file=sys.stderr)
+    os._exit(Exit.FAILURE)

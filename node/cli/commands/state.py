@@ -1,0 +1,226 @@
+"""`millpond state`: what the events of a stream make of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import anyio
+import msgspec
+
+from actors.state.events import ChangeEvent, Control, ControlEvent, Operation, decode_raw
+from node.cli.options.node import add_node_options, add_timeout, positive, seconds
+from node.cli.exit_codes import Exit, Failure
+from node.cli.parser import Parser, action
+from node.cli.interrupt import until_signal
+from node.cli.connection import run_in_loop
+from node.cli.output import data_field, print_json, printable, write_soon
+from node.cli.stream.command import joined_streams, short_work
+from node.cli.stream.options import stream_name
+from node.client.streams.records import Record
+from node.client.state.remote import Row, StateInfo
+from node.client.streams.stream import Stream
+from node.client.streams.connect import Streams
+
+EPILOG = """\
+a first state:
+  millpond stream create users
+  millpond stream append users '{"type": "user", "key": "u1", "value": {"name": "Ann"},
+                                 "headers": {"operation": "insert"}}'
+  millpond state show users             a line for each value
+  millpond state get users user u1      the value alone
+  millpond state follow users           what there is, and what becomes of it, until Ctrl-C
+
+Events are those of the Durable Streams State Protocol, whichever protocol brought them. The node
+reads the stream when it is asked first; what is no event is passed over (`show --counts`).
+"""
+GET_EPILOG = """\
+example:
+  millpond state get users user u1 | jq .name      exit code 4: there is none
+"""
+SHOW_EPILOG = """\
+examples:
+  millpond state show users              type, key and value, with tabs between them
+  millpond state show users user         of one type
+  millpond state show users --counts     how many there are, and what was passed over
+  millpond state show users --json       an object a line
+"""
+FOLLOW_EPILOG = """\
+examples:
+  millpond state follow users            what there is, then + type key value and - type key
+  millpond state follow users user -n 5  of one type; five changes, then exit code 0
+  millpond state follow users --json     objects: {"put": ...}, {"delete": ...}, {"reset": true}
+
+Between what there is and what changes stands a line `= POSITION`, with --json {"live": "POSITION"}.
+Lost connections are mended. Exit code 3: --timeout passed before -n changes had come.
+"""
+RECONNECT_S = 30.0
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `state` to the command line."""
+    parser = subparsers.add_parser(
+        "state",
+        description="Show what the events of a stream make of it.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(
+        dest="action", metavar="COMMAND", required=True, parser_class=Parser
+    )
+    get = action(actions, "get", "Print one value, as it was written.", GET_EPILOG)
+    get.add_argument("name", metavar="STREAM", type=stream_name)
+    get.add_argument("kind", metavar="TYPE", type=_text)
+    get.add_argument("key", metavar="KEY", type=_text)
+    show = action(actions, "show", "List the values of a state.", SHOW_EPILOG)
+    show.add_argument("name", metavar="STREAM", type=stream_name)
+    show.add_argument("kind", metavar="TYPE", type=_text, nargs="?")
+    show.add_argument("--counts", action="store_true", help="how many there are, without them")
+    for each, work in ((get, _get), (show, _show)):
+        add_timeout(each)
+        add_node_options(each)
+        each.set_defaults(work=partial(short_work, work))
+    follow = action(actions, "follow", "Show a state and what becomes of it.", FOLLOW_EPILOG)
+    follow.add_argument("name", metavar="STREAM", type=stream_name)
+    follow.add_argument("kind", metavar="TYPE", type=_text, nargs="?")
+    follow.add_argument("-n", dest="count", type=positive, metavar="N", help="so many changes")
+    follow.add_argument(
+        "--timeout", type=seconds, metavar="S", help="end after so many seconds, exit code 3"
+    )
+    follow.add_argument(
+        "--reconnect",
+        type=seconds,
+        metavar="S",
+        default=RECONNECT_S,
+        help="how long a lost connection may be away (default %(default)g)",
+    )
+    add_node_options(follow)
+    follow.set_defaults(work=_run_follow)
+
+
+def _text(word: str) -> str:
+    """Types and keys are text, which not every word of a command line is."""
+    try:
+        word.encode()
+    except UnicodeEncodeError as exc:
+        raise argparse.ArgumentTypeError(f"{word!r} is not UTF-8") from exc
+    return word
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do the one thing."""
+    code: int = args.work(args)
+    return code
+
+
+async def _get(args: argparse.Namespace, streams: Streams) -> None:
+    row = await streams.stream(args.name).state.get(args.kind, args.key)
+    if row is None:
+        raise Failure(f"there is no {args.kind!r} {args.key!r}", Exit.NOT_FOUND)
+    await write_soon(_object(row) if args.json else row.written + b"\n")
+
+
+async def _show(args: argparse.Namespace, streams: Streams) -> None:
+    state = streams.stream(args.name).state
+    if args.counts:
+        _print_counts(args, await state.info())
+        return
+    async for _, rows in state.pages(args.kind):
+        await write_soon(b"".join(map(_object if args.json else _line, rows)))
+
+
+def _print_counts(args: argparse.Namespace, info: StateInfo) -> None:
+    fields = {
+        name: str(value) if type(value) is int else value
+        for name, value in msgspec.structs.asdict(info).items()
+    }
+    if args.json:
+        print_json(data_field(args.name, "stream") | fields)
+        return
+    lines = [f"{name:12} {value}" for name, value in fields.items() if type(value) is str]
+    lines += [f"type {printable(kind):20} {count}" for kind, count in info.types.items()]
+    lines += [f"passed over: {why:20} {count}" for why, count in info.rejected.items()]
+    sys.stdout.write("\n".join([f"stream       {printable(args.name)}", *lines]) + "\n")
+
+
+def _run_follow(args: argparse.Namespace) -> int:
+    timeout_s, args.timeout = args.timeout, None
+    return run_in_loop(args, partial(_follow, args, timeout_s))
+
+
+async def _follow(args: argparse.Namespace, timeout_s: float | None) -> int:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(until_signal, tasks.cancel_scope)
+        async with joined_streams(args, args.reconnect) as streams:
+            with anyio.move_on_after(timeout_s) as patience:
+                await _follow_one(args, streams.stream(args.name))
+        tasks.cancel_scope.cancel()
+        return Exit.TIMEOUT if patience.cancelled_caught else Exit.OK
+    return Exit.OK
+
+
+async def _follow_one(args: argparse.Namespace, stream: Stream) -> None:
+    begin = position = None
+    async for position, rows in stream.state.pages(args.kind):
+        begin = position if begin is None else begin
+        await write_soon(b"".join(map(_object if args.json else _line, rows)))
+    live = json.dumps({"live": str(position)}) if args.json else f"= {position}"
+    await write_soon(live.encode() + b"\n")
+    left = args.count
+    async for record in _events(stream, begin or 0):
+        line = _event_line(args, record)
+        if line is None:
+            continue
+        await write_soon(line)
+        if left is not None:
+            left -= 1
+            if left == 0:
+                return
+
+
+async def _events(stream: Stream, start: int) -> AsyncIterator[Record]:
+    def on_gap(first: int, end: int) -> None:
+        sys.stderr.write(f"records {first} to {end - 1} were trimmed before they were read\n")
+
+    async for record in stream.follow(start, on_gap=on_gap):
+        is_command = len(record.headers) == 1 and not record.headers[0][0]
+        if record.body and not is_command:
+            yield record
+
+
+def _event_line(args: argparse.Namespace, record: Record) -> bytes | None:
+    """What a record does, as a line; None: nothing that was asked for."""
+    event = decode_raw(record.body)
+    if isinstance(event, ControlEvent) and event.headers.control is Control.RESET:
+        return b'{"reset": true}\n' if args.json else b"reset\n"
+    if not isinstance(event, ChangeEvent) or args.kind not in (None, event.type):
+        return None
+    is_gone = event.headers.operation is Operation.DELETE
+    written = b"" if is_gone or not isinstance(event.value, msgspec.Raw) else bytes(event.value)
+    row = Row(event.type, event.key, written)
+    if not args.json:
+        return (b"- %b\n" % _names(row)) if is_gone else b"+ " + _line(row)
+    if is_gone:
+        return json.dumps({"delete": {"type": row.type, "key": row.key}}).encode() + b"\n"
+    return b'{"put": %b}\n' % _object(row).rstrip(b"\n")
+
+
+def _names(row: Row) -> bytes:
+    return f"{printable(row.type)}\t{printable(row.key)}".encode("utf-8", "surrogateescape")
+
+
+def _line(row: Row) -> bytes:
+    return b"%b\t%b\n" % (_names(row), _flat(row.written))
+
+
+def _object(row: Row) -> bytes:
+    fields = {"type": row.type, "key": row.key, "value": msgspec.Raw(_flat(row.written))}
+    return msgspec.json.encode(fields) + b"\n"
+
+
+def _flat(written: bytes) -> bytes:
+    return msgspec.json.format(written, indent=-1) if b"\n" in written else written

@@ -1,0 +1,287 @@
+"""`millpond token`: tokens for clients, made, listed and revoked in the access file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from actors.messages import Rights
+from node.access.rules_file import (
+    FILE_NAME,
+    AccessFileError,
+    add_line,
+    notes_of,
+    revoke_signed,
+    without_token,
+)
+from node.access.grants import (
+    REVOKED_PREFIX,
+    STREAM_PREFIX,
+    UNTIL_PREFIX,
+    BadLine,
+    Grant,
+    parse_line,
+    parse_rights,
+    parse_time,
+    words_of,
+)
+from node.access.tokens import (
+    ID_BYTES,
+    ID_DIGITS,
+    SIGNED_PREFIX,
+    digest_of,
+    id_of,
+    new_signed,
+    new_token,
+)
+from node.cli.exit_codes import Exit, Failure, usage
+from node.cli.parser import Parser
+from node.cli.options.data_folder import as_owner
+from node.cli.connection import read_token
+from node.cli.commands.peer_book import add_command, own_identity
+from node.cli.output import print_json, print_line
+
+_LIFETIME = re.compile(r"(\d{1,6})([dhms])")
+_UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+_ID = re.compile(r"[0-9a-f]{12,64}")
+
+EPILOG = """\
+a first token, for a program that puts jobs:
+  (umask 077; millpond token new --data DIR --rights put --channel 'jobs/*' > jobs.token)
+  kill -HUP PID                               the node reads its access file again
+  millpond put --token-file jobs.token jobs/1 'mow the lawn'
+
+The access file keeps a SHA-256 of a token, so nobody can read a token there. It is access.conf in
+the data folder unless --access-file names another; docs/access.md has what else may stand in it.
+"""
+NEW_EPILOG = """\
+examples:
+  millpond token new --data DIR --rights put,get --channel 'jobs/*' --expires 30d --note 'crawler'
+  millpond token new --rights get,list --stream 'logs/*'      prints the line instead of adding it
+  millpond token new --rights get --channel news --expires 1h --signed
+
+The token is the first line of the output, and cannot be shown again. Without --channel and --stream
+it holds everywhere. A signed token needs no line and no restart: the node knows its own signature.
+"""
+LS_EPILOG = """\
+example:
+  millpond token ls --data DIR --json         signed tokens are not kept, so only revoked ones show
+"""
+REVOKE_EPILOG = """\
+examples:
+  millpond token revoke 3f0a61c9d2b7 --data DIR      an id as `token ls` or `token new` shows it
+  millpond token revoke --token-file jobs.token      the token itself
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `token` to the command line."""
+    parser = subparsers.add_parser(
+        "token",
+        description="Tokens that programs show to a node to be let in.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(
+        dest="action", metavar="COMMAND", required=True, parser_class=Parser
+    )
+    made = add_command(actions, "new", "Make a token.", NEW_EPILOG, _new)
+    made.add_argument(
+        "--rights", required=True, metavar="R[,R...]", help="put get push ack list admin, or all"
+    )
+    made.add_argument("--channel", action="append", default=[], metavar="PATTERN")
+    made.add_argument("--stream", action="append", default=[], metavar="PATTERN")
+    made.add_argument("--expires", metavar="30d|TIME", help="after d, h, m, s, or at a time")
+    made.add_argument("--signed", action="store_true", help="signed by the node, not in the file")
+    made.add_argument("--note", default="", metavar="TEXT", help="who it is for")
+    listed = add_command(actions, "ls", "List the tokens of the access file.", LS_EPILOG, _ls)
+    revoked = add_command(actions, "revoke", "Have a token taken no more.", REVOKE_EPILOG, _revoke)
+    revoked.add_argument("id", metavar="ID", nargs="?", help="12 digits 0-9 a-f at least")
+    revoked.add_argument("--token-file", metavar="FILE", help="its first word is the token")
+    for each in (made, listed, revoked):
+        each.add_argument(
+            "--access-file",
+            metavar="FILE",
+            default=os.environ.get("MILLPOND_ACCESS_FILE") or None,
+            help="default access.conf in the data folder",
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do the one thing."""
+    try:
+        code: int = args.work(args)
+    except AccessFileError as exc:
+        raise Failure(str(exc)) from exc
+    return code
+
+
+def _new(folder: Path, args: argparse.Namespace) -> None:
+    until = None if args.expires is None else _end(args.expires)
+    grant_words = _grant_words(args, until)
+    if args.signed:
+        rights, patterns = _rights(args.rights), _patterns(args)
+        try:
+            token, token_id = new_signed(own_identity(folder), rights, patterns, until, os.urandom)
+        except ValueError as exc:
+            raise usage(str(exc)) from exc
+        _show(args, token, token_id, None)
+        return
+    token = new_token(os.urandom)
+    line = f"token:{digest_of(token)} {grant_words}"
+    if args.access_file is None and args.data is None:
+        _show(args, token, id_of(token), line)
+        return
+    as_owner(folder)
+    path = _path(folder, args)
+    is_new = add_line(path, line, args.note)
+    _show(args, token, id_of(token), None)
+    _tell_changed(path, is_new=is_new)
+
+
+def _show(args: argparse.Namespace, token: str, token_id: str, line: str | None) -> None:
+    """`line` is for the access file, where nobody said which that is."""
+    if args.json:
+        print_json({"token": token, "id": token_id, "line": line})
+        return
+    print_line(token)
+    if line is not None:
+        print_line(line)
+    print(f"millpond token: its id, to revoke it by: {token_id}", file=sys.stderr)
+
+
+def _tell_changed(path: Path, *, is_new: bool) -> None:
+    if is_new:
+        print(
+            f"millpond token: {path} is new: from now on a node that reads it refuses what no line "
+            "of it allows, to this machine too; see docs/access.md",
+            file=sys.stderr,
+        )
+    else:
+        print(f"millpond token: {path} changed; a running node reads it on SIGHUP", file=sys.stderr)
+
+
+def _ls(folder: Path, args: argparse.Namespace) -> None:
+    path = _path(folder, args)
+    rows = [row for note, words in notes_of(path) if (row := _row(note, words)) is not None]
+    if args.json:
+        for row in rows:
+            print_json(row)
+        return
+    for row in rows:
+        rights = ",".join(row["rights"]) or "revoked"
+        where = " ".join(row["patterns"]) or ("everywhere" if row["rights"] else "")
+        ended = " ENDED" if row["until"] is not None and row["until"] <= time.time() else ""
+        until = f" until {_text_of(row['until'])}{ended}" if row["until"] is not None else ""
+        note = f"  # {row['note']}" if row["note"] else ""
+        print_line(f"{row['id']}  {rights}  {where}{until}{note}".rstrip())
+
+
+def _row(note: str, words: list[str]) -> dict[str, Any] | None:
+    """A line that is about a token, in JSON."""
+    try:
+        parsed = parse_line(words, "")
+    except BadLine as exc:
+        raise Failure(f"the access file has a line that is not understood: {exc}") from exc
+    if not isinstance(parsed, Grant):
+        about: dict[str, Any] = {"id": parsed.token_id, "rights": [], "patterns": [], "until": None}
+        return {**about, "note": note, "revoked": True}
+    if not words[0].startswith("token:"):
+        return None
+    patterns = [word for word in words[2:] if not word.startswith(UNTIL_PREFIX)]
+    return {
+        "id": words[0].removeprefix("token:")[:ID_DIGITS],
+        "rights": words_of(parsed.rights),
+        "patterns": patterns,
+        "until": parsed.until,
+        "note": note,
+        "revoked": False,
+    }
+
+
+def _revoke(folder: Path, args: argparse.Namespace) -> None:
+    token_id = _id_to_revoke(args)
+    as_owner(folder)
+    path = _path(folder, args)
+    if without_token(path, token_id):
+        _tell_changed(path, is_new=False)
+    elif len(token_id) == 2 * ID_BYTES:
+        _tell_changed(path, is_new=revoke_signed(path, token_id))
+    else:
+        raise Failure(f"{path} has no token {token_id}", Exit.NOT_FOUND)
+    if args.json:
+        print_json({"id": token_id, "revoked": True})
+    else:
+        print_line(f"revoked {token_id}")
+
+
+def _id_to_revoke(args: argparse.Namespace) -> str:
+    if (args.id is None) == (args.token_file is None):
+        raise usage("give an ID or --token-file")
+    if args.id is None:
+        token = read_token(args.token_file)
+        assert token is not None
+        found = id_of(token)
+        return found if token.startswith(SIGNED_PREFIX) else digest_of(token)
+    token_id: str = args.id.lower().removeprefix(REVOKED_PREFIX)
+    if _ID.fullmatch(token_id) is None:
+        raise usage(f"{args.id!r} is no id of a token: 12 to 64 digits 0-9 a-f")
+    return token_id
+
+
+def _path(folder: Path, args: argparse.Namespace) -> Path:
+    return folder / FILE_NAME if args.access_file is None else Path(args.access_file)
+
+
+def _rights(text: str) -> Rights:
+    try:
+        return parse_rights(text)
+    except BadLine as exc:
+        raise usage(str(exc)) from exc
+
+
+def _patterns(args: argparse.Namespace) -> list[str]:
+    return [*args.channel, *(f"{STREAM_PREFIX}{each}" for each in args.stream)]
+
+
+def _grant_words(args: argparse.Namespace, until: float | None) -> str:
+    """What stands behind the subject, and is read back as what was asked for."""
+    _rights(args.rights)
+    if not args.note.isprintable():
+        raise usage("--note: one line of printable characters")
+    patterns = _patterns(args)
+    if "" in args.stream:
+        raise usage("--stream needs a pattern; '*' is all of them")
+    for pattern in patterns:
+        if pattern.split() != [pattern] or pattern.startswith("#") or not pattern.isprintable():
+            raise usage(
+                f"{pattern!r} cannot stand in a line: a pattern has no spaces, and no # first"
+            )
+    if any(each.startswith((STREAM_PREFIX, UNTIL_PREFIX)) for each in args.channel):
+        raise usage(f"--channel: a pattern cannot begin with {STREAM_PREFIX} or {UNTIL_PREFIX}")
+    ends = [] if until is None else [f"{UNTIL_PREFIX}{_text_of(until)}"]
+    return " ".join((args.rights, *patterns, *ends))
+
+
+def _end(text: str) -> float:
+    """When it ends, in seconds since 1970."""
+    found = _LIFETIME.fullmatch(text)
+    if found is not None:
+        return float(int(time.time()) + int(found[1]) * _UNITS[found[2]])
+    try:
+        return parse_time(text)
+    except BadLine as exc:
+        raise usage(f"--expires: {exc}, and no time to live like 30d, 12h") from exc
+
+
+def _text_of(until: float) -> str:
+    try:
+        return datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError) as exc:
+        raise usage("--expires: so far away is no date") from exc

@@ -1,0 +1,240 @@
+"""`millpond topic`: topics as RustLog clients see them, over the node's own packets."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from functools import partial
+from typing import Any
+from zlib import crc32
+
+from actors.errors import StreamExists, UnknownStream
+from node.cli.options.node import add_node_options, add_timeout, positive
+from node.cli.exit_codes import Exit, Failure
+from node.cli.parser import Parser, action
+from node.cli.output import print_json, print_line
+from node.cli.stream.command import short_work
+from node.cli.stream.append import add_records, run_records
+from node.cli.stream.options import add_start, partitions, sequence, topic_name
+from node.cli.stream.read import add_output, run_reading
+from node.client.streams.records import StreamInfo
+from node.client.streams.stream import Stream
+from node.client.streams.connect import Streams
+
+EPILOG = """\
+a first topic:
+  millpond topic create orders --partitions 3
+  millpond topic produce orders 'one' 'two'        prints partition and offset of each record
+  millpond topic fetch orders --partition 0
+  millpond topic commit orders GROUP 1             the group GROUP read what is below offset 1
+
+A topic of one partition is the stream of its name; the partitions of another are the streams
+TOPIC/0, TOPIC/1 ... An offset is a sequence. Needs the right `admin`.
+"""
+CREATE_EPILOG = """\
+example:
+  millpond topic create orders --partitions 3      exit code 1 if it, or such a stream, is there
+"""
+LS_EPILOG = """\
+example:
+  millpond topic ls                  every topic and how many partitions it has
+"""
+DESCRIBE_EPILOG = """\
+example:
+  millpond topic describe orders     the offsets of each partition; exit code 4: no such topic
+"""
+PRODUCE_EPILOG = """\
+examples:
+  millpond topic produce orders 'one' 'two'          to the partitions in turns
+  millpond topic produce orders --key bob 'three'    always the same partition for a key
+  tail -f log | millpond topic produce logs --partition 0     each line is a record
+
+Prints partition and offset of each record once the node keeps it. See `millpond stream append`.
+"""
+FETCH_EPILOG = """\
+examples:
+  millpond topic fetch orders                       what is in partition 0
+  millpond topic fetch orders -p 1 --offset 100 -n 10
+  millpond topic fetch orders --group mail          from what the group committed on
+"""
+COMMIT_EPILOG = """\
+example:
+  millpond topic commit orders mail 17      the group `mail` is done with what is below offset 17
+"""
+OFFSET_EPILOG = """\
+example:
+  millpond topic offset orders mail         exit code 4: the group never committed
+"""
+DELETE_EPILOG = """\
+example:
+  millpond topic delete orders              with all its records and commits
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `topic` to the command line."""
+    parser = subparsers.add_parser(
+        "topic",
+        description="Topics: streams with partitions and consumer groups.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(
+        dest="action", metavar="COMMAND", required=True, parser_class=Parser
+    )
+    create = _add(actions, "create", "Make a topic.", CREATE_EPILOG, _create)
+    create.add_argument("--partitions", type=partitions, metavar="N", default=1)
+    _add(actions, "ls", "List topics.", LS_EPILOG, _ls, has_topic=False)
+    _add(actions, "describe", "Show the partitions of a topic.", DESCRIBE_EPILOG, _describe)
+    produce = action(actions, "produce", "Append records to a topic.", PRODUCE_EPILOG)
+    produce.add_argument("name", metavar="TOPIC", type=topic_name)
+    where = produce.add_mutually_exclusive_group()
+    _add_partition(where, None)
+    where.add_argument("--key", type=os.fsencode, metavar="KEY", help="chooses the partition")
+    add_records(produce)
+    produce.set_defaults(work=_produce)
+    fetch = action(actions, "fetch", "Read records of a topic's partition.", FETCH_EPILOG)
+    fetch.add_argument("name", metavar="TOPIC", type=topic_name)
+    _add_partition(fetch, 0)
+    add_start(fetch, "--offset")
+    fetch.add_argument("--group", type=os.fsencode, metavar="GROUP", help="from its commit on")
+    fetch.add_argument("-n", dest="count", type=positive, metavar="N", help="at most so many")
+    add_output(fetch)
+    fetch.set_defaults(work=_fetch, start=0)
+    commit = _add(actions, "commit", "Commit a group's offset.", COMMIT_EPILOG, _commit)
+    commit.add_argument("group", metavar="GROUP", type=os.fsencode)
+    commit.add_argument("offset", metavar="OFFSET", type=sequence)
+    _add_partition(commit, 0)
+    offset = _add(actions, "offset", "Show what a group committed.", OFFSET_EPILOG, _offset)
+    offset.add_argument("group", metavar="GROUP", type=os.fsencode)
+    _add_partition(offset, 0)
+    _add(actions, "delete", "Remove a topic with all it has.", DELETE_EPILOG, _delete)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do the one thing."""
+    code: int = args.work(args)
+    return code
+
+
+def _add(
+    actions: Any, name: str, summary: str, epilog: str, work: Any, *, has_topic: bool = True
+) -> argparse.ArgumentParser:
+    parser = action(actions, name, summary, epilog)
+    if has_topic:
+        parser.add_argument("name", metavar="TOPIC", type=topic_name)
+    add_timeout(parser)
+    add_node_options(parser)
+    parser.set_defaults(work=partial(short_work, work))
+    return parser
+
+
+def _add_partition(parser: Any, default: int | None) -> None:
+    parser.add_argument("-p", "--partition", type=sequence, metavar="P", default=default)
+
+
+async def _create(args: argparse.Namespace, streams: Streams) -> None:
+    try:
+        await streams.create_topic(args.name, args.partitions)
+    except StreamExists as exc:
+        told = "it, or a stream of one of its partitions, is there"
+        raise Failure(f"{args.name.decode()!r}: {told}") from exc
+    if args.json:
+        print_json({"topic": args.name.decode(), "partitions": args.partitions})
+
+
+async def _ls(args: argparse.Namespace, streams: Streams) -> None:
+    async for name, count in streams.topics():
+        if args.json:
+            print_json({"topic": name.decode(), "partitions": count})
+        else:
+            print_line(f"{name.decode()} {count}")
+
+
+async def _describe(args: argparse.Namespace, streams: Streams) -> None:
+    count = await _partitions(args, streams)
+    rows = [_row(number, await _info(args, streams, number)) for number in range(count)]
+    if args.json:
+        print_json({"topic": args.name.decode(), "partitions": rows})
+        return
+    print_line(f"{'partition':>9} {'start':>12} {'tail':>12} {'segments':>8}  groups")
+    for row in rows:
+        groups = ", ".join(f"{group}: {offset}" for group, offset in row["groups"].items())
+        print_line(
+            f"{row['partition']:>9} {row['log_start_offset']:>12} {row['high_watermark']:>12} "
+            f"{row['segment_count']:>8}  {groups}".rstrip()
+        )
+
+
+async def _info(args: argparse.Namespace, streams: Streams, number: int) -> StreamInfo:
+    return await (await streams.partition(args.name, number)).info()
+
+
+def _row(number: int, info: StreamInfo) -> dict[str, Any]:
+    return {
+        "partition": number,
+        "high_watermark": str(info.tail),
+        "log_start_offset": str(info.trim_point),
+        "segment_count": info.segments,
+        "groups": {os.fsdecode(name): str(offset) for name, offset in info.groups.items()},
+    }
+
+
+def _produce(args: argparse.Namespace) -> int:
+    return run_records(args, partial(_targets, args))
+
+
+async def _targets(args: argparse.Namespace, streams: Streams) -> list[Stream]:
+    count = await _partitions(args, streams)
+    if args.key is not None:
+        args.partition = crc32(args.key) % count
+    args.partitions = list(range(count)) if args.partition is None else [args.partition]
+    return [await streams.partition(args.name, number) for number in args.partitions]
+
+
+def _fetch(args: argparse.Namespace) -> int:
+    return run_reading(args, partial(_partition, args))
+
+
+async def _partition(args: argparse.Namespace, streams: Streams) -> Stream:
+    stream = await streams.partition(args.name, args.partition)
+    if getattr(args, "group", None) is not None and args.action == "fetch":
+        args.start = await stream.committed(args.group) or 0
+    return stream
+
+
+async def _commit(args: argparse.Namespace, streams: Streams) -> None:
+    stream = await _partition(args, streams)
+    await stream.commit(args.group, args.offset)
+    if args.json:
+        print_json(_place(args) | {"offset": str(args.offset)})
+
+
+async def _offset(args: argparse.Namespace, streams: Streams) -> None:
+    stream = await _partition(args, streams)
+    offset = await stream.committed(args.group)
+    if offset is None:
+        told = f"group {os.fsdecode(args.group)!r} never committed an offset there"
+        raise Failure(told, Exit.NOT_FOUND)
+    if args.json:
+        print_json(_place(args) | {"offset": str(offset)})
+    else:
+        print_line(str(offset))
+
+
+def _place(args: argparse.Namespace) -> dict[str, Any]:
+    group = os.fsdecode(args.group)
+    return {"topic": args.name.decode(), "partition": args.partition, "group": group}
+
+
+async def _delete(args: argparse.Namespace, streams: Streams) -> None:
+    await streams.delete_topic(args.name)
+    if args.json:
+        print_json({"topic": args.name.decode(), "deleted": True})
+
+
+async def _partitions(args: argparse.Namespace, streams: Streams) -> int:
+    count = await streams.partitions(args.name)
+    if count is None:
+        raise UnknownStream("there is no topic of this name")
+    return count

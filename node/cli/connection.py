@@ -1,0 +1,231 @@
+"""Joins a channel for a command, and explains in one line why that, or the work in it, failed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import ssl
+import stat
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from math import inf
+from pathlib import Path
+
+import anyio
+
+from actors.errors import (
+    NotAllowed,
+    NotFound,
+    NotNegotiated,
+    RequestError,
+    StorageFailed,
+    UnknownStream,
+)
+from node.client.url import parse_url
+from node.client.channel import Channel
+from node.cli.exit_codes import Exit, Failure, first_cause, usage
+from node.cli.options.identity import explain_mismatch, introducing
+from node.cli.options.tls import tls_context
+from node.client.connect import PROBE, ModeName, RoleName, connect
+from node.client.errors import ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch
+from node.client.events import Connected, Disconnected, Event, Retrying
+from node.tls.errors import reason_of
+from transports.p2p.nacks import HelloCode
+from transports.io.tls import HandshakeBroken
+
+INFO = 1
+"""The operation of packet 90 that tells of the node; docs/wire.md has the table."""
+
+ACCESS_STATUSES = (401, 403)
+ACCESS_CODES = (HelloCode.AUTHENTICATION_FAILED, HelloCode.NOT_ALLOWED)
+
+
+def run_in_loop(args: argparse.Namespace, work: Callable[[], Awaitable[int]]) -> int:
+    """Run a command's work to its exit code, within `args.timeout` seconds."""
+    with explained(args):
+        return anyio.run(_within, args.timeout, work)
+
+
+@asynccontextmanager
+async def joined(
+    args: argparse.Namespace,
+    channel: bytes,
+    role: RoleName,
+    *,
+    mode: ModeName | None = None,
+    window: int | None = 0,
+    reconnect_s: float = 0.0,
+    tell: Callable[[str], None] | None = None,
+) -> AsyncIterator[Channel]:
+    """The channel, for the block; a lost connection may be away for up to `reconnect_s` seconds.
+
+    `tell` hears of attempts to come back, and of a node that is new to us; by default the user
+    does, on stderr.
+    `window` 0: nothing is pushed here, so nothing is leased to a command that only looks.
+    """
+    patience = Patience(reconnect_s, tell or _complain)
+    known = introducing(args, tell or _complain)
+    with patience.scope:
+        async with connect(
+            args.connect,
+            channel,
+            role=role,
+            mode=mode,
+            window=window,
+            token=read_token(args.token_file),
+            identity=known.identity,
+            peer=known.peer,
+            on_peer=known.on_peer,
+            tls=tls_context(args, parse_url(args.connect)),
+            reconnect=reconnect_s > 0,
+            on_event=patience.hear,
+        ) as opened:
+            yield opened
+    if patience.scope.cancelled_caught:
+        raise ConnectionLost(f"the connection was lost and not back within {reconnect_s:g} s")
+
+
+class Patience:
+    """Cancels its scope when a connection stays away too long; tells the user meanwhile."""
+
+    def __init__(self, reconnect_s: float, tell: Callable[[str], None]) -> None:
+        self.scope = anyio.CancelScope()
+        self._tell = tell
+        self._reconnect_s = reconnect_s
+        self._was_connected = False
+        self._reason = ""
+
+    def hear(self, event: Event) -> None:
+        """Take what the channel tells about its connection."""
+        match event:
+            case Connected():
+                self._was_connected = True
+                self.scope.deadline = inf
+            case Disconnected(reason=reason):
+                self._reason = reason
+                if self._was_connected and self.scope.deadline == inf:
+                    self.scope.deadline = anyio.current_time() + self._reconnect_s
+            case Retrying(delay_s=delay_s):
+                self._tell(f"not connected ({self._reason}); trying again in {delay_s:.1f} s")
+
+
+def _complain(text: str) -> None:
+    print(f"millpond: {text}", file=sys.stderr)
+
+
+def read_token(file: str | None) -> str | None:
+    """The token in a file that nobody else may read: the first word that is no comment."""
+    if not file:
+        return None
+    try:
+        mode = Path(file).stat().st_mode
+        lines = Path(file).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise usage(f"--token-file: {exc}") from exc
+    if mode & (stat.S_IRGRP | stat.S_IROTH):
+        raise usage(f"--token-file: others can read it; `chmod 600 {file}` first")
+    for line in lines:
+        words = line.split()
+        if words and not words[0].startswith("#"):
+            return words[0]
+    raise usage(f"--token-file: there is no token in {file}")
+
+
+@contextmanager
+def explained(args: argparse.Namespace) -> Generator[None]:
+    """Turn what the client raises into the line and the exit code that the user gets."""
+    try:
+        parse_url(args.connect)
+    except ValueError as exc:
+        raise usage(f"--connect: {exc}") from exc
+    try:
+        yield
+    except (RequestError, OSError, BaseExceptionGroup) as exc:
+        cause = first_cause(exc)
+        raise explain(cause, args) or cause from exc
+
+
+def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
+    """One line for an error of the client; None for one that is not the client's."""
+    where = str(parse_url(args.connect))
+    match error:
+        case PeerMismatch():
+            return explain_mismatch(error, where)
+        case HandshakeRefused():
+            return _refused(error, args, where)
+        case ConnectionLost(__cause__=ssl.SSLError() | HandshakeBroken() as cause):
+            return Failure(f"{where}: {reason_of(cause)}")
+        case ConnectionLost(__cause__=ConnectionRefusedError() | OSError(errno=None)):
+            # Without a number: a name with several addresses, each of which refused.
+            return Failure(f"no node at {where}: start one with `millpond serve`")
+        case ConnectionLost():
+            text = f"{where}: {error}; is a Millpond node there{_without_tls(args)}?"
+            return Failure(f"{text} `millpond doctor` looks")
+        case BrokenPipeError():
+            return None
+        case TimeoutError():
+            text = f"no answer from {where} within {args.timeout:g} s (--timeout)"
+            return Failure(text, Exit.TIMEOUT)
+        case OSError():
+            return Failure(f"cannot write the output: {error.strerror}")
+        case NotFound():
+            return Failure(str(error), Exit.NOT_FOUND)
+        case UnknownStream():
+            name = getattr(args, "name", None)
+            about = "" if name is None else f"{os.fsdecode(name)!r}: "
+            return Failure(f"{about}{error}", Exit.NOT_FOUND)
+        case NotAllowed() if args.command == "put" and b"!" in args.channel:
+            return Failure(f"{error}: clients do not write to names with `!`", Exit.REFUSED)
+        case NotAllowed():
+            text = f"{error}; use a token with the right for it (--token-file)"
+            return Failure(text, Exit.REFUSED)
+        case StorageFailed():
+            return Failure(f"{error}; `millpond doctor` tells why")
+        case NotNegotiated():
+            return Failure(f"the node at {where} cannot do this: {error}")
+        case RequestError(delay_ms=int(delay_ms)):
+            return Failure(f"{error} (the node says: in {delay_ms / 1000:g} s)")
+        case RequestError():
+            return Failure(str(error))
+        case _:
+            return None
+
+
+def _without_tls(args: argparse.Namespace) -> str:
+    scheme = args.connect.partition(":")[0]
+    secure = {"tcp": "tls", "ws": "wss"}.get(scheme)
+    return "" if secure is None else f", or one behind TLS ({secure}://)"
+
+
+def _refused(error: HandshakeRefused, args: argparse.Namespace, where: str) -> Failure:
+    if error.code in ACCESS_CODES or error.status in ACCESS_STATUSES:
+        name = os.fsdecode(getattr(args, "channel", None) or PROBE)
+        text = f"the node at {where} refuses access to channel {name!r}: {_way_in(args)}"
+        return Failure(text, Exit.REFUSED)
+    if isinstance(error, ModeMismatch):
+        return Failure(f"{error}; leave --mode out, or use another channel")
+    if error.code == HelloCode.STORAGE_FAILED:
+        name = os.fsdecode(getattr(args, "channel", None) or PROBE)
+        text = f"{where}: {error}: channel {name!r} cannot be read; `millpond doctor` tells why"
+        return Failure(text)
+    return Failure(f"{where}: {error}")
+
+
+def _way_in(args: argparse.Namespace) -> str:
+    # `bench` has no identity to give.
+    match bool(args.token_file), bool(getattr(args, "identity", None)):
+        case False, False:
+            identity = ", or an identity that it trusts (--identity)"
+            return f"give a token (--token-file){identity if 'identity' in args else ''}"
+        case True, False:
+            return "the token does not reach it"
+        case False, True:
+            return "the identity does not reach it"
+        case _:
+            return "neither token nor identity reach it"
+
+
+async def _within(timeout_s: float | None, work: Callable[[], Awaitable[int]]) -> int:
+    with anyio.fail_after(timeout_s):
+        return await work()

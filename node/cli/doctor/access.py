@@ -1,0 +1,178 @@
+"""`millpond doctor access`: what somebody may do in a channel or stream, and by which line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from actors.messages import Durability, Rights
+from node.access.policy import Access, Explanation, Verdict, load_access
+from node.access.default_policy import Peers
+from node.access.rules_file import AccessFileError
+from node.access.grants import DIGEST, DOORS, words_of
+from node.cli.exit_codes import Exit, Failure, usage
+from node.cli.parser import action
+from node.cli.options.data_folder import data_folder
+from node.cli.connection import read_token
+from node.cli.commands.peer_book import own_identity
+from node.cli.output import print_json, print_line, printable
+from node.config import Config, ConfigError, load
+from node.ip import ip_of, is_remote
+from node.peers.address_book import FILE_NAME as BOOK_FILE
+from node.peers.address_book import BookUnreadable, PeerBook
+from node.peers.identity import BadPeerId, IdentityError, NoIdentity, peer_id, public_of
+from transports.p2p.admission import Asker, is_name
+
+EPILOG = """\
+examples:
+  millpond doctor access bob jobs/mail               what bob may do in that channel
+  millpond doctor access token:jobs.token jobs/mail  the same of who shows this token
+  millpond doctor access anyone logs/web --stream --listener s3p --address 10.0.0.7
+  millpond doctor access anyone jobs/mail --address 127.0.0.1
+
+It reads the files that `serve` would read, and asks no node. The exit code is 5 if nothing is
+allowed.
+"""
+ELSEWHERE = "192.0.2.1"
+"""An address that nobody has (RFC 5737)."""
+
+
+def add_action(actions: Any) -> None:
+    """Add `access` to the closer looks of `doctor`."""
+    parser = action(actions, "access", "Who may do what, and by which line.", EPILOG)
+    parser.add_argument(
+        "who", metavar="WHO", help="a peer's name or id, token:FILE, cert:SHA256, or anyone"
+    )
+    parser.add_argument("name", metavar="CHANNEL", help="or a stream or topic, with --stream")
+    parser.add_argument("--stream", action="store_true", help="it is a stream or a topic")
+    parser.add_argument("--listener", choices=DOORS, default="p2p", help="default p2p")
+    parser.add_argument(
+        "--address", default=ELSEWHERE, metavar="IP", help="whence; default: another machine"
+    )
+    parser.add_argument("--data", metavar="DIR", help="the node's data folder")
+    parser.add_argument("--config", metavar="FILE", default=os.environ.get("MILLPOND_CONFIG"))
+    parser.add_argument("--access-file", metavar="FILE")
+    parser.add_argument("--token-file", metavar="FILE", help="as for `serve`")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(work=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explain; 5 if nothing is allowed."""
+    config, folder = _config(args)
+    name = os.fsencode(args.name)
+    if not args.stream and not is_name(name):
+        raise usage(f"{args.name!r} is no name of a channel")
+    try:
+        access = load_access(
+            config.access_file, config.token_file, config.data, is_public=config.insecure_public
+        )
+        peers = _peers(folder, is_relay=config.relay) if folder is not None else None
+    except (AccessFileError, BookUnreadable, IdentityError) as exc:
+        raise Failure(str(exc)) from exc
+    access.peers = peers
+    asker = _asker(args, None if peers is None else peers.book)
+    told = access.explain(asker, name, is_stream=args.stream)
+    if args.json:
+        print_json(_object(told, access))
+    else:
+        for line in _lines(args, asker, told):
+            print_line(line)
+    return Exit.OK if told.rights else Exit.REFUSED
+
+
+def _config(args: argparse.Namespace) -> tuple[Config, Path | None]:
+    """The configuration, and the data folder unless nothing is kept."""
+    names = ("access_file", "token_file", "data")
+    flags = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    try:
+        config = load(flags, os.environ, Path(args.config) if args.config else None).config
+    except ConfigError as exc:
+        raise usage(str(exc)) from exc
+    if not config.data and config.durability is not Durability.MEMORY:
+        flags["data"] = str(data_folder(os.environ))
+        config = load(flags, os.environ, Path(args.config) if args.config else None).config
+    return config, Path(config.data) if config.data else None
+
+
+def _peers(folder: Path, *, is_relay: bool) -> Peers | None:
+    """The node's identity and its peers; None: it has no identity yet, so nobody is a peer."""
+    try:
+        own = own_identity(folder)
+    except NoIdentity:
+        return None
+    return Peers(own.public, PeerBook(folder / BOOK_FILE), is_relay)
+
+
+def _asker(args: argparse.Namespace, book: PeerBook | None) -> Asker:
+    if ip_of(args.address) is None:
+        raise usage(f"--address: {args.address!r} is no IP address")
+    kind, _, value = args.who.partition(":")
+    token = identity = certificate = None
+    match kind:
+        case "anyone" if not value:
+            pass
+        case "token" if value:
+            token = (read_token(value) or "").encode()
+        case "cert" if DIGEST.fullmatch(value):
+            certificate = bytes.fromhex(value)
+        case _:
+            identity = _key(args.who.removeprefix("key:"), book)
+    return Asker(token, identity, args.address, args.listener, certificate)
+
+
+def _key(who: str, book: PeerBook | None) -> bytes:
+    peer = None if book is None else book.resolve(who)
+    if peer is not None:
+        return peer.public
+    try:
+        return public_of(who)
+    except BadPeerId:
+        known = "a peer's name or id, token:FILE, cert:SHA256, anyone"
+        raise Failure(f"nobody is known as {who!r}; want {known}", Exit.NOT_FOUND) from None
+
+
+def _lines(args: argparse.Namespace, asker: Asker, told: Explanation) -> Iterator[str]:
+    who = printable(args.who)
+    if asker.identity is not None:
+        who = f"{who} ({peer_id(asker.identity)})" if len(who) < 52 else who
+    whence = f"from {asker.address}" if asker.address != ELSEWHERE else "from another machine"
+    if not is_remote(asker.address):
+        whence = "from this machine"
+    what = "stream" if args.stream else "channel"
+    yield f"{who} at {asker.listener} {whence}, {what} {printable(args.name)}:"
+    for word, right in _each_right():
+        given = told.rights is not None and right in told.rights
+        yield f"  {word:5}  {'yes' if given else 'no':3}  {_why(told, right, given=given)}"
+    yield from (f"note: {note}" for note in told.notes)
+
+
+def _why(told: Explanation, right: Rights, *, given: bool) -> str:
+    """The lines that give a right, or those that would if something were otherwise."""
+    about = [each for each in told.reasons if right in each.grant.rights]
+    giving = [each.grant.where for each in about if each.verdict is Verdict.GIVES]
+    if given:
+        return ", ".join(giving)
+    if giving:
+        return f"{', '.join(giving)} would, but only its owner puts there"
+    if not about:
+        return "no line gives it"
+    return "; ".join(f"{each.grant.where} {each.verdict.value}" for each in about)
+
+
+def _object(told: Explanation, access: Access) -> dict[str, Any]:
+    rights = {}
+    for word, right in _each_right():
+        given = told.rights is not None and right in told.rights
+        about = [each for each in told.reasons if right in each.grant.rights]
+        because = [{"line": each.grant.where, "verdict": each.verdict.name} for each in about]
+        rights[word] = {"given": given, "because": because}
+    files = [str(path) for path in access.files]
+    return {"allowed": bool(told.rights), "rights": rights, "notes": told.notes, "files": files}
+
+
+def _each_right() -> Iterator[tuple[str, Rights]]:
+    return ((word, right) for right in Rights.ALL for word in words_of(right))

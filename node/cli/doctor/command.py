@@ -1,0 +1,260 @@
+"""`millpond doctor`: looks at this machine, the configuration and the node."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import resource
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from actors.messages import Durability
+from actors.streams.names import BASINS, TOKENS, TOPICS, basin_cell, stream_cell
+from node.access.policy import load_access
+from node.access.rules_file import AccessFileError
+from node.cli.options.node import add_node_options, add_timeout, channel_name
+from node.cli.doctor.data_folder import folder_findings
+from node.cli.doctor.node import node_findings
+from node.cli.doctor.tls import file_findings
+from node.cli.exit_codes import Exit, Failure, usage
+from node.cli.doctor.finding import Finding
+from node.cli.options.data_folder import data_folder, existing, holds_node
+from node.cli.connection import read_token
+from node.cli.output import print_json, print_line
+from node.cli.doctor.repair import repair_partition
+from node.cli.versions import installed
+from node.config import LISTENERS, OFF, Config, ConfigError, load
+from transports.io.address import parse_address
+
+EPILOG = """\
+examples:
+  millpond doctor                             this machine, the configuration, the node that answers
+  millpond doctor --data /srv/millpond        this machine and a data folder, without a node
+  millpond doctor --data /srv/millpond --repair jobs/mail
+  millpond doctor tls tls://mill.lan:7400     certificates, and what a node shows of them
+  millpond doctor access bob jobs/mail        what bob may do there, and by which line
+
+Each line is ok, warn or fail; what is not ok says what to do. The exit code is 1 if anything
+failed, also when no node answers. The self test puts a message into a channel of its own, reads it
+back and acknowledges it.
+
+A data folder (by default that of the node that answers, else that of `millpond serve`) is looked at
+for its disk, and if no node uses it, everything in it is read and verified. Nothing in it is
+changed. --repair gives a damaged
+channel a new file with all that is still good in the old one and the journal, --repair-stream a
+stream, in which every record keeps its number; the old file is kept in DIR/damaged.
+"""
+MORE = ("node.cli.doctor.tls", "node.cli.doctor.access")
+"""Modules with checks of their own, each with `add_action(actions)`."""
+PACKAGES = ("anyio", "cryptography", "msgspec", "snowflake-id", "websockets")
+DESCRIPTORS_MIN = 1024
+CLOCK_S_MAX = 2.0
+YEAR_MIN = 2025
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `doctor` to the command line."""
+    parser = subparsers.add_parser(
+        "doctor",
+        description="Check this machine and the node, and say what to do.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", metavar="FILE", default=os.environ.get("MILLPOND_CONFIG"))
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--repair", metavar="CHANNEL", type=channel_name, help="make it usable again; with --data"
+    )
+    which.add_argument(
+        "--repair-stream", metavar="STREAM", dest="repair", type=_stream, help="the same"
+    )
+    which.add_argument(
+        "--repair-topics",
+        dest="repair",
+        action="store_const",
+        const=TOPICS,
+        help="the same, for the catalogue of topics of several partitions",
+    )
+    which.add_argument(
+        "--repair-s2-stream",
+        metavar="BASIN:STREAM",
+        dest="repair",
+        type=_basin_stream,
+        help="the same, for a stream of another basin than the node's own",
+    )
+    which.add_argument(
+        "--repair-basins",
+        dest="repair",
+        action="store_const",
+        const=BASINS,
+        help="the same, for the catalogue of basins",
+    )
+    which.add_argument(
+        "--repair-tokens",
+        dest="repair",
+        action="store_const",
+        const=TOKENS,
+        help="the same, for the catalogue of access tokens that S2 clients were issued",
+    )
+    add_timeout(parser)
+    add_node_options(parser, or_data=True)
+    actions = parser.add_subparsers(dest="action", metavar="CHECK", title="closer looks")
+    for module in MORE:
+        import_module(module).add_action(actions)
+
+
+def _stream(text: str) -> bytes:
+    return stream_cell(os.fsencode(text))
+
+
+def _basin_stream(text: str) -> bytes:
+    basin, colon, name = os.fsencode(text).partition(b":")
+    if not basin or not colon:
+        raise argparse.ArgumentTypeError("say BASIN:STREAM")
+    return basin_cell(basin, name)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check everything; 1 if anything failed."""
+    if args.action is not None:
+        code: int = args.work(args)
+        return code
+    if args.repair is not None:
+        if args.data is None:
+            raise usage("a repair needs --data: the folder of a node that is stopped")
+        return repair_partition(existing(args.data), args.repair, as_json=args.json)
+    worst = Exit.OK
+    for finding in _findings(args):
+        if args.json:
+            print_json(finding._asdict())
+        else:
+            print_line(f"{finding.level:5} {finding.check:14} {finding.text}")
+        if finding.level == "fail":
+            worst = Exit.FAILURE
+    return worst
+
+
+def _findings(args: argparse.Namespace) -> Iterator[Finding]:
+    yield from _versions()
+    yield _loop()
+    yield _descriptors()
+    yield _clock()
+    config = Config()
+    try:
+        config = load({}, os.environ, Path(args.config) if args.config else None).config
+        yield Finding("configuration", "ok", args.config or "environment and defaults")
+    except ConfigError as exc:
+        yield Finding("configuration", "fail", str(exc))
+    if args.data is not None:
+        yield from folder_findings(existing(args.data))
+        return
+    yield from _token_files(args, config)
+    yield from file_findings(config)
+    for name in LISTENERS:
+        address: str = getattr(config, name)
+        if address != OFF:
+            yield _port(name, address)
+    used = yield from node_findings(args)
+    yield from folder_findings(used) if used is not None else _usual_folder(config)
+
+
+def _usual_folder(config: Config) -> Iterator[Finding]:
+    if config.durability is Durability.MEMORY:
+        yield Finding("data folder", "ok", "none: messages are kept in memory")
+        return
+    folder = Path(config.data) if config.data else data_folder(os.environ)
+    try:
+        is_there = holds_node(folder)
+    except Failure as exc:
+        yield Finding("data folder", "fail", str(exc))
+        return
+    if is_there:
+        yield from folder_findings(folder)
+    else:
+        yield Finding("data folder", "ok", f"{folder} will be made by `millpond serve`")
+
+
+def _versions() -> Iterator[Finding]:
+    own = installed("millpond") or "not installed (run from a checkout)"
+    yield Finding("millpond", "ok", f"{own}, Python {platform.python_version()} ({sys.platform})")
+    missing = [package for package in PACKAGES if installed(package) is None]
+    if missing:
+        text = f"not installed: {', '.join(missing)}; run scripts/run, or `pip install .`"
+        yield Finding("packages", "fail", text)
+    else:
+        yield Finding("packages", "ok", ", ".join(f"{each} {installed(each)}" for each in PACKAGES))
+
+
+def _loop() -> Finding:
+    version = installed("uvloop")
+    if version is None:
+        return Finding("event loop", "warn", "asyncio; `pip install uvloop` makes a node faster")
+    return Finding("event loop", "ok", f"uvloop {version}")
+
+
+def _descriptors() -> Finding:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        return Finding("descriptors", "ok", "unlimited")
+    if hard < DESCRIPTORS_MIN:
+        text = f"{hard} at most: so few connections; raise the limit (ulimit -Hn, LimitNOFILE=)"
+        return Finding("descriptors", "warn", text)
+    return Finding("descriptors", "ok", f"up to {hard}, one for each connection")
+
+
+def _clock() -> Finding:
+    """Message ids and times to live follow the wall clock; a file's time stamp is a second look."""
+    with tempfile.NamedTemporaryFile() as file:
+        apart_s = abs(Path(file.name).stat().st_mtime - time.time())
+    if time.gmtime().tm_year < YEAR_MIN:
+        text = f"it is not {time.gmtime().tm_year}: set the clock before message ids are given out"
+        return Finding("clock", "fail", text)
+    if apart_s > CLOCK_S_MAX:
+        text = f"{apart_s:.0f} s away from the file system's; synchronise the clocks"
+        return Finding("clock", "warn", text)
+    return Finding("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
+
+
+def _token_files(args: argparse.Namespace, config: Config) -> Iterator[Finding]:
+    yield _access(config)
+    if args.token_file:
+        try:
+            read_token(args.token_file)
+            yield Finding("token", "ok", args.token_file)
+        except Failure as exc:
+            yield Finding("token", "fail", str(exc))
+
+
+def _access(config: Config) -> Finding:
+    data = config.data or str(data_folder(os.environ))
+    try:
+        access = load_access(config.access_file, config.token_file, data)
+    except AccessFileError as exc:
+        return Finding("access control", "fail", str(exc))
+    if access.is_controlled:
+        return Finding("access control", "ok", " ".join(map(str, access.files)))
+    text = "no access file: everybody on this machine, nobody else but trusted peers"
+    return Finding("access control", "ok", text)
+
+
+def _port(name: str, address: str) -> Finding:
+    check = f"port {name}"
+    try:
+        host, port = parse_address(address)
+        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (ValueError, OSError) as exc:
+        return Finding(check, "fail", f"{address}: {exc}; set another with --{name}")
+    with socket.socket(family, socket.SOCK_STREAM) as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind(where)
+        except OSError as exc:
+            return Finding(check, "ok", f"{address} is in use ({exc.strerror}): by a node?")
+    return Finding(check, "ok", f"{address} is free")

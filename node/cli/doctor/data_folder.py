@@ -1,0 +1,249 @@
+"""What `doctor` finds in a data folder. It changes nothing there; files are read as copies."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+
+from actors.store.repair.quarantine import Damage, read_notes
+from actors.store.filesystem import OsDisk
+from actors.store.journal.format import UnknownVersion
+from actors.store.journal.reader import Found, read_journal
+from actors.store.partitions.catalog import CATALOGUE, Catalogue
+from actors.store.partitions.partition import Damaged
+from actors.store.partitions.file_pool import Shelf, file_name
+from actors.store.partitions.sqlite import UnknownFormat
+from actors.store.recovery import that_matter
+from actors.streams.names import part_of
+from node.cli.doctor.doctor_names import how_to_repair, named
+from node.cli.doctor.finding import Finding
+from node.cli.options.data_folder import DISK_ERRORS
+from node.data_folder import CopyingDisk, FolderInUse, FolderLock
+
+SYNCS, SYNC_BYTES = 50, 4096
+SLOW_SYNC_MS = 20.0
+FREE_BYTES_MIN, FREE_PART_MIN = 2**30, 0.05
+OTHERS_MAY = 0o077
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def folder_findings(folder: Path) -> Iterator[Finding]:
+    """The disk below a folder, who uses it, and if nobody does, all that is in it."""
+    try:
+        yield _permissions(folder)
+        yield _space(folder)
+        yield _syncs(folder)
+        with _locked(folder):
+            yield Finding("lock", "ok", "no node uses it")
+            yield from _stopped(folder)
+    except FolderInUse as exc:
+        text = f"{folder} is in use by {exc.holder}; stop it to have the files checked"
+        yield Finding("lock", "ok", text)
+        yield from _noted(folder)
+    except OSError as exc:
+        how = "run this as its owner"
+        if exc.errno in NO_ROOM:
+            how = f"make room in {gettempdir()} for copies of the files, or set TMPDIR"
+        text = f"{folder}: {exc.filename or 'write'}: {exc.strerror}; {how}"
+        yield Finding("data folder", "fail", text)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Nobody writes there meanwhile. On a disk that takes no writes that needs no lock of ours."""
+    lock = None
+    try:
+        lock = FolderLock(folder)
+    except OSError as exc:
+        if exc.errno not in DISK_ERRORS:
+            raise
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _noted(folder: Path) -> Iterator[Finding]:
+    """What is known to be damaged, from the notes of the node that uses the folder."""
+    for damage in read_notes(folder / "damaged", OsDisk()):
+        whose = "" if damage.name is None else f"{named(damage.name)} is not served; "
+        how = f"stop the node, then `millpond doctor --data {folder}`"
+        text = f"{whose}{damage.where}: {damage.text}; {how}"
+        yield Finding("damage", "fail", text)
+
+
+def _permissions(folder: Path) -> Finding:
+    status = folder.stat()
+    if status.st_mode & OTHERS_MAY:
+        text = f"others may enter {folder}; `chmod 700 {shlex.quote(str(folder))}`"
+        return Finding("data folder", "warn", text)
+    if status.st_uid != os.geteuid():
+        text = f"{folder} belongs to user {status.st_uid}; the node has to run as that one"
+        return Finding("data folder", "warn", text)
+    return Finding("data folder", "ok", str(folder))
+
+
+def _space(folder: Path) -> Finding:
+    usage = shutil.disk_usage(folder)
+    text = f"{usage.free / 2**30:.1f} GiB free of {usage.total / 2**30:.1f}"
+    if usage.free < max(FREE_BYTES_MIN, FREE_PART_MIN * usage.total):
+        text += "; a full disk refuses messages: make room, or move the folder"
+        return Finding("disk space", "warn", text)
+    return Finding("disk space", "ok", text)
+
+
+def _syncs(folder: Path) -> Finding:
+    """How long a receipt waits for the disk at least; in a file of its own, which is removed."""
+    path = folder / f"doctor-{os.getpid()}.tmp"
+    block = os.urandom(SYNC_BYTES)
+    times_ms = []
+    try:
+        file = OsDisk().create(path, SYNCS * SYNC_BYTES)
+    except OSError as exc:
+        if exc.errno not in DISK_ERRORS:
+            raise
+        return Finding("disk sync", "fail", f"{exc.strerror}: a node cannot keep messages there")
+    try:
+        for number in range(SYNCS):
+            file.write(block, number * SYNC_BYTES)
+            began_at = time.perf_counter()
+            file.sync()
+            times_ms.append((time.perf_counter() - began_at) * 1000)
+    finally:
+        file.close()
+        path.unlink()
+    times_ms.sort()
+    middle_ms, last_ms = times_ms[SYNCS // 2], times_ms[SYNCS * 99 // 100]
+    text = f"p50 {middle_ms:.2f} ms, p99 {last_ms:.2f} ms of {SYNCS} syncs"
+    if middle_ms > SLOW_SYNC_MS:
+        text += "; slow: each receipt waits so long. Another disk, or --durability os"
+        return Finding("disk sync", "warn", text)
+    return Finding("disk sync", "ok", text)
+
+
+def _stopped(folder: Path) -> Iterator[Finding]:
+    disk = OsDisk()
+    try:
+        found = read_journal(folder / "journal", disk)
+    except (UnknownVersion, OSError) as exc:
+        yield Finding("journal", "fail", f"{exc}; a later version may have written it")
+        return
+    yield _journal(found)
+    with TemporaryDirectory() as scratch:
+        copies = CopyingDisk(Path(scratch))
+        inspection = _Inspection(folder, copies, found)
+        yield from inspection.catalogue()
+        yield from inspection.partitions()
+        yield from inspection.damages()
+
+
+def known_damages(folder: Path, name: bytes) -> list[str]:
+    """What is wrong with a partition, by its note and by the journal; its file is not read.
+
+    The caller holds the folder's lock. Raises UnknownVersion, OSError.
+    """
+    with TemporaryDirectory() as scratch:
+        found = read_journal(folder / "journal", OsDisk())
+        return _Inspection(folder, CopyingDisk(Path(scratch)), found).damages_of(name)
+
+
+def _journal(found: Found) -> Finding:
+    size = sum(found.segments.values())
+    text = f"{len(found.segments)} segments, {size / 2**20:.1f} MiB, {len(found.records)} records"
+    if found.torn_bytes:
+        text += f"; the last {found.torn_bytes} bytes are torn, and nobody was promised them"
+    return Finding("journal", "ok", text)
+
+
+class _Inspection:
+    """Everything behind the journal. Use the methods in their order."""
+
+    def __init__(self, folder: Path, disk: CopyingDisk, found: Found) -> None:
+        self._folder = folder
+        self._disk = disk
+        self._found = found
+        self._shelf = Shelf(folder / "partitions", disk)
+        self._damages = read_notes(folder / "damaged", disk)
+        names = {record.name for _, record in found.records}
+        self._names = names | {each.name for each in self._damages if each.name is not None}
+
+    def catalogue(self) -> Iterator[Finding]:
+        """The catalogue, and what the journal has lost according to it."""
+        path, outlines = self._folder / CATALOGUE, {}
+        if not path.exists():
+            yield Finding("catalogue", "ok", "none; the next start makes it")
+        else:
+            try:
+                with closing(Catalogue(path, self._disk)) as catalogue:
+                    wrong = catalogue.verify()
+                    outlines = catalogue.outlines()
+            except UnknownFormat as exc:
+                yield Finding("catalogue", "fail", f"{exc}; a later version wrote it")
+                return
+            except (Damaged, sqlite3.Error) as exc:
+                wrong = [str(exc)]
+            if wrong:
+                text = f"{wrong[0]}; the next start makes it anew"
+                yield Finding("catalogue", "warn", text)
+            else:
+                yield Finding("catalogue", "ok", f"{len(outlines)} partitions")
+        self._names |= outlines.keys()
+        self._damages += that_matter(self._found, outlines)
+
+    def partitions(self) -> Iterator[Finding]:
+        """Every partition file, all of it."""
+        names = {file_name(name): name for name in self._names}
+        count = messages = 0
+        for path in self._shelf.paths():
+            count += 1
+            where = f"{path.parent.name}/{path.name}"
+            try:
+                with closing(self._shelf.look(path)) as partition:
+                    name = partition.outline.name or names.get(where)
+                    messages += partition.outline.messages
+                    wrong = partition.verify()
+            except (Damaged, sqlite3.Error, OSError) as exc:
+                if isinstance(exc, OSError) and exc.errno in NO_ROOM:
+                    raise  # of the copy
+                name, wrong = names.get(where), [str(exc)]
+            if wrong:
+                more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+                self._damages.append(Damage(where, wrong[0] + more, name))
+        yield Finding("partitions", "ok", f"{count} files read, {messages} messages in them")
+
+    def damages(self) -> Iterator[Finding]:
+        """Each damaged partition once, whoever found it."""
+        told: set[bytes | str] = set()
+        for damage in self._damages:
+            key = damage.where if damage.name is None else damage.name
+            if key not in told:
+                told.add(key)
+                yield Finding("damage", "fail", self._text(damage))
+        if not told:
+            yield Finding("damage", "ok", "none")
+
+    def damages_of(self, name: bytes) -> list[str]:
+        """Each damage of one partition, in words."""
+        for _ in self.catalogue():
+            pass
+        found = {each.where: each.text for each in self._damages if each.name == name}
+        return [f"{where}: {text}" for where, text in found.items()]
+
+    def _text(self, damage: Damage) -> str:
+        what = f"{damage.where}: {damage.text}"
+        if damage.name is None:
+            return f"{what}; whose it was cannot be told, look into docs/operations.md"
+        if part_of(damage.name) is not None:
+            how = "the query that wrote it fails, and started again it writes its batch anew"
+            return f"{named(damage.name)} is not served; {what}; {how}"
+        how = how_to_repair(self._folder, damage.name)
+        return f"{named(damage.name)} is not served; {what}; `{how}` keeps what is good"

@@ -1,0 +1,107 @@
+"""What `doctor` finds out from a running node: the round trip, its store, a message of its own."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from actors.errors import RequestError
+from node.client.url import parse_url
+from node.cli.exit_codes import Exit, Failure
+from node.cli.doctor.finding import Finding
+from node.cli.connection import INFO, explained, joined
+from node.client.connect import PROBE
+from node.ip import is_loopback
+
+SELF_TEST_TTL_S = 60
+SLOW_MS = 100.0
+
+
+def node_findings(args: argparse.Namespace) -> Generator[Finding, None, Path | None]:
+    """Ask the node; gives the folder that it uses, if that is on this machine and it tells."""
+    folder = None
+    try:
+        with explained(args):
+            address = parse_url(args.connect)
+            ms, answer = anyio.run(partial(_asked, args))
+        yield _round_trip(str(address), ms)
+        yield from _store(answer)
+        yield from _parts(answer)
+        if answer is not None and answer["store"] is not None and is_loopback(address.host):
+            folder = Path(answer["store"]["folder"])
+        with explained(args):
+            anyio.run(partial(_self_test, args))
+        yield Finding("self test", "ok", "put, list, get and ack")
+    except Failure as exc:
+        level = "warn" if exc.code is Exit.REFUSED else "fail"
+        yield Finding("node", level, str(exc))
+    return folder
+
+
+def _round_trip(where: str, ms: float) -> Finding:
+    if ms > SLOW_MS:
+        text = f"{where} answers in {ms:.0f} ms: far away, or busy (`millpond info`)"
+        return Finding("node", "warn", text)
+    return Finding("node", "ok", f"{where} answers in {ms:.3f} ms")
+
+
+async def _asked(args: argparse.Namespace) -> tuple[float, dict[str, Any] | None]:
+    """A round trip in ms, and what the node tells of itself; None if it does not tell us."""
+    with anyio.fail_after(args.timeout):
+        async with joined(args, PROBE, "consumer") as channel:
+            await channel.ping()
+            ms = await channel.ping() * 1000
+            try:
+                return ms, await channel.admin(INFO, {"channel": PROBE, "after": b"", "limit": 1})
+            except RequestError:
+                return ms, None
+
+
+def _store(answer: dict[str, Any] | None) -> Generator[Finding]:
+    """How the node's store is, by its own account."""
+    if answer is None:
+        yield Finding("store", "warn", "not told: it takes a token with the right `admin`")
+        return
+    store = answer["store"]
+    if store is None:
+        yield Finding("store", "ok", "in memory only: a restart forgets every message")
+        return
+    folder, health, damaged = store["folder"], store["health"], store["counters"]["damaged"]
+    if health["is_writable"]:
+        yield Finding("store", "ok", f"{folder} is written, {health['failures']} failures so far")
+    else:
+        text = f"{folder} cannot be written, messages are refused: {health['reason']}; make room or"
+        yield Finding("store", "fail", f"{text} mend the disk, then it goes on without a restart")
+    if damaged:
+        how = f"stop the node, then `millpond doctor --data {folder}` says what to do"
+        count = "1 channel is" if damaged == 1 else f"{damaged} channels are"
+        yield Finding("damage", "fail", f"{count} not served, the others are; {how}")
+
+
+def _parts(answer: dict[str, Any] | None) -> Generator[Finding]:
+    """What Spark's sinks are about to publish, or left behind."""
+    count = 0 if answer is None else answer.get("parts", 0)
+    if count:
+        text = "staged and not published yet; what nobody publishes goes a day after its last row"
+        yield Finding("parts", "ok", f"{count} parts of batches are {text}")
+
+
+async def _self_test(args: argparse.Namespace) -> None:
+    data = os.urandom(16)
+    name = b"millpond-doctor/" + data.hex().encode()
+    with anyio.fail_after(args.timeout):
+        async with joined(args, name, "both") as channel:
+            receipt = await channel.put(data, ttl=SELF_TEST_TTL_S)
+            if receipt.id not in await channel.list():
+                raise Failure("the message just put is not listed: report this as a bug")
+            if await channel.get(receipt.id) != data:
+                raise Failure("the message just put came back changed: report this as a bug")
+            await channel.ack(receipt.id)
+            if await channel.list():
+                raise Failure("the message just acknowledged is still there: report this as a bug")

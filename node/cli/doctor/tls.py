@@ -1,0 +1,225 @@
+"""`millpond doctor tls`: the files that listeners show, and what a client sees of a node."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from node.client.url import Address, parse_url
+from node.cli.options.node import add_timeout
+from node.cli.exit_codes import Exit, usage
+from node.cli.parser import action
+from node.cli.doctor.finding import Finding
+from node.cli.output import print_json, print_line, printable
+from node.cli.options.tls import add_listener_options, add_tls_options, key_of, tls_context
+from node.config import Config, ConfigError, load
+from node.tls.certificates import BadCertificate, Shown, is_chain, read_certificates, read_der
+from node.tls.contexts import DAY_S, WARN_DAYS, TlsError, TlsFiles, pin_of, server_context
+from node.tls.errors import reason_of
+
+EPILOG = """\
+examples:
+  millpond doctor tls --tls-cert alice.crt            the files, as `serve` would use them
+  millpond doctor tls --config /etc/millpond.toml     the same, where the configuration names them
+  millpond doctor tls tls://mill.lan:7400             what a client sees there, and what it thinks
+  millpond doctor tls wss://mill.lan --pin sha256:...
+
+Each line is ok, warn or fail; the exit code is 1 if anything failed. The pin that it shows for a
+node is what that address shows now: compare it with the pin on the node's own machine.
+"""
+REFUSAL_S = 0.5
+"""A server that wants a certificate says so only after its part of the handshake is over."""
+
+
+class Seen(NamedTuple):
+    """What a server shows."""
+
+    version: str
+    cipher: str
+    alpn: str | None
+    certificate: bytes
+    refusal: OSError | None
+
+
+def add_action(actions: Any) -> None:
+    """Add `tls` to `doctor`."""
+    parser = action(actions, "tls", "Check certificates, and what a node shows.", EPILOG)
+    parser.add_argument("url", metavar="URL", nargs="?", help="tls://H:P or wss://H:P")
+    parser.add_argument("--config", metavar="FILE", default=os.environ.get("MILLPOND_CONFIG"))
+    add_listener_options(parser)
+    add_tls_options(parser)
+    add_timeout(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.set_defaults(work=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what is found; 1 if anything failed."""
+    worst = Exit.OK
+    for finding in _findings(args):
+        if args.json:
+            print_json(finding._asdict())
+        else:
+            print_line(f"{finding.level:5} {finding.check:14} {finding.text}")
+        if finding.level == "fail":
+            worst = Exit.FAILURE
+    return worst
+
+
+def file_findings(config: Config) -> Iterator[Finding]:
+    """What there is to say of the files of TLS that a configuration names."""
+    if not config.tls_cert:
+        return
+    key = key_of(config.tls_cert, config.tls_key)
+    try:
+        server_context(TlsFiles(config.tls_cert, key, config.tls_client_ca))
+        shown = read_certificates(Path(config.tls_cert))
+    except TlsError as exc:
+        yield Finding("tls files", "fail", str(exc))
+        return
+    except BadCertificate as exc:
+        yield Finding("tls files", "fail", f"{config.tls_cert}: {exc}")
+        return
+    listeners = ", ".join(config.tls_names) or "no listener"
+    yield Finding("tls files", "ok", f"{config.tls_cert} and its key, for {listeners}")
+    yield from _about(shown[0])
+    yield _chain(Path(config.tls_cert), shown)
+    if config.tls_client_ca:
+        yield from _authorities(Path(config.tls_client_ca), config.tls_client)
+
+
+def _findings(args: argparse.Namespace) -> Iterator[Finding]:
+    names = ("tls_cert", "tls_key", "tls_client_ca", "tls_client", "tls_listeners")
+    flags = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    try:
+        config = load(flags, os.environ, Path(args.config) if args.config else None).config
+    except ConfigError as exc:
+        raise usage(str(exc)) from exc
+    yield from file_findings(config)
+    if not config.tls_cert and args.url is None:
+        yield Finding("tls files", "ok", "none: no listener of this node speaks TLS (--tls-cert)")
+    if args.url is not None:
+        try:
+            address = parse_url(args.url)
+        except ValueError as exc:
+            raise usage(str(exc)) from exc
+        if not address.secure:
+            raise usage(f"{args.url}: nothing to see of TLS there; tls:// or wss://")
+        yield from _server_findings(args, address)
+
+
+def _about(shown: Shown) -> Iterator[Finding]:
+    yield Finding("certificate", "ok", f"{shown.subject}, {pin_of(sha256(shown.der).digest())}")
+    if shown.names:
+        yield Finding("names", "ok", printable(" ".join(shown.names)))
+    else:
+        yield Finding("names", "warn", "none: clients can only trust it by its --pin")
+    yield _expiry(shown)
+
+
+def _expiry(shown: Shown, check: str = "validity") -> Finding:
+    now = time.time()
+    days = (shown.not_after - now) / DAY_S
+    until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(shown.not_after))
+    renew = "`millpond keys cert NAME --renew`, then SIGHUP"
+    if now < shown.not_before:
+        return Finding(check, "fail", "it is not valid yet: is the clock right?")
+    if days < 0:
+        return Finding(check, "fail", f"it has expired on {until}: {renew}")
+    if days < WARN_DAYS:
+        return Finding(check, "warn", f"{days:.1f} days left, until {until}: {renew}")
+    return Finding(check, "ok", f"{days:.0f} days left, until {until}")
+
+
+def _chain(path: Path, shown: list[Shown]) -> Finding:
+    if not is_chain(path):
+        text = f"{path}: a certificate in it is not signed by the next; order them, own one first"
+        return Finding("chain", "fail", text)
+    if shown[0].is_self_signed:
+        return Finding("chain", "ok", "signed by itself: clients need it (--ca), or its pin")
+    above = "with its authority's" if len(shown) > 1 else "alone"
+    return Finding("chain", "ok", f"signed by {printable(shown[0].issuer)}, in the file {above}")
+
+
+def _authorities(path: Path, client: str) -> Iterator[Finding]:
+    trusted = read_certificates(path)
+    names = printable("; ".join(each.subject for each in trusted))
+    yield Finding("clients", "ok", f"certificates {client}, of: {names}")
+    for each in trusted:
+        finding = _expiry(each, "clients")
+        if finding.level != "ok":
+            yield finding._replace(text=f"{printable(each.subject)}: {finding.text}")
+
+
+def _server_findings(args: argparse.Namespace, address: Address) -> Iterator[Finding]:
+    judge = tls_context(args, address)
+    look = tls_context(_indifferent(args), address)
+    assert judge is not None and look is not None
+    look.minimum_version = ssl.TLSVersion.TLSv1_2
+    look.check_hostname = False
+    look.verify_mode = ssl.CERT_NONE
+    try:
+        seen = _see(address, look, args.timeout)
+    except OSError as exc:
+        yield Finding("server", "fail", f"{address}: {reason_of(exc)}")
+        return
+    yield _version(address, seen)
+    try:
+        yield from _about(read_der(seen.certificate))
+    except BadCertificate as exc:
+        yield Finding("certificate", "fail", str(exc))
+    if seen.refusal is not None:
+        yield Finding("own cert", "fail", str(reason_of(seen.refusal)))
+    try:
+        _see(address, judge, args.timeout)
+    except OSError as exc:
+        yield Finding("trust", "fail", str(reason_of(exc)))
+    else:
+        why = "it is the pinned one" if args.pin else f"by {args.ca or 'the authorities here'}"
+        yield Finding("trust", "ok", f"a client accepts the certificate: {why}")
+
+
+def _indifferent(args: argparse.Namespace) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(args), "pin": None, "ca": None})
+
+
+def _version(address: Address, seen: Seen) -> Finding:
+    alpn = f", {seen.alpn}" if seen.alpn else ""
+    text = f"{address}: {seen.version}, {seen.cipher}{alpn}"
+    if seen.version != "TLSv1.3":
+        return Finding("server", "fail", f"{text}: clients of Millpond want TLS 1.3")
+    return Finding("server", "ok", text)
+
+
+def _see(address: Address, context: ssl.SSLContext, timeout_s: float) -> Seen:
+    """Shake hands, and listen for a moment whether our certificate is refused. Raises OSError."""
+    where = (address.host, address.port)
+    with socket.create_connection(where, timeout=timeout_s) as plain:
+        with context.wrap_socket(plain, server_hostname=address.host) as secured:
+            cipher = secured.cipher()
+            seen = Seen(
+                version=secured.version() or "",
+                cipher=cipher[0] if cipher else "",
+                alpn=secured.selected_alpn_protocol(),
+                certificate=secured.getpeercert(True) or b"",
+                refusal=None,
+            )
+            return seen._replace(refusal=_refusal(secured))
+
+
+def _refusal(secured: ssl.SSLSocket) -> OSError | None:
+    secured.settimeout(REFUSAL_S)
+    try:
+        secured.recv(1)
+    except TimeoutError:
+        return None
+    except OSError as exc:
+        return exc
+    return None

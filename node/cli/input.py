@@ -1,0 +1,50 @@
+"""What commands read while their connection stays alive: stdin or a file, as it comes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+
+import anyio
+
+from node.cli.exit_codes import Failure
+
+STDIN = 0
+CHUNK_BYTES = 65_536
+
+
+async def read_soon(fd: int = STDIN) -> bytes:
+    """What is there now, or will be first; nothing at the end."""
+    try:
+        await anyio.wait_readable(fd)
+    except PermissionError:
+        pass  # a file is always readable, and therefore nothing to wait for
+    return os.read(fd, CHUNK_BYTES)
+
+
+async def lines_soon(bytes_max: int, fd: int = STDIN) -> AsyncIterator[bytes]:
+    """Lines without their ends. Raises Failure for one above `bytes_max`."""
+    async for lines in line_groups_soon(bytes_max, fd):
+        for line in lines:
+            yield line
+
+
+async def line_groups_soon(bytes_max: int, fd: int = STDIN) -> AsyncIterator[list[bytes]]:
+    """The same, those together that came together."""
+    rest = bytearray()
+    while chunk := await read_soon(fd):
+        first, *ends = chunk.split(b"\n")
+        rest += first
+        if len(rest) > bytes_max:
+            raise too_large("a line", bytes_max)
+        if ends:
+            lines = [bytes(rest), *ends[:-1]]
+            rest[:] = ends[-1]
+            yield lines
+    if rest:
+        yield [bytes(rest)]
+
+
+def too_large(what: str, bytes_max: int) -> Failure:
+    """Nothing of this size can be a message."""
+    return Failure(f"{what} is larger than any message: {bytes_max} bytes at most")

@@ -1,0 +1,247 @@
+"""`millpond jobs`: put jobs, look at them, retry and cancel them, and what became of dead ones."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from node.cli.jobs import put as jobs_put
+from node.cli.options.node import add_node_options, add_timeout, message_id, positive
+from node.cli.exit_codes import Exit, usage
+from node.cli.parser import Parser, action
+from node.cli.jobs.options import (
+    body_fields,
+    joined_queue,
+    jsonable,
+    queue_name,
+    row_fields,
+    shown_time,
+    summary,
+)
+from node.cli.connection import run_in_loop
+from node.cli.output import print_json, print_line
+from node.jobs.history import Entry
+from node.jobs.requests import Row, State
+from node.jobs.queue import Queue
+
+EPILOG = """\
+a first job:
+  millpond jobs put mail '{"to": "alice"}'      prints the id of the job
+  millpond work tasks:send --queue mail         runs the function `send` of tasks.py for each job
+  millpond jobs ls mail                         what waits, rests, is worked on, or is dead
+
+A queue NAME is the channel `jobs/NAME`. `millpond jobs COMMAND --help` has more examples.
+"""
+LS_EPILOG = """\
+examples:
+  millpond jobs ls mail                      id, state, attempts begun, and how the job begins
+  millpond jobs ls mail --state delayed -n 10
+  millpond jobs ls mail --json | jq .due
+
+States: ready, delayed (due later, or resting after a failed attempt), leased (to a worker), dead.
+"""
+COUNTS_EPILOG = """\
+example:
+  millpond jobs counts mail                  how many jobs in each state, and how many workers
+"""
+SHOW_EPILOG = """\
+example:
+  millpond jobs show mail ID                 all there is about a job; exit code 4: it is gone
+
+The history is what workers told: failed attempts, and why (needs the right `admin`).
+"""
+RETRY_EPILOG = """\
+example:
+  millpond jobs retry mail ID                a job that rests, or is due later, is due now
+"""
+CANCEL_EPILOG = """\
+example:
+  millpond jobs cancel mail ID               the job is gone, also if somebody works on it
+
+An async handler is cancelled when its lease is renewed next, a third of the lease later at most.
+"""
+DEAD_EPILOG = """\
+examples:
+  millpond jobs dead ls mail                 the dead letters, and what they died of
+  millpond jobs dead retry mail ID           back into the queue, with a new id and all attempts
+  millpond jobs dead retry mail --all
+  millpond jobs dead purge mail --all        forget them
+"""
+STATES: tuple[State, ...] = ("ready", "delayed", "leased", "dead")
+
+Work = Callable[[argparse.Namespace, Queue], Awaitable[None]]
+
+
+class _Words(Parser):
+    """Options may stand anywhere; those of a family's commands behind the command's name."""
+
+    def _options_first(self, words: list[str]) -> list[str]:
+        return words if self._subparsers is not None else super()._options_first(words)
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `jobs` to the command line."""
+    parser = subparsers.add_parser(
+        "jobs",
+        description="Put jobs into queues, look at them, retry and cancel them.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(
+        dest="action", metavar="COMMAND", required=True, parser_class=_Words
+    )
+    jobs_put.add_put(actions)
+    ls = _add(actions, "ls", "List jobs.", LS_EPILOG, _ls)
+    ls.add_argument("--state", choices=STATES, help="only jobs in this state")
+    ls.add_argument("-n", dest="count", type=positive, metavar="N", help="at most so many")
+    _add(actions, "counts", "Count jobs by state.", COUNTS_EPILOG, _counts)
+    _add_ids(_add(actions, "show", "Show a job.", SHOW_EPILOG, _show), nargs=None)
+    _add_ids(_add(actions, "retry", "Have resting jobs run now.", RETRY_EPILOG, _retry))
+    _add_ids(_add(actions, "cancel", "Cancel jobs.", CANCEL_EPILOG, _cancel))
+    dead = action(actions, "dead", "Dead letters.", DEAD_EPILOG)
+    deeds = dead.add_subparsers(dest="deed", metavar="COMMAND", required=True, parser_class=_Words)
+    ls = _add(deeds, "ls", "List dead letters.", DEAD_EPILOG, _ls)
+    ls.add_argument("-n", dest="count", type=positive, metavar="N", help="at most so many")
+    ls.set_defaults(state="dead")
+    _add_ids(_add(deeds, "show", "Show a dead letter.", DEAD_EPILOG, _show), nargs=None)
+    _add_dead(_add(deeds, "retry", "Put dead letters back.", DEAD_EPILOG, _dead))
+    _add_dead(_add(deeds, "purge", "Forget dead letters.", DEAD_EPILOG, _dead))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do the one thing."""
+    code: int = args.work(args)
+    return code
+
+
+def _add(actions: Any, name: str, text: str, epilog: str, work: Work) -> argparse.ArgumentParser:
+    parser = action(actions, name, text, epilog)
+    parser.add_argument("queue", metavar="QUEUE", type=queue_name)
+    add_timeout(parser)
+    add_node_options(parser)
+    parser.set_defaults(work=partial(_run, work))
+    return parser
+
+
+def _add_ids(parser: argparse.ArgumentParser, nargs: str | None = "+") -> None:
+    parser.add_argument("ids", metavar="ID", type=message_id, nargs=nargs)
+
+
+def _add_dead(parser: argparse.ArgumentParser) -> None:
+    _add_ids(parser, "*")
+    parser.add_argument("--all", action="store_true", help="all there are")
+
+
+def _run(work: Work, args: argparse.Namespace) -> int:
+    return run_in_loop(args, partial(_with_queue, work, args))
+
+
+async def _with_queue(work: Work, args: argparse.Namespace) -> int:
+    async with joined_queue(args) as queue:
+        await work(args, queue)
+    return Exit.OK
+
+
+async def _ls(args: argparse.Namespace, queue: Queue) -> None:
+    left = args.count
+    async for row in queue.jobs(*([args.state] if args.state else [])):
+        if left == 0:
+            return
+        left = None if left is None else left - 1
+        if args.json:
+            print_json(row_fields(row))
+        else:
+            print_line(_line(row))
+
+
+def _line(row: Row) -> str:
+    about = summary(row)
+    match row.state:
+        case "delayed":
+            about = f"{about}  (due {shown_time(row.due)})"
+        case "leased":
+            about = f"{about}  (until {shown_time(row.leased_until)})"
+        case "dead":
+            about = f"{about}  ({row.reason})"
+        case _:
+            pass
+    return f"{row.id}  {row.state:7}  {row.attempt:3}  {about}"
+
+
+async def _counts(args: argparse.Namespace, queue: Queue) -> None:
+    counts = await queue.counts()
+    fields: dict[str, Any] = {state: getattr(counts, state) for state in STATES}
+    fields["workers"] = counts.workers
+    if counts.oldest:
+        fields["oldest"] = shown_time(counts.oldest)
+    if args.json:
+        print_json(fields)
+        return
+    for name, value in fields.items():
+        print_line(f"{name:8} {value}")
+
+
+async def _show(args: argparse.Namespace, queue: Queue) -> None:
+    row = await queue.show(args.ids)
+    fields = row_fields(row) | body_fields(row)
+    history = [each async for each in _history(queue, row.origin or row.id)]
+    if args.json:
+        print_json(fields | {"history": [_entry_fields(each) for each in history]})
+        return
+    for name, value in fields.items():
+        told = value if isinstance(value, str) else _compact(value)
+        print_line(f"{name:12} {told}")
+    for each in history:
+        when = shown_time(each.at)
+        print_line(f"{when} attempt {each.attempt}: {each.what} {each.error}".rstrip())
+
+
+async def _history(queue: Queue, job: int) -> Any:
+    from actors.errors import NotAllowed, NotNegotiated
+
+    try:
+        async for entry in queue.history(job):
+            yield entry
+    except (NotAllowed, NotNegotiated):
+        return
+
+
+def _compact(value: Any) -> str:
+    import json
+
+    return json.dumps(jsonable(value), ensure_ascii=False)
+
+
+def _entry_fields(entry: Entry) -> dict[str, Any]:
+    fields = {"attempt": entry.attempt, "at": shown_time(entry.at), "what": entry.what}
+    return fields | {"error": entry.error, "worker": entry.worker}
+
+
+async def _retry(args: argparse.Namespace, queue: Queue) -> None:
+    for job in args.ids:
+        await queue.retry(job)
+        _done(args, job, "retried")
+
+
+async def _cancel(args: argparse.Namespace, queue: Queue) -> None:
+    for job in args.ids:
+        await queue.cancel(job)
+        _done(args, job, "cancelled")
+
+
+def _done(args: argparse.Namespace, job: int, what: str) -> None:
+    if args.json:
+        print_json({"id": str(job), what: True})
+
+
+async def _dead(args: argparse.Namespace, queue: Queue) -> None:
+    if args.all == bool(args.ids):
+        raise usage("name dead letters by their ids, or say --all")
+    change = queue.retry_dead if args.deed == "retry" else queue.purge_dead
+    count = await change(None if args.all else args.ids)
+    if args.json:
+        print_json({"count": count})
+    else:
+        print_line(str(count))

@@ -1,0 +1,145 @@
+"""What the commands about jobs have in common: options, times, how a job is shown."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from node.client.url import parse_url
+from node.cli.exit_codes import usage
+from node.cli.options.identity import introducing
+from node.cli.connection import read_token
+from node.cli.output import printable
+from node.cli.options.tls import tls_context
+from node.jobs.payload import UNREADABLE, channel_of, decode_body
+from node.jobs.requests import Row
+from node.jobs.queue import Queue
+from node.jobs.connection_options import WayOptions
+
+_SPAN = re.compile(r"\+?((?:\d+(?:\.\d+)?[dhms])+|\d+(?:\.\d+)?)")
+_PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+_UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+LINE_CHARS_MAX = 60
+
+
+def queue_name(text: str) -> str:
+    """The name of a queue, whose channel is `jobs/NAME`."""
+    try:
+        channel_of(text)
+    except (ValueError, UnicodeEncodeError) as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from exc
+    return text
+
+
+def due(text: str) -> float | datetime:
+    """`90`, `1h30m`, or a moment like `2027-01-31T08:00:00+01:00`."""
+    if _SPAN.fullmatch(text):
+        parts = _PART.findall(text)
+        return sum(float(n) * _UNITS[unit] for n, unit in parts) if parts else float(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        told = f"{text!r} is no time: 90, 1h30m (from now), or 2027-01-31T08:00:00Z"
+        raise argparse.ArgumentTypeError(told) from None
+    return moment if moment.tzinfo else moment.astimezone()
+
+
+def way_options(args: argparse.Namespace) -> WayOptions:
+    """How `args` say to reach the node. Raises Failure."""
+    known = introducing(args, _complain)
+    return {
+        "token": read_token(args.token_file),
+        "identity": known.identity,
+        "peer": known.peer,
+        "on_peer": known.on_peer,
+        "tls": tls_context(args, parse_url(args.connect)),
+    }
+
+
+@asynccontextmanager
+async def joined_queue(args: argparse.Namespace) -> AsyncIterator[Queue]:
+    """The queue `args.queue`, for the block."""
+    args.channel = channel_of(args.queue)  # for those who explain what went wrong
+    async with Queue(args.connect, args.queue, **way_options(args)) as queue:
+        yield queue
+
+
+def parsed_json(data: bytes) -> Any:
+    """A payload. Raises Failure for what is no JSON."""
+    try:
+        return msgspec.json.decode(data)
+    except UNREADABLE as exc:
+        told = "quote a string twice: '\"hello\"'" if data[:1].isalpha() else str(exc)
+        raise usage(f"the payload is no JSON ({told})") from exc
+
+
+def row_fields(row: Row) -> dict[str, Any]:
+    """A job as JSON; what it has not is left out."""
+    fields: dict[str, Any] = {"id": str(row.id), "state": row.state, "attempt": row.attempt}
+    for name, ms in (
+        ("due", row.due),
+        ("leased_until", row.leased_until),
+        ("expires", row.expires),
+    ):
+        if ms:
+            fields[name] = shown_time(ms)
+    fields["size"] = row.size
+    if row.reason:
+        fields |= {"origin": str(row.origin), "reason": row.reason}
+    return fields
+
+
+def body_fields(row: Row) -> dict[str, Any]:
+    """What the job says, of one that is shown in full."""
+    if row.data is None:
+        return {}
+    body = decode_body(row.data)
+    fields: dict[str, Any] = {"payload": jsonable(body.payload)}
+    if body.name is not None:
+        fields["name"] = body.name
+    if body.headers:
+        fields["headers"] = body.headers
+    if body.enqueued_ms:
+        fields["enqueued"] = shown_time(body.enqueued_ms)
+    return fields
+
+
+def jsonable(value: Any) -> Any:
+    """A value of MessagePack as JSON has it: bytes become base64, times text."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        return repr(value)
+
+
+def summary(row: Row) -> str:
+    """The beginning of a job on one line, whatever its producer put there."""
+    if row.data is None:
+        return "..."
+    body = decode_body(row.data)
+    if isinstance(body.payload, bytes):
+        text = body.payload.decode("utf-8", "backslashreplace")
+        if row.size > len(row.data) and text[:1] in ("\x84", "\x85"):
+            text = "..."
+    else:
+        text = msgspec.json.encode(jsonable(body.payload)).decode()
+    if body.name is not None:
+        text = f"{body.name} {text}"
+    text = printable(text)
+    return text if len(text) <= LINE_CHARS_MAX else text[: LINE_CHARS_MAX - 3] + "..."
+
+
+def shown_time(ms: int) -> str:
+    """`2027-01-31T08:00:00Z`, to the second."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _complain(text: str) -> None:
+    print(f"millpond: {text}", file=sys.stderr)

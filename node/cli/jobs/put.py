@@ -1,0 +1,139 @@
+"""`millpond jobs put`: one job from the command line or stdin, or one from each line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from functools import partial
+from typing import Any
+
+import anyio
+
+from node.cli.options.node import U32_MAX, add_node_options, positive, seconds, u32
+from node.cli.exit_codes import Exit, Failure, usage
+from node.cli.parser import action
+from node.cli.jobs.options import due, joined_queue, jsonable, parsed_json, queue_name
+from node.cli.connection import run_in_loop
+from node.cli.output import print_json, print_line
+from node.cli.input import lines_soon, read_soon, too_large
+from node.client.connect import FRAME_SIZE_MAX
+from node.jobs.payload import ATTEMPTS_MAX
+from node.jobs.errors import JobCancelled, JobFailed
+from node.jobs.handle import Handle
+from node.jobs.queue import Queue
+
+PUT_EPILOG = """\
+examples:
+  millpond jobs put mail '{"to": "alice"}'               prints the id of the job
+  millpond jobs put mail --name send '{"to": "alice"}'   for the task `send`
+  millpond jobs put mail --due 1h30m '"later"'           not before; also 2027-01-31T08:00:00Z
+  millpond jobs put mail --unique alice '{}'             while it is there, no second one
+  millpond jobs put mail --wait '[1, 2]'                 prints what the handler returns
+  jq -c '.[]' users.json | millpond jobs put mail --lines
+
+Payloads are JSON. With --wait progress goes to stderr; a dead letter is exit code 1, and no result
+within --timeout is 3.
+"""
+DATA_MAX = FRAME_SIZE_MAX - 4096
+
+
+def add_put(actions: Any) -> None:
+    """Add `put` to `millpond jobs`."""
+    parser = action(actions, "put", "Put a job into a queue.", PUT_EPILOG)
+    parser.add_argument("queue", metavar="QUEUE", type=queue_name)
+    parser.add_argument("data", metavar="JSON", nargs="?", help="the payload; - or none: stdin")
+    parser.add_argument("--name", metavar="TASK", help="which task it is for")
+    parser.add_argument("--due", type=due, metavar="TIME", help="not before this, or so long")
+    parser.add_argument("--unique", metavar="TEXT", help="not if one of this mark is there")
+    parser.add_argument(
+        "--ttl", type=u32, metavar="S", default=0, help="gone so many seconds after it is due"
+    )
+    parser.add_argument("--attempts", type=positive, metavar="N", help="instead of the task's")
+    more = parser.add_mutually_exclusive_group()
+    more.add_argument("--wait", action="store_true", help="for the result, and print it")
+    more.add_argument("--lines", action="store_true", help="each line of stdin is a job")
+    parser.add_argument("--timeout", type=seconds, metavar="S", help="give up, exit code 3")
+    add_node_options(parser)
+    parser.set_defaults(work=run_put)
+
+
+def run_put(args: argparse.Namespace) -> int:
+    """Put, and print the ids."""
+    if args.lines and args.data not in (None, "-"):
+        raise usage("--lines reads stdin; leave JSON out")
+    if args.wait and args.unique is not None:
+        raise usage("the result of a unique job is for who put it first; leave --wait out")
+    if args.attempts is not None and args.attempts > ATTEMPTS_MAX:
+        raise usage(f"--attempts: at most {ATTEMPTS_MAX}")
+    if args.data is None and not args.lines and sys.stdin.isatty():
+        raise usage("nothing to put: give JSON, or - to type it and end with Ctrl-D")
+    assert args.ttl <= U32_MAX
+    return run_in_loop(args, partial(_put, args))
+
+
+async def _put(args: argparse.Namespace) -> int:
+    if args.lines:
+        async with joined_queue(args) as queue:
+            async for line in lines_soon(DATA_MAX):
+                if line.strip():
+                    _show(args, await _put_one(args, queue, parsed_json(line)))
+        return Exit.OK
+    payload = parsed_json(await _data(args.data))
+    async with joined_queue(args) as queue:
+        handle = await _put_one(args, queue, payload)
+        if args.wait:
+            return await _await_result(args, handle)
+        _show(args, handle)
+    return Exit.OK
+
+
+async def _put_one(args: argparse.Namespace, queue: Queue, payload: Any) -> Handle:
+    return await queue.put(
+        payload,
+        name=args.name,
+        ttl=args.ttl,
+        due=args.due,
+        unique=args.unique,
+        attempts=args.attempts,
+        wait=args.wait,
+    )
+
+
+async def _data(argument: str | None) -> bytes:
+    if argument is not None and argument != "-":
+        return os.fsencode(argument)
+    data = bytearray()
+    while chunk := await read_soon():
+        data += chunk
+        if len(data) > DATA_MAX:
+            raise too_large("stdin", DATA_MAX)
+    return bytes(data)
+
+
+async def _await_result(args: argparse.Namespace, handle: Handle) -> int:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_show_progress, handle)
+        try:
+            result = jsonable(await handle.result())
+        except (JobFailed, JobCancelled) as exc:
+            raise Failure(f"job {handle.id}: {exc}") from exc
+        tasks.cancel_scope.cancel()
+    if args.json:
+        print_json({"id": str(handle.id), "result": result})
+    else:
+        print_line(json.dumps(result, ensure_ascii=False))
+    return Exit.OK
+
+
+async def _show_progress(handle: Handle) -> None:
+    async for value in handle.progress():
+        print(json.dumps(jsonable(value), ensure_ascii=False), file=sys.stderr, flush=True)
+
+
+def _show(args: argparse.Namespace, handle: Handle) -> None:
+    if args.json:
+        print_json({"id": str(handle.id), "ttl": handle.ttl, "existing": handle.existing})
+    else:
+        print_line(str(handle.id))

@@ -1,0 +1,224 @@
+"""`millpond work`: run a function, or tasks, for the jobs of queues, until a signal."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from node.cli.options.node import add_node_options, positive, seconds
+from node.cli.exit_codes import Exit, usage
+from node.cli.jobs.options import way_options
+from node.cli.connection import explained
+from node.cli.jobs.work_status import WorkView
+from node.jobs.worker.weighted_queues import parse_queues
+from node.jobs.worker.outcome import Ended
+from node.jobs.task import ATTEMPTS, LEASE_S, LEASE_S_MAX, Backoff, Task
+from node.jobs.connection_options import WayOptions
+from node.jobs.worker.worker import CONCURRENCY, GRACE_S, Worker
+
+EPILOG = """\
+examples:
+  millpond work tasks:send --queue mail        the function `send` of tasks.py, for jobs of mail
+  millpond work tasks                          the tasks of tasks.py (@task), for their queues
+  millpond work tasks:send --queue high=3 --queue low=1 --concurrency 8
+                                               three of `high` for one of `low`
+  millpond work tasks:send --queue mail --burst     end when nothing is due (exit code 0)
+
+    # tasks.py
+    def send(mail, job):                       # or async def; the payload, and the job if wanted
+        print(job.id, mail["to"])
+
+A function that raises gets the job again, after a rest that grows; after the last attempt the job
+is a dead letter (`millpond jobs dead ls`). Its lease is renewed while it runs. docs/jobs.md tells
+the rest.
+
+SIGTERM and SIGINT drain: no more jobs begin, running ones have --grace seconds, what is left then
+is given back; exit code 0. A second signal gives everything back at once; exit code 1.
+"""
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `work` to the command line."""
+    parser = subparsers.add_parser(
+        "work",
+        description="Run a function for the jobs of queues.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("handler", metavar="MODULE[:HANDLER]", help="a function, or tasks")
+    parser.add_argument(
+        "--queue",
+        dest="queues",
+        action="append",
+        metavar="Q[=WEIGHT]",
+        default=[],
+        help="take jobs from it; again for more (default: those that the tasks name)",
+    )
+    shape = {"type": positive, "metavar": "N"}
+    parser.add_argument(
+        "--concurrency", **shape, default=CONCURRENCY, help="jobs at once (default %(default)s)"
+    )
+    parser.add_argument(
+        "--lease",
+        type=seconds,
+        metavar="S",
+        default=LEASE_S,
+        help="of a function that is no task; renewed each third of it (default %(default)g)",
+    )
+    parser.add_argument(
+        "--attempts", **shape, default=ATTEMPTS, help="of a function (default %(default)s)"
+    )
+    parser.add_argument(
+        "--backoff",
+        type=seconds,
+        metavar="S",
+        default=Backoff().base_s,
+        help="first rest of a function, doubled with each attempt (default %(default)g)",
+    )
+    parser.add_argument("--burst", action="store_true", help="end when no job is due any more")
+    parser.add_argument(
+        "--grace",
+        type=seconds,
+        metavar="S",
+        default=GRACE_S,
+        help="for running jobs when it ends (default %(default)g)",
+    )
+    parser.add_argument(
+        "--wait",
+        type=seconds,
+        metavar="S",
+        default=0.0,
+        help="for a node that is not there yet (default %(default)g); later always",
+    )
+    parser.add_argument("--name", help="in the history of jobs (default: host:process)")
+    parser.add_argument("--no-history", action="store_true", help="write none")
+    parser.add_argument("--log-done", action="store_true", help="history of successes, too")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    add_node_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Work until a signal, or to the end of a burst."""
+    args.timeout = None
+    work = _found(args)
+    level = (args.log_level or "warning").upper()
+    logging.basicConfig(
+        stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        parse_queues(args.queues)
+        if not 0 < args.lease <= LEASE_S_MAX:
+            raise ValueError(f"--lease has up to {LEASE_S_MAX:g} seconds")
+    except ValueError as exc:
+        raise usage(str(exc)) from exc
+    with explained(args):
+        code = anyio.run(partial(_work, args, work))
+    return _ended(code)
+
+
+def _found(args: argparse.Namespace) -> Any:
+    """What `MODULE[:HANDLER]` names: a task, tasks, or a function, which becomes one."""
+    name, colon, attribute = args.handler.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not name.startswith(exc.name):
+            raise
+        raise usage(f"there is no module {name!r} here ({Path.cwd()})") from exc
+    if not colon:
+        tasks = [each for each in vars(module).values() if isinstance(each, Task)]
+        if not tasks:
+            raise usage(f"module {name!r} has no tasks: name a function, {name}:FUNCTION")
+        return list(dict.fromkeys(tasks))
+    found = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise usage(f"module {name!r} has no {attribute!r}")
+        found = getattr(found, part)
+    return found
+
+
+def _worker(args: argparse.Namespace, work: Any, view: WorkView) -> Worker:
+    if callable(work) and not isinstance(work, Task):
+        options = {"attempts": args.attempts, "backoff": Backoff(args.backoff)}
+        work = Task(work, lease=args.lease, any_name=True, **options)
+    try:
+        return Worker(
+            args.connect,
+            work,
+            queues=args.queues,
+            concurrency=args.concurrency,
+            grace=args.grace,
+            name=args.name,
+            history=not args.no_history,
+            log_done=args.log_done,
+            on_end=partial(_tell, args, view),
+            **_options(args),
+        )
+    except (TypeError, ValueError) as exc:
+        raise usage(f"{args.handler}: {exc}") from exc
+
+
+def _options(args: argparse.Namespace) -> WayOptions:
+    options = way_options(args)
+    options["wait_s"] = args.wait
+    return options
+
+
+async def _work(args: argparse.Namespace, work: Any) -> int:
+    view = WorkView(is_wanted=not args.json)
+    worker = _worker(args, work, view)
+    async with worker:
+        args.channel = worker.feeds[0].name
+        view.ready(worker)
+        async with anyio.create_task_group() as tasks:
+            stopped: list[int] = []
+            tasks.start_soon(_hear_signals, worker, stopped)
+            tasks.start_soon(view.run)
+            try:
+                await worker.run(burst=args.burst)
+            finally:
+                view.close()
+            tasks.cancel_scope.cancel()
+    return Exit.FAILURE if len(stopped) > 1 else Exit.OK
+
+
+async def _hear_signals(worker: Worker, stopped: list[int]) -> None:
+    with anyio.open_signal_receiver(*SIGNALS) as signals:
+        async for number in signals:
+            stopped.append(number)
+            if len(stopped) == 1:
+                worker.drain()
+            else:
+                worker.stop()
+
+
+def _tell(args: argparse.Namespace, view: WorkView, ended: Ended) -> None:
+    view.ended()
+    if args.json:
+        from node.cli.output import print_json
+
+        fields: dict[str, Any] = {"id": str(ended.job), "queue": ended.queue, "task": ended.task}
+        fields |= {"attempt": ended.attempt, "what": ended.what, "error": ended.error}
+        print_json(fields | {"seconds": round(ended.seconds, 6)})
+
+
+def _ended(code: int) -> int:
+    """Handlers in threads that were left to themselves must not keep the process."""
+    if threading.active_count() > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code

@@ -1,0 +1,66 @@
+"""What a worker shows: a line when it is ready, and on a terminal one that tells how it gets on."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import anyio
+
+from node.cli.progress import CLEAR
+from node.jobs.worker.worker import Worker
+
+EVERY_S = 0.5
+
+
+class WorkView:
+    """On stderr: what handlers print is their own. Quiet where stderr is no terminal."""
+
+    def __init__(self, *, is_wanted: bool) -> None:
+        self._is_wanted = is_wanted and sys.stderr.isatty()
+        self._worker: Worker | None = None
+        self._began_at = time.monotonic()
+        self._recent: list[tuple[float, int]] = []
+        self._count = 0
+
+    def ready(self, worker: Worker) -> None:
+        """The worker is connected."""
+        self._worker = worker
+        queues = ", ".join(worker.queues)
+        print(f"millpond work: ready, queues: {queues}", file=sys.stderr, flush=True)
+
+    def ended(self) -> None:
+        """An attempt is over."""
+        self._count += 1
+
+    async def run(self) -> None:
+        """Rewrite the line, for ever."""
+        while self._is_wanted:
+            await anyio.sleep(EVERY_S)
+            print(f"{CLEAR}{self.line()}", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """The line stays, for the last time."""
+        if self._is_wanted:
+            print(f"{CLEAR}{self.line()}", file=sys.stderr, flush=True)
+
+    def line(self) -> str:
+        """`2 running, 17 done, 1 failed, 3.5/s`; for how long the oldest one runs."""
+        worker = self._worker
+        if worker is None:
+            return ""
+        tally = worker.tally
+        now = time.monotonic()
+        self._recent = [(at, count) for at, count in self._recent if now - at < 10][-20:]
+        at, count = self._recent[0] if self._recent else (self._began_at, 0)
+        rate = (self._count - count) / max(now - at, EVERY_S)
+        self._recent.append((now, self._count))
+        words = [f"{tally.running} running", f"{tally.done} done", f"{tally.failed} failed"]
+        if tally.rejected:
+            words.append(f"{tally.rejected} dead")
+        if tally.lost or tally.cancelled:
+            words.append(f"{tally.lost + tally.cancelled} lost")
+        words.append(f"{rate:.1f}/s")
+        if worker.oldest_s:
+            words.append(f"oldest {worker.oldest_s:.0f} s")
+        return ", ".join(words)

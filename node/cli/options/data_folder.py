@@ -1,0 +1,100 @@
+"""A data folder on the command line: where it is by default, and what keeps it from being used."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from pwd import getpwuid
+
+from actors.store.journal.format import UnknownVersion
+from actors.store.partitions.partition import Damaged
+from actors.store.partitions.sqlite import UnknownFormat
+from node.cli.exit_codes import Exit, Failure
+from node.data_folder import FolderInUse
+
+DATA_DEFAULT = "$XDG_DATA_HOME/millpond or ~/.local/share/millpond"
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ENXIO)
+"""Never the fault of a listener, and without a file's name."""
+
+
+def data_folder(environment: Mapping[str, str]) -> Path:
+    """Where a node keeps its data if nobody says where."""
+    home = environment.get("XDG_DATA_HOME") or Path("~/.local/share").expanduser()
+    return Path(home) / "millpond"
+
+
+def existing(folder: Path) -> Path:
+    """The folder, if it is one of a node. Raises Failure."""
+    if not holds_node(folder):
+        if not folder.is_dir():
+            what = "is no folder" if folder.exists() else "does not exist"
+            raise Failure(f"data folder {folder} {what}", Exit.NOT_FOUND)
+        raise Failure(f"{folder} is not the data folder of a node", Exit.NOT_FOUND)
+    return folder
+
+
+def holds_node(folder: Path) -> bool:
+    """Has a node kept something there? Raises Failure where one may not look."""
+    try:
+        return (folder / "journal").is_dir()
+    except PermissionError as exc:
+        raise Failure(f"data folder {folder}: no permission; run this as its owner") from exc
+
+
+def as_owner(folder: Path) -> None:
+    """Raises Failure where files of ours, root's perhaps, would be in the way of the node."""
+    lock = folder / "lock"
+    if not folder.exists():
+        return
+    owner = (lock if lock.exists() else folder).stat().st_uid
+    if owner != os.geteuid():
+        how = "run this as that user, else the node could not use what this writes"
+        raise Failure(f"data folder {folder}: its node runs as {_user(owner)}; {how}")
+
+
+def _user(number: int) -> str:
+    try:
+        return getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
+
+
+def explain_folder(cause: BaseException, folder: Path) -> Failure | None:
+    """One line for what keeps a data folder from being used; None for anything else."""
+    where = f"data folder {folder}"
+    match cause:
+        case FolderInUse():
+            return Failure(str(cause))
+        case UnknownVersion() | UnknownFormat():
+            return Failure(f"{where}: {cause}; it was written by a later version: install that one")
+        case Damaged() | sqlite3.Error():
+            return Failure(f"{where}: {cause}; look at it with `millpond doctor --data {folder}`")
+        case FileExistsError() | NotADirectoryError() if _concerns(cause, folder):
+            return Failure(f"{where}: {cause.filename} is a file, and no folder")
+        case PermissionError() if _concerns(cause, folder):
+            return Failure(f"{where}: no permission for {cause.filename}; who owns it?")
+        case OSError() if _concerns(cause, folder) or cause.errno in DISK_ERRORS:
+            return Failure(f"{where}: {cause.strerror}")
+        case _:
+            return None
+
+
+@contextmanager
+def folder_explained(folder: Path) -> Generator[None]:
+    """Turn what the store raises into the line that the user gets."""
+    try:
+        yield
+    except (UnknownVersion, Damaged, FolderInUse, sqlite3.Error, OSError) as exc:
+        raise explain_folder(exc, folder) or exc from exc
+
+
+def _concerns(error: OSError, folder: Path) -> bool:
+    """Is it about the folder, something in it, or what it would have to be made in?"""
+    if not isinstance(error.filename, str | os.PathLike):
+        return False
+    name = Path(error.filename).absolute()
+    return name.is_relative_to(folder.absolute()) or folder.absolute().is_relative_to(name)

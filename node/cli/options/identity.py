@@ -1,0 +1,151 @@
+"""`--identity` and `--peer`: who a command is to the node, and who that node has to be."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from node.cli.exit_codes import Failure, usage
+from node.client.errors import MetOurselves, PeerMismatch
+from transports.server.interface import Signer
+
+if TYPE_CHECKING:
+    from node.peers.address_book import PeerBook
+
+
+class Introducing(msgspec.Struct, frozen=True):
+    """What `node.client.connect.connect` takes of this."""
+
+    identity: Signer | None = None
+    peer: bytes | None = None
+    on_peer: Callable[[bytes], None] | None = None
+
+
+def add_identity_options(parser: argparse.ArgumentParser) -> None:
+    """`--identity` and `--peer`."""
+    parser.add_argument(
+        "--identity",
+        metavar="PATH",
+        default=os.environ.get("MILLPOND_IDENTITY"),
+        help="prove to be this one: a data folder, or a file like its identity.key "
+        "(MILLPOND_IDENTITY)",
+    )
+    parser.add_argument(
+        "--peer",
+        metavar="PEER",
+        help="whose node it has to be: an id, or a name in the peer book of that data folder; "
+        "without it a key is pinned there when it is seen first",
+    )
+
+
+def introducing(args: argparse.Namespace, tell: Callable[[str], None]) -> Introducing:
+    """What `args` say of both ends; `tell` hears of a node that nobody has vouched for.
+
+    Raises Failure for files and peers that cannot be used.
+    """
+    if not args.identity:
+        if args.peer is not None:
+            raise usage("--peer needs --identity: a node proves itself only to who does, too")
+        return Introducing()
+    from node.cli.commands.peer_book import opened
+    from node.peers.errors import PeerBookError
+    from node.peers.identity import FILE_NAME, IdentityError, load_identity
+
+    path = Path(args.identity)
+    folder = path if path.is_dir() else None
+    try:
+        identity = load_identity(path if folder is None else folder / FILE_NAME)
+    except IdentityError as exc:
+        raise usage(f"--identity: {exc}") from exc
+    try:
+        book = None if folder is None else opened(folder, to_change=args.peer is None)
+    except PeerBookError as exc:
+        raise Failure(str(exc)) from exc
+    expected = None if args.peer is None else _key_of(args.peer, book)
+    return Introducing(identity, expected, _Judge(args.connect, expected, book, tell))
+
+
+def explain_mismatch(error: PeerMismatch, where: str) -> Failure:
+    """Why the node is not who it has to be, and what to do about it."""
+    from node.cli.commands.peer_book import changed_text
+    from node.peers.errors import KeyChanged, PeerRevoked
+
+    match error.__cause__:
+        case KeyChanged() as changed:
+            return Failure(changed_text(changed))
+        case PeerRevoked(peer=peer):
+            again = f"millpond keys trust {shlex.quote(peer.name)} --replace"
+            return Failure(f"{where}: {error}; to take it again: {again}")
+        case _:
+            pass
+    if isinstance(error, MetOurselves):
+        return Failure(f"{where}: that is the node whose identity this is; leave --identity out")
+    return Failure(f"{where}: {error}")
+
+
+def _key_of(text: str, book: PeerBook | None) -> bytes:
+    from node.peers.identity import public_of
+    from node.peers.peer import is_peer_id
+
+    if is_peer_id(text):
+        return public_of(text)
+    if book is None:
+        raise usage(f"--peer: {text!r} is no peer id, and names are in data folders (--identity)")
+    peer = book.by_name(text)
+    if peer is None:
+        raise usage(f"--peer: there is no peer {text!r}; `millpond peer ls` lists them")
+    return peer.public
+
+
+class _Judge:
+    """Hears the key that the node proved, whenever it is connected."""
+
+    def __init__(
+        self,
+        url: str,
+        expected: bytes | None,
+        book: PeerBook | None,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._url = url
+        self._expected = expected
+        self._book = book
+        self._on_news = tell
+        self._has_told = False
+
+    def __call__(self, public: bytes) -> None:
+        from node.peers.address_book_file import BookBusy
+
+        try:
+            self._judge(public)
+        except BookBusy as exc:
+            raise PeerMismatch(str(exc), public) from exc
+
+    def _judge(self, public: bytes) -> None:
+        from node.peers.errors import PeerRevoked
+        from node.peers.identity import peer_id
+        from node.peers.peer import Trust
+
+        if self._book is None:
+            if self._expected is None:
+                self._tell(f"the node is {peer_id(public)}; --peer makes sure of that")
+        elif self._expected is None:
+            pinned = self._book.pin(public, self._url)
+            if pinned.is_new:
+                name = pinned.peer.name
+                self._tell(f"the node is {peer_id(public)}, not seen before: pinned as {name!r}")
+        else:
+            peer = self._book.by_public(public)
+            if peer is not None and peer.trust is Trust.REVOKED:
+                raise PeerRevoked(peer)
+
+    def _tell(self, text: str) -> None:
+        if not self._has_told:
+            self._has_told = True
+            self._on_news(text)

@@ -1,0 +1,104 @@
+"""What the commands that talk to a node have in common: options, and types of arguments."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from node.cli.options.identity import add_identity_options
+from node.cli.options.tls import add_tls_options
+
+CONNECT = "tcp://127.0.0.1:7400"
+TIMEOUT_S = 10.0
+U32_MAX = 2**32 - 1
+U64_MAX = 2**64 - 1
+NAME_BYTES_MAX, DEAD = 250, b"!dead"
+
+
+def add_node_options(parser: argparse.ArgumentParser, *, or_data: bool = False) -> None:
+    """`--connect`, or `--data` in its place if there is a way without a node; `--token-file`,
+    `--json`, and those of identities and TLS."""
+    where = parser.add_mutually_exclusive_group()
+    if or_data:
+        where.add_argument(
+            "--data", type=Path, metavar="DIR", help="the data folder of a node that is stopped"
+        )
+    where.add_argument(
+        "--connect",
+        metavar="URL",
+        default=os.environ.get("MILLPOND_CONNECT", CONNECT),
+        help="tcp://H:P, ws://H:P, tls://H:P or wss://H:P (MILLPOND_CONNECT; default %(default)s)",
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        default=os.environ.get("MILLPOND_TOKEN"),
+        help="its first word is the token (MILLPOND_TOKEN names the file, too)",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    add_identity_options(parser)
+    add_tls_options(parser)
+
+
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    """`--timeout` of a command that is over at once where all is well."""
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        metavar="S",
+        default=TIMEOUT_S,
+        help="give up after so many seconds, exit code 3 (default %(default)g)",
+    )
+
+
+def add_channel(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    """The channel's name as bytes, whatever the terminal's encoding makes of it."""
+    nargs = "?" if optional else None
+    parser.add_argument("channel", metavar="CHANNEL", type=channel_name, nargs=nargs)
+
+
+def channel_name(text: str) -> bytes:
+    """1 to 250 bytes; behind them may be `!dead`."""
+    name = os.fsencode(text)
+    length = len(name.removesuffix(DEAD))
+    if not 0 < length <= NAME_BYTES_MAX:
+        raise argparse.ArgumentTypeError(
+            f"a channel's name has 1 to {NAME_BYTES_MAX} bytes, not {length}"
+        )
+    return name
+
+
+def message_id(text: str) -> int:
+    """A message id, as `put` and `list` print it."""
+    return _whole(text, "a message id", U64_MAX)
+
+
+def u32(text: str) -> int:
+    """A time to live in seconds, or an idempotency key."""
+    return _whole(text, "a whole number", U32_MAX)
+
+
+def positive(text: str) -> int:
+    """A count of at least 1."""
+    number = _whole(text, "a count", U32_MAX)
+    if number == 0:
+        raise argparse.ArgumentTypeError("a count is at least 1")
+    return number
+
+
+def seconds(text: str) -> float:
+    """A duration, fractions allowed."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value
+
+
+def _whole(text: str, what: str, number_max: int) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= number_max):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} (0 to {number_max})")
+    return int(text)

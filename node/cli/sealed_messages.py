@@ -1,0 +1,107 @@
+"""Sealed messages on the command line: `put --to`, and the envelopes that `recv` has opened.
+
+The node does both: the keys never leave its data folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+import msgspec
+
+from actors.errors import NoPrekey, NotAllowed, NotNegotiated, OutcomeUnknown, UnknownPeer
+from node.client.channel import Channel
+from node.cli.exit_codes import Exit, Failure
+from node.cli.output import data_field, print_json, print_line, printable
+from node.client.message import Message
+from node.outbox.messages import OpenAnswer, PeerOperation, SendAnswer
+
+ASKED_MAX = 3
+"""So often the node is asked when the connection ends before its answer."""
+ENVELOPE = b"\xe2\x01"
+"""How an envelope begins (wire.md 3e)."""
+UUID_BYTES = 16
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """What an envelope held. `sender` signed it: a peer id, and the name that we have for it."""
+
+    uuid: str
+    sender: str
+    name: str
+    data: bytes
+
+    def fields(self) -> dict[str, Any]:
+        """Its part of a line of JSON."""
+        names = {"uuid": self.uuid, "sender": self.sender, "name": self.name}
+        return names | data_field(self.data)
+
+
+async def send(channel: Channel, args: argparse.Namespace, data: bytes) -> None:
+    """Have the node seal a message for the peer `args.to` and keep it, and print what it kept."""
+    request = {
+        "peer": args.to,
+        "channel": args.channel,
+        "data": data,
+        "ttl": args.ttl,
+        # The same message each time it is asked for.
+        "uuid": os.urandom(UUID_BYTES),
+    }
+    try:
+        body = await _ask(channel, PeerOperation.SEND, request)
+    except UnknownPeer as exc:
+        text = f"there is no trusted peer {args.to!r}; `millpond peer ls` lists them"
+        raise Failure(text, Exit.NOT_FOUND) from exc
+    except NoPrekey as exc:
+        text = (
+            f"nothing can be sealed for {args.to!r} before its node was reached once; "
+            "try again then, or add it by its card: `millpond peer add NAME --card CARD`"
+        )
+        raise Failure(text) from exc
+    sent = msgspec.convert(body, SendAnswer)
+    if not args.json:
+        print_line(str(sent.id))
+        return
+    print_json({"id": str(sent.id), "ttl": sent.ttl, "uuid": sent.uuid.hex(), "to": args.to})
+
+
+def is_envelope(data: bytes) -> bool:
+    """Does it look like an envelope? Whether it is one shows when it is opened."""
+    if not data.startswith(ENVELOPE):
+        return False
+    from node.peers.envelope import CannotOpen, envelope_uuid  # 20 ms, if there is any
+
+    try:
+        envelope_uuid(data)
+    except CannotOpen:
+        return False
+    return True
+
+
+async def opened(channel: Channel, name: bytes, message: Message) -> Opened | None:
+    """Have the node open a message of the channel `name`; None, and why on stderr: it cannot."""
+    request = {"channel": name, "envelope": message.data}
+    try:
+        body = await _ask(channel, PeerOperation.OPEN, request)
+    except (NotAllowed, NotNegotiated) as exc:
+        text = f"message {message.id} is sealed, and the node opens it for who has the right admin"
+        raise Failure(f"{text}; --sealed prints it as it is", Exit.REFUSED) from exc
+    answer = msgspec.convert(body, OpenAnswer)
+    if answer.data is None or answer.sender is None:
+        reason = answer.reason or "the node does not say why"
+        print(f"millpond: message {message.id} was not opened: {reason}", file=sys.stderr)
+        return None
+    sender_name = printable(answer.name or answer.sender)
+    return Opened(answer.uuid.hex(), answer.sender, sender_name, answer.data)
+
+
+async def _ask(channel: Channel, operation: PeerOperation, body: dict[str, Any]) -> dict[str, Any]:
+    for _ in range(ASKED_MAX - 1):
+        try:
+            return await channel.peers(operation, body)
+        except OutcomeUnknown:
+            continue  # the connection is mended, or the next attempt tells that it is not
+    return await channel.peers(operation, body)

@@ -1,0 +1,344 @@
+"""`millpond stream append` and `topic produce`: records from the command line, a file or stdin."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
+
+from actors.errors import OutcomeUnknown, RequestError
+from node.cli.options.node import add_node_options, positive, seconds
+from node.cli.exit_codes import Exit, Failure, first_cause, usage
+from node.cli.parser import action
+from node.cli.interrupt import until_signal
+from node.cli.connection import explain, joined, run_in_loop
+from node.cli.jsonl import BadLine
+from node.cli.output import print_json, write_soon
+from node.cli.progress import Progress, counted_records
+from node.cli.input import STDIN, line_groups_soon, read_soon, too_large
+from node.cli.stream.record_format import read_record
+from node.cli.stream.options import header, sequence, stream_name
+from node.client.connect import PROBE
+from node.client.errors import ConnectionLost
+from node.client.streams.records import Appended, NewRecord
+from node.client.streams.stream import Stream
+from node.client.streams.connect import Streams
+from transports.p2p.streams.bodies import RECORDS_MAX
+
+EPILOG = """\
+examples:
+  millpond stream append orders 'one' 'two'         one append of two records, all or none
+  tail -f log | millpond stream append logs         each line is a record, as it comes
+  millpond stream append pictures --whole < cat.png all of stdin is one record
+  millpond stream read a --json | millpond stream append b --jsonl     copy bodies and headers
+  millpond stream append orders 'three' --match 2   only if the next sequence is 2
+
+Prints the sequence of each record once the node keeps it as durably as it promises; --json prints
+an object for each append. Lines that come together are appended together, up to --batch. If
+something fails, what was printed is kept; stderr tells what is not known.
+"""
+RECONNECT_S = 30.0
+RECORD_BYTES = 16
+"""What a record and each of its headers take in a packet, besides their bytes."""
+GROUPS_AHEAD = 4
+TEXT_OF_RECORD = 3
+"""A line of JSON may be so many times as long as the record it stands for, and more is refused."""
+
+
+def add_append(actions: Any) -> None:
+    """Add `append` to the command line."""
+    parser = action(actions, "append", "Append records to a stream.", EPILOG)
+    parser.add_argument("name", metavar="STREAM", type=stream_name)
+    add_records(parser)
+    parser.add_argument("--ms", type=sequence, metavar="MS", help="the first part of S3P's ids")
+    parser.add_argument(
+        "--match", type=sequence, metavar="SEQ", help="append only if this is the next sequence"
+    )
+    parser.add_argument(
+        "--fence", type=os.fsencode, metavar="TOKEN", help="the stream's fencing token"
+    )
+    parser.add_argument("--create", action="store_true", help="make the stream if it is missing")
+    parser.set_defaults(work=run)
+
+
+def add_records(parser: argparse.ArgumentParser) -> None:
+    """Where the records are from; `append` and `produce` have the same."""
+    parser.add_argument("data", metavar="DATA", nargs="*", help="a record each; - or none: stdin")
+    parser.add_argument("--file", metavar="FILE", type=Path, help="read this instead of stdin")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--whole", action="store_true", help="all of the input is one record")
+    how.add_argument("--jsonl", action="store_true", help="each line is an object with data")
+    parser.add_argument(
+        "--timestamps", action="store_true", help="with --jsonl: keep the timestamps of the lines"
+    )
+    parser.add_argument(
+        "--header",
+        type=header,
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="of every record; may be repeated",
+    )
+    parser.add_argument(
+        "--batch",
+        type=positive,
+        metavar="N",
+        default=RECORDS_MAX,
+        help="records of one append at most (default %(default)d)",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing on success")
+    parser.add_argument(
+        "--timeout", type=seconds, metavar="S", help="give up after so many seconds, exit code 3"
+    )
+    parser.add_argument(
+        "--reconnect",
+        type=seconds,
+        metavar="S",
+        default=RECONNECT_S,
+        help="how long a lost connection may be away between appends (default %(default)g)",
+    )
+    add_node_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Append to one stream."""
+    return run_records(args, partial(_targets, args))
+
+
+def run_records(args: argparse.Namespace, choose: Any) -> int:
+    """Append what there is to the streams that `choose` gives, in turns."""
+    check_source(args)
+    with _opened(args) as fd:
+        return run_in_loop(args, partial(_until_interrupted, args, choose, fd))
+
+
+def check_source(args: argparse.Namespace) -> None:
+    """Raises Failure for options that do not go together."""
+    is_given = bool(args.data) and args.data != ["-"]
+    if is_given and (args.file or args.whole or args.jsonl):
+        raise usage("give DATA, or the options of an input, but not both")
+    if args.timestamps and not args.jsonl:
+        raise usage("--timestamps goes with --jsonl")
+    if args.batch > RECORDS_MAX:
+        raise usage(f"--batch: an append has {RECORDS_MAX} records at most")
+    if not args.data and args.file is None and sys.stdin.isatty():
+        raise usage("nothing to append: give DATA, or - to type lines and end with Ctrl-D")
+
+
+async def _targets(args: argparse.Namespace, streams: Streams) -> list[Stream]:
+    stream = streams.stream(args.name)
+    if args.create:
+        await stream.create(exist_ok=True)
+    return [stream]
+
+
+@contextmanager
+def _opened(args: argparse.Namespace) -> Iterator[int]:
+    if args.file is None:
+        yield STDIN
+        return
+    try:
+        fd = os.open(args.file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as exc:
+        raise Failure(f"cannot read {args.file}: {exc.strerror}") from exc
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+async def _until_interrupted(args: argparse.Namespace, choose: Any, fd: int) -> int:
+    timeout_s, args.timeout = args.timeout, None
+    is_done = False
+    with Progress("appended", beside_output=args.quiet) as progress:
+        appending = _Appending(args, progress)
+        with anyio.move_on_after(timeout_s) as patience:
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(until_signal, tasks.cancel_scope)
+                    async with joined(
+                        args, PROBE, "consumer", reconnect_s=args.reconnect
+                    ) as channel:
+                        await appending.run(channel.streams, choose, fd)
+                    is_done = True
+                    tasks.cancel_scope.cancel()
+            except (RequestError, OSError, Failure, BaseExceptionGroup) as exc:
+                failure = appending.explained(first_cause(exc))
+                if failure is None:
+                    raise
+                raise failure from exc
+    if is_done:
+        return Exit.OK
+    if patience.cancelled_caught:
+        raise Failure(f"not done within {timeout_s:g} s; {appending.told()}", Exit.TIMEOUT)
+    print(f"millpond: interrupted; {appending.told()}", file=sys.stderr)
+    return Exit.INTERRUPTED
+
+
+class _Appending:
+    """Appends one after the other, so that no record is behind one that came later."""
+
+    def __init__(self, args: argparse.Namespace, progress: Progress) -> None:
+        self._args = args
+        self._progress = progress
+        self._match: int | None = getattr(args, "match", None)
+        self._targets: list[Stream] = []
+        self._turn = 0
+        self._asked = 0
+        """Records that are on their way."""
+
+    async def run(self, streams: Streams, choose: Any, fd: int) -> None:
+        """Append everything."""
+        args = self._args
+        self._targets = await choose(streams)
+        size_max = streams.append_bytes_max
+        if args.data and args.data != ["-"]:
+            records = [NewRecord(os.fsencode(text), args.header) for text in args.data]
+            if len(records) > args.batch or sum(map(_size, records)) > size_max:
+                raise Failure("these are too many for one append: give them on stdin")
+            await self._append(records)
+        elif args.whole:
+            data = await _read_all(fd, size_max - _size(NewRecord(b"", args.header)))
+            await self._append([NewRecord(data, args.header)])
+        else:
+            await self._append_lines(fd, size_max)
+
+    def explained(self, error: BaseException) -> Failure | None:
+        """The line that tells what was done before the error; None where nothing was."""
+        failure = error if isinstance(error, Failure) else explain(error, self._args)
+        is_unknown = isinstance(error, OutcomeUnknown | ConnectionLost)
+        is_untouched = not self._progress.records and not (self._asked and is_unknown)
+        if failure is None or is_untouched:
+            return failure
+        return Failure(f"{failure}; {self.told(is_unknown=is_unknown)}", failure.code)
+
+    def told(self, *, is_unknown: bool = True) -> str:
+        """What was done."""
+        text = f"{counted_records(self._progress.records)} appended before"
+        if is_unknown and self._asked:
+            text += f", and of the next {self._asked} it is not known"
+        return text
+
+    async def _append_lines(self, fd: int, size_max: int) -> None:
+        send, receive = anyio.create_memory_object_stream[list[NewRecord]](GROUPS_AHEAD)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_read_lines, self._args, fd, size_max, send)
+            async with receive:
+                async for records in receive:
+                    await self._append_all([*records, *_more(receive)], size_max)
+
+    async def _append_all(self, records: list[NewRecord], size_max: int) -> None:
+        batch: list[NewRecord] = []
+        size = 0
+        for record in records:
+            if len(batch) >= self._args.batch or (batch and size + _size(record) > size_max):
+                await self._append(batch)
+                batch, size = [], 0
+            batch.append(record)
+            size += _size(record)
+        await self._append(batch)
+
+    async def _append(self, batch: list[NewRecord]) -> None:
+        """To each of the streams its share, in turns."""
+        count = len(self._targets)
+        shares: dict[int, list[NewRecord]] = {}
+        for record in batch:
+            shares.setdefault(self._turn % count, []).append(record)
+            self._turn += 1
+        for number, share in shares.items():
+            self._asked = len(share)
+            kept = await self._targets[number].append(
+                share,
+                ms=getattr(self._args, "ms", None),
+                match=self._match,
+                fence=getattr(self._args, "fence", None),
+            )
+            self._asked = 0
+            if self._match is not None:
+                self._match = kept.tail
+            self._progress.add(kept.count, sum(len(record.body) for record in share))
+            await self._show(kept, number)
+
+    async def _show(self, kept: Appended, number: int) -> None:
+        if self._args.quiet:
+            return
+        partition = self._args.partitions[number] if "partitions" in self._args else None
+        if self._args.json:
+            print_json(
+                ({} if partition is None else {"partition": partition})
+                | {
+                    "first": str(kept.first),
+                    "count": kept.count,
+                    "tail": str(kept.tail),
+                    "id": f"{kept.id.ms}-{kept.id.seq}",
+                    "timestamp": str(kept.timestamp),
+                }
+            )
+            return
+        prefix = "" if partition is None else f"{partition} "
+        lines = "".join(f"{prefix}{each}\n" for each in range(kept.first, kept.tail))
+        await write_soon(lines.encode())
+
+
+def _more(receive: Any) -> Iterator[NewRecord]:
+    """What has come besides, without waiting."""
+    while True:
+        try:
+            yield from receive.receive_nowait()
+        except (anyio.WouldBlock, anyio.EndOfStream):
+            return
+
+
+async def _read_lines(
+    args: argparse.Namespace,
+    fd: int,
+    size_max: int,
+    records: MemoryObjectSendStream[list[NewRecord]],
+) -> None:
+    number = 0
+    text_max = TEXT_OF_RECORD * size_max if args.jsonl else size_max
+    async with records:
+        async for lines in line_groups_soon(text_max, fd):
+            group: list[NewRecord] = []
+            for line in lines:
+                number += 1
+                if args.jsonl and not line.strip():
+                    continue
+                record = _record(args, line, number)
+                if _size(record) > size_max:
+                    raise too_large(f"line {number}", size_max)
+                group.append(record)
+            if group:
+                await records.send(group)
+
+
+def _record(args: argparse.Namespace, line: bytes, number: int) -> NewRecord:
+    if not args.jsonl:
+        return NewRecord(line, args.header)
+    try:
+        record = read_record(line, keep_timestamp=args.timestamps)
+    except BadLine as exc:
+        raise Failure(f"line {number} is no record: {exc}") from exc
+    return NewRecord(record.body, [*record.headers, *args.header], record.timestamp)
+
+
+def _size(record: NewRecord) -> int:
+    headers = sum(len(name) + len(value) + RECORD_BYTES for name, value in record.headers)
+    return RECORD_BYTES + len(record.body) + headers
+
+
+async def _read_all(fd: int, bytes_max: int) -> bytes:
+    data = bytearray()
+    while chunk := await read_soon(fd):
+        data += chunk
+        if len(data) > bytes_max:
+            raise too_large("the input", bytes_max)
+    return bytes(data)

@@ -1,0 +1,258 @@
+"""`millpond stream`: make, fill, read, trim and remove streams."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from actors.errors import StreamExists, UnknownStream
+from node.cli.stream import append as stream_append
+from node.cli.stream import read as stream_read
+from node.cli.options.node import add_node_options, add_timeout, positive
+from node.cli.exit_codes import Exit, Failure
+from node.cli.parser import Parser, action
+from node.cli.connection import joined, run_in_loop
+from node.cli.output import data_field, print_json, print_line, printable, write_soon
+from node.cli.stream.options import content_type, place, size, stream_name
+from node.client.connect import PROBE
+from node.client.streams.records import StreamInfo
+from node.client.streams.connect import Streams
+
+EPILOG = """\
+a first stream:
+  millpond stream create orders
+  millpond stream append orders 'one' 'two'     prints the sequence of each record
+  millpond stream read orders                   every record there is
+  millpond stream tail orders -f                the last ones, and those to come, until Ctrl-C
+
+S3P and RustLog clients use the same streams. `millpond stream COMMAND --help` has more examples.
+Needs the right `admin`, which without a token file everybody on the node's own machine has.
+"""
+CREATE_EPILOG = """\
+examples:
+  millpond stream create orders
+  millpond stream create logs --age 604800 --bytes 10G    a week, 10 GiB at most: the oldest ones go
+  millpond stream create users --content-type application/json
+  millpond stream create orders --if-missing              no error if there is one
+"""
+TRIM_EPILOG = """\
+examples:
+  millpond stream trim orders 1000                  sequences 0 to 999 are gone
+  millpond stream trim orders 1763683200000-0       what is below this id
+
+What is trimmed is gone for every protocol. Sequences and ids go on as if it were there.
+"""
+DELETE_EPILOG = """\
+example:
+  millpond stream delete orders logs      with all they have; exit code 4 if one is not there
+"""
+LS_EPILOG = """\
+examples:
+  millpond stream ls                 every stream, one name a line
+  millpond stream ls logs/ -l        those whose names begin so, with their sizes
+"""
+INFO_EPILOG = """\
+example:
+  millpond stream info orders        exit code 4 if it is not there
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `stream` to the command line."""
+    parser = subparsers.add_parser(
+        "stream",
+        description="Append to streams and read them.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(
+        dest="action", metavar="COMMAND", required=True, parser_class=Parser
+    )
+    _add_create(actions)
+    stream_append.add_append(actions)
+    stream_read.add_read(actions)
+    stream_read.add_tail(actions)
+    trim = _add(actions, "trim", "Remove records below a place.", TRIM_EPILOG, _trim)
+    trim.add_argument("name", metavar="STREAM", type=stream_name)
+    trim.add_argument("below", metavar="SEQ|MS-SEQ", type=place, help="the first that stays")
+    delete = _add(actions, "delete", "Remove streams with all they have.", DELETE_EPILOG, _delete)
+    delete.add_argument("names", metavar="STREAM", type=stream_name, nargs="+")
+    ls = _add(actions, "ls", "List streams.", LS_EPILOG, _ls)
+    ls.add_argument("prefix", metavar="PREFIX", type=os.fsencode, nargs="?", default=b"")
+    ls.add_argument("-l", "--long", action="store_true", help="with records, bytes and last time")
+    ls.add_argument("--limit", type=positive, metavar="N", help="at most so many")
+    info = _add(actions, "info", "Show what there is of a stream.", INFO_EPILOG, _info)
+    info.add_argument("name", metavar="STREAM", type=stream_name)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do the one thing."""
+    code: int = args.work(args)
+    return code
+
+
+def short_work(work: Any, args: argparse.Namespace) -> int:
+    """Run what is over at once where all is well."""
+    return run_in_loop(args, partial(_with_streams, work, args))
+
+
+@asynccontextmanager
+async def joined_streams(
+    args: argparse.Namespace, reconnect_s: float = 0.0
+) -> AsyncIterator[Streams]:
+    """The node's streams, for the block."""
+    async with joined(args, PROBE, "consumer", reconnect_s=reconnect_s) as channel:
+        yield channel.streams
+
+
+async def _with_streams(work: Any, args: argparse.Namespace) -> int:
+    async with joined_streams(args) as streams:
+        await work(args, streams)
+    return Exit.OK
+
+
+def _add(actions: Any, name: str, summary: str, epilog: str, work: Any) -> argparse.ArgumentParser:
+    parser = action(actions, name, summary, epilog)
+    add_timeout(parser)
+    add_node_options(parser)
+    parser.set_defaults(work=partial(short_work, work))
+    return parser
+
+
+def _add_create(actions: Any) -> None:
+    create = _add(actions, "create", "Make a stream.", CREATE_EPILOG, _create)
+    create.add_argument("name", metavar="STREAM", type=stream_name)
+    create.add_argument(
+        "--age", type=positive, metavar="S", help="records go when they are older, in seconds"
+    )
+    create.add_argument(
+        "--bytes", type=size, metavar="N", help="the oldest records go when there is more (64M, 1G)"
+    )
+    create.add_argument(
+        "--content-type",
+        type=content_type,
+        metavar="TYPE",
+        help="what Durable Streams say it has, application/json: a record is a message",
+    )
+    create.add_argument("--if-missing", action="store_true", help="no error if there is one")
+
+
+async def _create(args: argparse.Namespace, streams: Streams) -> None:
+    stream = streams.stream(args.name)
+    is_new = True
+    try:
+        await stream.create(age_s=args.age, bytes_max=args.bytes, content_type=args.content_type)
+    except StreamExists as exc:
+        if not args.if_missing:
+            raise Failure(f"{os.fsdecode(args.name)!r}: {exc}") from exc
+        is_new = False
+    if args.json:
+        print_json(data_field(args.name, "stream") | {"created": is_new})
+
+
+async def _trim(args: argparse.Namespace, streams: Streams) -> None:
+    stream = streams.stream(args.name)
+    await stream.trim(args.below)
+    if args.json:
+        trim_point = (await stream.info()).trim_point
+        print_json(data_field(args.name, "stream") | {"trim_point": str(trim_point)})
+
+
+async def _delete(args: argparse.Namespace, streams: Streams) -> None:
+    missing: list[str] = []
+    for name in args.names:
+        try:
+            await streams.stream(name).delete()
+        except UnknownStream:
+            missing.append(repr(os.fsdecode(name)))
+        else:
+            if args.json:
+                print_json(data_field(name, "stream") | {"deleted": True})
+    if missing:
+        raise Failure(f"there is no stream {', '.join(missing)}", Exit.NOT_FOUND)
+
+
+async def _ls(args: argparse.Namespace, streams: Streams) -> None:
+    left = args.limit
+    async for name in streams.names(args.prefix):
+        fields: dict[str, Any] = data_field(name, "stream")
+        text = printable(name)
+        if args.long:
+            try:
+                info = await streams.stream(name).info()
+            except UnknownStream:
+                continue  # it was deleted since its name came
+            fields |= info_fields(info)
+            count = info.tail - info.trim_point
+            text = f"{count:>12} {info.bytes_kept:>14}  {_time(info.last_timestamp):24}  {text}"
+        line = json.dumps(fields, ensure_ascii=False) if args.json else text
+        await write_soon(line.encode() + b"\n")
+        if left is not None:
+            left -= 1
+            if left == 0:
+                return
+
+
+async def _info(args: argparse.Namespace, streams: Streams) -> None:
+    info = await streams.stream(args.name).info()
+    if args.json:
+        print_json(data_field(args.name, "stream") | info_fields(info))
+        return
+    for row in info_rows(args.name, info):
+        print_line(row)
+
+
+def info_fields(info: StreamInfo) -> dict[str, Any]:
+    """What there is of a stream as fields of an object; numbers of 64 bits are strings."""
+    return {
+        "records": str(info.tail - info.trim_point),
+        "bytes": str(info.bytes_kept),
+        "trim_point": str(info.trim_point),
+        "tail": str(info.tail),
+        "last_id": f"{info.last_id.ms}-{info.last_id.seq}",
+        "last_timestamp": str(info.last_timestamp),
+        "created": str(info.created_ms),
+        "age_s": info.age_s,
+        "bytes_max": None if info.bytes_max is None else str(info.bytes_max),
+        "content_type": None if info.content_type is None else printable(info.content_type),
+        "waiting": info.waiting,
+        "groups": {printable(name): str(offset) for name, offset in info.groups.items()},
+        **data_field(info.fence, "fence"),
+    }
+
+
+def info_rows(name: bytes, info: StreamInfo) -> list[str]:
+    """The same as lines."""
+    kept = "for ever" if info.age_s is None else f"{info.age_s} s"
+    room = "" if info.bytes_max is None else f", {info.bytes_max} bytes at most"
+    rows = {
+        "stream": printable(name),
+        "records": f"{info.tail - info.trim_point}, {info.bytes_kept} bytes",
+        "sequences": f"{info.trim_point} to before {info.tail}",
+        "last id": f"{info.last_id.ms}-{info.last_id.seq}",
+        "last record": _time(info.last_timestamp) if info.tail else "none",
+        "created": _time(info.created_ms),
+        "kept": f"{kept}{room}" if info.age_s or room else "as the node is configured",
+        "waiting": f"{info.waiting} reads",
+    }
+    if info.content_type is not None:
+        rows["content type"] = printable(info.content_type)
+    if info.fence:
+        rows["fence"] = printable(info.fence)
+    for group, offset in sorted(info.groups.items()):
+        rows[f"group {printable(group)}"] = f"{offset} ({max(0, info.tail - offset)} behind)"
+    return [f"{title:12} {value}" for title, value in rows.items()]
+
+
+def _time(ms: int) -> str:
+    try:
+        at = datetime.fromtimestamp(ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,133 @@
+"""Types and options of the commands about streams: names, places in a stream, records."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from datetime import UTC, datetime, timedelta
+
+from actors.store.changes import Position
+from actors.streams.durable.messages import is_content_type
+from node.cli.options.node import U64_MAX
+from node.client.streams.stream import Start
+from transports.p2p.streams.bodies import CONTENT_TYPE_BYTES_MAX, NAME_BYTES_MAX
+
+_AGO = re.compile(r"-?((?:\d+(?:\.\d+)?[dhms])+)")
+_PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+_TOPIC = re.compile(r"[A-Za-z0-9_-]{1,255}")
+_SIZE = re.compile(r"(\d{1,15})([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def add_start(parser: argparse.ArgumentParser, what: str = "--from") -> None:
+    """Where to begin: one of a sequence, an id and a time."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        what, dest="start", type=sequence, metavar="SEQ", help="at this sequence (default: 0)"
+    )
+    where.add_argument(
+        "--id", dest="start", type=record_id, metavar="MS-SEQ", help="at this id, as S3P has it"
+    )
+    where.add_argument(
+        "--time",
+        dest="start",
+        type=moment,
+        metavar="TIME",
+        help="at this time: 2025-11-21T10:00:00Z, or -10m (ago; d, h, m, s), or ms since 1970",
+    )
+
+
+def stream_name(text: str) -> bytes:
+    """The name as bytes, whatever the terminal's encoding makes of it."""
+    name = os.fsencode(text)
+    if not 0 < len(name) <= NAME_BYTES_MAX:
+        raise argparse.ArgumentTypeError(
+            f"a stream's name has 1 to {NAME_BYTES_MAX} bytes, not {len(name)}"
+        )
+    return name
+
+
+def topic_name(text: str) -> bytes:
+    """Letters, digits, `_` and `-`."""
+    if _TOPIC.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name of a topic: 1 to 255 letters, digits, _ and -"
+        )
+    return text.encode("ascii")
+
+
+def sequence(text: str) -> int:
+    """A sequence, or an offset of RustLog, which is the same."""
+    return _u64(text, "a sequence")
+
+
+def partitions(text: str) -> int:
+    """How many partitions a topic has."""
+    number = _u64(text, "a number of partitions")
+    if not 1 <= number <= 1000:
+        raise argparse.ArgumentTypeError("a topic has 1 to 1000 partitions")
+    return number
+
+
+def record_id(text: str) -> Position:
+    """An id of S3P."""
+    ms, dash, seq = text.partition("-")
+    if not dash:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an id: MS-SEQ, two decimal numbers")
+    return Position(_u64(ms, "the first part of an id"), _u64(seq, "the second part of an id"))
+
+
+def place(text: str) -> int | Position:
+    """A sequence or an id."""
+    return record_id(text) if "-" in text else sequence(text)
+
+
+def moment(text: str) -> Start:
+    """A time; without an offset it is the local one."""
+    if (ago := _AGO.fullmatch(text)) is not None:
+        parts = {_UNITS[unit]: float(count) for count, unit in _PART.findall(ago[1])}
+        try:
+            return datetime.now(UTC) - timedelta(**parts)
+        except OverflowError as exc:
+            raise argparse.ArgumentTypeError(f"{text!r} is too long ago") from exc
+    try:
+        if text.isascii() and text.isdigit():
+            return datetime.fromtimestamp(int(text) / 1000, UTC)
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError, OSError) as exc:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time: 2025-11-21T10:00:00Z, -10m, or ms since 1970"
+        ) from exc
+
+
+def size(text: str) -> int:
+    """Bytes, with K, M, G or T for powers of 1024."""
+    found = _SIZE.fullmatch(text)
+    number = int(found[1]) * 1024 ** _POWERS[found[2].upper()] if found else 0
+    if not 0 < number <= 2**62:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: 1000, 64K, 10M, 1G")
+    return number
+
+
+def content_type(text: str) -> bytes:
+    """A media type, perhaps with parameters."""
+    found = os.fsencode(text)
+    if len(found) > CONTENT_TYPE_BYTES_MAX or not is_content_type(found):
+        raise argparse.ArgumentTypeError(f"{text!r} is no content type like text/plain")
+    return found
+
+
+def header(text: str) -> tuple[bytes, bytes]:
+    """`NAME=VALUE`."""
+    name, equals, value = os.fsencode(text).partition(b"=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _u64(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= U64_MAX):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} (0 to {U64_MAX})")
+    return int(text)

@@ -1,0 +1,156 @@
+"""`millpond stream read` and `tail`, and `topic fetch`: records to stdout."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+import anyio
+
+from node.cli.options.node import add_node_options, positive, seconds
+from node.cli.exit_codes import Exit
+from node.cli.parser import action
+from node.cli.interrupt import until_signal
+from node.cli.connection import joined, run_in_loop
+from node.cli.output import write_soon
+from node.cli.progress import Progress
+from node.cli.stream.record_format import SHAPES
+from node.cli.stream.options import add_start, stream_name
+from node.client.connect import PROBE
+from node.client.streams.records import Record
+from node.client.streams.stream import Start, Stream
+from node.client.streams.connect import Streams
+
+READ_EPILOG = """\
+examples:
+  millpond stream read orders                     every record there is now, a line each
+  millpond stream read orders --from 1000 -n 10   ten records from sequence 1000 on
+  millpond stream read orders --id 1763683200000-0     from an id, as S3P prints it
+  millpond stream read orders --time -10m         of the last ten minutes
+  millpond stream read orders --time 2025-11-21T10:00:00Z
+  millpond stream read orders --json --follow     objects, those to come as well, until Ctrl-C
+
+What was trimmed is passed over. With --follow, lost connections are mended: every record comes once
+and in order; records that were trimmed before they could be read are told on stderr.
+Exit code 4: there is no such stream; 3: --timeout passed before -n records had come.
+"""
+TAIL_EPILOG = """\
+examples:
+  millpond stream tail orders            the last ten records
+  millpond stream tail orders -n 0 -f    only those to come, until Ctrl-C
+"""
+RECONNECT_S = 30.0
+
+Choose = Callable[[Streams], Awaitable[Stream]]
+
+
+def add_read(actions: Any) -> None:
+    """Add `read` to the command line."""
+    parser = action(actions, "read", "Read records of a stream.", READ_EPILOG)
+    parser.add_argument("name", metavar="STREAM", type=stream_name)
+    add_start(parser)
+    parser.add_argument("-n", dest="count", type=positive, metavar="N", help="at most so many")
+    add_output(parser)
+    parser.set_defaults(work=run, start=0)
+
+
+def add_tail(actions: Any) -> None:
+    """Add `tail` to the command line."""
+    parser = action(actions, "tail", "Show the last records of a stream.", TAIL_EPILOG)
+    parser.add_argument("name", metavar="STREAM", type=stream_name)
+    parser.add_argument(
+        "-n", dest="last", type=_count, metavar="N", default=10, help="so many (default 10)"
+    )
+    add_output(parser)
+    parser.set_defaults(work=run, start=None, count=None)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """How records are shown and for how long; `fetch` has the same."""
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="go on with those to come, until interrupted"
+    )
+    parser.add_argument(
+        "--format",
+        choices=tuple(SHAPES),
+        default="lines",
+        help="lines: bodies with a newline each; raw: without; base64; json (default lines)",
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, metavar="S", help="end after so many seconds, exit code 3"
+    )
+    parser.add_argument(
+        "--reconnect",
+        type=seconds,
+        metavar="S",
+        default=RECONNECT_S,
+        help="how long a lost connection may be away (default %(default)g)",
+    )
+    add_node_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show records of one stream."""
+    return run_reading(args, partial(_stream, args))
+
+
+def run_reading(args: argparse.Namespace, choose: Choose) -> int:
+    """Show records of the stream that `choose` gives."""
+    timeout_s, args.timeout = args.timeout, None
+    return run_in_loop(args, partial(_read, args, choose, timeout_s))
+
+
+async def _stream(args: argparse.Namespace, streams: Streams) -> Stream:
+    return streams.stream(args.name)
+
+
+async def _read(args: argparse.Namespace, choose: Choose, timeout_s: float | None) -> int:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(until_signal, tasks.cancel_scope)
+        reconnect_s = args.reconnect
+        async with joined(args, PROBE, "consumer", reconnect_s=reconnect_s) as channel:
+            with anyio.move_on_after(timeout_s) as patience:
+                await _show(args, await choose(channel.streams))
+        tasks.cancel_scope.cancel()
+        return Exit.TIMEOUT if patience.cancelled_caught else Exit.OK
+    return Exit.OK if args.follow else Exit.INTERRUPTED
+
+
+async def _show(args: argparse.Namespace, stream: Stream) -> None:
+    shape = SHAPES["json" if args.json else args.format]
+    left = args.count
+    with Progress("read") as progress:
+        async with aclosing(await _pages(args, stream)) as pages:
+            async for page in pages:
+                records = page if left is None else page[:left]
+                await write_soon(b"".join(map(shape, records)))
+                progress.add(len(records), sum(len(record.body) for record in records))
+                if left is not None:
+                    left -= len(records)
+                    if left == 0:
+                        return
+
+
+async def _pages(args: argparse.Namespace, stream: Stream) -> AsyncGenerator[list[Record]]:
+    start: Start
+    if args.start is None:
+        info = await stream.info()
+        start, end = max(info.trim_point, info.tail - args.last), info.tail
+    else:
+        start, end = args.start, None
+    if args.follow:
+        return stream.follow_pages(start, on_gap=_tell_gap)
+    return stream.pages(start, end)
+
+
+def _tell_gap(first: int, end: int) -> None:
+    text = f"records {first} to {end - 1} were trimmed before they could be read"
+    print(f"millpond: {text}", file=sys.stderr)
+
+
+def _count(text: str) -> int:
+    return 0 if text == "0" else positive(text)

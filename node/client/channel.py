@@ -1,0 +1,318 @@
+"""What users hold: one channel of a node, over however many connections it takes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from math import inf
+from operator import index
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from actors.errors import DataTooLarge, EmptyData, NotNegotiated
+from actors.messages import U64_MAX, Durability, Mode, Put
+from node.client.future import Answer
+from node.client.errors import ChannelClosed
+from node.client.inbox import Counts
+from node.client.in_flight import Receipt
+from node.client.idempotency import KEYS, KeyCounter
+from node.client.link import Link
+from node.client.message import Message
+from node.client.patience import LATER, Patience
+from transports.p2p.packets import ADMIN, CREDIT, JOBS, OPERATION_BYTES, PEERS
+
+if TYPE_CHECKING:
+    from node.client.streams.connect import Streams
+
+PUT_BYTES = 9
+OPERATION_MAX = 2**8 - 1
+TTL_MAX = 2**32 - 1
+CREDIT_MAX = 2**16 - 1
+LIST_LIMIT_MAX = 2**16 - 1
+DRAIN_S = 5.0
+
+Ids = list[int]
+Request = Callable[[int, bytes], tuple[bytes, Answer[bytes]]]
+Data = bytes | bytearray | memoryview
+
+
+class Channel:
+    """An open channel; see `connect`. Tasks may share it. Iterating gives the messages pushed."""
+
+    def __init__(self, name: str | bytes, link: Link, keys: KeyCounter, rng: Random) -> None:
+        self.name = name
+        self._link = link
+        self._keys = keys
+        self._rng = rng
+
+    def __repr__(self) -> str:
+        return f"Channel({self.name!r})"
+
+    @property
+    def mode(self) -> Mode | None:
+        """The mode the channel has; None where the other end has no handshake."""
+        return self._link.mode
+
+    @property
+    def durability(self) -> Durability | None:
+        """What a receipt promises on the present connection; None as above."""
+        return self._link.durability
+
+    @property
+    def window(self) -> int:
+        """How many messages the node pushes ahead of their acknowledgements."""
+        return self._link.window
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection stands now."""
+        return self._link.session is not None
+
+    @property
+    def silent_s(self) -> float:
+        """For how many seconds nothing was heard of the node; infinity without a connection."""
+        session = self._link.session
+        return inf if session is None else self._link.now() - session.heard_at
+
+    @property
+    def closed(self) -> bool:
+        """Closed here, or lost for good."""
+        return self._link.error is not None
+
+    @property
+    def counts(self) -> Counts:
+        """What happened so far, connections and duplicates among it."""
+        return self._link.counts
+
+    @property
+    def streams(self) -> Streams:
+        """The node's streams, over this connection. Needs the right to administer it."""
+        from node.client.streams.connect import Streams  # few who use a channel need it, and it costs to load
+
+        return Streams(self._link)
+
+    async def put(
+        self, data: bytes, *, ttl: int = 0, key: int | None = None, retry_for: float = 0.0
+    ) -> Receipt:
+        """Have the node keep `data` for `ttl` seconds (0: the channel's default).
+
+        Returns when it is kept. Waits while too much is in flight. `key` names the message for a
+        retry by the caller; lost connections are bridged here, with one key throughout. While the
+        node is full, in trouble or asks to slow down, it is asked again for `retry_for` seconds.
+        Raises RequestErrors, ConnectionLost and ChannelClosed; TypeError and ValueError for
+        arguments.
+        """
+        data = _bytes(data)
+        if retry_for > 0:
+            return await self._put_patiently(data, ttl, self._key(key), retry_for)
+        size = self._check(data, ttl)
+        if not self._link.inflight.room.take_nowait(size):
+            await self._link.inflight.room.take(size)
+        return await self._put(data, ttl, key, size)
+
+    def put_nowait(self, data: bytes, *, ttl: int = 0, key: int | None = None) -> Answer[Receipt]:
+        """Send without waiting; await what it returns for the receipt. See `put`.
+
+        Raises anyio.WouldBlock when too much is in flight.
+        """
+        data = _bytes(data)
+        size = self._check(data, ttl)
+        if not self._link.inflight.room.take_nowait(size):
+            raise anyio.WouldBlock
+        return self._put(data, ttl, key, size)
+
+    async def receive(self, timeout_s: float | None = None) -> Message:
+        """The next message; TimeoutError after `timeout_s` seconds without any."""
+        delivery = self._link.inbox.take_nowait()
+        if delivery is None and timeout_s is None:
+            delivery = await self._link.inbox.take()
+        elif delivery is None:
+            with anyio.fail_after(timeout_s):
+                delivery = await self._link.inbox.take()
+        return Message(delivery, self, self._link)
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        try:
+            return await self.receive()
+        except ChannelClosed:
+            raise StopAsyncIteration from None
+
+    async def get(self, message_id: int) -> bytes:
+        """The data of a message that is kept; `ack` is still to do. Raises NotFound."""
+        message_id = _number(message_id, U64_MAX, "an id")
+        self._check_open()
+        packet, answer = self._link.inflight.get(message_id)
+        if packet:
+            self._link.send(packet, at_once=True)
+        return await answer.wait()
+
+    async def list(self, start: int = 0, end: int = 0, limit: int = 0) -> Ids:
+        """Ids from `start` to `end`, both included, at most `limit` (0: the node's page).
+
+        `end` 0 is no end; `start` above `end` lists the newest first, as does the highest id.
+        """
+        start, end = _number(start, U64_MAX, "start"), _number(end, U64_MAX, "end")
+        limit = _number(limit, LIST_LIMIT_MAX, "limit")
+        self._check_open()
+        packet, answer = self._link.inflight.listing(start, end, limit)
+        self._link.send(packet, at_once=True)
+        return await answer.wait()
+
+    async def ids(self, start: int = 0, end: int = 0) -> AsyncIterator[int]:
+        """All ids from `start` to `end`, page by page; order and ends as in `list`."""
+        newest_first = start > end > 0 or (start == U64_MAX and end == 0)
+        if newest_first:
+            end = max(end, 1)
+        while page := await self.list(start, end):
+            for message_id in page:
+                yield message_id
+            last = page[-1]
+            if last == end or last == (0 if newest_first else U64_MAX):
+                return
+            start = last - 1 if newest_first else last + 1
+
+    async def ack(self, message_id: int) -> None:
+        """Let the node forget a message, pushed or not."""
+        message_id = _number(message_id, U64_MAX, "an id")
+        self._check_open()
+        self._link.ack(message_id)
+
+    async def credit(self, count: int) -> None:
+        """Let the node push `count` more messages ahead of their acknowledgements.
+
+        0: go on pushing, after a job was given back.
+        """
+        if not 0 <= index(count) <= CREDIT_MAX:
+            raise ValueError(f"credit must be within 0..{CREDIT_MAX}")
+        session = await self._link.live()
+        if not session.negotiated(CREDIT):
+            raise NotNegotiated
+        self._link.credit(count)
+
+    async def ping(self) -> float:
+        """The round trip to the node in seconds."""
+        self._check_open()
+        packet, answer = self._link.inflight.ping(self._link.now())
+        self._link.send(packet, at_once=True)
+        return await answer.wait()
+
+    async def admin(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
+        """Ask the node itself for something (wire.md 3g); needs the right to administer it.
+
+        Waits while too much is asked already. Raises RequestErrors, DataTooLarge among them;
+        OutcomeUnknown when the connection ends before the answer.
+        """
+        return await self._ask(ADMIN, self._link.inflight.admin, operation, body)
+
+    async def peers(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
+        """Ask the node about peers, or to send to them (docs/wire.md); as `admin` otherwise."""
+        return await self._ask(PEERS, self._link.inflight.peers, operation, body)
+
+    async def jobs(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
+        """Ask the node about the jobs of this channel (docs/wire.md); as `admin` otherwise.
+
+        Raises NotAQueue where the channel is not in queue mode.
+        """
+        return await self._ask(JOBS, self._link.inflight.jobs, operation, body)
+
+    async def flush(self, timeout_s: float = DRAIN_S) -> None:
+        """Wait until every put is answered, at most `timeout_s` seconds."""
+        with anyio.move_on_after(timeout_s):
+            await self._link.inflight.room.empty()
+
+    async def aclose(self) -> None:
+        """Wait for outstanding puts, send what waits, say goodbye. Iterations end."""
+        if not self.closed:
+            await self.flush()
+        await self._link.stop()
+
+    async def _ask(
+        self, packet_type: int, request: Request, operation: int, body: dict[str, Any]
+    ) -> dict[str, Any]:
+        operation = _number(operation, OPERATION_MAX, "operation")
+        data = msgspec.msgpack.encode(body)
+        room, size = self._link.inflight.operations, OPERATION_BYTES + len(data)
+        if not room.take_nowait(size):
+            await room.take(size)
+        is_asked = False
+        try:
+            session = await self._link.live()
+            if not session.negotiated(packet_type):
+                raise NotNegotiated
+            self._check_size(size)
+            packet, answer = request(operation, data)
+            is_asked = True
+        finally:
+            if not is_asked:
+                room.give(size)
+        self._link.send(packet, at_once=True)
+        return msgspec.msgpack.decode(await answer.wait(), type=dict[str, Any])
+
+    def _check_open(self) -> None:
+        if self._link.error is not None:
+            raise self._link.error.with_traceback(None)
+
+    def _check(self, data: bytes, ttl: int) -> int:
+        self._check_open()
+        if not data:
+            raise EmptyData
+        _number(ttl, TTL_MAX, "ttl")
+        size = PUT_BYTES + len(data)
+        self._check_size(size)
+        return size
+
+    def _check_size(self, size: int) -> None:
+        if size > self._link.packet_max:
+            raise DataTooLarge(f"the node takes packets of {self._link.packet_max} bytes at most")
+
+    def _key(self, key: int | None) -> int:
+        if key is None:
+            key = self._keys.next()
+            while key in self._link.inflight:
+                key = self._keys.next()
+            return key
+        return _number(key, KEYS - 1, "a key")
+
+    def _put(self, data: bytes, ttl: int, key: int | None, size: int) -> Answer[Receipt]:
+        """Room for `size` bytes was taken, and is given back here if the put comes to nothing."""
+        link = self._link
+        is_taken = False
+        try:
+            self._check_open()
+            packet, answer = link.inflight.put(Put(self._key(key), ttl, data))
+            is_taken = True
+        finally:
+            if not is_taken:
+                link.inflight.room.give(size)
+        if packet:
+            # Alone in flight, it gains nothing by waiting for others of this turn; but where the
+            # last read brought several receipts, who got them is about to put again.
+            is_alone = link.inflight.room.count == 1 and link.inflight.receipts <= 1
+            link.send(packet, at_once=is_alone)
+        return answer
+
+    async def _put_patiently(self, data: bytes, ttl: int, key: int, retry_for: float) -> Receipt:
+        patience = Patience(retry_for, self._rng, self._link.now)
+        while True:
+            try:
+                return await self.put(data, ttl=ttl, key=key)
+            except LATER as error:
+                await patience.rest(error)
+
+
+def _number(value: int, most: int, name: str) -> int:
+    """`value` as it fits the wire; TypeError and ValueError are the user's."""
+    number = index(value)
+    if not 0 <= number <= most:
+        raise ValueError(f"{name} must be within 0..{most}, not {number}")
+    return number
+
+
+def _bytes(data: Data) -> bytes:
+    """A copy, unless nobody can change it; TypeError where there are no bytes."""
+    return data if isinstance(data, bytes) else memoryview(data).tobytes()

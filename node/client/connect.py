@@ -1,0 +1,260 @@
+"""The client: `async with connect("tcp://127.0.0.1:7400", channel="chat/1") as channel`."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from enum import IntEnum
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Literal, Protocol, TypeVar
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from actors.messages import Mode, Role
+from node.client.url import Address, parse_url
+from node.client.retry import Backoff
+from node.client.channel import Channel
+from node.client.events import Event
+from node.client.idempotency import KeyCounter
+from node.client.link import Dial, Link, LinkSettings
+from node.environment import outside
+from node.peers.identity import KEY_BYTES
+from node.peers.authentication import Credentials
+from node.client.flow_limit import Room
+from node.client.session import Session
+from transports.io import tcp
+from transports.errors import MalformedHandshake
+from transports.p2p.framing import Framing, LengthPrefixed
+from transports.p2p.handshake import NONCE_BYTES, Hello, encode_hello
+from transports.server.interface import Signer
+from transports.p2p.packets import BEGUN, USUAL
+
+FRAME_SIZE_MAX = 2**24 - 1
+IN_FLIGHT_BYTES_MAX = 8 * 2**20
+NAME_BYTES_MAX = 255
+PROBE = b"millpond!probe"
+"""The channel of clients that need none: nobody can put a message there."""
+
+Member = TypeVar("Member", bound=IntEnum)
+RoleName = Literal["producer", "consumer", "both", "worker"]
+ModeName = Literal["pair", "fanout", "queue"]
+
+
+class Dialer(Protocol):
+    """Opens a wire for `session`, by default a socket; OSError when there is none to be had."""
+
+    async def __call__(
+        self, tasks: TaskGroup, host: str, port: int, session: Session, /
+    ) -> None: ...
+
+
+@asynccontextmanager
+async def connect(
+    url: str,
+    channel: str | bytes | None = None,
+    *,
+    role: RoleName = "both",
+    mode: ModeName | None = None,
+    window: int | None = None,
+    ordered: bool = False,
+    resume_after: int | None = None,
+    token: str | bytes | None = None,
+    identity: Signer | None = None,
+    peer: bytes | None = None,
+    on_peer: Callable[[bytes], None] | None = None,
+    tls: ssl.SSLContext | None = None,
+    key_counter: str | os.PathLike[str] | None = None,
+    reconnect: bool = True,
+    wait_s: float = 0.0,
+    bare: bool = False,
+    begins: bool = False,
+    keep_alive_s: float = 20.0,
+    in_flight_max: int = 1024,
+    on_event: Callable[[Event], None] | None = None,
+    dialer: Dialer | None = None,
+    rng: Random | None = None,
+    now: Callable[[], float] | None = None,
+    entropy: Callable[[int], bytes] | None = None,
+) -> AsyncIterator[Channel]:
+    """Join a channel of the node at `url` (tcp, tls, ws or wss), and leave it with the block.
+
+    `window`: so many messages may be pushed and not yet acknowledged; None = 32, a worker's 1.
+    `mode`: what the channel has to be; it is created so if it does not exist.
+    `key_counter`: a file that keeps idempotency keys apart across restarts of this program.
+    `wait_s`: keep trying for so long when the node is not there yet. Later losses are always
+    mended, with backoff, unless `reconnect` is off; `on_event` hears of them.
+    `bare`: go on without the handshake when the other end has none (3 s).
+    `begins`: each message is told when work on it begins (`Message.begin`); in a queue, what was
+    lost before that was no attempt.
+    `identity`: prove it, once the node has proved `peer`, or any key that `on_peer` lets pass.
+    `rng`, `now` (monotonic, in seconds) and `entropy` (so many unpredictable bytes) are for tests.
+
+    Raises ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch, ValueError for arguments.
+    """
+    name = _name(channel)
+    address = _address(url, name)
+    rng, now = rng or outside().rng(), now or outside().monotonic
+    entropy = entropy or outside().entropy
+    hello = _hello(
+        name, role, mode, token, window, resume_after, keep_alive_s, ordered=ordered, begins=begins
+    )
+    _check(hello, has_identity=identity is not None)
+    settings = LinkSettings(
+        dial=_dialling(dialer, address, tls),
+        framing=partial(_framing, address, hello, entropy),
+        hello=hello,
+        credentials=_credentials(identity, peer, on_peer, bare, entropy),
+        on_event=on_event,
+        reconnect=reconnect,
+        bare=bare,
+        wait_s=wait_s,
+        idle_s=keep_alive_s,
+    )
+    keys = KeyCounter(rng, None if key_counter is None else Path(key_counter))
+    link = Link(settings, Room(in_flight_max, IN_FLIGHT_BYTES_MAX), Backoff(rng), now)
+    async with _running(link):
+        joined = Channel(channel if channel is not None else b"", link, keys, rng)
+        yield joined
+        await joined.flush()
+
+
+@asynccontextmanager
+async def _running(link: Link) -> AsyncIterator[None]:
+    """The link as a task beside the block, which starts once the first connection stands.
+
+    What the block raises comes out as it is, not in the group of the task.
+    """
+    with _single_errors():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(link.run)
+            try:
+                await link.first.wait()
+                yield
+            finally:
+                await link.stop()
+                tasks.cancel_scope.cancel()
+
+
+def _dialling(dialer: Dialer | None, address: Address, tls: ssl.SSLContext | None) -> Dial:
+    context = _context(address, tls)
+
+    async def dial(tasks: TaskGroup, session: Session) -> None:
+        if dialer is not None:
+            await dialer(tasks, address.host, address.port, session)
+        else:
+            await tcp.dial(tasks, address.host, address.port, session, tls=context)
+
+    return dial
+
+
+def _address(url: str, channel: bytes | None) -> Address:
+    address = parse_url(url)
+    if address.websocket and channel is None:
+        raise ValueError("a WebSocket needs a channel")
+    return address
+
+
+def _framing(address: Address, hello: Hello, entropy: Callable[[int], bytes]) -> Framing:
+    if address.websocket:
+        from transports.websocket.framing import ClientFraming  # few need it, and it takes 20 ms
+
+        channel, token = hello.channel or b"", hello.token
+        return ClientFraming(str(address), channel, True, token, FRAME_SIZE_MAX, entropy)
+    return LengthPrefixed(FRAME_SIZE_MAX)
+
+
+def _context(address: Address, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    if not address.secure:
+        if tls is not None:
+            raise ValueError("a TLS context needs a tls:// or wss:// address")
+        return None
+    return tls or ssl.create_default_context()
+
+
+def _name(channel: str | bytes | None) -> bytes | None:
+    if channel is None:
+        return None
+    name = channel.encode() if isinstance(channel, str) else channel
+    if not 0 < len(name) <= NAME_BYTES_MAX:
+        raise ValueError(f"a channel's name has 1 to {NAME_BYTES_MAX} bytes, not {len(name)}")
+    return name
+
+
+def _credentials(
+    identity: Signer | None,
+    peer: bytes | None,
+    on_peer: Callable[[bytes], None] | None,
+    bare: bool,
+    entropy: Callable[[int], bytes],
+) -> Credentials | None:
+    if identity is None:
+        if peer is not None or on_peer is not None:
+            raise ValueError("a node proves its identity only to who has one: `identity` is needed")
+        return None
+    if bare:
+        raise ValueError("without a handshake there are no identities")
+    if peer is not None and len(peer) != KEY_BYTES:
+        raise ValueError(f"a public key has {KEY_BYTES} bytes, not {len(peer)}")
+    return Credentials(identity, peer, on_peer, partial(entropy, NONCE_BYTES))
+
+
+def _hello(
+    name: bytes | None,
+    role: RoleName,
+    mode: ModeName | None,
+    token: str | bytes | None,
+    window: int | None,
+    resume_after: int | None,
+    keep_alive_s: float,
+    *,
+    ordered: bool,
+    begins: bool,
+) -> Hello:
+    return Hello(
+        want_push=role != "producer",
+        ordered=ordered,
+        channel=name,
+        role=_member(Role, role),
+        extensions=USUAL | {BEGUN} if begins else USUAL,
+        token=token.encode() if isinstance(token, str) else token,
+        window=window,
+        keep_alive_ms=round(keep_alive_s * 1000),
+        resume_after=resume_after,
+        mode=None if mode is None else _member(Mode, mode),
+    )
+
+
+def _check(hello: Hello, *, has_identity: bool) -> None:
+    if has_identity:
+        hello = msgspec.structs.replace(
+            hello, public_key=bytes(32), nonce=bytes(32), certificate_hash=bytes(32)
+        )
+    try:
+        encode_hello(hello)
+    except MalformedHandshake as error:
+        raise ValueError(str(error)) from error
+
+
+def _member(kind: type[Member], name: str) -> Member:
+    try:
+        return kind[name.upper()]
+    except KeyError:
+        names = ", ".join(member.name.lower() for member in kind)
+        raise ValueError(f"{name!r} is none of {names}") from None
+
+
+@contextmanager
+def _single_errors() -> Generator[None]:
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from error.__cause__

@@ -1,0 +1,102 @@
+"""What the node pushed and nobody has taken yet, and which messages are settled (wire.md 3d)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+
+import anyio
+import msgspec
+
+from actors.messages import Ack, Msg
+from transports.p2p.packets import encode
+
+SETTLED_MAX = 4096
+ACKS_MAX = 65_536
+
+
+class Counts(msgspec.Struct, gc=False):
+    """What happened on a channel since `connect`; for logs and metrics."""
+
+    connections: int = 0
+    delivered: int = 0
+    duplicates: int = 0
+    overflowed: int = 0
+    malformed: int = 0
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """A push and the connection that brought it, numbered from 1: the lease ends with it."""
+
+    msg: Msg
+    connection: int
+
+
+class Inbox:
+    """Delivers at least once (P2P-15) but shows no message again that was acknowledged here.
+
+    At most `size_max` messages wait. A node that keeps to its window never exceeds that with
+    messages that still need us, so on overflow the oldest is dropped: its lease ran out elsewhere,
+    or it will be pushed again.
+    """
+
+    def __init__(self, counts: Counts) -> None:
+        self.size_max = 1
+        self.acks: deque[int] = deque(maxlen=ACKS_MAX)
+        self._counts = counts
+        self._waiting: OrderedDict[int, Delivery] = OrderedDict()
+        self._settled: OrderedDict[int, None] = OrderedDict()
+        self._arrived = anyio.Event()
+        self._error: Exception | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def push(self, msg: Msg, connection: int) -> bytes | None:
+        """Take a push in. What must be answered at once: the ack of an empty or settled one."""
+        if not msg.data or msg.id in self._settled:
+            self._counts.duplicates += msg.id in self._settled
+            return encode(Ack(msg.id))
+        if msg.id in self._waiting:
+            self._counts.duplicates += 1
+        elif len(self._waiting) >= self.size_max:
+            self._counts.overflowed += 1
+            self._waiting.popitem(last=False)
+        self._waiting[msg.id] = Delivery(msg, connection)
+        self._arrived.set()
+        return None
+
+    def settle(self, message_id: int) -> bytes:
+        """The message is acknowledged: never show it again. Its MSG_ACK."""
+        self._settled.pop(message_id, None)
+        self._settled[message_id] = None
+        if len(self._settled) > SETTLED_MAX:
+            self._settled.popitem(last=False)
+        self._waiting.pop(message_id, None)
+        return encode(Ack(message_id))
+
+    def take_nowait(self) -> Delivery | None:
+        """The oldest waiting push, or None."""
+        if not self._waiting:
+            return None
+        self._counts.delivered += 1
+        return self._waiting.popitem(last=False)[1]
+
+    async def take(self) -> Delivery:
+        """Wait for a push. Raises what `fail` was given, once nothing waits any more."""
+        while (delivery := self.take_nowait()) is None:
+            if self._error is not None:
+                raise self._error.with_traceback(None)
+            if self._arrived.is_set():
+                self._arrived = anyio.Event()
+            await self._arrived.wait()
+        return delivery
+
+    def lost(self) -> None:
+        """The connection ended: what waits here is the node's again, and will be pushed anew."""
+        self._waiting.clear()
+
+    def fail(self, error: Exception) -> None:
+        """Nothing will arrive any more."""
+        self._error = error
+        self._waiting.clear()
+        self._arrived.set()

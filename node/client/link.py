@@ -1,0 +1,306 @@
+"""Keeps a channel connected: dials, shakes hands, listens for silence, dials again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from ssl import SSLError
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from actors.messages import Ack, Credit, Durability, Mode, Role
+from node.client.future import Answer
+from node.client.retry import Backoff
+from node.client.errors import ChannelClosed, ConnectionLost, HandshakeRefused
+from node.client.events import Connected, Disconnected, Event, Retrying
+from node.client.inbox import Counts, Inbox
+from node.client.in_flight import InFlight
+from node.peers.authentication import Credentials
+from node.client.flow_limit import Room
+from node.client.session import WINDOW, Desk, Session
+from node.tls.errors import reason_of
+from transports.errors import UpgradeRefused
+from transports.p2p.framing import Framing
+from transports.p2p.handshake import Hello
+from transports.p2p.nacks import HelloCode
+from transports.p2p.packets import encode
+
+PACKET_MAX = 2**20
+CREDIT_MAX = 2**16 - 1
+LEAVE_S = 2.0
+PING_TRIES = 2
+
+Dial = Callable[[TaskGroup, Session], Awaitable[None]]
+
+PASSING = (HelloCode.TOO_MANY_CONNECTIONS, HelloCode.STORAGE_FAILED, HelloCode.INTERNAL)
+"""A handshake refused for one of these may succeed later."""
+
+
+class LinkSettings(msgspec.Struct, frozen=True):
+    """How to reach the node and what to say there. Times in seconds."""
+
+    dial: Dial
+    framing: Callable[[], Framing]
+    hello: Hello
+    credentials: Credentials | None = None
+    on_event: Callable[[Event], None] | None = None
+    reconnect: bool = True
+    bare: bool = False
+    wait_s: float = 0.0
+    idle_s: float = 20.0
+    pong_s: float = 10.0
+    handshake_s: float = 3.0
+    dial_s: float = 10.0
+
+
+class Link:
+    """One channel's way to its node. `run` it as a task; everything else is called beside it."""
+
+    def __init__(
+        self, settings: LinkSettings, room: Room, backoff: Backoff, now: Callable[[], float]
+    ) -> None:
+        self.counts = Counts()
+        self.inflight = InFlight(room)
+        self.inbox = Inbox(self.counts)
+        self.first: Answer[None] = Answer()
+        self.error: Exception | None = None
+        self.mode: Mode | None = None
+        self.durability: Durability | None = None
+        self.window = self._default_window(settings.hello)
+        self.packet_max = PACKET_MAX
+        self.now = now
+        self._settings = settings
+        self._backoff = backoff
+        self._session: Session | None = None
+        self._credit = 0
+        self._number = 0
+        self._live_at = 0.0
+        self._stopping = False
+        # Shielded: only `stop` ends it, so that a cancelled user still says goodbye.
+        self._scope = anyio.CancelScope(shield=True)
+        self._changed = anyio.Event()
+        self._unsent = anyio.Event()
+        self.inbox.size_max = max(1, self.window)
+
+    # What the channel calls.
+
+    @property
+    def session(self) -> Session | None:
+        """The connection that may be used now."""
+        session = self._session
+        return session if session is not None and session.live else None
+
+    async def live(self) -> Session:
+        """Wait for a connection that may be used; raises why there will be none."""
+        while (session := self.session) is None:
+            if self.error is not None:
+                raise self.error.with_traceback(None)
+            if self._changed.is_set():
+                self._changed = anyio.Event()
+            await self._changed.wait()
+        return session
+
+    def send(self, packet: bytes, *, at_once: bool = False) -> bool:
+        """Send on the connection that stands, with what else this turn of the loop brings.
+
+        False when none stands: what is in flight is sent with the next one anyway.
+        """
+        session = self._session
+        if session is None or not session.live:
+            return False
+        session.send(packet)
+        if at_once:
+            session.flush()
+        else:
+            self._unsent.set()
+        return True
+
+    def ack(self, message_id: int) -> None:
+        """Acknowledge, on the next connection if none stands."""
+        if not self.send(self.inbox.settle(message_id)):
+            self.inbox.acks.append(message_id)
+
+    def credit(self, count: int) -> None:
+        """Widen the window by `count` messages, on later connections as well."""
+        self._credit += count
+        self.inbox.size_max = max(1, self.window + self._credit)
+        self.send(encode(Credit(count)), at_once=True)
+
+    async def stop(self) -> None:
+        """Say goodbye, wait shortly until the wire is down, and dial no more."""
+        self._stopping = True
+        session = self.session
+        if session is not None:
+            session.leave()
+            with anyio.move_on_after(LEAVE_S, shield=True):
+                await session.gone.wait()
+        self._scope.cancel()
+        self._give_up(ChannelClosed("the channel is closed"))
+
+    # The task.
+
+    async def run(self) -> None:
+        """Connect, and again, until `stop`, a refusal, or the end of the patience."""
+        give_up_at = self.now() + self._settings.wait_s
+        with self._scope:
+            while True:
+                session = await self._connect()
+                lived_s = self.now() - self._live_at if session.ready is not None else 0.0
+                failure = session.failure or ConnectionLost("the connection ended")
+                self.inflight.lost()
+                self.inbox.lost()
+                self._tell(Disconnected(str(failure) or type(failure).__name__, lived_s))
+                if self._stopping:
+                    return
+                if self._is_final(failure, give_up_at):
+                    self._give_up(_final(failure))
+                    return
+                delay_s = self._backoff.delay_s(lived_s, session.told_to_leave)
+                self._tell(Retrying(delay_s))
+                await anyio.sleep(delay_s)
+
+    async def _connect(self) -> Session:
+        """Carry one connection from dialling to its end."""
+        self._number += 1
+        settings = self._settings
+        desk = Desk(self.inflight, self.inbox, self.counts, self.now, self._went_live)
+        session = Session(
+            self._number,
+            settings.framing(),
+            settings.hello,
+            desk,
+            bare=settings.bare,
+            credentials=settings.credentials,
+        )
+        try:
+            async with anyio.create_task_group() as tasks:
+                if await self._dial(tasks, session):
+                    await self._stay(tasks, session)
+                tasks.cancel_scope.cancel()
+        finally:
+            session.abort()
+        return session
+
+    async def _dial(self, tasks: TaskGroup, session: Session) -> bool:
+        try:
+            with anyio.fail_after(self._settings.dial_s):
+                await self._settings.dial(tasks, session)
+        except OSError as error:
+            session.failure = error
+            return False
+        return True
+
+    async def _stay(self, tasks: TaskGroup, session: Session) -> None:
+        with anyio.move_on_after(self._settings.handshake_s):
+            await session.settled.wait()
+        if not session.settled.is_set():
+            self._no_handshake(session)
+        if session.live:
+            self._tell(Connected(self.counts.connections))
+            tasks.start_soon(self._flush, session)
+            tasks.start_soon(self._keep_alive, session)
+        await session.leaving.wait()
+        with anyio.move_on_after(LEAVE_S):
+            await session.gone.wait()
+        session.abort()
+        await session.gone.wait()
+
+    def _no_handshake(self, session: Session) -> None:
+        if self._settings.bare:
+            session.go_bare()
+        else:
+            session.failure = ConnectionLost("the other end does not answer the handshake")
+            session.close()
+
+    async def _flush(self, session: Session) -> None:
+        """Once per turn of the loop, write what its tasks have sent."""
+        while True:
+            await self._unsent.wait()
+            self._unsent = anyio.Event()
+            session.flush()
+
+    async def _keep_alive(self, session: Session) -> None:
+        """Ping after silence; two pings without any answer end the connection (PA-28)."""
+        tries = 0
+        while tries < PING_TRIES:
+            # Against a point in time: a rest of less than the clock can tell would never pass.
+            wait_s = session.heard_at + self._settings.idle_s - self.now()
+            if wait_s > 0:
+                await anyio.sleep(wait_s)
+                continue
+            heard_at = session.heard_at
+            packet, answer = self.inflight.ping(self.now())
+            answer.abandoned = True
+            session.send(packet)
+            session.flush()
+            await anyio.sleep(self._settings.pong_s)
+            tries = tries + 1 if session.heard_at == heard_at else 0
+        session.failure = ConnectionLost("the node does not answer")
+        session.leave()
+
+    def _went_live(self, session: Session) -> None:
+        """The connection may be used: first what earlier ones left undone, in order (P2P-15)."""
+        ready = session.ready
+        assert ready is not None
+        self._session = session
+        self._live_at = self.now()
+        self.counts.connections += 1
+        self.mode, self.durability = ready.mode, ready.durability
+        self.inflight.durability = ready.durability
+        if ready.window is not None:
+            self.window = ready.window
+        self.packet_max = ready.packet_max or PACKET_MAX
+        self.inbox.size_max = max(1, self.window + self._credit)
+        while self.inbox.acks:
+            session.send(encode(Ack(self.inbox.acks.popleft())))
+        for start in range(0, self._credit, CREDIT_MAX):
+            session.send(encode(Credit(min(CREDIT_MAX, self._credit - start))))
+        for packet in self.inflight.packets(self._live_at, self.packet_max):
+            session.send(packet)
+        self._changed.set()
+        self.first.resolve(None)
+
+    def _is_final(self, failure: Exception, give_up_at: float) -> bool:
+        match failure:
+            case HandshakeRefused(code=code) if code not in PASSING:
+                return True
+            case UpgradeRefused(status=status) if status < 500:
+                return True
+            case _ if self.first.done:
+                return not self._settings.reconnect
+            case _:
+                return self.now() >= give_up_at
+
+    def _give_up(self, error: Exception) -> None:
+        if self.error is None:
+            self.error = error
+        self.inflight.fail(self.error)
+        self.inbox.fail(self.error)
+        self.first.fail(self.error)
+        self._changed.set()
+
+    def _tell(self, event: Event) -> None:
+        if self._settings.on_event is not None:
+            self._settings.on_event(event)
+
+    @staticmethod
+    def _default_window(hello: Hello) -> int:
+        if hello.window is not None:
+            return hello.window
+        return 1 if hello.role is Role.WORKER or hello.ordered else WINDOW
+
+
+def _final(failure: Exception) -> ConnectionLost:
+    """What waiting callers get."""
+    match failure:
+        case ConnectionLost():
+            return failure
+        case UpgradeRefused(status=status):
+            error: ConnectionLost = HandshakeRefused(str(failure), status=status)
+        case SSLError():
+            error = ConnectionLost(reason_of(failure).text)
+        case _:
+            error = ConnectionLost(str(failure) or type(failure).__name__)
+    error.__cause__ = failure
+    return error

@@ -1,0 +1,112 @@
+"""A pushed message, which a consumer acknowledges, gives back or holds on to."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from actors.errors import LeaseLost, NotNegotiated
+from actors.messages import Begun, Nack, Reason
+from node.client.inbox import Delivery
+from node.client.link import Link
+from transports.p2p.packets import BEGUN, TOUCH, encode
+
+if TYPE_CHECKING:
+    from node.client.channel import Channel
+
+MS_MAX = 2**32 - 1
+
+
+class Message:
+    """A pushed message. `async with message` acknowledges it on success, gives it back on an error.
+
+    Cancellation does neither: the node pushes the message again once its lease is over.
+    """
+
+    __slots__ = ("_connection", "_link", "_settled", "attempt", "channel", "data", "id")
+
+    def __init__(self, delivery: Delivery, channel: Channel, link: Link) -> None:
+        self.id = delivery.msg.id
+        self.data = delivery.msg.data
+        self.attempt = delivery.msg.attempt
+        self.channel = channel
+        self._connection = delivery.connection
+        self._link = link
+        self._settled = False
+
+    def __repr__(self) -> str:
+        return f"Message(id={self.id}, attempt={self.attempt}, data={self.data[:40]!r})"
+
+    async def ack(self) -> None:
+        """Done: the node may forget the message. Holds on a later connection as well."""
+        self._settled = True
+        await self.channel.ack(self.id)
+
+    async def nack(self, delay: float | None = None, *, reject: bool = False) -> None:
+        """Give the message back: for another attempt, in `delay` seconds, or as a dead letter."""
+        delay_ms = None if delay is None or reject else _milliseconds(delay)
+        self._give_back(Reason.REJECT if reject else Reason.LATER, delay_ms)
+
+    async def decline(self) -> None:
+        """It is not for us to read: kept for others, and not pushed again on this connection."""
+        self._give_back(Reason.CANNOT_DECRYPT, None)
+
+    def _give_back(self, reason: Reason, delay_ms: int | None) -> None:
+        self._settled = True
+        if self._link.error is not None:
+            raise self._link.error.with_traceback(None)
+        session = self._link.session
+        # With the connection the lease ended: the message is the node's again anyway.
+        if session is not None and session.number == self._connection:
+            self._link.send(encode(Nack(self.id, reason, delay_ms)))
+
+    @property
+    def leased(self) -> bool:
+        """Whether the connection that brought it stands: with that its lease ends at the latest."""
+        session = self._link.session
+        return session is not None and session.number == self._connection
+
+    def begin(self, *, at_once: bool = True) -> None:
+        """Say that work on it begins: a loss of the lease is a failed attempt from now on.
+
+        For who joined with `begins`; for others every push was begun. Not `at_once`: together with
+        what else this turn of the loop sends.
+        """
+        session = self._link.session
+        if session is not None and session.number == self._connection:
+            if session.negotiated(BEGUN):
+                self._link.send(encode(Begun(self.id)), at_once=at_once)
+
+    async def touch(self, seconds: float) -> float:
+        """Hold the message for so long from now; the seconds granted. Raises LeaseLost."""
+        session = await self._link.live()
+        if session.number != self._connection:
+            raise LeaseLost("the connection that held the lease ended")
+        if not session.negotiated(TOUCH):
+            raise NotNegotiated
+        packet, answer = self._link.inflight.touch(self.id, _milliseconds(seconds))
+        self._link.send(packet, at_once=True)
+        return await answer.wait()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._settled:
+            return
+        if error is None:
+            await self.ack()
+        elif isinstance(error, Exception) and self._link.error is None:
+            await self.nack()
+
+
+def _milliseconds(seconds: float) -> int:
+    milliseconds = round(seconds * 1000)
+    if not 0 <= milliseconds <= MS_MAX:
+        raise ValueError(f"{seconds} seconds cannot be sent")
+    return milliseconds

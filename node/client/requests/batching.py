@@ -1,0 +1,330 @@
+"""Gathers single records into batches: linger, limits, a bounded buffer, a result for each record.
+
+A lane is a sequence of records whose order is kept (a stream, a partition). Batches of a lane leave
+in order; several may be under way. What was sent is never sent again: where its outcome is unknown
+its records say so. What was not sent waits for the next connection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
+
+import anyio
+import msgspec
+
+from actors.errors import RequestError
+from node.client.future import Answer
+from node.client.errors import ConnectionLost
+from node.client.requests.pipeline import Fate, Line, loss
+from node.client.flow_limit import Room
+from node.client.requests.errors import BadReply, NotSent
+from node.client.requests.reconnecting import Trunk, single_errors
+from transports.errors import WireError
+
+RECORD_OVERHEAD = 32
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class BatchSettings(msgspec.Struct, frozen=True):
+    """When a batch leaves: it is `linger_ms` old, or has `records_max` records, or `bytes_max`
+    bytes (a larger record goes alone). `in_flight_max`: batches of a lane under way.
+
+    `buffer_records` and `buffer_bytes` bound what was taken and has no result yet.
+    """
+
+    linger_ms: float = 5.0
+    records_max: int = 500
+    bytes_max: int = 2**20
+    in_flight_max: int = 4
+    buffer_records: int = 10_000
+    buffer_bytes: int = 32 * 2**20
+
+    def check(self) -> None:
+        """Raises ValueError for what cannot work."""
+        counts = (self.records_max, self.bytes_max, self.in_flight_max, self.buffer_records)
+        if self.linger_ms < 0 or min(counts) < 1:
+            raise ValueError("linger_ms must be 0 or more, the limits of a batch 1 or more")
+
+
+BATCHES = BatchSettings()
+
+
+class Posted(Answer[T]):
+    """A record that was taken; await it for its result, or the error that became of it."""
+
+    __slots__ = ("is_claimed",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_claimed = False
+
+    async def wait(self) -> T:
+        self.is_claimed = True
+        return await super().wait()
+
+
+class _Tally:
+    """The records that were taken between two flushes."""
+
+    __slots__ = ("event", "left")
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.event = anyio.Event()
+
+
+class _Record(Generic[T]):
+    __slots__ = ("body", "posted", "tally")
+
+    def __init__(self, body: bytes, tally: _Tally) -> None:
+        self.body = body
+        self.posted: Posted[T] = Posted()
+        self.tally = tally
+
+
+class _Lane(Generic[T]):
+    __slots__ = ("due_at", "in_flight", "number", "size", "waiting")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.waiting: deque[_Record[T]] = deque()
+        self.size = 0
+        self.due_at = 0.0
+        self.in_flight = 0
+
+
+class _Batch(Generic[R, T]):
+    """Waits for the reply to one request, for all records in it."""
+
+    def __init__(
+        self,
+        batcher: Batcher[R, T],
+        lane: _Lane[T],
+        records: list[_Record[T]],
+        results: Results[R, T],
+    ) -> None:
+        self._batcher = batcher
+        self._lane = lane
+        self._records = records
+        self._results = results
+
+    def answered(self, reply: R) -> WireError | None:
+        self._lane.in_flight -= 1
+        try:
+            found = self._results(reply, self._lane.number, len(self._records))
+        except RequestError as error:
+            self._batcher.settle(self._records, error)
+        except BadReply as error:
+            self._batcher.settle(self._records, loss(Fate.UNKNOWN, str(error), True))
+            return error
+        else:
+            self._batcher.settle(self._records, found)
+        return None
+
+    def lost(self, fate: Fate, why: str) -> None:
+        self._lane.in_flight -= 1
+        self._batcher.settle(self._records, loss(fate, why, True))
+
+
+Request = Callable[[int, list[bytes]], bytes]
+"""The request that appends these records to a lane."""
+
+Results = Callable[[R, int, int], Sequence[T]]
+"""The result of each of so many records of a lane; raises RequestErrors and BadReply."""
+
+
+class Batcher(Generic[R, T]):
+    """Takes records for any number of lanes."""
+
+    def __init__(
+        self, trunk: Trunk[R], request: Request, results: Results[R, T], settings: BatchSettings
+    ) -> None:
+        settings.check()
+        self._trunk = trunk
+        self._request = request
+        self._results = results
+        self._settings = settings
+        self._room = Room(settings.buffer_records, settings.buffer_bytes)
+        self._lanes: dict[int, _Lane[T]] = {}
+        self._busy: dict[int, _Lane[T]] = {}
+        self._tally = _Tally()
+        self._tallies: list[_Tally] = []
+        self._unclaimed: list[tuple[Posted[T], Exception]] = []
+        self._wake = anyio.Event()
+        self._error: Exception | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run beside the block. Its end flushes; an error in it drops what was not sent."""
+        with single_errors():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._run)
+                try:
+                    yield
+                    await self.flush()
+                finally:
+                    self.stop(ConnectionLost("the producer is closed"))
+                    tasks.cancel_scope.cancel()
+
+    @property
+    def buffered(self) -> int:
+        """How many records were taken and have no result yet."""
+        return self._room.count
+
+    async def post(self, lane: int, body: bytes) -> Posted[T]:
+        """Take a record, waiting for room in the buffer."""
+        self._check_open()
+        size = len(body) + RECORD_OVERHEAD
+        if not self._room.take_nowait(size):
+            await self._room.take(size)
+        return self._take(lane, body, size)
+
+    def post_nowait(self, lane: int, body: bytes) -> Posted[T]:
+        """Take a record; anyio.WouldBlock when the buffer is full."""
+        self._check_open()
+        size = len(body) + RECORD_OVERHEAD
+        if not self._room.take_nowait(size):
+            raise anyio.WouldBlock
+        return self._take(lane, body, size)
+
+    async def flush(self) -> None:
+        """Send what waits, and wait until all that was taken so far has its result.
+
+        Raises the first error of a record whose result nobody waits for.
+        """
+        if self._tally.left:
+            self._tallies.append(self._tally)
+            self._tally = _Tally()
+        for lane in self._busy.values():
+            lane.due_at = 0.0
+        self._wake.set()
+        for tally in list(self._tallies):
+            await tally.event.wait()
+        unclaimed, self._unclaimed = self._unclaimed, []
+        for posted, error in unclaimed:
+            if not posted.is_claimed:
+                raise error.with_traceback(None)
+
+    async def _run(self) -> None:
+        """Send batches as they are due, until the client gives up or is closed."""
+        while True:
+            if not self._busy:
+                await self._sleep(None)
+                continue
+            try:
+                await self._trunk.live()
+            except ConnectionLost as error:
+                self.stop(error)
+                return
+            await self._sleep(self._send_due())
+
+    async def close(self) -> None:
+        """`flush`, and take no more."""
+        try:
+            await self.flush()
+        finally:
+            self.stop(ConnectionLost("the producer is closed"))
+
+    def stop(self, error: Exception) -> None:
+        """Take no more; what was not sent fails."""
+        self._error = self._error or error
+        for lane in self._busy.values():
+            records, lane.waiting = list(lane.waiting), deque()
+            self.settle(records, NotSent(str(error)))
+        self._busy.clear()
+
+    def settle(self, records: list[_Record[T]], results: Sequence[T] | Exception) -> None:
+        """Give every record its result, and its room back."""
+        for place, record in enumerate(records):
+            posted = record.posted
+            if isinstance(results, Exception):
+                posted.fail(results)
+                self._remember(posted, results)
+            else:
+                posted.resolve(results[place])
+            self._count_down(record.tally)
+            self._room.give(len(record.body) + RECORD_OVERHEAD)
+        self._wake.set()
+
+    def _count_down(self, tally: _Tally) -> None:
+        tally.left -= 1
+        if not tally.left and tally is not self._tally:
+            self._tallies.remove(tally)
+            tally.event.set()
+
+    def _remember(self, posted: Posted[T], error: Exception) -> None:
+        """For `flush`, which raises one of them; that they are many is no use to anybody."""
+        self._unclaimed = [pair for pair in self._unclaimed if not pair[0].is_claimed]
+        if not self._unclaimed and not posted.is_claimed:
+            self._unclaimed.append((posted, error))
+
+    def _take(self, number: int, body: bytes, size: int) -> Posted[T]:
+        if self._error is not None:
+            self._room.give(size)
+            self._check_open()
+        lane = self._lanes.get(number)
+        if lane is None:
+            lane = self._lanes[number] = _Lane(number)
+        record: _Record[T] = _Record(body, self._tally)
+        self._tally.left += 1
+        if not lane.waiting:
+            lane.due_at = anyio.current_time() + self._settings.linger_ms / 1000
+            self._busy[number] = lane
+            self._wake.set()
+        lane.waiting.append(record)
+        lane.size += len(body)
+        if self._is_full(lane):
+            self._wake.set()
+        return record.posted
+
+    def _is_full(self, lane: _Lane[T]) -> bool:
+        settings = self._settings
+        return len(lane.waiting) >= settings.records_max or lane.size >= settings.bytes_max
+
+    def _send_due(self) -> float | None:
+        """Send what is due; in how many seconds the next is (None: when something happens)."""
+        line = self._trunk.line
+        if line is None:
+            return 0.0
+        now = anyio.current_time()
+        next_at: float | None = None
+        in_flight_max = self._settings.in_flight_max
+        for lane in list(self._busy.values()):
+            while lane.waiting and lane.in_flight < in_flight_max:
+                if lane.due_at > now and not self._is_full(lane):
+                    next_at = min(next_at or lane.due_at, lane.due_at)
+                    break
+                self._send(line, lane)
+            if not lane.waiting:
+                del self._busy[lane.number]
+        return None if next_at is None else next_at - now
+
+    def _send(self, line: Line[R], lane: _Lane[T]) -> None:
+        records = [lane.waiting.popleft()]
+        size = len(records[0].body)
+        records_max, bytes_max = self._settings.records_max, self._settings.bytes_max
+        while lane.waiting and len(records) < records_max:
+            size += len(lane.waiting[0].body)
+            if size > bytes_max:
+                size -= len(lane.waiting[0].body)
+                break
+            records.append(lane.waiting.popleft())
+        lane.size -= size
+        lane.in_flight += 1
+        request = self._request(lane.number, [record.body for record in records])
+        line.ask(_Batch(self, lane, records, self._results), request, at_once=True)
+
+    async def _sleep(self, delay_s: float | None) -> None:
+        if not self._wake.is_set():
+            with anyio.move_on_after(delay_s):
+                await self._wake.wait()
+        self._wake = anyio.Event()
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise NotSent(str(self._error))

@@ -1,0 +1,268 @@
+"""A client of RustLog: `async with connect_rustlog("127.0.0.1:7403") as rustlog`.
+
+It speaks to any server of the protocol. Calls of many tasks share a connection and are pipelined;
+the server answers them one after the other.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TypeVar
+
+from anyio.abc import TaskGroup
+
+from actors.errors import DataTooLarge, RequestError
+from node.client.retry import Backoff
+from node.client.requests.batching import BATCHES, Batcher, BatchSettings
+from node.client.requests.calls import Caller
+from node.client.events import Event
+from node.environment import outside
+from node.client.rustlog.consumer import CONSUMER, Consumer, ConsumerSettings, first_offsets
+from node.client.rustlog.producer import Place, Producer
+from node.client.requests.errors import (
+    BadReply,
+    InvalidRequest,
+    NoSpace,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    RustlogRefused,
+    ServerFailed,
+    StoreFailed,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopic,
+)
+from node.client.requests.reconnecting import TrunkSettings, running
+from transports.rustlog import messages as m
+from transports.io import tcp
+from transports.io.address import parse_address
+from transports.rustlog.client_codec import ResponseDecoder, encode_request
+from transports.io.interface import Session
+
+ADDRESS = "127.0.0.1:7403"
+CALLS_MAX = 1024
+FETCH_BYTES = 2**20
+
+T = TypeVar("T")
+
+REFUSALS: dict[int, type[RustlogRefused]] = {
+    m.TOPIC_NOT_FOUND: UnknownTopic,
+    m.PARTITION_NOT_FOUND: UnknownPartition,
+    m.RECORD_TOO_LARGE: RecordTooLarge,
+    m.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    m.STORAGE_ERROR: StoreFailed,
+    m.INSUFFICIENT_SPACE: NoSpace,
+}
+
+
+class Rustlog:
+    """An open client; see `connect_rustlog`. Tasks may share it.
+
+    Every call raises RustlogRefused for what the server refuses, NotDone when the connection was
+    lost and the call had no effect, OutcomeUnknown when it was lost and nobody knows.
+    """
+
+    def __init__(self, caller: Caller[m.Response]) -> None:
+        self._caller = caller
+        self._trunk = caller.trunk
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection stands now; the next call dials if none does."""
+        return self._trunk.line is not None
+
+    @property
+    def closed(self) -> bool:
+        """Closed here, or lost for good."""
+        return self._trunk.error is not None
+
+    async def produce(
+        self, topic: str, records: bytes | Sequence[bytes], *, partition: int = 0
+    ) -> int:
+        """Add one record or several to a partition, all or none; the offset of the first."""
+        bodies = [records] if isinstance(records, bytes) else list(records)
+        if not bodies:
+            raise ValueError("no records")
+        request = m.Produce(topic, partition, bodies)
+        return (await self._ask(request, m.ProduceResponse, has_effect=True)).base_offset
+
+    async def fetch(
+        self,
+        topic: str,
+        offset: int,
+        *,
+        partition: int = 0,
+        max_bytes: int = FETCH_BYTES,
+        group: str = "",
+    ) -> m.FetchResponse:
+        """Records from `offset` (inclusive) on, about `max_bytes` of them; none at the end.
+
+        `group` is for the server's figures alone. Raises OffsetOutOfRange below the first record
+        that is kept.
+        """
+        request = m.Fetch(topic, partition, offset, max_bytes, group)
+        return await self._ask(request, m.FetchResponse)
+
+    async def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """A consumer group got as far as `offset`, the next one it will process.
+
+        Raises UnknownPartition where there is no such partition.
+        """
+        request = m.OffsetCommit(group, topic, partition, offset)
+        if not (await self._ask(request, m.OffsetCommitResponse, has_effect=True)).success:
+            raise UnknownPartition(m.PARTITION_NOT_FOUND, f"there is no {topic}/{partition}")
+
+    async def committed(self, group: str, topic: str, partition: int = 0) -> int | None:
+        """How far a consumer group got; None: it committed nothing there."""
+        request = m.OffsetFetch(group, topic, partition)
+        return (await self._ask(request, m.OffsetFetchResponse)).offset
+
+    async def create_topic(self, topic: str, partitions: int = 1) -> None:
+        """Make a topic; TopicExists if there is one."""
+        request = m.CreateTopic(topic, partitions)
+        if not (await self._ask(request, m.CreateTopicResponse, has_effect=True)).success:
+            raise TopicExists(f"there is a topic {topic!r}")
+
+    async def topics(self) -> dict[str, int]:
+        """How many partitions each topic has, by name."""
+        listed = await self._ask(m.ListTopics(), m.ListTopicsResponse)
+        return {row.name: row.partition_count for row in listed.topics}
+
+    async def describe(self, topic: str) -> list[m.PartitionRow]:
+        """What each partition holds."""
+        return (await self._ask(m.DescribeTopic(topic), m.DescribeTopicResponse)).partitions
+
+    async def describe_partition(
+        self, topic: str, partition: int = 0
+    ) -> m.DescribePartitionResponse:
+        """What one partition holds."""
+        return await self._ask(m.DescribePartition(topic, partition), m.DescribePartitionResponse)
+
+    async def metrics(self) -> m.MetricsFetchResponse:
+        """The server's figures."""
+        return await self._ask(m.MetricsFetch(), m.MetricsFetchResponse)
+
+    async def ping(self) -> None:
+        """Return when the server has answered all before."""
+        await self._ask(m.Ping(), m.Pong)
+
+    @asynccontextmanager
+    async def producer(
+        self, topic: str, settings: BatchSettings = BATCHES
+    ) -> AsyncIterator[Producer]:
+        """Produce single records in batches, over all partitions; flushed at the block's end."""
+        partitions = len(await self.describe(topic))
+
+        def request(partition: int, bodies: list[bytes]) -> bytes:
+            return _encode(m.Produce(topic, partition, bodies))
+
+        batcher = Batcher(self._trunk, request, _read_offsets, settings)
+        async with batcher.running():
+            yield Producer(batcher, partitions)
+
+    @asynccontextmanager
+    async def consumer(
+        self,
+        group: str,
+        topic: str,
+        partitions: Iterable[int] | None = None,
+        settings: ConsumerSettings = CONSUMER,
+    ) -> AsyncIterator[Consumer]:
+        """Follow partitions (None: all) from where the group got to, and commit how far it gets.
+
+        Groups do not share partitions out: who is to have which is the program's to say.
+        """
+        offsets = await first_offsets(self, group, topic, partitions, settings)
+        consumer = Consumer(self, group, topic, offsets, settings)
+        async with consumer.committing():
+            yield consumer
+
+    async def aclose(self) -> None:
+        """Close; calls that are under way fail, later ones with NotDone."""
+        await self._trunk.stop()
+
+    async def _ask(self, request: m.Request, kind: type[T], *, has_effect: bool = False) -> T:
+        def read(response: m.Response) -> T:
+            if isinstance(response, kind):
+                return response
+            raise _refusal(response)
+
+        return await self._caller.ask(_encode(request), read, has_effect=has_effect)
+
+
+@asynccontextmanager
+async def connect_rustlog(
+    address: str = ADDRESS,
+    *,
+    tls: ssl.SSLContext | None = None,
+    reconnect: bool = True,
+    wait_s: float = 0.0,
+    answer_s: float = 30.0,
+    calls_max: int = CALLS_MAX,
+    on_event: Callable[[Event], None] | None = None,
+    rng: Random | None = None,
+) -> AsyncIterator[Rustlog]:
+    """Connect to the server at `address` (host:port), and close with the block.
+
+    `tls`: what a server is asked for that speaks TLS; `node.tls.contexts.client_context` makes one.
+    `wait_s`: keep trying for so long when the server is not there yet. Later losses are mended when
+    a call needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
+    `answer_s`: a server that is silent for so long while calls are under way counts as lost.
+    `calls_max`: calls under way; more of them wait their turn.
+
+    Raises ConnectionLost, and ValueError for arguments.
+    """
+    host, port = parse_address(address)
+
+    async def dial(tasks: TaskGroup, session: Session) -> None:
+        await tcp.dial(tasks, host, port, session, tls=tls)
+
+    settings = TrunkSettings(
+        dial=dial,
+        replies=ResponseDecoder,
+        ends=_ends,
+        reconnect=reconnect,
+        wait_s=wait_s,
+        answer_s=answer_s,
+        on_event=on_event,
+    )
+    async with running(settings, Backoff(rng or outside().rng())) as trunk:
+        yield Rustlog(Caller(trunk, calls_max, answer_s))
+
+
+def _encode(request: m.Request) -> bytes:
+    frame = encode_request(request)
+    if len(frame) - 4 > m.FRAME_BYTES_MAX:
+        raise DataTooLarge(f"a frame holds {m.FRAME_BYTES_MAX} bytes, not {len(frame) - 4}")
+    return frame
+
+
+def _ends(response: m.Response, is_asked: bool) -> RequestError | None:
+    """An Error that answers nothing says why the connection is closed."""
+    if isinstance(response, m.Error) and not is_asked:
+        return _refused(response)
+    return None
+
+
+def _refusal(response: m.Response) -> RequestError | BadReply:
+    if isinstance(response, m.Error):
+        return _refused(response)
+    return BadReply(f"the server answers with {type(response).__name__}")
+
+
+def _refused(error: m.Error) -> RequestError:
+    rest = ServerFailed if error.code >= m.INTERNAL_SERVER_ERROR else InvalidRequest
+    kind = REFUSALS.get(error.code, rest)
+    return kind(error.code, error.message, error.details)
+
+
+def _read_offsets(response: m.Response, partition: int, count: int) -> list[Place]:
+    if not isinstance(response, m.ProduceResponse):
+        raise _refusal(response)
+    if response.record_count != count:
+        raise BadReply(f"the server kept {response.record_count} of {count} records")
+    first = response.base_offset
+    return [Place(partition, offset) for offset in range(first, first + count)]

@@ -1,0 +1,74 @@
+"""Single records for a topic, in batches, each in the partition of its key."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import NamedTuple
+from zlib import crc32
+
+from node.client.requests.batching import Batcher, Posted
+from transports.rustlog.messages import Response
+
+
+class Place(NamedTuple):
+    """Where a record is kept."""
+
+    partition: int
+    offset: int
+
+
+class Producer:
+    """Adds records to a topic. Those of one partition keep the order of the calls.
+
+    A record with a `key` goes where all with this key go (CRC-32 modulo the partitions), one with
+    a `partition` there, others to one partition after the other. Where the outcome of a batch is
+    unknown its records say so and are not sent again.
+    """
+
+    def __init__(self, batcher: Batcher[Response, Place], partitions: int) -> None:
+        self.partitions = partitions
+        self._batcher = batcher
+        self._turn = count()
+
+    @property
+    def buffered(self) -> int:
+        """How many records were taken and have no result yet."""
+        return self._batcher.buffered
+
+    async def produce(
+        self, data: bytes, *, key: bytes | None = None, partition: int | None = None
+    ) -> Place:
+        """Take a record and wait until it is kept; where."""
+        return await (await self.post(data, key=key, partition=partition))
+
+    async def post(
+        self, data: bytes, *, key: bytes | None = None, partition: int | None = None
+    ) -> Posted[Place]:
+        """Take a record, waiting for room in the buffer; await what it returns for its place."""
+        return await self._batcher.post(self._partition(key, partition), data)
+
+    def post_nowait(
+        self, data: bytes, *, key: bytes | None = None, partition: int | None = None
+    ) -> Posted[Place]:
+        """`post` without waiting; anyio.WouldBlock when the buffer is full."""
+        return self._batcher.post_nowait(self._partition(key, partition), data)
+
+    async def flush(self) -> None:
+        """Send what waits, and wait for the results of all that was taken so far.
+
+        Raises the first error of a record whose result nobody awaited.
+        """
+        await self._batcher.flush()
+
+    async def aclose(self) -> None:
+        """`flush`, and take no more."""
+        await self._batcher.close()
+
+    def _partition(self, key: bytes | None, partition: int | None) -> int:
+        if partition is not None:
+            if not 0 <= partition < self.partitions:
+                raise ValueError(f"the topic has the partitions 0 to {self.partitions - 1}")
+            return partition
+        if key is not None:
+            return crc32(key) % self.partitions
+        return next(self._turn) % self.partitions

@@ -1,0 +1,297 @@
+"""A client of S3P v0.2.0: `async with connect_s3p("127.0.0.1:7402") as s3p`.
+
+It speaks to any server of the protocol. Calls of many tasks share a connection and are pipelined;
+a read that waits has a connection of its own, because replies come in the order of the commands.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
+from typing import Self, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from actors.errors import EmptyData
+from node.client.retry import Backoff
+from node.client.requests.batching import BATCHES, Batcher, BatchSettings, Posted
+from node.client.requests.calls import Caller
+from node.client.events import Event
+from node.environment import outside
+from node.client.s3p.records import (
+    FIRST,
+    U64_MAX,
+    IdLike,
+    Record,
+    RecordId,
+    ends,
+    position_of,
+    read_id,
+    read_ids,
+    read_ok,
+    read_records,
+)
+from node.client.requests.errors import NotDone
+from node.client.requests.reconnecting import Trunk, TrunkSettings, running
+from transports.s3p import client_codec as wire
+from transports.io import tcp
+from transports.io.address import parse_address
+from transports.s3p.client_codec import Reply, ReplyDecoder, ReplyLimits
+from transports.io.interface import Session
+
+ADDRESS = "127.0.0.1:7402"
+CALLS_MAX = 1024
+FOLLOW_MS = 5_000
+AGAIN_S = 0.2
+
+REPLY_LIMITS = ReplyLimits(
+    records_max=100_000, record_bytes_max=64 * 2**20, reply_bytes_max=64 * 2**20
+)
+"""Other servers may be told to allow more than ours does."""
+
+T = TypeVar("T")
+
+
+class S3p:
+    """An open client; see `connect_s3p`. Tasks may share it.
+
+    Every call raises RequestErrors for what the server refuses, NotDone when the connection was
+    lost and the call had no effect, OutcomeUnknown when it was lost and nobody knows. `Malformed`
+    and `LimitExceeded` end the connection: calls behind fail with NotDone.
+    """
+
+    def __init__(self, caller: Caller[Reply]) -> None:
+        self._caller = caller
+        self._trunk: Trunk[Reply] = caller.trunk
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection stands now; the next call dials if none does."""
+        return self._trunk.line is not None
+
+    @property
+    def closed(self) -> bool:
+        """Closed here, or lost for good."""
+        return self._trunk.error is not None
+
+    async def create(self, stream: str | bytes) -> None:
+        """Make a stream; StreamExists if there is one."""
+        await self._ask(wire.encode_create(_name(stream)), read_ok, has_effect=True)
+
+    async def append(
+        self, stream: str | bytes, records: bytes | Sequence[bytes], *, ms: int | None = None
+    ) -> RecordId:
+        """Add one record or several, all or none; the id of the last one.
+
+        `ms`: the milliseconds of their ids, else the server's clock. Raises NonMonotonicId when
+        the stream is past them already.
+        """
+        bodies = [records] if isinstance(records, bytes) else list(records)
+        if not bodies:
+            raise ValueError("no records")
+        if not all(bodies):
+            raise EmptyData
+        request = wire.encode_append(_name(stream), bodies, _u64(ms, "ms"))
+        return await self._ask(request, read_id, has_effect=True)
+
+    async def read(
+        self,
+        stream: str | bytes,
+        min_id: IdLike = FIRST,
+        *,
+        count: int | None = None,
+        block_ms: int = 0,
+    ) -> list[Record]:
+        """Records from `min_id` (inclusive) on, at most `count` (None: the server's default).
+
+        Where there is none, waits for one for `block_ms` milliseconds.
+        """
+        if count is not None and count < 1:
+            raise ValueError("count must be 1 or more")
+        block_ms = _u64(block_ms, "block_ms") or 0
+        request = wire.encode_read(
+            _name(stream), count=count, block_ms=block_ms, min_id=position_of(min_id)
+        )
+        if block_ms:
+            return await self._caller.ask_aside(request, read_records, block_ms / 1000)
+        return await self._ask(request, read_records, has_effect=False)
+
+    def follow(
+        self,
+        stream: str | bytes,
+        min_id: IdLike = FIRST,
+        *,
+        count: int | None = None,
+        block_ms: int = FOLLOW_MS,
+    ) -> Following:
+        """Records from `min_id` on, without end: each once, over lost connections as well.
+
+        `count`: how many are read at once at most; `block_ms`: how long one read waits, which the
+        server must allow.
+        """
+        return Following(self, stream, min_id, count, block_ms)
+
+    async def trim(self, stream: str | bytes, min_id: IdLike) -> None:
+        """Remove the records below `min_id`."""
+        request = wire.encode_trim(_name(stream), position_of(min_id))
+        await self._ask(request, read_ok, has_effect=True)
+
+    async def delete(self, stream: str | bytes) -> None:
+        """Remove a stream with all its records; UnknownStream if there is none."""
+        await self._ask(wire.encode_delete(_name(stream)), read_ok, has_effect=True)
+
+    @asynccontextmanager
+    async def producer(
+        self, stream: str | bytes, settings: BatchSettings = BATCHES
+    ) -> AsyncIterator[Producer]:
+        """Append single records in batches; flushed at the end of the block."""
+        name = _name(stream)
+
+        def request(_: int, bodies: list[bytes]) -> bytes:
+            return wire.encode_append(name, bodies)
+
+        batcher = Batcher(self._trunk, request, read_ids, settings)
+        async with batcher.running():
+            yield Producer(batcher)
+
+    async def aclose(self) -> None:
+        """Close; calls that are under way fail, later ones with NotDone."""
+        await self._trunk.stop()
+
+    async def _ask(self, request: bytes, read: Callable[[Reply], T], *, has_effect: bool) -> T:
+        return await self._caller.ask(request, read, has_effect=has_effect)
+
+
+class Following:
+    """Iterate over it; one task at a time. A cancelled step loses nothing."""
+
+    def __init__(
+        self, s3p: S3p, stream: str | bytes, min_id: IdLike, count: int | None, block_ms: int
+    ) -> None:
+        if block_ms < 1:
+            raise ValueError("block_ms must be 1 or more")
+        self._read = partial(s3p.read, stream, count=count, block_ms=block_ms)
+        self._s3p = s3p
+        self._start = min_id
+        self._ready: deque[Record] = deque()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        """The next record. Raises UnknownStream once the stream is deleted."""
+        while not self._ready:
+            try:
+                self._ready.extend(await self._read(self._start))
+            except NotDone:
+                if self._s3p.closed:
+                    raise
+                await anyio.sleep(AGAIN_S)
+        record = self._ready.popleft()
+        self._start = record.id.next
+        return record
+
+
+class Producer:
+    """Appends records to one stream, in the order of the calls. See `BatchSettings`.
+
+    Where the outcome of a batch is unknown its records say so and are not sent again: S3P could not
+    tell the server that they are the same.
+    """
+
+    def __init__(self, batcher: Batcher[Reply, RecordId]) -> None:
+        self._batcher = batcher
+
+    @property
+    def buffered(self) -> int:
+        """How many records were taken and have no result yet."""
+        return self._batcher.buffered
+
+    async def append(self, data: bytes) -> RecordId:
+        """Take a record and wait until it is kept; its id."""
+        return await (await self.post(data))
+
+    async def post(self, data: bytes) -> Posted[RecordId]:
+        """Take a record, waiting for room in the buffer; await what it returns for the id."""
+        return await self._batcher.post(0, _body(data))
+
+    def post_nowait(self, data: bytes) -> Posted[RecordId]:
+        """`post` without waiting; anyio.WouldBlock when the buffer is full."""
+        return self._batcher.post_nowait(0, _body(data))
+
+    async def flush(self) -> None:
+        """Send what waits, and wait for the results of all that was taken so far.
+
+        Raises the first error of a record whose result nobody awaited.
+        """
+        await self._batcher.flush()
+
+    async def aclose(self) -> None:
+        """`flush`, and take no more."""
+        await self._batcher.close()
+
+
+@asynccontextmanager
+async def connect_s3p(
+    address: str = ADDRESS,
+    *,
+    tls: ssl.SSLContext | None = None,
+    reconnect: bool = True,
+    wait_s: float = 0.0,
+    answer_s: float = 30.0,
+    calls_max: int = CALLS_MAX,
+    waiting_max: int = 64,
+    on_event: Callable[[Event], None] | None = None,
+    rng: Random | None = None,
+) -> AsyncIterator[S3p]:
+    """Connect to the server at `address` (host:port), and close with the block.
+
+    `tls`: what a server is asked for that speaks TLS; `node.tls.contexts.client_context` makes one.
+    `wait_s`: keep trying for so long when the server is not there yet. Later losses are mended when
+    a call needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
+    `answer_s`: a server that is silent for so long while calls are under way counts as lost.
+    `calls_max`: calls under way; `waiting_max`: reads that wait. More of them wait their turn.
+
+    Raises ConnectionLost, and ValueError for arguments.
+    """
+    host, port = parse_address(address)
+
+    async def dial(tasks: TaskGroup, session: Session) -> None:
+        await tcp.dial(tasks, host, port, session, tls=tls)
+
+    settings = TrunkSettings(
+        dial=dial,
+        replies=partial(ReplyDecoder, REPLY_LIMITS),
+        ends=ends,
+        reconnect=reconnect,
+        wait_s=wait_s,
+        answer_s=answer_s,
+        asides_max=waiting_max,
+        on_event=on_event,
+    )
+    async with running(settings, Backoff(rng or outside().rng())) as trunk:
+        yield S3p(Caller(trunk, calls_max, answer_s))
+
+
+def _name(stream: str | bytes) -> bytes:
+    name = stream.encode() if isinstance(stream, str) else stream
+    if not name:
+        raise ValueError("a stream's name has at least one byte")
+    return name
+
+
+def _body(data: bytes) -> bytes:
+    if not data:
+        raise EmptyData
+    return data
+
+
+def _u64(value: int | None, what: str) -> int | None:
+    if value is not None and not 0 <= value <= U64_MAX:
+        raise ValueError(f"{what} must be within 0..2^64-1")
+    return value

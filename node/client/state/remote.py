@@ -1,0 +1,101 @@
+"""The state of a stream as its node materializes it: asked for, not followed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import msgspec
+
+from actors.errors import SlowDown
+from node.client.streams.stream import Requests, T
+from transports.p2p.streams import state as s
+from transports.p2p.streams.operations import Operation
+
+PAGE = 1000
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """A value. `written` is its JSON as the producer wrote it."""
+
+    type: str
+    key: str
+    written: bytes
+
+    @property
+    def value(self) -> Any:
+        """The value itself."""
+        return msgspec.json.decode(self.written)
+
+
+class StateInfo(msgspec.Struct, frozen=True):
+    """A state by its counts. `position`: the sequence behind the last record of it; `first`: the
+    one that it begins with. `types`: how many keys each has, of the first 1000 of `type_count`;
+    `bytes`: what it takes in the node.
+
+    `rejected` records by reason; `unmatched`: ends and beginnings of snapshots without the other;
+    `missed` records were trimmed before they were read.
+    """
+
+    position: int
+    first: int
+    types: dict[str, int]
+    type_count: int
+    bytes: int
+    changes: int
+    controls: int
+    resets: int
+    snapshots: int
+    unmatched: int
+    missed: int
+    in_snapshot: bool
+    rejected: dict[str, int]
+
+
+class NodeState:
+    """One stream's state. Every answer has what was in the stream when it was asked for.
+
+    The first question makes the node read the stream from its beginning; until then questions wait.
+    Raises UnknownStream, and StateTooLarge above the node's limit.
+    """
+
+    def __init__(self, name: bytes, requests: Requests) -> None:
+        self.name = name
+        self._requests = requests
+
+    async def get(self, kind: str, key: str) -> Row | None:
+        """One value; None: there is none."""
+        answer = await self._ask(Operation.STATE_GET, s.GetBody(self.name, kind, key), s.ValueBody)
+        return None if answer.value is None else Row(kind, key, answer.value)
+
+    async def info(self) -> StateInfo:
+        """What there is of it, without the values."""
+        return await self._ask(Operation.STATE, s.StateBody(self.name), StateInfo)
+
+    async def rows(self, kind: str | None = None) -> AsyncIterator[Row]:
+        """All values, or those of a type, in the order of types and keys. A page at a time: what
+        changes meanwhile may be in it or not."""
+        async for _, rows in self.pages(kind):
+            for row in rows:
+                yield row
+
+    async def pages(self, kind: str | None = None) -> AsyncIterator[tuple[int, list[Row]]]:
+        """The same as they come, each with its position. Who reads the stream on from that of the
+        first page has the state once behind that of the last."""
+        after: tuple[str, str] | None = None
+        more = True
+        while more:
+            body = s.ShowBody(self.name, kind, after, PAGE)
+            page = await self._ask(Operation.STATE_SHOW, body, s.ValuesBody)
+            yield page.position, [Row(*row) for row in page.rows]
+            more = page.more and bool(page.rows)
+            after = page.rows[-1][:2] if page.rows else None
+
+    async def _ask(self, operation: Operation, body: msgspec.Struct, answer: type[T]) -> T:
+        """Ask again while the node is still reading."""
+        while True:
+            try:
+                return await self._requests.ask(operation, body, answer)
+            except SlowDown as exc:
+                await anyio.sleep((exc.delay_ms or 1000) / 1000)

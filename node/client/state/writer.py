@@ -1,0 +1,76 @@
+"""Writes events of a definition into a stream: nothing is appended that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from actors.state.schema import BadValue, StreamState
+from actors.state.events import ChangeEvent, Control, Event, control, encode
+from node.client.streams.records import Appended
+from node.client.streams.stream import Stream
+
+
+class SnapshotOpen(ValueError):
+    """There are no snapshots within snapshots."""
+
+
+class StateWriter:
+    """Appends to one stream. Raises BadValue, and what `Stream.append` raises."""
+
+    def __init__(self, stream: Stream, definition: StreamState) -> None:
+        self.stream = stream
+        self.definition = definition
+        self._in_snapshot = False
+
+    async def insert(self, name: str, value: Any, key: str | None = None, **more: str) -> Appended:
+        """Set a value of the collection `name`; `more`: `txid`, `timestamp`."""
+        return await self.send(self.definition[name].insert(value, key, **more))
+
+    async def update(self, name: str, value: Any, key: str | None = None, **more: str) -> Appended:
+        """The same, of a value that is there."""
+        return await self.send(self.definition[name].update(value, key, **more))
+
+    async def upsert(self, name: str, value: Any, key: str | None = None, **more: str) -> Appended:
+        """The same, whether it is there or not."""
+        return await self.send(self.definition[name].upsert(value, key, **more))
+
+    async def delete(self, name: str, key: str, **more: str) -> Appended:
+        """Remove a value of the collection `name`."""
+        return await self.send(self.definition[name].delete(key, **more))
+
+    async def reset(self) -> Appended:
+        """What came before counts no more: a new epoch, with another schema perhaps."""
+        appended = await self.send(control(Control.RESET))
+        self._in_snapshot = False
+        return appended
+
+    async def send(self, *events: Event[Any], match: int | None = None) -> Appended:
+        """Append several events, all or none. `match`: the stream's tail has to be there."""
+        for event in events:
+            why = self.definition.judge(event) if isinstance(event, ChangeEvent) else None
+            if why is not None:
+                raise BadValue(f"{why.reason.value}: {why.text}")
+        try:
+            bodies = [encode(event) for event in events]
+        except (TypeError, UnicodeEncodeError) as exc:
+            raise BadValue(f"JSON does not have it: {exc}") from exc
+        return await self.stream.append(bodies, match=match)
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[None]:
+        """What is written in the block is a consistent state. Raises SnapshotOpen within another.
+
+        The end is written whatever happens, or what follows would seem to belong to it.
+        """
+        if self._in_snapshot:
+            raise SnapshotOpen("the snapshot before is not over")
+        await self.send(control(Control.SNAPSHOT_START))
+        self._in_snapshot = True
+        try:
+            yield
+        finally:
+            if self._in_snapshot:
+                self._in_snapshot = False
+                await self.send(control(Control.SNAPSHOT_END))

@@ -1,0 +1,312 @@
+"""One stream of a node, through the node's own requests (docs/wire.md, "Streams")."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+import msgspec
+
+from actors.errors import (
+    BufferFull,
+    DataTooLarge,
+    NotNegotiated,
+    OutcomeUnknown,
+    SequenceMismatch,
+    SlowDown,
+    StreamExists,
+    Trimmed,
+)
+from actors.store.changes import Position
+from actors.streams.messages import Span
+from node.client.link import Link
+from node.client.streams.records import Appended, NewRecord, Record, StreamInfo, records_of
+from transports.p2p.streams import bodies as b
+from transports.p2p.packets import OPERATION_BYTES, STREAM
+from transports.p2p.streams.operations import Operation
+
+if TYPE_CHECKING:
+    from node.client.state.remote import NodeState
+
+FOLLOW_S = 20.0
+WAIT_S_MAX = b.WAIT_MS_MAX / 1000
+PAGE = b.RECORDS_MAX
+RETRY_S = 0.05, 2.0
+PASSING = (OutcomeUnknown, BufferFull, SlowDown)
+"""What a read may be refused with although the next one will succeed."""
+
+Start = int | Position | datetime
+"""Where a read begins: a sequence, an id or a time; at the next record there is."""
+Body = bytes | bytearray | memoryview
+Entry = Body | NewRecord
+OnGap = Callable[[int, int], None]
+T = TypeVar("T")
+
+
+class _Page(msgspec.Struct):
+    spans: list[Span]
+    next: int
+    tail: int
+    last_timestamp: int
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for span in self.spans for record in records_of(span)]
+
+
+class Requests:
+    """Requests about streams, over however many connections it takes."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    async def ask(self, operation: Operation, body: msgspec.Struct, answer: type[T]) -> T:
+        """Ask, and wait for the answer."""
+        data = msgspec.msgpack.encode(body)
+        size = OPERATION_BYTES + len(data)
+        link = self.link
+        asked = link.inflight.streams
+        await asked.room.take(size)
+        is_taken = False
+        try:
+            session = await link.live()
+            if not session.negotiated(STREAM):
+                raise NotNegotiated
+            if size > link.packet_max:
+                raise DataTooLarge(f"the node takes packets of {link.packet_max} bytes at most")
+            number, packet, pending = asked.add(operation, data)
+            is_taken = True
+        finally:
+            if not is_taken:
+                asked.room.give(size)
+        link.send(packet, at_once=asked.room.count == 1)
+        try:
+            told = await pending.wait()
+        finally:
+            if not pending.done and operation is Operation.READ:
+                link.send(asked.give_up(number), at_once=True)
+        return msgspec.msgpack.decode(told, type=answer)
+
+
+class Stream:
+    """One stream of a node, by name. It holds nothing and need not be closed."""
+
+    def __init__(self, name: bytes, requests: Requests) -> None:
+        self.name = name
+        self._requests = requests
+
+    def __repr__(self) -> str:
+        return f"Stream({self.name!r})"
+
+    @property
+    def state(self) -> NodeState:
+        """What its events make, as the node materializes it (docs/state.md)."""
+        from node.client.state.remote import NodeState  # few need it
+
+        return NodeState(self.name, self._requests)
+
+    async def create(
+        self,
+        *,
+        age_s: int | None = None,
+        bytes_max: int | None = None,
+        content_type: bytes | None = None,
+        exist_ok: bool = False,
+    ) -> None:
+        """Make it. Records go when they are older than `age_s` seconds, and the oldest ones when
+        there are more than `bytes_max` bytes. Raises StreamExists."""
+        body = b.CreateBody(self.name, age_s, bytes_max, content_type)
+        try:
+            await self._requests.ask(Operation.CREATE, body, dict)
+        except StreamExists:
+            if not exist_ok:
+                raise
+
+    async def configure(self, *, age_s: int | None = None, bytes_max: int | None = None) -> None:
+        """Change for how long it keeps records; None: as the node's configuration says."""
+        content_type = (await self.info()).content_type
+        body = b.CreateBody(self.name, age_s, bytes_max, content_type)
+        await self._requests.ask(Operation.CONFIGURE, body, dict)
+
+    async def append(
+        self,
+        records: Entry | Sequence[Entry],
+        *,
+        ms: int | None = None,
+        match: int | None = None,
+        fence: bytes | None = None,
+    ) -> Appended:
+        """Add records at the end, all or none.
+
+        `ms`: the first part of their ids (NonMonotonicId if it is below the last one). `match`: the
+        tail has to be there (SequenceMismatch). `fence`: the stream's fencing token (Fenced).
+        Raises UnknownStream; DataTooLarge above 1000 records or a packet of the node.
+        """
+        entries = [records] if isinstance(records, Body | NewRecord) else list(records)
+        if not entries:
+            raise ValueError("there is nothing to append")
+        full = [each if isinstance(each, NewRecord) else NewRecord(bytes(each)) for each in entries]
+        body = b.AppendBody(
+            self.name,
+            [each.body for each in full],
+            ms,
+            [each.headers for each in full] if any(each.headers for each in full) else None,
+            [each.timestamp for each in full]
+            if any(each.timestamp is not None for each in full)
+            else None,
+            fence,
+            match,
+        )
+        return await self._requests.ask(Operation.APPEND, body, Appended)
+
+    async def read(self, start: Start = 0, count: int = 100, wait_s: float = 0.0) -> list[Record]:
+        """At most `count` records from `start` on, or fewer: as many as fit about 256 KiB.
+
+        What is trimmed is passed over. Where there is nothing, wait for it so many seconds.
+        """
+        now = self._requests.link.now
+        give_up_at = now() + wait_s
+        while True:
+            left_s = max(0.0, min(give_up_at - now(), WAIT_S_MAX))
+            page = await self._page(start, min(count, PAGE), left_s)
+            if page.spans or now() >= give_up_at:
+                return page.records
+
+    async def tail(self, count: int = 10) -> list[Record]:
+        """The last `count` records there are now."""
+        info = await self.info()
+        first = max(info.trim_point, info.tail - count)
+        return [record async for record in self.records(first, info.tail)]
+
+    async def records(self, start: Start = 0, end: int | None = None) -> AsyncGenerator[Record]:
+        """Records from `start` on to before sequence `end`; None: what is now the tail."""
+        async with aclosing(self.pages(start, end)) as pages:
+            async for page in pages:
+                for record in page:
+                    yield record
+
+    async def pages(self, start: Start = 0, end: int | None = None) -> AsyncGenerator[list[Record]]:
+        """The same, as they come."""
+        while end is None or not isinstance(start, int) or start < end:
+            page = await self._page(start, PAGE, 0.0)
+            end = page.tail if end is None else end
+            records = page.records
+            if records and records[-1].sequence >= end:
+                records = [record for record in records if record.sequence < end]
+            if not records:
+                return
+            yield records
+            start = page.next
+
+    async def follow(
+        self, start: Start | None = None, *, on_gap: OnGap | None = None
+    ) -> AsyncGenerator[Record]:
+        """Records from `start` on (None: from the tail), and then those to come, for ever.
+
+        Lost connections are mended: every record comes once, in order. Records that were trimmed
+        before they could be read are told to `on_gap` (first, end), else they raise Trimmed. Raises
+        SequenceMismatch if the stream was made anew meanwhile, UnknownStream if it was deleted.
+        """
+        async with aclosing(self.follow_pages(start, on_gap=on_gap)) as pages:
+            async for page in pages:
+                for record in page:
+                    yield record
+
+    async def follow_pages(
+        self, start: Start | None = None, *, on_gap: OnGap | None = None
+    ) -> AsyncGenerator[list[Record]]:
+        """The same, as they come."""
+        reached: int | None = None
+        if start is None:
+            start = reached = (await self.info()).tail
+        while True:
+            page = await self._patiently(start)
+            if reached is not None:
+                _check_continuity(reached, page, on_gap)
+            if page.spans:
+                yield page.records
+                start = reached = page.next
+            elif isinstance(start, int) and page.next > start:
+                start = page.next
+                reached = None if reached is None else start
+
+    async def trim(self, below: int | Position) -> None:
+        """Remove the records below a sequence or an id."""
+        if isinstance(below, Position):
+            body = b.TrimBody(self.name, id=below)
+        else:
+            body = b.TrimBody(self.name, below)
+        await self._requests.ask(Operation.TRIM, body, dict)
+
+    async def delete(self) -> None:
+        """Remove the stream with all it has."""
+        await self._requests.ask(Operation.DELETE, b.StreamBody(self.name), dict)
+
+    async def info(self) -> StreamInfo:
+        """What there is of it. Raises UnknownStream."""
+        body = b.StreamBody(self.name)
+        return await self._requests.ask(Operation.DESCRIBE, body, StreamInfo)
+
+    async def commit(self, group: str | bytes, offset: int) -> None:
+        """A consumer group got as far as sequence `offset`, exclusive."""
+        body = b.CommitBody(self.name, os.fsencode(group), offset)
+        await self._requests.ask(Operation.COMMIT, body, dict)
+
+    async def committed(self, group: str | bytes) -> int | None:
+        """How far a group got; None: it never committed."""
+        body = b.CommittedBody(self.name, os.fsencode(group))
+        return (await self._requests.ask(Operation.COMMITTED, body, b.OffsetBody)).offset
+
+    async def _page(self, start: Start, count: int, wait_s: float) -> _Page:
+        match start:
+            case Position():
+                body = b.ReadBody(self.name, id=start)
+            case datetime():
+                body = b.ReadBody(self.name, timestamp=max(0, round(start.timestamp() * 1000)))
+            case _:
+                body = b.ReadBody(self.name, start)
+        wait_ms = min(round(wait_s * 1000), b.WAIT_MS_MAX)
+        body = msgspec.structs.replace(body, count=count, wait_ms=wait_ms)
+        if not wait_ms:
+            return await self._requests.ask(Operation.READ, body, _Page)
+        waiting = self._requests.link.inflight.streams.waiting
+        await waiting.take(1)
+        try:
+            return await self._requests.ask(Operation.READ, body, _Page)
+        finally:
+            waiting.give(1)
+
+    async def _patiently(self, start: Start) -> _Page:
+        """A page, or none after a while; what passes is waited for."""
+        delay_s, delay_s_max = RETRY_S
+        while True:
+            try:
+                return await self._page(start, PAGE, FOLLOW_S)
+            except PASSING as error:
+                told_s = (error.delay_ms or 0) / 1000
+            await anyio.sleep(max(delay_s, told_s))
+            delay_s = min(2 * delay_s, delay_s_max)
+
+
+def stream_name(name: str | bytes) -> bytes:
+    """The name as bytes. Raises ValueError for one that no stream can have."""
+    found = name.encode() if isinstance(name, str) else name
+    if not 0 < len(found) <= b.NAME_BYTES_MAX:
+        raise ValueError(f"a stream's name has 1 to {b.NAME_BYTES_MAX} bytes, not {len(found)}")
+    return found
+
+
+def _check_continuity(reached: int, page: _Page, on_gap: OnGap | None) -> None:
+    """A page that was read from `reached` on begins there, unless something happened."""
+    if page.tail < reached:
+        text = f"the stream ends at {page.tail}, before {reached}: it was made anew"
+        raise SequenceMismatch(text)
+    first = page.spans[0].first if page.spans else page.next
+    if first > reached:
+        if on_gap is None:
+            raise Trimmed(f"records {reached} to {first - 1} were trimmed before they were read")
+        on_gap(reached, first)

@@ -1,0 +1,226 @@
+"""The node's side of every connection: who may come in, how many, and where they go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from random import Random
+
+import anyio
+
+from actors.errors import NotNegotiated
+from actors.messages import Durability, Join, Port, Rights
+from actors.runtime.scheduler import Scheduler
+from node.access.policy import Access
+from node.access.issued_tokens import IssuedAccess
+from node.config import Config
+from node.ip import is_remote, network_of
+from node.peers.identity import verify
+from node.stream_cells import StreamRoom
+from node.stream_settings import rustlog_settings, s3p_settings
+from transports.p2p.connection import Connection
+from transports.server.directory import Topics
+from transports.p2p.framing import Framing
+from transports.server.batching import Gathering
+from transports.p2p.admission import Admission, Asker
+from transports.p2p.handshake import NONCE_BYTES
+from transports.server.interface import Answered, AskPeers, Signer, Visitor, WireCounters
+from transports.http.interface import HttpCounters
+from transports.http.transactions.figures import TransactionCounters
+from transports.p2p.challenge import ChallengeRate
+from transports.server.rate_limit import Bucket, SharedBuckets
+from transports.server.refusals import Refusal, Refusals
+from transports.rustlog.connection import RustlogConnection
+from transports.rustlog.metrics import Reclaimed, RustlogMetrics
+from transports.s3p.connection import S3pConnection
+from transports.server.traffic import traffic
+
+
+class Reception:
+    """Implements `transports.server.interface.Host`, `transports.server.stream_host.StreamHost` and
+    `transports.http.interface.HttpHost`: the scheduler's calls, and limits of connections."""
+
+    def __init__(
+        self,
+        config: Config,
+        access: Access,
+        scheduler: Scheduler,
+        now: Callable[[], float],
+        durability: Callable[[bytes], Durability],
+        admin: Callable[[int, bytes, Admission], bytes],
+        streams: StreamRoom,
+        rng: Random,
+        entropy: Callable[[int], bytes],
+        ticks_ns: Callable[[], int],
+    ) -> None:
+        self.settings = config.connection
+        self.counters = WireCounters()
+        self.http = HttpCounters()
+        self.traffic = traffic()
+        self.durability = durability
+        self.now = now
+        self.submit = scheduler.submit
+        self.gathering = Gathering(scheduler.submit, now)
+        self.attach: Callable[[bytes, Port, Join, float], bool] = scheduler.attach
+        self.detach: Callable[[bytes, Port], None] = scheduler.detach
+        self.on_capacity = scheduler.on_capacity
+        self.arm = scheduler.timers.arm
+        self.disarm = scheduler.timers.disarm
+        self.admin = admin
+        self.peers: AskPeers = _no_post
+        self.directory = streams.directory
+        self.topics: Topics = streams.directory
+        self.basins = streams.basins
+        self.states = streams.states
+        self.stages = streams.stages
+        self.transactions = TransactionCounters()
+        self.stream_age_s = streams.age_s
+        self.tokens = IssuedAccess(streams.tokens, streams.basins.own, now)
+        access.issued = self.tokens.grants
+        trimmed = streams.counters
+        self.rustlog_metrics = RustlogMetrics(
+            ticks_ns, lambda: Reclaimed(trimmed.trims, trimmed.trimmed_bytes)
+        )
+        self.signer: Signer | None = None
+        self.certificate_hash: bytes | None = None
+        self.verify = verify
+        self.nonce = partial(entropy, NONCE_BYTES)
+        self._challenges = ChallengeRate(
+            self.settings.handshakes_per_s_max, self.settings.handshakes_per_address_max
+        )
+        refusals = Refusals(self.counters.reasons, now)
+        self.note = refusals.note
+        self._buckets = SharedBuckets(config.requests_per_s_per_peer_max)
+        self.is_draining = False
+        self.connections: dict[Visitor, None] = {}
+        self._config = config
+        self._s3p = s3p_settings(config)
+        self._rustlog = rustlog_settings(config)
+        self._access = access
+        self._numbers = count(1)
+        self._rng = rng
+        self._by_address: Counter[str] = Counter()
+        self._by_identity: Counter[bytes] = Counter()
+        self._identities: dict[Visitor, bytes] = {}
+        self._before_ready: dict[Visitor, None] = {}
+        self._emptied: anyio.Event | None = None
+
+    def random(self) -> float:
+        return self._rng.random()
+
+    def next_number(self) -> int:
+        """A number that no connection and nobody else has."""
+        return next(self._numbers)
+
+    def connection(self, framing: Framing) -> Connection:
+        """A session for a connection that was just accepted."""
+        return Connection(next(self._numbers), self, framing)
+
+    def s3p_connection(self) -> S3pConnection:
+        """The same, of S3P."""
+        return S3pConnection(next(self._numbers), self, self._s3p)
+
+    def rustlog_connection(self) -> RustlogConnection:
+        """The same, of RustLog."""
+        return RustlogConnection(next(self._numbers), self, self._rustlog)
+
+    def admits(self, asker: Asker) -> bool:
+        return self._access.admits_to_streams(asker)
+
+    def authorize(self, asker: Asker, channel: bytes) -> Rights | None:
+        return self._access.authorize(asker, channel)
+
+    def authorize_stream(self, asker: Asker, name: bytes) -> Rights | None:
+        return self._access.authorize_stream(asker, name)
+
+    def rejudge(self) -> None:
+        """Who may do what has changed, perhaps: nobody goes on with rights that are gone."""
+        for connection in list(self.connections):
+            connection.rejudge()
+
+    def may_challenge(self, address: str) -> bool:
+        return self._challenges.take(_counted(address), self.now())
+
+    def entered(self, visitor: Visitor) -> bool:
+        config, counted = self._config, _counted(visitor.address)
+        is_full = (
+            self.is_draining
+            or len(self.connections) >= config.connections_max
+            or (
+                counted is not None
+                and self._by_address[counted] >= config.connections_per_address_max
+            )
+        )
+        self.connections[visitor] = None
+        if not is_full:
+            self._before_ready[visitor] = None
+            if len(self._before_ready) > config.connections_before_ready_max:
+                self._give_way()
+        if counted is not None:
+            self._by_address[counted] += 1
+        return not is_full
+
+    def _give_way(self) -> None:
+        """Who has been silent for longest makes room: a flood of them must keep nobody out."""
+        oldest = next(iter(self._before_ready))
+        del self._before_ready[oldest]
+        self.note(Refusal.TOO_MANY, oldest.address)
+        oldest.close()
+
+    def greeted(self, visitor: Visitor) -> None:
+        self._before_ready.pop(visitor, None)
+
+    def settle(self, visitor: Visitor, asker: Asker) -> bool:
+        identity = asker.identity
+        if identity is None:
+            return True
+        if self._by_identity[identity] >= self._config.connections_per_peer_max:
+            return False
+        self._by_identity[identity] += 1
+        self._identities[visitor] = identity
+        return True
+
+    def shared_bucket(self, asker: Asker) -> Bucket | None:
+        return self._buckets.bucket(asker.identity or _counted(asker.address), self.now())
+
+    def left(self, visitor: Visitor) -> None:
+        if visitor not in self.connections:
+            return
+        identity = self._identities.pop(visitor, None)
+        if identity is not None:
+            self._by_identity[identity] -= 1
+            if not self._by_identity[identity]:
+                del self._by_identity[identity]
+        del self.connections[visitor]
+        self._before_ready.pop(visitor, None)
+        counted = _counted(visitor.address)
+        if counted is not None:
+            self._by_address[counted] -= 1
+            if self._by_address[counted] <= 0:
+                del self._by_address[counted]
+        if self._emptied is not None and not self.connections:
+            self._emptied.set()
+
+    async def drain(self) -> None:
+        """Turn newcomers away, say goodbye to all, and wait until they have gone."""
+        self.is_draining = True
+        self._emptied = anyio.Event()
+        for connection in list(self.connections):
+            connection.say_goodbye()
+        if self.connections:
+            await self._emptied.wait()
+
+    def close_all(self) -> None:
+        for connection in list(self.connections):
+            connection.close()
+
+
+def _counted(address: str) -> str | None:
+    """As what limits for an address count it; None: this machine's, for which there are none."""
+    return network_of(address) if is_remote(address) else None
+
+
+def _no_post(operation: int, body: bytes, answer: Answered) -> None:
+    answer(NotNegotiated("this node has no post"))

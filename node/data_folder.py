@@ -1,0 +1,233 @@
+"""Where a node keeps things: its data folder, locked, and the store in it, tied to the loop.
+
+Commands use the folder of a stopped node through the same lock: `StillStore` has the store without
+a loop, `CopyingDisk` reads the files and leaves them exactly as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import shutil
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import anyio.lowlevel
+
+from actors.messages import Durability
+from actors.store.changes import Change, Snapshot
+from actors.store.filesystem import OsDisk
+from actors.store.durable import DurableStore
+from actors.store.workers import InlineLane, Lane, ThreadLane, Work
+from actors.store.partitions.file_pool import BESIDE
+from actors.store.interface import Fault, Pending
+from actors.store.settings import StoreSettings
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class FolderInUse(Exception):
+    """Another node runs on this data folder; `holder` is the words for its process."""
+
+    def __init__(self, folder: Path, holder: str) -> None:
+        super().__init__(folder, holder)
+        self.folder = folder
+        self.holder = holder
+
+    def __str__(self) -> str:
+        how = "stop that node, or choose another --data"
+        return f"{self.folder} is in use by {self.holder}: {how}"
+
+
+class FolderLock:
+    """Held while a node, or a command that reads a stopped node's folder, is at work."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make the folder if there is none, and lock it. Raises FolderInUse, OSError."""
+        _require_utf8(folder)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._take(folder)
+        except BaseException:
+            self.release()
+            raise
+
+    def _take(self, folder: Path) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderInUse(folder, _holder(self._fd)) from None
+        # As long as the one before, so that it needs no space: a node starts on a full disk too.
+        os.pwrite(self._fd, f"{os.getpid():<15}\n".encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+def _require_utf8(folder: Path) -> None:
+    """What a node prints and tells its clients of itself is UTF-8, the name of its folder too."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        why = "its name is not UTF-8; rename it, or choose another --data"
+        raise OSError(errno.EILSEQ, why, folder) from None
+
+
+def _holder(fd: int) -> str:
+    """Who holds the lock. The file may still have the number of a process that is gone: of one that
+    was killed, until its successor has written its own; only what the system confirms is told."""
+    written = os.pread(fd, 32, 0).strip()
+    if written.isdigit() and int(written) in _lockers(os.fstat(fd).st_ino):
+        return f"process {int(written)}"
+    return "another process"
+
+
+def _lockers(inode: int) -> set[int]:
+    """The processes that hold a flock on a file of this number; none where nobody tells."""
+    try:
+        lines = Path("/proc/locks").read_bytes().splitlines()
+    except OSError:  # no Linux, or a sandbox
+        return set()
+    fields = (line.split() for line in lines)
+    locks = (each for each in fields if len(each) == 8 and each[1] == b"FLOCK")
+    return {int(each[4]) for each in locks if each[5].rpartition(b":")[2] == b"%d" % inode}
+
+
+class LoopSurroundings:
+    """The running loop, asyncio's or trio's, as the store sees it."""
+
+    def __init__(self, now: Callable[[], float], rng: Random) -> None:
+        self.now = now
+        self._rng = rng
+        self.soon: Callable[[Callable[[], None]], object]
+        self._post: Callable[[Callable[[], None]], object]
+        try:
+            loop = asyncio.get_running_loop()
+            self.soon, self._post = loop.call_soon, loop.call_soon_threadsafe
+        except RuntimeError:
+            token: Any = anyio.lowlevel.current_token().native_token  # trio's, which is optional
+            self.soon = self._post = token.run_sync_soon
+
+    def lane(self, name: str, work: Work[Item, Result]) -> Lane[Item]:
+        return ThreadLane(name, work, self._post)
+
+    def salt(self) -> int:
+        return self._rng.getrandbits(32)
+
+
+class StillSurroundings:
+    """No loop and no threads: what the store would have done later is done in `settle`."""
+
+    def __init__(self, rng: Random, now: Callable[[], float] = time.time) -> None:
+        self.now = now
+        self._rng = rng
+        self._soon: deque[Callable[[], None]] = deque()
+        self._lanes: list[InlineLane[Any, Any]] = []
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        self._soon.append(callback)
+
+    def lane(self, name: str, work: Work[Item, Result]) -> Lane[Item]:
+        lane = InlineLane(work)
+        self._lanes.append(lane)
+        return lane
+
+    def salt(self) -> int:
+        return self._rng.getrandbits(32)
+
+    def settle(self) -> None:
+        """Do all that waits to be done, in the order in which it came up."""
+        while self._step():
+            pass
+
+    def _step(self) -> bool:
+        if self._soon:
+            self._soon.popleft()()
+            return True
+        return any(lane.step() for lane in self._lanes)
+
+
+class StillStore:
+    """The store of a node that is stopped, used step by step. `now`: seconds since 1970."""
+
+    def __init__(
+        self, folder: Path, rng: Random | None = None, now: Callable[[], float] = time.time
+    ) -> None:
+        self._around = StillSurroundings(rng or Random(), now)
+        self._store = DurableStore(
+            folder, OsDisk(), StoreSettings(), self._around, lambda name: Durability.DISK
+        )
+
+    @property
+    def reason(self) -> str:
+        """Why nothing can be written."""
+        return self._store.health.reason
+
+    def open(self) -> None:
+        """Recover what there is. Raises Damaged, UnknownVersion, OSError, sqlite3.Error."""
+        self._store.open()
+
+    def load(self, name: bytes) -> Snapshot | Fault:
+        """What a channel keeps."""
+        kept = self._store.load(name)
+        if not isinstance(kept, Pending):
+            return kept
+        return self._finished(kept) or Fault.UNREADABLE
+
+    def write(self, name: bytes, changes: Sequence[Change]) -> Fault | None:
+        """Keep changes; on the disk when this returns None."""
+        commit = self._store.write(name, changes)
+        if commit is None:
+            return None
+        fault = self._finished(commit)
+        return fault if commit.is_done else Fault.NOT_KEPT
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _finished(self, pending: Pending[Result]) -> Result | None:
+        """None: it cannot be finished, because the disk fails."""
+        self._around.settle()
+        found: list[Result] = []
+        pending.when_done(found.append)
+        return found[0] if found else None
+
+
+@contextmanager
+def still_store(folder: Path) -> Iterator[StillStore]:
+    """The store in a folder that no node uses. Raises FolderInUse, and what `open` raises."""
+    lock = FolderLock(folder)
+    try:
+        store = StillStore(folder)
+        store.open()
+        try:
+            yield store
+        finally:
+            store.close()
+    finally:
+        lock.release()
+
+
+class CopyingDisk(OsDisk):
+    """Opens copies of SQLite files, made in `scratch`: to open a file may change it."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+
+    def connect(self, path: Path) -> sqlite3.Connection:
+        for end in ("", *BESIDE):
+            copy, original = self._scratch / f"copy{end}", path.with_name(path.name + end)
+            copy.unlink(missing_ok=True)
+            if original.exists() and end != "-shm":
+                shutil.copyfile(original, copy)
+        return super().connect(self._scratch / "copy")

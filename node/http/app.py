@@ -1,0 +1,149 @@
+"""HTTP as a room of a node: which APIs there are, and the listener that serves them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, reduce
+from operator import or_
+
+from anyio.abc import TaskGroup
+
+from actors.messages import Rights
+from actors.streams.settings import StreamCounters
+from actors.runtime.supervisor import contain, sheltered
+from node.admin import Sources
+from node.config import Config
+from node.http.sources import Figures
+from node.http.health import Alive, Ready
+from node.http.listener import HttpListener, listen
+from node.http.metrics import Metrics
+from node.http.state_page import PREFIX as PAGE_PREFIX
+from node.http.state_page import StatePage
+from node.connections import Reception
+from node.tls.listeners import TlsListeners
+from transports.p2p.admission import Asker
+from transports.server.interface import Visitor
+from transports.http.app import Api, Application
+from transports.http.durable.app import DurableApi
+from transports.http.durable.context import PREFIX as DURABLE
+from transports.http.durable.interface import DurableSettings
+from transports.http.direct import ErrandVisit
+from transports.http.request import LISTENER, HttpLimits
+from transports.http.s2.app import PREFIXES, S2Api
+from transports.http.state.app import PREFIX, StateApi
+from transports.http.transactions.app import PREFIX as TRANSACTIONS
+from transports.http.transactions.app import TransactionsApi, finish_all
+from transports.http.active_request import Visit
+from transports.server.stream_visit import StreamVisit
+
+
+class HttpRoom:
+    """One per node. `apis`: what is served, by the first segments of the path; add to it before
+    `listen`."""
+
+    def __init__(
+        self,
+        config: Config,
+        reception: Reception,
+        tls: TlsListeners,
+        sources: Callable[[], Sources],
+        streams: StreamCounters,
+    ) -> None:
+        self._config = config
+        self._reception = reception
+        self._tls = tls
+        self._is_started = False
+        figures = Figures(
+            sources=sources,
+            config=config,
+            visitors=lambda: reception.connections,
+            listener_of=listener_of,
+            http=reception.http,
+            streams=streams,
+            states=reception.states,
+            stages=reception.stages,
+            transactions=reception.transactions,
+            groups=lambda: reception.directory.groups,
+            rustlog=reception.rustlog_metrics,
+        )
+        ready = Ready(
+            self._rights_of,
+            sources().store.health,
+            lambda: self._is_started,
+            lambda: reception.is_draining,
+        )
+        origins = frozenset(config.origins)
+        page = StatePage(origins)
+        self.apis: dict[tuple[bytes, ...], Api] = {
+            (b"health",): Alive(),
+            (b"ping",): Alive(),
+            (b"ready",): ready,
+            (b"metrics",): Metrics(figures, self._rights_of),
+            PREFIX: StateApi(reception, origins, page.front, config.http_heartbeat_s),
+            PAGE_PREFIX: page,
+            **dict.fromkeys(PREFIXES, S2Api(reception)),
+            DURABLE: DurableApi(reception, self._durable()),
+            TRANSACTIONS: TransactionsApi(reception),
+        }
+
+    def _durable(self) -> DurableSettings:
+        config = self._config
+        return DurableSettings(
+            long_poll_s=config.http_long_poll_s,
+            heartbeat_s=config.http_heartbeat_s,
+            origins=frozenset(config.origins),
+            is_secure=LISTENER in config.tls_names,
+        )
+
+    def application(self) -> Application:
+        """What is served, as an ASGI application; it can be mounted into another one."""
+        config = self._config
+        limits = HttpLimits(
+            url_bytes_max=config.http_url_bytes_max,
+            header_bytes_max=config.http_header_bytes_max,
+            body_bytes_max=config.http_body_bytes_max,
+            body_s=config.http_body_s,
+        )
+        guard = partial(contain, "request/http")
+        shelter = partial(sheltered, "request/http")
+        return Application(self._reception, self.apis, guard, limits, shelter)
+
+    async def listen(self, tasks: TaskGroup, host: str, port: int) -> HttpListener:
+        """Serve at one address. Raises OSError, ConfigError."""
+        finish = partial(finish_all, self._reception)
+        tasks.start_soon(contain, "transactions", finish)
+        return await listen(
+            tasks,
+            host,
+            port,
+            self.application(),
+            self._config,
+            self._reception,
+            self._cut_off,
+            self._tls.doorway(LISTENER),
+        )
+
+    def started(self) -> None:
+        """All listeners of the node are open."""
+        self._is_started = True
+
+    def _rights_of(self, asker: Asker) -> Rights:
+        reception = self._reception
+        everywhere = (reception.authorize_stream(asker, b""), reception.authorize(asker, b""))
+        return reduce(or_, (each or Rights.NONE for each in everywhere))
+
+    def _cut_off(self) -> None:
+        for visitor in list(self._reception.connections):
+            if isinstance(visitor, Visit | ErrandVisit):
+                visitor.close()
+
+
+def listener_of(visitor: Visitor) -> str:
+    """The name of the door that a connection came by; WebSocket is told with P2P."""
+    match visitor:
+        case Visit() | ErrandVisit():
+            return LISTENER
+        case StreamVisit():
+            return visitor.LISTENER
+        case _:
+            return "p2p"

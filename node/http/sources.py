@@ -1,0 +1,61 @@
+"""Where the metrics of a node come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from actors.state.usage import StateUsage
+from actors.streams.directory import Stages
+from actors.streams.settings import StreamCounters
+from node.admin import Sources
+from node.config import Config
+from transports.server.interface import Visitor
+from transports.http.interface import HttpCounters
+from transports.http.transactions.figures import TransactionCounters
+from transports.rustlog.metrics import RustlogMetrics
+
+
+class Lag(msgspec.Struct):
+    """How far consumers are behind: all of them together, and the one that is furthest."""
+
+    total: int = 0
+    most: int = 0
+
+    def add(self, lags: Iterable[int]) -> None:
+        """Count more of them."""
+        for each in lags:
+            self.total += each
+            self.most = max(self.most, each)
+
+
+class Totals(msgspec.Struct):
+    """What all channels in memory hold together; how their subscribers and the consumer groups of
+    streams get on; and which cells refuse what they are asked."""
+
+    channels: int = 0
+    leased: int = 0
+    guests: int = 0
+    credit: int = 0
+    subscribers: int = 0
+    subscriber_lag: Lag = msgspec.field(default_factory=Lag)
+    group_lag: Lag = msgspec.field(default_factory=Lag)
+    quarantined: int = 0
+    unreadable: int = 0
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """Where the metrics come from. `sources` are those of `info`."""
+
+    sources: Callable[[], Sources]
+    config: Config
+    visitors: Callable[[], Iterable[Visitor]]
+    listener_of: Callable[[Visitor], str]
+    http: HttpCounters
+    streams: StreamCounters
+    states: StateUsage
+    stages: Stages
+    transactions: TransactionCounters
+    groups: Callable[[], int]
+    rustlog: RustlogMetrics

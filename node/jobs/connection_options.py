@@ -1,0 +1,94 @@
+"""How a queue and a worker reach their node: what `connect` is told again for each connection."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Generator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from random import Random
+from typing import TypedDict
+
+from node.client.channel import Channel
+from node.client.connect import Dialer, ModeName, RoleName, connect
+from node.client.events import Event
+from node.environment import outside
+from transports.server.interface import Signer
+
+
+class WayOptions(TypedDict, total=False):
+    """As in `node.connect`."""
+
+    token: str | bytes | None
+    identity: Signer | None
+    peer: bytes | None
+    on_peer: Callable[[bytes], None] | None
+    tls: ssl.SSLContext | None
+    wait_s: float
+    dialer: Dialer | None
+    rng: Random | None
+    now: Callable[[], float] | None
+    entropy: Callable[[int], bytes] | None
+
+
+@contextmanager
+def single_errors() -> Generator[None]:
+    """What was raised in a group of tasks comes out as it is, if there was only one."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from error.__cause__
+
+
+class Way:
+    """A node's address and the credentials for it."""
+
+    def __init__(self, url: str, options: WayOptions) -> None:
+        self._url = url
+        self._options: WayOptions = {**options}
+
+    @property
+    def rng(self) -> Random:
+        """The source of chance, of the running loop where none was given."""
+        rng = self._options.get("rng")
+        if rng is None:
+            rng = self._options["rng"] = outside().rng()
+        return rng
+
+    def entropy(self, count: int) -> bytes:
+        """So many unpredictable bytes."""
+        return (self._options.get("entropy") or outside().entropy)(count)
+
+    @property
+    def has_identity(self) -> bool:
+        """Does the node know who we are, beyond a token?"""
+        return self._options.get("identity") is not None
+
+    def now(self) -> Callable[[], float]:
+        """The clock of the running library, as it is now also within a turn of the loop."""
+        return self._options.get("now") or outside().monotonic
+
+    def join(
+        self,
+        channel: bytes,
+        role: RoleName,
+        *,
+        mode: ModeName | None = None,
+        window: int | None = None,
+        begins: bool = False,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> AbstractAsyncContextManager[Channel]:
+        """The channel, for a block."""
+        options: WayOptions = {**self._options, "rng": self.rng}
+        return connect(
+            self._url,
+            channel,
+            role=role,
+            mode=mode,
+            window=window,
+            begins=begins,
+            on_event=on_event,
+            **options,
+        )

@@ -1,0 +1,85 @@
+"""What a node does with jobs on request: packet 96 (docs/wire.md, "Jobs")."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Literal
+
+import msgspec
+
+from actors.errors import NotAllowed, NotNegotiated, RequestError
+from node.client.channel import Channel
+
+PAGE = 100
+
+State = Literal["ready", "delayed", "leased", "dead"]
+
+
+class Operation(IntEnum):
+    """About the queue that the connection's channel is."""
+
+    PUT = 1
+    LIST = 2
+    SHOW = 3
+    RETRY = 4
+    CANCEL = 5
+    DEAD_RETRY = 6
+    DEAD_PURGE = 7
+    COUNTS = 8
+    REJECT = 9
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A job as the node has it. Times in ms since 1970, 0 where there is none.
+
+    `data` is cut in lists, and None where it does not fit. `origin`, `reason`: of a dead letter, or
+    a job that was one, the id that it had before, and why it died.
+    """
+
+    id: int
+    state: State
+    attempt: int = 0
+    due: int = 0
+    leased_until: int = 0
+    expires: int = 0
+    size: int = 0
+    data: bytes | None = None
+    origin: int = 0
+    reason: str = ""
+
+
+class QueueCounts(msgspec.Struct, frozen=True):
+    """How many jobs are in each state, and workers; since when the oldest ready one is ready."""
+
+    ready: int = 0
+    delayed: int = 0
+    leased: int = 0
+    dead: int = 0
+    workers: int = 0
+    oldest: int = 0
+
+
+async def ask(channel: Channel, operation: Operation, **body: Any) -> dict[str, Any]:
+    """Ask the node. Raises RequestErrors, NotNegotiated where it knows nothing of jobs."""
+    return await channel.jobs(operation, body)
+
+
+async def counts_of(channel: Channel, *, stop: bool = False) -> QueueCounts:
+    """How many jobs there are. `stop`: nothing more is pushed here, once this is answered."""
+    asked = {"stop": True} if stop else {}
+    return msgspec.convert(await ask(channel, Operation.COUNTS, **asked), QueueCounts)
+
+
+async def is_empty(channel: Channel) -> bool:
+    """Is no job ready? True also where the node cannot tell, False where it could not be asked."""
+    try:
+        return not (await counts_of(channel)).ready
+    except (NotNegotiated, NotAllowed):
+        return True
+    except RequestError:
+        return False
+
+
+def row_of(fields: dict[str, Any]) -> Row:
+    """A row of an answer."""
+    return msgspec.convert(fields, Row)

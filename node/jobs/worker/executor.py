@@ -1,0 +1,100 @@
+"""One attempt: calls the handler, in the loop or in a thread, and says what became of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import anyio.to_thread
+
+from node.jobs.worker.apart import Apart
+from node.jobs.errors import PayloadRefused, Reject, Retry
+from node.jobs.worker.leased_job import Held
+from node.jobs.job import Job
+from node.jobs.worker.outcome import Done, Failed, Outcome, Rejected, Stopped, carried, error_text
+from node.jobs.worker.cancellation import is_cancelled_around, is_for_all, shed
+from node.jobs.task import finished
+
+PASSING = KeyboardInterrupt, GeneratorExit
+"""What a handler raises and did not cause."""
+
+Report = Callable[[Any], None]
+
+
+async def perform(
+    held: Held, now: Callable[[], float], report: Report, threads: anyio.CapacityLimiter
+) -> Outcome:
+    """Run the handler once. What it raises is the outcome, whatever that is.
+
+    Only the cancellation of the whole worker goes on upwards, and KeyboardInterrupt.
+    """
+    if held.message.attempt > held.limit:
+        return Rejected("attempts", "whoever had the last one did not come back")
+    outcome: Outcome = Stopped()
+    try:
+        with anyio.CancelScope() as held.scope:
+            if not (held.is_lost or held.is_given_up):
+                job = Job(held, now, _reporting(held, report))
+                outcome = Done(await _called(held, job, threads))
+    except PASSING:
+        raise
+    except BaseException as exc:  # the border to code that is not ours: any error is an outcome
+        if _is_cancellation(exc) and await is_for_all():
+            raise
+        outcome = _outcome(held, exc)
+    await shed()
+    return outcome
+
+
+async def _called(held: Held, job: Job, threads: anyio.CapacityLimiter) -> Any:
+    task = held.task
+    call = partial(task.handler, *task.arguments(held.body.payload, job))
+    if task.is_async:
+        value = call()
+    else:
+        value = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=threads)
+    return await Apart(finished(value))
+
+
+def _outcome(held: Held, error: BaseException) -> Outcome:
+    """What an attempt with this error was."""
+    assert held.scope is not None
+    if isinstance(error, BaseExceptionGroup) and error.subgroup(PASSING) is not None:
+        raise error
+    if held.scope.cancel_called or is_cancelled_around():
+        return Stopped()  # whatever it made of its cancellation: it was ours
+    if _is_cancellation(error):
+        text = "the handler was cancelled, and not by the worker"
+        return Failed(RuntimeError(text).with_traceback(error.__traceback__))
+    match error:
+        case PayloadRefused():
+            return Rejected("payload", carried(str(error)))
+        case Reject(reason=reason, __cause__=cause):
+            return Rejected(carried(str(reason)), "" if cause is None else error_text(cause))
+        case Retry(delay=delay):
+            return Failed(error, delay)
+        case _:
+            return Failed(error)
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    return isinstance(error, anyio.get_cancelled_exc_class())
+
+
+def _reporting(held: Held, report: Report) -> Report:
+    """`report` for any thread: also an async handler may have its progress told by one."""
+    if held.body.waiter is None:
+        return report
+    return partial(_in_loop, threading.get_ident(), anyio.lowlevel.current_token(), report)
+
+
+def _in_loop(home: int, token: anyio.lowlevel.EventLoopToken, report: Report, value: Any) -> None:
+    if threading.get_ident() == home:
+        report(value)
+    else:
+        anyio.from_thread.run_sync(report, value, token=token)

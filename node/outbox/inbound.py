@@ -1,0 +1,87 @@
+"""Sorts our own mail: each envelope into the local channel that its letter names."""
+
+from __future__ import annotations
+
+import logging
+
+import anyio
+
+from actors.errors import DataTooLarge, EmptyData, KeyReused, RequestError, TtlRefused
+from actors.messages import Ack, Msg, Nack, Put, Reason, Reply
+from actors.streams.names import RESERVED
+from node.client.future import Answer
+from node.outbox.relayed_message import Letter, MalformedLetter, decode_letter, letter_key
+from node.outbox.local_channels import Guest, seconds_left
+from node.outbox.mailbox import PREFIX, mailbox_of
+from node.outbox.context import Office
+
+log = logging.getLogger(__name__)
+
+WINDOW = 32
+KEYS_TRIED_MAX = 4
+LATER_MS = 5000
+LATE_S = 60.0
+NODE_MARK = b"!"
+FOR_GOOD = (DataTooLarge, EmptyData, TtlRefused)
+
+
+class Sorter:
+    """A guest of our own mailbox, for as long as the node runs."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._mailbox = mailbox_of(office.identity.public)
+
+    async def run(self) -> None:
+        """Sort, in the order in which letters were kept."""
+        with self._office.local.guest(self._mailbox, WINDOW) as guest:
+            async with anyio.create_task_group() as tasks:
+                while True:
+                    message = await guest.receive()
+                    letter = self._read(guest, message)
+                    if letter is not None:
+                        answer = self._put(letter, 0)
+                        tasks.start_soon(self._settle, guest, message, letter, answer)
+
+    def _read(self, guest: Guest, message: Msg) -> Letter | None:
+        try:
+            letter = decode_letter(message.data)
+        except MalformedLetter as error:
+            log.warning("no letter in our mailbox: id=%d: %s", message.id, error)
+        else:
+            if letter.recipient == self._office.identity.public and is_open(letter.channel):
+                return letter
+            log.warning("letter not for us: id=%d channel=%r", message.id, letter.channel)
+        guest.tell(Ack(message.id))
+        return None
+
+    def _put(self, letter: Letter, attempt: int) -> Answer[Reply]:
+        now = self._office.now()
+        ttl = seconds_left(max(letter.deadline, now + LATE_S), now)
+        key = letter_key(letter.envelope, attempt)
+        return self._office.local.put_soon(letter.channel, Put(key, ttl, letter.envelope))
+
+    async def _settle(
+        self, guest: Guest, message: Msg, letter: Letter, answer: Answer[Reply]
+    ) -> None:
+        for attempt in range(1, KEYS_TRIED_MAX + 1):
+            try:
+                await answer
+            except KeyReused:
+                answer = self._put(letter, attempt)
+            except FOR_GOOD as error:
+                self._office.local.bury(self._mailbox, message, f"refused: {error}")
+                return
+            except RequestError as error:
+                log.warning("letter not sorted: channel=%r: %s", letter.channel, error)
+                guest.tell(Nack(message.id, Reason.LATER, LATER_MS))
+                return
+            else:
+                guest.tell(Ack(message.id))
+                return
+        self._office.local.bury(self._mailbox, message, "refused: its keys are used")
+
+
+def is_open(channel: bytes) -> bool:
+    """May a letter name this channel? Not a mailbox, nor what is the node's own."""
+    return not channel.startswith((RESERVED, PREFIX)) and NODE_MARK not in channel

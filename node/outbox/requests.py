@@ -1,0 +1,230 @@
+"""Answers packets 94: who is known, and what is to be sent and opened (wire.md 3g)."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import anyio
+from anyio.abc import TaskGroup
+
+from actors.errors import (
+    Malformed,
+    OutcomeUnknown,
+    RequestError,
+    StorageFailed,
+    UnknownPeer,
+)
+from actors.runtime.supervisor import contain
+from node.peers.address_book import DuplicatePeer, Peer, PeerBookError, Trust
+from node.peers.card import BadCard, Card, decode_card, encode_card
+from node.peers.address_book_file import BookBusy
+from node.peers.fingerprint import fingerprint, words
+from node.peers.identity import BadPeerId, peer_id, public_of
+from node.peers.envelope import UUID_BYTES, CannotOpen, envelope_uuid
+from node.outbox import messages as b
+from node.outbox.routes import relay_places
+from node.outbox.outbox import Post
+from transports.p2p.bodies import read_body
+from transports.server.interface import Answered
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[bytes], Awaitable[bytes]]
+"""Carries out an operation: the body of the request to that of the answer. Raises RequestErrors."""
+
+
+class Desk:
+    """One per node; `tasks` are those in which requests are carried out."""
+
+    def __init__(self, post: Post, tasks: TaskGroup) -> None:
+        self._post = post
+        self._tasks = tasks
+        self._accepted: deque[tuple[str, Callable[[], Awaitable[None]]]] = deque()
+        self._has_work = anyio.Event()
+        tasks.start_soon(self._distribute)
+        self._handlers: dict[int, Handler] = {
+            b.PeerOperation.WHO: self._who,
+            b.PeerOperation.PEERS: self._peers,
+            b.PeerOperation.PEER_ADD: self._add,
+            b.PeerOperation.PEER_REMOVE: self._remove,
+            b.PeerOperation.SEND: self._send,
+            b.PeerOperation.OPEN: self._open,
+        }
+
+    def register(self, operation: int, handler: Handler) -> None:
+        """Have `handler` answer an operation that is not answered here."""
+        assert operation not in self._handlers
+        self._handlers[operation] = handler
+
+    def ask(self, operation: int, body: bytes, answer: Answered) -> None:
+        """Carry out an operation; `answer` is called once, later."""
+        handler = self._handlers.get(operation)
+        if handler is None:
+            answer(Malformed(f"unknown operation {operation}"))
+            return
+        work = partial(self._carry_out, handler, body, answer)
+        self._accepted.append((f"desk/{operation}", work))
+        self._has_work.set()
+
+    async def _distribute(self) -> None:
+        """Tasks begin only in tasks, and `ask` is called by connections, in none."""
+        while True:
+            await self._has_work.wait()
+            self._has_work = anyio.Event()
+            while self._accepted:
+                self._tasks.start_soon(contain, *self._accepted.popleft())
+
+    async def _carry_out(self, handler: Handler, body: bytes, answer: Answered) -> None:
+        outcome: bytes | RequestError = OutcomeUnknown()
+        try:
+            outcome = await handler(body)
+        except RequestError as error:
+            outcome = error
+        except (OSError, PeerBookError, BookBusy) as error:
+            log.warning("request about peers failed: %s", error)
+            outcome = StorageFailed(str(error))
+        finally:
+            answer(outcome)
+
+    # Who we are, and who we know.
+
+    async def _who(self, body: bytes) -> bytes:
+        read_body(body, b.Nothing)
+        office = self._post.office
+        identity, settings = office.identity, office.settings
+        relays = tuple(
+            place.url if place.public is None else f"{peer_id(place.public)}@{place.url}"
+            for text in settings.via
+            for place in relay_places(text, office.book)
+        )
+        prekey = await anyio.to_thread.run_sync(office.prekeys.current)
+        card = Card(identity.public, settings.addresses, relays, prekey, office.now())
+        return b.write_body(
+            b.WhoAnswer(
+                id=identity.id,
+                key=identity.public,
+                fingerprint=fingerprint(identity.public),
+                words=words(identity.public),
+                addresses=settings.addresses,
+                relays=relays,
+                card=encode_card(card, identity),
+            )
+        )
+
+    async def _peers(self, body: bytes) -> bytes:
+        request = read_body(body, b.PeersRequest)
+        book = self._post.office.book
+        if request.peer is not None:
+            found = [self._resolved(request.peer)]
+        else:
+            found = [each for each in book.peers if each.name > request.after]
+            found.sort(key=lambda each: each.name)
+        limit = max(1, min(request.limit, b.PAGE_MAX))
+        page = [self._info(each) for each in found[:limit]]
+        return b.write_body(b.PeersAnswer(page, len(found) > limit))
+
+    def _info(self, peer: Peer) -> b.PeerInfo:
+        sighting = self._post.presence.look(peer.public)
+        return b.PeerInfo(
+            name=peer.name,
+            id=peer.id,
+            key=peer.public,
+            trust=peer.trust.value,
+            fingerprint=fingerprint(peer.public),
+            words=words(peer.public),
+            addresses=peer.addresses,
+            relays=peer.relays,
+            here=sighting.here,
+            seen_at=sighting.seen_at,
+            queued=self._post.queued(peer.public),
+            can_seal=self._post.can_seal(peer.public),
+        )
+
+    async def _add(self, body: bytes) -> bytes:
+        """What is known of the peer already is added to, if the key is the same."""
+        request = read_body(body, b.AddRequest)
+        try:
+            peer = self._described(request)
+            await anyio.to_thread.run_sync(self._entered, peer)
+        except (PeerBookError, BadCard, BadPeerId, ValueError) as error:
+            return b.write_body(b.AddAnswer(None, str(error)))
+        self._post.rounds.look_at_book()
+        return b.write_body(b.AddAnswer(peer.id))
+
+    def _described(self, request: b.AddRequest) -> Peer:
+        card = None if request.card is None else decode_card(request.card)
+        if card is None and request.key is None:
+            raise BadCard("a card or a key is needed")
+        public = public_of(request.key) if request.key is not None else b""
+        if card is not None:
+            if public not in (b"", card.public):
+                raise BadCard("the card is of another key")
+            public = card.public
+        if public == self._post.office.identity.public:
+            raise BadPeerId("this is the key of this node itself")
+        addresses = (*request.addresses, *(card.addresses if card else ()))
+        relays = (*request.relays, *(card.relays if card else ()))
+        now, line = self._post.office.now(), request.card or ""
+        return Peer(request.name, public, Trust.TRUSTED, addresses, relays, now, line)
+
+    def _entered(self, peer: Peer) -> None:
+        """In a thread: the file is written and synced."""
+        book = self._post.office.book
+        known = book.by_name(peer.name)
+        if known is None:
+            book.add(peer)
+        elif known.public == peer.public and known.trust is not Trust.REVOKED:
+            book.replace(peer.name, peer)
+        else:
+            raise DuplicatePeer(f"there is a peer {peer.name!r} already, with another key")
+
+    async def _remove(self, body: bytes) -> bytes:
+        peer = self._resolved(read_body(body, b.RemoveRequest).peer)
+        await anyio.to_thread.run_sync(self._post.office.book.remove, peer.name)
+        self._post.rounds.look_at_book()
+        return b.write_body(b.Nothing())
+
+    # Messages.
+
+    async def _send(self, body: bytes) -> bytes:
+        request = read_body(body, b.SendRequest)
+        if request.uuid is not None and len(request.uuid) != UUID_BYTES:
+            raise Malformed(f"a uuid has {UUID_BYTES} bytes")
+        if not 0.0 <= request.ttl < float("inf"):
+            raise Malformed("ttl must be 0 or more")
+        public = self._resolved(request.peer).public
+        sent = await self._post.send(
+            public, request.channel, request.data, request.ttl, request.uuid
+        )
+        return b.write_body(b.SendAnswer(sent.uuid, sent.id, sent.ttl))
+
+    async def _open(self, body: bytes) -> bytes:
+        request = read_body(body, b.OpenRequest)
+        try:
+            uuid = envelope_uuid(request.envelope)
+        except CannotOpen as error:
+            raise Malformed("this is no envelope") from error
+        try:
+            opened = await self._post.open(request.channel, request.envelope)
+        except CannotOpen as error:
+            return b.write_body(b.OpenAnswer(uuid, reason=str(error)))
+        peer = self._post.office.book.by_public(opened.sender)
+        answer = b.OpenAnswer(uuid, sender=peer_id(opened.sender))
+        if peer is None:
+            answer.reason = f"nobody known wrote it: {answer.sender}"
+            return b.write_body(answer)
+        answer.name, answer.trust = peer.name, peer.trust.value
+        if peer.trust is Trust.REVOKED:
+            answer.reason = f"the key of {peer.name!r} was revoked"
+        else:
+            answer.data = opened.clear
+        return b.write_body(answer)
+
+    def _resolved(self, text: str) -> Peer:
+        peer = self._post.office.book.resolve(text)
+        if peer is None:
+            raise UnknownPeer
+        return peer

@@ -1,0 +1,153 @@
+"""Builds a node's post, and joins it to the rest of the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+
+from actors.runtime.cell import Content
+from actors.channels.channel import Channel
+from actors.channels.settings import ChannelSettings
+from actors.messages import Join, Port
+from actors.runtime.scheduler import Scheduler
+from actors.channels.context import Shared
+from actors.store.changes import LogSnapshot
+from actors.store.interface import Store
+from actors.runtime.supervisor import RestartPolicy, supervise
+from node.chat.chat import Chat
+from node.chat.local_stream import Ledger
+from node.client.connect import Dialer
+from node.clock import Clock
+from node.config import Config
+from node.outbox.requests import Desk
+from node.outbox.dialer import Dialing
+from node.peers.keyring import Household, open_household
+from node.outbox.local_channels import LocalChannels
+from node.outbox.mailbox import Mailbox, is_mailbox, mailbox_settings
+from node.outbox.context import Office, PostSettings
+from node.outbox.outbox import Post
+from node.outbox.presence import Attach, Detach, Presence
+from transports.server.interface import AskPeers, Signer
+
+LETTER_MARGIN_BYTES = 64
+
+
+class Doors(Protocol):
+    """The node's side of its connections."""
+
+    attach: Attach
+    detach: Detach
+    signer: Signer | None
+    peers: AskPeers
+
+    def next_number(self) -> int: ...
+
+
+class Mailroom:
+    """One per node. `post`, `desk` and `chat` are there once it is open."""
+
+    house: Household
+    post: Post
+    desk: Desk
+    chat: Chat
+
+    def __init__(
+        self,
+        config: Config,
+        scheduler: Scheduler,
+        store: Store,
+        clock: Clock,
+        rng: Random,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self.presence = Presence(clock.now)
+        self._config = config
+        self._scheduler = scheduler
+        self._store = store
+        self._clock = clock
+        self._now = clock.now
+        self._rng = rng
+        self._entropy = entropy
+        self._doors: Doors | None = None
+        self._dialer: Dialer | None = None
+
+    def serve(self, doors: Doors, dialer: Dialer | None) -> None:
+        """Hear of connections as they come and go. `dialer` opens ours; None: sockets."""
+        doors.attach, doors.detach = self.presence.watch(self._scheduler)
+        self._doors = doors
+        self._dialer = dialer
+
+    def open(self, tasks: TaskGroup) -> Household:
+        """Read the data folder; requests are carried out in `tasks`. Raises ConfigError, OSError.
+
+        The post does not work yet: whoever wants to hear of things says so before `start`.
+        """
+        assert self._doors is not None
+        self.house = open_household(self._config, self._clock.wall, self._entropy)
+        self.post = Post(self._office(self.house, self._doors))
+        self.desk = Desk(self.post, tasks)
+        self._doors.signer = self.house.identity
+        self._doors.peers = self.desk.ask
+        for name in [name for name in self._scheduler.cells if is_mailbox(name)]:
+            self.post.notice(name)
+        self.chat = Chat(self.post, self._ledger)
+        self.chat.register(self.desk)
+        return self.house
+
+    def start(self, tasks: TaskGroup) -> None:
+        """Have post and chat work in `tasks`, from the next turn of the loop on."""
+        for actor, run in (("post", self.post.run), ("chat", self.chat.run)):
+            tasks.start_soon(supervise, actor, run, RestartPolicy(), self._rng, self._now)
+
+    def _ledger(self, stream: bytes) -> Ledger:
+        assert self._doors is not None
+        return Ledger(self._scheduler, self._now, self._doors.next_number(), stream)
+
+    def spawn(
+        self,
+        name: bytes,
+        kept: Content,
+        guests: dict[Port, Join],
+        settings: ChannelSettings,
+        shared: Shared,
+    ) -> Channel | None:
+        """The behaviour of a mailbox; None for every other cell."""
+        if isinstance(kept, LogSnapshot) or not is_mailbox(name):
+            return None
+        settings = mailbox_settings(settings, self._config.peer_ttl_s)
+        return Mailbox(name, kept, guests, settings, shared, self.post.notice)
+
+    def _office(self, house: Household, doors: Doors) -> Office:
+        chance = (self._rng, self._entropy)
+        near = (house.identity, house.book, self.presence, self._now, *chance, self._dialer)
+        return Office(
+            identity=house.identity,
+            book=house.book,
+            prekeys=house.prekeys,
+            known=house.known,
+            local=LocalChannels(self._scheduler, self._store, self._now, doors.next_number),
+            presence=self.presence,
+            reach=Dialing(*near),
+            rng=self._rng,
+            entropy=self._entropy,
+            settings=settings_of(self._config),
+            carriers=anyio.CapacityLimiter(self._config.carriers_max),
+            on_report=[],
+            on_prekey=[],
+        )
+
+
+def settings_of(config: Config) -> PostSettings:
+    """How the configuration has the post work."""
+    return PostSettings(
+        ttl_s=min(config.peer_ttl_s, config.ttl_max_s),
+        letter_bytes_max=config.packet_bytes_max - LETTER_MARGIN_BYTES,
+        carriers_max=config.carriers_max,
+        fetchers_max=config.fetchers_max,
+        via=config.via,
+        addresses=config.addresses,
+    )

@@ -1,0 +1,94 @@
+"""The client's half of proving identities: HELLO with a key, AUTH for who proved theirs first.
+
+wire.md 3b, PS-01; the server's half is `transports.p2p.challenge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from node.client.errors import MetOurselves, PeerMismatch
+from node.environment import outside
+from node.peers.errors import PeerBookError
+from node.peers.identity import peer_id, verify
+from transports.errors import MalformedHandshake
+from transports.p2p.handshake import (
+    BY_CLIENT,
+    BY_SERVER,
+    NONCE_BYTES,
+    Auth,
+    Challenge,
+    Hello,
+    decode_challenge,
+    encode_auth,
+    encode_hello,
+    transcript,
+    without_signature,
+)
+from transports.server.interface import Signer
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """Who we are, and whom we want to meet.
+
+    `peer` is the public key that is expected. `on_peer` hears the one that was proved, before we
+    prove ours, and raises a PeerBookError or an OSError (PeerMismatch is one) if it must not be.
+    """
+
+    identity: Signer
+    peer: bytes | None = None
+    on_peer: Callable[[bytes], None] | None = None
+    nonce: Callable[[], bytes] = lambda: outside().entropy(NONCE_BYTES)
+
+
+class Introduction:
+    """One connection's. `packet` is its HELLO; `peer` the other end's key, once it was proved."""
+
+    def __init__(
+        self, credentials: Credentials, hello: Hello, certificate_hash: bytes | None
+    ) -> None:
+        """`certificate_hash`: what TLS showed us of the other end. Raises MalformedHandshake."""
+        self._credentials = credentials
+        self._hello = msgspec.structs.replace(
+            hello,
+            public_key=credentials.identity.public,
+            nonce=credentials.nonce(),
+            certificate_hash=certificate_hash,
+        )
+        self.packet = encode_hello(self._hello)
+        self.peer: bytes | None = None
+
+    def answer(self, raw: bytes) -> bytes:
+        """AUTH for this CHALLENGE; none for whoever raises MalformedHandshake or PeerMismatch."""
+        challenge = decode_challenge(raw)
+        if not self._hello.version_min <= challenge.version <= self._hello.version_max:
+            raise MalformedHandshake(f"version {challenge.version} was not offered")
+        signed_by_both = transcript(self.packet, without_signature(raw))
+        self._check(challenge, signed_by_both)
+        self._let_judge(challenge.public_key)
+        self.peer = challenge.public_key
+        signature = self._credentials.identity.sign(BY_CLIENT + signed_by_both)
+        return encode_auth(Auth(signature))
+
+    def _check(self, challenge: Challenge, signed_by_both: bytes) -> None:
+        public, expected = challenge.public_key, self._credentials.peer
+        if public == self._credentials.identity.public:
+            raise MetOurselves("the node shows our own key", public)
+        if not verify(public, challenge.signature, BY_SERVER + signed_by_both):
+            raise PeerMismatch("the node cannot prove the key it shows", public)
+        if expected is not None and public != expected:
+            raise PeerMismatch(f"the node is {peer_id(public)}, not {peer_id(expected)}", public)
+        if challenge.certificate_hash != self._hello.certificate_hash:
+            raise PeerMismatch("the certificate is not the node's: somebody is in between", public)
+
+    def _let_judge(self, public: bytes) -> None:
+        if self._credentials.on_peer is None:
+            return
+        try:
+            self._credentials.on_peer(public)
+        except PeerMismatch:
+            raise
+        except (PeerBookError, OSError) as error:
+            raise PeerMismatch(str(error), public) from error

@@ -1,0 +1,57 @@
+"""What a node is to others: its identity, whom it knows, its prekeys and those of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from node.config import Config, ConfigError
+from node.peers.address_book import FILE_NAME as BOOK_FILE
+from node.peers.address_book import PeerBook, PeerBookError
+from node.peers.identity import FILE_NAME as IDENTITY_FILE
+from node.peers.identity import Identity, IdentityError, load_or_create
+from node.peers.prekey_cache import KnownPrekeys
+from node.peers.prekeys import Prekeys
+
+PREKEYS_FOLDER = "prekeys"
+KNOWN_FOLDER = "known-prekeys"
+
+
+class Household(msgspec.Struct, frozen=True):
+    """A node without a data folder is somebody else each time it starts, and knows nobody."""
+
+    identity: Identity
+    book: PeerBook
+    prekeys: Prekeys
+    known: KnownPrekeys
+
+
+def open_household(
+    config: Config, now: Callable[[], float], entropy: Callable[[int], bytes]
+) -> Household:
+    """Read the data folder, and make what is not there. Raises ConfigError, OSError.
+
+    `now` is asked in worker threads, so it cannot be the loop's clock. `entropy` gives as many
+    unpredictable bytes as it is asked for.
+    """
+    folder = Path(config.data) if config.data else None
+    try:
+        if folder is None:
+            identity = Identity.new(entropy)
+            book = PeerBook(None, now)
+        else:
+            identity = load_or_create(folder / IDENTITY_FILE, entropy)
+            book = PeerBook(folder / BOOK_FILE, now)
+    except (IdentityError, PeerBookError) as error:
+        raise ConfigError(str(error)) from error
+    prekeys = Prekeys(
+        None if folder is None else folder / PREKEYS_FOLDER,
+        identity,
+        now,
+        entropy,
+        config.ttl_max_s,
+    )
+    known = KnownPrekeys(None if folder is None else folder / KNOWN_FOLDER)
+    return Household(identity, book, prekeys, known)

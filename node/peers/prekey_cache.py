@@ -1,0 +1,114 @@
+"""The prekeys of others, so that a node can seal for them while they are away.
+
+A file per owner in a folder, named by the peer id: a MessagePack array of what was published.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+import msgspec
+
+from node.atomic_files import OTHERS_WRITE, UnsafeFile, read_private, replace
+from node.peers.identity import BadPeerId, peer_id, public_of
+from node.peers.prekeys import (
+    PUBLISHED_BYTES_MAX,
+    Published,
+    SignedPrekey,
+    check,
+    form_of,
+    prekey_of,
+)
+
+log = logging.getLogger(__name__)
+
+OWNERS_MAX = 10_000
+KEPT_EACH = 4
+
+_kept = msgspec.msgpack.Decoder(list[Published])
+
+
+class KnownPrekeys:
+    """The prekeys of others, the newest few of each owner: a file per owner in `path`, a folder.
+
+    Files are read when somebody asks for their owner. Of more than `owners_max` the one that was
+    silent for longest is forgotten. Any thread may call; `learn` takes as long as an fsync.
+    """
+
+    def __init__(self, path: Path | None, owners_max: int = OWNERS_MAX) -> None:
+        """OSError when the folder cannot be made or read."""
+        self._folder = path
+        self._owners_max = owners_max
+        self._lock = Lock()
+        self._by_owner: dict[bytes, tuple[SignedPrekey, ...] | None] = {}
+        """Newest first; None: in a file that was not read yet. In the order of their last news."""
+        if path is not None:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._by_owner.update(dict.fromkeys(_owners(path)))
+
+    def learn(self, owner: bytes, prekey: SignedPrekey) -> bool:
+        """Is it news? Not when the owner did not sign it, and not when we have it or a newer one:
+        who replays an old one changes nothing.
+
+        A prekey that the disk does not take is known until the process ends; it is in the log.
+        """
+        if not check(prekey, owner):
+            return False
+        with self._lock:
+            known = self._known(owner)
+            if known and known[0].made_at >= prekey.made_at:
+                return False
+            self._by_owner.pop(owner, None)
+            self._by_owner[owner] = (prekey, *known)[:KEPT_EACH]
+            try:
+                self._keep(owner)
+            except OSError as exc:
+                log.warning("prekey_not_kept owner=%s error=%s", peer_id(owner), exc)
+        return True
+
+    def best(self, owner: bytes, needed_until: float) -> SignedPrekey | None:
+        """The newest one that is good until `needed_until` (seconds since 1970), if any is."""
+        with self._lock:
+            known = self._known(owner)
+        return next((each for each in known if each.good_until >= needed_until), None)
+
+    def _known(self, owner: bytes) -> tuple[SignedPrekey, ...]:
+        known = self._by_owner.get(owner, ())
+        if known is None:
+            assert self._folder is not None
+            known = self._by_owner[owner] = tuple(_read(self._folder / peer_id(owner), owner))
+        return known
+
+    def _keep(self, owner: bytes) -> None:
+        too_many = list(self._by_owner)[: -self._owners_max]
+        for each in too_many:
+            del self._by_owner[each]
+        if self._folder is not None:
+            forms = [form_of(each) for each in self._known(owner)]
+            replace(self._folder / peer_id(owner), msgspec.msgpack.encode(forms))
+            for each in too_many:
+                (self._folder / peer_id(each)).unlink(missing_ok=True)
+
+
+def _owners(folder: Path) -> Iterator[bytes]:
+    """Whose files are there, those that were written last at the end."""
+    written = {path: path.stat().st_mtime_ns for path in sorted(folder.iterdir())}
+    for path in sorted(written, key=written.__getitem__):
+        with suppress(BadPeerId):  # a draft of a process that was killed
+            yield public_of(path.name)
+
+
+def _read(path: Path, owner: bytes) -> Iterable[SignedPrekey]:
+    """What cannot be read is asked of its owner again, so it may be left out."""
+    try:
+        data = read_private(path, KEPT_EACH * PUBLISHED_BYTES_MAX, refused=OTHERS_WRITE)
+        known = [prekey_of(each) for each in _kept.decode(data)]
+    except (OSError, UnsafeFile, msgspec.DecodeError, UnicodeDecodeError) as exc:
+        log.warning("prekeys_unreadable file=%s error=%s", path, exc)
+        return ()
+    valid = [each for each in known if check(each, owner)]
+    return sorted(valid, key=lambda each: each.made_at, reverse=True)

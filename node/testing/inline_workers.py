@@ -1,0 +1,107 @@
+"""What a node's threads would do is done in the loop, step by step: nothing races, and a disk that
+hangs holds up no more than the threads would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Generic, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from actors.store.workers import Lane, Waiting, Work
+from node.data_folder import LoopSurroundings
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class SteppedLane(Generic[Item, Result]):
+    """A lane whose work a task does while `is_held` does not say otherwise."""
+
+    def __init__(self, work: Work[Item, Result], is_held: Callable[[], bool]) -> None:
+        self._work = work
+        self._waiting: Waiting[Item] = Waiting()
+        self._is_held = is_held
+        self._is_cut = False
+        self._woken = anyio.Event()
+
+    def submit(self, item: Item, *, urgent: bool = False, quick: bool = False) -> None:
+        self._waiting.add(item, urgent=urgent)
+        self.wake()
+
+    def wake(self) -> None:
+        """There is something to do."""
+        self._woken.set()
+
+    def cut(self) -> None:
+        """The process is gone: what waits is never done."""
+        self._is_cut = True
+
+    def close(self) -> None:
+        """As a thread's: what waits is done, errors are logged, and nothing is reported."""
+        if not self._is_cut:
+            self._is_cut = True
+            while self._waiting:
+                self._work.attempt(self._waiting.take(self._work.batch_max))
+
+    async def run(self) -> None:
+        """Work, until cancelled."""
+        while not self._is_cut:
+            self._woken = anyio.Event()
+            if not self._is_held() and self._step():
+                await anyio.lowlevel.checkpoint()
+                continue
+            # Who is held is woken when that is over, and has nothing to do before.
+            idle_s = None if self._is_held() else self._work.idle_s()
+            with anyio.move_on_after(idle_s) as rest:
+                await self._woken.wait()
+            if rest.cancelled_caught and not self._is_held() and not self._is_cut:
+                self._step(is_idle=True)
+
+    def _step(self, *, is_idle: bool = False) -> bool:
+        """Work on what waits, or do what is done when nothing does. False: there was nothing."""
+        items = self._waiting.take(self._work.batch_max)
+        if not items and (not is_idle or self._work.idle_s() is None):
+            return False
+        self._work.attempt(items)()
+        return True
+
+
+class SteppedSurroundings(LoopSurroundings):
+    """The running loop as the store sees it, without threads."""
+
+    def __init__(self, now: Callable[[], float], rng: Random, is_held: Callable[[], bool]) -> None:
+        super().__init__(now, rng)
+        self._is_held = is_held
+        self._lanes: list[SteppedLane[Any, Any]] = []
+        self._woken = anyio.Event()
+
+    def lane(self, name: str, work: Work[Item, Result]) -> Lane[Item]:
+        lane = SteppedLane(work, self._is_held)
+        self._lanes.append(lane)
+        return lane
+
+    def wake(self) -> None:
+        """The disk does not hang any more."""
+        self._woken.set()
+        self._woken = anyio.Event()
+        for lane in self._lanes:
+            lane.wake()
+
+    def cut(self) -> None:
+        """The process is gone."""
+        for lane in self._lanes:
+            lane.cut()
+
+    async def answered(self) -> None:
+        """Wait until the disk does not hang."""
+        while self._is_held():
+            await self._woken.wait()
+
+    async def run(self) -> None:
+        """Do the work of all lanes, until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            for lane in self._lanes:
+                tasks.start_soon(lane.run)

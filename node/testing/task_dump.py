@@ -1,0 +1,99 @@
+"""Where the tasks of a loop are, in the words of a traceback: for a test that does not end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
+
+LIBRARIES = sys.stdlib_module_names | frozenset(
+    "anyio trio sniffio outcome _pytest pytest pluggy hypothesis".split()
+)
+"""Whose code says nothing about what a test waits for."""
+MACHINERY = ("node.testing.", "transports.io.anyio_wire", "node.client.requests.reconnecting", "node.client.link")
+LOOPS = frozenset({"_run_once", "unrolled_run"})
+"""The functions of asyncio and trio below which tasks are executed."""
+
+
+def frames_of(frame: FrameType | None) -> Iterator[FrameType]:
+    """From the innermost outwards."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def what_runs(frame: FrameType | None) -> str | None:
+    """The place a loop's thread is at, where that is a task; for a thread that stays there."""
+    places = (place for each in _below_loop(frame) if (place := place_of(each)) is not None)
+    return next(places, None)
+
+
+def _below_loop(frame: FrameType | None) -> list[FrameType]:
+    found: list[FrameType] = []
+    for each in frames_of(frame):
+        if each.f_code.co_name in LOOPS:
+            return found
+        found.append(each)
+    return []
+
+
+def tasks_of_loop() -> Counter[str]:
+    """Where the tasks of the running loop wait, and how many do there."""
+    places = (_place_of(coroutine) for coroutine in _coroutines())
+    return Counter(place for place in places if place is not None)
+
+
+def _coroutines() -> Iterator[object]:
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        yield from _trio_coroutines()
+    else:
+        for task in asyncio.all_tasks(loop):
+            yield task.get_coro()
+
+
+def _trio_coroutines() -> Iterator[object]:
+    import trio  # it runs, so it is installed
+
+    root = trio.lowlevel.current_root_task()
+    tasks = [] if root is None else [root]
+    while tasks:
+        task = tasks.pop()
+        yield task.coro
+        for nursery in task.child_nurseries:
+            tasks += nursery.child_tasks
+
+
+def _place_of(coroutine: object) -> str | None:
+    """The innermost place that tells something."""
+    found: str | None = None
+    for frame in _awaited(coroutine):
+        found = place_of(frame) or found
+    return found
+
+
+def _awaited(coroutine: object) -> Iterator[FrameType]:
+    """The frames of what awaits one another, from the outermost inwards."""
+    while True:
+        match coroutine:
+            case CoroutineType(cr_frame=FrameType() as frame, cr_await=awaited):
+                pass
+            case GeneratorType(gi_frame=FrameType() as frame, gi_yieldfrom=awaited):
+                pass
+            case AsyncGeneratorType(ag_frame=FrameType() as frame, ag_await=awaited):
+                pass
+            case _:
+                return
+        yield frame
+        coroutine = awaited
+
+
+def place_of(frame: FrameType) -> str | None:
+    """None of a frame that says nothing about what a test does."""
+    name = str(frame.f_globals.get("__name__", ""))
+    if name.partition(".")[0] in LIBRARIES or name.startswith(MACHINERY):
+        return None
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"

@@ -1,0 +1,53 @@
+"""The chat page as a room of a node: its files at the WebSocket listener, sessions, links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from node.access.policy import Access
+from node.config import OFF, Config
+from node.outbox.requests import Desk
+from node.web.requests import WebDesk
+from node.web.login import FILE_NAME, WebLogin
+from node.web.pages import chat_site
+from transports.websocket.http_pages import Site
+
+if TYPE_CHECKING:
+    from transports.websocket.framing import ServerFraming
+
+Revoked = Callable[[], None]
+
+
+class WebRoom:
+    """One per node. `now`: seconds since 1970; `entropy` gives so many unpredictable bytes."""
+
+    def __init__(
+        self, config: Config, now: Callable[[], float], entropy: Callable[[int], bytes]
+    ) -> None:
+        path = Path(config.data) / FILE_NAME if config.data else None
+        self.login = WebLogin(path, now, entropy)
+        self._config = config
+        self._origins = frozenset(config.origins)
+        self._site: Site | None = None
+
+    def open(
+        self, access: Access, desk: Desk, listeners: dict[str, str], on_revoked: Revoked
+    ) -> None:
+        """Let sessions in, and answer for links. `listeners` tells, by name, where the node
+        listens; `on_revoked` is called when sessions have ended before their time."""
+        access.sessions = self.login.rights
+        self.login.on_revoked.append(on_revoked)
+        is_secure = "ws" in self._config.tls_names
+        where = partial(listeners.get, "ws")
+        WebDesk(self.login, where, self._config.origins, is_secure=is_secure).register(desk)
+        if self._config.ws != OFF:
+            self._site = chat_site(self.login)
+
+    def framing(self) -> ServerFraming:
+        """Of a connection at the WebSocket listener, which may ask for a page instead."""
+        from transports.websocket.framing import ServerFraming  # not before: not every node needs it
+
+        return ServerFraming(self._config.packet_bytes_max, self._origins, self._site)

@@ -1,0 +1,82 @@
+"""Links to the chat page, asked for over packet 94 by whoever may administer the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+
+import msgspec
+
+from node.ip import ip_of
+from node.outbox.messages import Nothing, write_body
+from node.outbox.requests import Desk
+from node.web.login import LINK_S, WebLogin
+from transports.p2p.bodies import read_body
+from transports.io.tcp import parse_address
+
+
+class WebOperation(IntEnum):
+    """What packet 94 asks about the chat page."""
+
+    LINK = 10
+    REVOKE = 11
+
+
+class LinkAnswer(msgspec.Struct):
+    """`url` opens the page once; None: there is no WebSocket listener. `others` are the same by the
+    names that were allowed as origins. `good_for` in seconds."""
+
+    url: str | None
+    others: list[str]
+    good_for: float = LINK_S
+
+
+class RevokeAnswer(msgspec.Struct):
+    """How many sessions there were."""
+
+    sessions: int
+
+
+class WebDesk:
+    """`where` gives the address of the WebSocket listener, None without one; `is_secure`: TLS."""
+
+    def __init__(
+        self,
+        login: WebLogin,
+        where: Callable[[], str | None],
+        origins: Sequence[str],
+        *,
+        is_secure: bool,
+    ) -> None:
+        self._login = login
+        self._where = where
+        self._origins = origins
+        self._scheme = "https" if is_secure else "http"
+
+    def register(self, desk: Desk) -> None:
+        """Answer at this desk."""
+        desk.register(WebOperation.LINK, self._link)
+        desk.register(WebOperation.REVOKE, self._revoke)
+
+    async def _link(self, body: bytes) -> bytes:
+        read_body(body, Nothing)
+        address = self._where()
+        if address is None:
+            return write_body(LinkAnswer(None, []))
+        secret = self._login.new_link()
+        url = f"{self._scheme}://{reachable(address)}/chat#{secret}"
+        others = [f"{origin}/chat#{secret}" for origin in self._origins]
+        return write_body(LinkAnswer(url, others))
+
+    async def _revoke(self, body: bytes) -> bytes:
+        read_body(body, Nothing)
+        return write_body(RevokeAnswer(self._login.revoke_all()))
+
+
+def reachable(address: str) -> str:
+    """Where a browser on this machine finds a listener: one that listens everywhere is here too."""
+    host, port = parse_address(address)
+    found = ip_of(host.strip("[]"))
+    if not host or (found is not None and found.is_unspecified):
+        return f"127.0.0.1:{port}"
+    return address

@@ -1,0 +1,154 @@
+"""A Spark session that starts anywhere and keeps quiet."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import PipelineError, found_in, last_line
+from pipeline.spark.java_home import find_java
+from pipeline.spark.packaging import cached
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = "local[2,3]"
+"""Two tasks at once; a task that fails is tried three times, which plain `local[2]` does not do."""
+
+_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.driver.memory": "2g",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+_JAVA = "spark.driver.extraJavaOptions"
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark's own: they write a page about a query that fails, which the exception says as well."""
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def build_session(
+    app: str = "millpond",
+    master: str = LOCAL,
+    conf: Mapping[str, str] | None = None,
+    *,
+    log_level: str = "off",
+) -> SparkSession:
+    """A session, or the one there is. Raises PipelineError: no_spark, no_java, no_session.
+
+    Executors on other machines are sent the pipeline. `log_level`: what of Spark's log is told on
+    stderr.
+    """
+    try:
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        text = f"Spark is not installed: {error}"
+        raise PipelineError("no_spark", text, "pip install '.[spark]'") from None
+    prepare_environment(master)
+    silence(log_level == "off")
+    builder = SparkSession.builder.appName(app).master(master)
+    told = {**_CONF, **(_LOOPBACK if is_local(master) else {}), **(conf or {})}
+    told[_JAVA] = f"{_java_options(log_level)} {told.get(_JAVA, '')}".strip()
+    for name, value in told.items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except (PySparkException, Py4JJavaError) as error:
+        asked = "" if is_local(master) else f"is the master {master} there? "
+        hint = f"{asked}--log-level warn tells more"
+        raise PipelineError("no_session", f"Spark did not start: {_cause(error)}", hint) from None
+    if not is_local(master):
+        with _cache_told():
+            file = cached(cache_dir(os.environ))
+        session.sparkContext.addPyFile(str(file))
+    return session
+
+
+@contextmanager
+def failures_told() -> Iterator[None]:
+    """Raises PipelineError for what Spark fails by in the block, and where its Java is gone."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise found_in(str(error)) from None
+    except Py4JJavaError as error:
+        text = str(error)
+        raise found_in(text if last_line(text) else _cause(error)) from None
+    except (Py4JError, ConnectionError) as error:  # py4j lets the latter through
+        text = f"Spark's Java is gone: {str(error).partition(chr(10))[0]}"
+        raise PipelineError("spark_failed", text, "started again it goes on") from None
+
+
+def prepare_environment(master: str) -> None:
+    """What Spark's start script reads: Java, Python, where to listen."""
+    environ = os.environ
+    with _cache_told():
+        environ["JAVA_HOME"] = str(find_java(environ, cache_dir(environ)))
+    environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if is_local(master):
+        environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def is_local(master: str) -> bool:
+    """Does everything run on this machine, in one process?"""
+    return master.partition("[")[0] == "local"
+
+
+def cache_dir(environ: Mapping[str, str]) -> Path:
+    """Where what can be made again is kept."""
+    root = environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "millpond"
+
+
+@contextmanager
+def _cache_told() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+        hint = "XDG_CACHE_HOME names a folder that can be written"
+        raise PipelineError("no_session", f"Spark did not start: {error}", hint) from None
+
+
+def silence(is_silent: bool) -> None:
+    """What Python's side of Spark logs on stderr; failures are told by whoever asked for it."""
+    from pyspark.logger import PySparkLogger
+
+    for name in _LOGGERS:
+        PySparkLogger.getLogger(name).disabled = is_silent
+    root, bridge = logging.getLogger(), logging.getLogger("py4j")
+    bridge.setLevel(logging.CRITICAL if is_silent else logging.NOTSET)
+    change = root.addFilter if is_silent else root.removeFilter
+    change(_is_no_page_of_py4j)
+
+
+def _is_no_page_of_py4j(record: logging.LogRecord) -> bool:
+    """It writes some to the root logger: that its Java is gone, or that there was a Ctrl-C."""
+    return record.module != "java_gateway"
+
+
+def _java_options(log_level: str) -> str:
+    file = Path(__file__).with_name("log4j2.properties").as_uri()
+    return f"-Dlog4j2.configurationFile={file} -Dmillpond.spark.log={log_level}"
+
+
+def _cause(error: Exception) -> str:
+    """Of a Java exception what its first cause says; what Python says of it are pages."""
+    thrown = getattr(error, "java_exception", None)
+    while thrown is not None and thrown.getCause() is not None:
+        thrown = thrown.getCause()
+    text = str(error if thrown is None else thrown.getMessage() or thrown)
+    return text.strip().partition("\n")[0]

@@ -1,0 +1,203 @@
+"""What a task of a write does: stage its rows in the node; and what its driver does: publish them.
+
+Nothing here knows Spark: rows come as Arrow batches.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import pyarrow as pa
+
+from pipeline.spark.arrow import KEY
+from pipeline.errors import BadOption, PipelineError
+from pipeline.options import SinkOptions
+from pipeline.client.s2_codec import Headers, encode_records
+from pipeline.client.http_client import NodeWire
+
+ROWS_MAX = 1000
+METERED_MAX = 2**20
+"""Of one request; so S2 meters them: 8 bytes a record, 2 a header, and what is in them."""
+COLUMNS = ("key", "value", "headers", "topic", "partition")
+
+Row = tuple[bytes, Headers, int | None]
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A part of a batch that a task left in the node."""
+
+    stream: str
+    writer: str
+    batch: int
+    part: str
+    rows: int
+
+
+@dataclass
+class _Part:
+    """Rows of one stream on their way into a part."""
+
+    stream: str
+    id: str = field(default_factory=lambda: uuid4().hex)
+    staged: int = 0
+    rows: list[Row] = field(default_factory=list)
+    size: int = 0
+
+
+class Stager:
+    """Stages the rows of one task, as (writer, batch)."""
+
+    def __init__(self, options: SinkOptions, writer: str, batch: int) -> None:
+        self._wire = NodeWire(options.nodes, 0)
+        self._topic = options.topic
+        self._writer = writer
+        self._batch = batch
+        self._parts: dict[str, _Part] = {}
+        self._names: dict[tuple[str, int | None], str] = {}
+
+    def stage(self, batches: Iterable[pa.RecordBatch]) -> list[Staged]:
+        """Send everything; what it came to. Raises PipelineError."""
+        try:
+            for batch in batches:
+                self._take(batch)
+            for part in self._parts.values():
+                self._flush(part)
+        finally:
+            self._wire.close()
+        return [
+            Staged(each.stream, self._writer, self._batch, each.id, each.staged)
+            for each in self._parts.values()
+        ]
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        for topic, partition, row in rows_of(batch, self._topic):
+            name = self._names.get((topic, partition))
+            if name is None:
+                name = self._names[topic, partition] = self._stream(topic, partition)
+            part = self._parts.setdefault(name, _Part(name))
+            size = metered(row)
+            if size > METERED_MAX:
+                text = f"a row of {size} bytes for {name!r}: at most {METERED_MAX} go into a record"
+                raise PipelineError("row_too_large", text)
+            if len(part.rows) == ROWS_MAX or part.size + size > METERED_MAX:
+                self._flush(part)
+            part.rows.append(row)
+            part.size += size
+
+    def _stream(self, topic: str, partition: int | None) -> str:
+        """The stream of a topic, or of one of its partitions."""
+        names = self._wire.names(topic)
+        if topic in names and not partition:
+            return topic
+        if partition is not None and topic not in names:
+            return f"{topic}/{partition}"
+        if partition is None and any(name.startswith(f"{topic}/") for name in names):
+            raise BadOption(f"{topic!r} has partitions", "a column `partition` says which")
+        name = f"{topic}/{partition}" if partition else topic
+        text = f"there is no stream {name!r} at {self._wire.address}"
+        raise PipelineError("no_stream", text, "create it first")
+
+    def _flush(self, part: _Part) -> None:
+        if part.rows:
+            path = path_of(part.stream, self._writer, self._batch, part.id)
+            path = f"{path}?at={part.staged}"
+            body, media = encode_records(part.rows), "application/protobuf"
+            self._wire.ask_bytes("POST", path, body, media=media, stream=part.stream)
+            part.staged += len(part.rows)
+            part.rows, part.size = [], 0
+
+
+def publish(options: SinkOptions, staged: Sequence[Staged], *, once: bool) -> dict[str, str]:
+    """Publish what all tasks of a batch staged; what became of it in each stream."""
+    found: dict[str, str] = {}
+    wire = NodeWire(options.nodes, 0)
+    try:
+        for stream, parts in _by_stream(staged).items():
+            plan = {"parts": [{"id": each.part, "rows": each.rows} for each in parts], "once": once}
+            path = path_of(stream, parts[0].writer, parts[0].batch)
+            answer = wire.ask_json("POST", path, json.dumps(plan).encode(), stream)
+            found[stream] = answer["outcome"]
+    finally:
+        wire.close()
+    return found
+
+
+def abandon(options: SinkOptions, staged: Sequence[Staged]) -> None:
+    """Drop parts that nobody will publish. Raises PipelineError; they go by themselves anyway."""
+    wire = NodeWire(options.nodes, 0)
+    try:
+        for each in staged:
+            path = path_of(each.stream, each.writer, each.batch, each.part)
+            wire.ask_bytes("DELETE", path, stream=each.stream)
+    finally:
+        wire.close()
+
+
+def path_of(stream: str, writer: str, batch: int, part: str = "") -> str:
+    """Where a batch, or a part of it, is spoken of."""
+    tail = f"/{part}" if part else ""
+    return f"/millpond/v1/transactions/{quote(stream, safe='')}/{quote(writer)}/{batch}{tail}"
+
+
+def check_columns(names: Sequence[str], topic: str | None) -> None:
+    """Raises BadOption for a frame that cannot be written."""
+    odd = [name for name in names if name not in COLUMNS]
+    if odd:
+        raise BadOption(f"a stream has no column {odd[0]!r}", f"there are {', '.join(COLUMNS)}")
+    if "value" not in names:
+        raise BadOption("a column `value` is needed")
+    if topic is None and "topic" not in names:
+        raise BadOption("into which stream?", "the option topic, or a column `topic`")
+
+
+def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, int | None, Row]]:
+    """Each row: its topic, its partition, and the record."""
+    columns: Mapping[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
+    values = _bytes(columns["value"])
+    keys = _bytes(columns["key"]) if "key" in columns else repeat(None)
+    headers = columns["headers"].to_pylist() if "headers" in columns else repeat(None)
+    topics = repeat(topic) if topic is not None else columns["topic"].to_pylist()
+    partitions = columns["partition"].to_pylist() if "partition" in columns else repeat(None)
+    for value, key, pairs, name, partition in zip(
+        values, keys, headers, topics, partitions, strict=False
+    ):
+        if name is None:
+            raise PipelineError("no_topic", "a row whose topic is null")
+        yield name, partition, (value or b"", _headers(key, pairs), None)
+
+
+def _bytes(column: Any) -> list[bytes | None]:
+    found: list[bytes | None] = column.cast(pa.binary()).to_pylist()
+    return found
+
+
+def _headers(key: bytes | None, pairs: Any) -> Headers:
+    found: Headers = [] if key is None else [(KEY, key)]
+    for pair in pairs or ():
+        name = (pair["key"] or "").encode()
+        if not name:
+            raise PipelineError("bad_header", "a header of a row has no name")
+        if key is None or name != KEY:
+            found.append((name, pair["value"] or b""))
+    return found
+
+
+def metered(row: Row) -> int:
+    """What S2 counts a record for."""
+    body, headers, _ = row
+    return 8 + len(body) + sum(2 + len(name) + len(value) for name, value in headers)
+
+
+def _by_stream(staged: Sequence[Staged]) -> dict[str, list[Staged]]:
+    found: dict[str, list[Staged]] = {}
+    for each in sorted(staged, key=lambda each: (each.stream, each.part)):
+        if each.rows:
+            found.setdefault(each.stream, []).append(each)
+    return found

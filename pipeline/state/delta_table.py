@@ -1,0 +1,163 @@
+"""A table of state as a Delta table, by the package `deltalake`.
+
+A batch is one commit, a MERGE, with a transaction of the format: the query and the batch. So a
+batch that Spark runs again is told from the next one by the table itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.errors import PipelineError
+from pipeline.state.bucket import COLUMNS, STORED, Floors, floors_of, is_before
+from pipeline.state.dead_letters import keep_letters, write_letters
+from pipeline.state.reduce import IDENTITY, REJECTS, RESETS, latest
+from pipeline.state.summary import Summary
+from pipeline.state.table import behind, foreign, locked
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+LOG = "_delta_log"
+TIDY_EVERY = 50
+VERSIONS_KEPT = 50
+_SAME = " AND ".join(f"new.`{name}` = old.`{name}`" for name in IDENTITY)
+
+
+class DeltaState:
+    """In a folder, which need not be there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def lock(self) -> AbstractContextManager[None]:
+        """One job writes at a time. Raises PipelineError."""
+        return locked(self.folder)
+
+    def summary(self) -> Summary | None:
+        """What there is; None: nothing was ever written. Raises PipelineError."""
+        table = self._open()
+        if table is None:
+            return None
+        return Summary("delta", table.version(), _last(table, _query(table)))
+
+    def buckets(self) -> Iterator[pa.Table]:
+        """The entities, piece by piece."""
+        table = self._open()
+        if table is not None:
+            for batch in table.to_pyarrow_dataset().to_batches():
+                if batch.num_rows:
+                    yield pa.Table.from_batches([batch]).select(COLUMNS).cast(STORED)
+
+    def read(self) -> pa.Table:
+        """All of it, in memory."""
+        found = list(self.buckets())
+        return pa.concat_tables(found) if found else STORED.empty_table()
+
+    def is_due(self, query: str, batch: int) -> bool:
+        """Was this batch not added before? Raises PipelineError."""
+        table = self._open()
+        if table is None:
+            if batch:
+                raise behind(self.folder, -1, batch)
+            return True
+        if _query(table) != query:
+            raise foreign(self.folder)
+        return batch > _last(table, query)
+
+    def add(self, query: str, batch: int, rows: pa.Table, letters: Path | None) -> tuple[int, int]:
+        """Make one commit of what a batch was reduced to; how many changes and how many rejected
+        records that were. What it put aside is there before."""
+        rows = rows.sort_by("offset")
+        rejects = rows.filter(pc.equal(rows.column("bucket"), REJECTS))
+        if letters is not None:
+            names = [write_letters(letters, rejects)] if rejects.num_rows else []
+            keep_letters(letters, batch, names)
+        floors = floors_of(rows.filter(pc.equal(rows.column("bucket"), RESETS)))
+        changes = rows.filter(pc.greater_equal(rows.column("bucket"), 0))
+        changes = latest(changes.select(COLUMNS).cast(STORED))
+        changes = changes.filter(pc.invert(is_before(changes, floors)))
+        if changes.num_rows or floors:
+            self._merge(query, batch, changes, floors)
+        elif self._open() is None:
+            self._make(query)
+        return changes.num_rows, rejects.num_rows
+
+    def compact(self) -> int:
+        """Make few files of many; how many there were."""
+        table = self._open()
+        return 0 if table is None else int(table.optimize.compact()["numFilesRemoved"])
+
+    def vacuum(self, kept: int = VERSIONS_KEPT) -> int:
+        """Remove files that only versions before the last ones have; how many. Lock it before."""
+        table = self._open()
+        if table is None:
+            return 0
+        version = table.version()
+        versions = list(range(max(0, version - kept + 1), version + 1))
+        old = table.vacuum(
+            0, dry_run=False, enforce_retention_duration=False, keep_versions=versions
+        )
+        return len(old)
+
+    def _merge(self, query: str, batch: int, changes: pa.Table, floors: Floors) -> None:
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import DeltaError
+
+        try:
+            table = self._open() or self._make(query)
+            done = CommitProperties(app_transactions=[Transaction(query, batch)])
+            merging = (
+                table.merge(changes, _SAME, "new", "old", commit_properties=done)
+                .when_matched_delete("new.value IS NULL")
+                .when_matched_update_all("new.value IS NOT NULL")
+                .when_not_matched_insert_all("new.value IS NOT NULL")
+            )
+            for place, floor in floors.items():
+                merging = merging.when_not_matched_by_source_delete(_before(*place, floor))
+            merging.execute()
+        except DeltaError as error:
+            raise PipelineError("bad_table", f"{self.folder}: {error}") from None
+        if batch % TIDY_EVERY == TIDY_EVERY - 1:
+            self.compact()
+            self.vacuum()
+
+    def _make(self, query: str) -> DeltaTable:
+        from deltalake import DeltaTable
+
+        return DeltaTable.create(self.folder, STORED, description=query)
+
+    def _open(self) -> DeltaTable | None:
+        try:
+            from deltalake import DeltaTable
+            from deltalake.exceptions import DeltaError
+        except ImportError as error:
+            text = f"a Delta table needs the package deltalake: {error}"
+            raise PipelineError("no_delta", text, "pip install '.[spark]'") from None
+        if not (self.folder / LOG).is_dir():
+            return None
+        try:
+            return DeltaTable(self.folder)
+        except DeltaError as error:
+            raise PipelineError("bad_table", f"{self.folder} is no table: {error}") from None
+
+
+def _query(table: Any) -> str:
+    """Which query has made it."""
+    return str(table.metadata().description)
+
+
+def _last(table: Any, query: str) -> int:
+    version = table.transaction_version(query)
+    return -1 if version is None else int(version)
+
+
+def _before(topic: str, partition: int, floor: int) -> str:
+    quoted = topic.replace("'", "''")
+    return f"old.topic = '{quoted}' AND old.`partition` = {partition} AND old.`offset` < {floor}"

@@ -1,0 +1,176 @@
+"""Requests that are one question to one cell: they are answered without a task.
+
+A task, its scopes and its turns of the loop were two thirds of what a small append cost. Where a
+request came whole, its API says which cell to ask what, and how the answer is told; the answer is
+written when the cell has given it, as on the listeners that speak S3P and P2P.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from actors.messages import Failed, Port, Reply, StreamReply, StreamRequest
+from transports.http.asgi import ADMITTED, Asked
+from transports.http.interface import HttpHost
+from transports.http.cell_client import Answered
+from transports.http.question import Question
+from transports.http.rejections import Refused
+from transports.http.request import LISTENER, Request
+from transports.http.response import Response, lines_of, plain_refusal
+
+Shelter = Callable[[Callable[[], None]], bool]
+"""Calls; logs what is raised, and then gives False."""
+
+
+class Errand(msgspec.Struct, frozen=True, gc=False):
+    """What to ask of whom: `request` has the number 0. `tell` makes the answer; None: there is more
+    to be done, by a task, and nothing has been done yet."""
+
+    cell: bytes
+    request: StreamRequest
+    size_bytes: int
+    tell: Callable[[Answered], Response | None]
+
+
+@runtime_checkable
+class ErrandApi(Protocol):
+    """An API with requests that are errands."""
+
+    name: str
+
+    def is_errand(self, question: Question) -> bool:
+        """Is it one, as far as its head tells? The same head is not asked about twice."""
+
+    def errand(self, request: Request, body: bytes) -> Errand | Response:
+        """What to ask, or what is answered at once."""
+
+    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
+        """See `application.Api`."""
+
+
+class ErrandVisit(Port):
+    """One errand under way: the port of its cell, and what the node counts like a connection."""
+
+    __slots__ = (
+        "_api",
+        "_asked",
+        "_errand",
+        "_host",
+        "_reply",
+        "_shelter",
+        "_size_bytes",
+        "_watched_at",
+        "address",
+        "deadline",
+        "heard_at",
+        "number",
+    )
+
+    def __init__(
+        self, host: HttpHost, api: ErrandApi, asked: Asked, size_bytes: int, shelter: Shelter
+    ) -> None:
+        self.number = host.next_number()
+        self.heard_at = host.now()
+        self.deadline = inf
+        self.address: str = asked.scope["client"][0]
+        self._host = host
+        self._api = api
+        self._asked: Asked | None = asked
+        self._size_bytes = size_bytes
+        self._shelter = shelter
+        self._errand: Errand | None = None
+        self._reply: Answered | None = None
+        self._watched_at = 0.0
+
+    def run(self, request: Request, body: bytes) -> None:
+        """Ask the cell."""
+        asked, host = self._asked, self._host
+        assert asked is not None, "nobody has answered yet"
+        found = self._api.errand(request, body)
+        if isinstance(found, Response):
+            self.say(found)
+            return
+        self._errand = found
+        traffic = host.traffic[LISTENER]
+        if self.heard_at >= traffic.sample_at:
+            traffic.begin(self.heard_at)
+            self._watched_at = self.heard_at
+        host.gathering.add(found.cell, self, [found.request], found.size_bytes, asked.soon)
+
+    def say(self, response: Response) -> None:
+        """Answer, unless that was done."""
+        asked, host = self._asked, self._host
+        if asked is None:
+            return
+        self._asked = None
+        host.left(self)
+        host.http.requests += 1
+        key = (self._api.name, response.status)
+        host.http.answers[key] = host.http.answers.get(key, 0) + 1
+        host.http.bytes_in += self._size_bytes
+        host.http.bytes_out += len(response.body)
+        asked.answer(response.status, lines_of(response), response.body)
+
+    def fail(self, why: Refused) -> None:
+        """Answer that it went wrong."""
+        if why is Refused.CRASHED:
+            self._host.http.crashed += 1
+        self.say(self._api.refuse(why, None) or plain_refusal(why))
+
+    # What cells call: Port.
+
+    @property
+    def writable(self) -> bool:
+        return True
+
+    def send(self, replies: Sequence[Reply]) -> None:
+        for reply in replies:
+            if isinstance(reply, StreamReply):
+                self._reply = reply
+            elif type(reply) is Failed:
+                self._reply = reply
+
+    def flush(self) -> None:
+        if self._reply is not None and not self._shelter(self._tell):
+            self.fail(Refused.CRASHED)
+
+    def must_wait(self, cell: bytes) -> None:
+        """It asks for nothing more."""
+
+    def _tell(self) -> None:
+        errand, reply = self._errand, self._reply
+        self._errand = self._reply = None
+        if errand is None or reply is None:
+            return
+        if self._watched_at:
+            self._host.traffic[LISTENER].end(self._watched_at, self._host.now())
+        response = errand.tell(reply)
+        if response is not None:
+            self.say(response)
+        elif self._asked is not None:
+            asked, self._asked = self._asked, None
+            self._host.left(self)
+            asked.scope[ADMITTED] = True
+            asked.defer()
+
+    # What the node calls: Visitor.
+
+    @property
+    def peer(self) -> str:
+        return self.address
+
+    def wake(self, now: float) -> None:
+        """It arms no deadlines."""
+
+    def say_goodbye(self) -> None:
+        """It is answered soon in any case."""
+
+    def rejudge(self) -> None:
+        """It was allowed when it was asked."""
+
+    def close(self) -> None:
+        self.fail(Refused.CUT_OFF)

@@ -1,0 +1,145 @@
+"""One request on its way: which stream it is about, whose it is, what every answer has."""
+
+from __future__ import annotations
+
+from urllib.parse import quote_from_bytes
+
+import msgspec
+
+from actors.errors import Code
+from actors.messages import Failed, Rights
+from actors.streams import messages as m
+from actors.streams.names import stream_cell
+from transports.errors import UpgradeRefused
+from transports.http.durable import protocol as w
+from transports.http.durable.errors import Pairs, Refusal, bad, failure
+from transports.http.durable.live_waiters import Followers
+from transports.http.durable.interface import DurableHost, DurableSettings
+from transports.http.cell_client import Inquiry
+from transports.http.request import Request
+from transports.http.response import Answer, Response
+from transports.websocket.origin import check_origin
+
+PREFIX = (b"v1", b"stream")
+SAFE = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+"""Every answer tells browsers to take it for what it says it is, and for nobody else."""
+
+
+class Target(msgspec.Struct, frozen=True, gc=False):
+    """A stream: its name and its cell."""
+
+    name: bytes
+    cell: bytes
+
+    @property
+    def path(self) -> bytes:
+        """Where it is."""
+        return b"/v1/stream/" + quote_from_bytes(self.name, safe="/").encode()
+
+
+def target_of(name: bytes) -> Target:
+    """A stream, whether it is there or not. Raises Refusal."""
+    if not 0 < len(name) <= w.NAME_BYTES_MAX:
+        raise bad(f"a stream has a name of 1 to {w.NAME_BYTES_MAX} bytes")
+    return Target(name, stream_cell(name))
+
+
+class Asking:
+    """A request with the node that serves it."""
+
+    __slots__ = ("host", "request", "settings", "shared")
+
+    def __init__(self, host: DurableHost, settings: DurableSettings, request: Request) -> None:
+        self.host = host
+        self.settings = settings
+        self.request = request
+        self.shared: Pairs = SAFE
+        """Headers of every answer to this request."""
+
+    def check_origin(self) -> None:
+        """Only browsers send an Origin: it is the node's own, or one that was allowed.
+
+        Raises Refusal (403).
+        """
+        if self.request.header(b"origin") is None:
+            return
+        given = [each.decode("latin-1") for each in self.request.values(b"origin")]
+        hosts = [each.decode("latin-1") for each in self.request.values(b"host")]
+        try:
+            check_origin(hosts, given, self.settings.origins)
+        except UpgradeRefused as refused:
+            raise Refusal(refused.status, "origin_refused", refused.reason) from None
+        self.shared = (
+            *SAFE,
+            (b"access-control-allow-origin", given[0].encode("latin-1")),
+            (b"access-control-expose-headers", b", ".join(w.TOLD)),
+            (b"vary", b"origin"),
+        )
+
+    def require(self, target: Target, rights: Rights) -> None:
+        """One of these rights in the stream. Raises Refusal: 401 where nobody knows who asks."""
+        host, asker = self.host, self.request.asker
+        if (host.authorize_stream(asker, target.name) or Rights.NONE) & rights:
+            return
+        if host.admits(asker):
+            raise Refusal(403, "permission_denied", "not allowed in this stream")
+        challenge = ((b"www-authenticate", b"Bearer"),)
+        raise Refusal(401, "authn", "no access token that this node knows", challenge)
+
+    def keep_requiring(self, target: Target, rights: Rights) -> None:
+        """What lasts ends when it may not go on."""
+        asker = self.request.asker
+
+        def may_go_on() -> bool:
+            return bool((self.host.authorize_stream(asker, target.name) or Rights.NONE) & rights)
+
+        self.request.visit.may_go_on = may_go_on
+
+    def location(self, target: Target) -> bytes:
+        """The stream's URL, as this client names the node."""
+        host = self.request.header(b"host")
+        if host is None:
+            return target.path
+        return (b"https://" if self.settings.is_secure else b"http://") + host + target.path
+
+
+class Call(Asking):
+    """The same with its answer."""
+
+    __slots__ = ("answer", "followers")
+
+    def __init__(
+        self,
+        host: DurableHost,
+        settings: DurableSettings,
+        request: Request,
+        answer: Answer,
+        followers: Followers,
+    ) -> None:
+        super().__init__(host, settings, request)
+        self.answer = answer
+        self.followers = followers
+
+    def inquiry(self) -> Inquiry:
+        """Asks cells, for this request."""
+        return Inquiry(self.host)
+
+    async def say(self, status: int, headers: Pairs, body: bytes = b"") -> None:
+        """Answer."""
+        await self.answer.whole(Response(status, (*headers, *self.shared), body))
+
+    async def describe(self, inquiry: Inquiry, target: Target) -> m.Described | None:
+        """The stream's outline; None: there is none. Raises Refusal."""
+        found = await inquiry.ask(target.cell, m.Describe)
+        match found:
+            case m.Described():
+                return found
+            case m.StreamFailed(code=Code.UNKNOWN_STREAM, is_buried=False):
+                return None
+            case m.StreamFailed() | Failed():
+                raise failure(found)
+            case _:
+                raise AssertionError(f"{found} describes no stream")

@@ -1,0 +1,150 @@
+"""PUT: have a stream like this, perhaps as a fork of another (B.1, B.6)."""
+
+from __future__ import annotations
+
+from actors.messages import Failed, Rights
+from actors.positions import Seek, Where
+from actors.streams.durable import messages as d
+from actors.streams import messages as m
+from transports.http.durable import headers as asked
+from transports.http.durable import protocol as w
+from transports.http.durable.context import PREFIX, Call, Target, target_of
+from transports.http.durable.errors import bad, declined, failure
+from transports.http.durable.json_mode import NotJson, is_message, messages_of
+from transports.http.durable.offsets import offset_of
+from transports.http.cell_client import Answered, Inquiry
+from transports.http.question import BadPath, decoded
+
+
+async def put(call: Call, target: Target) -> None:
+    """PUT /v1/stream/{name}."""
+    call.require(target, Rights.PUT)
+    request = call.request
+    kind = w.content_type_of(request.header(b"content-type"))
+    lifetime, closes = asked.lifetime(request), asked.is_closing(request)
+    fork = asked.fork(request)
+    body = await request.body()
+    with call.inquiry() as inquiry:
+        if fork is None:
+            kind = kind or d.OCTETS
+            founding = d.Founding(kind, lifetime, closes, bodies_of(body, kind))
+            reply = await inquiry.ask(
+                target.cell, lambda number: d.Establish(number, founding), len(body), gather=True
+            )
+        else:
+            founding = d.Founding(kind, lifetime, closes, [])
+            reply = await _fork(call, inquiry, target, founding, fork, body)
+    await _say(call, target, reply)
+
+
+def bodies_of(body: bytes, content_type: bytes | None) -> list[bytes]:
+    """The records that a body is. Raises Refusal (400)."""
+    if not body:
+        return []
+    if not w.is_json(content_type):
+        return [body]
+    try:
+        return messages_of(body)
+    except NotJson as error:
+        raise bad(f"the body is not JSON: {error}") from None
+
+
+async def _say(call: Call, target: Target, reply: Answered) -> None:
+    match reply:
+        case d.Established():
+            headers = [
+                (b"content-type", w.shown_type(reply.content_type)),
+                (w.NEXT_OFFSET, offset_of(reply.tail)),
+            ]
+            if reply.is_closed:
+                headers.append((w.CLOSED, w.TRUE))
+            if reply.is_new:
+                headers.append((b"location", call.location(target)))
+            await call.say(201 if reply.is_new else 200, headers)
+        case d.Declined():
+            raise declined(reply)
+        case m.StreamFailed() | Failed():
+            raise failure(reply)
+        case _:
+            raise AssertionError(f"{reply} answers no creation")
+
+
+async def _fork(
+    call: Call,
+    inquiry: Inquiry,
+    target: Target,
+    founding: d.Founding,
+    headers: asked.ForkHeaders,
+    body: bytes,
+) -> Answered:
+    source = _source(headers.path)
+    call.require(source, Rights.GET)
+    fork = d.ForkAsked(source.name, headers.at, headers.sub)
+    founding = d.Founding(founding.content_type, founding.lifetime, founding.closes, [], fork)
+    reply = await inquiry.ask(target.cell, lambda number: d.Establish(number, founding))
+    if not isinstance(reply, d.Declined) or reply.why is not d.Why.MISSING:
+        return reply
+    found = await inquiry.ask(source.cell, m.Describe)
+    if not isinstance(found, m.Described):
+        return _no_source(found)
+    kind = founding.content_type or found.settings.content_type
+    bodies = bodies_of(body, kind)
+    founding = d.Founding(founding.content_type, founding.lifetime, founding.closes, bodies, fork)
+    point, prefix = headers.at, list[bytes]()
+    if headers.at is not None and headers.at > found.tail:
+        return d.Declined(0, d.Why.BEYOND)
+    if headers.at is not None and headers.sub:
+        is_json = w.is_json(found.settings.content_type)
+        point, prefix = await _behind(inquiry, source, headers.at, headers.sub, is_json=is_json)
+
+    def make(number: int) -> d.Fork:
+        return d.Fork(number, target.cell, founding, point, prefix, found.incarnation)
+
+    return await inquiry.ask(source.cell, make, len(body) + sum(map(len, prefix)))
+
+
+def _source(path: bytes) -> Target:
+    """The stream at a path like those of requests. Raises Refusal (400)."""
+    try:
+        segments = tuple(decoded(each) for each in path.partition(b"?")[0].split(b"/")[1:])
+    except BadPath:
+        raise bad("Stream-Forked-From: the path cannot be read") from None
+    if segments[: len(PREFIX)] != PREFIX:
+        raise bad("Stream-Forked-From: a path like /v1/stream/NAME")
+    return target_of(b"/".join(segments[len(PREFIX) :]))
+
+
+def _no_source(found: Answered) -> Answered:
+    """Why there is none to fork: a deleted one is a conflict, not gone."""
+    if isinstance(found, m.StreamFailed) and found.is_buried:
+        return d.Declined(0, d.Why.SOURCE_BURIED)
+    return found
+
+
+async def _behind(
+    inquiry: Inquiry, source: Target, at: int, sub: int, *, is_json: bool
+) -> tuple[int, list[bytes]]:
+    """The sequence so many messages behind another; or the record there, and so many bytes of it.
+
+    Raises Refusal (400) where the append there has not so many.
+    """
+    start = Seek(Where.SEQUENCE, at)
+    count = w.PAGE_RECORDS if is_json else 1
+
+    def make(number: int) -> m.Read:
+        return m.Read(number, start, count, w.PAGE_BYTES, view=w.VIEW, one_append=is_json)
+
+    found = await inquiry.ask(source.cell, make)
+    if isinstance(found, m.StreamFailed | Failed):
+        raise failure(found)
+    assert isinstance(found, m.Records), f"{found} answers no read"
+    if not is_json and found.spans:
+        body = found.spans[0].bodies[0]
+        if sub <= len(body):
+            return found.spans[0].first, [body[:sub]]
+    for span in found.spans if is_json else ():
+        for sequence, message in enumerate(span.bodies, span.first):
+            sub -= is_message(message)
+            if not sub:
+                return sequence + 1, []
+    raise bad("Stream-Fork-Sub-Offset: there is not so much in the append behind the offset")

@@ -1,0 +1,156 @@
+"""What the headers and the query of a request ask for. Everything here raises Refusal (400)."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from enum import Enum
+from typing import Literal
+
+import msgspec
+
+from actors.streams.durable.messages import Lifetime, Producer
+from transports.http.durable import protocol as w
+from transports.http.durable.errors import bad
+from transports.http.durable.offsets import sequence_of
+from transports.http.request import Request
+
+_DECIMAL = re.compile(rb"0|[1-9][0-9]*")
+_DIGITS = re.compile(rb"[0-9]+")
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+class Live(Enum):
+    """How a read waits for what is to come."""
+
+    NO = ""
+    LONG_POLL = "long-poll"
+    EVENTS = "sse"
+
+
+Start = int | Literal["now"] | None
+"""Where a read begins: a sequence, the tail, or at whatever is the oldest (None)."""
+
+
+class ReadAsked(msgspec.Struct, frozen=True, gc=False):
+    """A read's query."""
+
+    start: Start
+    live: Live
+    cursor: str | None
+
+
+def read_asked(request: Request) -> ReadAsked:
+    """What the query of a GET says."""
+    offsets = [value for name, value in request.query if name == "offset"]
+    values = dict(request.query)
+    if len(offsets) > 1:
+        raise bad("offset: one is enough")
+    try:
+        live = Live(values.get("live", ""))
+    except ValueError:
+        raise bad("live: long-poll or sse") from None
+    if live is not Live.NO and not offsets:
+        raise bad("offset: a live read has to say where it begins")
+    return ReadAsked(_start(offsets[0]) if offsets else None, live, values.get("cursor"))
+
+
+def _start(offset: str) -> Start:
+    if offset == "-1":
+        return None
+    if offset == "now":
+        return "now"
+    sequence = sequence_of(offset)
+    if sequence is None:
+        raise bad("offset: -1, now, or one that was told")
+    return sequence
+
+
+def is_closing(request: Request) -> bool:
+    """Is the stream to be closed? Only the word itself counts."""
+    return (request.header(w.CLOSED) or b"").strip().lower() == w.TRUE
+
+
+def lifetime(request: Request) -> Lifetime | None:
+    """How long the stream is to live; None: it says nothing."""
+    ttl, expires = request.header(w.TTL), request.header(w.EXPIRES_AT)
+    if ttl is not None and expires is not None:
+        raise bad("Stream-TTL or Stream-Expires-At, not both")
+    if ttl is not None:
+        return Lifetime(_decimal(ttl, "Stream-TTL"))
+    if expires is not None:
+        return Lifetime(None, _time_ms(expires), expires)
+    return None
+
+
+def _decimal(value: bytes, name: str) -> int:
+    if not _DECIMAL.fullmatch(value) or len(value) > 16 or int(value) > w.NUMBER_MAX:
+        raise bad(f"{name}: a whole number")
+    return int(value)
+
+
+def _time_ms(value: bytes) -> int:
+    found = _TIME.fullmatch(value.decode("latin-1"))
+    try:
+        if found is not None:
+            base, fraction, zone = found.groups()
+            moment = datetime.fromisoformat(f"{base.upper()}{zone.upper().replace('Z', '+00:00')}")
+            return int(moment.timestamp()) * 1000 + int(((fraction or "") + "000")[:3])
+    except (ValueError, OverflowError):
+        pass
+    raise bad("Stream-Expires-At: a time of RFC 3339, with its zone")
+
+
+def order(request: Request) -> bytes | None:
+    """`Stream-Seq`."""
+    value = request.header(w.SEQ)
+    if value is not None and len(value) > w.TOKEN_BYTES_MAX:
+        raise bad(f"Stream-Seq: at most {w.TOKEN_BYTES_MAX} bytes")
+    return value
+
+
+def producer(request: Request) -> Producer | None:
+    """Who appends; None: nobody in particular."""
+    names = (w.PRODUCER_ID, w.PRODUCER_EPOCH, w.PRODUCER_SEQ)
+    name, epoch, seq = (request.header(each) for each in names)
+    if name is None and epoch is None and seq is None:
+        return None
+    if name is None or epoch is None or seq is None:
+        raise bad("Producer-Id, Producer-Epoch and Producer-Seq: all or none")
+    if not 0 < len(name) <= w.TOKEN_BYTES_MAX:
+        raise bad(f"Producer-Id: 1 to {w.TOKEN_BYTES_MAX} bytes")
+    return Producer(name, _number(epoch, "Producer-Epoch"), _number(seq, "Producer-Seq"))
+
+
+def _number(value: bytes, name: str) -> int:
+    if not _DIGITS.fullmatch(value) or len(value) > 32 or int(value) > w.NUMBER_MAX:
+        raise bad(f"{name}: a number up to {w.NUMBER_MAX}")
+    return int(value)
+
+
+class ForkHeaders(msgspec.Struct, frozen=True, gc=False):
+    """From which path a fork is to be made, and where."""
+
+    path: bytes
+    at: int | None
+    sub: int
+
+
+def fork(request: Request) -> ForkHeaders | None:
+    """What the headers say of a fork; None: it is to be none."""
+    path, offset, sub = (
+        request.header(each) for each in (w.FORKED_FROM, w.FORK_OFFSET, w.FORK_SUB_OFFSET)
+    )
+    if path is None or not path.strip():
+        if offset is not None or sub is not None:
+            raise bad("Stream-Fork-Offset means nothing without Stream-Forked-From")
+        return None
+    at = None
+    if offset is not None:
+        at = sequence_of(offset.decode("latin-1"))
+        if at is None:
+            raise bad("Stream-Fork-Offset: one that was told")
+    behind = 0 if sub is None else _decimal(sub, "Stream-Fork-Sub-Offset")
+    if behind and at is None:
+        raise bad("Stream-Fork-Sub-Offset means nothing without Stream-Fork-Offset")
+    return ForkHeaders(path.strip(), at, behind)

@@ -1,0 +1,28 @@
+"""What the API of Durable Streams asks of the node besides what all of HTTP does."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from transports.http.interface import HttpHost
+
+
+class DurableSettings(msgspec.Struct, frozen=True):
+    """A long-poll is held for `long_poll_s`, server-sent events end after `events_s`; where there
+    is nothing to say for `heartbeat_s`, they have a comment. `origins` are pages that may ask;
+    `is_secure`: the listener speaks TLS."""
+
+    long_poll_s: float = 20.0
+    events_s: float = 60.0
+    heartbeat_s: float = 15.0
+    origins: frozenset[str] = frozenset()
+    is_secure: bool = False
+
+
+class DurableHost(HttpHost, Protocol):
+    """The node, as these requests see it."""
+
+    def random(self) -> float:
+        """At least 0 and below 1."""

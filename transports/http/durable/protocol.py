@@ -1,0 +1,75 @@
+"""Names of headers, limits and values of Durable Streams (http.md B)."""
+
+from __future__ import annotations
+
+from actors.streams.durable.messages import OCTETS, is_content_type, media_type
+from actors.streams.messages import View
+
+JSON = b"application/json"
+
+NEXT_OFFSET = b"stream-next-offset"
+UP_TO_DATE = b"stream-up-to-date"
+CLOSED = b"stream-closed"
+CURSOR = b"stream-cursor"
+TTL = b"stream-ttl"
+EXPIRES_AT = b"stream-expires-at"
+SEQ = b"stream-seq"
+ENCODING = b"stream-sse-data-encoding"
+FORKED_FROM = b"stream-forked-from"
+FORK_OFFSET = b"stream-fork-offset"
+FORK_SUB_OFFSET = b"stream-fork-sub-offset"
+PRODUCER_ID = b"producer-id"
+PRODUCER_EPOCH = b"producer-epoch"
+PRODUCER_SEQ = b"producer-seq"
+PRODUCER_EXPECTED = b"producer-expected-seq"
+PRODUCER_RECEIVED = b"producer-received-seq"
+
+ASKED = (
+    *(b"content-type", b"authorization", b"if-none-match"),
+    *(SEQ, TTL, EXPIRES_AT, CLOSED, FORKED_FROM, FORK_OFFSET, FORK_SUB_OFFSET),
+    *(PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ),
+)
+"""What a page may send."""
+TOLD = (
+    *(NEXT_OFFSET, UP_TO_DATE, CLOSED, CURSOR, TTL, EXPIRES_AT, ENCODING),
+    *(PRODUCER_EPOCH, PRODUCER_SEQ, PRODUCER_EXPECTED, PRODUCER_RECEIVED),
+    *(b"etag", b"location"),
+)
+"""What a page may see."""
+
+TRUE = b"true"
+NO_STORE = (b"cache-control", b"no-store")
+NAME_BYTES_MAX = 512
+TOKEN_BYTES_MAX = 256
+"""Of a producer's id, and of a `Stream-Seq`."""
+NUMBER_MAX = 2**53 - 1
+"""Of epochs and sequences of producers, of a TTL and of sub-offsets."""
+
+PAGE_BYTES = 4 * 2**20
+PAGE_RECORDS = 100_000
+"""What one answer shows of a stream, at least one record."""
+
+VIEW = View(empty=False, commands=False)
+
+
+def is_json(content_type: bytes | None) -> bool:
+    """Are there messages in streams of this type, and not bytes?"""
+    return media_type(content_type) == JSON
+
+
+def is_text(content_type: bytes | None) -> bool:
+    """Is it shown as it is in server-sent events?"""
+    kind = media_type(content_type)
+    return kind == JSON or kind.startswith(b"text/")
+
+
+def content_type_of(given: bytes | None) -> bytes | None:
+    """What a stream that is made gets from a header; None: it says nothing."""
+    if given is None or not given.strip():
+        return None
+    return shown_type(given.strip())
+
+
+def shown_type(content_type: bytes | None) -> bytes:
+    """What is said of a stream of this type."""
+    return content_type if content_type and is_content_type(content_type) else OCTETS

@@ -1,0 +1,131 @@
+"""Pages: what one read finds of a stream, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+
+import msgspec
+
+from actors.messages import Failed
+from actors.positions import Seek, Where
+from actors.streams import messages as m
+from transports.http.durable import protocol as w
+from transports.http.durable.headers import Start
+from transports.http.durable.context import Call, Target
+from transports.http.durable.errors import failure, missing, trimmed
+from transports.http.durable.json_mode import array_of
+from transports.http.durable.offsets import offset_of
+from transports.http.cell_client import Inquiry
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What was found of a stream, from `start` on."""
+
+    start: int
+    described: m.Described
+    records: m.Records
+
+    @property
+    def following(self) -> int:
+        """Where to go on. Where nothing was found there is nothing up to the tail that is shown."""
+        records = self.records
+        return max(records.next if records.spans else records.tail, self.start)
+
+    @property
+    def is_at_tail(self) -> bool:
+        return self.following >= self.records.tail
+
+    @property
+    def is_end(self) -> bool:
+        """Is there nothing behind it, ever?"""
+        return self.records.is_closed and self.is_at_tail
+
+    @property
+    def content(self) -> bytes:
+        """What the client gets: bytes, or an array of messages."""
+        if w.is_json(self.described.settings.content_type):
+            return array_of(self.records.excerpts)
+        return b"".join(chain.from_iterable(span.bodies for span in self.records.spans))
+
+    @property
+    def tag(self) -> bytes:
+        """Tells whether it is the same as before."""
+        return b'"%x-%x-%x%b"' % (
+            self.described.incarnation,
+            self.start,
+            self.following,
+            b"c" if self.is_end else b"",
+        )
+
+
+async def first_page(call: Call, inquiry: Inquiry, target: Target, start: Start) -> Page:
+    """What is there now. Raises Refusal: 404, 410 where it is gone."""
+    described = await call.describe(inquiry, target)
+    if described is None:
+        raise missing()
+    match start:
+        case None:
+            begin = described.trim_point
+        case "now":
+            begin = described.tail
+        case _:
+            if start < described.trim_point:
+                raise trimmed()
+            begin = min(start, described.tail)
+    records = await read_from(inquiry, target, described, begin)
+    return Page(begin, described, records)
+
+
+async def read_from(
+    inquiry: Inquiry,
+    target: Target,
+    described: m.Described,
+    sequence: int,
+    wait_until: float = 0.0,
+) -> m.Records:
+    """Records of this very stream from a sequence on; waits for one where there is none.
+
+    Raises Refusal: 404 once it is gone, whatever has its name then.
+    """
+    make = reading(described.incarnation, sequence, wait_until)
+    answer = await inquiry.ask(target.cell, make)
+    match answer:
+        case m.Records():
+            return answer
+        case m.StreamFailed() | Failed():
+            raise failure(answer)
+        case _:
+            raise AssertionError(f"{answer} answers no read")
+
+
+def reading(incarnation: int, sequence: int, wait_until: float) -> Callable[[int], m.Read]:
+    """The read of a page, for its number."""
+    start = Seek(Where.SEQUENCE, sequence)
+
+    def make(number: int) -> m.Read:
+        return m.Read(
+            number,
+            start,
+            w.PAGE_RECORDS,
+            w.PAGE_BYTES,
+            wait_until,
+            w.VIEW,
+            incarnation=incarnation,
+            ends_closed=True,
+        )
+
+    return make
+
+
+def told_of(page: Page) -> list[tuple[bytes, bytes]]:
+    """Headers that say what a page is."""
+    headers = [
+        (b"content-type", w.shown_type(page.described.settings.content_type)),
+        (w.NEXT_OFFSET, offset_of(page.following)),
+    ]
+    if page.is_at_tail:
+        headers.append((w.UP_TO_DATE, w.TRUE))
+    if page.is_end:
+        headers.append((w.CLOSED, w.TRUE))
+    return headers

@@ -1,0 +1,195 @@
+"""The S2 API: which request is which operation, and what becomes of refusals (A.2, A.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from transports.http import rejections as http
+from transports.http.direct import Errand
+from transports.http.question import Question
+from transports.http.request import Request
+from transports.http.response import Answer, Response
+from transports.http.s2 import append_session
+from transports.http.s2 import append as appends
+from transports.http.s2 import basins
+from transports.http.s2 import locations
+from transports.http.s2 import metrics
+from transports.http.s2 import read_session
+from transports.http.s2 import read as reads
+from transports.http.s2 import streams
+from transports.http.s2 import tokens
+from transports.http.s2.context import Asking, Call, Target
+from transports.http.s2.errors import ErrorCode, NoSuchMethod, Refused, S2Error
+from transports.http.s2.codecs.sse import MEDIA_TYPE as EVENTS
+from transports.http.s2.usage import S2Figures
+from transports.http.s2.interface import S2Host
+
+PREFIXES = (
+    (b"v1", b"basins"),
+    (b"v1", b"streams"),
+    (b"v1", b"access-tokens"),
+    (b"v1", b"metrics"),
+    (b"v1", b"locations"),
+)
+"""Below these paths S2 answers."""
+
+T = TypeVar("T")
+
+
+class S2Api:
+    """Implements `transports.http.app.Api`."""
+
+    name = "s2"
+
+    def __init__(self, host: S2Host) -> None:
+        self._host = host
+        self._figures = S2Figures(host.now(), lambda name: host.basins.find(name) is not None)
+
+    async def __call__(self, request: Request, answer: Answer) -> None:
+        """Answer a request; every refusal has a JSON body (A.9)."""
+        call = Call(self._host, request, answer, self._figures)
+        try:
+            await _route(call, request.segments[1:])
+        except S2Error as error:
+            await answer.whole(Response(error.status, error.headers, error.body))
+
+    def is_errand(self, question: Question) -> bool:
+        """Implements `transports.http.direct.ErrandApi`: unary appends are."""
+        match question.segments[1:]:
+            case (b"streams", name, b"records") if name and question.method == "POST":
+                kind = question.last.get(b"content-type", b"")
+                return _media(kind.decode("latin-1")) != read_session.S2S.decode()
+        return False
+
+    def errand(self, request: Request, body: bytes) -> Errand | Response:
+        """What an append asks."""
+        asking = Asking(self._host, request, self._figures)
+        try:
+            return appends.errand_of(asking, asking.target(request.segments[2]), body)
+        except S2Error as error:
+            return Response(error.status, error.headers, error.body)
+
+    def refuse(self, why: http.Refused, delay_ms: int | None) -> Response | None:
+        """What the application itself refuses, with a code of S2."""
+        error = Refused(_CODES.get(why, ErrorCode.INVALID), why.message, delay_ms)
+        return Response(why.status, error.headers, error.body)
+
+
+_CODES = {
+    http.Refused.NOT_FOUND: ErrorCode.BAD_PATH,
+    http.Refused.BAD_PATH: ErrorCode.BAD_PATH,
+    http.Refused.URL_TOO_LONG: ErrorCode.BAD_PATH,
+    http.Refused.HEADERS_TOO_LARGE: ErrorCode.BAD_HEADER,
+    http.Refused.BODY_TOO_LARGE: ErrorCode.INVALID,
+    http.Refused.BODY_BROKEN: ErrorCode.BAD_JSON,
+    http.Refused.BODY_TOO_SLOW: ErrorCode.REQUEST_TIMEOUT,
+    http.Refused.TOO_MANY: ErrorCode.UNAVAILABLE,
+    http.Refused.TOO_FAST: ErrorCode.RATE_LIMITED,
+    http.Refused.DRAINING: ErrorCode.SERVER_DRAINING,
+    http.Refused.NOT_ALLOWED: ErrorCode.PERMISSION_DENIED,
+    http.Refused.CRASHED: ErrorCode.OTHER,
+    http.Refused.CUT_OFF: ErrorCode.OTHER,
+}
+
+
+async def _append(call: Call, target: Target) -> None:
+    is_session = _media(call.header(b"content-type")) == read_session.S2S.decode()
+    await (append_session.append_frames if is_session else appends.append)(call, target)
+
+
+async def _read(call: Call, target: Target) -> None:
+    if call.request.method == "HEAD":
+        await reads.read(call, target)
+    elif _media(call.header(b"content-type")) == read_session.S2S.decode():
+        await read_session.read_frames(call, target)
+    elif _media(call.header(b"accept")) == EVENTS.decode():
+        await read_session.read_events(call, target)
+    else:
+        await reads.read(call, target)
+
+
+def _media(value: str | None) -> str:
+    """The first media type of a header, without its parameters."""
+    return (value or "").partition(",")[0].partition(";")[0].strip().lower()
+
+
+Plain = Callable[[Call], Awaitable[None]]
+OfName = Callable[[Call, bytes], Awaitable[None]]
+OfStream = Callable[[Call, Target], Awaitable[None]]
+
+_BASINS: Mapping[str, Plain] = {"GET": basins.list_basins, "POST": basins.post_basin}
+_BASIN: Mapping[str, OfName] = {
+    "GET": basins.show_basin,
+    "PUT": basins.put_basin,
+    "PATCH": basins.patch_basin,
+    "DELETE": basins.delete_basin,
+}
+_STREAMS: Mapping[str, Plain] = {"GET": streams.list_streams, "POST": streams.post_stream}
+_STREAM: Mapping[str, OfStream] = {
+    "GET": streams.show_stream,
+    "PUT": streams.put_stream,
+    "PATCH": streams.patch_stream,
+    "DELETE": streams.delete_stream,
+}
+_RECORDS: Mapping[str, OfStream] = {"GET": _read, "POST": _append}
+_TAIL: Mapping[str, OfStream] = {"GET": reads.tail}
+_TOKENS: Mapping[str, Plain] = {"GET": tokens.list_tokens, "POST": tokens.issue_token}
+_TOKEN: Mapping[str, OfName] = {"DELETE": tokens.revoke_token}
+_ACCOUNT_METRICS: Mapping[str, Plain] = {"GET": metrics.account_metrics}
+_BASIN_METRICS: Mapping[str, OfName] = {"GET": metrics.basin_metrics}
+_STREAM_METRICS: Mapping[str, OfStream] = {"GET": metrics.stream_metrics}
+_LOCATIONS: Mapping[str, Plain] = {"GET": locations.list_locations}
+_DEFAULT: Mapping[str, Plain] = {
+    "GET": locations.show_default,
+    "PUT": locations.put_default,
+}
+"""What each method does with a path. HEAD is GET without its body."""
+
+
+async def _route(call: Call, segments: tuple[bytes, ...]) -> None:
+    """A slash behind a collection is the same; behind anything else there is nothing."""
+    match segments:
+        case (b"basins",) | (b"basins", b""):
+            await _of(_BASINS, call)(call)
+        case (b"basins", name):
+            await _of(_BASIN, call)(call, name)
+        case (b"streams",) | (b"streams", b""):
+            await _of(_STREAMS, call)(call)
+        case (b"streams", name):
+            await _of(_STREAM, call)(call, call.target(name))
+        case (b"streams", name, b"records") if name:
+            await _of(_RECORDS, call)(call, call.target(name))
+        case (b"streams", name, b"records", b"tail") if name:
+            await _of(_TAIL, call)(call, call.target(name))
+        case _:
+            await _route_account(call, segments)
+
+
+async def _route_account(call: Call, segments: tuple[bytes, ...]) -> None:
+    match segments:
+        case (b"access-tokens",) | (b"access-tokens", b""):
+            await _of(_TOKENS, call)(call)
+        case (b"access-tokens", token_id):
+            await _of(_TOKEN, call)(call, token_id)
+        case (b"metrics",) | (b"metrics", b""):
+            await _of(_ACCOUNT_METRICS, call)(call)
+        case (b"metrics", basin):
+            await _of(_BASIN_METRICS, call)(call, basin)
+        case (b"metrics", basin, name):
+            await _of(_STREAM_METRICS, call)(call, call.target_of(basin, name))
+        case (b"locations",) | (b"locations", b""):
+            await _of(_LOCATIONS, call)(call)
+        case (b"locations", b"default"):
+            await _of(_DEFAULT, call)(call)
+        case _:
+            raise Refused(ErrorCode.BAD_PATH, "S2 has nothing at this path")
+
+
+def _of(operations: Mapping[str, T], call: Call) -> T:
+    """What the request's method does. Raises NoSuchMethod."""
+    method = call.request.method
+    found = operations.get("GET" if method == "HEAD" else method)
+    if found is None:
+        raise NoSuchMethod(method, [*operations, *(("HEAD",) if "GET" in operations else ())])
+    return found

@@ -1,0 +1,226 @@
+"""What requests of S2 take, and what an access token that was issued permits of it.
+
+A token permits operations one by one, each where its names say so. Other askers have rights as at
+every listener (docs/access.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+
+from actors.messages import Rights
+from transports.http.s2.errors import invalid
+from transports.http.s2.codecs.tokens import (
+    AccessTokenInfo,
+    NameSet,
+    Operation,
+    ReadWrite,
+    read_kept,
+)
+from transports.http.s2.model import BASIN_BYTES_MAX, STREAM_BYTES_MAX, TOKEN_BYTES_MAX
+from transports.p2p.streams.stream_rights import TOLD
+
+KEPT_MAX = 256
+_O = Operation
+
+RIGHTS: dict[Operation, Rights | None] = {
+    _O.LIST_BASINS: None,
+    _O.CREATE_BASIN: Rights.ADMIN,
+    _O.DELETE_BASIN: Rights.ADMIN,
+    _O.RECONFIGURE_BASIN: Rights.ADMIN,
+    _O.GET_BASIN_CONFIG: TOLD,
+    _O.ISSUE_ACCESS_TOKEN: Rights.ADMIN,
+    _O.REVOKE_ACCESS_TOKEN: Rights.ADMIN,
+    _O.LIST_ACCESS_TOKENS: Rights.ADMIN,
+    _O.LIST_STREAMS: None,
+    _O.CREATE_STREAM: Rights.PUT,
+    _O.DELETE_STREAM: Rights.ADMIN,
+    _O.GET_STREAM_CONFIG: TOLD,
+    _O.RECONFIGURE_STREAM: Rights.ADMIN,
+    _O.CHECK_TAIL: TOLD,
+    _O.APPEND: Rights.PUT,
+    _O.READ: Rights.GET,
+    _O.TRIM: Rights.ADMIN,
+    _O.FENCE: Rights.PUT,
+    _O.ACCOUNT_METRICS: Rights.LIST,
+    _O.BASIN_METRICS: Rights.LIST,
+    _O.STREAM_METRICS: TOLD,
+    _O.LIST_LOCATIONS: None,
+    _O.GET_DEFAULT_LOCATION: None,
+    _O.SET_DEFAULT_LOCATION: Rights.ADMIN,
+}
+"""One of these in the stream, or in all streams where none is meant; None: any right anywhere."""
+
+OF_TOKENS = frozenset({_O.ISSUE_ACCESS_TOKEN, _O.REVOKE_ACCESS_TOKEN, _O.LIST_ACCESS_TOKENS})
+OF_STREAMS = frozenset(
+    {
+        _O.CREATE_STREAM,
+        _O.DELETE_STREAM,
+        _O.GET_STREAM_CONFIG,
+        _O.RECONFIGURE_STREAM,
+        _O.CHECK_TAIL,
+        _O.APPEND,
+        _O.READ,
+        _O.TRIM,
+        _O.FENCE,
+        _O.STREAM_METRICS,
+    }
+)
+OF_BASINS = OF_STREAMS | {
+    _O.CREATE_BASIN,
+    _O.DELETE_BASIN,
+    _O.RECONFIGURE_BASIN,
+    _O.GET_BASIN_CONFIG,
+    _O.LIST_STREAMS,
+    _O.BASIN_METRICS,
+}
+"""Operations by the names that they take; those of streams take a basin as well."""
+
+_ACCOUNT_READ = (
+    _O.LIST_BASINS,
+    _O.GET_BASIN_CONFIG,
+    _O.LIST_ACCESS_TOKENS,
+    _O.ACCOUNT_METRICS,
+    _O.LIST_LOCATIONS,
+    _O.GET_DEFAULT_LOCATION,
+)
+_ACCOUNT_WRITE = (
+    _O.CREATE_BASIN,
+    _O.DELETE_BASIN,
+    _O.RECONFIGURE_BASIN,
+    _O.REVOKE_ACCESS_TOKEN,
+    _O.SET_DEFAULT_LOCATION,
+)
+"""Without ISSUE_ACCESS_TOKEN: whoever could issue tokens could have any scope."""
+_BASIN_READ = (_O.LIST_STREAMS, _O.GET_STREAM_CONFIG, _O.BASIN_METRICS)
+_BASIN_WRITE = (_O.CREATE_STREAM, _O.DELETE_STREAM, _O.RECONFIGURE_STREAM)
+_STREAM_READ = (_O.CHECK_TAIL, _O.READ, _O.STREAM_METRICS)
+_STREAM_WRITE = (_O.APPEND, _O.TRIM, _O.FENCE)
+
+
+class Permit(msgspec.Struct, frozen=True):
+    """What a token permits."""
+
+    info: AccessTokenInfo
+    operations: frozenset[Operation]
+
+    @property
+    def prefix(self) -> bytes:
+        """What goes before the names of streams that its holder gives, and is not told of."""
+        streams = self.info.scope.streams
+        if not self.info.auto_prefix_streams or streams is None or streams.prefix is msgspec.UNSET:
+            return b""
+        return streams.prefix.encode()
+
+    def allows(self, operation: Operation, name: bytes | None, stream: bytes | None) -> bool:
+        """May it do that with a basin or token of this name, and with this stream of the basin?
+        None: with some of them, which are looked at one by one."""
+        scope = self.info.scope
+        if operation not in self.operations:
+            return False
+        if operation in OF_TOKENS:
+            return name is None or _has(scope.access_tokens, name)
+        if operation in OF_BASINS and name is not None and not _has(scope.basins, name):
+            return False
+        if operation in OF_STREAMS and stream is not None:
+            return _has(scope.streams, stream)
+        return True
+
+    def sees_basin(self, name: bytes) -> bool:
+        """May it be told of a basin?"""
+        return _has(self.info.scope.basins, name)
+
+    def sees_stream(self, name: bytes) -> bool:
+        """May it be told of a stream?"""
+        return _has(self.info.scope.streams, name)
+
+    def narrowed(self, prefix: bytes) -> bytes | None:
+        """What all names of streams begin with that begin with `prefix` and that it may be told of;
+        None: there are none."""
+        streams = self.info.scope.streams
+        if streams is None or not _names_any(streams):
+            return None
+        begin = _text(streams).encode()
+        if prefix.startswith(begin):
+            return prefix
+        return begin if begin.startswith(prefix) else None
+
+
+def permit_of(info: AccessTokenInfo) -> Permit:
+    """What a token permits, its groups and operations together."""
+    groups = info.scope.op_groups
+    found = set(info.scope.ops or ())
+    if groups is not None:
+        found.update(_in_group(groups.account, _ACCOUNT_READ, _ACCOUNT_WRITE))
+        found.update(_in_group(groups.basin, _BASIN_READ, _BASIN_WRITE))
+        found.update(_in_group(groups.stream, _STREAM_READ, _STREAM_WRITE))
+    return Permit(info, frozenset(found))
+
+
+@lru_cache(maxsize=KEPT_MAX)
+def kept_permit(notes: bytes) -> Permit:
+    """The same of what the node keeps of a token; the answers for the latest ones are kept."""
+    return permit_of(read_kept(notes))
+
+
+def check_permit(permit: Permit) -> None:
+    """Raises Refused (422) for what the node cannot hold a token to, or what no name can be."""
+    scope = permit.info.scope
+    if _O.ISSUE_ACCESS_TOKEN in permit.operations:
+        raise invalid("scope: tokens do not issue tokens here; keepers of the node do")
+    names = (
+        ("basins", scope.basins, BASIN_BYTES_MAX),
+        ("streams", scope.streams, STREAM_BYTES_MAX),
+        ("access_tokens", scope.access_tokens, TOKEN_BYTES_MAX),
+    )
+    for what, given, bytes_max in names:
+        if given is not None and len(_text(given).encode("utf-8", "surrogatepass")) > bytes_max:
+            raise invalid(f"scope.{what}: no name has more than {bytes_max} bytes")
+    takes = ((OF_TOKENS, scope.access_tokens), (OF_STREAMS, scope.streams))
+    for operations, given in (*takes, (OF_BASINS, scope.basins)):
+        needy = permit.operations & operations
+        if needy == permit.operations and not _names_any(given):
+            raise invalid("scope: it permits nothing, as it has no names for what it permits")
+
+
+def rights_elsewhere(permit: Permit) -> Rights:
+    """What a token is worth in the streams of other APIs: the rights of which it permits all that
+    they stand for."""
+    rights = Rights.NONE
+    for right, operations in _WHOLE.items():
+        if operations <= permit.operations:
+            rights |= right
+    return rights
+
+
+_DESCRIBES = frozenset({_O.CHECK_TAIL, _O.GET_STREAM_CONFIG})
+_WHOLE = {
+    Rights.PUT: frozenset({_O.APPEND, _O.FENCE, _O.CREATE_STREAM}),
+    Rights.GET: _DESCRIBES | {_O.READ},
+    Rights.LIST: _DESCRIBES | {_O.LIST_STREAMS},
+    Rights.ADMIN: OF_STREAMS | {_O.LIST_STREAMS},
+}
+
+
+def _in_group(
+    given: ReadWrite | None, reads: Sequence[Operation], writes: Sequence[Operation]
+) -> Sequence[Operation]:
+    if given is None:
+        return ()
+    return [*(reads if given.read else ()), *(writes if given.write else ())]
+
+
+def _has(names: NameSet | None, name: bytes) -> bool:
+    """No set of names is none of them."""
+    return names is not None and names.has(name.decode("utf-8", "surrogateescape"))
+
+
+def _text(names: NameSet) -> str:
+    return names.exact if isinstance(names.exact, str) else str(names.prefix)
+
+
+def _names_any(names: NameSet | None) -> bool:
+    return names is not None and (isinstance(names.prefix, str) or bool(names.exact))

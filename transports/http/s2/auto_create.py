@@ -1,0 +1,107 @@
+"""Streams that appends and reads make where their basin says so, and how any stream is made."""
+
+from __future__ import annotations
+
+from actors.errors import Code
+from actors.messages import Failed
+from actors.streams import messages as m
+from transports.http.cell_client import Answered, Inquiry
+from transports.http.s2.context import Call, Target
+from transports.http.s2.codecs.config import (
+    NOTHING,
+    BasinConfig,
+    StreamConfig,
+    inherit,
+    read_config_header,
+    resolve,
+)
+from transports.http.s2.errors import ErrorCode, Refused, S2Error, error_of
+from transports.http.s2.metadata import StreamNotes, basin_config, read_basin_notes, settings_of
+from transports.http.s2.codecs.tokens import Operation
+
+CONFIG_HEADER = b"s2-stream-config"
+TRIES = 3
+"""A stream that is deleted as often as it is made is given up."""
+
+
+def basin_of(call: Call, target: Target) -> BasinConfig:
+    """What holds for the stream's basin. Raises Refused where there is none."""
+    return basin_config(read_basin_notes(call.require_basin(target.basin).notes))
+
+
+def creation(basin: BasinConfig, config: StreamConfig, key: bytes = b"") -> m.Settings:
+    """What a stream is made with."""
+    notes = StreamNotes(cipher=basin.stream_cipher, creation=key)
+    resolved = resolve(inherit(config, basin.default_stream_config))
+    return settings_of(resolved, notes, m.Settings())
+
+
+async def make(inquiry: Inquiry, target: Target, settings: m.Settings) -> bool:
+    """Make a stream. False: there is one. Raises S2Error."""
+    answer = await inquiry.ask(target.cell, lambda number: m.Create(number, settings))
+    match answer:
+        case m.Done():
+            return True
+        case m.StreamFailed(code=Code.STREAM_EXISTS):
+            return False
+        case m.StreamFailed() | Failed():
+            raise error_of(answer)
+        case _:
+            raise AssertionError(f"{answer} answers no creation")
+
+
+async def ensure(call: Call, inquiry: Inquiry, target: Target, *, is_append: bool) -> None:
+    """The stream is not there: make it, where its basin says so. Raises Refused (404)."""
+    basin = basin_of(call, target)
+    if not (basin.create_stream_on_append if is_append else basin.create_stream_on_read):
+        raise stream_not_found(target)
+    call.require(Operation.CREATE_STREAM, target)
+    given = call.header(CONFIG_HEADER)
+    config = NOTHING if given is None else read_config_header(given)
+    await make(inquiry, target, creation(basin, config))
+
+
+async def describe(call: Call, inquiry: Inquiry, target: Target) -> m.Described:
+    """The stream's outline. Raises S2Error; stream_not_found names the stream."""
+    call.require_basin(target.basin)
+    return described(await inquiry.ask(target.cell, m.Describe), target)
+
+
+async def describe_or_make(
+    call: Call, inquiry: Inquiry, target: Target, *, is_append: bool = False
+) -> m.Described:
+    """The same for a read, or an append, which may make the stream."""
+    for _ in range(TRIES):
+        call.require_basin(target.basin)
+        answer = await inquiry.ask(target.cell, m.Describe)
+        if not is_unknown(answer):
+            return described(answer, target)
+        await ensure(call, inquiry, target, is_append=is_append)
+    raise stream_not_found(target)
+
+
+def described(answer: Answered, target: Target) -> m.Described:
+    """An outline that was asked for. Raises S2Error."""
+    if isinstance(answer, m.Described):
+        return answer
+    raise failure(answer, target)
+
+
+def is_unknown(answer: Answered) -> bool:
+    """Is there no such stream?"""
+    return isinstance(answer, m.StreamFailed) and answer.code is Code.UNKNOWN_STREAM
+
+
+def failure(answer: Answered, target: Target) -> S2Error:
+    """The error that a refusal is."""
+    if is_unknown(answer):
+        return stream_not_found(target)
+    if isinstance(answer, m.StreamFailed | Failed):
+        return error_of(answer)
+    raise AssertionError(f"{answer} is no refusal")
+
+
+def stream_not_found(target: Target) -> Refused:
+    """404, with the name."""
+    shown = target.shown.decode("utf-8", "replace")
+    return Refused(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {shown!r}")

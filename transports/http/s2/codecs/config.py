@@ -1,0 +1,356 @@
+"""Settings of basins and streams in S2's JSON, what changes them, and what they come to (A.2, A.3).
+
+A change says of each field: keep it (absent), back to the default (null), or a value. What a basin
+or stream was told, it keeps as `StreamConfig` or `BasinConfig`; None: it was told nothing.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from actors.streams.messages import Settings, Timestamping, Traits
+from transports.http.s2.errors import ErrorCode, Refused, bad_header, bad_json, invalid
+from transports.http.s2.codecs.json import decode_json
+from transports.http.s2.model import check_basin, check_stream, check_u64
+
+RETENTION_AGE_S = 604_800
+
+T = TypeVar("T")
+_encode = msgspec.json.Encoder().encode
+
+
+class StorageClass(Enum):
+    """How fast recent appends are kept; it makes no difference here, and is told back."""
+
+    EXPRESS = "express"
+    STANDARD = "standard"
+
+
+class TimestampingMode(Enum):
+    """Whose timestamps records have (A.6)."""
+
+    CLIENT_PREFER = "client-prefer"
+    CLIENT_REQUIRE = "client-require"
+    ARRIVAL = "arrival"
+
+
+class Cipher(Enum):
+    """How records of new streams are to be encrypted."""
+
+    AEGIS_256 = "aegis-256"
+    AES_256_GCM = "aes-256-gcm"
+
+
+class Retention(msgspec.Struct, frozen=True, gc=False):
+    """Records go when they are older than so many seconds; None: never."""
+
+    age_s: int | None
+
+
+class StreamConfig(msgspec.Struct, frozen=True, gc=False):
+    """What a stream, or a basin for its streams, was told."""
+
+    storage_class: StorageClass | None = None
+    retention: Retention | None = None
+    timestamping_mode: TimestampingMode | None = None
+    uncapped: bool | None = None
+    delete_on_empty_s: int | None = None
+
+
+class ResolvedConfig(msgspec.Struct, frozen=True, gc=False):
+    """What holds for a stream. The defaults are the system's; `delete_on_empty_s` 0: never."""
+
+    storage_class: StorageClass = StorageClass.EXPRESS
+    retention: Retention = Retention(RETENTION_AGE_S)
+    timestamping_mode: TimestampingMode = TimestampingMode.CLIENT_PREFER
+    uncapped: bool = False
+    delete_on_empty_s: int = 0
+
+
+class BasinConfig(msgspec.Struct, frozen=True, gc=False):
+    """What holds for a basin."""
+
+    default_stream_config: StreamConfig = StreamConfig()
+    stream_cipher: Cipher | None = None
+    create_stream_on_append: bool = False
+    create_stream_on_read: bool = False
+
+
+NOTHING = StreamConfig()
+SYSTEM = ResolvedConfig()
+
+
+# What is sent.
+
+
+class _Infinite(msgspec.Struct, frozen=True, gc=False):
+    pass
+
+
+class _Retention(msgspec.Struct, frozen=True, gc=False):
+    age: int | UnsetType = UNSET
+    infinite: _Infinite | UnsetType = UNSET
+
+
+class _Timestamping(msgspec.Struct, frozen=True, gc=False):
+    mode: TimestampingMode | UnsetType | None = UNSET
+    uncapped: bool | UnsetType | None = UNSET
+
+
+class _DeleteOnEmpty(msgspec.Struct, frozen=True, gc=False):
+    min_age_secs: int | UnsetType | None = UNSET
+
+
+class StreamChange(msgspec.Struct, frozen=True, gc=False):
+    """A StreamConfig or StreamReconfiguration as it is sent."""
+
+    storage_class: StorageClass | UnsetType | None = UNSET
+    retention_policy: _Retention | UnsetType | None = UNSET
+    timestamping: _Timestamping | UnsetType | None = UNSET
+    delete_on_empty: _DeleteOnEmpty | UnsetType | None = UNSET
+
+
+class BasinChange(msgspec.Struct, frozen=True, gc=False):
+    """A BasinConfig or BasinReconfiguration as it is sent."""
+
+    default_stream_config: StreamChange | UnsetType | None = UNSET
+    stream_cipher: Cipher | UnsetType | None = UNSET
+    create_stream_on_append: bool | UnsetType | None = UNSET
+    create_stream_on_read: bool | UnsetType | None = UNSET
+
+
+class CreateBasin(msgspec.Struct, frozen=True, gc=False):
+    """The body of a POST of a basin, its name checked."""
+
+    basin: str
+    config: BasinConfig
+    location: str | None
+
+
+class CreateStream(msgspec.Struct, frozen=True, gc=False):
+    """The body of a POST of a stream, its name checked."""
+
+    stream: str
+    config: StreamConfig
+
+
+class _PutBasin(msgspec.Struct, frozen=True, gc=False):
+    config: BasinChange | None = None
+    location: str | None = None
+
+
+class _PostBasin(msgspec.Struct, frozen=True, gc=False):
+    basin: str
+    config: BasinChange | None = None
+    location: str | None = None
+
+
+class _PostStream(msgspec.Struct, frozen=True, gc=False):
+    stream: str
+    config: StreamChange | None = None
+
+
+_decode_stream = msgspec.json.Decoder(StreamChange).decode
+_decode_basin = msgspec.json.Decoder(BasinChange).decode
+_decode_put = msgspec.json.Decoder(_PutBasin).decode
+_decode_post_basin = msgspec.json.Decoder(_PostBasin).decode
+_decode_post_stream = msgspec.json.Decoder(_PostStream).decode
+
+
+def read_post_basin(data: bytes) -> CreateBasin:
+    """A basin to make. Raises Refused (bad_json, invalid)."""
+    found = decode_json(_decode_post_basin, data)
+    check_basin(found.basin)
+    return CreateBasin(found.basin, _new_basin(found.config), found.location)
+
+
+def read_put_basin(data: bytes) -> tuple[BasinConfig, str | None]:
+    """The config and location of a PUT, whose body may be empty. Raises Refused."""
+    found = decode_json(_decode_put, data) if data else _PutBasin()
+    return _new_basin(found.config), found.location
+
+
+def read_post_stream(data: bytes) -> CreateStream:
+    """A stream to make. Raises Refused (bad_json, invalid)."""
+    found = decode_json(_decode_post_stream, data)
+    check_stream(found.stream.encode())
+    config = NOTHING if found.config is None else change_stream(NOTHING, found.config)
+    return CreateStream(found.stream, config)
+
+
+def read_put_stream(data: bytes) -> StreamConfig:
+    """The config of a PUT of a stream, whose body may be empty. Raises Refused."""
+    return change_stream(NOTHING, read_stream_change(data)) if data else NOTHING
+
+
+def read_config_header(value: str) -> StreamConfig:
+    """The header `s2-stream-config` (A.6). Raises Refused (bad_header, invalid)."""
+    try:
+        return read_put_stream(value.encode())
+    except Refused as error:
+        if error.code is ErrorCode.BAD_JSON:
+            raise bad_header(f"s2-stream-config: {error}") from None
+        raise
+
+
+def read_stream_change(data: bytes) -> StreamChange:
+    """The body of a PATCH of a stream. Raises Refused (bad_json)."""
+    return decode_json(_decode_stream, data)
+
+
+def read_basin_change(data: bytes) -> BasinChange:
+    """The body of a PATCH of a basin. Raises Refused (bad_json)."""
+    return decode_json(_decode_basin, data)
+
+
+def _new_basin(given: BasinChange | None) -> BasinConfig:
+    return BasinConfig() if given is None else change_basin(BasinConfig(), given)
+
+
+def change_stream(config: StreamConfig, change: StreamChange) -> StreamConfig:
+    """The config with a change. Raises Refused (422 for values that cannot be)."""
+    retention = config.retention
+    if change.retention_policy is not UNSET:
+        retention = _retention(change.retention_policy)
+    mode, uncapped = config.timestamping_mode, config.uncapped
+    match change.timestamping:
+        case None:
+            mode = uncapped = None
+        case _Timestamping() as given:
+            mode, uncapped = _changed(mode, given.mode), _changed(uncapped, given.uncapped)
+    age_s = config.delete_on_empty_s
+    match change.delete_on_empty:
+        case None:
+            age_s = None
+        case _DeleteOnEmpty() as given_age:
+            age_s = _changed(age_s, given_age.min_age_secs)
+            check_u64(age_s, "delete_on_empty.min_age_secs", ErrorCode.BAD_JSON)
+    storage_class = _changed(config.storage_class, change.storage_class)
+    return StreamConfig(storage_class, retention, mode, uncapped, age_s)
+
+
+def change_basin(config: BasinConfig, change: BasinChange) -> BasinConfig:
+    """The config with a change. Raises Refused (422 for values that cannot be)."""
+    streams = config.default_stream_config
+    match change.default_stream_config:
+        case None:
+            streams = NOTHING
+        case StreamChange() as given:
+            streams = change_stream(streams, given)
+    return BasinConfig(
+        streams,
+        _changed(config.stream_cipher, change.stream_cipher),
+        bool(_changed(config.create_stream_on_append, change.create_stream_on_append)),
+        bool(_changed(config.create_stream_on_read, change.create_stream_on_read)),
+    )
+
+
+def _changed(now: T | None, given: T | UnsetType | None) -> T | None:
+    return now if isinstance(given, UnsetType) else given
+
+
+def _retention(given: _Retention | UnsetType | None) -> Retention | None:
+    if given is None or isinstance(given, UnsetType):
+        return None
+    if (given.age is UNSET) == (given.infinite is UNSET):
+        raise bad_json("retention_policy: one of 'age' and 'infinite'")
+    if isinstance(given.age, UnsetType):
+        return Retention(None)
+    check_u64(given.age, "retention_policy.age", ErrorCode.BAD_JSON)
+    if given.age == 0:
+        raise invalid("retention_policy.age: at least one second")
+    return Retention(given.age)
+
+
+# What it comes to.
+
+
+def inherit(config: StreamConfig, basin: StreamConfig) -> StreamConfig:
+    """What a stream was told, and else what its basin was told for it (A.2)."""
+    return StreamConfig(
+        _first(config.storage_class, basin.storage_class),
+        _first(config.retention, basin.retention),
+        _first(config.timestamping_mode, basin.timestamping_mode),
+        _first(config.uncapped, basin.uncapped),
+        _first(config.delete_on_empty_s, basin.delete_on_empty_s),
+    )
+
+
+def _first(mine: T | None, other: T | None) -> T | None:
+    return other if mine is None else mine
+
+
+def resolve(config: StreamConfig, system: ResolvedConfig = SYSTEM) -> ResolvedConfig:
+    """What holds for a stream that was told this; `system` says the rest."""
+    return ResolvedConfig(
+        config.storage_class or system.storage_class,
+        config.retention or system.retention,
+        config.timestamping_mode or system.timestamping_mode,
+        system.uncapped if config.uncapped is None else config.uncapped,
+        system.delete_on_empty_s if config.delete_on_empty_s is None else config.delete_on_empty_s,
+    )
+
+
+def encode_stream_config(config: ResolvedConfig) -> bytes:
+    """A StreamConfig with all its fields."""
+    return _encode(_shape(config))
+
+
+def encode_stream_settings(config: StreamConfig) -> bytes:
+    """What a stream was told, to be kept; `read_put_stream` reads it."""
+    return _encode(_shape(config))
+
+
+def encode_basin_config(config: BasinConfig) -> bytes:
+    """A BasinConfig; of the streams' config what was told (A.3). `read_basin_change` reads it."""
+    streams, cipher = config.default_stream_config, config.stream_cipher
+    return _encode(
+        {
+            "default_stream_config": _shape(streams) or None,
+            "stream_cipher": None if cipher is None else cipher.value,
+            "create_stream_on_append": config.create_stream_on_append,
+            "create_stream_on_read": config.create_stream_on_read,
+        }
+    )
+
+
+def _shape(config: StreamConfig | ResolvedConfig) -> dict[str, object]:
+    """What is not None, as S2 nests it."""
+    found: dict[str, object] = {}
+    if config.storage_class is not None:
+        found["storage_class"] = config.storage_class.value
+    if config.retention is not None:
+        age_s = config.retention.age_s
+        found["retention_policy"] = {"infinite": {}} if age_s is None else {"age": age_s}
+    stamps: dict[str, object] = {}
+    if config.timestamping_mode is not None:
+        stamps["mode"] = config.timestamping_mode.value
+    if config.uncapped is not None:
+        stamps["uncapped"] = config.uncapped
+    if stamps:
+        found["timestamping"] = stamps
+    if config.delete_on_empty_s is not None:
+        found["delete_on_empty"] = {"min_age_secs": config.delete_on_empty_s}
+    return found
+
+
+def settings_of(config: ResolvedConfig, labels: dict[str, bytes]) -> Settings:
+    """The same as a stream's cell takes it, with notes that mean nothing to it."""
+    traits = Traits(
+        _TIMESTAMPING[config.timestamping_mode],
+        not config.uncapped,
+        config.delete_on_empty_s,
+        labels,
+    )
+    return Settings(age_s=config.retention.age_s or 0, traits=traits)
+
+
+_TIMESTAMPING = {
+    TimestampingMode.CLIENT_PREFER: Timestamping.PREFERRED,
+    TimestampingMode.CLIENT_REQUIRE: Timestamping.REQUIRED,
+    TimestampingMode.ARRIVAL: Timestamping.ARRIVAL,
+}

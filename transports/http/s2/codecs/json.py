@@ -1,0 +1,226 @@
+"""S2's messages as JSON (A.3): appends in, acks, batches and tails out.
+
+Bytes are text as they are (`S2-Format: raw`), or Base64 (`base64`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from itertools import accumulate, repeat
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from actors.streams.messages import Form, Headers, Span
+from transports.http.s2.errors import ErrorCode, Place, bad_header, bad_json, invalid
+from transports.http.s2.codecs.append_scan import check_json
+from transports.http.s2.model import AppendAck, AppendInput, Batch, check_u64
+
+MEDIA_TYPE = b"application/json"
+
+Read = TypeVar("Read")
+_encode = msgspec.json.Encoder().encode
+
+
+class Format(Enum):
+    """How bytes are written in JSON."""
+
+    RAW = "raw"
+    BASE64 = "base64"
+
+
+_FORMATS = {
+    "raw": Format.RAW,
+    "json": Format.RAW,
+    "base64": Format.BASE64,
+    "json-binsafe": Format.BASE64,
+}
+
+
+def format_of(value: str | None) -> Format:
+    """What the header `s2-format` asks for. Raises Refused (bad_header)."""
+    if value is None:
+        return Format.RAW
+    found = _FORMATS.get(value.strip().lower())
+    if found is None:
+        raise bad_header(f"s2-format: 'raw' or 'base64', not {value[:40]!r}")
+    return found
+
+
+def decode_json(decode: Callable[[bytes], Read], data: bytes) -> Read:
+    """What a decoder of msgspec makes of a body. Raises Refused (bad_json), which says where."""
+    try:
+        return decode(data)
+    except msgspec.ValidationError as error:
+        raise bad_json(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise bad_json(f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise bad_json("the body is nested too deeply") from None
+
+
+class _TextRecord(msgspec.Struct, gc=False):
+    timestamp: int | None = None
+    headers: list[tuple[str, str]] | None = None
+    body: str | None = None
+
+
+class _TextInput(msgspec.Struct, gc=False):
+    records: list[_TextRecord]
+    match_seq_num: int | None = None
+    fencing_token: str | None = None
+
+
+class _BytesRecord(msgspec.Struct, gc=False):
+    timestamp: int | None = None
+    headers: list[tuple[bytes, bytes]] | None = None
+    body: bytes | None = None
+
+
+class _BytesInput(msgspec.Struct, gc=False):
+    records: list[_BytesRecord]
+    match_seq_num: int | None = None
+    fencing_token: str | None = None
+
+
+_decode_text = msgspec.json.Decoder(_TextInput).decode
+_decode_bytes = msgspec.json.Decoder(_BytesInput).decode
+
+
+def decode_input(data: bytes, form: Format) -> AppendInput:
+    """An AppendInput. Raises Refused: bad_json, or invalid for what is not Base64."""
+    check_json(data)
+    match form:
+        case Format.RAW:
+            return _columns_of_text(decode_json(_decode_text, data))
+        case Format.BASE64:
+            return _columns_of_bytes(_decode_base64(data))
+
+
+def _decode_base64(data: bytes) -> _BytesInput:
+    try:
+        return _decode_bytes(data)
+    except msgspec.ValidationError as error:
+        # As text it is what it has to be: then it is Base64 that it is not.
+        decode_json(_decode_text, data)
+        raise invalid(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return decode_json(_decode_bytes, data)
+
+
+def _columns_of_text(found: _TextInput) -> AppendInput:
+    records = found.records
+    bodies = [each.body.encode() if each.body else b"" for each in records]
+    headers: list[Headers] | None = None
+    if any(each.headers for each in records):
+        headers = [
+            [(name.encode(), value.encode()) for name, value in each.headers or ()]
+            for each in records
+        ]
+    return _input(found, bodies, headers)
+
+
+def _columns_of_bytes(found: _BytesInput) -> AppendInput:
+    records = found.records
+    bodies = [each.body or b"" for each in records]
+    headers: list[Headers] | None = None
+    if any(each.headers for each in records):
+        headers = [each.headers or [] for each in records]
+    return _input(found, bodies, headers)
+
+
+def _input(
+    found: _TextInput | _BytesInput, bodies: list[bytes], headers: list[Headers] | None
+) -> AppendInput:
+    timestamps: list[int | None] = [each.timestamp for each in found.records]
+    for each in timestamps:
+        check_u64(each, "timestamp", ErrorCode.BAD_JSON)
+    check_u64(found.match_seq_num, "match_seq_num", ErrorCode.BAD_JSON)
+    token = found.fencing_token
+    has_timestamps = any(each is not None for each in timestamps)
+    return AppendInput(
+        bodies,
+        headers,
+        timestamps if has_timestamps else None,
+        found.match_seq_num,
+        None if token is None else token.encode(),
+    )
+
+
+def encode_ack(ack: AppendAck) -> bytes:
+    """An AppendAck."""
+    return _encode(ack)
+
+
+def encode_tail(tail: Place) -> bytes:
+    """The answer to a check of the tail."""
+    return _encode({"tail": tail})
+
+
+def encode_batch(batch: Batch, form: Format) -> bytes:
+    """A ReadBatch."""
+    records = b"".join(batch.written(_FORMS[form]))[:-1]
+    if batch.tail is None:
+        return b'{"records":[%b]}' % records
+    return b'{"records":[%b],"tail":%b}' % (records, _encode(batch.tail))
+
+
+class _Row(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A SequencedRecord: what is empty is left out (A.3). Bytes are written as Base64."""
+
+    seq_num: int
+    timestamp: int
+    headers: list[tuple[Any, Any]] | UnsetType = UNSET
+    body: str | bytes = ""
+
+
+class _Rows:
+    """Elements of a ReadBatch's `records`, each with the comma behind it."""
+
+    def __init__(self, form: Format) -> None:
+        self._form = form
+
+    def write(self, span: Span) -> bytes:
+        return b"%b," % _encode(list(self._rows(span)))[1:-1]
+
+    def ends(self, span: Span) -> Sequence[int]:
+        return list(accumulate(len(_encode(row)) + 1 for row in self._rows(span)))
+
+    def _rows(self, span: Span) -> Iterator[_Row]:
+        sequences = range(span.first, span.first + len(span.bodies))
+        timestamps = repeat(span.timestamp) if span.timestamps is None else span.timestamps
+        bodies = map(self._body, span.bodies)
+        if span.headers is None:
+            return map(_Row, sequences, timestamps, repeat(UNSET), bodies)
+        return map(_Row, sequences, timestamps, map(self._headers, span.headers), bodies)
+
+    def _body(self, body: bytes) -> str | bytes:
+        if not body:
+            return ""
+        match self._form:
+            case Format.RAW:
+                return body.decode("utf-8", "replace")
+            case Format.BASE64:
+                return body
+
+    def _headers(self, pairs: Headers) -> list[tuple[Any, Any]] | UnsetType:
+        if not pairs:
+            return UNSET
+        match self._form:
+            case Format.RAW:
+                return [(_text(name), _text(value)) for name, value in pairs]
+            case Format.BASE64:
+                return pairs
+
+
+def _text(data: bytes) -> str:
+    """Lossy where it is not UTF-8 (A.3)."""
+    return data.decode("utf-8", "replace")
+
+
+RAW_ROWS: Form = _Rows(Format.RAW)
+BASE64_ROWS: Form = _Rows(Format.BASE64)
+
+_FORMS = {Format.RAW: RAW_ROWS, Format.BASE64: BASE64_ROWS}

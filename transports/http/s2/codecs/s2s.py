@@ -1,0 +1,144 @@
+"""S2S frames: a u24 big-endian length of what follows, a flag byte, a body (A.7).
+
+The flag is `T CC R 0000`: terminal, compression, reconnect advised. A terminal body is a u16
+status and the JSON of an error; any other is a message of `s2.proto`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from transports.http.s2.codecs.compression import (
+    COMPRESSED_BYTES_MIN,
+    Compression,
+    DecompressedTooLarge,
+    NotCompressed,
+    compress,
+    decompress,
+)
+from transports.http.s2.errors import ErrorCode, Refused, S2Error
+
+FRAME_BYTES_MAX = 2**21
+"""Of the flag and the body together, and of a body when it is decompressed."""
+HEAD_BYTES = 3
+
+_TERMINAL = 0x80
+_COMPRESSION_SHIFT = 5
+_COMPRESSIONS = {each << _COMPRESSION_SHIFT: each for each in Compression}
+_COMPRESSION_BITS = 0x60
+_RECONNECT = 0x10
+
+
+class BadFrame(Refused):
+    """The session's bytes cannot be read any further (400)."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ErrorCode.BAD_FRAME, text)
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """One frame; `body` as it came, compressed or not."""
+
+    body: bytes
+    compression: Compression = Compression.NONE
+    is_terminal: bool = False
+    advises_reconnect: bool = False
+
+    def message(self) -> bytes:
+        """The message of a frame of a client. Raises BadFrame if it is terminal, or does not
+        decompress to at most 2 MiB."""
+        if self.is_terminal:
+            raise BadFrame("only the server ends a session with a terminal frame")
+        if self.compression is Compression.NONE:
+            return self.body
+        try:
+            return decompress(self.body, self.compression, FRAME_BYTES_MAX)
+        except (NotCompressed, DecompressedTooLarge) as error:
+            raise BadFrame(f"frame body: {error}") from None
+
+
+class Decoder:
+    """Bytes in, frames out. After an error nothing more comes: say it, and end the session."""
+
+    __slots__ = ("_buffer", "_frame_bytes_max", "error")
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._buffer = bytearray()
+        self._frame_bytes_max = frame_bytes_max
+        self.error: BadFrame | None = None
+
+    @property
+    def is_midway(self) -> bool:
+        """A frame has begun, and its end has not come yet."""
+        return bool(self._buffer)
+
+    @property
+    def missing_bytes(self) -> int:
+        """How many the frame that has begun needs to its end, as far as is known; 0: there is
+        none."""
+        buffer = self._buffer
+        if not buffer:
+            return 0
+        size = int.from_bytes(buffer[:HEAD_BYTES], "big") if len(buffer) >= HEAD_BYTES else 0
+        return max(HEAD_BYTES + size - len(buffer), 1)
+
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
+        """The frames that `data` completes, also those before an error."""
+        found: list[Frame] = []
+        if self.error is not None:
+            return found
+        buffer = self._buffer
+        buffer += data
+        at, end = 0, len(buffer)
+        while end - at >= HEAD_BYTES:
+            size = int.from_bytes(buffer[at : at + HEAD_BYTES], "big")
+            if not self._is_possible(size):
+                break
+            after = at + HEAD_BYTES + size
+            if after > end:
+                break
+            flag = buffer[at + HEAD_BYTES]
+            compression = _COMPRESSIONS.get(flag & _COMPRESSION_BITS)
+            if compression is None:
+                self.error = BadFrame("frame with a compression that there is not")
+                break
+            with memoryview(buffer) as view:
+                body = bytes(view[at + HEAD_BYTES + 1 : after])
+            is_terminal, advises = bool(flag & _TERMINAL), bool(flag & _RECONNECT)
+            found.append(Frame(body, compression, is_terminal, advises))
+            at = after
+        del buffer[:at]
+        if self.error is not None:
+            buffer.clear()
+        return found
+
+    def _is_possible(self, size: int) -> bool:
+        """A length is told before its bytes come: a hostile one is not waited for."""
+        if 0 < size <= self._frame_bytes_max:
+            return True
+        self.error = BadFrame(f"frame of {size} bytes: 1 to {self._frame_bytes_max} are allowed")
+        return False
+
+
+def encode(
+    pieces: Sequence[bytes],
+    compression: Compression = Compression.NONE,
+    *,
+    advises_reconnect: bool = False,
+) -> bytes:
+    """A message in pieces as a frame; compressed if it is long enough for that (A.7)."""
+    flag = _RECONNECT if advises_reconnect else 0
+    size = sum(map(len, pieces))
+    if compression is not Compression.NONE and size >= COMPRESSED_BYTES_MIN:
+        body = compress(b"".join(pieces), compression)
+        flag |= compression << _COMPRESSION_SHIFT
+        pieces, size = (body,), len(body)
+    return b"".join(((size + 1 << 8 | flag).to_bytes(4, "big"), *pieces))
+
+
+def encode_terminal(error: S2Error) -> bytes:
+    """The last frame of a session that fails: what the unary call would have been answered."""
+    body = error.status.to_bytes(2, "big") + error.body
+    return (len(body) + 1 << 8 | _TERMINAL).to_bytes(4, "big") + body

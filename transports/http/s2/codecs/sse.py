@@ -1,0 +1,59 @@
+"""Read sessions as server-sent events (A.8).
+
+`batch` has records, `ping` the tail, `error` an error; `[DONE]` without a name ends it well. The id
+of a batch says how far it got, so that a browser that connects anew goes on there.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from actors.streams.messages import U64_MAX
+from transports.http.s2.errors import Place, S2Error, bad_header
+from transports.http.s2.codecs.json import Format, encode_batch
+from transports.http.s2.model import Batch
+
+MEDIA_TYPE = b"text/event-stream"
+DONE = b"data: [DONE]\n\n"
+
+_ID = re.compile(r"(\d{1,20}),(\d{1,20}),(\d{1,20})", re.ASCII)
+_encode = msgspec.json.Encoder().encode
+
+
+class EventId(msgspec.Struct, frozen=True, gc=False):
+    """The last record's sequence, and how many records and metered bytes came so far."""
+
+    last: int
+    count: int
+    metered: int
+
+
+def read_id(value: str) -> EventId:
+    """What the header `last-event-id` says. Raises Refused (bad_header)."""
+    found = _ID.fullmatch(value)
+    numbers = [int(each) for each in found.groups()] if found else []
+    if not numbers or max(numbers) > U64_MAX:
+        raise bad_header("last-event-id: a sequence, a count and a size, with commas between")
+    return EventId(*numbers)
+
+
+def encode_batch_event(batch: Batch, form: Format, event_id: EventId) -> bytes:
+    """Records."""
+    return b"event: batch\nid: %d,%d,%d\ndata: %b\n\n" % (
+        event_id.last,
+        event_id.count,
+        event_id.metered,
+        encode_batch(batch, form),
+    )
+
+
+def encode_ping(now_ms: int, tail: Place) -> bytes:
+    """A heartbeat: there is nothing behind `tail`."""
+    return b"event: ping\ndata: %b\n\n" % _encode({"timestamp": now_ms, "tail": tail})
+
+
+def encode_error(error: S2Error) -> bytes:
+    """What goes wrong after the session began; the body ends behind it."""
+    return b"event: error\ndata: %b\n\n" % error.body

@@ -1,0 +1,230 @@
+"""One S2 request on its way: whose it is, which basin and stream it is about, what it may do."""
+
+from __future__ import annotations
+
+import msgspec
+
+from actors.messages import Rights
+from actors.streams.names import basin_cell, label, stream_cell
+from transports.http.cell_client import Inquiry
+from transports.http.request import Request
+from transports.http.response import Answer, Response
+from transports.http.s2.codecs.compression import read_body
+from transports.http.s2.errors import ErrorCode, Refused, bad_header
+from transports.http.s2.usage import S2Figures
+from transports.http.s2.interface import BasinRow, S2Host
+from transports.http.s2.authorization import RIGHTS, Permit, kept_permit
+from transports.http.s2.codecs.tokens import Operation
+from transports.http.s2.model import check_basin, check_stream
+
+BASIN_HEADER = b"s2-basin"
+KEY_HEADER = b"s2-encryption-key"
+
+
+class Target(msgspec.Struct, frozen=True, gc=False):
+    """A stream: its basin and name, its cell, what rights and rules call it, and what this client
+    calls it (less what its token puts before all names)."""
+
+    basin: bytes
+    stream: bytes
+    cell: bytes
+    label: bytes
+    shown: bytes
+
+
+class Asking:
+    """A request with the node that serves it."""
+
+    __slots__ = ("_is_issued", "figures", "host", "request")
+
+    def __init__(self, host: S2Host, request: Request, figures: S2Figures) -> None:
+        self.host = host
+        self.request = request
+        self.figures = figures
+        token = request.asker.token
+        self._is_issued = token is not None and host.tokens.is_one(token)
+
+    def header(self, name: bytes) -> str | None:
+        """The last value of a header; None: there is none. Raises Refused (bad_header)."""
+        found = self.request.header(name)
+        if found is None:
+            return None
+        try:
+            return found.decode()
+        except UnicodeDecodeError:
+            raise bad_header(f"{name.decode()}: not UTF-8") from None
+
+    def unpacked(self, data: bytes, bytes_max: int) -> bytes:
+        """A body, decompressed; at most so many bytes. Raises Refused (bad_header, invalid)."""
+        return read_body(data, self.header(b"content-encoding"), bytes_max)
+
+    # What it is about.
+
+    def basin(self) -> bytes:
+        """The basin of a request about streams: the header's, or the first label of the host.
+
+        Raises Refused: authn where nobody knows who asks, bad_header where nothing names one, or
+        what cannot be one.
+        """
+        if not self._is_known:
+            raise self._turned_away()
+        named = self.header(BASIN_HEADER)
+        if named is None:
+            named = self._basin_of_host()
+        if named is None:
+            raise bad_header("s2-basin: which basin is this about?")
+        check_basin(named, ErrorCode.BAD_HEADER)
+        return named.encode()
+
+    def _basin_of_host(self) -> str | None:
+        """Of an endpoint like `http://{basin}.localhost:7404`."""
+        host = (self.header(b"host") or "").partition(":")[0]
+        first, dot, rest = host.partition(".")
+        if not dot or rest.replace(".", "").isdigit():
+            return None
+        # To who may not be told of it, it is there in any case; what it may do comes later.
+        name = first.encode()
+        is_told = self.host.basins.find(name) is not None or not self.sees_basin(name)
+        return first if is_told else None
+
+    def target(self, stream: bytes) -> Target:
+        """A stream of that basin, whether it is there or not. Raises Refused (422)."""
+        return self.target_named(self.basin(), stream)
+
+    def target_of(self, basin: bytes, stream: bytes) -> Target:
+        """The same, where the path names the basin. Raises Refused (422)."""
+        check_basin(basin.decode("utf-8", "replace"))
+        return self.target_named(basin, stream)
+
+    def target_named(self, basin: bytes, shown: bytes) -> Target:
+        """The same of a basin that is known. Raises Refused (422)."""
+        stream = self.stream_prefix + shown if self._is_issued else shown
+        check_stream(stream if shown else shown)
+        return self.target_in(basin, stream)
+
+    def target_in(self, basin: bytes, stream: bytes) -> Target:
+        """A stream by its whole name."""
+        shown = stream.removeprefix(self.stream_prefix) if self._is_issued else stream
+        if basin == self.host.basins.own:
+            return Target(basin, stream, stream_cell(stream), stream, shown)
+        return Target(basin, stream, basin_cell(basin, stream), label(basin, stream), shown)
+
+    def require_basin(self, name: bytes) -> BasinRow:
+        """A basin that is there. Raises Refused: basin_not_found, basin_deletion_pending."""
+        found = self.host.basins.find(name)
+        if found is None:
+            shown = name.decode("utf-8", "replace")
+            if self.host.basins.is_removed(name):
+                text = f"the basin {shown} is being deleted"
+                raise Refused(ErrorCode.BASIN_DELETION_PENDING, text)
+            raise Refused(ErrorCode.BASIN_NOT_FOUND, f"there is no basin {shown}")
+        return found
+
+    # What it may do.
+
+    @property
+    def permit(self) -> Permit | None:
+        """What the token permits that S2 issued; None: it is no such token, or permits nothing."""
+        token = self.request.asker.token
+        if not self._is_issued or token is None:
+            return None
+        found = self.host.tokens.find(token)
+        return None if found is None else kept_permit(found.notes)
+
+    @property
+    def stream_prefix(self) -> bytes:
+        """What the token puts before all names of streams."""
+        permit = self.permit
+        return b"" if permit is None else permit.prefix
+
+    def require(self, operation: Operation, at: Target | bytes | None = None) -> None:
+        """This operation, in a stream, in a basin, with an access token of this id; None: with
+        some of them, or with nothing that has a name.
+
+        It counts. Raises Refused: authn where nobody knows who asks, permission_denied.
+        """
+        self.check(operation, at)
+        self.figures.count(operation, at.basin if isinstance(at, Target) else at)
+
+    def check(self, operation: Operation, at: Target | bytes | None = None) -> None:
+        """The same, without being counted."""
+        if not self.may(operation, at):
+            raise self._turned_away()
+
+    def may(self, operation: Operation, at: Target | bytes | None = None) -> bool:
+        """The same, asked."""
+        if self._is_issued:
+            permit = self.permit
+            if permit is None:
+                return False
+            if isinstance(at, Target):
+                return permit.allows(operation, at.basin, at.stream)
+            return permit.allows(operation, at, None)
+        needed = RIGHTS[operation]
+        is_open = operation is Operation.GET_BASIN_CONFIG and at == self.host.basins.own
+        if needed is None or is_open:
+            return self.host.admits(self.request.asker)
+        name = at.label if isinstance(at, Target) else b""
+        return bool((self.host.authorize_stream(self.request.asker, name) or 0) & needed)
+
+    @property
+    def _is_known(self) -> bool:
+        if self._is_issued:
+            return self.permit is not None
+        return self.host.admits(self.request.asker)
+
+    def _turned_away(self) -> Refused:
+        if self._is_known:
+            text = "the access token does not permit this"
+            return Refused(ErrorCode.PERMISSION_DENIED, text)
+        return Refused(ErrorCode.AUTHN, "no access token that this node knows")
+
+    def keep_requiring(self, operation: Operation, target: Target) -> None:
+        """A session ends when it may not go on."""
+        self.request.visit.may_go_on = lambda: self.may(operation, target)
+
+    def sees_basin(self, name: bytes) -> bool:
+        """May it be told that there is this basin? The node's own is no secret."""
+        if self._is_issued:
+            permit = self.permit
+            return permit is not None and permit.sees_basin(name)
+        return name == self.host.basins.own or self.may(Operation.GET_BASIN_CONFIG)
+
+    def rights_listed(self, target: Target) -> Rights | None:
+        """The rights in a stream that a list may show."""
+        if not self._is_issued:
+            return self.host.authorize_stream(self.request.asker, target.label)
+        permit = self.permit
+        is_shown = permit is not None and target.shown and permit.sees_stream(target.stream)
+        return Rights.LIST if is_shown else None
+
+    def refuse_key(self) -> None:
+        """Nothing is encrypted here: who gives a key would believe that it is. Raises Refused."""
+        if self.request.header(KEY_HEADER) is not None:
+            text = "s2-encryption-key: this node does not encrypt records; nothing was stored"
+            raise Refused(ErrorCode.NOT_IMPLEMENTED, text)
+
+
+class Call(Asking):
+    """The same with its answer."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self, host: S2Host, request: Request, answer: Answer, figures: S2Figures) -> None:
+        super().__init__(host, request, figures)
+        self.answer = answer
+
+    def inquiry(self) -> Inquiry:
+        """Asks cells, for this request."""
+        return Inquiry(self.host)
+
+    async def body(self, bytes_max: int) -> bytes:
+        """The whole body, decompressed; at most so many bytes before and after that.
+
+        Raises Refused (bad_header, invalid), and what `Request.body` raises.
+        """
+        return self.unpacked(await self.request.body(bytes_max), bytes_max)
+
+    async def say(self, response: Response) -> None:
+        """Answer with a whole response."""
+        await self.answer.whole(response)

@@ -1,0 +1,125 @@
+"""What S2 notes of basins and streams beside what the node itself understands of them."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+
+from actors.streams.messages import Settings, Timestamping, Traits
+from transports.http.s2.codecs.config import (
+    BasinConfig,
+    Cipher,
+    ResolvedConfig,
+    Retention,
+    StorageClass,
+    StreamConfig,
+    TimestampingMode,
+    change_basin,
+    encode_basin_config,
+    encode_stream_settings,
+    read_basin_change,
+)
+
+LABEL = "s2"
+
+_MODES = {
+    TimestampingMode.CLIENT_PREFER: Timestamping.PREFERRED,
+    TimestampingMode.CLIENT_REQUIRE: Timestamping.REQUIRED,
+    TimestampingMode.ARRIVAL: Timestamping.ARRIVAL,
+}
+_TIMESTAMPINGS = {mine: theirs for theirs, mine in _MODES.items()}
+
+
+class BasinNotes(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A basin's configuration as S2's JSON, and which call made it (`creation_key`)."""
+
+    config: bytes = b""
+    creation: bytes = b""
+    location: str | None = None
+
+
+class StreamNotes(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What S2 alone knows of a stream."""
+
+    storage_class: StorageClass = StorageClass.EXPRESS
+    cipher: Cipher | None = None
+    creation: bytes = b""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_basin = msgspec.msgpack.Decoder(BasinNotes).decode
+_decode_stream = msgspec.msgpack.Decoder(StreamNotes).decode
+
+
+def read_basin_notes(data: bytes) -> BasinNotes:
+    """A basin that was never told anything has none."""
+    return _decode_basin(data) if data else BasinNotes()
+
+
+def write_basin_notes(config: BasinConfig, creation: bytes, location: str | None = None) -> bytes:
+    """What `read_basin_notes` reads."""
+    return _encode(BasinNotes(encode_basin_config(config), creation, location))
+
+
+def basin_config(notes: BasinNotes) -> BasinConfig:
+    """What holds for the basin."""
+    if not notes.config:
+        return BasinConfig()
+    return change_basin(BasinConfig(), read_basin_change(notes.config))
+
+
+def stream_notes(settings: Settings) -> StreamNotes:
+    """Those of a stream; a stream of another view has none."""
+    found = settings.traits and settings.traits.labels.get(LABEL)
+    return _decode_stream(found) if found else StreamNotes()
+
+
+def creation_key(token: str | None, config: bytes) -> bytes:
+    """Stands for a request token together with what was asked for; empty without a token."""
+    if token is None:
+        return b""
+    return sha256(b"%d:%b%b" % (len(token.encode()), token.encode(), config)).digest()[:16]
+
+
+def stream_key(token: str | None, config: StreamConfig) -> bytes:
+    """The same of a stream that is asked for."""
+    return creation_key(token, encode_stream_settings(config))
+
+
+def settings_of(config: ResolvedConfig, notes: StreamNotes, before: Settings) -> Settings:
+    """What the stream is told, which keeps what other views told it before."""
+    labels = {} if before.traits is None else dict(before.traits.labels)
+    labels[LABEL] = _encode(msgspec.structs.replace(notes, storage_class=config.storage_class))
+    traits = Traits(
+        _MODES[config.timestamping_mode],
+        not config.uncapped,
+        config.delete_on_empty_s,
+        labels,
+    )
+    age_s = config.retention.age_s or 0
+    return Settings(age_s, before.bytes_max, before.content_type, traits)
+
+
+def config_of(settings: Settings, node_age_s: int) -> ResolvedConfig:
+    """What holds for a stream. One that no S2 client made takes any timestamp."""
+    age_s = node_age_s if settings.age_s is None else settings.age_s
+    traits = settings.traits or Traits()
+    return ResolvedConfig(
+        stream_notes(settings).storage_class,
+        Retention(age_s or None),
+        _TIMESTAMPINGS[traits.timestamping],
+        not traits.is_capped,
+        traits.empty_s,
+    )
+
+
+def as_told(config: ResolvedConfig) -> StreamConfig:
+    """The same, as what a reconfiguration begins with."""
+    return StreamConfig(
+        config.storage_class,
+        config.retention,
+        config.timestamping_mode,
+        config.uncapped,
+        config.delete_on_empty_s,
+    )

@@ -1,0 +1,101 @@
+"""Unary reads and the tail (A.5)."""
+
+from __future__ import annotations
+
+from actors.messages import Failed
+from actors.positions import Seek
+from actors.streams import messages as m
+from transports.http.cell_client import Inquiry
+from transports.http.response import Response
+from transports.http.s2.codecs import json as json_form
+from transports.http.s2.codecs import protobuf as protobuf_form
+from transports.http.s2.append import packed
+from transports.http.s2.context import Call, Target
+from transports.http.s2.auto_create import describe_or_make, failure
+from transports.http.s2.errors import Place
+from transports.http.s2.read_limits import ReadBudget
+from transports.http.s2.read_query import ReadQuery, begin, read_query
+from transports.http.s2.codecs.tokens import Operation
+from transports.http.s2.model import READ_VIEW, Batch
+
+
+async def tail(call: Call, target: Target) -> None:
+    """GET /v1/streams/{stream}/records/tail."""
+    call.require(Operation.CHECK_TAIL, target)
+    with call.inquiry() as inquiry:
+        found = await describe_or_make(call, inquiry, target)
+    body = json_form.encode_tail(tail_of(found))
+    await call.say(Response(200, ((b"content-type", json_form.MEDIA_TYPE),), body))
+
+
+def tail_of(found: m.Described) -> Place:
+    """Where the next record goes, and the timestamp of the last one."""
+    return Place(found.tail, found.last_timestamp)
+
+
+async def read(call: Call, target: Target) -> None:
+    """GET /v1/streams/{stream}/records, answered with one batch."""
+    call.require(Operation.READ, target)
+    query = read_query(call.request.query)
+    form = json_form.format_of(call.header(b"s2-format"))
+
+    async def run() -> Batch:
+        with call.inquiry() as inquiry:
+            return await _read(call, inquiry, target, query)
+
+    batch = await (call.request.while_here(run) if query.unary_may_follow else run())
+    await call.say(_response(call, batch, form))
+
+
+async def _read(call: Call, inquiry: Inquiry, target: Target, query: ReadQuery) -> Batch:
+    found = await describe_or_make(call, inquiry, target)
+    start = begin(query, tail_of(found), may_follow=query.unary_may_follow)
+    budget = query.unary_budget()
+    if budget.is_over:
+        return Batch()
+    wait_until = call.host.now() + query.unary_wait_s if query.unary_may_follow else 0.0
+    records = await records_from(inquiry, target, start, budget, wait_until, found.incarnation)
+    end = Place(records.tail, records.last_timestamp) if records.next >= records.tail else None
+    batches = budget.batches(records.spans, records.excerpts, end)
+    batch = next(batches, Batch(tail=end))
+    call.figures.of(target.basin).read_bytes += budget.metered
+    return batch
+
+
+async def records_from(
+    inquiry: Inquiry,
+    target: Target,
+    start: Seek,
+    budget: ReadBudget,
+    wait_until: float,
+    incarnation: int,
+) -> m.Records:
+    """The next records that the budget may show. Raises S2Error; 404 once the stream is gone, even
+    if there is another of its name."""
+
+    def make(number: int) -> m.Read:
+        return m.Read(
+            number,
+            start,
+            budget.count_left,
+            max(budget.bytes_left, 1),
+            wait_until,
+            READ_VIEW,
+            incarnation=incarnation,
+            by_chunk=budget.is_bulk,
+        )
+
+    answer = await inquiry.ask(target.cell, make)
+    match answer:
+        case m.Records():
+            return answer
+        case m.StreamFailed() | Failed():
+            raise failure(answer, target)
+        case _:
+            raise AssertionError(f"{answer} answers no read")
+
+
+def _response(call: Call, batch: Batch, form: json_form.Format) -> Response:
+    if protobuf_form.is_protobuf(call.header(b"accept")):
+        return packed(call, protobuf_form.MEDIA_TYPE, protobuf_form.encode_batch(batch))
+    return packed(call, json_form.MEDIA_TYPE, json_form.encode_batch(batch, form))

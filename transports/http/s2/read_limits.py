@@ -1,0 +1,218 @@
+"""The limits of a read while it goes on, and the batches that its records come in (A.5)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from actors.positions import Position
+from actors.streams.messages import U64_MAX, Excerpt, Form, Span
+from transports.http.s2.errors import Place
+from transports.http.s2.codecs.sse import EventId
+from transports.http.s2.model import (
+    METERED_MAX,
+    RECORD_BYTES,
+    RECORDS_MAX,
+    Batch,
+    metered_sizes,
+    metered_span,
+)
+
+BULK_BYTES = METERED_MAX // 8 * 7
+"""What a bulk read asks for: with the chunk that reaches it, a batch is about full."""
+
+
+class ReadBudget:
+    """What a read may still show: `count` records, `size` metered bytes of them, and none at or
+    above the timestamp `until`; None: no limit.
+
+    With the first record that it may not show it `is_over`, whatever comes behind that one.
+    """
+
+    __slots__ = (
+        "_count_max",
+        "_metered_max",
+        "_records_max",
+        "_until",
+        "count",
+        "is_over",
+        "last",
+        "metered",
+    )
+
+    def __init__(
+        self,
+        count: int | None = None,
+        size: int | None = None,
+        until: int | None = None,
+        records_max: int = RECORDS_MAX,
+    ) -> None:
+        self._records_max = records_max
+        self._count_max = U64_MAX if count is None else count
+        self._metered_max = U64_MAX if size is None else size
+        self._until = until
+        self.count = 0
+        """Records so far."""
+        self.metered = 0
+        """Their metered bytes."""
+        self.last = 0
+        """The sequence of the last one."""
+        self.is_over = until == 0
+        self._end_if_spent(0, 0)
+
+    def resume(self, event: EventId) -> None:
+        """So much was shown before, to a reader that comes again."""
+        self.last, self.count, self.metered = event.last, event.count, event.metered
+        self._end_if_spent(0, 0)
+
+    @property
+    def count_left(self) -> int:
+        """How many records it is worth to ask for at once."""
+        return min(self._count_max - self.count, self._records_max)
+
+    @property
+    def bytes_left(self) -> int:
+        """How many bytes of them."""
+        size = BULK_BYTES if self.is_bulk else METERED_MAX
+        return min(self._metered_max - self.metered, size)
+
+    @property
+    def is_bulk(self) -> bool:
+        """Are batches larger than S2's? Then chunks are asked for, not single records."""
+        return self._records_max > RECORDS_MAX
+
+    @property
+    def event_id(self) -> EventId:
+        """How far the read got, up to the batch that was given last."""
+        return EventId(self.last, self.count, self.metered)
+
+    def batches(
+        self, spans: Sequence[Span], excerpts: Sequence[Excerpt] = (), tail: Place | None = None
+    ) -> Iterator[Batch]:
+        """The next records, as far as they may be shown, in batches of at most 1000 records, or
+        as many as were said, and 1 MiB metered; only a record that is larger by itself makes a
+        larger one. `tail` goes into each. `excerpts` are the same as `spans`, or there are none.
+        """
+        filling = _Filling(self._records_max)
+        for at, span in enumerate(spans):
+            if self.is_over:
+                break
+            size = metered_span(span)
+            excerpt = excerpts[at] if excerpts else _Plain(span)
+            end = self._end(span, size, filling)
+            if end < len(span.bodies):
+                self.is_over = True
+                span = part_of(span, 0, end)
+                size, excerpt = metered_span(span), _Plain(span)
+            while not filling.holds(span, size):
+                end = filling.room(span)
+                if end:
+                    filling.add_part(part_of(span, 0, end))
+                    span = part_of(span, end, len(span.bodies))
+                    size, excerpt = metered_span(span), _Plain(span)
+                yield self._give(filling, tail)
+                filling = _Filling(self._records_max)
+            filling.add(span, size, excerpt)
+            self._end_if_spent(filling.count, filling.metered)
+        if filling.count:
+            yield self._give(filling, tail)
+
+    def _end(self, span: Span, size: int, filling: _Filling) -> int:
+        """Up to where records of a span may be shown behind those that are not given yet."""
+        end = min(len(span.bodies), self._count_max - self.count - filling.count)
+        if self._until is not None:
+            end = min(end, _before(span, self._until))
+        left = self._metered_max - self.metered - filling.metered
+        return end if size <= left else min(end, _fitting(span, left))
+
+    def _give(self, filling: _Filling, tail: Place | None) -> Batch:
+        self.count += filling.count
+        self.metered += filling.metered
+        self.last = filling.last
+        return Batch(filling.spans, tail, filling.excerpts)
+
+    def _end_if_spent(self, count: int, metered: int) -> None:
+        """Nothing fits any more, with so much that is not given yet."""
+        count += self.count
+        metered += self.metered
+        if count >= self._count_max or metered + RECORD_BYTES > self._metered_max:
+            self.is_over = True
+
+
+class _Filling:
+    """A batch that grows."""
+
+    __slots__ = ("_records_max", "count", "excerpts", "last", "metered", "spans")
+
+    def __init__(self, records_max: int) -> None:
+        self._records_max = records_max
+        self.spans: list[Span] = []
+        self.excerpts: list[Excerpt] = []
+        self.count = self.metered = self.last = 0
+
+    def holds(self, span: Span, size: int) -> bool:
+        """Is there room for a whole span, or is it the first and has one record?"""
+        count = len(span.bodies)
+        if self.count + count <= self._records_max and self.metered + size <= METERED_MAX:
+            return True
+        return not self.count and count == 1
+
+    def room(self, span: Span) -> int:
+        """For how many records of a span there is room; for one at least if it is the first."""
+        end = min(_fitting(span, METERED_MAX - self.metered), self._records_max - self.count)
+        return end if self.count else max(end, 1)
+
+    def add(self, span: Span, size: int, excerpt: Excerpt) -> None:
+        """A span whose `excerpt` it is."""
+        if span.bodies:
+            self.spans.append(span)
+            self.excerpts.append(excerpt)
+            self.count += len(span.bodies)
+            self.metered += size
+            self.last = span.first + len(span.bodies) - 1
+
+    def add_part(self, span: Span) -> None:
+        """A part of a span."""
+        self.add(span, metered_span(span), _Plain(span))
+
+
+class _Plain:
+    """A span, written for this reader alone."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def written(self, form: Form) -> bytes:
+        """The records as `form` writes them."""
+        return form.write(self._span)
+
+
+def _before(span: Span, until: int) -> int:
+    """How many records of a span are below a timestamp."""
+    if span.timestamps is not None:
+        return bisect_left(span.timestamps, until)
+    return len(span.bodies) if span.timestamp < until else 0
+
+
+def _fitting(span: Span, metered: int) -> int:
+    """How many records of a span come to at most so many metered bytes."""
+    ends = list(accumulate(metered_sizes(span.bodies, span.headers)))
+    return bisect_right(ends, metered)
+
+
+def part_of(span: Span, begin: int, end: int) -> Span:
+    """The records `begin` to before `end` of a span, counted within it."""
+    timestamps, ids, headers = span.timestamps, span.ids, span.headers
+    first_id = Position(span.id.ms, span.id.seq + begin) if ids is None else span.id
+    return Span(
+        span.first + begin,
+        span.bodies[begin:end],
+        span.timestamp,
+        first_id,
+        None if timestamps is None else timestamps[begin:end],
+        None if ids is None else ids[begin:end],
+        None if headers is None else headers[begin:end],
+    )

@@ -1,0 +1,29 @@
+"""What transactions ask of the node besides what S2 does."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from transports.server.directory import Names
+from transports.http.s2.interface import S2Host
+from transports.http.transactions.figures import TransactionCounters
+
+
+class Stages(Names, Protocol):
+    """Parts that are not published yet, by their cells."""
+
+    @property
+    def unwanted(self) -> set[bytes]:
+        """Those that are being removed, as somebody asked for it."""
+
+
+class TransactionsHost(S2Host, Protocol):
+    """The node, as requests about transactions see it."""
+
+    @property
+    def stages(self) -> Stages:
+        """The cells of all parts that are not published."""
+
+    @property
+    def transactions(self) -> TransactionCounters:
+        """What happened to batches."""

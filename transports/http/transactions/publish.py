@@ -1,0 +1,211 @@
+"""Publishes a batch: its parts, slice after slice, into its stream.
+
+The first slice carries the list of all parts and decides for them; each is added with the note of
+how far the batch got, so whoever goes on after a stop goes on there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from actors.messages import Failed
+from actors.positions import Seek, Where
+from actors.streams import messages as m
+from actors.streams.names import Part, part_cell
+from transports.http.cell_client import Inquiry
+from transports.http.s2.errors import error_of
+from transports.http.transactions.interface import TransactionsHost
+from transports.http.transactions.stage import conflict, drop, hold
+
+SLICE_BYTES = 4 * 2**20
+SLICE_ROWS = 10_000
+READ_ROWS = 1000
+PARTS_MAX = 10_000
+
+
+class PartRows(msgspec.Struct, frozen=True, gc=False):
+    """A part, and how many rows it has."""
+
+    id: str
+    rows: int
+
+
+class Plan(msgspec.Struct, frozen=True, gc=False):
+    """What a batch is made of. `once`: its writer has no other."""
+
+    parts: list[PartRows]
+    once: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Of all parts."""
+        return sum(each.rows for each in self.parts)
+
+
+class _Overtaken(Exception):
+    """Somebody else publishes the same batch, and got further."""
+
+
+class Publisher:
+    """Publishes the batches of one writer into the stream with the cell `target`."""
+
+    def __init__(
+        self, host: TransactionsHost, inquiry: Inquiry, target: bytes, writer: bytes
+    ) -> None:
+        self._unwanted = host.stages.unwanted
+        self._counters = host.transactions
+        self._inquiry = inquiry
+        self._target = target
+        self._writer = writer
+
+    async def author(self) -> m.Author:
+        """How far the writer got. Raises S2Error."""
+        answer = await self._inquiry.ask(
+            self._target, lambda number: m.AskAuthor(number, self._writer)
+        )
+        return _author(answer)
+
+    async def publish(self, batch: int, plan: Plan) -> bool:
+        """Publish a batch, after what is left of the one before it. False: it was published
+        already, and these parts are dropped. Raises S2Error."""
+        await self.finish()
+        is_new = batch > (await self.author()).batch
+        if is_new:
+            size = await self._check_whole(batch, plan)
+            if plan.rows >= SLICE_ROWS or size >= SLICE_BYTES:
+                await self._hold(batch, plan)
+            await self._go_on(batch, msgspec.json.encode(plan), 0)
+            await self.finish()
+        else:
+            self._counters.duplicates += 1
+        await self._drop(batch, plan)
+        return is_new
+
+    async def finish(self) -> None:
+        """Publish what is left of a batch that was begun. Raises S2Error."""
+        while not (author := await self.author()).is_done:
+            await self._go_on(author.batch, author.plan, author.rows)
+            await self._drop(author.batch, _plan(author.plan))
+
+    async def _go_on(self, batch: int, plan: bytes, at: int) -> None:
+        found = _plan(plan)
+        total = found.rows
+        try:
+            async with aclosing(self._slices(batch, found, at)) as slices:
+                async for bodies, headers in slices:
+                    is_last = at + len(bodies) >= total
+                    at = await self._add(batch, plan, at, bodies, headers, is_last, found.once)
+            if not total:
+                await self._add(batch, plan, 0, [], None, True, found.once)
+        except _Overtaken:
+            return
+
+    async def _add(
+        self,
+        batch: int,
+        plan: bytes,
+        at: int,
+        bodies: list[bytes],
+        headers: list[m.Headers] | None,
+        is_last: bool,
+        once: bool,
+    ) -> int:
+        def make(number: int) -> m.Publish:
+            return m.Publish(
+                number,
+                bodies,
+                headers=headers,
+                writer=self._writer,
+                batch=batch,
+                at=at,
+                plan=plan,
+                is_last=is_last,
+                once=once,
+            )
+
+        size = sum(map(len, bodies))
+        author = _author(await self._inquiry.ask(self._target, make, size))
+        at += len(bodies)
+        if author.batch != batch or author.rows != at or author.is_done != is_last:
+            raise _Overtaken
+        self._counters.published_rows += len(bodies)
+        self._counters.published += is_last
+        return at
+
+    async def _slices(
+        self, batch: int, plan: Plan, skipped: int
+    ) -> AsyncGenerator[tuple[list[bytes], list[m.Headers] | None]]:
+        bodies: list[bytes] = []
+        headers: list[m.Headers] = []
+        size = 0
+        for each in plan.parts:
+            first, skipped = min(skipped, each.rows), max(0, skipped - each.rows)
+            while first < each.rows:
+                for span in await self._rows(batch, each, first):
+                    bodies += span.bodies
+                    headers += span.headers or ([] for _ in span.bodies)
+                    size += sum(map(len, span.bodies))
+                    first = span.first + len(span.bodies)
+                if size >= SLICE_BYTES or len(bodies) >= SLICE_ROWS:
+                    yield bodies, headers if any(headers) else None
+                    bodies, headers, size = [], [], 0
+        if bodies:
+            yield bodies, headers if any(headers) else None
+
+    async def _rows(self, batch: int, each: PartRows, first: int) -> Sequence[m.Span]:
+        start = Seek(Where.SEQUENCE, sequence=first)
+        count = min(READ_ROWS, each.rows - first)
+        cell = self._cell(batch, each)
+        answer = await self._inquiry.ask(
+            cell, lambda number: m.Read(number, start, count, SLICE_BYTES)
+        )
+        if isinstance(answer, m.Records) and answer.spans and answer.spans[0].first == first:
+            return answer.spans
+        author = await self.author()
+        if author.batch > batch or (author.batch == batch and author.is_done):
+            raise _Overtaken  # whoever was faster has dropped the part
+        raise conflict(f"rows of the part {each.id} are gone")
+
+    async def _check_whole(self, batch: int, plan: Plan) -> int:
+        """Nothing is decided for a batch that is not whole. Gives its bytes. Raises Refused."""
+        size = 0
+        for each in plan.parts:
+            answer = await self._inquiry.ask(self._cell(batch, each), m.Describe)
+            if not isinstance(answer, m.Described) or answer.trim_point:
+                raise conflict(f"the part {each.id} is not there")
+            if answer.tail != each.rows:
+                raise conflict(f"the part {each.id} has {answer.tail} rows, not {each.rows}")
+            size += answer.bytes
+        return size
+
+    async def _hold(self, batch: int, plan: Plan) -> None:
+        """Between two slices a node may be off for long."""
+        for each in plan.parts:
+            await hold(self._inquiry, self._part(batch, each))
+
+    async def _drop(self, batch: int, plan: Plan) -> None:
+        for each in plan.parts:
+            await drop(self._inquiry, self._part(batch, each), self._unwanted)
+
+    def _cell(self, batch: int, each: PartRows) -> bytes:
+        return part_cell(self._part(batch, each))
+
+    def _part(self, batch: int, each: PartRows) -> Part:
+        return Part(self._target, self._writer, batch, each.id.encode())
+
+
+def _plan(data: bytes) -> Plan:
+    return msgspec.json.decode(data, type=Plan)
+
+
+def _author(answer: object) -> m.Author:
+    match answer:
+        case m.Author():
+            return answer
+        case m.StreamFailed() | Failed():
+            raise error_of(answer)
+        case _:
+            raise AssertionError(f"{answer} says nothing of a writer")

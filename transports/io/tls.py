@@ -1,0 +1,278 @@
+"""TLS as a layer of its own: a session to the wire below it, a wire to the session above it.
+
+Nothing here waits, so it is the same on every event loop, and what happens to it is ours to tell: a
+handshake that fails ends with TLS's own alert and a reason, an end is said before it happens.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Protocol
+
+from transports.io.interface import Session, Wire
+
+RECORD_BYTES = 2**14
+SEAL_BYTES = 2**16
+ANSWER_BYTES_MAX = 2**14
+"""What TLS itself answers (to demands for new keys) before any data comes in between."""
+
+
+class HandshakeBroken(ConnectionError):
+    """The other end left during the TLS handshake, or let it take too long."""
+
+
+class EmptyTalk(ConnectionError):
+    """The other end demands answers of TLS itself, over and over, and sends no data."""
+
+
+class Handshakes(Protocol):
+    """Who is told how a handshake goes on."""
+
+    def begun(self, wire: SecureWire) -> None:
+        """The connection stands, the handshake begins."""
+
+    def settled(self, wire: SecureWire) -> None:
+        """It is over: it failed if there is a `wire.failure`. Called once."""
+
+
+class SecureWire:
+    """TLS between a wire and `session`, which hears of nothing before the handshake is done.
+
+    `failure` is what ended the connection: an OSError, of TLS mostly. `peer_certificate_hash` is
+    the SHA-256 of the DER of the certificate that the other end showed, None if it showed none.
+    """
+
+    __slots__ = (
+        "_answer_bytes",
+        "_closing",
+        "_handshakes",
+        "_heard_end",
+        "_incoming",
+        "_is_open",
+        "_is_settled",
+        "_outgoing",
+        "_session",
+        "_tls",
+        "_unwritten",
+        "_unwritten_bytes",
+        "_wire",
+        "failure",
+        "host",
+        "peer",
+        "peer_certificate_hash",
+    )
+
+    secure = True
+
+    def __init__(
+        self,
+        session: Session,
+        context: ssl.SSLContext,
+        handshakes: Handshakes,
+        server_hostname: str | None = None,
+    ) -> None:
+        """Raises ValueError for a `server_hostname` that cannot be one; None makes it a server."""
+        self.peer = self.host = ""
+        self.failure: OSError | None = None
+        self.peer_certificate_hash: bytes | None = None
+        self._session = session
+        self._handshakes = handshakes
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming,
+            self._outgoing,
+            server_side=server_hostname is None,
+            server_hostname=server_hostname,
+        )
+        self._wire: Wire | None = None
+        self._unwritten: list[bytes] = []
+        self._unwritten_bytes = self._answer_bytes = 0
+        self._is_open = self._is_settled = self._heard_end = self._closing = False
+
+    @property
+    def congested(self) -> bool:
+        return self._wire is not None and self._wire.congested
+
+    @property
+    def unsent_bytes(self) -> int:
+        below = 0 if self._wire is None else self._wire.unsent_bytes
+        return below + self._unwritten_bytes
+
+    def write(self, data: bytes) -> None:
+        if self._closing or self._wire is None or not data:
+            return
+        self._unwritten.append(data)
+        self._unwritten_bytes += len(data)
+        if self._unwritten_bytes >= SEAL_BYTES:
+            self._write_out()
+        elif len(self._unwritten) == 1:
+            self._wire.soon(self._write_out)
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        if self._wire is None:
+            callback()
+        else:
+            self._wire.soon(callback)
+
+    def pause(self) -> None:
+        if self._wire is not None:
+            self._wire.pause()
+
+    def resume(self) -> None:
+        if self._wire is not None:
+            self._wire.resume()
+
+    def close(self) -> None:
+        if self._closing or self._wire is None:
+            return
+        self._write_out()
+        self._closing = True
+        try:
+            self._tls.unwrap()
+        except ssl.SSLError:
+            pass  # the goodbye is written, the other end's is not waited for
+        self._send()
+        self._wire.close()
+
+    def abort(self) -> None:
+        self._closing = True
+        if self._wire is not None:
+            self._wire.abort()
+
+    def opened(self, wire: Wire) -> None:
+        self._wire = wire
+        self.peer, self.host = wire.peer, wire.host
+        self._handshakes.begun(self)
+        self._shake()
+
+    def received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self._incoming.write(data)
+        if self._is_open:
+            self._read()
+        else:
+            self._shake()
+
+    def uncongested(self) -> None:
+        if self._is_open:
+            self._session.uncongested()
+
+    def eof(self) -> None:
+        """Whoever closes without TLS's goodbye is answered all the same: what our protocols frame
+        shows by itself whether it is whole."""
+        if not self._is_open:
+            self._fail(HandshakeBroken("the other end closed during the TLS handshake"))
+        elif not self._heard_end:
+            self._heard_end = True
+            self._session.eof()
+
+    def ended(self) -> None:
+        self._closing = True
+        self._unwritten.clear()
+        self._unwritten_bytes = 0
+        if not self._is_settled:
+            self._settle(HandshakeBroken("the connection broke during the TLS handshake"))
+        session, was_open = self._session, self._is_open
+        del self._session  # the two no longer hold each other: no work for the collector
+        if was_open:
+            session.ended()
+
+    def give_up(self, failure: OSError) -> None:
+        """End a handshake that takes too long, or one too many."""
+        self._settle(failure)
+        self.abort()
+
+    def _shake(self) -> None:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send()
+            return
+        except OSError as exc:
+            self._fail(exc)
+            return
+        self._send()
+        certificate = self._tls.getpeercert(True)
+        if certificate is not None:
+            self.peer_certificate_hash = sha256(certificate).digest()
+        self._is_open = True
+        self._settle(None)
+        self._session.opened(self)
+        if not self._closing:
+            self._read()
+
+    def _read(self) -> None:
+        records: list[bytes] = []
+        failure: OSError | None = None
+        is_end = False
+        try:
+            while self._incoming.pending and not is_end:
+                record = self._tls.read(RECORD_BYTES)
+                is_end = not record
+                records.append(record)
+        except ssl.SSLWantReadError:
+            pass
+        except OSError as exc:
+            failure = exc
+        data = b"".join(records)
+        answer_bytes = self._outgoing.pending
+        if answer_bytes:
+            self._send()
+        if data:
+            self._answer_bytes = 0
+            self._session.received(data)
+        else:
+            self._answer_bytes += answer_bytes
+            if self._answer_bytes > ANSWER_BYTES_MAX and failure is None:
+                failure = EmptyTalk("the other end demands new keys and sends nothing")
+        if failure is not None:
+            self._break_off(failure)
+        elif is_end and not (self._heard_end or self._closing):
+            self._heard_end = True
+            self._session.eof()
+
+    def _write_out(self) -> None:
+        """Seal what was written, and give it to the wire below."""
+        unwritten = self._unwritten
+        if not unwritten or self._closing:
+            return
+        view = memoryview(unwritten[0] if len(unwritten) == 1 else b"".join(unwritten))
+        unwritten.clear()
+        self._unwritten_bytes = 0
+        try:
+            while view:
+                view = view[self._tls.write(view) :]
+        except OSError as exc:
+            self._break_off(exc)
+            return
+        self._send()
+
+    def _send(self) -> None:
+        sealed = self._outgoing.read()
+        if sealed and self._wire is not None:
+            self._wire.write(sealed)
+
+    def _fail(self, failure: OSError) -> None:
+        """End a handshake; what TLS has to say about it is sent."""
+        self._settle(failure)
+        self._end()
+
+    def _break_off(self, failure: OSError) -> None:
+        if self.failure is None:
+            self.failure = failure
+        self._end()
+
+    def _end(self) -> None:
+        self._closing = True
+        self._send()
+        if self._wire is not None:
+            self._wire.close()
+
+    def _settle(self, failure: OSError | None) -> None:
+        if not self._is_settled:
+            self._is_settled = True
+            self.failure = failure
+            self._handshakes.settled(self)

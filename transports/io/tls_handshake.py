@@ -1,0 +1,101 @@
+"""TLS handshakes under way: of one connection that was dialled, and of all those of a listener."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+
+import anyio
+
+from transports.io.interface import SessionFactory
+from transports.io.tls import HandshakeBroken, SecureWire
+
+HANDSHAKE_S = 10.0
+HANDSHAKES_MAX = 4096
+TICK_S = 1.0
+
+
+class Dialled:
+    """The handshake of one connection that was dialled."""
+
+    def __init__(self) -> None:
+        self._over = anyio.Event()
+
+    def begun(self, wire: SecureWire) -> None:
+        """Nothing waits for that."""
+
+    def settled(self, wire: SecureWire) -> None:
+        self._over.set()
+
+    async def within(self, seconds: float, wire: SecureWire) -> None:
+        """Wait for the handshake of `wire`. Raises OSError, of TLS mostly, if it fails."""
+        try:
+            with anyio.move_on_after(seconds):
+                await self._over.wait()
+        finally:
+            if not self._over.is_set():
+                wire.give_up(HandshakeBroken(f"no TLS handshake within {seconds:g} s"))
+        if wire.failure is not None:
+            raise wire.failure
+
+
+class Doorway:
+    """The handshakes of one listener: each is over within `handshake_s`, give or take a second.
+
+    More than `handshakes_max` at once cost the oldest one its place, so that a flood of connections
+    that never finish theirs cannot keep out whoever does. `context` is asked for each connection;
+    `on_refused` hears the host of the other end and why its handshake failed.
+    """
+
+    def __init__(
+        self,
+        context: Callable[[], ssl.SSLContext],
+        on_refused: Callable[[str, OSError], None] = lambda host, failure: None,
+        *,
+        handshake_s: float = HANDSHAKE_S,
+        handshakes_max: int = HANDSHAKES_MAX,
+        now: Callable[[], float] = anyio.current_time,
+    ) -> None:
+        self._context = context
+        self._on_refused = on_refused
+        self._handshake_s = handshake_s
+        self._handshakes_max = handshakes_max
+        self._now = now
+        self._under_way: dict[SecureWire, float] = {}
+        self._is_complete = False
+        self._over = anyio.Event()
+
+    def through(self, factory: SessionFactory) -> SessionFactory:
+        """Sessions whose connections come in by TLS."""
+        return lambda: SecureWire(factory(), self._context(), self)
+
+    def begun(self, wire: SecureWire) -> None:
+        if len(self._under_way) >= self._handshakes_max:
+            oldest = next(iter(self._under_way))
+            oldest.give_up(HandshakeBroken("too many TLS handshakes at once"))
+        self._under_way[wire] = self._now() + self._handshake_s
+
+    def settled(self, wire: SecureWire) -> None:
+        self._under_way.pop(wire, None)
+        self._look()
+        if wire.failure is not None:
+            self._on_refused(wire.host, wire.failure)
+
+    def complete(self) -> None:
+        """No more connections come."""
+        self._is_complete = True
+        self._look()
+
+    async def watch(self) -> None:
+        """End handshakes that take too long, until no more can come."""
+        while not self._over.is_set():
+            with anyio.move_on_after(TICK_S):
+                await self._over.wait()
+            now = self._now()
+            late = [wire for wire, until in self._under_way.items() if until <= now]
+            for wire in late:
+                wire.give_up(HandshakeBroken(f"no TLS handshake within {self._handshake_s:g} s"))
+
+    def _look(self) -> None:
+        if self._is_complete and not self._under_way:
+            self._over.set()

@@ -1,0 +1,157 @@
+"""What a client's first words earn: a place in a channel, or a refusal (wire.md 3b, PS-04..09)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from actors.errors import Code
+from actors.messages import Join, Rights, Role
+from actors.streams.names import RESERVED
+from transports.p2p.framing import Upgrade
+from transports.p2p.handshake import VERSION, Hello
+from transports.p2p.nacks import HelloCode
+from transports.p2p.packets import BEGUN, CREDIT, EXTENSIONS, TOUCH, TOUCH_ACK
+
+NAME_BYTES_MAX = 250
+DEAD_SUFFIX = b"!dead"
+PACKET_BYTES_MIN = 1024
+PUSH_OVERHEAD_BYTES = 11
+KEEP_ALIVE_MS_MIN, KEEP_ALIVE_MS_MAX = 1_000, 300_000
+
+
+class Asker(msgspec.Struct, frozen=True):
+    """Who asks to come in, by everything that is known of it; each part adds its rights.
+
+    `identity` is a public key of 32 bytes whose holder this is, proved; `address` the other end's
+    host; `listener` the name of the door: p2p, ws, s3p, rustlog or http; `certificate` the SHA-256
+    of the one that it showed, which our authority signed.
+    """
+
+    token: bytes | None = None
+    identity: bytes | None = None
+    address: str = ""
+    listener: str = "p2p"
+    certificate: bytes | None = None
+
+    def __repr__(self) -> str:
+        """Without the token: this may end up in a log."""
+        identity = "-" if self.identity is None else self.identity.hex()
+        return f"<Asker {identity} from {self.address} at {self.listener}>"
+
+
+Authorize = Callable[[Asker, bytes], Rights | None]
+"""The asker's rights in a channel; None = refused."""
+
+
+class GreetingSettings(msgspec.Struct, frozen=True):
+    """What the node offers to everyone."""
+
+    default_channel: bytes | None = None
+    require_hello: bool = False
+    packet_bytes_max: int = 2**20
+    keep_alive_ms: int = 20_000
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """A place in `channel`. `packet_bytes_max` is what the client takes in one packet."""
+
+    channel: bytes
+    join: Join
+    extensions: frozenset[int]
+    packet_bytes_max: int
+    keep_alive_ms: int
+    asker: Asker = Asker()
+
+    def put_refusal(self) -> Code | None:
+        if not self.join.role.produces:
+            return Code.WRONG_ROLE
+        return None if Rights.PUT in self.join.rights else Code.NOT_ALLOWED
+
+    def read_refusal(self, right: Rights) -> Code | None:
+        """Why GET or LIST is refused."""
+        if not self.join.role.consumes:
+            return Code.WRONG_ROLE
+        return None if right in self.join.rights else Code.NOT_ALLOWED
+
+    @property
+    def may_ack(self) -> bool:
+        return self.join.role.consumes and Rights.ACK in self.join.rights
+
+
+def asked_channel(hello: Hello, upgrade: Upgrade, settings: GreetingSettings) -> bytes | HelloCode:
+    """The channel that a HELLO is about, or why it cannot be answered."""
+    if not hello.version_min <= VERSION <= hello.version_max:
+        return HelloCode.NO_COMMON_VERSION
+    channel = hello.channel or upgrade.channel or settings.default_channel
+    if channel is None or not is_name(channel) or upgrade.channel not in (None, channel):
+        return HelloCode.MALFORMED
+    return channel
+
+
+def admit_hello(
+    hello: Hello, channel: bytes, asker: Asker, settings: GreetingSettings, authorize: Authorize
+) -> Admission | None:
+    """The place that a HELLO earns its asker; None: refused. An identity was proved before."""
+    rights = authorize(asker, channel)
+    if rights is None:
+        return None
+    packet_bytes_max = settings.packet_bytes_max
+    if hello.packet_max is not None:
+        packet_bytes_max = max(PACKET_BYTES_MIN, min(hello.packet_max, packet_bytes_max))
+    keep_alive_ms = _keep_alive_ms(hello.keep_alive_ms, settings)
+    role = hello.role or Role.BOTH
+    join = Join(
+        role=role,
+        push=hello.want_push and Rights.PUSH in rights,
+        rights=rights,
+        mode=hello.mode,
+        window=hello.window,
+        ordered=hello.ordered,
+        keep_alive_s=keep_alive_ms / 1000,
+        data_max=packet_bytes_max - PUSH_OVERHEAD_BYTES,
+        resume_after=hello.resume_after,
+        cursor_lists=hello.list_mode == 1,
+        identity=asker.identity,
+        begins=BEGUN in hello.extensions,
+    )
+    extensions = hello.extensions & EXTENSIONS
+    if role is Role.WORKER:
+        extensions |= {CREDIT, TOUCH, TOUCH_ACK}
+    return Admission(channel, join, extensions, packet_bytes_max, keep_alive_ms, asker)
+
+
+def admit_bare(
+    upgrade: Upgrade, asker: Asker, settings: GreetingSettings, authorize: Authorize
+) -> Admission | None:
+    """The place of a client that says no HELLO; None: it has to say one (PS-09)."""
+    channel = upgrade.channel or settings.default_channel
+    if channel is None or settings.require_hello or upgrade.hello or not is_name(channel):
+        return None
+    rights = authorize(asker, channel)
+    if rights is None:
+        return None
+    keep_alive_ms = _keep_alive_ms(None, settings)
+    join = Join(
+        rights=rights,
+        push=Rights.PUSH in rights,
+        keep_alive_s=keep_alive_ms / 1000,
+        data_max=settings.packet_bytes_max - PUSH_OVERHEAD_BYTES,
+    )
+    packet_bytes_max = settings.packet_bytes_max
+    return Admission(channel, join, frozenset(), packet_bytes_max, keep_alive_ms, asker)
+
+
+def is_name(channel: bytes) -> bool:
+    """May a client name this channel? A dead-letter channel adds its suffix to its owner's name.
+
+    What begins with a NUL is no channel but a stream's cell.
+    """
+    length = len(channel.removesuffix(DEAD_SUFFIX))
+    return 0 < length <= NAME_BYTES_MAX and not channel.startswith(RESERVED)
+
+
+def _keep_alive_ms(asked: int | None, settings: GreetingSettings) -> int:
+    wanted = settings.keep_alive_ms if asked is None else asked
+    return max(KEEP_ALIVE_MS_MIN, min(wanted, KEEP_ALIVE_MS_MAX))

@@ -1,0 +1,87 @@
+"""The server's half of proving identities: CHALLENGE out, AUTH back (wire.md 3b, PS-01)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import inf
+
+import msgspec
+
+from transports.p2p.handshake import (
+    BY_CLIENT,
+    BY_SERVER,
+    VERSION,
+    Challenge,
+    Hello,
+    decode_auth,
+    encode_challenge,
+    transcript,
+)
+from transports.server.interface import Host, Signer
+
+
+class Proof(msgspec.Struct, frozen=True, gc=False):
+    """A HELLO whose sender has yet to show that the public key in it is its own."""
+
+    hello: Hello
+    channel: bytes
+    challenge: Challenge
+    transcript: bytes
+
+    def is_given(self, auth: bytes, host: Host) -> bool:
+        """Does this AUTH show it? Raises MalformedHandshake.
+
+        Whoever holds the node's own key is the node: somebody turned its words against it.
+        """
+        public_key = self.hello.public_key
+        assert public_key is not None
+        signature = decode_auth(auth).signature
+        return (
+            host.verify(public_key, signature, BY_CLIENT + self.transcript)
+            and public_key != self.challenge.public_key
+            and self.hello.certificate_hash == self.challenge.certificate_hash
+        )
+
+
+def challenge(
+    raw: bytes,
+    hello: Hello,
+    channel: bytes,
+    host: Host,
+    signer: Signer,
+    certificate_hash: bytes | None,
+) -> Proof:
+    """Sign for `hello`, whose packet was `raw`. `certificate_hash`: of what TLS showed them."""
+    unsigned = Challenge(VERSION, signer.public, host.nonce(), b"", certificate_hash)
+    signed_by_both = transcript(raw, encode_challenge(unsigned))
+    signature = signer.sign(BY_SERVER + signed_by_both)
+    signed = msgspec.structs.replace(unsigned, signature=signature)
+    return Proof(hello, channel, signed, signed_by_both)
+
+
+class ChallengeRate:
+    """So many a second, in all and for one address: signing for everybody would cost too much.
+
+    Counted in windows of a second and forgotten with them, so what is kept is bounded as well.
+    """
+
+    def __init__(self, per_s_max: int, per_address_max: int) -> None:
+        self._per_s_max = per_s_max
+        self._per_address_max = per_address_max
+        self._began_at = -inf
+        self._taken = 0
+        self._by_address: Counter[str] = Counter()
+
+    def take(self, address: str | None, now: float) -> bool:
+        """Whether there is one left; None: an address that only the limit of all is for."""
+        if now >= self._began_at + 1:
+            self._began_at, self._taken = now, 0
+            self._by_address.clear()
+        if self._taken >= self._per_s_max:
+            return False
+        if address is not None:
+            if self._by_address[address] >= self._per_address_max:
+                return False
+            self._by_address[address] += 1
+        self._taken += 1
+        return True

@@ -1,0 +1,243 @@
+"""What packets 0x96 and 0x97 carry: an operation's number, and its request and answer as maps.
+
+All are MessagePack; docs/wire.md has the table. Fields with a default may be left out. Times are
+milliseconds since 1970, 0: none.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated, assert_never
+
+import msgspec
+
+from actors.errors import Malformed
+from actors.jobs import messages as m
+from actors.messages import JobReply, JobRequest, Rights
+from transports.p2p.bodies import read_body
+
+IDS_MAX = 1000
+PAGE_MAX = 500
+REASON_MAX = 200
+UNIQUE_BYTES_MAX = 64
+
+U32 = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+U53 = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Id = Annotated[int, msgspec.Meta(ge=0)]
+"""A u64; what msgspec takes is no more."""
+Ids = Annotated[list[Id], msgspec.Meta(min_length=1, max_length=IDS_MAX)]
+
+
+class JobOperation(IntEnum):
+    """What can be asked about jobs."""
+
+    PUT = 1
+    LIST = 2
+    SHOW = 3
+    RETRY = 4
+    CANCEL = 5
+    RETRY_DEAD = 6
+    PURGE_DEAD = 7
+    COUNTS = 8
+    REJECT = 9
+
+
+RIGHTS: dict[JobOperation, Rights] = {
+    JobOperation.PUT: Rights.PUT,
+    JobOperation.LIST: Rights.LIST,
+    JobOperation.SHOW: Rights.GET,
+    JobOperation.RETRY: Rights.ACK,
+    JobOperation.CANCEL: Rights.ACK,
+    JobOperation.RETRY_DEAD: Rights.ACK,
+    JobOperation.PURGE_DEAD: Rights.ACK,
+    JobOperation.COUNTS: Rights.LIST,
+    JobOperation.REJECT: Rights.ACK,
+}
+"""What each needs in the channel."""
+
+
+class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
+    pass
+
+
+# Requests.
+
+
+class PutBody(_Body, frozen=True):
+    """`due` 0: at once; `unique` empty: no matter."""
+
+    key: U32
+    data: bytes
+    ttl: U32 = 0
+    due: U53 = 0
+    unique: Annotated[bytes, msgspec.Meta(max_length=UNIQUE_BYTES_MAX)] = b""
+
+
+class ListBody(_Body, frozen=True):
+    """`state` None: jobs of all states."""
+
+    state: m.State | None = None
+    after: Id = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 100
+
+
+class IdBody(_Body, frozen=True):
+    """SHOW, RETRY and CANCEL."""
+
+    id: Id
+
+
+class DeadBody(_Body, frozen=True):
+    """RETRY_DEAD and PURGE_DEAD: either of them."""
+
+    ids: Ids | None = None
+    all: bool = False
+
+
+class CountsBody(_Body, frozen=True):
+    """`stop`: nothing more is to be pushed here, until CREDIT."""
+
+    stop: bool = False
+
+
+class RejectBody(_Body, frozen=True):
+    """`reason`: so many characters."""
+
+    id: Id
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_MAX)] = ""
+
+
+# Answers.
+
+
+class KeptBody(msgspec.Struct, frozen=True):
+    """PUT."""
+
+    id: int
+    ttl: int
+    existing: bool
+
+
+class RowBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job. `data` is nil where it does not fit; of dead letters and those that were, `origin`
+    is the id they had and `reason` what they died of."""
+
+    id: int
+    state: m.State
+    attempt: int
+    due: int
+    leased_until: int
+    expires: int
+    size: int
+    data: bytes | None
+    origin: int = 0
+    reason: str = ""
+
+
+class PageBody(msgspec.Struct, frozen=True):
+    """LIST."""
+
+    jobs: list[RowBody]
+    more: bool
+
+
+class StateBody(msgspec.Struct, frozen=True):
+    """RETRY, CANCEL and REJECT: the state that the job was in."""
+
+    state: m.State
+
+
+class DeadCountBody(msgspec.Struct, frozen=True):
+    """RETRY_DEAD and PURGE_DEAD."""
+
+    count: int
+    more: bool
+
+
+class JobCountsBody(msgspec.Struct, frozen=True):
+    """COUNTS. `oldest`: since when the oldest ready job is ready."""
+
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    workers: int
+    oldest: int
+
+
+def request_of(
+    number: int, operation: JobOperation, body: bytes, answer_bytes_max: int
+) -> JobRequest:
+    """What the channel is asked. Raises Malformed."""
+    match operation:
+        case JobOperation.PUT:
+            put = read_body(body, PutBody)
+            return m.PutJob(number, put.key, put.ttl, put.data, put.due / 1000, put.unique)
+        case JobOperation.LIST:
+            wanted = read_body(body, ListBody)
+            return m.ListJobs(number, wanted.state, wanted.after, wanted.limit, answer_bytes_max)
+        case JobOperation.SHOW:
+            return m.ShowJob(number, read_body(body, IdBody).id, answer_bytes_max)
+        case JobOperation.RETRY:
+            return m.RetryJob(number, read_body(body, IdBody).id)
+        case JobOperation.CANCEL:
+            return m.CancelJob(number, read_body(body, IdBody).id)
+        case JobOperation.RETRY_DEAD:
+            return m.RetryDead(number, _ids(body))
+        case JobOperation.PURGE_DEAD:
+            return m.PurgeDead(number, _ids(body))
+        case JobOperation.COUNTS:
+            return m.CountJobs(number, read_body(body, CountsBody).stop)
+        case JobOperation.REJECT:
+            reject = read_body(body, RejectBody)
+            return m.RejectJob(number, reject.id, reject.reason)
+        case _:
+            assert_never(operation)
+
+
+def answer_body(reply: JobReply) -> bytes:
+    """The body of the packet that answers."""
+    answer: msgspec.Struct
+    match reply:
+        case m.JobKept():
+            answer = KeptBody(reply.id, reply.ttl, reply.existing)
+        case m.JobPage():
+            answer = PageBody([_row(row) for row in reply.rows], reply.more)
+        case m.JobShown():
+            answer = _row(reply.row)
+        case m.JobDone():
+            answer = StateBody(reply.state)
+        case m.DeadDone():
+            answer = DeadCountBody(reply.count, reply.more)
+        case m.JobCounts(ready=ready, delayed=delayed, leased=leased):
+            oldest = _ms(reply.oldest)
+            answer = JobCountsBody(ready, delayed, leased, reply.dead, reply.workers, oldest)
+        case _:
+            raise AssertionError(f"{reply} is no answer about jobs")
+    return msgspec.msgpack.encode(answer)
+
+
+def _ids(body: bytes) -> tuple[int, ...] | None:
+    wanted = read_body(body, DeadBody)
+    if wanted.all == (wanted.ids is not None):
+        raise Malformed("either ids or all")
+    return None if wanted.ids is None else tuple(wanted.ids)
+
+
+def _row(row: m.JobRow) -> RowBody:
+    return RowBody(
+        row.id,
+        row.state,
+        row.attempt,
+        _ms(row.due),
+        _ms(row.leased_until),
+        _ms(row.expires_at),
+        row.size,
+        row.data,
+        row.origin,
+        row.reason,
+    )
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

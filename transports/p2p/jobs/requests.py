@@ -1,0 +1,83 @@
+"""Jobs on a P2P connection: packets 0x96 in, requests to its channel, 0x97 out.
+
+Sans-I/O: the connection gives packets and replies, and gets back what to send and what to ask.
+"""
+
+from __future__ import annotations
+
+from actors.errors import Code, Malformed, RequestError
+from actors.messages import Failed, JobReply, JobRequest, Rights
+from transports.p2p import packets as p
+from transports.p2p.jobs.bodies import RIGHTS, JobOperation, answer_body, request_of
+from transports.p2p.nacks import encode_refusal
+
+REQUESTS_MAX = 1024
+READS_MAX = 16
+"""Of those, so many LISTs and SHOWs, whose answers may be large."""
+READS = frozenset({JobOperation.LIST, JobOperation.SHOW})
+PAGE_BYTES_MAX = 256 * 1024
+
+
+class JobDesk:
+    """Requests of one connection. `rights` are those in its channel."""
+
+    __slots__ = ("_asked", "_part_bytes", "_reads", "_rights")
+
+    def __init__(self, rights: Rights, packet_bytes_max: int) -> None:
+        self._rights = rights
+        self._part_bytes = packet_bytes_max - p.OPERATION_BYTES
+        self._asked: dict[int, JobOperation] = {}
+        self._reads = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is left to answer."""
+        return not self._asked
+
+    def take(self, packet: p.Jobs) -> JobRequest | bytes:
+        """What the channel is to be asked, or the packet that refuses it."""
+        number = packet.request_id
+        if number in self._asked:
+            return _refusal(number, Code.MALFORMED)
+        try:
+            return self._take(packet)
+        except RequestError as error:
+            return _refusal(number, error.code)
+
+    def answered(self, reply: JobReply | Failed) -> bytes | None:
+        """The packet that answers a request; None for one that is over."""
+        asked = reply.request if isinstance(reply, Failed) else reply
+        if not isinstance(asked, JobRequest | JobReply):
+            raise AssertionError(f"{reply} answers no request about jobs")
+        operation = self._asked.pop(asked.number, None)
+        if operation is None:
+            return None
+        self._reads -= operation in READS
+        if isinstance(reply, Failed):
+            return _refusal(asked.number, reply.code, reply.delay_ms)
+        body = answer_body(reply)
+        if len(body) > self._part_bytes:
+            return _refusal(asked.number, Code.TOO_LARGE_FOR_PEER)
+        return p.encode(p.JobsReply(asked.number, operation, body))
+
+    def _take(self, packet: p.Jobs) -> JobRequest | bytes:
+        number = packet.request_id
+        try:
+            operation = JobOperation(packet.operation)
+        except ValueError:
+            raise Malformed(f"unknown operation {packet.operation}") from None
+        if RIGHTS[operation] not in self._rights:
+            return _refusal(number, Code.NOT_ALLOWED)
+        is_read = operation in READS
+        if len(self._asked) >= REQUESTS_MAX or (is_read and self._reads >= READS_MAX):
+            return _refusal(number, Code.BUFFER_FULL)
+        is_page = operation is JobOperation.LIST
+        most = min(self._part_bytes, PAGE_BYTES_MAX) if is_page else self._part_bytes
+        request = request_of(number, operation, packet.body, most)
+        self._asked[number] = operation
+        self._reads += is_read
+        return request
+
+
+def _refusal(number: int, code: Code, delay_ms: int | None = None) -> bytes:
+    return encode_refusal(p.JOBS, code, number.to_bytes(4, "big"), delay_ms)

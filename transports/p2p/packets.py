@@ -1,0 +1,388 @@
+"""P2P packets and their values: a type byte, then a body of a strict layout (P2P-01, P2P-21)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from actors.messages import (
+    Ack,
+    Begun,
+    Credit,
+    Get,
+    GetAck,
+    List,
+    ListAck,
+    Msg,
+    Nack,
+    Put,
+    PutAck,
+    Reason,
+    Touch,
+    TouchAck,
+)
+from transports.errors import MalformedPacket
+from transports.p2p.operation_packets import (
+    Admin as Admin,
+)
+from transports.p2p.operation_packets import (
+    AdminReply as AdminReply,
+)
+from transports.p2p.operation_packets import (
+    Jobs as Jobs,
+)
+from transports.p2p.operation_packets import (
+    JobsReply as JobsReply,
+)
+from transports.p2p.operation_packets import (
+    Peers as Peers,
+)
+from transports.p2p.operation_packets import (
+    PeersReply as PeersReply,
+)
+from transports.p2p.operation_packets import (
+    Stream as Stream,
+)
+from transports.p2p.operation_packets import (
+    StreamReply as StreamReply,
+)
+
+PING, PONG, MSG, MSG_ACK, GET, GET_ACK, PUT, PUT_ACK, LIST, LIST_ACK = range(10)
+HELLO, CHALLENGE, AUTH, READY = 0x80, 0x81, 0x82, 0x83
+CREDIT, TOUCH, TOUCH_ACK, MSGX, BEGUN, ADMIN, ADMIN_REPLY = 0x84, *range(0x86, 0x8A), 0x90, 0x91
+STREAM, STREAM_REPLY, PEERS, PEERS_REPLY, JOBS, JOBS_REPLY = range(0x92, 0x98)
+NACK = 0xFF
+
+EXTENSIONS = frozenset({CREDIT, TOUCH, TOUCH_ACK, MSGX, BEGUN, *range(ADMIN, JOBS_REPLY + 1)})
+"""The types that only a handshake makes meaningful (P2P-26); each is listed on its own."""
+USUAL = EXTENSIONS - {BEGUN}
+"""What every client may ask for. `BEGUN` is a promise: to say of each message when it begins."""
+
+MORE = 0x80
+"""On the operation of a STREAM_REPLY: its body goes on in the next one."""
+OPERATION_BYTES = 6
+"""Of a packet with an operation, besides its body."""
+
+HELLO_MAGIC = b"\x80P2PB"
+GOODBYE = b"\xff\xff\x00"
+ABORT = b"\xff\xff\xff"
+
+LATER, REJECT, BUSY, CANNOT_DECRYPT, UNSPECIFIED = 0x30, 0x31, 0x32, 0x33, 0xFE
+_REASONS = {
+    LATER: Reason.LATER,
+    REJECT: Reason.REJECT,
+    BUSY: Reason.BUSY,
+    CANNOT_DECRYPT: Reason.CANNOT_DECRYPT,
+}
+_REASON_CODES = {reason: code for code, reason in _REASONS.items()} | {Reason.OTHER: UNSPECIFIED}
+
+_KEY_TTL = struct.Struct(">BII")
+_KEY_TTL_ID = struct.Struct(">BIIQ")
+_ID = struct.Struct(">BQ")
+_ID_MS = struct.Struct(">BQI")
+_ID_ATTEMPT = struct.Struct(">BQH")
+_RANGE = struct.Struct(">BHQQ")
+_COUNT = struct.Struct(">BH")
+_TIMES = struct.Struct(">BQQQ")
+_OPERATION = struct.Struct(">BIB")
+_NACK_ID = struct.Struct(">BBBQ")
+_NACK_ID_MS = struct.Struct(">BBBQI")
+
+
+class Ping(msgspec.Struct, frozen=True, gc=False):
+    """`timestamp` is the asker's own, opaque here; None in a simple PING (P2P-04, P2P-05)."""
+
+    timestamp: int | None = None
+
+
+class Pong(msgspec.Struct, frozen=True, gc=False):
+    """`times`: the mirrored timestamp, when the PING came, when this left; each may be 0."""
+
+    times: tuple[int, int, int] | None = None
+
+
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """A NACK that neither closes nor gives a message back; `transports.p2p.nacks` reads it."""
+
+    packet_type: int
+    code: int
+    correlation: bytes = b""
+
+
+class Closing(msgspec.Struct, frozen=True, gc=False):
+    """The other end closes: gracefully (`goodbye`) or because something is wrong (P2P-17)."""
+
+    goodbye: bool
+
+
+class Handshake(msgspec.Struct, frozen=True, gc=False):
+    """HELLO, CHALLENGE, AUTH or READY, whole, for `transports.p2p.handshake` to read."""
+
+    packet_type: int
+    raw: bytes
+
+
+class Unknown(msgspec.Struct, frozen=True, gc=False):
+    """A type nobody here knows: dropped in silence (P2P-19)."""
+
+    packet_type: int
+
+
+Message = Put | PutAck | Msg | Ack | Get | GetAck | List | ListAck | Nack
+Operation = Admin | AdminReply | Stream | StreamReply | Peers | PeersReply | Jobs | JobsReply
+Extension = Touch | TouchAck | Begun | Credit | Operation
+Packet = Message | Extension | Ping | Pong | Refused | Closing | Handshake | Unknown
+
+
+def is_ack(packet_type: int) -> bool:
+    """True for what is never answered, malformed or not: acknowledgements and NACK (PA-23)."""
+    return packet_type & 1 == 1
+
+
+def decode(packet: bytes) -> Packet:
+    """The value of one packet; MSGX becomes a Msg too. Raises MalformedPacket."""
+    try:
+        decoder = DECODERS[packet[0]]
+    except IndexError:
+        raise MalformedPacket(NACK) from None
+    return decoder(packet)
+
+
+def encode(packet: Packet) -> bytes:
+    """The packet of one value; a Msg becomes MSG, its attempt is not told."""
+    return ENCODERS[type(packet)](packet)
+
+
+def encode_msgx(msg: Msg) -> bytes:
+    """A push that tells its attempt, capped to what u16 holds; only where negotiated (3d)."""
+    return _ID_ATTEMPT.pack(MSGX, msg.id, min(msg.attempt, 0xFFFF)) + msg.data
+
+
+def _decode_ping(packet: bytes) -> Ping:
+    match len(packet):
+        case 1:
+            return Ping()
+        case 9:
+            return Ping(_ID.unpack(packet)[1])
+        case _:
+            raise MalformedPacket(PING)
+
+
+def _decode_pong(packet: bytes) -> Pong:
+    match len(packet):
+        case 1:
+            return Pong()
+        case 25:
+            _, mirrored, received, sent = _TIMES.unpack(packet)
+            return Pong((mirrored, received, sent))
+        case _:
+            raise MalformedPacket(PONG)
+
+
+def _decode_msg(packet: bytes) -> Msg:
+    if len(packet) < 9:
+        raise MalformedPacket(MSG, packet[1:])
+    return Msg(_ID.unpack_from(packet)[1], 1, packet[9:])
+
+
+def _decode_msgx(packet: bytes) -> Msg:
+    if len(packet) < 11:
+        raise MalformedPacket(MSGX, packet[1:9])
+    _, message_id, attempt = _ID_ATTEMPT.unpack_from(packet)
+    return Msg(message_id, attempt, packet[11:])
+
+
+def _id_alone(value: Callable[[int], Packet]) -> Callable[[bytes], Packet]:
+    def decode_id(packet: bytes) -> Packet:
+        if len(packet) != 9:
+            raise MalformedPacket(packet[0], packet[1:9])
+        return value(_ID.unpack(packet)[1])
+
+    return decode_id
+
+
+def _id_and_ms(value: Callable[[int, int], Packet]) -> Callable[[bytes], Packet]:
+    def decode_id_ms(packet: bytes) -> Packet:
+        if len(packet) != 13:
+            raise MalformedPacket(packet[0], packet[1:9])
+        _, message_id, ms = _ID_MS.unpack(packet)
+        return value(message_id, ms)
+
+    return decode_id_ms
+
+
+def _operation(value: Callable[[int, int, bytes], Packet]) -> Callable[[bytes], Packet]:
+    def decode_operation(packet: bytes) -> Packet:
+        if len(packet) < 6:
+            raise MalformedPacket(packet[0], packet[1:5])
+        _, request_id, operation = _OPERATION.unpack_from(packet)
+        return value(request_id, operation, packet[6:])
+
+    return decode_operation
+
+
+def _decode_get_ack(packet: bytes) -> GetAck:
+    if len(packet) < 9:
+        raise MalformedPacket(GET_ACK, packet[1:])
+    return GetAck(_ID.unpack_from(packet)[1], packet[9:])
+
+
+def _decode_put(packet: bytes) -> Put:
+    if len(packet) < 9:
+        raise MalformedPacket(PUT, packet[1:5])
+    _, key, ttl = _KEY_TTL.unpack_from(packet)
+    return Put(key, ttl, packet[9:])
+
+
+def _decode_put_ack(packet: bytes) -> PutAck:
+    if len(packet) != 17:
+        raise MalformedPacket(PUT_ACK, packet[1:5])
+    _, key, ttl, message_id = _KEY_TTL_ID.unpack(packet)
+    return PutAck(key, ttl, message_id)
+
+
+def _decode_list(packet: bytes) -> List:
+    if len(packet) != 19:
+        raise MalformedPacket(LIST)
+    _, limit, start, end = _RANGE.unpack(packet)
+    return List(limit, start, end)
+
+
+def _decode_list_ack(packet: bytes) -> ListAck:
+    count, odd = divmod(len(packet) - 1, 8)
+    if odd:
+        raise MalformedPacket(LIST_ACK)
+    return ListAck(list(struct.unpack_from(f">{count}Q", packet, 1)))
+
+
+def _decode_credit(packet: bytes) -> Credit:
+    if len(packet) != 3:
+        raise MalformedPacket(CREDIT)
+    return Credit(_COUNT.unpack(packet)[1])
+
+
+def _decode_hello(packet: bytes) -> Handshake | Unknown:
+    # Type 80 is anybody's to use until "P2PB" says otherwise (PS-08).
+    return Handshake(HELLO, packet) if packet.startswith(HELLO_MAGIC) else Unknown(HELLO)
+
+
+def _decode_handshake(packet: bytes) -> Handshake:
+    return Handshake(packet[0], packet)
+
+
+def _decode_unknown(packet: bytes) -> Unknown:
+    return Unknown(packet[0])
+
+
+def _decode_nack(packet: bytes) -> Nack | Refused | Closing:
+    if len(packet) < 3:
+        raise MalformedPacket(NACK)
+    refused_type, code, correlation = packet[1], packet[2], packet[3:]
+    if refused_type == NACK and code in (0x00, 0xFF):
+        return Closing(code == 0x00)
+    # A pushed message comes back under the type it went out with. The id is optional by the seed,
+    # but without it nothing can be given back.
+    if refused_type in (MSG, MSGX) and len(correlation) >= 8:
+        return _decode_give_back(code, correlation)
+    return Refused(refused_type, code, correlation)
+
+
+def _decode_give_back(code: int, correlation: bytes) -> Nack:
+    message_id = int.from_bytes(correlation[:8], "big")
+    delay = correlation[8:]
+    if code != LATER or not delay:
+        return Nack(message_id, _REASONS.get(code, Reason.OTHER))
+    if len(delay) != 4:
+        raise MalformedPacket(NACK, correlation[:8])
+    return Nack(message_id, Reason.LATER, int.from_bytes(delay, "big"))
+
+
+def _encode_nack(nack: Nack) -> bytes:
+    code = _REASON_CODES[nack.reason]
+    if nack.reason is Reason.LATER and nack.delay_ms is not None:
+        return _NACK_ID_MS.pack(NACK, MSG, code, nack.id, nack.delay_ms)
+    return _NACK_ID.pack(NACK, MSG, code, nack.id)
+
+
+def _encode_ping(ping: Ping) -> bytes:
+    return b"\x00" if ping.timestamp is None else _ID.pack(PING, ping.timestamp)
+
+
+def _encode_pong(pong: Pong) -> bytes:
+    return b"\x01" if pong.times is None else _TIMES.pack(PONG, *pong.times)
+
+
+def encode_put_ack(ack: PutAck) -> bytes:
+    """`encode` for the reply that is sent most."""
+    return _KEY_TTL_ID.pack(PUT_ACK, ack.key, ack.ttl, ack.id)
+
+
+def _encode_list_ack(ack: ListAck) -> bytes:
+    return struct.pack(f">B{len(ack.ids)}Q", LIST_ACK, *ack.ids)
+
+
+# The key fixes the type of the function's argument, which no annotation of a dict can say.
+ENCODERS: dict[type, Callable[[Any], bytes]] = {
+    Put: lambda put: _KEY_TTL.pack(PUT, put.key, put.ttl) + put.data,
+    PutAck: encode_put_ack,
+    Msg: lambda msg: _ID.pack(MSG, msg.id) + msg.data,
+    Ack: lambda ack: _ID.pack(MSG_ACK, ack.id),
+    Get: lambda get: _ID.pack(GET, get.id),
+    GetAck: lambda ack: _ID.pack(GET_ACK, ack.id) + ack.data,
+    List: lambda asked: _RANGE.pack(LIST, asked.limit, asked.start, asked.end),
+    ListAck: _encode_list_ack,
+    Nack: _encode_nack,
+    Touch: lambda touch: _ID_MS.pack(TOUCH, touch.id, touch.ms),
+    TouchAck: lambda ack: _ID_MS.pack(TOUCH_ACK, ack.id, ack.ms),
+    Begun: lambda begun: _ID.pack(BEGUN, begun.id),
+    Credit: lambda credit: _COUNT.pack(CREDIT, credit.count),
+    Ping: _encode_ping,
+    Pong: _encode_pong,
+    Refused: lambda refused: bytes((NACK, refused.packet_type, refused.code)) + refused.correlation,
+    Closing: lambda closing: GOODBYE if closing.goodbye else ABORT,
+    Admin: lambda a: _OPERATION.pack(ADMIN, a.request_id, a.operation) + a.body,
+    AdminReply: lambda a: _OPERATION.pack(ADMIN_REPLY, a.request_id, a.operation) + a.body,
+    Stream: lambda s: _OPERATION.pack(STREAM, s.request_id, s.operation) + s.body,
+    StreamReply: lambda s: _OPERATION.pack(STREAM_REPLY, s.request_id, s.operation) + s.body,
+    Peers: lambda a: _OPERATION.pack(PEERS, a.request_id, a.operation) + a.body,
+    PeersReply: lambda a: _OPERATION.pack(PEERS_REPLY, a.request_id, a.operation) + a.body,
+    Jobs: lambda a: _OPERATION.pack(JOBS, a.request_id, a.operation) + a.body,
+    JobsReply: lambda a: _OPERATION.pack(JOBS_REPLY, a.request_id, a.operation) + a.body,
+    Handshake: lambda handshake: handshake.raw,
+    Unknown: lambda unknown: bytes((unknown.packet_type,)),
+}
+
+_KNOWN: dict[int, Callable[[bytes], Packet]] = {
+    PING: _decode_ping,
+    PONG: _decode_pong,
+    MSG: _decode_msg,
+    MSG_ACK: _id_alone(Ack),
+    GET: _id_alone(Get),
+    GET_ACK: _decode_get_ack,
+    PUT: _decode_put,
+    PUT_ACK: _decode_put_ack,
+    LIST: _decode_list,
+    LIST_ACK: _decode_list_ack,
+    HELLO: _decode_hello,
+    CHALLENGE: _decode_handshake,
+    AUTH: _decode_handshake,
+    READY: _decode_handshake,
+    CREDIT: _decode_credit,
+    TOUCH: _id_and_ms(Touch),
+    TOUCH_ACK: _id_and_ms(TouchAck),
+    MSGX: _decode_msgx,
+    BEGUN: _id_alone(Begun),
+    ADMIN: _operation(Admin),
+    ADMIN_REPLY: _operation(AdminReply),
+    STREAM: _operation(Stream),
+    STREAM_REPLY: _operation(StreamReply),
+    PEERS: _operation(Peers),
+    PEERS_REPLY: _operation(PeersReply),
+    JOBS: _operation(Jobs),
+    JOBS_REPLY: _operation(JobsReply),
+    NACK: _decode_nack,
+}
+DECODERS = [_KNOWN.get(packet_type, _decode_unknown) for packet_type in range(256)]

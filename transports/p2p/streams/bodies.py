@@ -1,0 +1,200 @@
+"""What packets 0x92 and 0x93 carry: an operation's number, and its request and answer as maps.
+
+All are MessagePack; docs/wire.md has the table. Fields with a default may be left out. Sequences,
+timestamps (milliseconds) and the parts of ids are u64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from actors.positions import Position
+from actors.streams.durable.messages import is_content_type
+from actors.streams.messages import Headers, Settings, Span
+
+NAME_BYTES_MAX = 1024
+RECORDS_MAX = 1000
+CONTENT_TYPE_BYTES_MAX = 1024
+READ_BYTES = 256 * 1024
+PAGE = 1000
+WAIT_MS_MAX = 60_000
+
+U64 = Annotated[int, msgspec.Meta(ge=0)]
+Name = Annotated[bytes, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
+TopicName = Annotated[bytes, msgspec.Meta(min_length=1, max_length=255)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Group = Annotated[bytes, msgspec.Meta(max_length=NAME_BYTES_MAX)]
+Limit = Annotated[int, msgspec.Meta(ge=1, le=PAGE)]
+
+
+class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
+    pass
+
+
+# Requests.
+
+
+class CreateBody(_Body, frozen=True):
+    """Also CONFIGURE. None: what the node's configuration says."""
+
+    stream: Name
+    age_s: Positive | None = None
+    bytes_max: Positive | None = None
+    content_type: Annotated[bytes, msgspec.Meta(max_length=CONTENT_TYPE_BYTES_MAX)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.content_type is not None and not is_content_type(self.content_type):
+            raise ValueError(f"{self.content_type!r} is no content type")
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(self.age_s, self.bytes_max, self.content_type)
+
+
+class AppendBody(_Body, frozen=True):
+    """`headers` and `timestamps`: nil, or one for each body."""
+
+    stream: Name
+    bodies: Annotated[list[bytes], msgspec.Meta(min_length=1)]
+    ms: U64 | None = None
+    headers: list[Headers] | None = None
+    timestamps: list[U64 | None] | None = None
+    fence: bytes | None = None
+    match: U64 | None = None
+
+
+class ReadBody(_Body, frozen=True):
+    """At most one of `timestamp` and `id`, which then count instead of `sequence`."""
+
+    stream: Name
+    sequence: U64 = 0
+    timestamp: U64 | None = None
+    id: Position | None = None
+    count: Annotated[int, msgspec.Meta(ge=1, le=RECORDS_MAX)] = 100
+    bytes_max: Positive = READ_BYTES
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=WAIT_MS_MAX)] = 0
+
+
+class StreamBody(_Body, frozen=True):
+    """DESCRIBE and DELETE."""
+
+    stream: Name
+
+
+class TrimBody(_Body, frozen=True):
+    """Below an id, if there is one, else below a sequence."""
+
+    stream: Name
+    sequence: U64 = 0
+    id: Position | None = None
+
+
+class CommitBody(_Body, frozen=True):
+    """COMMIT."""
+
+    stream: Name
+    group: Group
+    offset: U64
+
+
+class CommittedBody(_Body, frozen=True):
+    """COMMITTED."""
+
+    stream: Name
+    group: Group
+
+
+class ListBody(_Body, frozen=True):
+    """Names above `after` that begin with `prefix`."""
+
+    prefix: bytes = b""
+    after: bytes = b""
+    limit: Limit = PAGE
+
+
+class CreateTopicBody(_Body, frozen=True):
+    """CREATE_TOPIC."""
+
+    topic: TopicName
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+
+
+class DeleteTopicBody(_Body, frozen=True):
+    """DELETE_TOPIC."""
+
+    topic: TopicName
+
+
+class ListTopicsBody(_Body, frozen=True):
+    """Only `topic`, or all those above `after`."""
+
+    topic: TopicName | None = None
+    after: bytes = b""
+    limit: Limit = PAGE
+
+
+# Answers. What has nothing to tell is an empty map.
+
+
+class AppendedBody(msgspec.Struct, frozen=True):
+    """`id` and `timestamp` are the last record's."""
+
+    first: int
+    count: int
+    id: Position
+    first_timestamp: int
+    timestamp: int
+
+
+class RecordsBody(msgspec.Struct, frozen=True):
+    """Go on at sequence `next`; `tail` and `last_timestamp` are the stream's."""
+
+    spans: Sequence[Span]
+    next: int
+    tail: int
+    last_timestamp: int
+
+
+class DescribedBody(msgspec.Struct, frozen=True):
+    """`actors.streams.messages.Described`, as a map."""
+
+    age_s: int | None
+    bytes_max: int | None
+    content_type: bytes | None
+    created_ms: int
+    trim_point: int
+    tail: int
+    last_id: Position
+    last_timestamp: int
+    bytes_kept: int
+    segments: int
+    waiting: int
+    fence: bytes
+    groups: dict[bytes, int]
+
+
+class OffsetBody(msgspec.Struct, frozen=True):
+    """What the group committed; nil: nothing."""
+
+    offset: int | None
+
+
+class NamesBody(msgspec.Struct, frozen=True):
+    """A page of names, in their order."""
+
+    names: list[bytes]
+    more: bool
+
+
+class TopicsBody(msgspec.Struct, frozen=True):
+    """A page of topics with their partitions, in the order of their names."""
+
+    topics: list[tuple[bytes, int]]
+    more: bool
+
+
+EMPTY = b"\x80"
+"""The map without fields."""

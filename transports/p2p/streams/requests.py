@@ -1,0 +1,358 @@
+"""The node's own stream API on a P2P connection: packets 0x92 in, requests to streams, 0x93 out.
+
+Sans-I/O: the connection gives packets and replies, and gets back what to send and whom to ask.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import islice
+from typing import Protocol, TypeVar, assert_never
+
+import msgspec
+
+from actors.errors import Code, DataTooLarge, Malformed, RequestError
+from actors.messages import Failed, StreamReply, StreamRequest
+from actors.positions import Position, Seek, Where
+from actors.streams import messages as m
+from actors.streams.names import TOPICS, state_cell, state_of, stream_cell, stream_of
+from transports.p2p import packets as p
+from transports.p2p.streams import bodies as b
+from transports.p2p.bodies import read_body
+from transports.server.directory import Names
+from transports.p2p.nacks import encode_refusal
+from transports.p2p.streams.state import state_answer, state_request
+from transports.p2p.streams.operations import OF_STATE, Operation
+from transports.p2p.streams.stream_rights import LISTED_MAX, RightsIn, check, listed
+
+REQUESTS_MAX = 64
+ANSWERS_BYTES_MAX = 8 * 2**20
+READ_BYTES_MIN, READ_BYTES_MAX = 64 * 1024, 2**20
+
+WAITING = OF_STATE | {Operation.READ}
+"""What a cell may not answer for a while."""
+
+_TOPIC = re.compile(rb"[A-Za-z0-9_-]{1,255}")
+
+
+Row = TypeVar("Row")
+
+
+class DeskHost(Protocol):
+    """What the desk needs of the node."""
+
+    @property
+    def now(self) -> Callable[[], float]: ...
+
+    @property
+    def directory(self) -> Names: ...
+
+
+class _Asked:
+    __slots__ = ("cell", "operation", "reserved", "waits")
+
+    def __init__(self, operation: Operation, cell: bytes) -> None:
+        self.operation = operation
+        self.cell = cell
+        self.reserved = 0
+        self.waits = False
+
+
+class StreamDesk:
+    """Requests of one connection, at most 64 at a time, whose answers are about 8 MiB at most.
+
+    A read gets what is left of that, but 64 KiB at least, and always one record if there is any.
+    """
+
+    __slots__ = ("_answer_bytes", "_asked", "_batches", "_host", "_part_bytes", "_rights_in")
+
+    def __init__(
+        self, host: DeskHost, packet_bytes_max: int, rights_in: RightsIn | None = None
+    ) -> None:
+        self._host = host
+        self._rights_in = rights_in
+        self._part_bytes = packet_bytes_max - p.OPERATION_BYTES
+        self._asked: dict[int, _Asked] = {}
+        self._answer_bytes = 0
+        self._batches: dict[bytes, tuple[list[StreamRequest], int]] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is left to answer."""
+        return not self._asked
+
+    def take(self, packet: p.Stream) -> list[bytes]:
+        """Take a request. Gives what is answered at once; the rest is asked by `batches`."""
+        number = packet.request_id
+        if packet.operation == Operation.CANCEL:
+            self._cancel(number)
+            return []
+        if number in self._asked:
+            return [self._refusal(number, Code.MALFORMED)]
+        if len(self._asked) >= REQUESTS_MAX:
+            return [self._refusal(number, Code.BUFFER_FULL)]
+        try:
+            return self._take(packet)
+        except RequestError as error:
+            return [self._refusal(number, error.code)]
+
+    def batches(self) -> list[tuple[bytes, list[StreamRequest], int]]:
+        """For each cell what came for it since the last call, and the bytes of that."""
+        found = [(cell, requests, size) for cell, (requests, size) in self._batches.items()]
+        self._batches.clear()
+        return found
+
+    def answered(self, reply: StreamReply | Failed) -> list[bytes]:
+        """The packets that answer one of the requests; none for one that is over."""
+        match reply:
+            case Failed(request=StreamRequest(number=number)):
+                pass
+            case StreamReply(number=number):
+                pass
+            case _:
+                raise AssertionError(f"{reply} answers no request of a stream")
+        asked = self._forget(number)
+        if asked is None:
+            return []
+        if isinstance(reply, Failed):
+            return [self._refusal(number, reply.code, reply.delay_ms)]
+        if isinstance(reply, m.StreamFailed):
+            return [self._refusal(number, reply.code)]
+        return self._parts(number, asked.operation, _body(reply))
+
+    def stop_waiting(self) -> None:
+        """The other end says nothing more: what it waits for is not answered any more."""
+        for number in [number for number, asked in self._asked.items() if asked.waits]:
+            self._cancel(number)
+
+    def leave(self) -> list[bytes]:
+        """The connection is gone. Gives the cells that may still look for records for it, once."""
+        reads = [asked for asked in self._asked.values() if asked.operation in WAITING]
+        self._asked.clear()
+        self._batches.clear()
+        self._answer_bytes = 0
+        return list(dict.fromkeys(asked.cell for asked in reads))
+
+    def _take(self, packet: p.Stream) -> list[bytes]:
+        try:
+            operation = Operation(packet.operation)
+        except ValueError:
+            raise Malformed(f"unknown operation {packet.operation}") from None
+        number, body = packet.request_id, packet.body
+        match operation:
+            case Operation.LIST:
+                answer = self._list(read_body(body, b.ListBody))
+                return self._parts(number, operation, answer)
+            case Operation.LIST_TOPICS:
+                answer = self._list_topics(read_body(body, b.ListTopicsBody))
+                return self._parts(number, operation, answer)
+            case Operation.READ:
+                read = read_body(body, b.ReadBody)
+                self._check(operation, read.stream)
+                self._take_read(number, read)
+            case _:
+                cell, request = _request(number, operation, body)
+                self._check(operation, _name_of(cell, request))
+                self._asked[number] = _Asked(operation, cell)
+                self._ask(cell, request, len(body))
+        return []
+
+    def _check(self, operation: Operation, name: bytes) -> None:
+        if self._rights_in is not None:
+            check(operation, name, self._rights_in)
+
+    def _take_read(self, number: int, read: b.ReadBody) -> None:
+        start = _start(read)
+        asked = _Asked(Operation.READ, stream_cell(read.stream))
+        asked.waits = read.wait_ms > 0
+        asked.reserved = self._granted(read.bytes_max)
+        wait_until = self._host.now() + read.wait_ms / 1000 if asked.waits else 0.0
+        self._asked[number] = asked
+        self._answer_bytes += asked.reserved
+        self._ask(asked.cell, m.Read(number, start, read.count, asked.reserved, wait_until), 0)
+
+    def _granted(self, asked: int) -> int:
+        left = ANSWERS_BYTES_MAX - self._answer_bytes
+        return max(min(asked, READ_BYTES_MIN), min(asked, READ_BYTES_MAX, left))
+
+    def _ask(self, cell: bytes, request: StreamRequest, size: int) -> None:
+        requests, before = self._batches.get(cell, ([], 0))
+        requests.append(request)
+        self._batches[cell] = (requests, before + size)
+
+    def _cancel(self, number: int) -> None:
+        """Only a read can be given up: what else was asked for is done."""
+        asked = self._asked.get(number)
+        if asked is not None and asked.operation is Operation.READ:
+            self._forget(number)
+            self._ask(asked.cell, m.Cancel(number), 0)
+
+    def _forget(self, number: int) -> _Asked | None:
+        asked = self._asked.pop(number, None)
+        if asked is not None:
+            self._answer_bytes -= asked.reserved
+        return asked
+
+    def _list(self, asked: b.ListBody) -> bytes:
+        wanted = asked.limit if self._rights_in is None else LISTED_MAX
+        names = self._host.directory.names(asked.prefix, asked.after, wanted + 1)
+        page, more = self._page(names, _itself, asked.limit)
+        return msgspec.msgpack.encode(b.NamesBody(page, more))
+
+    def _page(
+        self, rows: list[Row], name_of: Callable[[Row], bytes], limit: int
+    ) -> tuple[list[Row], bool]:
+        if self._rights_in is None:
+            return rows[:limit], len(rows) > limit
+        return listed(rows, name_of, limit, self._rights_in)
+
+    def _list_topics(self, asked: b.ListTopicsBody) -> bytes:
+        topics = self._host.directory
+        if asked.topic is not None:
+            self._check(Operation.LIST_TOPICS, asked.topic)
+            partitions = topics.partitions(asked.topic)
+            found = [] if partitions is None else [(asked.topic, partitions)]
+            return msgspec.msgpack.encode(b.TopicsBody(found, more=False))
+        later = (each for each in topics.topics() if each[0] > asked.after)
+        wanted = asked.limit if self._rights_in is None else LISTED_MAX
+        page, more = self._page(list(islice(later, wanted + 1)), _topic_name, asked.limit)
+        return msgspec.msgpack.encode(b.TopicsBody(page, more))
+
+    def _parts(self, number: int, operation: Operation, body: bytes) -> list[bytes]:
+        if len(body) <= self._part_bytes:
+            return [p.encode(p.StreamReply(number, operation, body))]
+        starts = range(0, len(body), self._part_bytes)
+        parts = [body[start : start + self._part_bytes] for start in starts]
+        more = [p.encode(p.StreamReply(number, operation | p.MORE, part)) for part in parts[:-1]]
+        return [*more, p.encode(p.StreamReply(number, operation, parts[-1]))]
+
+    def _refusal(self, number: int, code: Code, delay_ms: int | None = None) -> bytes:
+        return encode_refusal(p.STREAM, code, number.to_bytes(4, "big"), delay_ms)
+
+
+def _itself(name: bytes) -> bytes:
+    return name
+
+
+def _topic_name(row: tuple[bytes, int]) -> bytes:
+    return row[0]
+
+
+def _name_of(cell: bytes, request: StreamRequest) -> bytes:
+    """The stream or topic that a request is about."""
+    if isinstance(request, m.CreateTopic | m.DeleteTopic):
+        return request.topic
+    return stream_of(cell) or state_of(cell) or b""
+
+
+def _start(read: b.ReadBody) -> Seek:
+    """Where a read begins. Raises Malformed."""
+    match read:
+        case b.ReadBody(id=None, timestamp=None, sequence=sequence):
+            return Seek(Where.SEQUENCE, sequence=sequence)
+        case b.ReadBody(id=None, timestamp=int(timestamp)):
+            return Seek(Where.TIMESTAMP, timestamp=timestamp)
+        case b.ReadBody(id=Position() as position, timestamp=None):
+            return Seek(Where.ID, id=position)
+        case _:
+            raise Malformed("a read begins at one place")
+
+
+def _request(number: int, operation: Operation, body: bytes) -> tuple[bytes, StreamRequest]:
+    """The cell to ask, and what. Raises RequestError."""
+    match operation:
+        case Operation.CREATE:
+            made = read_body(body, b.CreateBody)
+            return stream_cell(made.stream), m.Create(number, made.settings)
+        case Operation.APPEND:
+            appended = read_body(body, b.AppendBody)
+            return stream_cell(appended.stream), _append(number, appended)
+        case Operation.DESCRIBE:
+            return stream_cell(read_body(body, b.StreamBody).stream), m.Describe(number)
+        case Operation.TRIM:
+            trim = read_body(body, b.TrimBody)
+            below = trim.sequence if trim.id is None else trim.id
+            return stream_cell(trim.stream), m.Trim(number, below)
+        case Operation.DELETE:
+            return stream_cell(read_body(body, b.StreamBody).stream), m.Delete(number)
+        case Operation.CONFIGURE:
+            wanted = read_body(body, b.CreateBody)
+            return stream_cell(wanted.stream), m.Configure(number, wanted.settings)
+        case Operation.COMMIT:
+            commit = read_body(body, b.CommitBody)
+            return stream_cell(commit.stream), m.Commit(number, commit.group, commit.offset)
+        case Operation.COMMITTED:
+            asked = read_body(body, b.CommittedBody)
+            return stream_cell(asked.stream), m.Committed(number, asked.group)
+        case Operation.CREATE_TOPIC:
+            topic = read_body(body, b.CreateTopicBody)
+            return TOPICS, m.CreateTopic(number, _topic(topic.topic), topic.partitions)
+        case Operation.DELETE_TOPIC:
+            name = read_body(body, b.DeleteTopicBody).topic
+            return TOPICS, m.DeleteTopic(number, _topic(name))
+        case Operation.STATE | Operation.STATE_GET | Operation.STATE_SHOW:
+            name, request = state_request(number, operation, body)
+            return state_cell(name), request
+        case Operation.READ | Operation.LIST | Operation.LIST_TOPICS | Operation.CANCEL:
+            raise AssertionError(f"{operation.name} is not asked so")
+        case _:
+            assert_never(operation)
+
+
+def _append(number: int, body: b.AppendBody) -> m.Append:
+    count = len(body.bodies)
+    if count > b.RECORDS_MAX:
+        raise DataTooLarge(f"an append has at most {b.RECORDS_MAX} records")
+    for column in (body.headers, body.timestamps):
+        if column is not None and len(column) != count:
+            raise Malformed("headers and timestamps have an element for each body")
+    return m.Append(
+        number, body.bodies, body.ms, body.headers, body.timestamps, body.fence, body.match
+    )
+
+
+def _topic(name: bytes) -> bytes:
+    if _TOPIC.fullmatch(name) is None:
+        raise Malformed("a topic's name is of letters, digits, _ and -")
+    return name
+
+
+def _body(reply: StreamReply) -> bytes:
+    answer: msgspec.Struct
+    match reply:
+        case m.Appended():
+            answer = b.AppendedBody(
+                reply.first, reply.count, reply.id, reply.first_timestamp, reply.timestamp
+            )
+        case m.Records():
+            answer = b.RecordsBody(reply.spans, reply.next, reply.tail, reply.last_timestamp)
+        case m.Described():
+            answer = _described(reply)
+        case m.GroupOffset():
+            answer = b.OffsetBody(reply.offset)
+        case _:
+            found = state_answer(reply)
+            if found is None:
+                return b.EMPTY
+            answer = found
+    return msgspec.msgpack.encode(answer)
+
+
+def _described(reply: m.Described) -> b.DescribedBody:
+    settings = reply.settings
+    return b.DescribedBody(
+        age_s=settings.age_s,
+        bytes_max=settings.bytes_max,
+        content_type=settings.content_type,
+        created_ms=reply.created_ms,
+        trim_point=reply.trim_point,
+        tail=reply.tail,
+        last_id=reply.last_id,
+        last_timestamp=reply.last_timestamp,
+        bytes_kept=reply.bytes,
+        segments=reply.segments,
+        waiting=reply.waiting,
+        fence=reply.fencing_token,
+        groups=reply.groups,
+    )

@@ -1,0 +1,276 @@
+"""RustLog, the server's side: frames of JSON in, requests out; responses in, frames out.
+
+Requests are read by msgspec into their types at once; what is not surely the one request that it
+seems to be, the judge reads again (performance.md 2e).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain, repeat
+
+import msgspec
+
+from actors.streams.messages import U64_MAX, Excerpt, Span
+from transports.errors import FrameTooLarge
+from transports.p2p.framing import LengthPrefixed
+from transports.rustlog.json_fallback import Found, MalformedJson, judge
+from transports.rustlog.messages import (
+    FRAME_BYTES_MAX,
+    INVALID_REQUEST,
+    RECORD_TOO_LARGE,
+    CreateTopic,
+    DescribePartition,
+    DescribeTopic,
+    Error,
+    Fetch,
+    FetchedRecord,
+    FetchResponse,
+    ListTopics,
+    MetricsFetch,
+    OffsetCommit,
+    OffsetFetch,
+    Ping,
+    Produce,
+    Request,
+    Response,
+)
+
+ENVELOPE_BYTES = 1024
+"""Of a record's bytes so much is left to what is around it in a frame (RLA-05)."""
+
+_ROW_BYTES = 78
+"""At most what a record of a FetchResponse has besides its payload."""
+
+_TOPIC = re.compile(r"[A-Za-z0-9_-]{1,255}")
+
+
+class RustlogLimits(msgspec.Struct, frozen=True, gc=False):
+    """Limits of what is read and written; docs/limits.md."""
+
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    records_max: int = 1000
+    partitions_max: int = 1000
+    group_bytes_max: int = 256
+
+    @property
+    def record_bytes_max(self) -> int:
+        """What a FetchResponse can carry of one record (RLA-05)."""
+        return self.frame_bytes_max * 3 // 4 - ENVELOPE_BYTES
+
+
+_decode: Callable[[bytes], Request] = msgspec.json.Decoder(Request).decode
+_encode = msgspec.json.Encoder().encode
+
+# How many quotes the payload of a request has at least: two for each key and each string. One with
+# just so many has no key twice, no field that is ignored, and nothing that was not looked at.
+_QUOTES: dict[type[Request], int] = {
+    Produce: 12,
+    Fetch: 12,
+    OffsetCommit: 16,
+    OffsetFetch: 14,
+    CreateTopic: 10,
+    ListTopics: 4,
+    DescribeTopic: 8,
+    DescribePartition: 10,
+    MetricsFetch: 4,
+    Ping: 4,
+}
+
+
+class Decoder:
+    """Bytes in, requests out. After an error nothing more comes: say it, and close."""
+
+    __slots__ = ("_framing", "_limits", "error")
+
+    def __init__(self, limits: RustlogLimits) -> None:
+        self._limits = limits
+        self._framing = LengthPrefixed(limits.frame_bytes_max)
+        self.error: Error | None = None
+
+    def feed(self, data: bytes) -> list[Found]:
+        """The requests that `data` completes, also those before an error; an Error in their place
+        is the answer to one that is refused (RL-07, RL-08)."""
+        if self.error is not None:
+            return []
+        found: list[Found] = []
+        for payload in self._framing.feed(data):
+            try:
+                found.append(decode_request(payload, self._limits))
+            except MalformedJson as error:
+                self.error = Error(INVALID_REQUEST, str(error))
+                return found
+        broken = self._framing.error
+        if isinstance(broken, FrameTooLarge):  # RLA-11
+            details = {"size": broken.size, "size_max": broken.size_max}
+            self.error = Error(RECORD_TOO_LARGE, "frame too large", details)
+        elif broken is not None:
+            self.error = Error(INVALID_REQUEST, "empty frame")
+        return found
+
+
+def decode_request(payload: bytes, limits: RustlogLimits) -> Found:
+    """The request in the payload of a frame, or the answer if it is refused.
+
+    Raises MalformedJson where the connection has to end.
+    """
+    found: Found
+    try:
+        found = request = _decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found = judge(payload)
+    else:
+        quotes = _QUOTES[type(request)]
+        if type(request) is Produce:
+            quotes += 2 * len(request.records)
+        elif type(request) is Fetch:
+            quotes += (request.max_bytes is not msgspec.UNSET) * 2
+            quotes += (request.group_id is not msgspec.UNSET) * 4
+        if payload.count(b'"') != quotes:
+            found = judge(payload)
+    if type(found) is Produce:
+        records = found.records
+        is_short = len(payload) <= limits.frame_bytes_max - 2 * ENVELOPE_BYTES
+        if is_short and 0 < len(records) <= limits.records_max:
+            return found  # no record of it can be too large
+    return _refusal(found, limits) or found
+
+
+def _refusal(found: Found, limits: RustlogLimits) -> Error | None:
+    """What types do not say of fields."""
+    match found:
+        case Produce(records=[]):
+            return _invalid("records: at least one")  # RLA-21
+        case Produce(records=records) if len(records) > limits.records_max:
+            return _invalid(f"records: at most {limits.records_max}")  # RLA-22
+        case Produce(records=records):
+            return _large_record(records, limits.record_bytes_max)
+        case Fetch(offset=offset, max_bytes=max_bytes):
+            is_large = max_bytes is not msgspec.UNSET and max_bytes > U64_MAX
+            if offset > U64_MAX or is_large:
+                return _invalid("offset and max_bytes: at most 2^64 - 1")
+            group = found.group_id
+            return None if group is msgspec.UNSET or not group else _bad_group(group, limits)
+        case OffsetCommit(group=group, offset=offset):
+            if offset > U64_MAX:
+                return _invalid("offset: at most 2^64 - 1")
+            return _bad_group(group, limits)
+        case OffsetFetch(group=group):
+            return _bad_group(group, limits)
+        case CreateTopic(topic=topic, partition_count=count):
+            if _TOPIC.fullmatch(topic) is None:  # RLA-23
+                return _invalid("topic: 1 to 255 of letters, digits, '_' and '-'")
+            if not 1 <= count <= limits.partitions_max:
+                return _invalid(f"partition_count: 1 to {limits.partitions_max}")
+    return None
+
+
+def _large_record(records: list[bytes], size_max: int) -> Error | None:
+    for index, record in enumerate(records):
+        if len(record) > size_max:
+            details = {"index": index, "size": len(record), "size_max": size_max}
+            return Error(RECORD_TOO_LARGE, "record too large", details)
+    return None
+
+
+def _bad_group(group: str, limits: RustlogLimits) -> Error | None:
+    if not 0 < len(group.encode()) <= limits.group_bytes_max:
+        return _invalid(f"group: 1 to {limits.group_bytes_max} bytes")
+    return None
+
+
+def _invalid(message: str) -> Error:
+    return Error(INVALID_REQUEST, message)
+
+
+_PREFIXES = [size.to_bytes(4, "big") for size in range(128)]
+
+
+def framed(payload: bytes) -> bytes:
+    """The payload behind its length."""
+    return len(payload).to_bytes(4, "big") + payload
+
+
+def encode_response(response: Response) -> bytes:
+    """The response as a frame."""
+    return framed(_encode(response))
+
+
+def encode_produced(base_offset: int, record_count: int) -> bytes:
+    """A ProduceResponse as a frame."""
+    payload = b'{"type":"ProduceResponse","base_offset":%d,"record_count":%d}' % (
+        base_offset,
+        record_count,
+    )
+    return _PREFIXES[len(payload)] + payload
+
+
+def encode_fetched(
+    spans: Sequence[Span],
+    next_offset: int,
+    frame_bytes_max: int = FRAME_BYTES_MAX,
+    excerpts: Sequence[Excerpt] = (),
+) -> tuple[bytes, int, int]:
+    """A FetchResponse as a frame, how many records it has, and how many bytes these.
+
+    No more than a frame can carry (RLA-06), at least one if there is any. `excerpts` are the same
+    as `spans`, or there are none.
+    """
+    count = size = 0
+    for span in spans:
+        count += len(span.bodies)
+        size += sum(map(len, span.bodies))
+    fits = size * 4 // 3 + count * (_ROW_BYTES + 4) + ENVELOPE_BYTES <= frame_bytes_max
+    if fits and excerpts:
+        pieces = [b"", _OPENING, *(each.written(ROWS) for each in excerpts)]
+        pieces[-1] = pieces[-1][:-1]
+        pieces.append(b'],"next_offset":%d}' % next_offset)
+        pieces[0] = sum(map(len, pieces)).to_bytes(4, "big")
+        return b"".join(pieces), count, size
+    rows = list(chain.from_iterable(map(_rows, spans)))
+    if not fits:
+        fitting = _fitting(rows, frame_bytes_max)
+        if fitting < len(rows):
+            next_offset = rows[fitting].offset
+            size -= sum(len(row.payload) for row in rows[fitting:])
+            del rows[fitting:]
+    return framed(_encode(FetchResponse(rows, next_offset))), len(rows), size
+
+
+_OPENING = b'{"type":"FetchResponse","records":['
+
+
+class _Rows:
+    """Elements of a FetchResponse's array, each with the comma behind it."""
+
+    def write(self, span: Span) -> bytes:
+        return b"%b," % _encode(list(_rows(span)))[1:-1]
+
+    def ends(self, span: Span) -> Sequence[int]:
+        return list(accumulate(len(_encode(row)) + 1 for row in _rows(span)))
+
+
+ROWS = _Rows()
+
+
+def _rows(span: Span) -> Iterator[FetchedRecord]:
+    bodies = span.bodies
+    offsets = range(span.first, span.first + len(bodies))
+    if span.timestamps is None:
+        return map(FetchedRecord, offsets, repeat(_micros(span.timestamp)), bodies)
+    return map(FetchedRecord, offsets, map(_micros, span.timestamps), bodies)
+
+
+def _micros(ms: int) -> int:
+    return min(ms * 1000, U64_MAX)
+
+
+def _fitting(rows: list[FetchedRecord], frame_bytes_max: int) -> int:
+    """How many rows fit into a frame, one at least."""
+    left = frame_bytes_max - ENVELOPE_BYTES
+    for count, row in enumerate(rows):
+        left -= (len(row.payload) + 2) // 3 * 4 + _ROW_BYTES
+        if left < 0:
+            return max(count, 1)
+    return len(rows)

@@ -1,0 +1,129 @@
+"""What a RustLog payload is that the fast path is not sure of: a request, refused, or not JSON.
+
+Nothing is built of what is ignored, so a frame of ten megabytes costs no more than reading it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn, get_args
+
+import msgspec
+
+from transports.errors import WireError
+from transports.rustlog.messages import INVALID_REQUEST, Error, Request
+
+CHECKED_BYTES_MAX = 2**18
+"""Objects in fields that nobody knows are looked into, for duplicate keys, up to this size."""
+
+Found = Request | Error
+
+_TYPES: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(Request)}
+_FIELDS: dict[type[Request], list[tuple[str, bool, msgspec.json.Decoder[Any]]]] = {
+    kind: [
+        (field.name, field.required, msgspec.json.Decoder(field.type))
+        for field in msgspec.structs.fields(kind)
+    ]
+    for kind in _TYPES.values()
+}
+_syntax = msgspec.json.Decoder(msgspec.Raw)
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_string = msgspec.json.Decoder(str)
+
+
+class MalformedJson(WireError):
+    """The payload is not JSON in UTF-8 (RL-05, RL-06)."""
+
+
+def judge(payload: bytes) -> Found:
+    """The request in `payload`, or why it is refused. Raises MalformedJson (RL-04 to RL-10)."""
+    try:
+        if not payload.isascii():
+            payload.decode()
+        _syntax.decode(payload)
+    except UnicodeDecodeError:
+        raise MalformedJson("payload is not UTF-8") from None
+    except RecursionError:  # RLA-16
+        raise MalformedJson("payload is nested too deeply") from None
+    except msgspec.DecodeError as error:
+        if _has_lone_surrogate(payload):
+            return _invalid("a string has half of a surrogate pair")
+        raise MalformedJson(str(error)) from None
+    try:
+        fields = _object.decode(payload)
+    except msgspec.ValidationError:
+        return _invalid("a request is an object")
+    if _repeats_key(payload, fields):
+        return _invalid("duplicate key")
+    return _read(fields)
+
+
+def _read(fields: dict[str, msgspec.Raw]) -> Found:
+    if "type" not in fields:
+        return _invalid("missing field 'type'")
+    try:
+        name = _string.decode(fields.pop("type"))
+    except msgspec.ValidationError as error:
+        return _invalid(f"field 'type': {error}")
+    kind = _TYPES.get(name)
+    if kind is None:
+        return _invalid(f"unknown request type {name[:64]!r}")
+    values = {}
+    for field, is_required, decoder in _FIELDS[kind]:
+        raw = fields.pop(field, None)
+        if raw is not None:
+            try:
+                values[field] = decoder.decode(raw)
+            except msgspec.ValidationError as error:
+                return _invalid(f"field {field!r}: {error}")
+        elif is_required:
+            return _invalid(f"missing field {field!r}")
+    for raw in fields.values():
+        if _is_doubtful(bytes(raw)):
+            return _invalid("duplicate key")
+    return kind(**values)
+
+
+def _repeats_key(payload: bytes, fields: dict[str, msgspec.Raw]) -> bool:
+    """RLA-15: two readers might see two requests. Each key and each string costs two quotes."""
+    if any('"' in key for key in fields):
+        return _is_doubtful(payload)
+    quotes = 2 * len(fields) + sum(bytes(raw).count(b'"') for raw in fields.values())
+    return payload.count(b'"') != quotes
+
+
+def _is_doubtful(text: bytes) -> bool:
+    """There is an object with a duplicate key, or what there is to look at is too much."""
+    if b"{" not in text:
+        return False
+    if len(text) > CHECKED_BYTES_MAX:
+        return True
+    try:
+        json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError):
+        return True
+    return False
+
+
+def _has_lone_surrogate(payload: bytes) -> bool:
+    # JSON's grammar allows it although no text has it, so the connection need not end.
+    if len(payload) > CHECKED_BYTES_MAX or b"\\u" not in payload:
+        return False
+    try:
+        json.loads(payload, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _unique(pairs: list[tuple[str, object]]) -> None:
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError("duplicate key")
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+def _invalid(message: str) -> Error:
+    return Error(INVALID_REQUEST, message)

@@ -1,0 +1,123 @@
+"""RustLog's words for what streams answer (wire.md 1.2, 2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from actors.errors import Code
+from actors.messages import Failed, StreamReply
+from actors.streams import messages as m
+from actors.streams.messages import Described, StreamFailed
+from transports.rustlog import messages as r
+from transports.rustlog.codec import ENVELOPE_BYTES, encode_response
+from transports.rustlog.json_fallback import Found
+from transports.rustlog.metrics import Lag
+from transports.rustlog.scatter import Answers
+
+TOPIC_ROW_BYTES = 40
+"""At most what a row of ListTopicsResponse has besides the name."""
+LAGS_TOLD = 2000
+"""So many of them fit into a frame, however long their names are."""
+
+COMMITTED = encode_response(r.OffsetCommitResponse(True))
+NOT_COMMITTED = encode_response(r.OffsetCommitResponse(False))
+NEVER_COMMITTED = encode_response(r.OffsetFetchResponse(None))
+NOT_CREATED = encode_response(r.CreateTopicResponse(False, 0))
+
+ToStream = r.Produce | r.Fetch | r.OffsetCommit | r.OffsetFetch | r.DescribePartition
+TO_STREAM = (r.Produce, r.Fetch, r.OffsetCommit, r.OffsetFetch, r.DescribePartition)
+
+_ERRORS = {
+    Code.BUFFER_FULL: (r.INSUFFICIENT_SPACE, "the partition or the node is full"),
+    Code.GROUPS_FULL: (r.INSUFFICIENT_SPACE, "there are too many consumer groups"),
+    Code.STORAGE_FAILED: (r.STORAGE_ERROR, "storage failed"),
+    Code.QUARANTINED: (r.STORAGE_ERROR, "the partition failed too often and is set aside"),
+    Code.SLOW_DOWN: (r.STORAGE_ERROR, "too many requests"),
+    Code.DATA_TOO_LARGE: (r.RECORD_TOO_LARGE, "record too large"),
+    Code.MALFORMED: (r.INVALID_REQUEST, "the request is not acceptable"),
+    Code.CLOSED: (r.INVALID_REQUEST, "the partition is closed"),
+    Code.FENCED: (r.INVALID_REQUEST, "the partition has a fencing token"),
+    Code.NON_MONOTONIC_ID: (r.INSUFFICIENT_SPACE, "the ids of the partition are used up"),
+    Code.OUTCOME_UNKNOWN: (r.INTERNAL_SERVER_ERROR, "it may or may not have been done"),
+}
+
+
+def error_of(code: Code) -> r.Error:
+    """The Error for a refusal that has nothing of its own to say (RL-36, RLA-33)."""
+    number, text = _ERRORS.get(code, (r.INTERNAL_SERVER_ERROR, "refused"))
+    return r.Error(number, text)
+
+
+def out_of_range(offset: int, failed: StreamFailed) -> r.Error:
+    """416: what is asked for is not kept any more (RL-22, RL-36)."""
+    details = {
+        "valid_range": {"start": failed.trim_point, "end": failed.tail},
+        "high_watermark": failed.tail,
+    }
+    return r.Error(r.OFFSET_OUT_OF_RANGE, f"Offset {offset} out of range", details)
+
+
+def lags_of(places: Sequence[tuple[str, int]], answers: Answers) -> list[Lag]:
+    """How far each group is behind, in the order of topics, partitions and groups."""
+    lags = [
+        Lag(*places[place], group.decode(errors="replace"), max(found.tail - offset, 0))
+        for place, found in answers.items()
+        if isinstance(found, Described)
+        for group, offset in found.groups.items()
+    ]
+    lags.sort(key=lambda lag: (lag.topic, lag.partition, lag.group_id))
+    return lags[:LAGS_TOLD]
+
+
+def all_topics(topics: Iterable[tuple[bytes, int]], frame_bytes_max: int) -> bytes:
+    """A ListTopicsResponse with all topics, or as many as a frame can tell of."""
+    left = frame_bytes_max - ENVELOPE_BYTES
+    rows: list[r.TopicRow] = []
+    for name, count in topics:
+        left -= len(name) + TOPIC_ROW_BYTES
+        if left < 0:
+            return encode_response(r.ListTopicsResponse(rows, truncated=True))
+        rows.append(r.TopicRow(name.decode(), count))
+    return encode_response(r.ListTopicsResponse(rows))
+
+
+def topic_described(topic: str, count: int, used: Sequence[int], answers: Answers) -> bytes:
+    """A DescribeTopicResponse: `used` are the partitions that were asked, in the order of
+    `answers`; the others have never had a record (3h)."""
+    rows = [r.PartitionRow(each, 0, 0, 1) for each in range(count)]
+    for place, found in answers.items():
+        if isinstance(found, Described):
+            row = (found.tail, found.trim_point, found.segments)
+            rows[used[place]] = r.PartitionRow(used[place], *row)
+        elif found is not Code.UNKNOWN_STREAM:
+            return encode_response(error_of(found))
+    return encode_response(r.DescribeTopicResponse(topic, rows))
+
+
+def small_answer(request: Found, reply: StreamReply | Failed) -> bytes:
+    """The answer to what is neither a Produce nor a Fetch, and was not refused."""
+    match request, reply:
+        case r.OffsetCommit(), m.Done():
+            return COMMITTED
+        case r.OffsetFetch(), m.GroupOffset(offset=offset):
+            return encode_response(r.OffsetFetchResponse(offset))
+        case r.CreateTopic(partition_count=count), m.Done():
+            return encode_response(r.CreateTopicResponse(True, count))
+        case r.DescribePartition(), m.Described():
+            row = (reply.tail, reply.trim_point, reply.segments)
+            return encode_response(
+                r.DescribePartitionResponse(request.topic, request.partition, *row)
+            )
+        case _:
+            raise AssertionError("nobody asked for this")
+
+
+def absent(request: ToStream, error: r.Error) -> bytes:
+    """The answer where there is no such partition (RL-14, RL-26, RL-27, RLA-27)."""
+    match request:
+        case r.OffsetCommit():
+            return NOT_COMMITTED
+        case r.OffsetFetch():
+            return NEVER_COMMITTED
+        case _:
+            return encode_response(error)

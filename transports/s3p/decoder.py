@@ -1,0 +1,182 @@
+"""S3P v0.2.0 as a server speaks it: commands out of bytes, replies into bytes (specs/s3p 3-9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import accumulate
+
+from actors.positions import Position
+from actors.streams.messages import Excerpt, Span
+from transports.s3p.parser import ExactParser
+from transports.s3p.scanner import CRLF
+from transports.s3p.s3p_last import LastAppend
+from transports.s3p.fast_parser import RECORD_BYTES_MAX, split_parser
+from transports.s3p.commands import AppendRecords, Command, S3pError, S3pLimits
+
+OK = b"+OK\r\n"
+NOTHING = b"*0\r\n"
+ERROR_BYTES_MAX = 200
+"""Of an error line; what is longer is cut (S3A-06)."""
+
+_VISIBLE = bytes(each if 0x20 <= each <= 0x7E else ord("?") for each in range(256))
+_SEQUENCES = [b"%d\r\n$" % seq for seq in range(2048)]
+_LENGTHS = [b"%d\r\n" % size for size in range(2049)]
+
+
+class Decoder:
+    """Bytes in, commands out, alike for any split of the input.
+
+    Commands that are complete before an error are given out; nothing after it.
+    """
+
+    __slots__ = ("_exact", "_is_plain", "_last", "_split", "error")
+
+    def __init__(self, limits: S3pLimits) -> None:
+        self._exact = ExactParser(limits)
+        self._split = split_parser(limits)
+        self._last = LastAppend(limits)
+        self._is_plain = True
+        self.error: S3pError | None = None
+
+    @property
+    def is_midway(self) -> bool:
+        """A command has begun and is not complete."""
+        return self._exact.is_midway
+
+    def feed(self, data: bytes) -> list[Command]:
+        """The commands that `data` completes; `error` tells whether the stream broke after them."""
+        found: list[Command] = []
+        if self.error is None:
+            try:
+                self._read(data, found)
+            except S3pError as error:
+                # Its traceback would hold this decoder, and with it what it has kept.
+                self.error = error.with_traceback(None)
+        return found
+
+    def _read(self, data: bytes, found: list[Command]) -> None:
+        exact, last = self._exact, self._last
+        if exact.is_midway:
+            data = exact.finish(data, found)
+            if found:
+                self._learn(found[0])
+        if at := last.take(data, found):
+            data = data[at:]
+        if not data:
+            return
+        if self._is_plain and not (data := self._split.take(data, found)):
+            last.remember(found[-1])
+            return
+        exact.feed(data, found, last)
+        if found:
+            self._learn(found[-1])
+
+    def _learn(self, command: Command) -> None:
+        """What the exact parser had to read is a sign of what comes."""
+        self._last.remember(command)
+        if type(command) is AppendRecords:
+            record = command.records[-1]
+            self._is_plain = len(record) <= RECORD_BYTES_MAX and CRLF not in record
+
+
+def encode_error(code: str, text: str) -> bytes:
+    """An error line: printable ASCII and nothing else, whatever `text` holds (S3P-02, S3A-06)."""
+    line = f"{code} {text}".encode("ascii", "backslashreplace")[:ERROR_BYTES_MAX]
+    return b"-%b\r\n" % line.translate(_VISIBLE)
+
+
+def encode_id(position: Position) -> bytes:
+    """The reply to an APPEND (8.2)."""
+    seq = position.seq
+    line = _LENGTHS[seq] if seq < len(_LENGTHS) else b"%d\r\n" % seq
+    return _id_heads(position.ms)[len(line)] + line
+
+
+@lru_cache(maxsize=64)
+def _id_heads(ms: int) -> list[bytes]:
+    """What comes before the line of the second part, by that line's length. Records that come
+    together have a millisecond in common."""
+    text = b"%d-" % ms
+    return [b"$%d\r\n%b" % (len(text) + size - len(CRLF), text) for size in range(23)]
+
+
+def encode_records(spans: Sequence[Span], excerpts: Sequence[Excerpt] = ()) -> bytes:
+    """The reply to a READ (8.3): ids and bodies in turn; no body is empty. `excerpts` are the same
+    as `spans`, or there are none."""
+    count = 0
+    for span in spans:
+        count += len(span.bodies)
+    pieces = [b"*%d\r\n" % (2 * count)]
+    if excerpts:
+        pieces += [each.written(PAIRS) for each in excerpts]
+    else:
+        for span in spans:
+            _add_span(pieces, span)
+    return b"".join(pieces)
+
+
+class _Pairs:
+    """Ids and bodies in turn, as a READ is answered."""
+
+    def write(self, span: Span) -> bytes:
+        if len(span.bodies) == 1 and span.ids is None:
+            return _encode_record(span.id, span.bodies[0])
+        pieces: list[bytes] = []
+        _add_span(pieces, span)
+        return b"".join(pieces)
+
+    def ends(self, span: Span) -> Sequence[int]:
+        first, bodies = span.id, span.bodies
+        ids = span.ids or [Position(first.ms, first.seq + at) for at in range(len(bodies))]
+        return list(accumulate(map(len, map(_encode_record, ids, bodies))))
+
+
+PAIRS = _Pairs()
+
+
+def _add_span(pieces: list[bytes], span: Span) -> None:
+    bodies = span.bodies
+    if span.ids is not None:
+        pieces += map(_encode_record, span.ids, bodies)
+    elif len(bodies) == 1:
+        pieces.append(_encode_record(span.id, bodies[0]))
+    else:
+        _add_run(pieces, span.id, bodies)
+
+
+def _encode_record(position: Position, body: bytes) -> bytes:
+    text = b"%d-%d" % (position.ms, position.seq)
+    return b"$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(text), text, len(body), body)
+
+
+def _add_run(pieces: list[bytes], first: Position, bodies: list[bytes]) -> None:
+    """Add records with consecutive ids: all whose ids are equally long at a time."""
+    done, count = 0, len(bodies)
+    while done < count:
+        seq = first.seq + done
+        digits = len(b"%d" % seq)
+        stop = min(count, 10**digits - first.seq)
+        some = bodies if stop - done == count else bodies[done:stop]
+        head = b"%d-" % first.ms
+        head = b"$%d\r\n%b" % (len(head) + digits, head)
+        run = [CRLF] * (5 * len(some))
+        run[0::5] = [head] * len(some)
+        run[1::5] = _sequences(seq, len(some))
+        run[2::5] = _lengths(some)
+        run[3::5] = some
+        pieces += run
+        done = stop
+
+
+def _sequences(seq: int, count: int) -> Iterable[bytes]:
+    if seq + count <= len(_SEQUENCES):
+        return _SEQUENCES[seq : seq + count]
+    return [b"%d\r\n$" % each for each in range(seq, seq + count)]
+
+
+def _lengths(bodies: list[bytes]) -> Iterable[bytes]:
+    try:
+        return list(map(_LENGTHS.__getitem__, map(len, bodies)))
+    except IndexError:
+        return [b"%d\r\n" % len(body) for body in bodies]

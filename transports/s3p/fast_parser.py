@@ -1,0 +1,107 @@
+"""The fast path of the S3P parser: a whole buffer at once, by splitting it at its line ends.
+
+A bulk string is right if the part before it is the one canonical header of a string as long as it
+is. Whatever is not plainly right, and what is not complete, is left to the exact parser.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from transports.s3p.s3p_schema import OPTIONS_MAX, SCHEMAS, VALUE_BYTES_MAX, Options, Schema
+from transports.s3p.commands import AppendRecords, Command, S3pError, S3pLimits
+
+CRLF = b"\r\n"
+RECORD_BYTES_MAX = 512
+"""Of longer records the exact parser, which does not look into them, is the faster way."""
+
+# By length. None equals no header: the empty string has no right one.
+_HEADS: list[bytes | None] = [None, *(b"$%d" % size for size in range(1, RECORD_BYTES_MAX + 1))]
+_COUNTS = {b"*%d" % count: count for count in range(1, 1001)}
+_OPTIONS = {b"*%d" % count: count for count in range(0, OPTIONS_MAX + 1, 2)}
+_OPENINGS = {
+    verb: (schema, [b"*%d" % schema.elements, b"$%d" % len(verb), verb])
+    for verb, schema in SCHEMAS.items()
+}
+_WORDS = _HEADS[: VALUE_BYTES_MAX + 1]
+_NONE = b"*0"
+_ONE_RECORD = [b"*0", b"*1"]
+
+
+class SplitParser:
+    """Whole commands off the front of a buffer; keeps nothing between buffers."""
+
+    __slots__ = ("_heads", "_limits", "_names", "_records_max")
+
+    def __init__(self, limits: S3pLimits) -> None:
+        longest = min(limits.record_bytes_max, limits.append_bytes_max, RECORD_BYTES_MAX)
+        self._limits = limits
+        self._heads = _HEADS[: longest + 1]
+        self._names = _HEADS[: limits.name_bytes_max + 1]
+        # So many of the longest are within append_bytes_max without being counted.
+        self._records_max = min(limits.records_max, limits.append_bytes_max // longest)
+
+    def take(self, data: bytes, found: list[Command]) -> bytes:
+        """Put whole commands into `found`; gives the bytes from the first one on that is not
+        plainly right."""
+        parts = data.split(CRLF)
+        end = len(parts) - 1
+        at = 0
+        try:
+            while at < end and (after := self._take_command(parts, at, found)):
+                at = after
+        except (LookupError, S3pError):
+            pass
+        return CRLF.join(parts[at:])
+
+    def _take_command(self, parts: list[bytes], at: int, found: list[Command]) -> int:
+        """The command that begins with the part `at`; gives the part behind it, 0: it is not sure.
+
+        Nor is it where this raises LookupError or S3pError.
+        """
+        name = parts[at + 4]
+        schema, opening = _OPENINGS[parts[at + 2]]
+        if parts[at : at + 3] != opening or parts[at + 3] != self._names[len(name)]:
+            return 0
+        if parts[at + 5 : at + 7] == _ONE_RECORD and schema.elements == 4:
+            record = parts[at + 8]
+            if at + 9 >= len(parts) or parts[at + 7] != self._heads[len(record)]:
+                return 0
+            found.append(AppendRecords(name, None, [record]))
+            return at + 9
+        options = Options(self._limits.count_default)
+        if parts[at + 5] == _NONE:
+            at += 6
+        elif not (at := self._read_options(parts, at + 5, schema, options)):
+            return 0
+        records: list[bytes] = []
+        if schema.elements == 4:
+            count = _COUNTS[parts[at]]
+            first = at + 1
+            at = first + 2 * count
+            records = parts[first + 1 : at : 2]
+            heads = list(map(self._heads.__getitem__, map(len, records)))
+            if count > self._records_max or heads != parts[first:at:2]:
+                return 0
+        if at >= len(parts):
+            return 0
+        found.append(schema.build(name, options, records))
+        return at
+
+    def _read_options(self, parts: list[bytes], at: int, schema: Schema, options: Options) -> int:
+        """The options whose header is the part `at`; gives the part behind them, 0: not sure."""
+        after = at + 1 + 2 * _OPTIONS[parts[at]]
+        if after >= len(parts):
+            return 0
+        for place in range(at + 1, after, 4):
+            key_head, key, value_head, value = parts[place : place + 4]
+            if key_head != _WORDS[len(key)] or value_head != _WORDS[len(value)]:
+                return 0
+            schema.option(key).read(options, value, self._limits)
+        return after
+
+
+@lru_cache(maxsize=16)
+def split_parser(limits: S3pLimits) -> SplitParser:
+    """The parser for these limits: one for all connections, as it keeps nothing."""
+    return SplitParser(limits)

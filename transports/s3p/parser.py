@@ -1,0 +1,140 @@
+"""The exact S3P parser: one command after the other, by its schema, from any split of the input.
+
+Every header is judged before what it declares is kept (S3A-22), each byte of it as soon as it is
+there, so that the same bytes give the same commands and the same error however they come. An
+unfinished command keeps its place: bytes that were read are not read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from transports.s3p.scanner import ARRAY, Input
+from transports.s3p.s3p_last import LastAppend
+from transports.s3p.s3p_schema import (
+    COMMAND_BYTES_MAX,
+    KEY_BYTES_MAX,
+    OPTIONS_MAX,
+    VALUE_BYTES_MAX,
+    Options,
+    Schema,
+    append_too_large,
+    key_too_long,
+    name_too_long,
+    record_too_large,
+    schema_of,
+    verb_too_long,
+)
+from transports.s3p.commands import AppendRecords, Command, S3pLimits, bad_format, over_limit
+
+
+def parse_command(source: Input, limits: S3pLimits) -> Iterator[Command | None]:
+    """Read one command; gives None as often as more bytes are needed, then the command.
+
+    Raises S3pError at the first byte that makes it impossible.
+    """
+    while (elements := source.number(ARRAY, "command")) < 0:
+        yield None
+    if elements not in (3, 4):
+        raise bad_format(f"no command has {elements} elements")
+    while (verb := source.bulk("command name", COMMAND_BYTES_MAX, verb_too_long)) is None:
+        yield None
+    schema = schema_of(verb, elements)
+    while (name := source.bulk("stream name", limits.name_bytes_max, name_too_long)) is None:
+        yield None
+    options = Options(limits.count_default)
+    while (count := source.number(ARRAY, "options")) < 0:
+        yield None
+    if count:
+        yield from _parse_options(source, limits, schema, count, options)
+    records: list[bytes] = []
+    if elements == 4:
+        yield from _parse_records(source, limits, records)
+    yield schema.build(name, options, records)
+
+
+def _parse_options(
+    source: Input, limits: S3pLimits, schema: Schema, count: int, options: Options
+) -> Iterator[None]:
+    if count % 2:
+        raise bad_format(f"options array has an odd number of elements ({count})")
+    if count > OPTIONS_MAX:
+        raise over_limit(f"options array of {count} elements, at most {OPTIONS_MAX} are allowed")
+    for _ in range(count // 2):
+        while (key := source.bulk("option key", KEY_BYTES_MAX, key_too_long)) is None:
+            yield None
+        option = schema.option(key)
+        while (value := source.bulk("option value", VALUE_BYTES_MAX, option.too_long)) is None:
+            yield None
+        option.read(options, value, limits)
+
+
+def _parse_records(source: Input, limits: S3pLimits, records: list[bytes]) -> Iterator[None]:
+    while (count := source.number(ARRAY, "records")) < 0:
+        yield None
+    if not count:
+        raise bad_format("records array is empty")
+    if count > limits.records_max:
+        raise over_limit(f"{count} records, at most {limits.records_max} are allowed")
+    record_max, left = limits.record_bytes_max, limits.append_bytes_max
+    while True:
+        left = source.whole_records(records, count, record_max, left)
+        if len(records) == count:
+            return
+        size_max, too_long = record_max, record_too_large
+        if left < record_max:
+            size_max, too_long = left, append_too_large
+        while (record := source.bulk("record", size_max, too_long)) is None:
+            yield None
+        records.append(record)
+        left -= len(record)
+        if len(records) == count:
+            return
+
+
+def _parse_append(source: Input, limits: S3pLimits, name: bytes) -> Iterator[Command | None]:
+    records: list[bytes] = []
+    yield from _parse_records(source, limits, records)
+    yield AppendRecords(name, None, records)
+
+
+class ExactParser:
+    """Commands from any split of the bytes; the judge of what is S3P and what is not."""
+
+    __slots__ = ("_limits", "_source", "_steps", "is_midway")
+
+    def __init__(self, limits: S3pLimits) -> None:
+        self._limits = limits
+        self._source = Input()
+        self._steps: Iterator[Command | None] = iter(())
+        self.is_midway = False
+
+    def finish(self, data: bytes, found: list[Command]) -> bytes:
+        """Go on with the unfinished command, and no further; gives what is behind its end."""
+        source = self._source
+        if not source.give(data):
+            return b""
+        if (command := next(self._steps)) is None:
+            source.compact()
+            return b""
+        self._steps = iter(())
+        self.is_midway = False
+        found.append(command)
+        return source.take_rest()
+
+    def feed(self, data: bytes, found: list[Command], last: LastAppend) -> None:
+        """Put the commands that `data` completes into `found`, from the beginning of a command on;
+        raises S3pError after the last one before the error."""
+        source, limits = self._source, self._limits
+        source.give(data)
+        while not source.is_empty:
+            if last.name and source.skip(last.opening):
+                steps = _parse_append(source, limits, last.name)
+            else:
+                steps = parse_command(source, limits)
+            if (command := next(steps)) is None:
+                self._steps = steps
+                self.is_midway = True
+                break
+            found.append(command)
+        source.compact()

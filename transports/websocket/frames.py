@@ -1,0 +1,229 @@
+"""WebSocket frames, after the upgrade: one binary message is one packet (wire.md 3a).
+
+A whole binary frame is cut out and unmasked here; every other frame goes, whole, to the core of
+`websockets`, made on first need: it answers pings and closes, and judges what is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from collections.abc import Callable
+
+from websockets.exceptions import PayloadTooBig
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import Protocol, Side
+
+from transports.errors import FrameEmpty, FrameTooLarge, WireError
+from transports.p2p.framing import Upgrade
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:
+    from websockets.utils import apply_mask
+
+_BINARY = 0x82
+_MASKED = 0x80
+_TEXT = 1
+
+# At DEBUG the core logs whole HTTP requests, tokens included, and every frame.
+core_log = logging.getLogger(f"{__name__}.core")
+core_log.setLevel(logging.WARNING)
+
+
+def _header(size: int, mask_bit: int) -> bytes:
+    if size < 126:
+        return bytes((_BINARY, mask_bit | size))
+    if size < 2**16:
+        return struct.pack(">BBH", _BINARY, mask_bit | 126, size)
+    return struct.pack(">BBQ", _BINARY, mask_bit | 127, size)
+
+
+_SERVER_HEADERS = [_header(size, 0) for size in range(2048)]
+
+
+class Frames:
+    """Frames in both directions, once the upgrade is done; the ends differ in who masks, with
+    bytes that `entropy` gives."""
+
+    __slots__ = (
+        "_core",
+        "_entropy",
+        "_is_open",
+        "_is_server",
+        "_last_words",
+        "_message",
+        "_midway",
+        "_needed_bytes",
+        "_out",
+        "_packet_max",
+        "_tail",
+        "closed",
+        "error",
+        "upgrade",
+    )
+
+    def __init__(
+        self,
+        packet_max: int,
+        *,
+        is_server: bool,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._packet_max = packet_max
+        self._entropy = entropy
+        self._is_server = is_server
+        self._core: Protocol | None = None
+        self._tail = bytearray()
+        self._needed_bytes = 0
+        self._message = bytearray()
+        self._midway = False
+        self._out = b""
+        self._last_words = b""
+        self._is_open = False
+        self.closed = False
+        self.error: WireError | None = None
+        self.upgrade: Upgrade | None = None
+
+    @property
+    def awaited_bytes(self) -> int:
+        """How large the message is of which a part is there, as far as its frames tell."""
+        return len(self._message) + (self._needed_bytes if self._tail else 0)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The packets that `data` completes; `error` and `closed` tell why there are no more.
+
+        FrameTooLarge as soon as the length is there; FrameEmpty; WireError for text and for
+        broken frames.
+        """
+        if self._tail:
+            self._tail += data
+            if len(self._tail) < self._needed_bytes:
+                return []
+            data = bytes(self._tail)
+            self._tail.clear()
+        return self._split(data)
+
+    def frame(self, packets: list[bytes]) -> bytes:
+        """Every packet as one binary frame; nothing before the upgrade or after the close."""
+        if not self._is_open:
+            return b""
+        if not self._is_server:
+            return self._frame_masked(packets)
+        try:
+            return b"".join([_SERVER_HEADERS[len(packet)] + packet for packet in packets])
+        except IndexError:
+            return b"".join([_header(len(packet), 0) + packet for packet in packets])
+
+    @property
+    def speaks(self) -> bool:
+        """`outgoing` has something."""
+        return bool(self._out)
+
+    def outgoing(self) -> bytes:
+        """The HTTP side of the upgrade, pongs, and the answer to a close."""
+        out, self._out = self._out, b""
+        return out
+
+    def farewell(self, code: int) -> bytes:
+        """The close frame: with `code`, or with that of the error which ended the stream."""
+        if not self._is_open:
+            return self.outgoing()
+        self._is_open = False
+        if not self._last_words:
+            core = self._judge()
+            core.send_close(code)
+            self._last_words = b"".join(core.data_to_send())
+        return self.outgoing() + self._last_words
+
+    def _split(self, data: bytes) -> list[bytes]:
+        packets: list[bytes] = []
+        masked = _MASKED if self._is_server else 0
+        offset, end, needed = 0, len(data), 2
+        while end - offset >= 2 and not (self.error or self.closed):
+            first, second = data[offset], data[offset + 1]
+            start = offset + (6 if second & _MASKED else 2)
+            size = second & 0x7F
+            if size > 125:
+                wide = 2 if size == 126 else 8
+                if end - offset < 2 + wide:
+                    needed = 2 + wide
+                    break
+                start += wide
+                size = int.from_bytes(data[offset + 2 : offset + 2 + wide], "big")
+            stop = start + size
+            is_plain = first == _BINARY and second & _MASKED == masked and not self._midway
+            if is_plain and stop <= end and 0 < size <= self._packet_max:
+                body = data[start:stop]
+                packets.append(apply_mask(body, data[start - 4 : start]) if masked else body)
+            elif first & 0x0F == _TEXT:
+                self._refuse_text()
+            elif size > self._packet_max:
+                self._hand_over(data[offset:], packets)
+            elif stop > end:
+                needed = stop - offset
+                break
+            else:
+                self._hand_over(data[offset:stop], packets)
+            offset = stop
+        if not (self.error or self.closed):
+            self._tail += data[offset:]
+            self._needed_bytes = needed
+        return packets
+
+    def _judge(self) -> Protocol:
+        if self._core is None:
+            side = Side.SERVER if self._is_server else Side.CLIENT
+            self._core = Protocol(side, max_size=self._packet_max, logger=core_log)
+        return self._core
+
+    def _hand_over(self, frame: bytes, packets: list[bytes]) -> None:
+        """Let the core take one frame, of which at least the header is there."""
+        core = self._judge()
+        core.receive_data(frame)
+        for event in core.events_received():
+            assert isinstance(event, Frame)
+            if event.opcode is Opcode.CLOSE:
+                self.closed = True
+                self._is_open = False
+            elif event.opcode in (Opcode.BINARY, Opcode.CONT):
+                self._add_fragment(event, packets)
+        said = b"".join(core.data_to_send())
+        match core.parser_exc:
+            case None:
+                self._out += said
+                return
+            case PayloadTooBig(size=size):
+                whole = (size or 0) + len(self._message)
+                self.error = FrameTooLarge(whole, self._packet_max)
+            case broken:
+                self.error = WireError(str(broken))
+        self._last_words = said
+
+    def _add_fragment(self, frame: Frame, packets: list[bytes]) -> None:
+        self._message += frame.data
+        self._midway = not frame.fin
+        if frame.fin and self._message:
+            packets.append(bytes(self._message))
+            self._message.clear()
+        elif frame.fin:
+            self.error = FrameEmpty("empty message")
+
+    def _refuse_text(self) -> None:
+        core = self._judge()
+        core.fail(CloseCode.UNSUPPORTED_DATA)
+        self._last_words = b"".join(core.data_to_send())
+        self.error = WireError("text frame")
+
+    def _frame_masked(self, packets: list[bytes]) -> bytes:
+        keys = self._entropy(4 * len(packets))
+        parts: list[bytes] = []
+        for place, packet in enumerate(packets):
+            key = keys[4 * place : 4 * place + 4]
+            parts += (_header(len(packet), _MASKED), key, apply_mask(packet, key))
+        return b"".join(parts)
+
+    def _open(self, upgrade: Upgrade) -> None:
+        self.upgrade = upgrade
+        self._is_open = True

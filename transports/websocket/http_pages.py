@@ -1,0 +1,134 @@
+"""Pages beside the WebSockets of a listener: one plain HTTP request, its answer, the end.
+
+There is no more of HTTP than a page of one's own node needs: GET and HEAD of what a table holds,
+POST of a few bytes to what it knows, no ranges, no cookies, nothing kept alive.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+
+import msgspec
+
+from transports.errors import UpgradeRefused
+from transports.websocket.origin import check_host, check_origin
+
+HEAD_BYTES_MAX = 8192
+FORM_BYTES_MAX = 1024
+CHANNELS = "/v1/channels/"
+
+_REQUEST = re.compile(rb"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.1\r\n")
+_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*)\r\n")
+_LENGTH = re.compile(r"[0-9]{1,9}")
+_PLAIN = "text/plain; charset=utf-8"
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What is answered; `headers` come on top of those that every answer has."""
+
+    body: bytes
+    content_type: str
+    headers: tuple[tuple[str, str], ...] = ()
+    status: HTTPStatus = HTTPStatus.OK
+
+
+Form = Callable[[bytes], Page]
+"""Takes the body of a POST; quick, as everything that a session calls."""
+
+
+class Site(msgspec.Struct, frozen=True):
+    """What there is, by path, without a query."""
+
+    pages: Mapping[str, Page] = {}
+    forms: Mapping[str, Form] = {}
+
+
+class PageRequest(msgspec.Struct, frozen=True):
+    """`fields` are the headers, their names in lower case; `body_bytes` follow the head."""
+
+    method: str
+    path: str
+    fields: Sequence[tuple[str, str]]
+    body_bytes: int = 0
+
+    def all_of(self, name: str) -> list[str]:
+        """The values of a header."""
+        return [value for each, value in self.fields if each == name]
+
+
+def read_page_request(head: bytes) -> PageRequest | None:
+    """What a complete head asks for; None: a WebSocket, or what only WebSockets can answer.
+
+    Raises UpgradeRefused for what is no request.
+    """
+    line = _REQUEST.match(head)
+    if line is None:
+        return None
+    method, path = line[1].decode(), line[2].decode()
+    fields, place = [], line.end()
+    while field := _FIELD.match(head, place):
+        fields.append((field[1].decode().lower(), field[2].decode("latin-1").rstrip(" \t")))
+        place = field.end()
+    is_upgrade = any(name in ("upgrade", "sec-websocket-key") for name, _ in fields)
+    if is_upgrade or path.startswith(CHANNELS):
+        return None
+    if len(head) > HEAD_BYTES_MAX:
+        raise UpgradeRefused(431, "the header is too long")
+    if head[place:] != b"\r\n":
+        raise UpgradeRefused(400, "not an HTTP request")
+    request = PageRequest(method, path.partition("?")[0], fields)
+    return msgspec.structs.replace(request, body_bytes=_body_bytes(request))
+
+
+def answer_page(site: Site, request: PageRequest, body: bytes, origins: frozenset[str]) -> bytes:
+    """The whole answer to a request, a refusal included."""
+    try:
+        page = _found(site, request, body, origins)
+    except UpgradeRefused as refused:
+        status = HTTPStatus(refused.status)
+        page = Page(f"{refused.reason}\n".encode(), _PLAIN, status=status)
+    return _write(page, is_head=request.method == "HEAD")
+
+
+def _found(site: Site, request: PageRequest, body: bytes, origins: frozenset[str]) -> Page:
+    hosts, given = request.all_of("host"), request.all_of("origin")
+    check_host(hosts, origins)
+    page, form = site.pages.get(request.path), site.forms.get(request.path)
+    if page is None and form is None:
+        raise UpgradeRefused(404, "there is no such page")
+    if page is not None and request.method in ("GET", "HEAD"):
+        return page
+    if form is not None and request.method == "POST":
+        check_origin(hosts, given, origins)
+        return form(body)
+    allowed = "GET, HEAD" if form is None else "POST"
+    status = HTTPStatus.METHOD_NOT_ALLOWED
+    return Page(b"not here\n", _PLAIN, (("Allow", allowed),), status)
+
+
+def _body_bytes(request: PageRequest) -> int:
+    if request.all_of("transfer-encoding"):
+        raise UpgradeRefused(411, "a body needs its length")
+    lengths = request.all_of("content-length")
+    if not lengths:
+        return 0
+    if len(lengths) > 1 or not _LENGTH.fullmatch(lengths[0]):
+        raise UpgradeRefused(400, "not a length")
+    if int(lengths[0]) > FORM_BYTES_MAX:
+        raise UpgradeRefused(413, "the body is too long")
+    return int(lengths[0])
+
+
+def _write(page: Page, *, is_head: bool) -> bytes:
+    lines = [
+        f"HTTP/1.1 {page.status.value} {page.status.phrase}",
+        f"Content-Type: {page.content_type}",
+        f"Content-Length: {len(page.body)}",
+        "X-Content-Type-Options: nosniff",
+        "Connection: close",
+        *(f"{name}: {value}" for name, value in page.headers),
+    ]
+    head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+    return head if is_head else head + page.body
