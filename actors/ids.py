@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from snowflake import MAX_INSTANCE, MAX_SEQ, Snowflake
 
-from actors.errors import IdsExhausted
+from millpond.actors.errors import IdsExhausted
 
 EPOCH_MS = 1_288_834_974_657
 AHEAD_MS_MAX = 5_000

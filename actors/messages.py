@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from actors.errors import Code
+from millpond.actors.errors import Code
 
 U64_MAX = 2**64 - 1
 

@@ -12,21 +12,21 @@ from heapq import nsmallest
 
 import msgspec
 
-from actors.channels.channel import Channel
-from actors.errors import ERRORS, Malformed, NotAllowed, OutcomeUnknown
-from actors.messages import Durability, Mode, Rights
-from actors.runtime.scheduler import Counters, Scheduler
-from actors.channels.context import ChannelInfo, DeliveryCounters
-from actors.store.changes import Origin, Row
-from actors.store.stats import StoreCounters
-from actors.store.durable import DurableStore
-from actors.store.interface import Health, Store, Usage
-from actors.streams.names import RESERVED
-from actors.streams.metadata import Progress
-from transports.p2p.bodies import read_body
-from transports.p2p.admission import Admission
-from transports.server.interface import WireCounters
-from transports.server.traffic import Traffic
+from millpond.actors.channels.channel import Channel
+from millpond.actors.channels.context import ChannelInfo, DeliveryCounters
+from millpond.actors.errors import ERRORS, Malformed, NotAllowed, OutcomeUnknown
+from millpond.actors.messages import Durability, Mode, Rights
+from millpond.actors.runtime.scheduler import Counters, Scheduler
+from millpond.actors.store.changes import Origin, Row
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.interface import Health, Store, Usage
+from millpond.actors.store.stats import StoreCounters
+from millpond.actors.streams.metadata import Progress
+from millpond.actors.streams.names import RESERVED
+from millpond.transports.p2p.admission import Admission
+from millpond.transports.p2p.bodies import read_body
+from millpond.transports.server.interface import WireCounters
+from millpond.transports.server.traffic import Traffic
 
 PAGE_MAX = 1000
 PAGE_BYTES_MAX = 32 * 1024

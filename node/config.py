@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actors.channels.delivery_settings import DeliverySettings
-from actors.channels.settings import ChannelSettings, EmptyPolicy, NodeLimits
-from actors.messages import Durability
-from actors.runtime.scheduler import SchedulerSettings
-from actors.state.messages import StateLimits
-from actors.store.settings import StoreSettings
-from node.config_rules import ChannelRule as ChannelRule
-from node.config_rules import ConfigError as ConfigError
-from node.config_rules import RuleBook, StreamRule, durability_of
-from transports.p2p.admission import GreetingSettings
-from transports.server.interface import ConnectionSettings
+from millpond.actors.channels.delivery_settings import DeliverySettings
+from millpond.actors.channels.settings import ChannelSettings, EmptyPolicy, NodeLimits
+from millpond.actors.messages import Durability
+from millpond.actors.runtime.scheduler import SchedulerSettings
+from millpond.actors.state.messages import StateLimits
+from millpond.actors.store.settings import StoreSettings
+from millpond.node.config_rules import ChannelRule as ChannelRule
+from millpond.node.config_rules import ConfigError as ConfigError
+from millpond.node.config_rules import RuleBook, StreamRule, durability_of
+from millpond.transports.p2p.admission import GreetingSettings
+from millpond.transports.server.interface import ConnectionSettings
 
 LISTENERS = ("p2p", "ws", "s3p", "rustlog", "http")
 """The settings that are addresses to listen on, or `OFF`."""

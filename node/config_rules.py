@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Generic, TypeVar
 
-from actors.messages import Durability, Mode
+from millpond.actors.messages import Durability, Mode
 
 T = TypeVar("T")
 

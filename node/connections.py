@@ -10,32 +10,32 @@ from random import Random
 
 import anyio
 
-from actors.errors import NotNegotiated
-from actors.messages import Durability, Join, Port, Rights
-from actors.runtime.scheduler import Scheduler
-from node.access.policy import Access
-from node.access.issued_tokens import IssuedAccess
-from node.config import Config
-from node.ip import is_remote, network_of
-from node.peers.identity import verify
-from node.stream_cells import StreamRoom
-from node.stream_settings import rustlog_settings, s3p_settings
-from transports.p2p.connection import Connection
-from transports.server.directory import Topics
-from transports.p2p.framing import Framing
-from transports.server.batching import Gathering
-from transports.p2p.admission import Admission, Asker
-from transports.p2p.handshake import NONCE_BYTES
-from transports.server.interface import Answered, AskPeers, Signer, Visitor, WireCounters
-from transports.http.interface import HttpCounters
-from transports.http.transactions.figures import TransactionCounters
-from transports.p2p.challenge import ChallengeRate
-from transports.server.rate_limit import Bucket, SharedBuckets
-from transports.server.refusals import Refusal, Refusals
-from transports.rustlog.connection import RustlogConnection
-from transports.rustlog.metrics import Reclaimed, RustlogMetrics
-from transports.s3p.connection import S3pConnection
-from transports.server.traffic import traffic
+from millpond.actors.errors import NotNegotiated
+from millpond.actors.messages import Durability, Join, Port, Rights
+from millpond.actors.runtime.scheduler import Scheduler
+from millpond.node.access.issued_tokens import IssuedAccess
+from millpond.node.access.policy import Access
+from millpond.node.config import Config
+from millpond.node.ip import is_remote, network_of
+from millpond.node.peers.identity import verify
+from millpond.node.stream_cells import StreamRoom
+from millpond.node.stream_settings import rustlog_settings, s3p_settings
+from millpond.transports.http.interface import HttpCounters
+from millpond.transports.http.transactions.figures import TransactionCounters
+from millpond.transports.p2p.admission import Admission, Asker
+from millpond.transports.p2p.challenge import ChallengeRate
+from millpond.transports.p2p.connection import Connection
+from millpond.transports.p2p.framing import Framing
+from millpond.transports.p2p.handshake import NONCE_BYTES
+from millpond.transports.rustlog.connection import RustlogConnection
+from millpond.transports.rustlog.metrics import Reclaimed, RustlogMetrics
+from millpond.transports.s3p.connection import S3pConnection
+from millpond.transports.server.batching import Gathering
+from millpond.transports.server.directory import Topics
+from millpond.transports.server.interface import Answered, AskPeers, Signer, Visitor, WireCounters
+from millpond.transports.server.rate_limit import Bucket, SharedBuckets
+from millpond.transports.server.refusals import Refusal, Refusals
+from millpond.transports.server.traffic import traffic
 
 
 class Reception:

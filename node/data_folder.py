@@ -22,14 +22,14 @@ from typing import Any, TypeVar
 
 import anyio.lowlevel
 
-from actors.messages import Durability
-from actors.store.changes import Change, Snapshot
-from actors.store.filesystem import OsDisk
-from actors.store.durable import DurableStore
-from actors.store.workers import InlineLane, Lane, ThreadLane, Work
-from actors.store.partitions.file_pool import BESIDE
-from actors.store.interface import Fault, Pending
-from actors.store.settings import StoreSettings
+from millpond.actors.messages import Durability
+from millpond.actors.store.changes import Change, Snapshot
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.interface import Fault, Pending
+from millpond.actors.store.partitions.file_pool import BESIDE
+from millpond.actors.store.settings import StoreSettings
+from millpond.actors.store.workers import InlineLane, Lane, ThreadLane, Work
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

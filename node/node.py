@@ -13,45 +13,45 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.runtime.cell import Behaviour, Content
-from actors.channels.channel import Channel
-from actors.ids import IdSource
-from actors.messages import Batch, Durability, Join, Mail, Port
-from actors.runtime.scheduler import Scheduler
-from actors.channels.context import Shared
-from actors.store.changes import LogSnapshot
-from actors.store.filesystem import Disk, OsDisk
-from actors.store.durable import DurableStore
-from actors.store.memory import MemoryStore
-from actors.streams.names import label_of
-from actors.runtime.supervisor import RestartPolicy, contain, supervise
-from node import admin
-from node.access.policy import load_access
-from node.access.default_policy import Peers
-from node.access.revocation import keep_door
-from node.access.exposure import check_exposure, warn_of_shut_doors
-from node.client.connect import Dialer
-from node.clock import Clock
-from node.config import LISTENERS, OFF, Config, ConfigError, channel_book
-from node.environment import outside
-from node.outbox.requests import Desk
-from node.outbox.wiring import Mailroom
-from node.outbox.outbox import Post
-from node.process import installed_version, loop_time, rss_bytes
-from node.connections import Reception
-from node.data_folder import FolderLock, LoopSurroundings
-from node.stream_cells import StreamRoom, first_looks, is_reserved
-from node.stream_settings import stream_book
-from node.tls.listeners import TlsListeners
-from node.web.app import WebRoom
-from transports.p2p.framing import LengthPrefixed
-from transports.p2p.admission import Admission
-from transports.io.memory import Network
-from transports.io.interface import Listener, Session
-from transports.io.tcp import listen, parse_address
+from millpond.actors.channels.channel import Channel
+from millpond.actors.channels.context import Shared
+from millpond.actors.ids import IdSource
+from millpond.actors.messages import Batch, Durability, Join, Mail, Port
+from millpond.actors.runtime.cell import Behaviour, Content
+from millpond.actors.runtime.scheduler import Scheduler
+from millpond.actors.runtime.supervisor import RestartPolicy, contain, supervise
+from millpond.actors.store.changes import LogSnapshot
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.filesystem import Disk, OsDisk
+from millpond.actors.store.memory import MemoryStore
+from millpond.actors.streams.names import label_of
+from millpond.node import admin
+from millpond.node.access.default_policy import Peers
+from millpond.node.access.exposure import check_exposure, warn_of_shut_doors
+from millpond.node.access.policy import load_access
+from millpond.node.access.revocation import keep_door
+from millpond.node.client.connect import Dialer
+from millpond.node.clock import Clock
+from millpond.node.config import LISTENERS, OFF, Config, ConfigError, channel_book
+from millpond.node.connections import Reception
+from millpond.node.data_folder import FolderLock, LoopSurroundings
+from millpond.node.environment import outside
+from millpond.node.outbox.outbox import Post
+from millpond.node.outbox.requests import Desk
+from millpond.node.outbox.wiring import Mailroom
+from millpond.node.process import installed_version, loop_time, rss_bytes
+from millpond.node.stream_cells import StreamRoom, first_looks, is_reserved
+from millpond.node.stream_settings import stream_book
+from millpond.node.tls.listeners import TlsListeners
+from millpond.node.web.app import WebRoom
+from millpond.transports.io.interface import Listener, Session
+from millpond.transports.io.memory import Network
+from millpond.transports.io.tcp import listen, parse_address
+from millpond.transports.p2p.admission import Admission
+from millpond.transports.p2p.framing import LengthPrefixed
 
 if TYPE_CHECKING:
-    from node.http.app import HttpRoom
+    from millpond.node.http.app import HttpRoom
 
 log = logging.getLogger(__name__)
 
@@ -351,7 +351,7 @@ class Node:
         return await listen(self._tasks, host, port, session, tls=tls, guard=guard)
 
     def _http_room(self) -> HttpRoom:
-        from node.http.app import HttpRoom  # not before: it takes its time
+        from millpond.node.http.app import HttpRoom  # not before: it takes its time
 
         counters = self._streams.counters
         self._http = HttpRoom(self.config, self.reception, self.tls, self._sources, counters)

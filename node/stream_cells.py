@@ -8,21 +8,22 @@ from collections.abc import Callable, Iterable, Iterator
 import anyio
 import msgspec
 
-from actors.runtime.cell import Loading
-from actors.channels.settings import ChannelSettings
-from actors.messages import Durability, Mail
-from actors.state.cell import StateCell, StateShared
-from actors.state.checkpoint_store import Checkpoints
-from actors.state.messages import StateLimits
-from actors.state.usage import StateUsage
-from actors.store.changes import LogSnapshot
-from actors.store.durable import DurableStore
-from actors.store.memory import MemoryStore
-from actors.store.interface import Fault, Kept, Pending
-from actors.streams.catalogs.basins import BasinBook, Basins
-from actors.streams.directory import Directory, Stages
-from actors.streams.catalogs.access_tokens import IssuedBook, IssuedTokens
-from actors.streams.names import (
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.messages import Durability, Mail
+from millpond.actors.runtime.cell import Loading
+from millpond.actors.state.cell import StateCell, StateShared
+from millpond.actors.state.checkpoint_store import Checkpoints
+from millpond.actors.state.messages import StateLimits
+from millpond.actors.state.usage import StateUsage
+from millpond.actors.store.changes import LogSnapshot
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.interface import Fault, Kept, Pending
+from millpond.actors.store.memory import MemoryStore
+from millpond.actors.streams.catalogs.access_tokens import IssuedBook, IssuedTokens
+from millpond.actors.streams.catalogs.basins import BasinBook, Basins
+from millpond.actors.streams.catalogs.topics import Topics
+from millpond.actors.streams.directory import Directory, Stages
+from millpond.actors.streams.names import (
     BASINS,
     RESERVED,
     TOKENS,
@@ -34,11 +35,10 @@ from actors.streams.names import (
     stream_cell,
     stream_of,
 )
-from actors.streams.settings import StreamCounters, StreamLimits, StreamShared
-from actors.streams.record_cache import Shelf
-from actors.streams.stream import Stream
-from actors.streams.catalogs.topics import Topics
-from node.config_rules import RuleBook
+from millpond.actors.streams.record_cache import Shelf
+from millpond.actors.streams.settings import StreamCounters, StreamLimits, StreamShared
+from millpond.actors.streams.stream import Stream
+from millpond.node.config_rules import RuleBook
 
 log = logging.getLogger(__name__)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from actors.streams.settings import StreamLimits
-from node.config import Config
-from node.config_rules import RuleBook, StreamRule
-from transports.rustlog.codec import RustlogLimits
-from transports.rustlog.connection import RustlogSettings
-from transports.s3p.connection import S3pSettings
-from transports.s3p.commands import S3pLimits
-from transports.server.stream_visit import FlowSettings
+from millpond.actors.streams.settings import StreamLimits
+from millpond.node.config import Config
+from millpond.node.config_rules import RuleBook, StreamRule
+from millpond.transports.rustlog.codec import RustlogLimits
+from millpond.transports.rustlog.connection import RustlogSettings
+from millpond.transports.s3p.commands import S3pLimits
+from millpond.transports.s3p.connection import S3pSettings
+from millpond.transports.server.stream_visit import FlowSettings
 
 
 def stream_book(config: Config) -> RuleBook[StreamLimits]:

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.commands.run import own_words, run_it
-from pipeline.commands.tables import SHOWN_MAX, compact, query, show, vacuum
-from pipeline.errors import PipelineError
-from pipeline.spark.packaging import pack
-from pipeline.spark.session import LOCAL
-from pipeline.state.formats import FORMATS
-from pipeline.state.table import BUCKETS, VERSIONS_KEPT
+from millpond.pipeline.commands.run import own_words, run_it
+from millpond.pipeline.commands.tables import SHOWN_MAX, compact, query, show, vacuum
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.spark.packaging import pack
+from millpond.pipeline.spark.session import LOCAL
+from millpond.pipeline.state.formats import FORMATS
+from millpond.pipeline.state.table import BUCKETS, VERSIONS_KEPT
 
 OK, FAILURE, NOT_FOUND = 0, 1, 4
 SECONDS_MAX = 10**9

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
-from pipeline.errors import BadOption
-from pipeline.spark.offsets import EARLIEST, LATEST, Offsets, TopicPartition, decode, flat
+from millpond.pipeline.errors import BadOption
+from millpond.pipeline.spark.offsets import EARLIEST, LATEST, Offsets, TopicPartition, decode, flat
 
 ADDRESS = "http://127.0.0.1:7404"
 BASIN = "millpond"

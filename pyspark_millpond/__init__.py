@@ -1,5 +1,5 @@
 """Found by Spark itself, so that `spark.read.format("millpond")` needs no registration."""
 
-from pipeline.spark.source import MillpondSource as DefaultSource
+from millpond.pipeline.spark.source import MillpondSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -15,8 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from node.client.rustlog.sync import connect_rustlog
-from node.client.s3p.sync import connect_s3p
+from millpond.node.client.rustlog.sync import connect_rustlog
+from millpond.node.client.s3p.sync import connect_s3p
 from scripts.demo_processes import NODE, Failed, Processes, perform, tell, until
 
 KEYS = 500
@@ -162,7 +162,7 @@ def act(office: Office, count: int) -> None:
 
 def compare(folder: Path, wanted: dict[tuple[str, str, str], Any], bad: int) -> str:
     """The table against the straight pass, row by row. Raises Failed."""
-    from pipeline.state.table import Table
+    from millpond.pipeline.state.table import Table
 
     table = Table(folder / "table")
     rows = table.read().to_pylist()

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[1]
-MILLPOND = (sys.executable, "-m", "node")
+MILLPOND = (sys.executable, "-m", "millpond")
 NODE = "node"
 P2P_ALONE = ("--ws", "off", "--s3p", "off", "--rustlog", "off", "--http", "off")
 PATIENCE_S = 60.0

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from node.config import Config
-from node.node import Node
+from millpond.node.config import Config
+from millpond.node.node import Node
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "clients.md").read_text("utf-8")

@@ -7,9 +7,9 @@ import json
 import re
 from pathlib import Path
 
-from node.cli.commands import serve
-from node.cli.commands.config import settings
-from node.config import Config, Loaded
+from millpond.node.cli.commands import serve
+from millpond.node.cli.commands.config import settings
+from millpond.node.config import Config, Loaded
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "limits.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| `([^`]+)` \| (?:`(--[\w-]+)`)? ?\|", re.MULTILINE)

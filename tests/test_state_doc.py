@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from node.config import OFF, Config
-from node.node import Node
+from millpond.node.config import OFF, Config
+from millpond.node.node import Node
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "state.md").read_text()
 

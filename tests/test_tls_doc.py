@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.tls.errors import PLAIN, REASONS, VERIFY_CODES
+from millpond.node.tls.errors import PLAIN, REASONS, VERIFY_CODES
 from tests.test_readme import FENCE, Place, Terminal, commands_of, comparable
 
 pytestmark = pytest.mark.readme

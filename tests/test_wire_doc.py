@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from node.peers.identity import Identity
-from transports.p2p import packets as p
-from transports.p2p.framing import LengthPrefixed
-from transports.p2p.handshake import (
+from millpond.node.peers.identity import Identity
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.framing import LengthPrefixed
+from millpond.transports.p2p.handshake import (
     BY_CLIENT,
     BY_SERVER,
     Tag,
@@ -25,7 +25,7 @@ from transports.p2p.handshake import (
     transcript,
     without_signature,
 )
-from transports.p2p.nacks import CODES, HelloCode
+from millpond.transports.p2p.nacks import CODES, HelloCode
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "wire.md").read_text()
 WORKED = re.compile(r"^    (\S.*?)  +([0-9a-f]{8}(?: [0-9a-f]+)+)$", re.MULTILINE)

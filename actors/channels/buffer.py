@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from math import inf
 
-from actors.store.changes import Row
+from millpond.actors.store.changes import Row
 
 SWEEP_SLICE = 2_000
 SWEEP_GAP_S_PER_MESSAGE = 1e-5

@@ -9,22 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
-from actors.channels import dead_letters as burial
-from actors.channels import leases as lending
-from actors.channels import queries as reading
-from actors.channels.buffer import Buffer
-from actors.runtime.cell import Effects
-from actors.channels.delivery import Delivery
-from actors.channels.holding import Holding
-from actors.channels.publish import Intake
-from actors.jobs.channel_jobs import Jobs, answer
-from actors.jobs.requests import Parts
-from actors.channels.idempotency import Keys
-from actors.channels.leases import Loan
-from actors.channels.settings import ChannelSettings
-from actors.channels.heartbeat import survey
-from actors.channels.subscribers import NOBODY, Known, Members
-from actors.messages import (
+from millpond.actors.channels import dead_letters as burial
+from millpond.actors.channels import leases as lending
+from millpond.actors.channels import queries as reading
+from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.context import ChannelInfo, Shared
+from millpond.actors.channels.delivery import Delivery
+from millpond.actors.channels.delivery_modes import delivery_for
+from millpond.actors.channels.heartbeat import survey
+from millpond.actors.channels.holding import Holding
+from millpond.actors.channels.idempotency import Keys
+from millpond.actors.channels.leases import Loan
+from millpond.actors.channels.publish import Intake
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.channels.subscribers import NOBODY, Known, Members
+from millpond.actors.channels.tee import Tee
+from millpond.actors.jobs.channel_jobs import Jobs, answer
+from millpond.actors.jobs.requests import Parts
+from millpond.actors.messages import (
     Ack,
     Batch,
     Begun,
@@ -50,11 +52,9 @@ from actors.messages import (
     Touch,
     Writable,
 )
-from actors.channels.delivery_modes import delivery_for
-from actors.channels.context import ChannelInfo, Shared
-from actors.store.changes import ModeSet, Row, Snapshot
-from actors.store.subscribers import Roster
-from actors.channels.tee import Tee
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.store.changes import ModeSet, Row, Snapshot
+from millpond.actors.store.subscribers import Roster
 
 
 class Channel(Holding):

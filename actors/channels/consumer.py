@@ -6,11 +6,11 @@ from typing import Protocol
 
 import msgspec
 
-from actors.channels.buffer import Buffer
-from actors.channels.heartbeat import Liveness
-from actors.channels.subscribers import Subscription
-from actors.messages import Join, Port
-from actors.store.changes import Row
+from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.heartbeat import Liveness
+from millpond.actors.channels.subscribers import Subscription
+from millpond.actors.messages import Join, Port
+from millpond.actors.store.changes import Row
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):

@@ -7,9 +7,9 @@ from random import Random
 
 import msgspec
 
-from actors.ids import IdSource
-from actors.channels.settings import NodeLimits
-from actors.store.interface import Health, Usage
+from millpond.actors.channels.settings import NodeLimits
+from millpond.actors.ids import IdSource
+from millpond.actors.store.interface import Health, Usage
 
 
 @dataclass(slots=True)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 
-from actors.runtime.cell import Effects
-from actors.channels.publish import Intake
-from actors.channels.idempotency import Keys
-from actors.channels.settings import ChannelSettings
-from actors.messages import Buried, Bury
-from actors.store.changes import Origin, Row
+from millpond.actors.channels.idempotency import Keys
+from millpond.actors.channels.publish import Intake
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.messages import Buried, Bury
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.store.changes import Origin, Row
 
 log = logging.getLogger(__name__)
 

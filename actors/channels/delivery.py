@@ -13,13 +13,13 @@ from typing import ClassVar
 
 import msgspec
 
-from actors.channels.buffer import Buffer
-from actors.channels.delivery_settings import BACKOFF_SHARE, UNBEGUN_MAX, DeliverySettings
-from actors.channels.consumer import Guest, Lease
-from actors.channels.subscribers import Known, Members
-from actors.messages import Join, Mode, Msg, Nack, Port, Reason, Reply, Role
-from actors.store.changes import Row
-from actors.runtime.timers import Agenda
+from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.consumer import Guest, Lease
+from millpond.actors.channels.delivery_settings import BACKOFF_SHARE, UNBEGUN_MAX, DeliverySettings
+from millpond.actors.channels.subscribers import Known, Members
+from millpond.actors.messages import Join, Mode, Msg, Nack, Port, Reason, Reply, Role
+from millpond.actors.runtime.timers import Agenda
+from millpond.actors.store.changes import Row
 
 ACK_TIMEOUT_S_MAX = 600.0
 BACKOFF_GROWTH = 1.5

@@ -9,13 +9,13 @@ from typing import assert_never
 
 import msgspec
 
-from actors.channels.buffer import Buffer
-from actors.channels.delivery import Delivery, Rest
-from actors.channels.delivery_settings import DeliverySettings
-from actors.channels.consumer import Guest
-from actors.channels.subscribers import Members, Subscription
-from actors.messages import Join, Mode, Port, Reply
-from actors.store.changes import Row
+from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.consumer import Guest
+from millpond.actors.channels.delivery import Delivery, Rest
+from millpond.actors.channels.delivery_settings import DeliverySettings
+from millpond.actors.channels.subscribers import Members, Subscription
+from millpond.actors.messages import Join, Mode, Port, Reply
+from millpond.actors.store.changes import Row
 
 
 def _may_have(guest: Guest, row: Row) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum, auto
 from math import inf
 
-from actors.messages import Hangup, Port, Probe, Reply
+from millpond.actors.messages import Hangup, Port, Probe, Reply
 
 PROBES_MAX = 2
 SURVEY_GAP_S_PER_GUEST = 1e-4

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from actors.channels import dead_letters as burial
-from actors.channels.buffer import Buffer
-from actors.runtime.cell import Effects
-from actors.channels.delivery import Delivery
-from actors.errors import Code
-from actors.channels.publish import Intake
-from actors.jobs.channel_jobs import Jobs
-from actors.channels.idempotency import Keys
-from actors.channels.settings import ChannelSettings
-from actors.messages import Bury, Failed, Mode, Nack, Port, Reason, Reply, Touch, TouchAck
-from actors.channels.context import Shared
-from actors.store.changes import Gone, Row, Tried, is_soft
-from actors.channels.tee import Tee
+from millpond.actors.channels import dead_letters as burial
+from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.context import Shared
+from millpond.actors.channels.delivery import Delivery
+from millpond.actors.channels.idempotency import Keys
+from millpond.actors.channels.publish import Intake
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.channels.tee import Tee
+from millpond.actors.errors import Code
+from millpond.actors.jobs.channel_jobs import Jobs
+from millpond.actors.messages import Bury, Failed, Mode, Nack, Port, Reason, Reply, Touch, TouchAck
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.store.changes import Gone, Row, Tried, is_soft
 
 log = logging.getLogger(__name__)
 

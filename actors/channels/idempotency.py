@@ -6,7 +6,7 @@ from hashlib import sha256
 from itertools import islice
 from math import inf
 
-from actors.store.changes import KeyGone, KeyRow, Row
+from millpond.actors.store.changes import KeyGone, KeyRow, Row
 
 SWEEP_GAP_S = 1.0
 SWEEP_GAP_S_PER_KEY = 1e-4

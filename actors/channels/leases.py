@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from actors.channels.buffer import Buffer
-from actors.channels.delivery import Delivery
-from actors.channels.consumer import Guest, Lease
-from actors.messages import Mode, Msg, Port
-from actors.channels.delivery_modes import SharedBacklog
+from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.consumer import Guest, Lease
+from millpond.actors.channels.delivery import Delivery
+from millpond.actors.channels.delivery_modes import SharedBacklog
+from millpond.actors.messages import Mode, Msg, Port
 
 Loan = tuple[Port, int, Lease]
 """Who has which message, and how."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from actors.messages import U64_MAX, List
+from millpond.actors.messages import U64_MAX, List
 
 
 class Page(msgspec.Struct, frozen=True, gc=False):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from actors.channels.buffer import Buffer
-from actors.runtime.cell import Effects
-from actors.errors import Code, IdsExhausted
-from actors.channels.idempotency import Keys, is_same
-from actors.channels.settings import ChannelSettings, EmptyPolicy
-from actors.channels.subscribers import Members
-from actors.messages import Failed, Put, PutAck, Reply
-from actors.channels.quota import Room
-from actors.channels.context import Shared
-from actors.store.changes import SENDER_SHIFT, WINDOW_S_MIN, Origin, Row, window_s
+from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.context import Shared
+from millpond.actors.channels.idempotency import Keys, is_same
+from millpond.actors.channels.quota import Room
+from millpond.actors.channels.settings import ChannelSettings, EmptyPolicy
+from millpond.actors.channels.subscribers import Members
+from millpond.actors.errors import Code, IdsExhausted
+from millpond.actors.messages import Failed, Put, PutAck, Reply
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.store.changes import SENDER_SHIFT, WINDOW_S_MIN, Origin, Row, window_s
 
 
 class Sweeper(Protocol):

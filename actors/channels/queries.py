@@ -6,14 +6,14 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import islice, takewhile
 
-from actors.channels.buffer import Buffer
-from actors.channels.delivery import Delivery
-from actors.errors import Code
-from actors.channels.subscribers import Subscription
-from actors.messages import Failed, Get, GetAck, List, ListAck, Mode, Port, Reply
-from actors.channels.pages import Page
-from actors.channels.context import ChannelInfo
-from actors.store.changes import Row
+from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.context import ChannelInfo
+from millpond.actors.channels.delivery import Delivery
+from millpond.actors.channels.pages import Page
+from millpond.actors.channels.subscribers import Subscription
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed, Get, GetAck, List, ListAck, Mode, Port, Reply
+from millpond.actors.store.changes import Row
 
 
 def get(buffer: Buffer, delivery: Delivery, port: Port, request: Get, now: float) -> Reply:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from actors.channels.buffer import Buffer
-from actors.channels.settings import ChannelSettings
-from actors.channels.context import Shared
+from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.context import Shared
+from millpond.actors.channels.settings import ChannelSettings
 
 
 class Room:

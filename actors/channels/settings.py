@@ -6,8 +6,8 @@ from enum import Enum
 
 import msgspec
 
-from actors.channels.delivery_settings import DeliverySettings
-from actors.messages import Mode
+from millpond.actors.channels.delivery_settings import DeliverySettings
+from millpond.actors.messages import Mode
 
 
 class EmptyPolicy(Enum):

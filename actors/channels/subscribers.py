@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from math import inf
 
-from actors.channels.buffer import Buffer
-from actors.channels.idempotency import Keys
-from actors.messages import Join, Mode, Port
-from actors.store.changes import SENDER_SHIFT, KeyRow, ModeSet, QueueChange
-from actors.store.subscribers import (
+from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.idempotency import Keys
+from millpond.actors.messages import Join, Mode, Port
+from millpond.actors.store.changes import SENDER_SHIFT, KeyRow, ModeSet, QueueChange
+from millpond.actors.store.subscribers import (
     Acked,
     AckedUpTo,
     Member,

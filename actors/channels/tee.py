@@ -15,14 +15,14 @@ from collections.abc import Iterable
 from itertools import islice
 from math import inf
 
-from actors.channels.buffer import Buffer
-from actors.runtime.cell import Effects
-from actors.errors import Code
-from actors.channels.settings import ChannelSettings
-from actors.messages import Pour, Poured
-from actors.channels.context import Shared
-from actors.store.changes import Change, Gone, KeyGone, Row
-from actors.streams.names import stream_cell
+from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.context import Shared
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.errors import Code
+from millpond.actors.messages import Pour, Poured
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.store.changes import Change, Gone, KeyGone, Row
+from millpond.actors.streams.names import stream_cell
 
 log = logging.getLogger(__name__)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Self
 
-from actors.channels.dead_letters import DEAD_SUFFIX, is_last
-from actors.runtime.cell import Effects
-from actors.channels.delivery import Delivery
-from actors.jobs.dead_letters import DeadDesk
-from actors.jobs.requests import JobDesk, Keeper, Parts
-from actors.jobs.schedule import Ledger
-from actors.jobs.passing import DEAD_REQUESTS
-from actors.messages import Failed, JobReply, JobRequest, Mode, Port, Revived
-from actors.store.changes import Snapshot
-from actors.store.message_attributes import Due, Terms
+from millpond.actors.channels.dead_letters import DEAD_SUFFIX, is_last
+from millpond.actors.channels.delivery import Delivery
+from millpond.actors.jobs.dead_letters import DeadDesk
+from millpond.actors.jobs.passing import DEAD_REQUESTS
+from millpond.actors.jobs.requests import JobDesk, Keeper, Parts
+from millpond.actors.jobs.schedule import Ledger
+from millpond.actors.messages import Failed, JobReply, JobRequest, Mode, Port, Revived
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.store.changes import Snapshot
+from millpond.actors.store.message_attributes import Due, Terms
 
 LETTER_ID_MIN = 2**59
 """The key of what was put back is the id that it had as a dead letter; no client's is as high."""

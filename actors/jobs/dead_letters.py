@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from actors.channels.buffer import Buffer
-from actors.channels.dead_letters import DEAD_SUFFIX
-from actors.runtime.cell import Effects
-from actors.errors import Code
-from actors.jobs.requests import Keeper
-from actors.jobs.messages import DeadDone, JobCounts, JobPage, JobShown
-from actors.jobs.passing import (
+from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.dead_letters import DEAD_SUFFIX
+from millpond.actors.channels.idempotency import Keys
+from millpond.actors.errors import Code
+from millpond.actors.jobs.listing import DATA_SHOWN, dead_row, merged, paged, whole
+from millpond.actors.jobs.messages import DeadDone, JobCounts, JobPage, JobShown
+from millpond.actors.jobs.passing import (
     CountDead,
     DeadRequest,
     Exhume,
@@ -20,10 +20,10 @@ from actors.jobs.passing import (
     Revive,
     ShowDead,
 )
-from actors.jobs.listing import DATA_SHOWN, dead_row, merged, paged, whole
-from actors.channels.idempotency import Keys
-from actors.messages import Batch, Failed, JobReply, Port
-from actors.store.changes import Row
+from millpond.actors.jobs.requests import Keeper
+from millpond.actors.messages import Batch, Failed, JobReply, Port
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.store.changes import Row
 
 LETTERS_MAX = 1000
 LETTERS_BYTES_MAX = 4 * 2**20

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from heapq import merge, nsmallest
 
-from actors.channels.buffer import Buffer
-from actors.channels.delivery import Delivery
-from actors.channels.consumer import Guest, Lease
-from actors.jobs.messages import JobRow, ListJobs, State
-from actors.messages import Bury
-from actors.store.changes import Row
+from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.consumer import Guest, Lease
+from millpond.actors.channels.delivery import Delivery
+from millpond.actors.jobs.messages import JobRow, ListJobs, State
+from millpond.actors.messages import Bury
+from millpond.actors.store.changes import Row
 
 ROW_BYTES = 200
 """At most what a row takes in an answer, besides its data and its reason."""

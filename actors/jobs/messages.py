@@ -10,7 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from actors.messages import JobReply, JobRequest
+from millpond.actors.messages import JobReply, JobRequest
 
 
 class State(Enum):

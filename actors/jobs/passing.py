@@ -5,9 +5,9 @@ The asker's own number goes with them, so whichever channel fails, it hears of i
 
 from __future__ import annotations
 
-from actors.jobs.messages import JobCounts, JobRow, ListJobs, ShowJob
-from actors.messages import JobRequest
-from actors.store.changes import Row
+from millpond.actors.jobs.messages import JobCounts, JobRow, ListJobs, ShowJob
+from millpond.actors.messages import JobRequest
+from millpond.actors.store.changes import Row
 
 
 class ListDead(JobRequest, frozen=True, gc=False):

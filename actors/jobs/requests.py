@@ -9,19 +9,19 @@ from typing import Protocol
 
 import msgspec
 
-from actors.channels.buffer import Buffer
-from actors.channels.dead_letters import DEAD_SUFFIX
-from actors.runtime.cell import Effects
-from actors.channels.delivery import Delivery
-from actors.errors import Code
-from actors.channels.publish import Intake
-from actors.jobs import messages as m
-from actors.jobs.schedule import Ledger
-from actors.jobs.passing import CountDead, Exhume, ListDead, Purge, Revive, ShowDead
-from actors.jobs.listing import Look, whole
-from actors.channels.idempotency import Keys, is_same
-from actors.channels.settings import ChannelSettings, EmptyPolicy
-from actors.messages import (
+from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.context import DeliveryCounters
+from millpond.actors.channels.dead_letters import DEAD_SUFFIX
+from millpond.actors.channels.delivery import Delivery
+from millpond.actors.channels.idempotency import Keys, is_same
+from millpond.actors.channels.publish import Intake
+from millpond.actors.channels.settings import ChannelSettings, EmptyPolicy
+from millpond.actors.errors import Code
+from millpond.actors.jobs import messages as m
+from millpond.actors.jobs.listing import Look, whole
+from millpond.actors.jobs.passing import CountDead, Exhume, ListDead, Purge, Revive, ShowDead
+from millpond.actors.jobs.schedule import Ledger
+from millpond.actors.messages import (
     Batch,
     Bury,
     Failed,
@@ -34,9 +34,9 @@ from actors.messages import (
     Reason,
     Revived,
 )
-from actors.channels.context import DeliveryCounters
-from actors.store.changes import Origin, Row, Tried
-from actors.store.message_attributes import Due, Unique
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.store.changes import Origin, Row, Tried
+from millpond.actors.store.message_attributes import Due, Unique
 
 DUE_S_MAX = 366 * 86_400
 """A job may be due so far ahead."""

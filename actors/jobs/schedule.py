@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.store.message_attributes import Terms
+from millpond.actors.store.message_attributes import Terms
 
 
 class Ledger:

@@ -14,12 +14,22 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from actors.errors import Code
-from actors.channels.consumer import Lease
-from actors.messages import U64_MAX, Batch, Join, Leave, Mail, Msg, Port, Reply, StreamRequest
-from actors.store.changes import Change, LogSnapshot, Row, Snapshot
-from actors.store.interface import Commit, Fault, Pending
-from actors.runtime.supervisor import Restarts
+from millpond.actors.channels.consumer import Lease
+from millpond.actors.errors import Code
+from millpond.actors.messages import (
+    U64_MAX,
+    Batch,
+    Join,
+    Leave,
+    Mail,
+    Msg,
+    Port,
+    Reply,
+    StreamRequest,
+)
+from millpond.actors.runtime.supervisor import Restarts
+from millpond.actors.store.changes import Change, LogSnapshot, Row, Snapshot
+from millpond.actors.store.interface import Commit, Fault, Pending
 
 LATE_S = 0.04
 """A lease may begin so long before its message leaves: the difference is not worth its cost."""

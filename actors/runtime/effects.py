@@ -12,9 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from actors.runtime.cell import Behaviour, Cell, Effects, Held
-from actors.errors import Code
-from actors.messages import (
+from millpond.actors.errors import Code
+from millpond.actors.messages import (
     Batch,
     Buried,
     Bury,
@@ -32,8 +31,9 @@ from actors.messages import (
     StreamReply,
     StreamRequest,
 )
-from actors.store.interface import Commit, Fault, for_each
-from actors.streams.messages import Cancel, Conclude, Read, StreamFailed
+from millpond.actors.runtime.cell import Behaviour, Cell, Effects, Held
+from millpond.actors.store.interface import Commit, Fault, for_each
+from millpond.actors.streams.messages import Cancel, Conclude, Read, StreamFailed
 
 Told = set[tuple[Port, int]]
 """Requests of streams that were answered, by asker and number."""

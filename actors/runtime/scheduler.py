@@ -22,13 +22,13 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from actors.runtime.cell import Behaviour, Cell, Content, Effects, Load, Spawn
-from actors.errors import Code
-from actors.messages import Batch, Drain, Join, Leave, Port
-from actors.runtime.effects import Outgoing
-from actors.store.interface import Fault, Pending, Store
-from actors.runtime.supervisor import RestartPolicy, Restarts, RestartsExceeded
-from actors.runtime.timers import Timers
+from millpond.actors.errors import Code
+from millpond.actors.messages import Batch, Drain, Join, Leave, Port
+from millpond.actors.runtime.cell import Behaviour, Cell, Content, Effects, Load, Spawn
+from millpond.actors.runtime.effects import Outgoing
+from millpond.actors.runtime.supervisor import RestartPolicy, Restarts, RestartsExceeded
+from millpond.actors.runtime.timers import Timers
+from millpond.actors.store.interface import Fault, Pending, Store
 
 log = logging.getLogger(__name__)
 

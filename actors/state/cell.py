@@ -15,14 +15,14 @@ from typing import assert_never
 
 import msgspec
 
-from actors.runtime.cell import Effects
-from actors.errors import Code
-from actors.messages import Batch, Drain, Failed, Leave, Mail, Port, Reply, StreamRequest
-from actors.positions import Seek, Where
-from actors.state.checkpoint_store import Checkpoints
-from actors.state.ear import Ear
-from actors.state.table import Holding
-from actors.state.messages import (
+from millpond.actors.errors import Code
+from millpond.actors.messages import Batch, Drain, Failed, Leave, Mail, Port, Reply, StreamRequest
+from millpond.actors.positions import Seek, Where
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.state.checkpoint_store import Checkpoints
+from millpond.actors.state.checkpointing import Resuming
+from millpond.actors.state.ear import Ear
+from millpond.actors.state.messages import (
     TYPES_MAX,
     DescribeState,
     GetValue,
@@ -34,10 +34,10 @@ from actors.state.messages import (
     Value,
     Values,
 )
-from actors.state.checkpointing import Resuming
-from actors.state.usage import StateUsage
-from actors.streams import messages as m
-from actors.streams.names import state_cell, stream_cell
+from millpond.actors.state.table import Holding
+from millpond.actors.state.usage import StateUsage
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import state_cell, stream_cell
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from struct import Struct
 
 import msgspec
 
-from actors.positions import Position
-from actors.state.table import weight_of
-from actors.state.materialized import MaterializedState
-from actors.state.stats import Tally
-from actors.streams.messages import Span
+from millpond.actors.positions import Position
+from millpond.actors.state.materialized import MaterializedState
+from millpond.actors.state.stats import Tally
+from millpond.actors.state.table import weight_of
+from millpond.actors.streams.messages import Span
 
 MAGIC = b"millpond-state-1"
 PART_ROWS = 2000

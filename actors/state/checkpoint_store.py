@@ -13,11 +13,11 @@ from typing import assert_never
 
 import msgspec
 
-from actors.state.checkpoint_format import BadSaved, Saved, decode_saved, encode_saved
-from actors.store.filesystem import Disk
-from actors.store.workers import Lane, Work
-from actors.store.interface import Pending
-from actors.store.settings import Surroundings
+from millpond.actors.state.checkpoint_format import BadSaved, Saved, decode_saved, encode_saved
+from millpond.actors.store.filesystem import Disk
+from millpond.actors.store.interface import Pending
+from millpond.actors.store.settings import Surroundings
+from millpond.actors.store.workers import Lane, Work
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from actors.messages import Mail
-from actors.positions import Seek, Where
-from actors.state.checkpoint_format import Saved, Witness, witness_of
-from actors.state.checkpoint_store import Checkpoints
-from actors.state.table import Holding
-from actors.state.messages import ENTRY_BYTES, Recalled
-from actors.streams import messages as m
+from millpond.actors.messages import Mail
+from millpond.actors.positions import Seek, Where
+from millpond.actors.state.checkpoint_format import Saved, Witness, witness_of
+from millpond.actors.state.checkpoint_store import Checkpoints
+from millpond.actors.state.messages import ENTRY_BYTES, Recalled
+from millpond.actors.state.table import Holding
+from millpond.actors.streams import messages as m
 
 LEAST = 1000
 """Records for which it is worth to write a state that is given up."""

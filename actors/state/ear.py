@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from actors.messages import Mail, Port, Reply
-from actors.state.messages import Heard
+from millpond.actors.messages import Mail, Port, Reply
+from millpond.actors.state.messages import Heard
 
 
 class Ear(Port):

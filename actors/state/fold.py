@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from actors.state.schema import StreamState
-from actors.state.events import (
+from millpond.actors.state.events import (
     ChangeEvent,
     ChangeHeaders,
     Control,
@@ -23,8 +22,9 @@ from actors.state.events import (
     Reason,
     decode,
 )
-from actors.state.materialized import MaterializedState
-from actors.state.stats import Tally
+from millpond.actors.state.materialized import MaterializedState
+from millpond.actors.state.schema import StreamState
+from millpond.actors.state.stats import Tally
 
 
 class OnReset(Enum):

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from actors.state.events import ChangeEvent, Operation
+from millpond.actors.state.events import ChangeEvent, Operation
 
 
 class MaterializedState:

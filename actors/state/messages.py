@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from actors.messages import StreamReply, StreamRequest
+from millpond.actors.messages import StreamReply, StreamRequest
 
 ENTRY_BYTES = 160
 """What a value takes besides its own bytes and those of its key, about (docs/state.md)."""

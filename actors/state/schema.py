@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from actors.state.events import ChangeEvent, NoEvent, Operation, Reason, change
+from millpond.actors.state.events import ChangeEvent, NoEvent, Operation, Reason, change
 
 Schema = Mapping[str, Any] | bool | type | None
 
@@ -149,7 +149,7 @@ def _reading(name: str, schema: Schema) -> tuple[Complain, Typed]:
             return _anything, _itself
         case bool() | Mapping():
             # Here, as the package takes longer to import than all the rest of a definition.
-            from actors.state.json_schema import JsonSchema
+            from millpond.actors.state.json_schema import JsonSchema
 
             return JsonSchema(schema).complaint, _itself
         case type() if pydantic is not None and issubclass(schema, pydantic.BaseModel):

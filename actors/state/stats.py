@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from actors.state.events import Control, ControlEvent, NoEvent
+from millpond.actors.state.events import Control, ControlEvent, NoEvent
 
 
 @dataclass(slots=True)

@@ -7,17 +7,17 @@ from typing import Any, Self
 
 from msgspec import UNSET, Raw
 
-from actors.state.events import (
+from millpond.actors.state.events import (
     ChangeEvent,
     Control,
     ControlEvent,
     Operation,
     decode_raw,
 )
-from actors.state.materialized import MaterializedState
-from actors.state.messages import ENTRY_BYTES, TYPE_BYTES
-from actors.state.order import Order
-from actors.state.stats import Tally
+from millpond.actors.state.materialized import MaterializedState
+from millpond.actors.state.messages import ENTRY_BYTES, TYPE_BYTES
+from millpond.actors.state.order import Order
+from millpond.actors.state.stats import Tally
 
 
 class Holding:

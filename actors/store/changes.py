@@ -11,10 +11,10 @@ from enum import IntEnum
 
 import msgspec
 
-from actors.messages import Mode
-from actors.positions import Position as Position
-from actors.store.subscribers import MEMBER_CHANGES, MemberChange, Roster
-from actors.store.message_attributes import TERM_CHANGES, TermChange, Terms
+from millpond.actors.messages import Mode
+from millpond.actors.positions import Position as Position
+from millpond.actors.store.message_attributes import TERM_CHANGES, TermChange, Terms
+from millpond.actors.store.subscribers import MEMBER_CHANGES, MemberChange, Roster
 
 WINDOW_S_MIN = 600
 WINDOW_S_MAX = 86_400

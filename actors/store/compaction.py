@@ -13,16 +13,16 @@ from functools import partial
 from math import inf
 from typing import Protocol
 
-from actors.ids import EPOCH_MS
-from actors.store.index import Entry, Layer, fold, new_layer
-from actors.store.jobs import Job
-from actors.store.journal.format import Carry
-from actors.store.workers import Lane
-from actors.store.log_memtable import LogLayer
-from actors.store.partitions.files import Flushing, Library
-from actors.store.queue_memtable import QueueLayer
-from actors.store.interface import Fault
-from actors.store.settings import StoreSettings
+from millpond.actors.ids import EPOCH_MS
+from millpond.actors.store.index import Entry, Layer, fold, new_layer
+from millpond.actors.store.interface import Fault
+from millpond.actors.store.jobs import Job
+from millpond.actors.store.journal.format import Carry
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.partitions.files import Flushing, Library
+from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.settings import StoreSettings
+from millpond.actors.store.workers import Lane
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from actors.messages import Durability
-from actors.store.changes import (
+from millpond.actors.messages import Durability
+from millpond.actors.store.changes import (
     Change,
     Chunk,
     Kind,
@@ -25,28 +25,37 @@ from actors.store.changes import (
     Tried,
     kind_of,
 )
-from actors.store.stats import StoreCounters
-from actors.store.repair.quarantine import Damage, write_note
-from actors.store.filesystem import Disk
-from actors.store.index import Entry, Layer, fold, new_layer, weigh
-from actors.store.group_commit import Groups
-from actors.store.jobs import Job
-from actors.store.journal.change_codec import encode
-from actors.store.journal.format import Carry
-from actors.store.journal.writer import Group, Journal, Outcome
-from actors.store.workers import Lane, Work
-from actors.store.loader import QueueLoader
-from actors.store.log_memtable import LogLayer
-from actors.store.memory import MemoryStore
-from actors.store.partitions.file_pool import file_name
-from actors.store.queue_memtable import QueueLayer
-from actors.store.reads import LogReader, holds_log
-from actors.store.recovery import Recovered, recover
-from actors.store.remains import Remains
-from actors.store.compaction import Rounds
-from actors.store.interface import Commit, Fault, Health, Kept, Pending, Seek, Usage, Weight
-from actors.store.settings import StoreSettings, Surroundings
-from actors.store.message_attributes import Due
+from millpond.actors.store.compaction import Rounds
+from millpond.actors.store.filesystem import Disk
+from millpond.actors.store.group_commit import Groups
+from millpond.actors.store.index import Entry, Layer, fold, new_layer, weigh
+from millpond.actors.store.interface import (
+    Commit,
+    Fault,
+    Health,
+    Kept,
+    Pending,
+    Seek,
+    Usage,
+    Weight,
+)
+from millpond.actors.store.jobs import Job
+from millpond.actors.store.journal.change_codec import encode
+from millpond.actors.store.journal.format import Carry
+from millpond.actors.store.journal.writer import Group, Journal, Outcome
+from millpond.actors.store.loader import QueueLoader
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.memory import MemoryStore
+from millpond.actors.store.message_attributes import Due
+from millpond.actors.store.partitions.file_pool import file_name
+from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.reads import LogReader, holds_log
+from millpond.actors.store.recovery import Recovered, recover
+from millpond.actors.store.remains import Remains
+from millpond.actors.store.repair.quarantine import Damage, write_note
+from millpond.actors.store.settings import StoreSettings, Surroundings
+from millpond.actors.store.stats import StoreCounters
+from millpond.actors.store.workers import Lane, Work
 
 log = logging.getLogger(__name__)
 

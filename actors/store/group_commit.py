@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from actors.store.changes import Change
-from actors.store.index import Entry
-from actors.store.journal.change_codec import encode
-from actors.store.journal.format import GROUP_SIZE, Carry, encode_record
-from actors.store.journal.writer import Group
-from actors.store.workers import Lane
+from millpond.actors.store.changes import Change
+from millpond.actors.store.index import Entry
+from millpond.actors.store.journal.change_codec import encode
+from millpond.actors.store.journal.format import GROUP_SIZE, Carry, encode_record
+from millpond.actors.store.journal.writer import Group
+from millpond.actors.store.workers import Lane
 
 PASSES_MAX = 4
 """Measured: 50 clients fall into two groups that wait for each other when a group is one pass."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from actors.messages import Durability, Mode
-from actors.store.changes import (
+from millpond.actors.messages import Durability, Mode
+from millpond.actors.store.changes import (
     Change,
     Chunk,
     Dropped,
@@ -20,11 +20,11 @@ from actors.store.changes import (
     Tried,
     Trimmed,
 )
-from actors.store.log_memtable import LogLayer
-from actors.store.queue_memtable import QueueLayer
-from actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen
-from actors.store.interface import Fault, Usage, Weight
-from actors.store.message_attributes import Due, Unique
+from millpond.actors.store.interface import Fault, Usage, Weight
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.message_attributes import Due, Unique
+from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen
 
 Layer = QueueLayer | LogLayer
 

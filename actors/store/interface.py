@@ -15,10 +15,10 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from actors.messages import Durability, Mode
-from actors.positions import Seek as Seek
-from actors.positions import Where as Where
-from actors.store.changes import Change, Chunk, LogSnapshot, Snapshot
+from millpond.actors.messages import Durability, Mode
+from millpond.actors.positions import Seek as Seek
+from millpond.actors.positions import Where as Where
+from millpond.actors.store.changes import Change, Chunk, LogSnapshot, Snapshot
 
 T = TypeVar("T")
 

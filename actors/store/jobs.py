@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any
 
-from actors.store.partitions.partition import Damaged
-from actors.store.interface import Fault
+from millpond.actors.store.interface import Fault
+from millpond.actors.store.partitions.partition import Damaged
 
 log = logging.getLogger(__name__)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from actors.store.changes import KeyRow, Snapshot
-from actors.store.index import Entry, fold
-from actors.store.group_commit import Groups
-from actors.store.jobs import Job
-from actors.store.workers import Lane
-from actors.store.partitions.files import Library
-from actors.store.queue_memtable import QueueLayer
-from actors.store.interface import Fault, Pending, Usage
+from millpond.actors.store.changes import KeyRow, Snapshot
+from millpond.actors.store.group_commit import Groups
+from millpond.actors.store.index import Entry, fold
+from millpond.actors.store.interface import Fault, Pending, Usage
+from millpond.actors.store.jobs import Job
+from millpond.actors.store.partitions.files import Library
+from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.workers import Lane
 
 
 class QueueLoader:

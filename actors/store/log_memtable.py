@@ -12,7 +12,7 @@ from typing import assert_never
 
 import msgspec
 
-from actors.store.changes import (
+from millpond.actors.store.changes import (
     Chunk,
     Dropped,
     LogChange,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
-from actors.messages import Durability, Mode
-from actors.store.changes import (
+from millpond.actors.messages import Durability, Mode
+from millpond.actors.store.changes import (
     Change,
     Chunk,
     Dropped,
@@ -24,13 +24,13 @@ from actors.store.changes import (
     Trimmed,
     kind_of,
 )
-from actors.store.index import fold
-from actors.store.log_memtable import LogLayer
-from actors.store.queue_memtable import snapshot_of
-from actors.store.reads import pick
-from actors.store.subscribers import MEMBER_CHANGES, MemberChange, Roster
-from actors.store.interface import Health, Kept, Seek, Usage, Weight
-from actors.store.message_attributes import Due, TermChange, Terms, Unique
+from millpond.actors.store.index import fold
+from millpond.actors.store.interface import Health, Kept, Seek, Usage, Weight
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.message_attributes import Due, TermChange, Terms, Unique
+from millpond.actors.store.queue_memtable import snapshot_of
+from millpond.actors.store.reads import pick
+from millpond.actors.store.subscribers import MEMBER_CHANGES, MemberChange, Roster
 
 
 class Partition:

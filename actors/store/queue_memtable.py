@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from math import inf
 from typing import assert_never
 
-from actors.messages import Mode
-from actors.store.changes import (
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import (
     Gone,
     KeyGone,
     KeyLeft,
@@ -22,8 +22,8 @@ from actors.store.changes import (
     Snapshot,
     Tried,
 )
-from actors.store.subscribers import MEMBER_CHANGES, MemberChange, Roster, roster_of
-from actors.store.message_attributes import Due, TermChange, Terms, Unique, terms_of
+from millpond.actors.store.message_attributes import Due, TermChange, Terms, Unique, terms_of
+from millpond.actors.store.subscribers import MEMBER_CHANGES, MemberChange, Roster, roster_of
 
 ROW_BYTES = 64
 KEY_BYTES = 64

@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from actors.store.changes import Chunk, Kind, LogSnapshot
-from actors.store.index import Entry, fold
-from actors.store.group_commit import Groups
-from actors.store.jobs import Job
-from actors.store.workers import Lane
-from actors.store.log_memtable import LogLayer
-from actors.store.partitions.files import Library
-from actors.store.interface import Fault, Pending, Seek, Usage, Where
+from millpond.actors.store.changes import Chunk, Kind, LogSnapshot
+from millpond.actors.store.group_commit import Groups
+from millpond.actors.store.index import Entry, fold
+from millpond.actors.store.interface import Fault, Pending, Seek, Usage, Where
+from millpond.actors.store.jobs import Job
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.partitions.files import Library
+from millpond.actors.store.workers import Lane
 
 Chunks = list[Chunk] | Fault
 

@@ -14,24 +14,24 @@ from pathlib import Path
 
 import msgspec
 
-from actors.messages import Durability
-from actors.store.changes import Change, Gone, Kind, Row
-from actors.store.repair.quarantine import Damage, read_notes, write_note
-from actors.store.filesystem import Disk
-from actors.store.index import Entry, fold, new_layer
-from actors.store.journal.change_codec import BadChange, decode
-from actors.store.journal.format import Carry, Record
-from actors.store.journal.reader import Found, read_journal
-from actors.store.journal.writer import Tail, segment_path
-from actors.store.log_memtable import LogLayer
-from actors.store.partitions.catalog import CATALOGUE, Catalogue, rebuild
-from actors.store.partitions.files import Library
-from actors.store.partitions.partition import Damaged, Outline
-from actors.store.partitions.file_pool import Shelf, file_name
-from actors.store.partitions.sqlite import UnknownFormat
-from actors.store.queue_memtable import QueueLayer
-from actors.store.interface import Fault, Kept
-from actors.store.settings import StoreSettings
+from millpond.actors.messages import Durability
+from millpond.actors.store.changes import Change, Gone, Kind, Row
+from millpond.actors.store.filesystem import Disk
+from millpond.actors.store.index import Entry, fold, new_layer
+from millpond.actors.store.interface import Fault, Kept
+from millpond.actors.store.journal.change_codec import BadChange, decode
+from millpond.actors.store.journal.format import Carry, Record
+from millpond.actors.store.journal.reader import Found, read_journal
+from millpond.actors.store.journal.writer import Tail, segment_path
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.partitions.catalog import CATALOGUE, Catalogue, rebuild
+from millpond.actors.store.partitions.file_pool import Shelf, file_name
+from millpond.actors.store.partitions.files import Library
+from millpond.actors.store.partitions.partition import Damaged, Outline
+from millpond.actors.store.partitions.sqlite import UnknownFormat
+from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.repair.quarantine import Damage, read_notes, write_note
+from millpond.actors.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actors.store.changes import Change, Gone, Row, Tried, is_soft
-from actors.store.index import Entry
-from actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen
-from actors.store.message_attributes import Due
+from millpond.actors.store.changes import Change, Gone, Row, Tried, is_soft
+from millpond.actors.store.index import Entry
+from millpond.actors.store.message_attributes import Due
+from millpond.actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen
 
 
 class Remains:

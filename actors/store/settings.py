@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from actors.store.workers import Lane, Work
+from millpond.actors.store.workers import Lane, Work
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

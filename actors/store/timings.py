@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.histogram import AMOUNTS, SECONDS, Histogram
+from millpond.actors.histogram import AMOUNTS, SECONDS, Histogram
 
 
 class Timings:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from actors.errors import Code
-from actors.store.changes import Change, Chunk, Position
-from actors.streams.bounds import Extent
-from actors.streams.record_ids import next_id, next_timestamps
-from actors.streams.messages import (
+from millpond.actors.errors import Code
+from millpond.actors.store.changes import Change, Chunk, Position
+from millpond.actors.streams.bounds import Extent
+from millpond.actors.streams.chunks import Pile
+from millpond.actors.streams.command_records import BadOrder, orders_of
+from millpond.actors.streams.messages import (
     PLAIN,
     Append,
     Appended,
@@ -15,11 +16,10 @@ from actors.streams.messages import (
     Timestamping,
     Traits,
 )
-from actors.streams.moment import Moment
-from actors.streams.metadata import Properties
-from actors.streams.command_records import BadOrder, orders_of
-from actors.streams.chunks import Pile
-from actors.streams.settings import StreamLimits, StreamShared
+from millpond.actors.streams.metadata import Properties
+from millpond.actors.streams.moment import Moment
+from millpond.actors.streams.record_ids import next_id, next_timestamps
+from millpond.actors.streams.settings import StreamLimits, StreamShared
 
 
 class Appender:

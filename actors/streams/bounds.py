@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from operator import itemgetter
 
-from actors.errors import Code
-from actors.store.changes import Dropped, LogSnapshot, Position, Trimmed
-from actors.store.interface import Seek, Where
-from actors.streams.durable.messages import Parentage
-from actors.streams.messages import Records, StreamFailed
+from millpond.actors.errors import Code
+from millpond.actors.store.changes import Dropped, LogSnapshot, Position, Trimmed
+from millpond.actors.store.interface import Seek, Where
+from millpond.actors.streams.durable.messages import Parentage
+from millpond.actors.streams.messages import Records, StreamFailed
 
 EMPTY = Position(0, 0)
 _sequence = itemgetter(0)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from actors.errors import Code
-from actors.messages import Port
-from actors.streams.messages import Appended, ChainedAppend, StreamFailed
+from millpond.actors.errors import Code
+from millpond.actors.messages import Port
+from millpond.actors.streams.messages import Appended, ChainedAppend, StreamFailed
 
 
 class Chains:

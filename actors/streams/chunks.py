@@ -15,8 +15,8 @@ from typing import Annotated
 
 import msgspec
 
-from actors.store.changes import Chunk, Position
-from actors.streams.messages import Headers, Span
+from millpond.actors.store.changes import Chunk, Position
+from millpond.actors.streams.messages import Headers, Span
 
 RECORDS_MAX = 1000
 BYTES_MAX = 2**20

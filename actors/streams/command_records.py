@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from actors.streams.messages import Headers
-from actors.streams.read_scan import is_command
+from millpond.actors.streams.messages import Headers
+from millpond.actors.streams.read_scan import is_command
 
 FENCE_BYTES_MAX = 36
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from actors.errors import Code
-from actors.store.changes import Change
-from actors.streams.directory import Directory
-from actors.streams.messages import Commit, Settings
-from actors.streams.metadata import GROUP_BYTES_MAX, Properties
-from actors.streams.settings import StreamLimits
+from millpond.actors.errors import Code
+from millpond.actors.store.changes import Change
+from millpond.actors.streams.directory import Directory
+from millpond.actors.streams.messages import Commit, Settings
+from millpond.actors.streams.metadata import GROUP_BYTES_MAX, Properties
+from millpond.actors.streams.settings import StreamLimits
 
 
 def commit(

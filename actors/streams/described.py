@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from actors.streams.bounds import Extent
-from actors.streams.messages import Committed, Describe, Described, GroupOffset
-from actors.streams.metadata import Properties
+from millpond.actors.streams.bounds import Extent
+from millpond.actors.streams.messages import Committed, Describe, Described, GroupOffset
+from millpond.actors.streams.metadata import Properties
 
 SEGMENT_BYTES = 16 * 2**20
 """What `segments` of an outline are counted in."""

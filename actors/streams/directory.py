@@ -11,10 +11,10 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from heapq import merge, nsmallest
 
-from actors.messages import Mail
-from actors.streams.messages import Vacated
-from actors.streams.names import TOPICS, stream_cell
-from actors.streams.metadata import Progress
+from millpond.actors.messages import Mail
+from millpond.actors.streams.messages import Vacated
+from millpond.actors.streams.metadata import Progress
+from millpond.actors.streams.names import TOPICS, stream_cell
 
 _TOPIC = re.compile(rb"[A-Za-z0-9_-]{1,255}")
 _PARTITION = re.compile(rb"(0|[1-9][0-9]{0,8})")

@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 from math import inf
 
-from actors.store.changes import Change, Chunk
-from actors.store.interface import Fault, Pending, Seek, Where
-from actors.streams.durable.messages import FOR_EVER
-from actors.streams.bounds import Extent
-from actors.streams.moment import Moment
-from actors.streams.metadata import Properties
-from actors.streams.read import Reader
-from actors.streams.chunks import BadChunk
-from actors.streams.retention import SLICE_BYTES, Cut, Retention
-from actors.streams.settings import StreamLimits, StreamShared
-from actors.streams.tenure import Tenure
-from actors.streams.vacancy import Vacancy
+from millpond.actors.store.changes import Change, Chunk
+from millpond.actors.store.interface import Fault, Pending, Seek, Where
+from millpond.actors.streams.bounds import Extent
+from millpond.actors.streams.chunks import BadChunk
+from millpond.actors.streams.durable.messages import FOR_EVER
+from millpond.actors.streams.metadata import Properties
+from millpond.actors.streams.moment import Moment
+from millpond.actors.streams.read import Reader
+from millpond.actors.streams.retention import SLICE_BYTES, Cut, Retention
+from millpond.actors.streams.settings import StreamLimits, StreamShared
+from millpond.actors.streams.tenure import Tenure
+from millpond.actors.streams.vacancy import Vacancy
 
 log = logging.getLogger(__name__)
 

@@ -6,14 +6,14 @@ the other.
 
 from __future__ import annotations
 
-from actors.errors import Code
-from actors.messages import Reply
-from actors.store.changes import Change
-from actors.streams.append import Appender
-from actors.streams.bounds import Extent
-from actors.streams.messages import Append, AskAuthor, Author, Publish, StreamFailed
-from actors.streams.moment import Moment
-from actors.streams.metadata import Properties, Writing
+from millpond.actors.errors import Code
+from millpond.actors.messages import Reply
+from millpond.actors.store.changes import Change
+from millpond.actors.streams.append import Appender
+from millpond.actors.streams.bounds import Extent
+from millpond.actors.streams.messages import Append, AskAuthor, Author, Publish, StreamFailed
+from millpond.actors.streams.metadata import Properties, Writing
+from millpond.actors.streams.moment import Moment
 
 WRITERS_MAX = 1000
 WRITER_BYTES_MAX = 64

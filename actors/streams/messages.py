@@ -12,10 +12,10 @@ from typing import Protocol
 
 import msgspec
 
-from actors.errors import Code
-from actors.messages import StreamReply, StreamRequest
-from actors.positions import Position, Seek
-from actors.streams.durable.messages import FOR_EVER, Lifetime
+from millpond.actors.errors import Code
+from millpond.actors.messages import StreamReply, StreamRequest
+from millpond.actors.positions import Position, Seek
+from millpond.actors.streams.durable.messages import FOR_EVER, Lifetime
 
 U64_MAX = 2**64 - 1
 

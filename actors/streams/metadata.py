@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from actors.store.changes import Noted
-from actors.streams.durable.metadata import DurableNotes
-from actors.streams.messages import Settings, Traits
-from actors.streams.tee_notes import TeeNotes
+from millpond.actors.store.changes import Noted
+from millpond.actors.streams.durable.metadata import DurableNotes
+from millpond.actors.streams.messages import Settings, Traits
+from millpond.actors.streams.tee_notes import TeeNotes
 
 CREATED = b"created"
 FENCE = b"fence"

@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 import msgspec
 
-from actors.streams.durable.messages import Producer
+from millpond.actors.streams.durable.messages import Producer
 
 PRODUCERS_MAX = 1000
 """Of a stream; the one that was quiet for longest is forgotten."""

@@ -9,24 +9,24 @@ from math import inf
 
 import msgspec
 
-from actors.runtime.cell import Effects
-from actors.errors import Code
-from actors.messages import Mail, Port
-from actors.store.changes import Chunk
-from actors.store.reads import pick
-from actors.store.interface import Fault, Pending, Seek, Where
-from actors.streams.append import Appender
-from actors.streams.durable.messages import Parentage
-from actors.streams.bounds import Extent
-from actors.streams.durable.fork_log import Lineage
-from actors.streams.messages import Excerpt, Read, Records, Span, StreamFailed, Trim
-from actors.streams.moment import Moment
-from actors.streams.chunks import BadChunk, at_id, span_of
-from actors.streams.retention import Retention
-from actors.streams.read_scan import Found, Search, show
-from actors.streams.settings import StreamShared
-from actors.streams.record_cache import Row
-from actors.streams.waiters import Waiter, Waiters
+from millpond.actors.errors import Code
+from millpond.actors.messages import Mail, Port
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.store.changes import Chunk
+from millpond.actors.store.interface import Fault, Pending, Seek, Where
+from millpond.actors.store.reads import pick
+from millpond.actors.streams.append import Appender
+from millpond.actors.streams.bounds import Extent
+from millpond.actors.streams.chunks import BadChunk, at_id, span_of
+from millpond.actors.streams.durable.fork_log import Lineage
+from millpond.actors.streams.durable.messages import Parentage
+from millpond.actors.streams.messages import Excerpt, Read, Records, Span, StreamFailed, Trim
+from millpond.actors.streams.moment import Moment
+from millpond.actors.streams.read_scan import Found, Search, show
+from millpond.actors.streams.record_cache import Row
+from millpond.actors.streams.retention import Retention
+from millpond.actors.streams.settings import StreamShared
+from millpond.actors.streams.waiters import Waiter, Waiters
 
 log = logging.getLogger(__name__)
 

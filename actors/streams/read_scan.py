@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from actors.messages import Port, StreamRequest
-from actors.store.changes import Chunk
-from actors.store.interface import Fault, Seek, Where
-from actors.streams.messages import Excerpt, Headers, Read, Span, Trim, View
-from actors.streams.chunks import after_timestamp, append_end, at_id, at_timestamp
-from actors.streams.record_cache import Item, Part, Row
+from millpond.actors.messages import Port, StreamRequest
+from millpond.actors.store.changes import Chunk
+from millpond.actors.store.interface import Fault, Seek, Where
+from millpond.actors.streams.chunks import after_timestamp, append_end, at_id, at_timestamp
+from millpond.actors.streams.messages import Excerpt, Headers, Read, Span, Trim, View
+from millpond.actors.streams.record_cache import Item, Part, Row
 
 
 class Search:

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
-from actors.store.changes import Chunk
-from actors.streams.messages import Form, Span, View
-from actors.streams.chunks import BadChunk, joined, part_of, span_of
+from millpond.actors.store.changes import Chunk
+from millpond.actors.streams.chunks import BadChunk, joined, part_of, span_of
+from millpond.actors.streams.messages import Form, Span, View
 
 SHELF_BYTES_MAX = 2**26
 """Of all streams of a node together; the oldest goes first."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from actors.store.changes import Position
-from actors.streams.messages import PLAIN, U64_MAX, Timestamping, Traits
+from millpond.actors.store.changes import Position
+from millpond.actors.streams.messages import PLAIN, U64_MAX, Timestamping, Traits
 
 
 def next_id(last: Position | None, ms: int | None, now_ms: int, count: int) -> Position | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from actors.streams.directory import Directory
-from actors.streams.bounds import Extent
-from actors.streams.metadata import Properties
+from millpond.actors.streams.bounds import Extent
+from millpond.actors.streams.directory import Directory
+from millpond.actors.streams.metadata import Properties
 
 
 class Presence:

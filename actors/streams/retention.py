@@ -10,8 +10,8 @@ from math import inf
 
 import msgspec
 
-from actors.store.changes import Chunk
-from actors.streams.chunks import after_timestamp, span_of
+from millpond.actors.store.changes import Chunk
+from millpond.actors.streams.chunks import after_timestamp, span_of
 
 SLICE_BYTES = 2**20
 REST_S = 1.0

@@ -9,10 +9,10 @@ from itertools import count
 
 import msgspec
 
-from actors.messages import Mail
-from actors.store.interface import Health, LogStore, Usage
-from actors.streams.directory import Directory
-from actors.streams.record_cache import Shelf
+from millpond.actors.messages import Mail
+from millpond.actors.store.interface import Health, LogStore, Usage
+from millpond.actors.streams.directory import Directory
+from millpond.actors.streams.record_cache import Shelf
 
 
 class StreamLimits(msgspec.Struct, frozen=True):

@@ -10,29 +10,39 @@ from math import inf
 
 from msgspec.structs import replace
 
-from actors.runtime.cell import Effects
-from actors.errors import Code
-from actors.messages import Batch, Drain, Leave, Mail, Port, Pour, Poured, Reply, StreamRequest
-from actors.store.changes import LogSnapshot
-from actors.streams.durable import messages as d
-from actors.streams import messages as m
-from actors.streams import tees
-from actors.streams.append import Appender
-from actors.streams.idempotent_writers import Authors
-from actors.streams.chains import Chains
-from actors.streams.described import tell
-from actors.streams.durable.requests import DurableDesk
-from actors.streams.bounds import Extent
-from actors.streams.consumer_groups import commit
-from actors.streams.moment import Moment
-from actors.streams.metadata import Properties
-from actors.streams.command_records import SetFence, orders_of
-from actors.streams.registration import Presence
-from actors.streams.read import Reader
-from actors.streams.retention import Cut
-from actors.streams.read_scan import Found
-from actors.streams.settings import StreamLimits, StreamShared
-from actors.streams.expiry import Upkeep
+from millpond.actors.errors import Code
+from millpond.actors.messages import (
+    Batch,
+    Drain,
+    Leave,
+    Mail,
+    Port,
+    Pour,
+    Poured,
+    Reply,
+    StreamRequest,
+)
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.store.changes import LogSnapshot
+from millpond.actors.streams import messages as m
+from millpond.actors.streams import tees
+from millpond.actors.streams.append import Appender
+from millpond.actors.streams.bounds import Extent
+from millpond.actors.streams.chains import Chains
+from millpond.actors.streams.command_records import SetFence, orders_of
+from millpond.actors.streams.consumer_groups import commit
+from millpond.actors.streams.described import tell
+from millpond.actors.streams.durable import messages as d
+from millpond.actors.streams.durable.requests import DurableDesk
+from millpond.actors.streams.expiry import Upkeep
+from millpond.actors.streams.idempotent_writers import Authors
+from millpond.actors.streams.metadata import Properties
+from millpond.actors.streams.moment import Moment
+from millpond.actors.streams.read import Reader
+from millpond.actors.streams.read_scan import Found
+from millpond.actors.streams.registration import Presence
+from millpond.actors.streams.retention import Cut
+from millpond.actors.streams.settings import StreamLimits, StreamShared
 
 
 class Stream:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from actors.store.changes import Change, Noted
+from millpond.actors.store.changes import Change, Noted
 
 TEE_CHANNELS_MAX = 10_000
 """Of one stream. Beyond, those are forgotten of whose messages none can be left."""

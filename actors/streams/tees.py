@@ -5,12 +5,12 @@ The stream notes the last id of each channel that feeds it, in one piece with th
 
 from __future__ import annotations
 
-from actors.errors import Code
-from actors.messages import Pour, Poured
-from actors.store.changes import Change
-from actors.streams.append import Appender
-from actors.streams.messages import Append, StreamFailed
-from actors.streams.tee_notes import TeeNotes
+from millpond.actors.errors import Code
+from millpond.actors.messages import Pour, Poured
+from millpond.actors.store.changes import Change
+from millpond.actors.streams.append import Appender
+from millpond.actors.streams.messages import Append, StreamFailed
+from millpond.actors.streams.tee_notes import TeeNotes
 
 
 def take(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from actors.store.changes import Change
-from actors.streams.durable.metadata import DurableNotes
+from millpond.actors.store.changes import Change
+from millpond.actors.streams.durable.metadata import DurableNotes
 
 GRAIN_MS_MIN = 1000
 GRAIN_PART = 16

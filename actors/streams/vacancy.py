@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from actors.store.changes import Change
-from actors.streams.bounds import Extent
-from actors.streams.metadata import Properties
+from millpond.actors.store.changes import Change
+from millpond.actors.streams.bounds import Extent
+from millpond.actors.streams.metadata import Properties
 
 
 class Vacancy:

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from actors.messages import Port
-from actors.store.changes import Position
-from actors.store.interface import Where
-from actors.streams.messages import Read
-from actors.runtime.timers import Agenda
+from millpond.actors.messages import Port
+from millpond.actors.runtime.timers import Agenda
+from millpond.actors.store.changes import Position
+from millpond.actors.store.interface import Where
+from millpond.actors.streams.messages import Read
 
 SLACK = 64
 

@@ -7,13 +7,13 @@ from functools import lru_cache
 
 import msgspec
 
-from actors.messages import Rights
-from node.access.grants import PEER_ID, Grant, Kind, Subject
-from node.ip import is_remote
-from node.peers.address_book import PeerBook
-from node.peers.identity import peer_id
-from node.web.login import CHANNEL as PAGE_CHANNEL
-from transports.p2p.admission import Asker
+from millpond.actors.messages import Rights
+from millpond.node.access.grants import PEER_ID, Grant, Kind, Subject
+from millpond.node.ip import is_remote
+from millpond.node.peers.address_book import PeerBook
+from millpond.node.peers.identity import peer_id
+from millpond.node.web.login import CHANNEL as PAGE_CHANNEL
+from millpond.transports.p2p.admission import Asker
 
 STREAM_LISTENERS = ("s3p", "rustlog", "http")
 """Listeners that serve streams and nothing else."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from node.access.policy import Access
-from node.config import ConfigError
-from node.ip import is_loopback
+from millpond.node.access.policy import Access
+from millpond.node.config import ConfigError
+from millpond.node.ip import is_loopback
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from operator import or_
 
 import msgspec
 
-from actors.messages import Rights
-from node.peers.identity import BadPeerId, peer_id, public_of
-from node.peers.peer import checked_name, is_peer_id
+from millpond.actors.messages import Rights
+from millpond.node.peers.identity import BadPeerId, peer_id, public_of
+from millpond.node.peers.peer import checked_name, is_peer_id
 
 RIGHTS = {
     "put": Rights.PUT,

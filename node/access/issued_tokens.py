@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from actors.streams.catalogs.access_tokens import Issued, IssuedBook
-from node.access.grants import Grant, Kind, Subject
-from node.access.tokens import ISSUED_PREFIX, new_token
-from transports.p2p.admission import Asker
+from millpond.actors.streams.catalogs.access_tokens import Issued, IssuedBook
+from millpond.node.access.grants import Grant, Kind, Subject
+from millpond.node.access.tokens import ISSUED_PREFIX, new_token
+from millpond.transports.p2p.admission import Asker
 
 if TYPE_CHECKING:
-    from transports.http.s2.codecs.tokens import NameSet
+    from millpond.transports.http.s2.codecs.tokens import NameSet
 
 LISTENER = "http"
 _PREFIX = ISSUED_PREFIX.encode()
@@ -52,7 +52,7 @@ class IssuedAccess:
         if found is None:
             return ()
         # Imported by who shows such a token: a node that serves no S2 does without all of it.
-        from transports.http.s2.authorization import kept_permit, rights_elsewhere
+        from millpond.transports.http.s2.authorization import kept_permit, rights_elsewhere
 
         permit = kept_permit(found.notes)
         rights, scope = rights_elsewhere(permit), permit.info.scope

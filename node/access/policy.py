@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from actors.messages import Rights
-from node.access.default_policy import (
+from millpond.actors.messages import Rights
+from millpond.node.access.default_policy import (
     STREAM_LISTENERS,
     Peers,
     is_keeper,
@@ -26,21 +26,21 @@ from node.access.default_policy import (
     of_peers,
     without_rules,
 )
-from node.access.rules_file import (
+from millpond.node.access.grants import ANYONE, Grant, Kind, Subject
+from millpond.node.access.rules_file import (
     FILE_NAME,
     AccessFileError,
     Rules,
     read_access_file,
     read_token_file,
 )
-from node.access.grants import ANYONE, Grant, Kind, Subject
-from node.access.tokens import ISSUED_PREFIX, SIGNED_PREFIX, read_signed
-from node.client.connect import PROBE
-from node.ip import ip_of, is_remote
-from node.peers.address_book import Trust
-from node.peers.identity import BadPeerId, public_of
-from node.web.login import PREFIX as PAGE_PREFIX
-from transports.p2p.admission import Asker
+from millpond.node.access.tokens import ISSUED_PREFIX, SIGNED_PREFIX, read_signed
+from millpond.node.client.connect import PROBE
+from millpond.node.ip import ip_of, is_remote
+from millpond.node.peers.address_book import Trust
+from millpond.node.peers.identity import BadPeerId, public_of
+from millpond.node.web.login import PREFIX as PAGE_PREFIX
+from millpond.transports.p2p.admission import Asker
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import anyio
 from anyio.lowlevel import checkpoint
 
-from node.peers.address_book import PeerBook
-from node.connections import Reception
+from millpond.node.connections import Reception
+from millpond.node.peers.address_book import PeerBook
 
 LOOK_EVERY_S = 2.0
 REJUDGE_EVERY_S = 30.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from node.access.grants import (
+from millpond.node.access.grants import (
     REVOKED_PREFIX,
     BadLine,
     Grant,
@@ -20,8 +20,8 @@ from node.access.grants import (
     parse_line,
     parse_token_line,
 )
-from node.atomic_files import UnsafeFile, read_private, replace
-from node.peers.address_book_file import BookBusy, PeerFile
+from millpond.node.atomic_files import UnsafeFile, read_private, replace
+from millpond.node.peers.address_book_file import BookBusy, PeerFile
 
 FILE_NAME = "access.conf"
 FILE_BYTES_MAX = 2**20

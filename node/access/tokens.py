@@ -15,9 +15,9 @@ from hashlib import sha256
 
 import msgspec
 
-from actors.messages import Rights
-from node.access.grants import Grant, Kind, Subject, split_patterns
-from node.peers.identity import Identity, verify
+from millpond.actors.messages import Rights
+from millpond.node.access.grants import Grant, Kind, Subject, split_patterns
+from millpond.node.peers.identity import Identity, verify
 
 RANDOM_PREFIX, SIGNED_PREFIX, ISSUED_PREFIX = "mpr1.", "mpt1.", "mpi1."
 RANDOM_BYTES, ID_BYTES = 32, 8

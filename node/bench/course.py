@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from actors.store.changes import Snapshot
-from actors.store.interface import Fault as StoreFault
-from node.bench.results import Latencies
-from node.bench.verify import Fault, Faults
+from millpond.actors.store.changes import Snapshot
+from millpond.actors.store.interface import Fault as StoreFault
+from millpond.node.bench.results import Latencies
+from millpond.node.bench.verify import Fault, Faults
 
 
 class StoreResult(msgspec.Struct, frozen=True):

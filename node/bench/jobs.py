@@ -12,10 +12,10 @@ from typing import Any
 import anyio
 import msgspec
 
-from node.bench.load import Clocks
-from node.jobs.job import Job
-from node.jobs.queue import Queue
-from node.jobs.worker.worker import Worker
+from millpond.node.bench.load import Clocks
+from millpond.node.jobs.job import Job
+from millpond.node.jobs.queue import Queue
+from millpond.node.jobs.worker.worker import Worker
 
 PAYLOAD = {"to": "alice@example.org", "subject": "hello", "number": 1234567, "flags": [1, 2, 3]}
 PRODUCERS = 16

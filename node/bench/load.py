@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import anyio
 import msgspec
 
-from node.bench.results import Latencies
-from node.bench.readback import read_back
-from node.bench.scenarios import Kind, Load
-from node.bench.stream import Stream
-from node.bench.target import Target, leave_all
-from node.bench.verify import Fault, Faults
+from millpond.node.bench.readback import read_back
+from millpond.node.bench.results import Latencies
+from millpond.node.bench.scenarios import Kind, Load
+from millpond.node.bench.stream import Stream
+from millpond.node.bench.target import Target, leave_all
+from millpond.node.bench.verify import Fault, Faults
 
 WARM_SHARE, WARM_S_MAX = 0.25, 0.5
 SETTLE_S, SETTLE_BROKEN_S = 5.0, 0.5

@@ -8,14 +8,14 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from actors.messages import Put, PutAck, Role
-from node.bench.payload import Content
-from node.bench.drivers.p2p import Answer, Peer
-from node.bench.scenarios import Footprint, Idle
-from node.bench.target import Target, leave_all
-from node.bench.verify import Faults, Receipts
-from transports.p2p.handshake import Hello
-from transports.p2p.packets import encode
+from millpond.actors.messages import Put, PutAck, Role
+from millpond.node.bench.drivers.p2p import Answer, Peer
+from millpond.node.bench.payload import Content
+from millpond.node.bench.scenarios import Footprint, Idle
+from millpond.node.bench.target import Target, leave_all
+from millpond.node.bench.verify import Faults, Receipts
+from millpond.transports.p2p.handshake import Hello
+from millpond.transports.p2p.packets import encode
 
 WARM_COUNT = 2_000
 """So many come first and are not counted: they grow the node's pools and tables."""

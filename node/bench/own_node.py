@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-import node
-from node.bench.scratch import ending_like_ctrl_c
+import millpond
+from millpond.node.bench.scratch import ending_like_ctrl_c
 
 READY_S, END_S = 20.0, 10.0
 SERVE = ("serve", "--p2p", "127.0.0.1:0", "--log-level", "error", "--json")
@@ -55,8 +55,15 @@ def own_node(*store: str, listener: str = "", **settings: str) -> Iterator[OwnNo
     with (
         ending_like_ctrl_c(),
         subprocess.Popen(
-            [sys.executable, "-m", "node", *SERVE, *_listeners(listener), *(store or IN_MEMORY)],
-            cwd=Path(node.__file__).parents[1],
+            [
+                sys.executable,
+                "-m",
+                "millpond",
+                *SERVE,
+                *_listeners(listener),
+                *(store or IN_MEMORY),
+            ],
+            cwd=Path(millpond.__file__).parents[1],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import anyio
 
-from actors.messages import Get, GetAck, List, ListAck
-from node.bench.drivers.p2p import Answer, Peer
-from node.bench.verify import Fault, Faults
-from transports.p2p.packets import encode
+from millpond.actors.messages import Get, GetAck, List, ListAck
+from millpond.node.bench.drivers.p2p import Answer, Peer
+from millpond.node.bench.verify import Fault, Faults
+from millpond.transports.p2p.packets import encode
 
 EVERYTHING = List(limit=2**16 - 1, start=0, end=0)
 

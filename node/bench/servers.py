@@ -15,14 +15,14 @@ from pathlib import Path
 
 import msgspec
 
-from node.bench.own_node import cpu_of, end, on_disk, own_node
-from node.bench.drivers.peers import NatsSpeech, RedisSpeech
-from node.bench.drivers.s2 import S2Speech
-from node.bench.scratch import ending_like_ctrl_c
-from node.bench.drivers.interface import RustlogSpeech, S3pSpeech, Speech
-from node.bench.stream_load import StreamTarget
-from node.bench.stream_rows import StreamKind
-from transports.io.address import parse_address
+from millpond.node.bench.drivers.interface import RustlogSpeech, S3pSpeech, Speech
+from millpond.node.bench.drivers.peers import NatsSpeech, RedisSpeech
+from millpond.node.bench.drivers.s2 import S2Speech
+from millpond.node.bench.own_node import cpu_of, end, on_disk, own_node
+from millpond.node.bench.scratch import ending_like_ctrl_c
+from millpond.node.bench.stream_load import StreamTarget
+from millpond.node.bench.stream_rows import StreamKind
+from millpond.transports.io.address import parse_address
 
 HOST = "127.0.0.1"
 READY_S, POLL_S = 10.0, 0.02

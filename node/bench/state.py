@@ -14,16 +14,16 @@ from typing import Any
 import anyio
 import msgspec
 
-from actors.state.schema import Collection, StreamState
-from actors.state.events import ChangeEvent, decode
-from actors.state.fold import Fold
-from actors.state.table import Holding
-from actors.state.materialized import MaterializedState
-from node.bench.own_node import OwnNode
-from node.process import rss_bytes
-from node.client.state.follower import FollowSettings, follow_state
-from node.client.streams.stream import Stream
-from node.client.streams.connect import connect_streams
+from millpond.actors.state.events import ChangeEvent, decode
+from millpond.actors.state.fold import Fold
+from millpond.actors.state.materialized import MaterializedState
+from millpond.actors.state.schema import Collection, StreamState
+from millpond.actors.state.table import Holding
+from millpond.node.bench.own_node import OwnNode
+from millpond.node.client.state.follower import FollowSettings, follow_state
+from millpond.node.client.streams.connect import connect_streams
+from millpond.node.client.streams.stream import Stream
+from millpond.node.process import rss_bytes
 
 BATCH = 1000
 NAME = b"bench"

@@ -10,19 +10,19 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from actors.messages import Durability
-from actors.store.changes import Kind, Row, Snapshot
-from actors.store.filesystem import Disk
-from actors.store.durable import DurableStore
-from actors.store.partitions.file_pool import Shelf
-from actors.store.queue_memtable import QueueLayer
-from actors.store.interface import Fault as StoreFault
-from actors.store.settings import StoreSettings
-from node.bench.payload import Content
-from node.bench.course import Course, StoreResult
-from node.bench.verify import Fault
-from node.bench.writing import TTL_S, Writing, channel_name
-from node.data_folder import LoopSurroundings
+from millpond.actors.messages import Durability
+from millpond.actors.store.changes import Kind, Row, Snapshot
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.filesystem import Disk
+from millpond.actors.store.interface import Fault as StoreFault
+from millpond.actors.store.partitions.file_pool import Shelf
+from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.settings import StoreSettings
+from millpond.node.bench.course import Course, StoreResult
+from millpond.node.bench.payload import Content
+from millpond.node.bench.verify import Fault
+from millpond.node.bench.writing import TTL_S, Writing, channel_name
+from millpond.node.data_folder import LoopSurroundings
 
 WRITERS = (1, 16, 100, 1000)
 SYNC_BYTES, SYNC_FILE_BYTES = 4096, 2**20

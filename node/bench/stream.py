@@ -9,14 +9,14 @@ from typing import Protocol, TypeVar
 
 import anyio
 
-from actors.messages import Mode, Msg, PutAck, Role
-from node.bench.payload import Content
-from node.bench.drivers.p2p import Answer, Peer
-from node.bench.scenarios import Kind, Load
-from node.bench.target import Target
-from node.bench.verify import Deliveries, Fault, Faults, Receipts
-from transports.p2p.handshake import Hello
-from transports.p2p.packets import PUT
+from millpond.actors.messages import Mode, Msg, PutAck, Role
+from millpond.node.bench.drivers.p2p import Answer, Peer
+from millpond.node.bench.payload import Content
+from millpond.node.bench.scenarios import Kind, Load
+from millpond.node.bench.target import Target
+from millpond.node.bench.verify import Deliveries, Fault, Faults, Receipts
+from millpond.transports.p2p.handshake import Hello
+from millpond.transports.p2p.packets import PUT
 
 TTL_S = 60
 WINDOW_MIN, WINDOW_MAX = 32, 2**16 - 1

@@ -9,7 +9,9 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from node.bench.load import (
+from millpond.node.bench.drivers.connection import Line
+from millpond.node.bench.drivers.interface import Speech
+from millpond.node.bench.load import (
     CONNECT_S,
     SETTLE_BROKEN_S,
     SETTLE_S,
@@ -19,14 +21,12 @@ from node.bench.load import (
     Run,
     without_collector,
 )
-from node.bench.drivers.interface import Speech
-from node.bench.drivers.connection import Line
-from node.bench.stream_workloads import Work, work_of
-from node.bench.stream_rows import StreamKind, StreamLoad
-from node.bench.target import LEAVE_S
-from node.bench.verify import Fault
-from node.client.errors import ConnectionLost
-from transports.io import tcp
+from millpond.node.bench.stream_rows import StreamKind, StreamLoad
+from millpond.node.bench.stream_workloads import Work, work_of
+from millpond.node.bench.target import LEAVE_S
+from millpond.node.bench.verify import Fault
+from millpond.node.client.errors import ConnectionLost
+from millpond.transports.io import tcp
 
 DIALLED_MAX = 64
 POLL_S = 0.001

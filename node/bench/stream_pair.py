@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import anyio
 
-from node.bench.payload import Content
-from node.bench.load import Run
-from node.bench.drivers.interface import START, Answer, Found, Kept, Place, after
-from node.bench.drivers.connection import Line
-from node.bench.stream_rows import BATCH, StreamLoad
-from node.bench.verify import Fault
+from millpond.node.bench.drivers.connection import Line
+from millpond.node.bench.drivers.interface import START, Answer, Found, Kept, Place, after
+from millpond.node.bench.load import Run
+from millpond.node.bench.payload import Content
+from millpond.node.bench.stream_rows import BATCH, StreamLoad
+from millpond.node.bench.verify import Fault
 
 WAIT_MS = 5_000
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from node.bench.payload import Content
-from node.bench.load import Run
-from node.bench.drivers.interface import START, Found, Place, after
-from node.bench.drivers.connection import Line
-from node.bench.stream_rows import BATCH
-from node.bench.verify import Fault
+from millpond.node.bench.drivers.connection import Line
+from millpond.node.bench.drivers.interface import START, Found, Place, after
+from millpond.node.bench.load import Run
+from millpond.node.bench.payload import Content
+from millpond.node.bench.stream_rows import BATCH
+from millpond.node.bench.verify import Fault
 
 
 class Walk:

@@ -8,14 +8,14 @@ from typing import Protocol
 
 import anyio
 
-from node.bench.payload import Content
-from node.bench.load import Run
-from node.bench.drivers.interface import Answer, Found, Kept, Place, Refused
-from node.bench.drivers.connection import Line
-from node.bench.stream_pair import Pair
-from node.bench.stream_rows import BATCH, StreamKind, StreamLoad
-from node.bench.stream_walk import Walk
-from node.bench.verify import Fault
+from millpond.node.bench.drivers.connection import Line
+from millpond.node.bench.drivers.interface import Answer, Found, Kept, Place, Refused
+from millpond.node.bench.load import Run
+from millpond.node.bench.payload import Content
+from millpond.node.bench.stream_pair import Pair
+from millpond.node.bench.stream_rows import BATCH, StreamKind, StreamLoad
+from millpond.node.bench.stream_walk import Walk
+from millpond.node.bench.verify import Fault
 
 PRELOADED, PRELOADED_MIN = 20_000, 10 * BATCH
 """Records that are there to be read: of all streams, and of one at least."""

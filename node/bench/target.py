@@ -9,15 +9,15 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from node.client.url import Address
-from node.bench.drivers.p2p import Peer
-from node.bench.verify import Faults
-from node.client.connect import connect
-from node.client.errors import ConnectionLost
-from transports.io import tcp
-from transports.p2p.framing import Framing, LengthPrefixed
-from transports.p2p.handshake import Hello
-from transports.websocket.framing import ClientFraming
+from millpond.node.bench.drivers.p2p import Peer
+from millpond.node.bench.verify import Faults
+from millpond.node.client.connect import connect
+from millpond.node.client.errors import ConnectionLost
+from millpond.node.client.url import Address
+from millpond.transports.io import tcp
+from millpond.transports.p2p.framing import Framing, LengthPrefixed
+from millpond.transports.p2p.handshake import Hello
+from millpond.transports.websocket.framing import ClientFraming
 
 PACKET_MAX = 2**20
 DIALLED_MAX = 64

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from enum import StrEnum
 
-from actors.messages import PutAck
-from node.bench.payload import Content
+from millpond.actors.messages import PutAck
+from millpond.node.bench.payload import Content
 
 
 class Fault(StrEnum):

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from actors.store.changes import Change, Gone, Row
-from actors.store.durable import DurableStore
-from actors.store.interface import Fault as StoreFault
-from node.bench.payload import Content
-from node.bench.course import Course
-from node.bench.verify import Fault
+from millpond.actors.store.changes import Change, Gone, Row
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.interface import Fault as StoreFault
+from millpond.node.bench.course import Course
+from millpond.node.bench.payload import Content
+from millpond.node.bench.verify import Fault
 
 TTL_S = 3600
 

@@ -9,21 +9,21 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.errors import Malformed, NotAllowed, RequestError, UnknownPeer
-from actors.runtime.supervisor import contain
-from node.chat import messages as b
-from node.chat.conversation import Last
-from node.chat.records import COUNT_MAX, conversation_of
-from node.chat.local_stream import Ledger
-from node.chat.conversation_task import Talk
-from node.peers.address_book import Peer, Trust
-from node.peers.identity import peer_id
-from node.peers.envelope import UUID_BYTES
-from node.outbox.messages import PeerOperation, write_body
-from node.outbox.requests import Desk
-from node.outbox.context import Report
-from node.outbox.outbox import Post
-from transports.p2p.bodies import read_body
+from millpond.actors.errors import Malformed, NotAllowed, RequestError, UnknownPeer
+from millpond.actors.runtime.supervisor import contain
+from millpond.node.chat import messages as b
+from millpond.node.chat.conversation import Last
+from millpond.node.chat.conversation_task import Talk
+from millpond.node.chat.local_stream import Ledger
+from millpond.node.chat.records import COUNT_MAX, conversation_of
+from millpond.node.outbox.context import Report
+from millpond.node.outbox.messages import PeerOperation, write_body
+from millpond.node.outbox.outbox import Post
+from millpond.node.outbox.requests import Desk
+from millpond.node.peers.address_book import Peer, Trust
+from millpond.node.peers.envelope import UUID_BYTES
+from millpond.node.peers.identity import peer_id
+from millpond.transports.p2p.bodies import read_body
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from itertools import islice, takewhile
 
 import msgspec
 
-from node.chat.records import VERSION, Kind, Record, State, is_news
-from node.chat.reorder import Gap, Heard, Order
-from node.chat.payloads import Text
+from millpond.node.chat.payloads import Text
+from millpond.node.chat.records import VERSION, Kind, Record, State, is_news
+from millpond.node.chat.reorder import Gap, Heard, Order
 
 KNOWN_MAX = 100_000
 """So many messages of each side are told apart from what comes again, or hears of its fate."""

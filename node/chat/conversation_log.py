@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from actors.errors import OutcomeUnknown, UnknownPeer, UnknownStream
-from node.chat.conversation import Conversation, Marks, Owed
-from node.chat.records import Record, State, Unreadable, decode_record, encode_record
-from node.chat.local_stream import Ledger
+from millpond.actors.errors import OutcomeUnknown, UnknownPeer, UnknownStream
+from millpond.node.chat.conversation import Conversation, Marks, Owed
+from millpond.node.chat.local_stream import Ledger
+from millpond.node.chat.records import Record, State, Unreadable, decode_record, encode_record
 
 log = logging.getLogger(__name__)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import anyio
 
-from actors.errors import BufferFull, DataTooLarge, EmptyData, OutcomeUnknown
-from node.chat.conversation import Conversation
-from node.chat.receiver import Listener
-from node.chat.records import State
-from node.chat.conversation_log import Keeping
-from node.chat.local_stream import Ledger
-from node.chat.sender import Speaker
-from node.chat.payloads import LINE_DIGITS, TEXT_BYTES_MAX
-from node.outbox.context import Report
-from node.outbox.outbox import Post
+from millpond.actors.errors import BufferFull, DataTooLarge, EmptyData, OutcomeUnknown
+from millpond.node.chat.conversation import Conversation
+from millpond.node.chat.conversation_log import Keeping
+from millpond.node.chat.local_stream import Ledger
+from millpond.node.chat.payloads import LINE_DIGITS, TEXT_BYTES_MAX
+from millpond.node.chat.receiver import Listener
+from millpond.node.chat.records import State
+from millpond.node.chat.sender import Speaker
+from millpond.node.outbox.context import Report
+from millpond.node.outbox.outbox import Post
 
 WAITING_MAX = 10_000
 DAY_S = 86_400.0

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from math import inf
 from typing import TypeVar
 
-from actors.errors import ERRORS, StreamExists
-from actors.messages import Batch, Failed, Port, Reply, StreamReply, StreamRequest
-from actors.positions import Seek, Where
-from actors.runtime.scheduler import Scheduler
-from actors.streams import messages as m
-from actors.streams.names import stream_cell
-from node.client.future import Answer
+from millpond.actors.errors import ERRORS, StreamExists
+from millpond.actors.messages import Batch, Failed, Port, Reply, StreamReply, StreamRequest
+from millpond.actors.positions import Seek, Where
+from millpond.actors.runtime.scheduler import Scheduler
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import stream_cell
+from millpond.node.client.future import Answer
 
 PAGE = 1000
 PAGE_BYTES = 2**20

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from node.chat.records import COUNT_MAX, State
+from millpond.node.chat.records import COUNT_MAX, State
 
 TEXT_BYTES_MAX = 32 * 1024
 """UTF-8 of a message; every node's packets have room for it, sealed."""

@@ -8,15 +8,15 @@ from math import inf
 
 import anyio
 
-from actors.messages import Ack, Msg, Nack, Reason
-from node.chat.conversation import Conversation
-from node.chat.records import conversation_of
-from node.chat.conversation_log import Keeping
-from node.chat.payloads import NotUnderstood, Receipt, Text, Words, decode_words
-from node.peers.identity import peer_id
-from node.peers.envelope import CannotOpen
-from node.outbox.local_channels import Guest
-from node.outbox.outbox import Post
+from millpond.actors.messages import Ack, Msg, Nack, Reason
+from millpond.node.chat.conversation import Conversation
+from millpond.node.chat.conversation_log import Keeping
+from millpond.node.chat.payloads import NotUnderstood, Receipt, Text, Words, decode_words
+from millpond.node.chat.records import conversation_of
+from millpond.node.outbox.local_channels import Guest
+from millpond.node.outbox.outbox import Post
+from millpond.node.peers.envelope import CannotOpen
+from millpond.node.peers.identity import peer_id
 
 log = logging.getLogger(__name__)
 

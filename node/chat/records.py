@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from node.peers.identity import peer_id
+from millpond.node.peers.identity import peer_id
 
 VERSION = 1
 COUNT_MAX = 2**53

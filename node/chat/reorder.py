@@ -11,7 +11,7 @@ from math import inf
 
 import msgspec
 
-from node.chat.payloads import Text
+from millpond.node.chat.payloads import Text
 
 GAP_WAIT_S = 30.0
 """So long what is early waits for what is missing: a relay that was away may still have it."""

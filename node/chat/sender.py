@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from actors.errors import (
+from millpond.actors.errors import (
     DataTooLarge,
     EmptyData,
     NoPrekey,
@@ -12,13 +12,13 @@ from actors.errors import (
     RequestError,
     UnknownPeer,
 )
-from node.chat.conversation import Conversation, Ours, Owed
-from node.chat.records import State, conversation_of
-from node.chat.conversation_log import Keeping
-from node.chat.payloads import RECEIPTS_MAX, Receipt, encode_words
-from node.peers.identity import peer_id
-from node.outbox.context import Nudge
-from node.outbox.outbox import Post
+from millpond.node.chat.conversation import Conversation, Ours, Owed
+from millpond.node.chat.conversation_log import Keeping
+from millpond.node.chat.payloads import RECEIPTS_MAX, Receipt, encode_words
+from millpond.node.chat.records import State, conversation_of
+from millpond.node.outbox.context import Nudge
+from millpond.node.outbox.outbox import Post
+from millpond.node.peers.identity import peer_id
 
 log = logging.getLogger(__name__)
 

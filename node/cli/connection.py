@@ -14,7 +14,7 @@ from pathlib import Path
 
 import anyio
 
-from actors.errors import (
+from millpond.actors.errors import (
     NotAllowed,
     NotFound,
     NotNegotiated,
@@ -22,17 +22,17 @@ from actors.errors import (
     StorageFailed,
     UnknownStream,
 )
-from node.client.url import parse_url
-from node.client.channel import Channel
-from node.cli.exit_codes import Exit, Failure, first_cause, usage
-from node.cli.options.identity import explain_mismatch, introducing
-from node.cli.options.tls import tls_context
-from node.client.connect import PROBE, ModeName, RoleName, connect
-from node.client.errors import ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch
-from node.client.events import Connected, Disconnected, Event, Retrying
-from node.tls.errors import reason_of
-from transports.p2p.nacks import HelloCode
-from transports.io.tls import HandshakeBroken
+from millpond.node.cli.exit_codes import Exit, Failure, first_cause, usage
+from millpond.node.cli.options.identity import explain_mismatch, introducing
+from millpond.node.cli.options.tls import tls_context
+from millpond.node.client.channel import Channel
+from millpond.node.client.connect import PROBE, ModeName, RoleName, connect
+from millpond.node.client.errors import ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch
+from millpond.node.client.events import Connected, Disconnected, Event, Retrying
+from millpond.node.client.url import parse_url
+from millpond.node.tls.errors import reason_of
+from millpond.transports.io.tls import HandshakeBroken
+from millpond.transports.p2p.nacks import HelloCode
 
 INFO = 1
 """The operation of packet 90 that tells of the node; docs/wire.md has the table."""

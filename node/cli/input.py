@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import anyio
 
-from node.cli.exit_codes import Failure
+from millpond.node.cli.exit_codes import Failure
 
 STDIN = 0
 CHUNK_BYTES = 65_536

@@ -16,11 +16,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from actors.messages import U64_MAX, Mode
-from actors.store.changes import Origin, Row
-from node.cli.options.node import NAME_BYTES_MAX, U32_MAX
-from node.cli.output import data_field
-from transports.p2p.jobs.bodies import UNIQUE_BYTES_MAX
+from millpond.actors.messages import U64_MAX, Mode
+from millpond.actors.store.changes import Origin, Row
+from millpond.node.cli.options.node import NAME_BYTES_MAX, U32_MAX
+from millpond.node.cli.output import data_field
+from millpond.transports.p2p.jobs.bodies import UNIQUE_BYTES_MAX
 
 ID_MAX = 2**63 - 1
 LINE_BYTES_MAX = 2**25

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from traceback import extract_tb
 
-from node.cli.exit_codes import Exit, Failure, first_cause
+from millpond.node.cli.exit_codes import Exit, Failure, first_cause
 
 COMMANDS = {
     "serve": ("commands.serve", "run a node"),
@@ -79,7 +79,7 @@ def _run(words: list[str]) -> int:
         for name, (_, summary) in COMMANDS.items():
             subparsers.add_parser(name, help=summary)
         return _without_command(parser, parser.parse_args(words))
-    module = import_module(f"node.cli.{COMMANDS[wanted][0]}")
+    module = import_module(f"millpond.node.cli.{COMMANDS[wanted][0]}")
     module.add_parser(subparsers)
     code: int = module.run(parser.parse_args(words))
     return code
@@ -87,7 +87,7 @@ def _run(words: list[str]) -> int:
 
 def _without_command(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if args.version:
-        from node.cli.versions import installed
+        from millpond.node.cli.versions import installed
 
         print(f"millpond {installed('millpond') or 'unknown (not installed)'}")
         return Exit.OK

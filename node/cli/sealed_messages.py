@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from actors.errors import NoPrekey, NotAllowed, NotNegotiated, OutcomeUnknown, UnknownPeer
-from node.client.channel import Channel
-from node.cli.exit_codes import Exit, Failure
-from node.cli.output import data_field, print_json, print_line, printable
-from node.client.message import Message
-from node.outbox.messages import OpenAnswer, PeerOperation, SendAnswer
+from millpond.actors.errors import NoPrekey, NotAllowed, NotNegotiated, OutcomeUnknown, UnknownPeer
+from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.output import data_field, print_json, print_line, printable
+from millpond.node.client.channel import Channel
+from millpond.node.client.message import Message
+from millpond.node.outbox.messages import OpenAnswer, PeerOperation, SendAnswer
 
 ASKED_MAX = 3
 """So often the node is asked when the connection ends before its answer."""
@@ -72,7 +72,7 @@ def is_envelope(data: bytes) -> bool:
     """Does it look like an envelope? Whether it is one shows when it is opened."""
     if not data.startswith(ENVELOPE):
         return False
-    from node.peers.envelope import CannotOpen, envelope_uuid  # 20 ms, if there is any
+    from millpond.node.peers.envelope import CannotOpen, envelope_uuid  # 20 ms, if there is any
 
     try:
         envelope_uuid(data)

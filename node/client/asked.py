@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from actors.errors import OutcomeUnknown, RequestError
-from node.client.future import Answer
-from node.client.flow_limit import Room
-from transports.p2p import packets as p
-from transports.p2p.streams.operations import REPEATABLE, Operation
+from millpond.actors.errors import OutcomeUnknown, RequestError
+from millpond.node.client.flow_limit import Room
+from millpond.node.client.future import Answer
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.streams.operations import REPEATABLE, Operation
 
 REQUESTS_MAX, WAITING_MAX = 64, 48
 """Under way at once, reads that wait among them: those leave room for what is done at once."""

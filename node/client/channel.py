@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from actors.errors import DataTooLarge, EmptyData, NotNegotiated
-from actors.messages import U64_MAX, Durability, Mode, Put
-from node.client.future import Answer
-from node.client.errors import ChannelClosed
-from node.client.inbox import Counts
-from node.client.in_flight import Receipt
-from node.client.idempotency import KEYS, KeyCounter
-from node.client.link import Link
-from node.client.message import Message
-from node.client.patience import LATER, Patience
-from transports.p2p.packets import ADMIN, CREDIT, JOBS, OPERATION_BYTES, PEERS
+from millpond.actors.errors import DataTooLarge, EmptyData, NotNegotiated
+from millpond.actors.messages import U64_MAX, Durability, Mode, Put
+from millpond.node.client.errors import ChannelClosed
+from millpond.node.client.future import Answer
+from millpond.node.client.idempotency import KEYS, KeyCounter
+from millpond.node.client.in_flight import Receipt
+from millpond.node.client.inbox import Counts
+from millpond.node.client.link import Link
+from millpond.node.client.message import Message
+from millpond.node.client.patience import LATER, Patience
+from millpond.transports.p2p.packets import ADMIN, CREDIT, JOBS, OPERATION_BYTES, PEERS
 
 if TYPE_CHECKING:
-    from node.client.streams.connect import Streams
+    from millpond.node.client.streams.connect import Streams
 
 PUT_BYTES = 9
 OPERATION_MAX = 2**8 - 1
@@ -89,7 +89,9 @@ class Channel:
     @property
     def streams(self) -> Streams:
         """The node's streams, over this connection. Needs the right to administer it."""
-        from node.client.streams.connect import Streams  # few who use a channel need it, and it costs to load
+        from millpond.node.client.streams.connect import (
+            Streams,  # few who use a channel need it, and it costs to load
+        )
 
         return Streams(self._link)
 

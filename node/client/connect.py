@@ -16,24 +16,24 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from actors.messages import Mode, Role
-from node.client.url import Address, parse_url
-from node.client.retry import Backoff
-from node.client.channel import Channel
-from node.client.events import Event
-from node.client.idempotency import KeyCounter
-from node.client.link import Dial, Link, LinkSettings
-from node.environment import outside
-from node.peers.identity import KEY_BYTES
-from node.peers.authentication import Credentials
-from node.client.flow_limit import Room
-from node.client.session import Session
-from transports.io import tcp
-from transports.errors import MalformedHandshake
-from transports.p2p.framing import Framing, LengthPrefixed
-from transports.p2p.handshake import NONCE_BYTES, Hello, encode_hello
-from transports.server.interface import Signer
-from transports.p2p.packets import BEGUN, USUAL
+from millpond.actors.messages import Mode, Role
+from millpond.node.client.channel import Channel
+from millpond.node.client.events import Event
+from millpond.node.client.flow_limit import Room
+from millpond.node.client.idempotency import KeyCounter
+from millpond.node.client.link import Dial, Link, LinkSettings
+from millpond.node.client.retry import Backoff
+from millpond.node.client.session import Session
+from millpond.node.client.url import Address, parse_url
+from millpond.node.environment import outside
+from millpond.node.peers.authentication import Credentials
+from millpond.node.peers.identity import KEY_BYTES
+from millpond.transports.errors import MalformedHandshake
+from millpond.transports.io import tcp
+from millpond.transports.p2p.framing import Framing, LengthPrefixed
+from millpond.transports.p2p.handshake import NONCE_BYTES, Hello, encode_hello
+from millpond.transports.p2p.packets import BEGUN, USUAL
+from millpond.transports.server.interface import Signer
 
 FRAME_SIZE_MAX = 2**24 - 1
 IN_FLIGHT_BYTES_MAX = 8 * 2**20
@@ -162,7 +162,9 @@ def _address(url: str, channel: bytes | None) -> Address:
 
 def _framing(address: Address, hello: Hello, entropy: Callable[[int], bytes]) -> Framing:
     if address.websocket:
-        from transports.websocket.framing import ClientFraming  # few need it, and it takes 20 ms
+        from millpond.transports.websocket.framing import (
+            ClientFraming,  # few need it, and it takes 20 ms
+        )
 
         channel, token = hello.channel or b"", hello.token
         return ClientFraming(str(address), channel, True, token, FRAME_SIZE_MAX, entropy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transports.p2p.nacks import HelloCode
+from millpond.transports.p2p.nacks import HelloCode
 
 
 class ConnectionLost(ConnectionError):

@@ -13,14 +13,14 @@ from typing import TypeVar
 
 import msgspec
 
-from actors.errors import DataTooLarge, KeyReused, LeaseLost, OutcomeUnknown
-from actors.messages import Durability, Get, GetAck, List, Put, PutAck, Touch, TouchAck
-from node.client.future import Answer
-from node.client.asked import Asked
-from node.client.flow_limit import Room
-from transports.p2p import packets as wire
-from transports.p2p.nacks import correlation_number, decode_refused
-from transports.p2p.packets import (
+from millpond.actors.errors import DataTooLarge, KeyReused, LeaseLost, OutcomeUnknown
+from millpond.actors.messages import Durability, Get, GetAck, List, Put, PutAck, Touch, TouchAck
+from millpond.node.client.asked import Asked
+from millpond.node.client.flow_limit import Room
+from millpond.node.client.future import Answer
+from millpond.transports.p2p import packets as wire
+from millpond.transports.p2p.nacks import correlation_number, decode_refused
+from millpond.transports.p2p.packets import (
     Admin,
     AdminReply,
     Jobs,

@@ -7,8 +7,8 @@ from collections import OrderedDict, deque
 import anyio
 import msgspec
 
-from actors.messages import Ack, Msg
-from transports.p2p.packets import encode
+from millpond.actors.messages import Ack, Msg
+from millpond.transports.p2p.packets import encode
 
 SETTLED_MAX = 4096
 ACKS_MAX = 65_536

@@ -9,22 +9,22 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from actors.messages import Ack, Credit, Durability, Mode, Role
-from node.client.future import Answer
-from node.client.retry import Backoff
-from node.client.errors import ChannelClosed, ConnectionLost, HandshakeRefused
-from node.client.events import Connected, Disconnected, Event, Retrying
-from node.client.inbox import Counts, Inbox
-from node.client.in_flight import InFlight
-from node.peers.authentication import Credentials
-from node.client.flow_limit import Room
-from node.client.session import WINDOW, Desk, Session
-from node.tls.errors import reason_of
-from transports.errors import UpgradeRefused
-from transports.p2p.framing import Framing
-from transports.p2p.handshake import Hello
-from transports.p2p.nacks import HelloCode
-from transports.p2p.packets import encode
+from millpond.actors.messages import Ack, Credit, Durability, Mode, Role
+from millpond.node.client.errors import ChannelClosed, ConnectionLost, HandshakeRefused
+from millpond.node.client.events import Connected, Disconnected, Event, Retrying
+from millpond.node.client.flow_limit import Room
+from millpond.node.client.future import Answer
+from millpond.node.client.in_flight import InFlight
+from millpond.node.client.inbox import Counts, Inbox
+from millpond.node.client.retry import Backoff
+from millpond.node.client.session import WINDOW, Desk, Session
+from millpond.node.peers.authentication import Credentials
+from millpond.node.tls.errors import reason_of
+from millpond.transports.errors import UpgradeRefused
+from millpond.transports.p2p.framing import Framing
+from millpond.transports.p2p.handshake import Hello
+from millpond.transports.p2p.nacks import HelloCode
+from millpond.transports.p2p.packets import encode
 
 PACKET_MAX = 2**20
 CREDIT_MAX = 2**16 - 1

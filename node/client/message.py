@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from actors.errors import LeaseLost, NotNegotiated
-from actors.messages import Begun, Nack, Reason
-from node.client.inbox import Delivery
-from node.client.link import Link
-from transports.p2p.packets import BEGUN, TOUCH, encode
+from millpond.actors.errors import LeaseLost, NotNegotiated
+from millpond.actors.messages import Begun, Nack, Reason
+from millpond.node.client.inbox import Delivery
+from millpond.node.client.link import Link
+from millpond.transports.p2p.packets import BEGUN, TOUCH, encode
 
 if TYPE_CHECKING:
-    from node.client.channel import Channel
+    from millpond.node.client.channel import Channel
 
 MS_MAX = 2**32 - 1
 

@@ -7,7 +7,7 @@ from random import Random
 
 import anyio
 
-from actors.errors import (
+from millpond.actors.errors import (
     BufferFull,
     IdsExhausted,
     OutcomeUnknown,

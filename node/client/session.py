@@ -11,17 +11,17 @@ from collections.abc import Callable
 import anyio
 import msgspec
 
-from actors.messages import GetAck, ListAck, Mode, Msg, PutAck, TouchAck
-from node.client.errors import ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch
-from node.client.inbox import Counts, Inbox
-from node.client.in_flight import InFlight
-from node.peers.authentication import Credentials, Introduction
-from transports.p2p import packets as p
-from transports.errors import MalformedHandshake, MalformedPacket, UpgradeRefused
-from transports.p2p.framing import Framing
-from transports.p2p.handshake import Hello, Ready, decode_ready, encode_hello
-from transports.p2p.nacks import HelloCode
-from transports.io.interface import Wire
+from millpond.actors.messages import GetAck, ListAck, Mode, Msg, PutAck, TouchAck
+from millpond.node.client.errors import ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch
+from millpond.node.client.in_flight import InFlight
+from millpond.node.client.inbox import Counts, Inbox
+from millpond.node.peers.authentication import Credentials, Introduction
+from millpond.transports.errors import MalformedHandshake, MalformedPacket, UpgradeRefused
+from millpond.transports.io.interface import Wire
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.framing import Framing
+from millpond.transports.p2p.handshake import Hello, Ready, decode_ready, encode_hello
+from millpond.transports.p2p.nacks import HelloCode
 
 NORMAL, PROTOCOL_ERROR = 1000, 1002
 WINDOW = 32

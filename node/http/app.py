@@ -8,33 +8,33 @@ from operator import or_
 
 from anyio.abc import TaskGroup
 
-from actors.messages import Rights
-from actors.streams.settings import StreamCounters
-from actors.runtime.supervisor import contain, sheltered
-from node.admin import Sources
-from node.config import Config
-from node.http.sources import Figures
-from node.http.health import Alive, Ready
-from node.http.listener import HttpListener, listen
-from node.http.metrics import Metrics
-from node.http.state_page import PREFIX as PAGE_PREFIX
-from node.http.state_page import StatePage
-from node.connections import Reception
-from node.tls.listeners import TlsListeners
-from transports.p2p.admission import Asker
-from transports.server.interface import Visitor
-from transports.http.app import Api, Application
-from transports.http.durable.app import DurableApi
-from transports.http.durable.context import PREFIX as DURABLE
-from transports.http.durable.interface import DurableSettings
-from transports.http.direct import ErrandVisit
-from transports.http.request import LISTENER, HttpLimits
-from transports.http.s2.app import PREFIXES, S2Api
-from transports.http.state.app import PREFIX, StateApi
-from transports.http.transactions.app import PREFIX as TRANSACTIONS
-from transports.http.transactions.app import TransactionsApi, finish_all
-from transports.http.active_request import Visit
-from transports.server.stream_visit import StreamVisit
+from millpond.actors.messages import Rights
+from millpond.actors.runtime.supervisor import contain, sheltered
+from millpond.actors.streams.settings import StreamCounters
+from millpond.node.admin import Sources
+from millpond.node.config import Config
+from millpond.node.connections import Reception
+from millpond.node.http.health import Alive, Ready
+from millpond.node.http.listener import HttpListener, listen
+from millpond.node.http.metrics import Metrics
+from millpond.node.http.sources import Figures
+from millpond.node.http.state_page import PREFIX as PAGE_PREFIX
+from millpond.node.http.state_page import StatePage
+from millpond.node.tls.listeners import TlsListeners
+from millpond.transports.http.active_request import Visit
+from millpond.transports.http.app import Api, Application
+from millpond.transports.http.direct import ErrandVisit
+from millpond.transports.http.durable.app import DurableApi
+from millpond.transports.http.durable.context import PREFIX as DURABLE
+from millpond.transports.http.durable.interface import DurableSettings
+from millpond.transports.http.request import LISTENER, HttpLimits
+from millpond.transports.http.s2.app import PREFIXES, S2Api
+from millpond.transports.http.state.app import PREFIX, StateApi
+from millpond.transports.http.transactions.app import PREFIX as TRANSACTIONS
+from millpond.transports.http.transactions.app import TransactionsApi, finish_all
+from millpond.transports.p2p.admission import Asker
+from millpond.transports.server.interface import Visitor
+from millpond.transports.server.stream_visit import StreamVisit
 
 
 class HttpRoom:

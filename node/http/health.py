@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from actors.messages import Rights
-from actors.store.interface import Health
-from node.ip import is_remote
-from transports.p2p.admission import Asker
-from transports.http.rejections import Refused
-from transports.http.request import Request
-from transports.http.response import Answer, Response, json_response, plain_refusal
+from millpond.actors.messages import Rights
+from millpond.actors.store.interface import Health
+from millpond.node.ip import is_remote
+from millpond.transports.http.rejections import Refused
+from millpond.transports.http.request import Request
+from millpond.transports.http.response import Answer, Response, json_response, plain_refusal
+from millpond.transports.p2p.admission import Asker
 
 _PLAIN = ((b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store"))
 _NO_STORE = ((b"cache-control", b"no-store"),)

@@ -8,11 +8,11 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
-from actors.histogram import Histogram
-from actors.store.timings import Timings
-from transports.http.interface import HttpCounters
-from transports.http.request import LISTENER
-from transports.server.traffic import Traffic
+from millpond.actors.histogram import Histogram
+from millpond.actors.store.timings import Timings
+from millpond.transports.http.interface import HttpCounters
+from millpond.transports.http.request import LISTENER
+from millpond.transports.server.traffic import Traffic
 
 
 def of_protocols(traffic: Mapping[str, Traffic], http: HttpCounters) -> Iterator[Metric]:

@@ -8,20 +8,20 @@ from functools import partial
 
 from anyio.abc import TaskGroup
 
-from actors.runtime.supervisor import contain
-from node.config import Config
-from transports.io.tls_handshake import Doorway
-from transports.http.app import Application
-from transports.http.server.server import Clock, HttpServer
-from transports.http.server.settings import ServerSettings
-from transports.io.interface import Listener
-from transports.io.tcp import listen as listen_by_bytes
+from millpond.actors.runtime.supervisor import contain
+from millpond.node.config import Config
+from millpond.transports.http.app import Application
+from millpond.transports.http.server.server import Clock, HttpServer
+from millpond.transports.http.server.settings import ServerSettings
+from millpond.transports.io.interface import Listener
+from millpond.transports.io.tcp import listen as listen_by_bytes
+from millpond.transports.io.tls_handshake import Doorway
 
 HIGH_WATER_BYTES = 2**18
 
 
 class HttpListener:
-    """One open door. Implements `transports.io.interface.Listener`."""
+    """One open door. Implements `millpond.transports.io.interface.Listener`."""
 
     def __init__(self, server: HttpServer, accepting: Listener) -> None:
         self.address = accepting.address

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from anyio.lowlevel import checkpoint
 
-from actors.runtime.cell import Cell
-from actors.channels.channel import Channel
-from actors.errors import Code
-from node.admin import Sources
-from node.http.sources import Figures, Totals
-from node.http.health import RightsOf, turned_away
-from transports.http.rejections import Refused
-from transports.http.request import Request
-from transports.http.response import Answer, Response, plain_refusal
+from millpond.actors.channels.channel import Channel
+from millpond.actors.errors import Code
+from millpond.actors.runtime.cell import Cell
+from millpond.node.admin import Sources
+from millpond.node.http.health import RightsOf, turned_away
+from millpond.node.http.sources import Figures, Totals
+from millpond.transports.http.rejections import Refused
+from millpond.transports.http.request import Request
+from millpond.transports.http.response import Answer, Response, plain_refusal
 
 AT_ONCE = 200
 """Between so many cells others get their turn."""
@@ -39,7 +39,7 @@ class Metrics:
             return
         totals = await _totals(self._figures.sources())
         # Imported by who asks: a node that nobody watches need not carry its 3 MB.
-        from node.http.prometheus import expose
+        from millpond.node.http.prometheus import expose
 
         accept = (request.header(b"accept") or b"").decode("latin-1")
         content_type, text = expose(self._figures, totals, accept)

@@ -15,11 +15,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from actors.runtime.scheduler import Counters
-from actors.channels.context import DeliveryCounters
-from actors.store.durable import DurableStore
-from node.http.sources import Figures, Totals
-from node.http.histograms import of_journal, of_protocols
+from millpond.actors.channels.context import DeliveryCounters
+from millpond.actors.runtime.scheduler import Counters
+from millpond.actors.store.durable import DurableStore
+from millpond.node.http.histograms import of_journal, of_protocols
+from millpond.node.http.sources import Figures, Totals
 
 Amount = int | float
 Rows = Iterable[tuple[str, str, Amount]]

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from actors.state.usage import StateUsage
-from actors.streams.directory import Stages
-from actors.streams.settings import StreamCounters
-from node.admin import Sources
-from node.config import Config
-from transports.server.interface import Visitor
-from transports.http.interface import HttpCounters
-from transports.http.transactions.figures import TransactionCounters
-from transports.rustlog.metrics import RustlogMetrics
+from millpond.actors.state.usage import StateUsage
+from millpond.actors.streams.directory import Stages
+from millpond.actors.streams.settings import StreamCounters
+from millpond.node.admin import Sources
+from millpond.node.config import Config
+from millpond.transports.http.interface import HttpCounters
+from millpond.transports.http.transactions.figures import TransactionCounters
+from millpond.transports.rustlog.metrics import RustlogMetrics
+from millpond.transports.server.interface import Visitor
 
 
 class Lag(msgspec.Struct):

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from node.web.pages import CSS, HTML, ICON, POLICY, SCRIPT
-from transports.errors import UpgradeRefused
-from transports.http.rejections import Refused
-from transports.http.request import Request
-from transports.http.response import Answer, Response, json_response, plain_refusal
-from transports.websocket.origin import check_host
+from millpond.node.web.pages import CSS, HTML, ICON, POLICY, SCRIPT
+from millpond.transports.errors import UpgradeRefused
+from millpond.transports.http.rejections import Refused
+from millpond.transports.http.request import Request
+from millpond.transports.http.response import Answer, Response, json_response, plain_refusal
+from millpond.transports.websocket.origin import check_host
 
 PREFIX = (b"millpond", b"page")
 FILES = {
-    b"states.css": ("node.http", CSS),
-    b"shared.js": ("node.http", SCRIPT),
-    b"board.js": ("node.http", SCRIPT),
-    b"icon.svg": ("node.web", ICON),
+    b"states.css": ("millpond.node.http", CSS),
+    b"shared.js": ("millpond.node.http", SCRIPT),
+    b"board.js": ("millpond.node.http", SCRIPT),
+    b"icon.svg": ("millpond.node.web", ICON),
 }
 _HEADERS = (
     (b"content-security-policy", POLICY.encode()),
@@ -29,14 +29,14 @@ _HEADERS = (
 
 
 class StatePage:
-    """Implements `transports.http.app.Api` for the page's files. The page itself is shown
+    """Implements `millpond.transports.http.app.Api` for the page's files. The page itself is shown
     at `/millpond/state/` (`front`), under an address or a name of `origins` only."""
 
     name = "page"
 
     def __init__(self, origins: frozenset[str]) -> None:
         self._origins = origins
-        self._front = _file("node.http", "states.html", HTML)
+        self._front = _file("millpond.node.http", "states.html", HTML)
         self._files = {
             name: _file(home, name.decode(), kind) for name, (home, kind) in FILES.items()
         }

@@ -8,11 +8,11 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from random import Random
 from typing import TypedDict
 
-from node.client.channel import Channel
-from node.client.connect import Dialer, ModeName, RoleName, connect
-from node.client.events import Event
-from node.environment import outside
-from transports.server.interface import Signer
+from millpond.node.client.channel import Channel
+from millpond.node.client.connect import Dialer, ModeName, RoleName, connect
+from millpond.node.client.events import Event
+from millpond.node.environment import outside
+from millpond.transports.server.interface import Signer
 
 
 class WayOptions(TypedDict, total=False):

@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import msgspec
 
-from node.client.future import Answer
-from node.jobs.errors import JobCancelled, JobFailed
-from node.jobs.results import News
+from millpond.node.client.future import Answer
+from millpond.node.jobs.errors import JobCancelled, JobFailed
+from millpond.node.jobs.results import News
 
 PROGRESS_MAX = 1000
 

@@ -11,12 +11,12 @@ from typing import Any
 import anyio
 import msgspec
 
-from actors.errors import NotAllowed, NotNegotiated, RequestError, UnknownStream
-from node.client.errors import ChannelClosed, ConnectionLost
-from node.jobs.payload import UNREADABLE
-from node.jobs.worker.outcome import carried
-from node.client.streams.stream import Stream
-from node.client.streams.connect import Streams
+from millpond.actors.errors import NotAllowed, NotNegotiated, RequestError, UnknownStream
+from millpond.node.client.errors import ChannelClosed, ConnectionLost
+from millpond.node.client.streams.connect import Streams
+from millpond.node.client.streams.stream import Stream
+from millpond.node.jobs.payload import UNREADABLE
+from millpond.node.jobs.worker.outcome import carried
 
 AGE_S = 7 * 86_400
 BYTES_MAX = 64 * 2**20

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from node.jobs.payload import Headers
-from node.jobs.worker.leased_job import Held
+from millpond.node.jobs.payload import Headers
+from millpond.node.jobs.worker.leased_job import Held
 
 
 class Job:

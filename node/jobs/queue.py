@@ -15,10 +15,16 @@ from weakref import WeakValueDictionary
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.errors import KeyReused, OutcomeUnknown
-from node.client.channel import Channel
-from node.client.errors import ChannelClosed
-from node.jobs.payload import (
+from millpond.actors.errors import KeyReused, OutcomeUnknown
+from millpond.node.client.channel import Channel
+from millpond.node.client.errors import ChannelClosed
+from millpond.node.client.idempotency import KEYS
+from millpond.node.client.patience import REFUSED_FOR_NOW, Patience
+from millpond.node.environment import outside
+from millpond.node.jobs.connection_options import Way, WayOptions, single_errors
+from millpond.node.jobs.handle import Handle, Wait
+from millpond.node.jobs.history import Entry, entries_of
+from millpond.node.jobs.payload import (
     MAILBOX_BYTES,
     Body,
     Headers,
@@ -27,11 +33,7 @@ from node.jobs.payload import (
     decode_body,
     encode_body,
 )
-from node.jobs.handle import Handle, Wait
-from node.jobs.history import Entry, entries_of
-from node.jobs.result_watch import Lookout
-from node.jobs.results import Mailboxes, decode_news, mailbox_name
-from node.jobs.requests import (
+from millpond.node.jobs.requests import (
     PAGE,
     Operation,
     QueueCounts,
@@ -41,10 +43,8 @@ from node.jobs.requests import (
     counts_of,
     row_of,
 )
-from node.jobs.connection_options import Way, WayOptions, single_errors
-from node.client.idempotency import KEYS
-from node.environment import outside
-from node.client.patience import REFUSED_FOR_NOW, Patience
+from millpond.node.jobs.result_watch import Lookout
+from millpond.node.jobs.results import Mailboxes, decode_news, mailbox_name
 
 UNIQUE_BYTES_MAX = 64
 DEAD_IDS_MAX = 1000

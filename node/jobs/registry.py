@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from node.jobs.payload import Body
-from node.jobs.errors import Retry
-from node.jobs.task import Handler, Task
+from millpond.node.jobs.errors import Retry
+from millpond.node.jobs.payload import Body
+from millpond.node.jobs.task import Handler, Task
 
 
 class Registry:

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from actors.errors import NotAllowed, NotNegotiated, RequestError
-from node.client.channel import Channel
+from millpond.actors.errors import NotAllowed, NotNegotiated, RequestError
+from millpond.node.client.channel import Channel
 
 PAGE = 100
 

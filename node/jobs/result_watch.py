@@ -10,12 +10,12 @@ from math import inf
 
 import anyio
 
-from actors.errors import NotAllowed, NotAQueue, NotFound, NotNegotiated, RequestError
-from node.client.channel import Channel
-from node.client.errors import ChannelClosed, ConnectionLost
-from node.jobs.errors import JobFailed
-from node.jobs.handle import Wait
-from node.jobs.requests import Operation, ask, row_of
+from millpond.actors.errors import NotAllowed, NotAQueue, NotFound, NotNegotiated, RequestError
+from millpond.node.client.channel import Channel
+from millpond.node.client.errors import ChannelClosed, ConnectionLost
+from millpond.node.jobs.errors import JobFailed
+from millpond.node.jobs.handle import Wait
+from millpond.node.jobs.requests import Operation, ask, row_of
 
 FIRST_S, MOST_S = 10.0, 300.0
 """A job is asked for so long after it is due, then after rests that double up to the second."""

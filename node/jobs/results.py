@@ -14,13 +14,13 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from actors.errors import DataTooLarge, RequestError
-from node.client.future import Answer
-from node.client.channel import Channel
-from node.client.errors import ChannelClosed, ConnectionLost
-from node.jobs.payload import UNREADABLE, Waiter, channel_of
-from node.jobs.worker.outcome import carried
-from node.jobs.connection_options import Way
+from millpond.actors.errors import DataTooLarge, RequestError
+from millpond.node.client.channel import Channel
+from millpond.node.client.errors import ChannelClosed, ConnectionLost
+from millpond.node.client.future import Answer
+from millpond.node.jobs.connection_options import Way
+from millpond.node.jobs.payload import UNREADABLE, Waiter, channel_of
+from millpond.node.jobs.worker.outcome import carried
 
 RESULT_TTL_S = 3600
 IDLE_S = 30.0

@@ -14,18 +14,17 @@ from typing import Any, Self, Unpack
 
 from anyio.from_thread import BlockingPortal
 
-from node.jobs import handle
-from node.jobs import queue
-from node.jobs.payload import Headers
-from node.jobs.history import Entry
-from node.jobs.requests import QueueCounts, Row, State
-from node.jobs.queue import Due
-from node.jobs.connection_options import WayOptions
-from node.client.sync.portal import LOOP, iterate
+from millpond.node.client.sync.portal import LOOP, iterate
+from millpond.node.jobs import handle, queue
+from millpond.node.jobs.connection_options import WayOptions
+from millpond.node.jobs.history import Entry
+from millpond.node.jobs.payload import Headers
+from millpond.node.jobs.queue import Due
+from millpond.node.jobs.requests import QueueCounts, Row, State
 
 
 class Handle:
-    """A job that was put; every method is that of `node.jobs.handle.Handle`, blocking."""
+    """A job that was put; every method is that of `millpond.node.jobs.handle.Handle`, blocking."""
 
     def __init__(self, awaited: handle.Handle, portal: BlockingPortal) -> None:
         self.id = awaited.id
@@ -45,7 +44,7 @@ class Handle:
 
 
 class Queue:
-    """A queue; every method is that of `node.jobs.queue.Queue`, blocking."""
+    """A queue; every method is that of `millpond.node.jobs.queue.Queue`, blocking."""
 
     def __init__(self, url: str, name: str, **options: Unpack[WayOptions]) -> None:
         self.name = name

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
-from node.jobs.payload import ATTEMPTS_MAX
-from node.jobs.errors import PayloadRefused, seconds_of
+from millpond.node.jobs.errors import PayloadRefused, seconds_of
+from millpond.node.jobs.payload import ATTEMPTS_MAX
 
 if TYPE_CHECKING:
-    from node.jobs.handle import Handle
-    from node.jobs.queue import Queue
+    from millpond.node.jobs.handle import Handle
+    from millpond.node.jobs.queue import Queue
 
 ATTEMPTS = 5
 LEASE_S = 30.0

@@ -6,12 +6,12 @@ import logging
 
 import anyio
 
-from actors.messages import Ack, Msg
-from node.peers.envelope import envelope_uuid
-from node.outbox.relayed_message import MalformedLetter, decode_letter
-from node.outbox.local_channels import Guest
-from node.outbox.mailbox import DEAD_SUFFIX, mailbox_of
-from node.outbox.context import Office, Report
+from millpond.actors.messages import Ack, Msg
+from millpond.node.outbox.context import Office, Report
+from millpond.node.outbox.local_channels import Guest
+from millpond.node.outbox.mailbox import DEAD_SUFFIX, mailbox_of
+from millpond.node.outbox.relayed_message import MalformedLetter, decode_letter
+from millpond.node.peers.envelope import envelope_uuid
 
 log = logging.getLogger(__name__)
 

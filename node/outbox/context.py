@@ -9,14 +9,14 @@ from random import Random
 import anyio
 import msgspec
 
-from node.client.errors import ChannelClosed, ConnectionLost
-from node.peers.address_book import PeerBook
-from node.peers.identity import Identity
-from node.peers.prekey_cache import KnownPrekeys
-from node.peers.prekeys import Prekeys
-from node.outbox.local_channels import LocalChannels
-from node.outbox.routes import Reach
-from node.outbox.presence import Presence
+from millpond.node.client.errors import ChannelClosed, ConnectionLost
+from millpond.node.outbox.local_channels import LocalChannels
+from millpond.node.outbox.presence import Presence
+from millpond.node.outbox.routes import Reach
+from millpond.node.peers.address_book import PeerBook
+from millpond.node.peers.identity import Identity
+from millpond.node.peers.prekey_cache import KnownPrekeys
+from millpond.node.peers.prekeys import Prekeys
 
 GONE = (ConnectionLost, ChannelClosed, OSError)
 """What somebody elsewhere, or the way there, does to us."""

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
-from node.client.url import parse_url
-from node.client.channel import Channel
-from node.client.connect import Dialer, RoleName, connect
-from node.client.errors import HandshakeRefused
-from node.peers.address_book import PeerBook
-from node.peers.identity import Identity, peer_id
-from node.outbox.routes import Place
-from node.outbox.presence import Presence
+from millpond.node.client.channel import Channel
+from millpond.node.client.connect import Dialer, RoleName, connect
+from millpond.node.client.errors import HandshakeRefused
+from millpond.node.client.url import parse_url
+from millpond.node.outbox.presence import Presence
+from millpond.node.outbox.routes import Place
+from millpond.node.peers.address_book import PeerBook
+from millpond.node.peers.identity import Identity, peer_id
 
 
 class Dialing:

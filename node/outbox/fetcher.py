@@ -8,17 +8,23 @@ from collections.abc import Callable
 import anyio
 import msgspec
 
-from actors.errors import KeyReused, RequestError
-from actors.messages import Put, Reply
-from node.client.future import Answer
-from node.client.channel import Channel
-from node.client.message import Message
-from node.outbox.key_exchange import ASKED_EVERY_S, learn, publish
-from node.outbox.relayed_message import Letter, MalformedLetter, decode_letter, encode_letter, letter_key
-from node.outbox.local_channels import seconds_left
-from node.outbox.mailbox import mailbox_of
-from node.outbox.context import GONE, Nudge, Office
-from node.outbox.routes import Patience, Place
+from millpond.actors.errors import KeyReused, RequestError
+from millpond.actors.messages import Put, Reply
+from millpond.node.client.channel import Channel
+from millpond.node.client.future import Answer
+from millpond.node.client.message import Message
+from millpond.node.outbox.context import GONE, Nudge, Office
+from millpond.node.outbox.key_exchange import ASKED_EVERY_S, learn, publish
+from millpond.node.outbox.local_channels import seconds_left
+from millpond.node.outbox.mailbox import mailbox_of
+from millpond.node.outbox.relayed_message import (
+    Letter,
+    MalformedLetter,
+    decode_letter,
+    encode_letter,
+    letter_key,
+)
+from millpond.node.outbox.routes import Patience, Place
 
 log = logging.getLogger(__name__)
 

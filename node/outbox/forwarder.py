@@ -8,7 +8,7 @@ from math import inf
 import anyio
 import msgspec
 
-from actors.errors import (
+from millpond.actors.errors import (
     BufferFull,
     IdsExhausted,
     KeyReused,
@@ -18,15 +18,16 @@ from actors.errors import (
     SlowDown,
     StorageFailed,
 )
-from actors.messages import Ack, Msg, Nack, Reason
-from node.client.future import Answer
-from node.client.channel import Channel
-from node.client.errors import HandshakeRefused
-from node.client.in_flight import Receipt
-from node.peers.identity import peer_id
-from node.peers.envelope import envelope_uuid
-from node.outbox.key_exchange import ASKED_EVERY_S, learn
-from node.outbox.relayed_message import (
+from millpond.actors.messages import Ack, Msg, Nack, Reason
+from millpond.node.client.channel import Channel
+from millpond.node.client.errors import HandshakeRefused
+from millpond.node.client.future import Answer
+from millpond.node.client.in_flight import Receipt
+from millpond.node.outbox.context import GONE, Nudge, Office, Report
+from millpond.node.outbox.key_exchange import ASKED_EVERY_S, learn
+from millpond.node.outbox.local_channels import Guest, seconds_left
+from millpond.node.outbox.mailbox import mailbox_of
+from millpond.node.outbox.relayed_message import (
     HOPS_MAX,
     Letter,
     MalformedLetter,
@@ -34,10 +35,9 @@ from node.outbox.relayed_message import (
     encode_letter,
     letter_key,
 )
-from node.outbox.local_channels import Guest, seconds_left
-from node.outbox.mailbox import mailbox_of
-from node.outbox.context import GONE, Nudge, Office, Report
-from node.outbox.routes import Patience, Place, places_of
+from millpond.node.outbox.routes import Patience, Place, places_of
+from millpond.node.peers.envelope import envelope_uuid
+from millpond.node.peers.identity import peer_id
 
 log = logging.getLogger(__name__)
 

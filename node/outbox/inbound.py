@@ -6,14 +6,14 @@ import logging
 
 import anyio
 
-from actors.errors import DataTooLarge, EmptyData, KeyReused, RequestError, TtlRefused
-from actors.messages import Ack, Msg, Nack, Put, Reason, Reply
-from actors.streams.names import RESERVED
-from node.client.future import Answer
-from node.outbox.relayed_message import Letter, MalformedLetter, decode_letter, letter_key
-from node.outbox.local_channels import Guest, seconds_left
-from node.outbox.mailbox import PREFIX, mailbox_of
-from node.outbox.context import Office
+from millpond.actors.errors import DataTooLarge, EmptyData, KeyReused, RequestError, TtlRefused
+from millpond.actors.messages import Ack, Msg, Nack, Put, Reason, Reply
+from millpond.actors.streams.names import RESERVED
+from millpond.node.client.future import Answer
+from millpond.node.outbox.context import Office
+from millpond.node.outbox.local_channels import Guest, seconds_left
+from millpond.node.outbox.mailbox import PREFIX, mailbox_of
+from millpond.node.outbox.relayed_message import Letter, MalformedLetter, decode_letter, letter_key
 
 log = logging.getLogger(__name__)
 

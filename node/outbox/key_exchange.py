@@ -7,17 +7,17 @@ from functools import partial
 
 import anyio
 
-from actors.errors import NotFound, RequestError
-from actors.messages import U64_MAX, Put
-from node.client.errors import HandshakeRefused
-from node.peers.address_book import Peer
-from node.peers.card import BadCard, decode_card
-from node.peers.identity import peer_id
-from node.peers.prekeys import MalformedPrekey, SignedPrekey, decode_prekey, encode_prekey
-from node.outbox.local_channels import seconds_left
-from node.outbox.mailbox import KEYS_SUFFIX, mailbox_of
-from node.outbox.context import Office
-from node.outbox.routes import Place
+from millpond.actors.errors import NotFound, RequestError
+from millpond.actors.messages import U64_MAX, Put
+from millpond.node.client.errors import HandshakeRefused
+from millpond.node.outbox.context import Office
+from millpond.node.outbox.local_channels import seconds_left
+from millpond.node.outbox.mailbox import KEYS_SUFFIX, mailbox_of
+from millpond.node.outbox.routes import Place
+from millpond.node.peers.address_book import Peer
+from millpond.node.peers.card import BadCard, decode_card
+from millpond.node.peers.identity import peer_id
+from millpond.node.peers.prekeys import MalformedPrekey, SignedPrekey, decode_prekey, encode_prekey
 
 log = logging.getLogger(__name__)
 

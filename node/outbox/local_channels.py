@@ -12,9 +12,9 @@ from math import ceil, inf
 
 import anyio
 
-from actors.channels.channel import Channel
-from actors.errors import ERRORS, OutcomeUnknown
-from actors.messages import (
+from millpond.actors.channels.channel import Channel
+from millpond.actors.errors import ERRORS, OutcomeUnknown
+from millpond.actors.messages import (
     U64_MAX,
     Ack,
     Batch,
@@ -34,10 +34,10 @@ from actors.messages import (
     Reply,
     Role,
 )
-from actors.runtime.scheduler import Scheduler
-from actors.store.changes import Row
-from actors.store.interface import Store
-from node.client.future import Answer
+from millpond.actors.runtime.scheduler import Scheduler
+from millpond.actors.store.changes import Row
+from millpond.actors.store.interface import Store
+from millpond.node.client.future import Answer
 
 DEAD_SUFFIX = b"!dead"
 

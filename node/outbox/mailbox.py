@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from actors.runtime.cell import Effects
-from actors.channels.channel import Channel
-from actors.channels.settings import ChannelSettings
-from actors.messages import Batch, Join, Mode, Port
-from actors.channels.context import Shared
-from actors.store.changes import Snapshot
-from node.peers.identity import BadPeerId, peer_id, public_of
+from millpond.actors.channels.channel import Channel
+from millpond.actors.channels.context import Shared
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.messages import Batch, Join, Mode, Port
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.store.changes import Snapshot
+from millpond.node.peers.identity import BadPeerId, peer_id, public_of
 
 PREFIX = b"mail/"
 KEYS_SUFFIX = b"!keys"

@@ -9,7 +9,7 @@ from math import ceil
 import anyio
 import msgspec
 
-from actors.errors import (
+from millpond.actors.errors import (
     BufferFull,
     DataTooLarge,
     EmptyData,
@@ -20,18 +20,24 @@ from actors.errors import (
     RequestError,
     UnknownPeer,
 )
-from actors.messages import Put, PutAck
-from node.client.future import Answer
-from node.peers.prekeys import SignedPrekey
-from node.peers.envelope import UUID_BYTES, Opened, envelope_uuid, open_envelope, seal
-from node.outbox.key_exchange import learn_from_cards
-from node.outbox.relayed_message import OVERHEAD_BYTES, Letter, decode_letter, encode_letter, letter_key
-from node.outbox.mailbox import mailbox_of
-from node.outbox.context import Office, OnReport, Report
-from node.outbox.presence import Presence
-from node.outbox.scheduling import Rounds
-from node.outbox.inbound import is_open
-from transports.p2p.admission import is_name
+from millpond.actors.messages import Put, PutAck
+from millpond.node.client.future import Answer
+from millpond.node.outbox.context import Office, OnReport, Report
+from millpond.node.outbox.inbound import is_open
+from millpond.node.outbox.key_exchange import learn_from_cards
+from millpond.node.outbox.mailbox import mailbox_of
+from millpond.node.outbox.presence import Presence
+from millpond.node.outbox.relayed_message import (
+    OVERHEAD_BYTES,
+    Letter,
+    decode_letter,
+    encode_letter,
+    letter_key,
+)
+from millpond.node.outbox.scheduling import Rounds
+from millpond.node.peers.envelope import UUID_BYTES, Opened, envelope_uuid, open_envelope, seal
+from millpond.node.peers.prekeys import SignedPrekey
+from millpond.transports.p2p.admission import is_name
 
 KEYS_TRIED_MAX = 4
 NAMED_MAX = 4096

@@ -7,8 +7,8 @@ from math import inf
 
 import msgspec
 
-from actors.messages import Join, Port
-from actors.runtime.scheduler import Scheduler
+from millpond.actors.messages import Join, Port
+from millpond.actors.runtime.scheduler import Scheduler
 
 HERE_S = 30.0
 """A connection that was silent for longer does not say that its peer is here."""

@@ -13,8 +13,8 @@ from hashlib import sha256
 
 import msgspec
 
-from node.peers.envelope import CannotOpen, envelope_uuid
-from transports.p2p.admission import NAME_BYTES_MAX
+from millpond.node.peers.envelope import CannotOpen, envelope_uuid
+from millpond.transports.p2p.admission import NAME_BYTES_MAX
 
 MAGIC = b"\xe3\x01"
 HOPS_MAX = 3

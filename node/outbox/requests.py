@@ -10,25 +10,25 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.errors import (
+from millpond.actors.errors import (
     Malformed,
     OutcomeUnknown,
     RequestError,
     StorageFailed,
     UnknownPeer,
 )
-from actors.runtime.supervisor import contain
-from node.peers.address_book import DuplicatePeer, Peer, PeerBookError, Trust
-from node.peers.card import BadCard, Card, decode_card, encode_card
-from node.peers.address_book_file import BookBusy
-from node.peers.fingerprint import fingerprint, words
-from node.peers.identity import BadPeerId, peer_id, public_of
-from node.peers.envelope import UUID_BYTES, CannotOpen, envelope_uuid
-from node.outbox import messages as b
-from node.outbox.routes import relay_places
-from node.outbox.outbox import Post
-from transports.p2p.bodies import read_body
-from transports.server.interface import Answered
+from millpond.actors.runtime.supervisor import contain
+from millpond.node.outbox import messages as b
+from millpond.node.outbox.outbox import Post
+from millpond.node.outbox.routes import relay_places
+from millpond.node.peers.address_book import DuplicatePeer, Peer, PeerBookError, Trust
+from millpond.node.peers.address_book_file import BookBusy
+from millpond.node.peers.card import BadCard, Card, decode_card, encode_card
+from millpond.node.peers.envelope import UUID_BYTES, CannotOpen, envelope_uuid
+from millpond.node.peers.fingerprint import fingerprint, words
+from millpond.node.peers.identity import BadPeerId, peer_id, public_of
+from millpond.transports.p2p.bodies import read_body
+from millpond.transports.server.interface import Answered
 
 log = logging.getLogger(__name__)
 

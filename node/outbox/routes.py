@@ -9,10 +9,10 @@ from typing import Protocol
 
 import msgspec
 
-from node.client.channel import Channel
-from node.client.connect import RoleName
-from node.peers.address_book import Peer, PeerBook, Trust
-from node.peers.identity import BadPeerId, public_of
+from millpond.node.client.channel import Channel
+from millpond.node.client.connect import RoleName
+from millpond.node.peers.address_book import Peer, PeerBook, Trust
+from millpond.node.peers.identity import BadPeerId, public_of
 
 REST_S_MIN, REST_S_MAX = 1.0, 300.0
 DOUBLINGS_MAX = 10

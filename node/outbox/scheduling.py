@@ -10,18 +10,18 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.errors import RequestError
-from actors.runtime.supervisor import contain
-from node.peers.address_book import BookUnreadable, Peer, Trust
-from node.peers.identity import peer_id
-from node.outbox.forwarder import Carrier
-from node.outbox.fetcher import Errand, Fetcher
-from node.outbox.key_exchange import learn_from_cards, publish_here, sweep
-from node.outbox.mailbox import DEAD_SUFFIX, mailbox_of, owner_of
-from node.outbox.context import Nudge, Office
-from node.outbox.routes import Place, places_of, relay_places
-from node.outbox.bounces import Reporter
-from node.outbox.inbound import Sorter
+from millpond.actors.errors import RequestError
+from millpond.actors.runtime.supervisor import contain
+from millpond.node.outbox.bounces import Reporter
+from millpond.node.outbox.context import Nudge, Office
+from millpond.node.outbox.fetcher import Errand, Fetcher
+from millpond.node.outbox.forwarder import Carrier
+from millpond.node.outbox.inbound import Sorter
+from millpond.node.outbox.key_exchange import learn_from_cards, publish_here, sweep
+from millpond.node.outbox.mailbox import DEAD_SUFFIX, mailbox_of, owner_of
+from millpond.node.outbox.routes import Place, places_of, relay_places
+from millpond.node.peers.address_book import BookUnreadable, Peer, Trust
+from millpond.node.peers.identity import peer_id
 
 log = logging.getLogger(__name__)
 

@@ -9,29 +9,29 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.runtime.cell import Content
-from actors.channels.channel import Channel
-from actors.channels.settings import ChannelSettings
-from actors.messages import Join, Port
-from actors.runtime.scheduler import Scheduler
-from actors.channels.context import Shared
-from actors.store.changes import LogSnapshot
-from actors.store.interface import Store
-from actors.runtime.supervisor import RestartPolicy, supervise
-from node.chat.chat import Chat
-from node.chat.local_stream import Ledger
-from node.client.connect import Dialer
-from node.clock import Clock
-from node.config import Config
-from node.outbox.requests import Desk
-from node.outbox.dialer import Dialing
-from node.peers.keyring import Household, open_household
-from node.outbox.local_channels import LocalChannels
-from node.outbox.mailbox import Mailbox, is_mailbox, mailbox_settings
-from node.outbox.context import Office, PostSettings
-from node.outbox.outbox import Post
-from node.outbox.presence import Attach, Detach, Presence
-from transports.server.interface import AskPeers, Signer
+from millpond.actors.channels.channel import Channel
+from millpond.actors.channels.context import Shared
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.messages import Join, Port
+from millpond.actors.runtime.cell import Content
+from millpond.actors.runtime.scheduler import Scheduler
+from millpond.actors.runtime.supervisor import RestartPolicy, supervise
+from millpond.actors.store.changes import LogSnapshot
+from millpond.actors.store.interface import Store
+from millpond.node.chat.chat import Chat
+from millpond.node.chat.local_stream import Ledger
+from millpond.node.client.connect import Dialer
+from millpond.node.clock import Clock
+from millpond.node.config import Config
+from millpond.node.outbox.context import Office, PostSettings
+from millpond.node.outbox.dialer import Dialing
+from millpond.node.outbox.local_channels import LocalChannels
+from millpond.node.outbox.mailbox import Mailbox, is_mailbox, mailbox_settings
+from millpond.node.outbox.outbox import Post
+from millpond.node.outbox.presence import Attach, Detach, Presence
+from millpond.node.outbox.requests import Desk
+from millpond.node.peers.keyring import Household, open_household
+from millpond.transports.server.interface import AskPeers, Signer
 
 LETTER_MARGIN_BYTES = 64
 

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from node.atomic_files import UnsafeFile
-from node.peers.errors import (
+from millpond.node.atomic_files import UnsafeFile
+from millpond.node.peers.address_book_file import NoFile, PeerFile, Stamp
+from millpond.node.peers.address_book_toml import peers_of, text_of
+from millpond.node.peers.errors import (
     BadPeer,
     BookFull,
     BookUnreadable,
@@ -23,10 +25,9 @@ from node.peers.errors import (
     PeerRevoked,
     UnknownPeer,
 )
-from node.peers.address_book_file import NoFile, PeerFile, Stamp
-from node.peers.identity import public_of
-from node.peers.known_peers import Known, found, met_at, rekeyed
-from node.peers.peer import (
+from millpond.node.peers.identity import public_of
+from millpond.node.peers.known_peers import Known, found, met_at, rekeyed
+from millpond.node.peers.peer import (
     NAME_CHARS_MAX,
     Peer,
     Trust,
@@ -35,7 +36,6 @@ from node.peers.peer import (
     endpoint,
     is_peer_id,
 )
-from node.peers.address_book_toml import peers_of, text_of
 
 log = logging.getLogger(__name__)
 

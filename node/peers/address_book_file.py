@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
-from node.atomic_files import OTHERS_WRITE, read_private, replace
+from millpond.node.atomic_files import OTHERS_WRITE, read_private, replace
 
 BYTES_MAX = 64 * 2**20
 LOCK_WAIT_S = 5.0

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from node.peers.identity import public_of
-from node.peers.peer import Peer, Trust
-from node.peers.toml_text import Value, entry
+from millpond.node.peers.identity import public_of
+from millpond.node.peers.peer import Peer, Trust
+from millpond.node.peers.toml_text import Value, entry
 
 HEADER = """\
 # The peers of this node. `millpond peer` and `millpond keys` write this file, so comments get

@@ -1,6 +1,6 @@
 """The client's half of proving identities: HELLO with a key, AUTH for who proved theirs first.
 
-wire.md 3b, PS-01; the server's half is `transports.p2p.challenge`.
+wire.md 3b, PS-01; the server's half is `millpond.transports.p2p.challenge`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from node.client.errors import MetOurselves, PeerMismatch
-from node.environment import outside
-from node.peers.errors import PeerBookError
-from node.peers.identity import peer_id, verify
-from transports.errors import MalformedHandshake
-from transports.p2p.handshake import (
+from millpond.node.client.errors import MetOurselves, PeerMismatch
+from millpond.node.environment import outside
+from millpond.node.peers.errors import PeerBookError
+from millpond.node.peers.identity import peer_id, verify
+from millpond.transports.errors import MalformedHandshake
+from millpond.transports.p2p.handshake import (
     BY_CLIENT,
     BY_SERVER,
     NONCE_BYTES,
@@ -27,7 +27,7 @@ from transports.p2p.handshake import (
     transcript,
     without_signature,
 )
-from transports.server.interface import Signer
+from millpond.transports.server.interface import Signer
 
 
 class Credentials(msgspec.Struct, frozen=True):

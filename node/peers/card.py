@@ -13,9 +13,15 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from node.peers.identity import Identity, verify
-from node.peers.peer import CARD_CHARS_MAX, checked_addresses, checked_relays
-from node.peers.prekeys import MalformedPrekey, SignedPrekey, check, decode_prekey, encode_prekey
+from millpond.node.peers.identity import Identity, verify
+from millpond.node.peers.peer import CARD_CHARS_MAX, checked_addresses, checked_relays
+from millpond.node.peers.prekeys import (
+    MalformedPrekey,
+    SignedPrekey,
+    check,
+    decode_prekey,
+    encode_prekey,
+)
 
 PREFIX = "millpond:"
 SIGNATURE_BYTES = 64

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from node.peers.identity import Identity, verify
+from millpond.node.peers.identity import Identity, verify
 
 VERSION = b"\xe2\x01"
 KEY_BYTES = 32

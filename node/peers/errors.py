@@ -12,7 +12,7 @@ PeerBookError
 
 from __future__ import annotations
 
-from node.peers.peer import Peer
+from millpond.node.peers.peer import Peer
 
 
 class PeerBookError(Exception):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from node.peers.fingerprint_words import WORDS
+from millpond.node.peers.fingerprint_words import WORDS
 
 HEX_BYTES = 16
 WORD_COUNT = 10

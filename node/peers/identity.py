@@ -13,7 +13,7 @@ from base64 import b32decode, b32encode
 from collections.abc import Callable
 from pathlib import Path
 
-from node.atomic_files import UnsafeFile, read_private, write_new
+from millpond.node.atomic_files import UnsafeFile, read_private, write_new
 
 KEY_BYTES = 32
 ID_LETTERS = 52

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from node.config import Config, ConfigError
-from node.peers.address_book import FILE_NAME as BOOK_FILE
-from node.peers.address_book import PeerBook, PeerBookError
-from node.peers.identity import FILE_NAME as IDENTITY_FILE
-from node.peers.identity import Identity, IdentityError, load_or_create
-from node.peers.prekey_cache import KnownPrekeys
-from node.peers.prekeys import Prekeys
+from millpond.node.config import Config, ConfigError
+from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
+from millpond.node.peers.address_book import PeerBook, PeerBookError
+from millpond.node.peers.identity import FILE_NAME as IDENTITY_FILE
+from millpond.node.peers.identity import Identity, IdentityError, load_or_create
+from millpond.node.peers.prekey_cache import KnownPrekeys
+from millpond.node.peers.prekeys import Prekeys
 
 PREKEYS_FOLDER = "prekeys"
 KNOWN_FOLDER = "known-prekeys"

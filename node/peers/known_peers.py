@@ -5,9 +5,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable
 
-from node.peers.errors import BookFull, DuplicatePeer, KeyChanged, PeerRevoked, UnknownPeer
-from node.peers.identity import public_of
-from node.peers.peer import NAME_CHARS_MAX, Peer, Trust, endpoint, is_peer_id
+from millpond.node.peers.errors import BookFull, DuplicatePeer, KeyChanged, PeerRevoked, UnknownPeer
+from millpond.node.peers.identity import public_of
+from millpond.node.peers.peer import NAME_CHARS_MAX, Peer, Trust, endpoint, is_peer_id
 
 PEERS_MAX = 10_000
 

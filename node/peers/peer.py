@@ -8,8 +8,8 @@ from enum import Enum
 
 import msgspec
 
-from node.client.url import parse_url
-from node.peers.identity import BadPeerId, is_key, peer_id, public_of
+from millpond.node.client.url import parse_url
+from millpond.node.peers.identity import BadPeerId, is_key, peer_id, public_of
 
 NAME_CHARS_MAX = 64
 ADDRESSES_MAX = 8

@@ -13,9 +13,9 @@ from threading import Lock
 
 import msgspec
 
-from node.atomic_files import OTHERS_WRITE, UnsafeFile, read_private, replace
-from node.peers.identity import BadPeerId, peer_id, public_of
-from node.peers.prekeys import (
+from millpond.node.atomic_files import OTHERS_WRITE, UnsafeFile, read_private, replace
+from millpond.node.peers.identity import BadPeerId, peer_id, public_of
+from millpond.node.peers.prekeys import (
     PUBLISHED_BYTES_MAX,
     Published,
     SignedPrekey,

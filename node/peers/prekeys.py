@@ -25,10 +25,10 @@ from typing import Annotated
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from node.atomic_files import UnsafeFile, read_private, replace, sync_folder
-from node.peers.identity import Identity, verify
-from node.peers.envelope import KEY_BYTES, is_usable, kid_of
-from transports.errors import WireError
+from millpond.node.atomic_files import UnsafeFile, read_private, replace, sync_folder
+from millpond.node.peers.envelope import KEY_BYTES, is_usable, kid_of
+from millpond.node.peers.identity import Identity, verify
+from millpond.transports.errors import WireError
 
 log = logging.getLogger(__name__)
 

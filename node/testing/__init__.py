@@ -9,29 +9,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from node.testing.dialogue.errors import BadScript, DialogueMismatch
-    from node.testing.dialogue.script import Script
-    from node.testing.disk.faults import DiskFault, SqlFault
-    from node.testing.disk.simulated import SimulatedDisk
-    from node.testing.failures import TookTooLong
-    from node.testing.mail import Letter
-    from node.testing.time.virtual_time import virtual
-    from node.testing.sim_node import NotRunning, SimNode
-    from node.testing.world import World
+    from millpond.node.testing.dialogue.errors import BadScript, DialogueMismatch
+    from millpond.node.testing.dialogue.script import Script
+    from millpond.node.testing.disk.faults import DiskFault, SqlFault
+    from millpond.node.testing.disk.simulated import SimulatedDisk
+    from millpond.node.testing.failures import TookTooLong
+    from millpond.node.testing.mail import Letter
+    from millpond.node.testing.sim_node import NotRunning, SimNode
+    from millpond.node.testing.time.virtual_time import virtual
+    from millpond.node.testing.world import World
 
 _HOMES = {
-    "BadScript": "node.testing.dialogue.errors",
-    "DialogueMismatch": "node.testing.dialogue.errors",
-    "DiskFault": "node.testing.disk.faults",
-    "Letter": "node.testing.mail",
-    "NotRunning": "node.testing.sim_node",
-    "Script": "node.testing.dialogue.script",
-    "SimNode": "node.testing.sim_node",
-    "SimulatedDisk": "node.testing.disk.simulated",
-    "SqlFault": "node.testing.disk.faults",
-    "TookTooLong": "node.testing.failures",
-    "World": "node.testing.world",
-    "virtual": "node.testing.time.virtual_time",
+    "BadScript": "millpond.node.testing.dialogue.errors",
+    "DialogueMismatch": "millpond.node.testing.dialogue.errors",
+    "DiskFault": "millpond.node.testing.disk.faults",
+    "Letter": "millpond.node.testing.mail",
+    "NotRunning": "millpond.node.testing.sim_node",
+    "Script": "millpond.node.testing.dialogue.script",
+    "SimNode": "millpond.node.testing.sim_node",
+    "SimulatedDisk": "millpond.node.testing.disk.simulated",
+    "SqlFault": "millpond.node.testing.disk.faults",
+    "TookTooLong": "millpond.node.testing.failures",
+    "World": "millpond.node.testing.world",
+    "virtual": "millpond.node.testing.time.virtual_time",
 }
 
 __all__ = [

@@ -9,26 +9,26 @@ from random import Random
 
 from anyio.abc import TaskGroup
 
-from actors.errors import RequestError
-from node.client.rustlog import client as rustlog_client
-from node.client.s3p import client as s3p_client
-from node.client.retry import Backoff
-from node.client.requests.calls import Caller
-from node.client.rustlog.client import Rustlog
-from node.client.s3p.client import S3p
-from node.client.s3p.records import ends
-from node.client.requests.errors import InvalidRequest
-from node.testing.network import RUSTLOG_PORT, S3P_PORT, WorldDialer
-from node.client.requests.reconnecting import Dial, TrunkSettings, running
-from transports.rustlog import messages as m
-from transports.rustlog.client_codec import ResponseDecoder
-from transports.s3p.client_codec import Reply, ReplyDecoder
-from transports.io.interface import Session
+from millpond.actors.errors import RequestError
+from millpond.node.client.requests.calls import Caller
+from millpond.node.client.requests.errors import InvalidRequest
+from millpond.node.client.requests.reconnecting import Dial, TrunkSettings, running
+from millpond.node.client.retry import Backoff
+from millpond.node.client.rustlog import client as rustlog_client
+from millpond.node.client.rustlog.client import Rustlog
+from millpond.node.client.s3p import client as s3p_client
+from millpond.node.client.s3p.client import S3p
+from millpond.node.client.s3p.records import ends
+from millpond.node.testing.network import RUSTLOG_PORT, S3P_PORT, WorldDialer
+from millpond.transports.io.interface import Session
+from millpond.transports.rustlog import messages as m
+from millpond.transports.rustlog.client_codec import ResponseDecoder
+from millpond.transports.s3p.client_codec import Reply, ReplyDecoder
 
 
 @asynccontextmanager
 async def s3p_over(dialer: WorldDialer, host: str, rng: Random) -> AsyncIterator[S3p]:
-    """See `node.client.s3p.client.connect_s3p`."""
+    """See `millpond.node.client.s3p.client.connect_s3p`."""
     settings: TrunkSettings[Reply] = TrunkSettings(
         dial=_dial(dialer, host, S3P_PORT),
         replies=partial(ReplyDecoder, s3p_client.REPLY_LIMITS),
@@ -40,7 +40,7 @@ async def s3p_over(dialer: WorldDialer, host: str, rng: Random) -> AsyncIterator
 
 @asynccontextmanager
 async def rustlog_over(dialer: WorldDialer, host: str, rng: Random) -> AsyncIterator[Rustlog]:
-    """See `node.client.rustlog.client.connect_rustlog`."""
+    """See `millpond.node.client.rustlog.client.connect_rustlog`."""
     settings: TrunkSettings[m.Response] = TrunkSettings(
         dial=_dial(dialer, host, RUSTLOG_PORT),
         replies=ResponseDecoder,

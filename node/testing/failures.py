@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import anyio
 
-from node.testing.disk.faults import DiskFault, SqlFault
-from node.testing.log_capture import hearing
-from node.testing.timeouts import Post, TookTooLong, post_of_loop, watching
+from millpond.node.testing.disk.faults import DiskFault, SqlFault
+from millpond.node.testing.log_capture import hearing
+from millpond.node.testing.timeouts import Post, TookTooLong, post_of_loop, watching
 
 NOTE = "In the background failed, before this was raised:"
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, aclosing, contextmanager
 from functools import wraps
 from typing import Any
 
-from node.testing.failures import Failures, Guard
+from millpond.node.testing.failures import Failures, Guard
 
 
 def guarded_test(living: Sequence[Failures], test: Callable[..., Any]) -> Callable[..., Any]:

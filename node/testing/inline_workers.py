@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 import anyio
 import anyio.lowlevel
 
-from actors.store.workers import Lane, Waiting, Work
-from node.data_folder import LoopSurroundings
+from millpond.actors.store.workers import Lane, Waiting, Work
+from millpond.node.data_folder import LoopSurroundings
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import anyio
 import msgspec
 
-from actors.messages import Ack
-from node.node import Node
-from node.outbox.outbox import Sent
-from node.testing.threadless import being_node
+from millpond.actors.messages import Ack
+from millpond.node.node import Node
+from millpond.node.outbox.outbox import Sent
+from millpond.node.testing.threadless import being_node
 
 WINDOW = 1
 

@@ -1,6 +1,6 @@
 """The network of a world: every two names have a link of their own, which can be disturbed.
 
-A link is a `transports.io.memory.Network`, so the real codecs and connections run on it.
+A link is a `millpond.transports.io.memory.Network`, so the real codecs and connections run on it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from actors.runtime.supervisor import contain
-from node.testing.disturbances import Disturbances, covered
-from node.testing.trace import Trace
-from transports.io.memory import Network
-from transports.io.interface import Listener, Session, SessionFactory, Wire
+from millpond.actors.runtime.supervisor import contain
+from millpond.node.testing.disturbances import Disturbances, covered
+from millpond.node.testing.trace import Trace
+from millpond.transports.io.interface import Listener, Session, SessionFactory, Wire
+from millpond.transports.io.memory import Network
 
 P2P_PORT, S3P_PORT, RUSTLOG_PORT = 7400, 7402, 7403
 PORTS = {P2P_PORT: "p2p", S3P_PORT: "s3p", RUSTLOG_PORT: "rustlog"}

@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 if TYPE_CHECKING:
-    from node.client.channel import Channel
-    from node.client.streams.stream import Stream
-    from node.testing.dialogue.script import Script
-    from node.testing.failures import Failures
-    from node.testing.sim_node import SimNode
-    from node.testing.world import World
+    from millpond.node.client.channel import Channel
+    from millpond.node.client.streams.stream import Stream
+    from millpond.node.testing.dialogue.script import Script
+    from millpond.node.testing.failures import Failures
+    from millpond.node.testing.sim_node import SimNode
+    from millpond.node.testing.world import World
 
 OURS = "millpond_world"
 """The fixture behind `world`, by which our tests are known: others may have a `world`, too."""
 BACKENDS, SEED, PATIENCE = "millpond_backends", "millpond_seed", "millpond_patience"
 BACKEND = "anyio_backend"
 ANYIO = "anyio.pytest_plugin"
-FAILURES = "node.testing.failures"
+FAILURES = "millpond.node.testing.failures"
 IN_TEST = pytest.StashKey[bool]()
 """Is a test with a world executed? It may ask for fixtures, too."""
 
@@ -83,7 +83,7 @@ def _names(argnames: str | list[str] | tuple[str, ...]) -> list[str]:
 @cache
 def _virtual(library: str) -> tuple[str, dict[str, Any]]:
     """One and the same for all tests, which may share a fixture that runs on it."""
-    from node.testing.time.virtual_time import virtual
+    from millpond.node.testing.time.virtual_time import virtual
 
     try:
         return virtual(library)
@@ -99,7 +99,7 @@ def _own_backend(metafunc: pytest.Metafunc) -> pytest.FixtureDef[Any] | None:
 
 def _libraries_of(own: pytest.FixtureDef[Any]) -> list[str] | None:
     """What it names. None where it gives options, too, or needs to be asked while tests run."""
-    from node.testing.time.virtual_time import BACKENDS as KNOWN
+    from millpond.node.testing.time.virtual_time import BACKENDS as KNOWN
 
     values: list[Any] = []
     if own.params is not None:
@@ -121,7 +121,7 @@ def _is_async(func: Any) -> bool:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Time begins at 0, whatever ran before."""
     if isinstance(item, pytest.Function) and OURS in item.fixturenames and _is_parametrized(item):
-        from node.testing.time.virtual_time import renew
+        from millpond.node.testing.time.virtual_time import renew
 
         renew(item.callspec.params.get(BACKEND))
 
@@ -144,7 +144,7 @@ def pytest_fixture_setup(
     nothing is interrupted, but pytest's own."""
     living, func = _living(), fixturedef.func
     if living and _is_async(func) and BACKEND in request.fixturenames:
-        from node.testing.guarded import guarded_fixture
+        from millpond.node.testing.guarded import guarded_fixture
 
         guarded = guarded_fixture(living, func, request.instance)
         fixturedef.func = guarded  # type: ignore[misc]  # as anyio does
@@ -163,7 +163,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     living = _living()
     if not living:
         return (yield)  # a test without a world, and so no business of ours
-    from node.testing.guarded import guarded_test
+    from millpond.node.testing.guarded import guarded_test
 
     stash, test = pyfuncitem.config.stash, pyfuncitem.obj
     stash[IN_TEST] = True
@@ -204,7 +204,7 @@ async def millpond_world(
     anyio_backend: object, world_seed: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[World]:
     """Behind `world`. That it asks for `anyio_backend` makes its tests those of anyio's plugin."""
-    from node.testing.world import World
+    from millpond.node.testing.world import World
 
     patience_s: float = request.config.getoption(PATIENCE, 20.0)
     async with World(world_seed, folder=tmp_path / "world", patience_s=patience_s) as world:
@@ -250,6 +250,6 @@ async def stream(node: SimNode) -> AsyncIterator[Stream]:
 @pytest.fixture
 def script(node: SimNode) -> Script:
     """Plays dialogues with the node `pond`."""
-    from node.testing.dialogue.script import Script
+    from millpond.node.testing.dialogue.script import Script
 
     return Script(node)

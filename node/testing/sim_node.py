@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 from anyio.abc import TaskStatus
 
-from actors.messages import Durability
-from node.client.channel import Channel
-from node.client.connect import connect
-from node.config import LISTENERS, OFF, Config
-from node.peers.address_book import Peer, Trust
-from node.outbox.outbox import Sent
-from node.testing import mail
-from node.testing.disk.real import RealDisk
-from node.testing.disk.simulated import SimulatedDisk
-from node.testing.network import P2P_PORT, WorldDialer
-from node.testing.timeouts import TookTooLong
-from node.testing.threadless import be_node
-from node.testing.task_dump import tasks_of_loop
-from node.testing.world_node import WorldNode
-from node.client.requests.reconnecting import single_errors
+from millpond.actors.messages import Durability
+from millpond.node.client.channel import Channel
+from millpond.node.client.connect import connect
+from millpond.node.client.requests.reconnecting import single_errors
+from millpond.node.config import LISTENERS, OFF, Config
+from millpond.node.outbox.outbox import Sent
+from millpond.node.peers.address_book import Peer, Trust
+from millpond.node.testing import mail
+from millpond.node.testing.disk.real import RealDisk
+from millpond.node.testing.disk.simulated import SimulatedDisk
+from millpond.node.testing.network import P2P_PORT, WorldDialer
+from millpond.node.testing.task_dump import tasks_of_loop
+from millpond.node.testing.threadless import be_node
+from millpond.node.testing.timeouts import TookTooLong
+from millpond.node.testing.world_node import WorldNode
 
 if TYPE_CHECKING:
-    from node.client.rustlog.client import Rustlog
-    from node.client.s3p.client import S3p
-    from node.client.streams.connect import Streams
-    from node.testing.world import World
+    from millpond.node.client.rustlog.client import Rustlog
+    from millpond.node.client.s3p.client import S3p
+    from millpond.node.client.streams.connect import Streams
+    from millpond.node.testing.world import World
 
 Kept = Literal["simulated", "real", "nothing"]
 """Where a node keeps things: on a simulated disk, on the real one, or in memory alone."""
@@ -201,20 +201,22 @@ class SimNode:
         return connect(self.url, channel, **self._options(who), **options)
 
     def streams(self, *, who: str = WHO) -> AbstractAsyncContextManager[Streams]:
-        """The streams of the node; see `node.client.streams.connect.connect_streams`."""
-        from node.client.streams.connect import connect_streams  # here and below: few tests need these clients
+        """The streams of the node; see `millpond.node.client.streams.connect.connect_streams`."""
+        from millpond.node.client.streams.connect import (
+            connect_streams,  # here and below: few tests need these clients
+        )
 
         return connect_streams(self.url, **self._options(who))
 
     def s3p(self, *, who: str = WHO) -> AbstractAsyncContextManager[S3p]:
-        """A client of S3P; see `node.client.s3p.client.connect_s3p`."""
-        from node.testing.clients import s3p_over
+        """A client of S3P; see `millpond.node.client.s3p.client.connect_s3p`."""
+        from millpond.node.testing.clients import s3p_over
 
         return s3p_over(self.dialer(who), self.name, self._rng(who))
 
     def rustlog(self, *, who: str = WHO) -> AbstractAsyncContextManager[Rustlog]:
-        """A client of RustLog; see `node.client.rustlog.client.connect_rustlog`."""
-        from node.testing.clients import rustlog_over
+        """A client of RustLog; see `millpond.node.client.rustlog.client.connect_rustlog`."""
+        from millpond.node.testing.clients import rustlog_over
 
         return rustlog_over(self.dialer(who), self.name, self._rng(who))
 

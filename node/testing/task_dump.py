@@ -12,7 +12,12 @@ LIBRARIES = sys.stdlib_module_names | frozenset(
     "anyio trio sniffio outcome _pytest pytest pluggy hypothesis".split()
 )
 """Whose code says nothing about what a test waits for."""
-MACHINERY = ("node.testing.", "transports.io.anyio_wire", "node.client.requests.reconnecting", "node.client.link")
+MACHINERY = (
+    "millpond.node.testing.",
+    "millpond.transports.io.anyio_wire",
+    "millpond.node.client.requests.reconnecting",
+    "millpond.node.client.link",
+)
 LOOPS = frozenset({"_run_once", "unrolled_run"})
 """The functions of asyncio and trio below which tasks are executed."""
 

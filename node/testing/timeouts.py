@@ -18,7 +18,7 @@ from math import isinf
 from types import FrameType
 from typing import Protocol
 
-from node.testing.task_dump import frames_of, place_of, tasks_of_loop, what_runs
+from millpond.node.testing.task_dump import frames_of, place_of, tasks_of_loop, what_runs
 
 GRACE_S = 5.0
 """An interrupted test may take so long to end."""

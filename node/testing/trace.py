@@ -2,7 +2,7 @@
 
 3.25 alice > bob: dials
 3.3 bob < alice: 74 bytes 9e107d9d
-3.3 WARNING node.outbox.forwarder: gone
+3.3 WARNING millpond.node.outbox.forwarder: gone
 """
 
 from __future__ import annotations

@@ -16,18 +16,18 @@ from typing import Any, Self
 import anyio
 from anyio.abc import TaskGroup
 
-from node.environment import Outside, given
-from node.testing.disk.simulated import SimulatedDisk
-from node.testing.failures import Failures, Guard
-from node.testing.network import Links
-from node.testing.ordered_set import ordered_cancellation
-from node.testing.time.virtual_time import Pace, pace_of_loop
-from node.testing.sim_node import Kept, SimNode
-from node.testing.threadless import counted_threads
-from node.testing.trace import Trace
-from node.testing.unheard import hearing_loop
-from node.testing.time.world_clock import WorldClock
-from node.client.requests.reconnecting import single_errors
+from millpond.node.client.requests.reconnecting import single_errors
+from millpond.node.environment import Outside, given
+from millpond.node.testing.disk.simulated import SimulatedDisk
+from millpond.node.testing.failures import Failures, Guard
+from millpond.node.testing.network import Links
+from millpond.node.testing.ordered_set import ordered_cancellation
+from millpond.node.testing.sim_node import Kept, SimNode
+from millpond.node.testing.threadless import counted_threads
+from millpond.node.testing.time.virtual_time import Pace, pace_of_loop
+from millpond.node.testing.time.world_clock import WorldClock
+from millpond.node.testing.trace import Trace
+from millpond.node.testing.unheard import hearing_loop
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 PATIENCE_S = 20.0

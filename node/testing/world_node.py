@@ -6,17 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from actors.messages import Durability
-from actors.store.filesystem import Disk
-from actors.store.durable import DurableStore
-from actors.store.memory import MemoryStore
-from node.client.connect import Dialer
-from node.clock import Clock
-from node.config import Config
-from node.node import Node
-from node.testing.inline_workers import SteppedSurroundings
-from node.testing.threadless import of_node
-from transports.io.interface import SessionFactory
+from millpond.actors.messages import Durability
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.filesystem import Disk
+from millpond.actors.store.memory import MemoryStore
+from millpond.node.client.connect import Dialer
+from millpond.node.clock import Clock
+from millpond.node.config import Config
+from millpond.node.node import Node
+from millpond.node.testing.inline_workers import SteppedSurroundings
+from millpond.node.testing.threadless import of_node
+from millpond.transports.io.interface import SessionFactory
 
 
 class WorldNode(Node):

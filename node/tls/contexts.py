@@ -16,10 +16,10 @@ from typing import NoReturn
 
 import msgspec
 
-from node.atomic_files import OTHERS_WRITE
-from node.config_rules import ConfigError
-from node.tls.certificates import BadCertificate, read_certificate
-from node.tls.errors import PinMismatch
+from millpond.node.atomic_files import OTHERS_WRITE
+from millpond.node.config_rules import ConfigError
+from millpond.node.tls.certificates import BadCertificate, read_certificate
+from millpond.node.tls.errors import PinMismatch
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
-from node.config import Config
-from node.tls.errors import reason_of
-from transports.io.tls_handshake import Doorway
-from transports.server.interface import WireCounters
+from millpond.node.config import Config
+from millpond.node.tls.errors import reason_of
+from millpond.transports.io.tls_handshake import Doorway
+from millpond.transports.server.interface import WireCounters
 
 if TYPE_CHECKING:
-    from node.tls.contexts import Certificates
+    from millpond.node.tls.contexts import Certificates
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,10 @@ class TlsListeners:
 
 
 def _certificates(config: Config) -> Certificates:
-    from node.tls.contexts import Certificates, TlsFiles  # X.509 takes 50 ms, and few nodes need it
+    from millpond.node.tls.contexts import (  # X.509 takes 50 ms, and few nodes need it
+        Certificates,
+        TlsFiles,
+    )
 
     files = (config.tls_cert, config.tls_key, config.tls_client_ca, config.tls_client)
     return Certificates(TlsFiles(*files))

@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from node.access.policy import Access
-from node.config import OFF, Config
-from node.outbox.requests import Desk
-from node.web.requests import WebDesk
-from node.web.login import FILE_NAME, WebLogin
-from node.web.pages import chat_site
-from transports.websocket.http_pages import Site
+from millpond.node.access.policy import Access
+from millpond.node.config import OFF, Config
+from millpond.node.outbox.requests import Desk
+from millpond.node.web.login import FILE_NAME, WebLogin
+from millpond.node.web.pages import chat_site
+from millpond.node.web.requests import WebDesk
+from millpond.transports.websocket.http_pages import Site
 
 if TYPE_CHECKING:
-    from transports.websocket.framing import ServerFraming
+    from millpond.transports.websocket.framing import ServerFraming
 
 Revoked = Callable[[], None]
 
@@ -48,6 +48,8 @@ class WebRoom:
 
     def framing(self) -> ServerFraming:
         """Of a connection at the WebSocket listener, which may ask for a page instead."""
-        from transports.websocket.framing import ServerFraming  # not before: not every node needs it
+        from millpond.transports.websocket.framing import (
+            ServerFraming,  # not before: not every node needs it
+        )
 
         return ServerFraming(self._config.packet_bytes_max, self._origins, self._site)

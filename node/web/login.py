@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from actors.messages import Rights
-from node.atomic_files import UnsafeFile, read_private, replace
+from millpond.actors.messages import Rights
+from millpond.node.atomic_files import UnsafeFile, read_private, replace
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from importlib.resources import files
 
 import msgspec
 
-from node.web.login import WebLogin
-from transports.websocket.http_pages import Form, Page, Site
+from millpond.node.web.login import WebLogin
+from millpond.transports.websocket.http_pages import Form, Page, Site
 
 HTML, CSS = "text/html; charset=utf-8", "text/css; charset=utf-8"
 SCRIPT, ICON, JSON = "text/javascript; charset=utf-8", "image/svg+xml", "application/json"
@@ -45,7 +45,7 @@ _SECRET = (*_GUARDED, ("Cache-Control", "no-store"))
 
 def chat_site(login: WebLogin) -> Site:
     """Everything that a browser may ask for."""
-    folder = files("node.web") / "static"
+    folder = files("millpond.node.web") / "static"
     pages = {
         path: Page((folder / name).read_bytes(), content_type, _FRESH)
         for path, (name, content_type) in FILES.items()

@@ -7,12 +7,12 @@ from enum import IntEnum
 
 import msgspec
 
-from node.ip import ip_of
-from node.outbox.messages import Nothing, write_body
-from node.outbox.requests import Desk
-from node.web.login import LINK_S, WebLogin
-from transports.p2p.bodies import read_body
-from transports.io.tcp import parse_address
+from millpond.node.ip import ip_of
+from millpond.node.outbox.messages import Nothing, write_body
+from millpond.node.outbox.requests import Desk
+from millpond.node.web.login import LINK_S, WebLogin
+from millpond.transports.io.tcp import parse_address
+from millpond.transports.p2p.bodies import read_body
 
 
 class WebOperation(IntEnum):

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from pipeline.client.columns import Columns, Numbers
-from pipeline.errors import PipelineError
-from pipeline.client.s2_codec import Headers
+from millpond.pipeline.client.columns import Columns, Numbers
+from millpond.pipeline.client.s2_codec import Headers
+from millpond.pipeline.errors import PipelineError
 
 _HEAD = struct.Struct("<IIQQII")
 _TIMESTAMPS, _HEADERS = 1, 2

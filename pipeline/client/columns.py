@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import PipelineError
-from pipeline.client.s2_codec import Headers, decode_records
+from millpond.pipeline.client.s2_codec import Headers, decode_records
+from millpond.pipeline.errors import PipelineError
 
 Numbers: TypeAlias = Any
 """An array of u64; numpy is an extra, which a type checker may not see."""

@@ -15,11 +15,11 @@ from random import uniform
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from pipeline.client.column_blocks import decode_blocks
-from pipeline.client.columns import Columns, decode_batch
-from pipeline.errors import PipelineError
-from pipeline.options import Nodes
-from pipeline.client.s2_codec import TERMINAL, next_frame
+from millpond.pipeline.client.column_blocks import decode_blocks
+from millpond.pipeline.client.columns import Columns, decode_batch
+from millpond.pipeline.client.s2_codec import TERMINAL, next_frame
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.options import Nodes
 
 PAUSE_S, PAUSE_S_MAX = 0.05, 2.0
 ANSWER_BYTES_MAX = 16 * 2**20

@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from pipeline.errors import PipelineError
+from millpond.pipeline.errors import PipelineError
 
 FRAME_BYTES_MAX = 2**21
 HEAD_BYTES = 4

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any, Protocol
 
-from pipeline.state.report import Sample
+from millpond.pipeline.state.report import Sample
 
 
 class Progress(Protocol):

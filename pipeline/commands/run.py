@@ -10,15 +10,15 @@ from contextlib import closing
 from queue import SimpleQueue
 from typing import Any
 
-from pipeline.commands.progress import Progress, progress
-from pipeline.errors import BadOption, found_in
-from pipeline.spark.session import build_session, failures_told
-from pipeline.state.progress import Course
-from pipeline.state.formats import table_in
-from pipeline.state.job import Done, JobOptions, run_job, source_of
-from pipeline.state.report import Sample, added, report_page
-from pipeline.state.schemas import load_schemas
-from pipeline.state.table import write_whole
+from millpond.pipeline.commands.progress import Progress, progress
+from millpond.pipeline.errors import BadOption, found_in
+from millpond.pipeline.spark.session import build_session, failures_told
+from millpond.pipeline.state.formats import table_in
+from millpond.pipeline.state.job import Done, JobOptions, run_job, source_of
+from millpond.pipeline.state.progress import Course
+from millpond.pipeline.state.report import Sample, added, report_page
+from millpond.pipeline.state.schemas import load_schemas
+from millpond.pipeline.state.table import write_whole
 
 _OWN_WORDS = {
     "token and tokenFile": "--token-file",

@@ -7,10 +7,10 @@ import json
 import sys
 from typing import Any
 
-from pipeline.errors import PipelineError
-from pipeline.spark.session import build_session, failures_told
-from pipeline.state.formats import existing
-from pipeline.state.summary import StateTable
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.spark.session import build_session, failures_told
+from millpond.pipeline.state.formats import existing
+from millpond.pipeline.state.summary import StateTable
 
 SHOWN_MAX = 1000
 _NAMES = ("topic", "partition", "type", "key", "offset")

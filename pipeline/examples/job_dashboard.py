@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.examples.options import Words, parser, perform, trigger
-from pipeline.state.table import write_whole
+from millpond.pipeline.examples.options import Words, parser, perform, trigger
+from millpond.pipeline.state.table import write_whole
 
 ENTRY = "job STRING, attempt INT, at BIGINT, what STRING, error STRING, worker STRING"
 COLUMNS = {

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipeline.errors import PipelineError
-from pipeline.options import ADDRESS
-from pipeline.spark.session import LOCAL, build_session, failures_told
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.options import ADDRESS
+from millpond.pipeline.spark.session import LOCAL, build_session, failures_told
 
 Start = Callable[[Any, argparse.Namespace], Any]
 

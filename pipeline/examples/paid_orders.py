@@ -11,7 +11,7 @@ import argparse
 import sys
 from typing import Any
 
-from pipeline.examples.options import Words, parser, perform, trigger
+from millpond.pipeline.examples.options import Words, parser, perform, trigger
 
 ORDER = "order STRING, item STRING, cents BIGINT"
 PAYMENT = "order STRING, cents BIGINT"

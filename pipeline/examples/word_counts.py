@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.examples.options import Words, parser, perform, trigger
-from pipeline.state.job import query_id
+from millpond.pipeline.examples.options import Words, parser, perform, trigger
+from millpond.pipeline.state.job import query_id
 
 TEXTS = """
     CASE WHEN said.kind IN ('in', 'out') THEN said.text

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.client.columns import Columns, Numbers
-from pipeline.client.s2_codec import Headers
+from millpond.pipeline.client.columns import Columns, Numbers
+from millpond.pipeline.client.s2_codec import Headers
 
 KEY = b"key"
 """The header that is the column `key`: records of a stream have none."""

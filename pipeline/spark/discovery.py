@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pipeline.errors import BadOption, PipelineError
-from pipeline.spark.offsets import EARLIEST, LATEST, Offsets, TopicPartition
-from pipeline.options import NODE_STRIDE, Edge, Nodes, Subscription
-from pipeline.client.http_client import NodeWire, NoSuchStream
+from millpond.pipeline.client.http_client import NodeWire, NoSuchStream
+from millpond.pipeline.errors import BadOption, PipelineError
+from millpond.pipeline.options import NODE_STRIDE, Edge, Nodes, Subscription
+from millpond.pipeline.spark.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 
 NAMES_AGE_S = 2.0
 TAILS_AGE_S = 0.1

@@ -11,7 +11,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipeline.errors import PipelineError
+from millpond.pipeline.errors import PipelineError
 
 JAVA_MIN = 17
 SHIMS = "java-for-spark"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import ceil, floor
 from typing import NamedTuple
 
-from pipeline.errors import BadOption
+from millpond.pipeline.errors import BadOption
 
 LATEST, EARLIEST = -1, -2
 OFFSET_MAX = 2**63 - 1

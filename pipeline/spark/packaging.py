@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-from pipeline.errors import PipelineError
+from millpond.pipeline.errors import PipelineError
 
 PACKAGES = ("pipeline", "pyspark_millpond")
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from pipeline.spark.discovery import Discovery, Place
-from pipeline.errors import DataLost, PipelineError
-from pipeline.spark.offsets import Offsets, TopicPartition, lag, limited
-from pipeline.options import Nodes, SourceOptions
+from millpond.pipeline.errors import DataLost, PipelineError
+from millpond.pipeline.options import Nodes, SourceOptions
+from millpond.pipeline.spark.discovery import Discovery, Place
+from millpond.pipeline.spark.offsets import Offsets, TopicPartition, lag, limited
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from pipeline.spark.arrow import Gathered, batches
-from pipeline.client.columns import Columns, Numbers
-from pipeline.errors import DataLost
-from pipeline.spark.planning import Range
-from pipeline.client.http_client import NodeWire, NoSuchStream
+from millpond.pipeline.client.columns import Columns, Numbers
+from millpond.pipeline.client.http_client import NodeWire, NoSuchStream
+from millpond.pipeline.errors import DataLost
+from millpond.pipeline.spark.arrow import Gathered, batches
+from millpond.pipeline.spark.planning import Range
 
 log = logging.getLogger(__name__)
 

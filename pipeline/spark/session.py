@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import PipelineError, found_in, last_line
-from pipeline.spark.java_home import find_java
-from pipeline.spark.packaging import cached
+from millpond.pipeline.errors import PipelineError, found_in, last_line
+from millpond.pipeline.spark.java_home import find_java
+from millpond.pipeline.spark.packaging import cached
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from pipeline.errors import PipelineError
-from pipeline.options import SinkOptions
-from pipeline.spark.write_task import Staged, Stager, abandon, publish
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.options import SinkOptions
+from millpond.pipeline.spark.write_task import Staged, Stager, abandon, publish
 
 log = logging.getLogger(__name__)
 

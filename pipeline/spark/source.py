@@ -30,13 +30,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pipeline.errors import BadOption
-from pipeline.spark.offsets import flat, nested
-from pipeline.options import SourceOptions, sink_options, source_options
-from pipeline.spark.planning import EVERYTHING, Bounds, Range, StreamPlan, batch_ranges
-from pipeline.spark.read_task import read_range
-from pipeline.spark.sink import BatchWriter, StreamWriter
-from pipeline.spark.write_task import check_columns
+from millpond.pipeline.errors import BadOption
+from millpond.pipeline.options import SourceOptions, sink_options, source_options
+from millpond.pipeline.spark.offsets import flat, nested
+from millpond.pipeline.spark.planning import EVERYTHING, Bounds, Range, StreamPlan, batch_ranges
+from millpond.pipeline.spark.read_task import read_range
+from millpond.pipeline.spark.sink import BatchWriter, StreamWriter
+from millpond.pipeline.spark.write_task import check_columns
 
 
 def spark_schema(*, with_headers: bool) -> t.StructType:

@@ -15,11 +15,11 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from pipeline.spark.arrow import KEY
-from pipeline.errors import BadOption, PipelineError
-from pipeline.options import SinkOptions
-from pipeline.client.s2_codec import Headers, encode_records
-from pipeline.client.http_client import NodeWire
+from millpond.pipeline.client.http_client import NodeWire
+from millpond.pipeline.client.s2_codec import Headers, encode_records
+from millpond.pipeline.errors import BadOption, PipelineError
+from millpond.pipeline.options import SinkOptions
+from millpond.pipeline.spark.arrow import KEY
 
 ROWS_MAX = 1000
 METERED_MAX = 2**20

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.errors import PipelineError
-from pipeline.state.reduce import IDENTITY, ROWS, latest
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.state.reduce import IDENTITY, ROWS, latest
 
 FILES_MAX = 8
 COLUMNS = (*IDENTITY, "value", "offset", "timestamp")

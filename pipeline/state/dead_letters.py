@@ -12,8 +12,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from pipeline.errors import PipelineError
-from pipeline.state.table import sync
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.state.table import sync
 
 STAGED = ".staged-"
 OWNER = "_query-"

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.errors import PipelineError
-from pipeline.state.bucket import COLUMNS, STORED, Floors, floors_of, is_before
-from pipeline.state.dead_letters import keep_letters, write_letters
-from pipeline.state.reduce import IDENTITY, REJECTS, RESETS, latest
-from pipeline.state.summary import Summary
-from pipeline.state.table import behind, foreign, locked
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.state.bucket import COLUMNS, STORED, Floors, floors_of, is_before
+from millpond.pipeline.state.dead_letters import keep_letters, write_letters
+from millpond.pipeline.state.reduce import IDENTITY, REJECTS, RESETS, latest
+from millpond.pipeline.state.summary import Summary
+from millpond.pipeline.state.table import behind, foreign, locked
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

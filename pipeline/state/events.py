@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from pipeline.state.schemas import Check
+from millpond.pipeline.state.schemas import Check
 
 SETS = frozenset(("insert", "update", "upsert"))
 """`upsert` is in no text of the protocol, and real producers send it."""

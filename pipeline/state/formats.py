@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.errors import PipelineError
-from pipeline.state.delta_table import LOG, DeltaState
-from pipeline.state.summary import StateTable, Summary
-from pipeline.state.table import POINTER, Table
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.state.delta_table import LOG, DeltaState
+from millpond.pipeline.state.summary import StateTable, Summary
+from millpond.pipeline.state.table import POINTER, Table
 
 FORMATS = ("parquet", "delta")
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import pyarrow as pa
 
-from pipeline.state.bucket import Floors, add_changes, floors_of
-from pipeline.state.dead_letters import claim, keep_letters, write_letters
-from pipeline.state.delta_table import DeltaState
-from pipeline.state.formats import table_in
-from pipeline.state.reduce import REJECTS, RESETS, ROWS, reduce_batches
-from pipeline.state.table import (
+from millpond.pipeline.state.bucket import Floors, add_changes, floors_of
+from millpond.pipeline.state.dead_letters import claim, keep_letters, write_letters
+from millpond.pipeline.state.delta_table import DeltaState
+from millpond.pipeline.state.formats import table_in
+from millpond.pipeline.state.reduce import REJECTS, RESETS, ROWS, reduce_batches
+from millpond.pipeline.state.table import (
     BUCKETS,
     VERSIONS_KEPT,
     Reset,
@@ -77,7 +77,7 @@ def run_job(
 
     `records`: a stream with the columns of the source, in its place.
     """
-    from pipeline.spark.source import MillpondSource
+    from millpond.pipeline.spark.source import MillpondSource
 
     session.dataSource.register(MillpondSource)
     frame = records

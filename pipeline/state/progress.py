@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.spark.discovery import Discovery
-from pipeline.errors import PipelineError
-from pipeline.spark.offsets import Offsets, flat, lag
-from pipeline.options import source_options
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.options import source_options
+from millpond.pipeline.spark.discovery import Discovery
+from millpond.pipeline.spark.offsets import Offsets, flat, lag
 
 ASK_MS = 2000
 """Who only looks does not wait for a node that is away."""

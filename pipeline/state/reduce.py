@@ -12,8 +12,8 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from pipeline.state.events import Change, Control, Rejected, read_event
-from pipeline.state.schemas import compiled
+from millpond.pipeline.state.events import Change, Control, Rejected, read_event
+from millpond.pipeline.state.schemas import compiled
 
 REJECTS, RESETS = -1, -2
 """Buckets of what is no change."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
-from pipeline.state.plot import Bar, bars, steps
+from millpond.pipeline.state.plot import Bar, bars, steps
 
 SAMPLES_MAX = 720
 ROWS_MAX = 100

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.errors import BadOption
+from millpond.pipeline.errors import BadOption
 
 Check = Callable[[Any], str | None]
 """What is wrong with a value; None: nothing."""

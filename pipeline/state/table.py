@@ -20,9 +20,9 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from pipeline.errors import PipelineError
-from pipeline.state.bucket import STORED, Floors, merge_files, read_bucket
-from pipeline.state.summary import Summary
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.state.bucket import STORED, Floors, merge_files, read_bucket
+from millpond.pipeline.state.summary import Summary
 
 POINTER = "_current"
 BUCKETS = 16

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from math import inf
 from random import Random
 
-from actors.runtime.cell import Effects
-from actors.messages import Ack, Batch, Get, GetAck, Join, Joined, Mail, Mode, Port, Put
-from actors.runtime.scheduler import Scheduler, SchedulerSettings
-from actors.store.changes import Change, Row, Snapshot
-from actors.store.memory import MemoryStore
-from actors.store.interface import Commit, Store
+from millpond.actors.messages import Ack, Batch, Get, GetAck, Join, Joined, Mail, Mode, Port, Put
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
+from millpond.actors.store.changes import Change, Row, Snapshot
+from millpond.actors.store.interface import Commit, Store
+from millpond.actors.store.memory import MemoryStore
 from tests.actors.ports import RecordingPort
 
 START_S = 1_763_683_200.0

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from actors.messages import Ack, Batch, Join, Msg, Put
+from millpond.actors.messages import Ack, Batch, Join, Msg, Put
 from tests.actors.pond import Pond
 from tests.actors.ports import RecordingPort
 

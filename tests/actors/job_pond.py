@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from actors.jobs import messages as m
-from actors.messages import Failed, JobReply, JobRequest, Msg, Role
+from millpond.actors.jobs import messages as m
+from millpond.actors.messages import Failed, JobReply, JobRequest, Msg, Role
 from tests.actors.pond import Peer, Pond, queue
 
 _numbers = count(1)

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from actors.channels.channel import Channel
-from actors.channels.delivery_settings import DeliverySettings
-from actors.ids import IdSource
-from actors.channels.settings import ChannelSettings, NodeLimits
-from actors.messages import (
+from millpond.actors.channels.channel import Channel
+from millpond.actors.channels.context import ChannelInfo, Shared
+from millpond.actors.channels.delivery_settings import DeliverySettings
+from millpond.actors.channels.settings import ChannelSettings, NodeLimits
+from millpond.actors.ids import IdSource
+from millpond.actors.messages import (
     Ack,
     Batch,
     Credit,
@@ -29,10 +30,9 @@ from actors.messages import (
     Reply,
     Touch,
 )
-from actors.runtime.scheduler import Scheduler, SchedulerSettings
-from actors.channels.context import ChannelInfo, Shared
-from actors.store.changes import Snapshot
-from actors.store.memory import MemoryStore
+from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
+from millpond.actors.store.changes import Snapshot
+from millpond.actors.store.memory import MemoryStore
 from tests.actors.ports import RecordingPort
 
 START_S = 1_763_683_200.0

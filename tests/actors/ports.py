@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from actors.messages import Msg, Reply
+from millpond.actors.messages import Msg, Reply
 
 
 class RecordingPort:

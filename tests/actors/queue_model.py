@@ -5,8 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 from random import Random
 
-from actors.messages import Mode
-from actors.store.changes import (
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import (
     Gone,
     KeyGone,
     KeyRow,
@@ -17,8 +17,15 @@ from actors.store.changes import (
     Snapshot,
     Tried,
 )
-from actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen, Roster
-from actors.store.message_attributes import Due, Terms, Unique
+from millpond.actors.store.message_attributes import Due, Terms, Unique
+from millpond.actors.store.subscribers import (
+    Acked,
+    AckedUpTo,
+    Member,
+    MemberGone,
+    MemberSeen,
+    Roster,
+)
 
 
 class Queue:

@@ -9,14 +9,14 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from actors.ids import EPOCH_MS
-from actors.messages import Durability
-from actors.store.changes import Change, Chunk, Gone, LogSnapshot, Row, Snapshot
-from actors.store.filesystem import OsDisk
-from actors.store.durable import DurableStore
-from actors.store.partitions.file_pool import file_name
-from actors.store.interface import Fault, Pending, Seek, Where
-from actors.store.settings import StoreSettings
+from millpond.actors.ids import EPOCH_MS
+from millpond.actors.messages import Durability
+from millpond.actors.store.changes import Change, Chunk, Gone, LogSnapshot, Row, Snapshot
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.interface import Fault, Pending, Seek, Where
+from millpond.actors.store.partitions.file_pool import file_name
+from millpond.actors.store.settings import StoreSettings
 from tests.sim.loop import Clock, Loop
 
 T = TypeVar("T")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import inf
 from random import Random
 
-from actors.channels.buffer import SWEEP_SLICE, Buffer
-from actors.store.changes import Row
+from millpond.actors.channels.buffer import SWEEP_SLICE, Buffer
+from millpond.actors.store.changes import Row
 
 
 def row(message_id: int, expires_at: float = 100.0, data: bytes = b"data") -> Row:

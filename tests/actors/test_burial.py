@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from actors.errors import Code
-from actors.channels.settings import ChannelSettings
-from actors.messages import Failed, Get, Mode
-from actors.store.changes import Origin
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed, Get, Mode
+from millpond.actors.store.changes import Origin
 from tests.actors.pond import NAME, Peer, Pond
 
 DEAD = NAME + b"!dead"

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from actors.messages import Mode
-from actors.store.changes import KeyLeft, KeyRow, Kind, ModeSet, Row
-from actors.store.filesystem import OsDisk
-from actors.store.log_memtable import LogLayer
-from actors.store.partitions.catalog import Catalogue, rebuild
-from actors.store.partitions.partition import Damaged, Outline
-from actors.store.partitions.file_pool import Shelf
-from actors.store.partitions.sqlite import UnknownFormat
-from actors.store.queue_memtable import QueueLayer
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import KeyLeft, KeyRow, Kind, ModeSet, Row
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.partitions.catalog import Catalogue, rebuild
+from millpond.actors.store.partitions.file_pool import Shelf
+from millpond.actors.store.partitions.partition import Damaged, Outline
+from millpond.actors.store.partitions.sqlite import UnknownFormat
+from millpond.actors.store.queue_memtable import QueueLayer
 
 QUEUE = Outline(b"chat", Kind.QUEUE, 9, 3, 2**40, 2, 1.7e9 + 0.1, 2**63 - 1, Mode.QUEUE)
 LOG = Outline(b"\x00" * 1024, Kind.LOG, 2**62, 5, 7, tail=2**64 - 1)

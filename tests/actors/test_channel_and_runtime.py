@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from actors.channels.settings import NodeLimits
-from actors.messages import Joined, Mode
-from actors.runtime.scheduler import SchedulerSettings
+from millpond.actors.channels.settings import NodeLimits
+from millpond.actors.messages import Joined, Mode
+from millpond.actors.runtime.scheduler import SchedulerSettings
 from tests.actors.pond import Pond
 
 

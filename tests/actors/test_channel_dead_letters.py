@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from actors.channels.settings import ChannelSettings, NodeLimits
-from actors.messages import Bury, GetAck, Mode, Put, Reason
+from millpond.actors.channels.settings import ChannelSettings, NodeLimits
+from millpond.actors.messages import Bury, GetAck, Mode, Put, Reason
 from tests.actors.cells import LateStore
 from tests.actors.pond import NAME, Pond, queue
 

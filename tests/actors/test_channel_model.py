@@ -13,10 +13,21 @@ from random import Random
 
 import pytest
 
-from actors.channels.channel import Channel
-from actors.channels.settings import ChannelSettings
-from actors.messages import Credit, Leave, Mode, Msg, Nack, Put, PutAck, Reason, Touch, Writable
-from actors.channels.delivery_modes import Queue
+from millpond.actors.channels.channel import Channel
+from millpond.actors.channels.delivery_modes import Queue
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.messages import (
+    Credit,
+    Leave,
+    Mode,
+    Msg,
+    Nack,
+    Put,
+    PutAck,
+    Reason,
+    Touch,
+    Writable,
+)
 from tests.actors.pond import NAME, Peer, Pond, fanout, pair, queue
 
 DEAD = NAME + b"!dead"

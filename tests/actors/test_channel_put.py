@@ -8,10 +8,10 @@ from random import Random
 import msgspec
 import pytest
 
-from actors.channels.channel import Channel
-from actors.errors import Code
-from actors.channels.settings import ChannelSettings, EmptyPolicy, NodeLimits
-from actors.messages import Ack, Failed, Get, Put, PutAck
+from millpond.actors.channels.channel import Channel
+from millpond.actors.channels.settings import ChannelSettings, EmptyPolicy, NodeLimits
+from millpond.actors.errors import Code
+from millpond.actors.messages import Ack, Failed, Get, Put, PutAck
 from tests.actors.pond import START_S, Pond
 
 DAY = 86_400

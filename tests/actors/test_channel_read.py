@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from actors.errors import Code
-from actors.channels.settings import ChannelSettings
-from actors.messages import U64_MAX, Failed, Get, GetAck
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.errors import Code
+from millpond.actors.messages import U64_MAX, Failed, Get, GetAck
 from tests.actors.pond import Pond, fanout
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.errors import Code
-from actors.messages import Failed, Get, GetAck, Mode, Msg, Put, PutAck, Reason
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed, Get, GetAck, Mode, Msg, Put, PutAck, Reason
 from tests.actors.pond import NAME, START_S, Pond, fanout, pair, queue
 
 DEAD = NAME + b"!dead"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from actors.channels.delivery_settings import UNBEGUN_MAX
-from actors.jobs.messages import CountJobs, JobCounts
-from actors.messages import Begun, Role
+from millpond.actors.channels.delivery_settings import UNBEGUN_MAX
+from millpond.actors.jobs.messages import CountJobs, JobCounts
+from millpond.actors.messages import Begun, Role
 from tests.actors.job_pond import asked, dead_ids, job_pond
 from tests.actors.pond import Peer, Pond
 

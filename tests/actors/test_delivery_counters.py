@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 import pytest
 
-from actors.channels.channel import Channel
-from actors.jobs.messages import RejectJob
-from actors.channels.settings import ChannelSettings
-from actors.messages import Ack, Mode, Put, Reason
+from millpond.actors.channels.channel import Channel
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.jobs.messages import RejectJob
+from millpond.actors.messages import Ack, Mode, Put, Reason
 from tests.actors.pond import NAME, Pond, fanout, pair, queue
 
 ANN, BOB = b"a" * 32, b"b" * 32

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from actors.errors import Code
-from actors.messages import (
+from millpond.actors.errors import Code
+from millpond.actors.messages import (
     Failed,
     Join,
     Joined,

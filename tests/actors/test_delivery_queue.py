@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.messages import Reason
+from millpond.actors.messages import Reason
 from tests.actors.pond import Pond, queue
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from actors.messages import Put
-from actors.runtime.scheduler import SchedulerSettings
-from actors.store.interface import Fault
+from millpond.actors.messages import Put
+from millpond.actors.runtime.scheduler import SchedulerSettings
+from millpond.actors.store.interface import Fault
 from tests.actors.cells import LateStore
 from tests.actors.pond import Pond
 

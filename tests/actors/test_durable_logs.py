@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from actors.store.changes import Chunk, Dropped, LogSnapshot, Noted, Position, Row, Trimmed
-from actors.store.interface import Seek, Where
+from millpond.actors.store.changes import Chunk, Dropped, LogSnapshot, Noted, Position, Row, Trimmed
+from millpond.actors.store.interface import Seek, Where
 from tests.actors.stores import LAZY, NOW, SMALL, Run, copied, run
 
 LOG = b"streams/orders"

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from actors.messages import Durability, Mode
-from actors.store.changes import (
+from millpond.actors.messages import Durability, Mode
+from millpond.actors.store.changes import (
     Gone,
     KeyGone,
     KeyRow,
@@ -20,7 +20,7 @@ from actors.store.changes import (
     Snapshot,
     Tried,
 )
-from actors.store.interface import Usage
+from millpond.actors.store.interface import Usage
 from tests.actors.queue_model import Queue
 from tests.actors.stores import LAZY, NOW, SMALL, Run, copied, run, young_id
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from actors.messages import Durability, Mode
-from actors.store.changes import (
+from millpond.actors.messages import Durability, Mode
+from millpond.actors.store.changes import (
     Change,
     Gone,
     KeyGone,
@@ -14,8 +14,8 @@ from actors.store.changes import (
     Row,
     Tried,
 )
-from actors.store.index import Entry, weigh
-from actors.store.interface import Usage, Weight
+from millpond.actors.store.index import Entry, weigh
+from millpond.actors.store.interface import Usage, Weight
 
 LEFT = KeyRow(1, 60, 700.0, b"d" * 32)
 CHANGES: list[Change] = [

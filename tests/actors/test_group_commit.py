@@ -10,13 +10,13 @@ from random import Random
 
 import pytest
 
-from actors.messages import Durability
-from actors.store.changes import Gone, Row
-from actors.store.filesystem import File, OsDisk
-from actors.store.durable import DurableStore
-from actors.store.workers import Lane, ThreadLane, Work
-from actors.store.interface import Commit
-from actors.store.settings import Item, Result, StoreSettings
+from millpond.actors.messages import Durability
+from millpond.actors.store.changes import Gone, Row
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.filesystem import File, OsDisk
+from millpond.actors.store.interface import Commit
+from millpond.actors.store.settings import Item, Result, StoreSettings
+from millpond.actors.store.workers import Lane, ThreadLane, Work
 
 NOW = 1_700_000_000.0
 CHANNELS = 100

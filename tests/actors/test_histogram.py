@@ -7,7 +7,7 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.histogram import AMOUNTS, SECONDS, Histogram
+from millpond.actors.histogram import AMOUNTS, SECONDS, Histogram
 
 VALUES = st.floats(min_value=0, max_value=1e9, allow_nan=False)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.errors import IdsExhausted
-from actors.ids import EPOCH_MS, IdSource, created_ms
+from millpond.actors.errors import IdsExhausted
+from millpond.actors.ids import EPOCH_MS, IdSource, created_ms
 
 NOW = 1_763_683_200.0
 

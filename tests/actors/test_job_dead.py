@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from actors.errors import Code
-from actors.jobs import messages as m
-from actors.channels.settings import ChannelSettings
-from actors.messages import Mode
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.errors import Code
+from millpond.actors.jobs import messages as m
+from millpond.actors.messages import Mode
 from tests.actors.job_pond import (
     asked,
     buried,
@@ -72,7 +72,7 @@ def test_dead_jobs_are_deleted() -> None:
 
 
 def test_many_are_moved_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.jobs.dead_letters.LETTERS_MAX", 2)
+    monkeypatch.setattr("millpond.actors.jobs.dead_letters.LETTERS_MAX", 2)
     pond = job_pond()
     producer = pond.producer()
     for _ in range(5):

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from actors.jobs import messages as m
-from actors.channels.settings import ChannelSettings
-from actors.messages import Mode, Reason
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.jobs import messages as m
+from millpond.actors.messages import Mode, Reason
 from tests.actors.job_pond import asked, counts, put, rows, worker
 from tests.actors.pond import Peer, Pond, queue
 

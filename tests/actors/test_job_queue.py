@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from actors.errors import Code
-from actors.jobs import messages as m
-from actors.jobs.schedule import Ledger
-from actors.jobs.listing import merged, paged
-from actors.channels.settings import ChannelSettings
-from actors.messages import Mode, Reason
-from actors.runtime.scheduler import SchedulerSettings
-from actors.store.message_attributes import Terms
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.errors import Code
+from millpond.actors.jobs import messages as m
+from millpond.actors.jobs.listing import merged, paged
+from millpond.actors.jobs.schedule import Ledger
+from millpond.actors.messages import Mode, Reason
+from millpond.actors.runtime.scheduler import SchedulerSettings
+from millpond.actors.store.message_attributes import Terms
 from tests.actors.job_pond import (
     asked,
     buried,

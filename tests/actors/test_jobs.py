@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.messages import Mode
-from actors.store.changes import ModeSet, Row
-from actors.store.interface import Fault
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import ModeSet, Row
+from millpond.actors.store.interface import Fault
 from tests.actors.stores import NOW, SMALL, Run, young_id
 
 NAME = b"chat/\xff1"

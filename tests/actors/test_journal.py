@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from actors.store.changes import Kind
-from actors.store.filesystem import Disk, OsDisk
-from actors.store.journal.format import (
+from millpond.actors.store.changes import Kind
+from millpond.actors.store.filesystem import Disk, OsDisk
+from millpond.actors.store.journal.format import (
     CUTS_MAX,
     GROUP_SIZE,
     HEADER_SIZE,
@@ -20,8 +20,8 @@ from actors.store.journal.format import (
     decode_header,
     encode_record,
 )
-from actors.store.journal.reader import Found, read_journal
-from actors.store.journal.writer import Group, Journal, Outcome, Tail, segment_path
+from millpond.actors.store.journal.reader import Found, read_journal
+from millpond.actors.store.journal.writer import Group, Journal, Outcome, Tail, segment_path
 from tests.sim.disk import SimDisk
 from tests.sim.faults import Trouble
 

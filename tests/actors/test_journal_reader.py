@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.store.changes import Kind
-from actors.store.filesystem import OsDisk
-from actors.store.journal.format import (
+from millpond.actors.store.changes import Kind
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.journal.format import (
     GROUP_SIZE,
     HEADER_SIZE,
     RECORD_SIZE,
@@ -24,8 +24,8 @@ from actors.store.journal.format import (
     encode_header,
     encode_record,
 )
-from actors.store.journal.reader import Found, read_journal, segment_numbers
-from actors.store.journal.writer import Group, Journal, Tail, segment_path
+from millpond.actors.store.journal.reader import Found, read_journal, segment_numbers
+from millpond.actors.store.journal.writer import Group, Journal, Tail, segment_path
 
 SALT = 99
 ROOM = bytes(512)

@@ -7,8 +7,8 @@ from math import inf
 
 import pytest
 
-from actors.channels.idempotency import Keys, is_same
-from actors.store.changes import KeyGone, KeyRow, Row, window_s
+from millpond.actors.channels.idempotency import Keys, is_same
+from millpond.actors.store.changes import KeyGone, KeyRow, Row, window_s
 
 
 def row(key: int, *, message_id: int = 1, now: float = 0.0, ttl: int = 60) -> Row:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from actors.store.workers import InlineLane, ThreadLane, Work
+from millpond.actors.store.workers import InlineLane, ThreadLane, Work
 
 
 class Desk:

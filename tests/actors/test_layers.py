@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.messages import Mode
-from actors.store.changes import (
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import (
     Chunk,
     Dropped,
     Gone,
@@ -30,9 +30,9 @@ from actors.store.changes import (
     Snapshot,
     Trimmed,
 )
-from actors.store.journal.change_codec import decode, encode
-from actors.store.log_memtable import LogLayer
-from actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.journal.change_codec import decode, encode
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.queue_memtable import QueueLayer
 from tests.actors.queue_model import Queue
 
 seeds = st.integers(0, 2**32).map(Random)

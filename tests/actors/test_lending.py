@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from actors.channels.settings import ChannelSettings
-from actors.messages import Join, Msg, Put, PutAck, Reason
-from actors.store.changes import Tried
-from actors.store.interface import Fault
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.messages import Join, Msg, Put, PutAck, Reason
+from millpond.actors.store.changes import Tried
+from millpond.actors.store.interface import Fault
 from tests.actors.cells import LateStore
 from tests.actors.pond import NAME, Pond, fanout, pair, queue
 

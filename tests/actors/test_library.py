@@ -11,12 +11,12 @@ from random import Random
 
 import pytest
 
-from actors.messages import Durability
-from actors.store.changes import Row
-from actors.store.repair.quarantine import read_notes
-from actors.store.filesystem import OsDisk
-from actors.store.durable import DurableStore
-from actors.store.partitions.catalog import CATALOGUE, Catalogue
+from millpond.actors.messages import Durability
+from millpond.actors.store.changes import Row
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.partitions.catalog import CATALOGUE, Catalogue
+from millpond.actors.store.repair.quarantine import read_notes
 from tests.actors.stores import NOW, SMALL, Run, copied, young_id
 from tests.sim.loop import Clock, Loop
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from actors.channels.heartbeat import Liveness, Verdict
-from actors.messages import Hangup, Probe
+from millpond.actors.channels.heartbeat import Liveness, Verdict
+from millpond.actors.messages import Hangup, Probe
 from tests.actors.pond import Pond
 
 

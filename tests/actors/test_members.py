@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from actors.errors import Code
-from actors.channels.settings import ChannelSettings
-from actors.messages import Failed, GetAck, Mode, Put, PutAck, Reason, Role
-from actors.store.changes import SENDER_SHIFT, Row
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed, GetAck, Mode, Put, PutAck, Reason, Role
+from millpond.actors.store.changes import SENDER_SHIFT, Row
 from tests.actors.pond import NAME, START_S, Peer, Pond, fanout, pair, queue
 
 ANN, BOB, CAT = (bytes([each]) * 32 for each in b"abc")

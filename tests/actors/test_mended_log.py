@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.store.changes import Chunk, Dropped, Kind, Noted, Position, Trimmed
-from actors.store.filesystem import OsDisk
-from actors.store.log_memtable import LogLayer
-from actors.store.repair.rebuilt_log import Base, mend
-from actors.store.partitions.metadata import Meta
-from actors.store.repair.repair import Repaired, repair
-from actors.store.repair.salvage import SalvagedLog
-from actors.store.interface import Seek, Where
+from millpond.actors.store.changes import Chunk, Dropped, Kind, Noted, Position, Trimmed
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.interface import Seek, Where
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.partitions.metadata import Meta
+from millpond.actors.store.repair.rebuilt_log import Base, mend
+from millpond.actors.store.repair.repair import Repaired, repair
+from millpond.actors.store.repair.salvage import SalvagedLog
 from tests.actors.stores import LAZY, SMALL, Run
 
 LOG = b"\0stream\0orders"

@@ -6,8 +6,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from actors.messages import Get, GetAck, Hangup, Join, Joined, Msg, Probe, Put, PutAck, Reply
-from actors.store.interface import Fault, Pending
+from millpond.actors.messages import (
+    Get,
+    GetAck,
+    Hangup,
+    Join,
+    Joined,
+    Msg,
+    Probe,
+    Put,
+    PutAck,
+    Reply,
+)
+from millpond.actors.store.interface import Fault, Pending
 from tests.actors.cells import LateStore, Works
 from tests.actors.pond import NAME, Pond, pair
 from tests.actors.ports import RecordingPort

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.messages import U64_MAX, List
-from actors.channels.pages import Page
+from millpond.actors.channels.pages import Page
+from millpond.actors.messages import U64_MAX, List
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.store.changes import (
+from millpond.actors.store.changes import (
     Chunk,
     Dropped,
     Kind,
@@ -22,12 +22,12 @@ from actors.store.changes import (
     Position,
     Trimmed,
 )
-from actors.store.filesystem import OsDisk
-from actors.store.log_memtable import LogLayer
-from actors.store.partitions import flush_batches as flush
-from actors.store.partitions import log_tables as log
-from actors.store.partitions.partition import Damaged, Outline, Partition, template
-from actors.store.interface import Seek, Where
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.interface import Seek, Where
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.partitions import flush_batches as flush
+from millpond.actors.store.partitions import log_tables as log
+from millpond.actors.store.partitions.partition import Damaged, Outline, Partition, template
 
 U64_MAX = 2**64 - 1
 FILE = "partition.sqlite3"

@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from actors.messages import Mode
-from actors.store.changes import Gone, Kind, ModeSet, Row, Snapshot
-from actors.store.filesystem import OsDisk
-from actors.store.partitions.partition import Damaged, template
-from actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen, Roster
-from actors.store.repair.salvage import salvage
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import Gone, Kind, ModeSet, Row, Snapshot
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.partitions.partition import Damaged, template
+from millpond.actors.store.repair.salvage import salvage
+from millpond.actors.store.subscribers import (
+    Acked,
+    AckedUpTo,
+    Member,
+    MemberGone,
+    MemberSeen,
+    Roster,
+)
 from tests.actors.test_partition_queue import FILE, layer_of, opened
 
 A, B = (Row(each, each, 60, 1000.0, b"hi") for each in (1, 2))

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.messages import Mode
-from actors.store.changes import (
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import (
     Gone,
     KeyGone,
     KeyLeft,
@@ -27,11 +27,11 @@ from actors.store.changes import (
     Snapshot,
     Tried,
 )
-from actors.store.filesystem import OsDisk
-from actors.store.partitions import flush_batches as flush
-from actors.store.partitions.partition import Damaged, Outline, Partition, template
-from actors.store.partitions.sqlite import UnknownFormat
-from actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.partitions import flush_batches as flush
+from millpond.actors.store.partitions.partition import Damaged, Outline, Partition, template
+from millpond.actors.store.partitions.sqlite import UnknownFormat
+from millpond.actors.store.queue_memtable import QueueLayer
 
 U64_MAX, ID_MAX = 2**64 - 1, 2**63 - 1
 FILE = "partition.sqlite3"

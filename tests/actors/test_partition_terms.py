@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.messages import Mode
-from actors.store.changes import Gone, ModeSet, Row
-from actors.store.filesystem import OsDisk
-from actors.store.partitions.partition import Damaged
-from actors.store.repair.salvage import salvage
-from actors.store.message_attributes import Due, Terms, Unique
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import Gone, ModeSet, Row
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.message_attributes import Due, Terms, Unique
+from millpond.actors.store.partitions.partition import Damaged
+from millpond.actors.store.repair.salvage import salvage
 from tests.actors.test_partition_members import change, version_of
 from tests.actors.test_partition_queue import FILE, layer_of, opened
 

@@ -8,8 +8,8 @@ import anyio
 import pytest
 import trio.testing
 
-from actors.messages import Ack, Batch, Get, GetAck, Join, Joined, Mode, Put
-from actors.store.changes import Row
+from millpond.actors.messages import Ack, Batch, Get, GetAck, Join, Joined, Mode, Put
+from millpond.actors.store.changes import Row
 from tests.actors.cells import START_S, LateStore, Works
 from tests.actors.ports import RecordingPort
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from actors.store.changes import Chunk, Kind, Position, Row
-from actors.store.filesystem import OsDisk
-from actors.store.log_memtable import LogLayer
-from actors.store.partitions.partition import Damaged
-from actors.store.partitions.file_pool import Shelf, file_name
-from actors.store.queue_memtable import QueueLayer
-from actors.store.interface import Seek, Where
+from millpond.actors.store.changes import Chunk, Kind, Position, Row
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.interface import Seek, Where
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.partitions.file_pool import Shelf, file_name
+from millpond.actors.store.partitions.partition import Damaged
+from millpond.actors.store.queue_memtable import QueueLayer
 
 
 def layer_of(*rows: Row) -> QueueLayer:

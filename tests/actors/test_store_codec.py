@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.messages import Mode
-from actors.store.changes import (
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import (
     Change,
     Chunk,
     Dropped,
@@ -26,9 +26,9 @@ from actors.store.changes import (
     Tried,
     Trimmed,
 )
-from actors.store.journal.change_codec import BadChange, decode, encode
-from actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen
-from actors.store.message_attributes import Due, Unique
+from millpond.actors.store.journal.change_codec import BadChange, decode, encode
+from millpond.actors.store.message_attributes import Due, Unique
+from millpond.actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen
 
 U16_MAX, U32_MAX, U64_MAX = 2**16 - 1, 2**32 - 1, 2**64 - 1
 

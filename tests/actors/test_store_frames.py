@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.store.changes import Kind
-from actors.store.journal.format import (
+from millpond.actors.store.changes import Kind
+from millpond.actors.store.journal.format import (
     CUTS_MAX,
     GROUP_SIZE,
     HEADER_SIZE,

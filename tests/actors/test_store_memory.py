@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from actors.messages import Mode
-from actors.store.changes import Change, Gone, KeyGone, KeyRow, ModeSet, Row, Snapshot, Tried
-from actors.store.memory import MemoryStore
-from actors.store.interface import Usage
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import (
+    Change,
+    Gone,
+    KeyGone,
+    KeyRow,
+    ModeSet,
+    Row,
+    Snapshot,
+    Tried,
+)
+from millpond.actors.store.interface import Usage
+from millpond.actors.store.memory import MemoryStore
 from tests.actors.stores import LAZY, NOW, SMALL, run, young_id
 
 A, B = Row(1, 10, 60, 100.0, b"one"), Row(2, 20, 60, 100.0, b"four", 3)

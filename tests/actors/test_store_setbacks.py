@@ -9,19 +9,19 @@ from random import Random
 
 import pytest
 
-from actors.messages import Durability
-from actors.store.changes import Change, Gone, KeyRow, Row, Snapshot, Tried
-from actors.store.filesystem import File, OsDisk
-from actors.store.durable import DurableStore
-from actors.store.index import Entry
-from actors.store.group_commit import Groups
-from actors.store.journal.format import HEADER_SIZE
-from actors.store.journal.writer import Group, segment_path
-from actors.store.workers import InlineLane, Work
-from actors.store.subscribers import Acked, Member
-from actors.store.interface import Commit, Fault
-from actors.store.settings import StoreSettings
-from actors.store.message_attributes import Due
+from millpond.actors.messages import Durability
+from millpond.actors.store.changes import Change, Gone, KeyRow, Row, Snapshot, Tried
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.filesystem import File, OsDisk
+from millpond.actors.store.group_commit import Groups
+from millpond.actors.store.index import Entry
+from millpond.actors.store.interface import Commit, Fault
+from millpond.actors.store.journal.format import HEADER_SIZE
+from millpond.actors.store.journal.writer import Group, segment_path
+from millpond.actors.store.message_attributes import Due
+from millpond.actors.store.settings import StoreSettings
+from millpond.actors.store.subscribers import Acked, Member
+from millpond.actors.store.workers import InlineLane, Work
 from tests.actors.stores import LAZY, NOW, SMALL, Run, copied
 from tests.sim.loop import Clock, Loop
 
@@ -163,7 +163,7 @@ def test_acks_wait_for_a_sound_disk_at_no_cost_and_are_kept_then(folder: Path) -
 def test_while_the_disk_fails_deliveries_may_fail_for_ever_in_bounded_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.store.group_commit.HELD_BACK_MAX", 3)
+    monkeypatch.setattr("millpond.actors.store.group_commit.HELD_BACK_MAX", 3)
     run = Setback(folder)
     run.write(NAME, row(1), row(2))
     run.disk.plan = [broken()] * 100

@@ -10,9 +10,15 @@ import anyio
 import pytest
 import trio.testing
 
-from actors.errors import Code
-from actors.messages import Ack, Failed, Get, GetAck, Join, Joined, Mode, Put
-from actors.runtime.supervisor import RestartPolicy, Restarts, RestartsExceeded, contain, supervise
+from millpond.actors.errors import Code
+from millpond.actors.messages import Ack, Failed, Get, GetAck, Join, Joined, Mode, Put
+from millpond.actors.runtime.supervisor import (
+    RestartPolicy,
+    Restarts,
+    RestartsExceeded,
+    contain,
+    supervise,
+)
 from tests.actors.cells import START_S, Works
 from tests.actors.ports import RecordingPort
 

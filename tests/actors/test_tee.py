@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors.runtime.cell import Behaviour, Content, Loading
-from actors.channels.settings import ChannelSettings
-from actors.messages import Ack, Batch, Join, Mail, Mode, Msg, Port, Put
-from actors.runtime.scheduler import Scheduler, SchedulerSettings
-from actors.store.changes import LogSnapshot, Snapshot
-from actors.store.interface import Fault, Pending
-from actors.streams import messages as m
-from actors.streams.directory import Directory
-from actors.streams.names import stream_cell, stream_of
-from actors.streams.settings import StreamLimits, StreamShared
-from actors.streams.stream import Stream
-from actors.channels.tee import PATIENCE_S, REST_S_MAX, SLICE_MESSAGES
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.channels.tee import PATIENCE_S, REST_S_MAX, SLICE_MESSAGES
+from millpond.actors.messages import Ack, Batch, Join, Mail, Mode, Msg, Port, Put
+from millpond.actors.runtime.cell import Behaviour, Content, Loading
+from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
+from millpond.actors.store.changes import LogSnapshot, Snapshot
+from millpond.actors.store.interface import Fault, Pending
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.directory import Directory
+from millpond.actors.streams.names import stream_cell, stream_of
+from millpond.actors.streams.settings import StreamLimits, StreamShared
+from millpond.actors.streams.stream import Stream
 from tests.actors.pond import NAME, Pond
 from tests.actors.ports import RecordingPort
 from tests.actors.streams.lake import SlowMemory, bodies_of, read_of

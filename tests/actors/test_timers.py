@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from actors.runtime.timers import SLACK, Agenda, Timed, Timers
+from millpond.actors.runtime.timers import SLACK, Agenda, Timed, Timers
 
 
 def due(timers: Timers, now: float) -> list[Timed]:

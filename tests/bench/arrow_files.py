@@ -26,9 +26,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pipeline.spark.planning import batch_ranges
-from pipeline.spark.read_task import read_range
-from pipeline.spark.source import spark_schema
+from millpond.pipeline.spark.planning import batch_ranges
+from millpond.pipeline.spark.read_task import read_range
+from millpond.pipeline.spark.source import spark_schema
 from tests.pipeline.ponds import Pond
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")

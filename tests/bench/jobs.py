@@ -73,7 +73,7 @@ def rates(told: dict[str, Any]) -> Rates:
 def measure(peers: str, jobs: int, concurrency: int) -> Iterator[tuple[str, Rates]]:
     """One round."""
     shape = ("--jobs", str(jobs), "--concurrency", str(concurrency))
-    ours = (sys.executable, "-m", "node", "bench", "jobs", "--json", *shape)
+    ours = (sys.executable, "-m", "millpond", "bench", "jobs", "--json", *shape)
     with tempfile.TemporaryDirectory(prefix="millpond-bench-", dir=Path.home()) as name:
         folder = Path(name)
         for durability, options, fsync in (

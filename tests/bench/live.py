@@ -26,18 +26,18 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.messages import Get, GetAck, List, ListAck, Put, PutAck, Role
-from node.client.url import parse_url
-from node.bench.payload import Content
-from node.bench.results import Latencies
-from node.bench.own_node import cpu_of
-from node.bench.drivers.p2p import Answer, Peer
-from node.bench.scratch import file_system
-from node.bench.target import Target, leave_all
-from node.bench.verify import Fault, Faults
+from millpond.actors.messages import Get, GetAck, List, ListAck, Put, PutAck, Role
+from millpond.node.bench.drivers.p2p import Answer, Peer
+from millpond.node.bench.own_node import cpu_of
+from millpond.node.bench.payload import Content
+from millpond.node.bench.results import Latencies
+from millpond.node.bench.scratch import file_system
+from millpond.node.bench.target import Target, leave_all
+from millpond.node.bench.verify import Fault, Faults
+from millpond.node.client.url import parse_url
+from millpond.transports.p2p.handshake import Hello
+from millpond.transports.p2p.packets import encode
 from tests.bench.servers import ROOT
-from transports.p2p.handshake import Hello
-from transports.p2p.packets import encode
 
 READY_S, STOP_S, ANSWER_S = 600.0, 120.0, 120.0
 TTL_S = 86_400
@@ -72,7 +72,7 @@ class Server:
         where += ("--s3p", "off", "--rustlog", "off", "--http", "off")
         began = time.perf_counter()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "node", *serve, *where, "--log-level", "info"],
+            [sys.executable, "-m", "millpond", *serve, *where, "--log-level", "info"],
             cwd=ROOT,
             env={**os.environ, **RAISED},
             stdout=subprocess.PIPE,

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pipeline.spark.session import build_session
+from millpond.pipeline.spark.session import build_session
 from tests.bench.arrow_files import ArrowFiles, best_of, into_files, told_load
 from tests.pipeline.ponds import Pond
 

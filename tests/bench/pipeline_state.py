@@ -15,9 +15,9 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pipeline.spark.session import build_session
-from pipeline.state.job import JobOptions, run_job
-from pipeline.state.table import Table
+from millpond.pipeline.spark.session import build_session
+from millpond.pipeline.state.job import JobOptions, run_job
+from millpond.pipeline.state.table import Table
 from tests.bench.arrow_files import ArrowFiles, best_of, into_files, told_load
 from tests.pipeline.ponds import Pond
 

@@ -21,14 +21,14 @@ from random import Random
 
 import uvloop
 
-from actors.messages import Durability
-from actors.store.changes import Row
-from actors.store.filesystem import OsDisk
-from actors.store.durable import DurableStore
-from actors.store.settings import StoreSettings
-from node.bench.scratch import file_system
-from node.cli.commands.serve import tune_collector
-from node.data_folder import LoopSurroundings
+from millpond.actors.messages import Durability
+from millpond.actors.store.changes import Row
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.settings import StoreSettings
+from millpond.node.bench.scratch import file_system
+from millpond.node.cli.commands.serve import tune_collector
+from millpond.node.data_folder import LoopSurroundings
 from tests.bench.sqlite_peer import INSERT, SCHEMA
 
 FLOOR, GOAL = 2.0, 5.0

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.bench.scratch import VOLATILE, file_system
+from millpond.node.bench.scratch import VOLATILE, file_system
 
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 20.0

@@ -25,18 +25,27 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from actors.store.changes import Position
-from node.bench.payload import Content
-from node.bench.results import Latencies
-from node.bench.own_node import OwnNode, on_disk, own_node
-from node.bench.drivers.interface import START, Answer, Found, Kept, Made, Place, S3pSpeech, after
-from node.bench.drivers.connection import Line
-from node.bench.servers import rss_of
-from node.bench.verify import Fault, Faults
-from node.cli.commands.serve import raise_descriptor_limit
-from transports.io import tcp
-from transports.io.address import parse_address
-from transports.s3p.client_codec import encode_trim
+from millpond.actors.store.changes import Position
+from millpond.node.bench.drivers.connection import Line
+from millpond.node.bench.drivers.interface import (
+    START,
+    Answer,
+    Found,
+    Kept,
+    Made,
+    Place,
+    S3pSpeech,
+    after,
+)
+from millpond.node.bench.own_node import OwnNode, on_disk, own_node
+from millpond.node.bench.payload import Content
+from millpond.node.bench.results import Latencies
+from millpond.node.bench.servers import rss_of
+from millpond.node.bench.verify import Fault, Faults
+from millpond.node.cli.commands.serve import raise_descriptor_limit
+from millpond.transports.io import tcp
+from millpond.transports.io.address import parse_address
+from millpond.transports.s3p.client_codec import encode_trim
 
 WAIT_MS = 5_000
 COUNT = 100

@@ -21,10 +21,10 @@ from typing import cast
 
 import uvloop
 
-from actors.messages import Durability
-from transports.p2p.framing import LengthPrefixed
-from transports.p2p.handshake import Ready, decode_hello, encode_ready
-from transports.p2p.packets import HELLO, PUT, PUT_ACK
+from millpond.actors.messages import Durability
+from millpond.transports.p2p.framing import LengthPrefixed
+from millpond.transports.p2p.handshake import Ready, decode_hello, encode_ready
+from millpond.transports.p2p.packets import HELLO, PUT, PUT_ACK
 
 SCHEMA = """
 PRAGMA journal_mode = WAL;

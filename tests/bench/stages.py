@@ -16,13 +16,13 @@ from typing import Any
 
 import anyio
 
-from actors.messages import Ack, Batch, Msg, Put, PutAck, Role
-from node.config import Config
-from node.node import Node
-from transports.p2p import packets as p
-from transports.p2p.connection import Connection
-from transports.p2p.framing import LengthPrefixed
-from transports.p2p.handshake import Hello, encode_hello
+from millpond.actors.messages import Ack, Batch, Msg, Put, PutAck, Role
+from millpond.node.config import Config
+from millpond.node.node import Node
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.connection import Connection
+from millpond.transports.p2p.framing import LengthPrefixed
+from millpond.transports.p2p.handshake import Hello, encode_hello
 
 DATA = b"x" * 100
 RUNS = 200

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from millpond.transports.s3p.commands import AppendRecords, Command, ReadRecords, S3pLimits
+from millpond.transports.s3p.decoder import Decoder
 from tests.bench.compare import BENCH
-from transports.s3p.decoder import Decoder
-from transports.s3p.commands import AppendRecords, Command, ReadRecords, S3pLimits
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from node.bench.drivers.interface import Found, Kept, Refused
-from node.bench.drivers.connection import Line
-from node.bench.verify import Faults
+from millpond.node.bench.drivers.connection import Line
+from millpond.node.bench.drivers.interface import Found, Kept, Refused
+from millpond.node.bench.verify import Faults
 from tests.bench.soak import Latencies, Log, S3pSpeech, Soak, Writer, main
 
 

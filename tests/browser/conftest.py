@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from node.chat.records import conversation_of
-from node.chat.local_stream import Ledger
-from node.node import Node
+from millpond.node.chat.local_stream import Ledger
+from millpond.node.chat.records import conversation_of
+from millpond.node.node import Node
 from tests.browser.chromium import Browser, Tab, browser, find
 from tests.node.post.neighbours import Neighbour, free_port
 

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors.messages import Role
+from millpond.actors.messages import Role
+from millpond.transports.p2p.handshake import decode_hello
 from tests.browser.chromium import Tab
 from tests.browser.conftest import Person
-from transports.p2p.handshake import decode_hello
 
 VALUES: list[object] = [
     None, True, False, 0, 1, 127, 128, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**53 - 1,

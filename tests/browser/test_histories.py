@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
-from node.peers.address_book import Peer, Trust
+from millpond.node.peers.address_book import Peer, Trust
 from tests.browser.chromium import Tab
 from tests.browser.conftest import Person
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from node.peers.address_book import Peer, Trust
+from millpond.node.peers.address_book import Peer, Trust
 from tests.browser.chromium import Tab
 from tests.browser.conftest import Person
 from tests.browser.test_histories import record

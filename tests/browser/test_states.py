@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from node.config import OFF, Config
-from node.node import Node
-from node.client.streams.connect import connect_streams
+from millpond.node.client.streams.connect import connect_streams
+from millpond.node.config import OFF, Config
+from millpond.node.node import Node
 from tests.browser.chromium import Browser, Tab
 from tests.node.post.neighbours import free_port
 

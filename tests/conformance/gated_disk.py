@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from actors.store.filesystem import File, OsDisk, OsFile
+from millpond.actors.store.filesystem import File, OsDisk, OsFile
 
 PATIENCE_S = 10.0
 

@@ -20,9 +20,9 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from millpond.transports.io.interface import Wire
+from millpond.transports.io.memory import Network
 from tests.conformance import packets as p
-from transports.io.memory import Network
-from transports.io.interface import Wire
 
 PATIENCE_S = 10.0
 _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from node.clock import Clock
-from node.config import Config
-from node.node import Node
+from millpond.node.clock import Clock
+from millpond.node.config import Config
+from millpond.node.node import Node
+from millpond.transports.io.anyio_wire import HIGH_WATER_BYTES
+from millpond.transports.p2p.connection import Connection
 from tests.conformance import packets as p
 from tests.conformance.peer import Prefixed
 from tests.conformance.served import LOBBY, SEED_OF_NODE_5, START_S
-from transports.p2p.connection import Connection
-from transports.io.anyio_wire import HIGH_WATER_BYTES
 
 
 class RecordedWire:

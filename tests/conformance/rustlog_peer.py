@@ -16,10 +16,10 @@ from typing import Any
 import anyio
 import pytest
 
-from actors.store.filesystem import Disk
-from node.clock import Clock
-from node.config import OFF, Config
-from node.node import Node
+from millpond.actors.store.filesystem import Disk
+from millpond.node.clock import Clock
+from millpond.node.config import OFF, Config
+from millpond.node.node import Node
 from tests.conformance.peer import Ended, SocketPipe, connect_tcp
 from tests.conformance.s3p_peer import Client as S3pClient
 

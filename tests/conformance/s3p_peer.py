@@ -17,10 +17,10 @@ import anyio
 import pytest
 from anyio.abc import SocketStream
 
-from actors.store.filesystem import Disk
-from node.clock import Clock
-from node.config import OFF, Config
-from node.node import Node
+from millpond.actors.store.filesystem import Disk
+from millpond.node.clock import Clock
+from millpond.node.config import OFF, Config
+from millpond.node.node import Node
 
 PATIENCE_S = 10.0
 U64_MAX = 2**64 - 1

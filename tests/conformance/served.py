@@ -12,9 +12,10 @@ import pytest
 import trio.testing
 from anyio.abc import TaskGroup
 
-from node.clock import Clock
-from node.config import OFF, Config
-from node.node import Node
+from millpond.node.clock import Clock
+from millpond.node.config import OFF, Config
+from millpond.node.node import Node
+from millpond.transports.io.memory import Network
 from tests.conformance import packets as p
 from tests.conformance.peer import (
     Peer,
@@ -24,7 +25,6 @@ from tests.conformance.peer import (
     connect_tcp,
     upgrade,
 )
-from transports.io.memory import Network
 
 WIRINGS = ("memory", "tcp-uvloop", "tcp-trio", "ws-asyncio", "ws-trio")
 LOBBY = b"lobby"

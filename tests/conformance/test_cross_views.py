@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.config_rules import StreamRule
+from millpond.node.config_rules import StreamRule
 from tests.conformance import s3p_peer as s3p
 from tests.conformance.rustlog_peer import (
     RECORD_MAX,

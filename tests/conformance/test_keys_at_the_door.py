@@ -7,13 +7,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.messages import Rights
-from node.access.default_policy import Peers
-from node.access.tokens import new_signed
-from node.peers.address_book import FILE_NAME as BOOK_FILE
-from node.peers.address_book import Peer as Known
-from node.peers.address_book import PeerBook, Trust
-from node.peers.identity import FILE_NAME, load_identity
+from millpond.actors.messages import Rights
+from millpond.node.access.default_policy import Peers
+from millpond.node.access.tokens import new_signed
+from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
+from millpond.node.peers.address_book import Peer as Known
+from millpond.node.peers.address_book import PeerBook, Trust
+from millpond.node.peers.identity import FILE_NAME, load_identity
 from tests.conformance import packets as p
 from tests.conformance.peer import Peer
 from tests.conformance.served import Serve, Served, virtual_time

@@ -17,8 +17,8 @@ from tests.conformance import packets as p
 
 NODE = """
 import anyio
-from node.config import OFF, Config
-from node.node import Node
+from millpond.node.config import OFF, Config
+from millpond.node.node import Node
 
 async def main():
     listeners = {"p2p": "127.0.0.1:0", "ws": OFF, "s3p": OFF, "rustlog": OFF, "http": OFF}

@@ -7,7 +7,7 @@ from itertools import chain
 import anyio
 import pytest
 
-from actors.ids import created_ms
+from millpond.actors.ids import created_ms
 from tests.conformance import packets as p
 from tests.conformance.served import START_S, Serve, virtual_time
 

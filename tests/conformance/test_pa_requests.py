@@ -7,7 +7,7 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from actors.channels.settings import EmptyPolicy
+from millpond.actors.channels.settings import EmptyPolicy
 from tests.conformance import packets as p
 from tests.conformance.peer import Peer
 from tests.conformance.served import Serve, virtual_time

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from node.config_rules import StreamRule
+from millpond.node.config_rules import StreamRule
 from tests.conformance.gated_disk import GatedDisk
 from tests.conformance.peer import Ended
 from tests.conformance.rustlog_peer import (

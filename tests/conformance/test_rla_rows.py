@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.config_rules import StreamRule
+from millpond.node.config_rules import StreamRule
 from tests.conformance import s3p_peer as s3p
 from tests.conformance.gated_disk import GatedDisk
 from tests.conformance.peer import Ended

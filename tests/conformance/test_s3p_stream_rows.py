@@ -8,10 +8,10 @@ from pathlib import Path
 
 import anyio
 
-from actors.store.changes import Position
-from actors.store.filesystem import File, OsDisk
-from actors.streams.names import stream_cell
-from actors.streams.stream import Stream
+from millpond.actors.store.changes import Position
+from millpond.actors.store.filesystem import File, OsDisk
+from millpond.actors.streams.names import stream_cell
+from millpond.actors.streams.stream import Stream
 from tests.conformance.s3p_peer import (
     BAD_FORMAT,
     EXISTS,

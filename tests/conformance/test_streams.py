@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from node.process import rss_bytes
+from millpond.node.process import rss_bytes
 from tests.conformance import packets as p
 from tests.conformance.peer import Ended, Peer, Pipe, SocketPipe
 from tests.conformance.recorded import Line, Rig

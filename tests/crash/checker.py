@@ -7,7 +7,7 @@ from typing import assert_never
 
 import msgspec
 
-from actors.ids import created_ms
+from millpond.actors.ids import created_ms
 from tests.crash.events import (
     Done,
     Event,

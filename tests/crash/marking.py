@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from actors.store.filesystem import Disk, File
+from millpond.actors.store.filesystem import Disk, File
 from tests.crash.plan import Death, Phase
 
 T = TypeVar("T")

@@ -8,13 +8,13 @@ from random import Random
 
 import anyio
 
-from actors.errors import UnknownStream
-from actors.store.changes import Position
-from node.client.streams.records import Record as OwnRecord
-from node.client.s3p.client import S3p, connect_s3p
-from node.client.s3p.records import FIRST, RecordId
-from node.client.s3p.records import Record as S3pRecord
-from node.client.streams.connect import Streams, connect_streams
+from millpond.actors.errors import UnknownStream
+from millpond.actors.store.changes import Position
+from millpond.node.client.s3p.client import S3p, connect_s3p
+from millpond.node.client.s3p.records import FIRST, RecordId
+from millpond.node.client.s3p.records import Record as S3pRecord
+from millpond.node.client.streams.connect import Streams, connect_streams
+from millpond.node.client.streams.records import Record as OwnRecord
 from tests.crash.process import Addresses
 from tests.crash.shelf import Row, Shelves
 from tests.crash.stream_events import Below, Look, Looked, Place, Trim, Trimmed

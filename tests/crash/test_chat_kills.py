@@ -10,9 +10,9 @@ from random import Random
 import anyio
 import pytest
 
-from node.chat.records import Kind
-from node.cli.chat.client import Asking
-from node.client.connect import PROBE, connect
+from millpond.node.chat.records import Kind
+from millpond.node.cli.chat.client import Asking
+from millpond.node.client.connect import PROBE, connect
 from tests.node.chat.friends import Friend
 from tests.node.processes import Serving
 

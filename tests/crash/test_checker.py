@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.ids import EPOCH_MS
+from millpond.actors.ids import EPOCH_MS
 from tests.crash.checker import check
 from tests.crash.events import (
     Done,

@@ -18,7 +18,7 @@ from tests.node.processes import LIMIT_S, ROOT
 PROGRAM = """
 import sqlite3, sys
 from pathlib import Path
-from actors.store.filesystem import OsDisk
+from millpond.actors.store.filesystem import OsDisk
 from tests.crash.marking import MarkingDisk, Trap
 from tests.crash.plan import Death
 folder = Path(sys.argv[1])

@@ -10,12 +10,12 @@ from random import Random
 import anyio
 import pytest
 
-from actors.errors import OutcomeUnknown, RequestError, StreamExists
-from actors.state.fold import Fold
-from node.client.errors import ConnectionLost
-from node.client.state.follower import FollowSettings, StateView
-from node.client.streams.stream import Stream
-from node.client.streams.connect import connect_streams
+from millpond.actors.errors import OutcomeUnknown, RequestError, StreamExists
+from millpond.actors.state.fold import Fold
+from millpond.node.client.errors import ConnectionLost
+from millpond.node.client.state.follower import FollowSettings, StateView
+from millpond.node.client.streams.connect import connect_streams
+from millpond.node.client.streams.stream import Stream
 from tests.node.processes import Serving, environment, serving
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,9 @@ from random import Random
 import anyio
 import pytest
 
-from node import Channel, ConnectionLost, connect
-from node.client.errors import ChannelClosed
-from node.client.streams.connect import connect_streams
+from millpond.node import Channel, ConnectionLost, connect
+from millpond.node.client.errors import ChannelClosed
+from millpond.node.client.streams.connect import connect_streams
 from tests.node.processes import serving
 
 pytestmark = pytest.mark.anyio

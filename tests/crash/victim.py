@@ -14,11 +14,11 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from actors.messages import Mode
-from actors.store.filesystem import OsDisk
-from actors.store.settings import StoreSettings
-from node.config import OFF, ChannelRule, Config
-from node.node import Node
+from millpond.actors.messages import Mode
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.settings import StoreSettings
+from millpond.node.config import OFF, ChannelRule, Config
+from millpond.node.node import Node
 from tests.crash.marking import MarkingDisk, Trap
 from tests.crash.plan import Death
 
@@ -72,7 +72,9 @@ def main() -> None:
     parser.add_argument("--loop", choices=("asyncio", "uvloop", "trio"), default="uvloop")
     args = parser.parse_args()
     logging.basicConfig(stream=sys.stderr, level="INFO")
-    logging.getLogger("node.node").setLevel("DEBUG")  # also of an empty store, when it was opened
+    logging.getLogger("millpond.node.node").setLevel(
+        "DEBUG"
+    )  # also of an empty store, when it was opened
     backend = "trio" if args.loop == "trio" else "asyncio"
     options = {"use_uvloop": True} if args.loop == "uvloop" else {}
     anyio.run(serve, args.data, args.die, backend=backend, backend_options=options)

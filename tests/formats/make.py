@@ -10,8 +10,8 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-from actors.messages import Durability, Mode
-from actors.store.changes import (
+from millpond.actors.messages import Durability, Mode
+from millpond.actors.store.changes import (
     SENDER_SHIFT,
     Chunk,
     Dropped,
@@ -29,15 +29,22 @@ from actors.store.changes import (
     Tried,
     Trimmed,
 )
-from actors.store.repair.quarantine import Damage, write_note
-from actors.store.filesystem import OsDisk
-from actors.store.journal.change_codec import encode
-from actors.store.journal.format import Carry, encode_record
-from actors.store.journal.reader import read_journal
-from actors.store.journal.writer import Group, Journal
-from actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen, Roster
-from actors.store.settings import StoreSettings
-from actors.store.message_attributes import Due, Terms, Unique
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.journal.change_codec import encode
+from millpond.actors.store.journal.format import Carry, encode_record
+from millpond.actors.store.journal.reader import read_journal
+from millpond.actors.store.journal.writer import Group, Journal
+from millpond.actors.store.message_attributes import Due, Terms, Unique
+from millpond.actors.store.repair.quarantine import Damage, write_note
+from millpond.actors.store.settings import StoreSettings
+from millpond.actors.store.subscribers import (
+    Acked,
+    AckedUpTo,
+    Member,
+    MemberGone,
+    MemberSeen,
+    Roster,
+)
 from tests.actors.stores import NOW, Run, young_id
 
 SETTINGS = StoreSettings(

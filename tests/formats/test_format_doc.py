@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from actors.messages import Mode
-from actors.store.changes import Gone, KeyRow, Kind, ModeSet, Row
-from actors.store.journal import change_codec as codec
-from actors.store.journal import format as frames
-from actors.store.partitions import catalog as catalogue
-from actors.store.partitions import subscriber_tables as members
-from actors.store.partitions import partition
-from actors.store.partitions import sqlite as sqlite_file
-from actors.store.partitions import attribute_tables as terms
-from actors.store.partitions.partition import template
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import Gone, KeyRow, Kind, ModeSet, Row
+from millpond.actors.store.journal import change_codec as codec
+from millpond.actors.store.journal import format as frames
+from millpond.actors.store.partitions import attribute_tables as terms
+from millpond.actors.store.partitions import catalog as catalogue
+from millpond.actors.store.partitions import partition
+from millpond.actors.store.partitions import sqlite as sqlite_file
+from millpond.actors.store.partitions import subscriber_tables as members
+from millpond.actors.store.partitions.partition import template
 from tests.formats import reader
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "format.md").read_text()

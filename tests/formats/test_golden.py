@@ -9,11 +9,12 @@ from zlib import crc32
 
 import pytest
 
-from actors.messages import Mode
-from actors.store.changes import Kind, Row, Snapshot
-from actors.store.filesystem import OsDisk
-from actors.store.journal.change_codec import decode, encode
-from actors.store.journal.format import (
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import Kind, Row, Snapshot
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.interface import Fault, Seek, Where
+from millpond.actors.store.journal.change_codec import decode, encode
+from millpond.actors.store.journal.format import (
     Carry,
     Cut,
     Header,
@@ -22,11 +23,10 @@ from actors.store.journal.format import (
     encode_header,
     encode_record,
 )
-from actors.store.journal.reader import read_journal
-from actors.store.partitions.sqlite import UnknownFormat
-from actors.store.subscribers import Acked, Member, Roster
-from actors.store.interface import Fault, Seek, Where
-from actors.store.message_attributes import Terms
+from millpond.actors.store.journal.reader import read_journal
+from millpond.actors.store.message_attributes import Terms
+from millpond.actors.store.partitions.sqlite import UnknownFormat
+from millpond.actors.store.subscribers import Acked, Member, Roster
 from tests.actors.stores import Run, run
 from tests.formats import make, reader
 

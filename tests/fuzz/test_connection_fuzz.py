@@ -12,16 +12,16 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from actors.channels.settings import EmptyPolicy
-from actors.streams.names import RESERVED
-from node.config import ChannelRule
+from millpond.actors.channels.settings import EmptyPolicy
+from millpond.actors.streams.names import RESERVED
+from millpond.node.config import ChannelRule
+from millpond.transports.errors import MalformedPacket
+from millpond.transports.p2p import connection
+from millpond.transports.p2p.jobs.bodies import JobOperation
+from millpond.transports.p2p.packets import DECODERS
+from millpond.transports.p2p.streams.operations import Operation
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig
-from transports.p2p import connection
-from transports.errors import MalformedPacket
-from transports.p2p.jobs.bodies import JobOperation
-from transports.p2p.packets import DECODERS
-from transports.p2p.streams.operations import Operation
 
 pytestmark = pytest.mark.wire
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from actors.errors import Code, RequestError
-from actors.messages import (
+from millpond.actors.errors import Code, RequestError
+from millpond.actors.messages import (
     Ack,
     Credit,
     Durability,
@@ -30,11 +30,16 @@ from actors.messages import (
     Touch,
     TouchAck,
 )
-from transports.p2p import handshake as h
-from transports.p2p import packets as p
-from transports.errors import MalformedHandshake, MalformedPacket, WireError
-from transports.p2p.framing import LengthPrefixed
-from transports.p2p.nacks import correlation_number, decode_refused, encode_malformed, encode_refusal
+from millpond.transports.errors import MalformedHandshake, MalformedPacket, WireError
+from millpond.transports.p2p import handshake as h
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.framing import LengthPrefixed
+from millpond.transports.p2p.nacks import (
+    correlation_number,
+    decode_refused,
+    encode_malformed,
+    encode_refusal,
+)
 
 pytestmark = pytest.mark.wire
 

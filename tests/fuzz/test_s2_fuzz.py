@@ -14,19 +14,19 @@ from itertools import pairwise
 import pytest
 import zstandard
 
-from transports.http.s2.codecs import config as config_form
-from transports.http.s2.codecs import sse as events
-from transports.http.s2.codecs import info as info_form
-from transports.http.s2.codecs import json as json_form
-from transports.http.s2.codecs import protobuf as protobuf_form
-from transports.http.s2.codecs import tokens as token_form
-from transports.http.s2 import s2_pb2 as pb
-from transports.http.s2.codecs.compression import Compression, read_body
-from transports.http.s2.errors import Refused, S2Error
-from transports.http.s2.codecs.s2s import Decoder, Frame, encode
-from transports.http.s2.codecs.json import Format
-from transports.http.s2.read_query import read_query
-from transports.http.s2.model import AppendInput, check_append
+from millpond.transports.http.s2 import s2_pb2 as pb
+from millpond.transports.http.s2.codecs import config as config_form
+from millpond.transports.http.s2.codecs import info as info_form
+from millpond.transports.http.s2.codecs import json as json_form
+from millpond.transports.http.s2.codecs import protobuf as protobuf_form
+from millpond.transports.http.s2.codecs import sse as events
+from millpond.transports.http.s2.codecs import tokens as token_form
+from millpond.transports.http.s2.codecs.compression import Compression, read_body
+from millpond.transports.http.s2.codecs.json import Format
+from millpond.transports.http.s2.codecs.s2s import Decoder, Frame, encode
+from millpond.transports.http.s2.errors import Refused, S2Error
+from millpond.transports.http.s2.model import AppendInput, check_append
+from millpond.transports.http.s2.read_query import read_query
 
 pytestmark = pytest.mark.wire
 

@@ -12,12 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.store.changes import Position
-from actors.streams.messages import Span
-from transports.s3p.decoder import NOTHING, OK, Decoder, encode_error, encode_id, encode_records
-from transports.s3p.parser import ExactParser
-from transports.s3p.s3p_last import LastAppend
-from transports.s3p.client_codec import (
+from millpond.actors.store.changes import Position
+from millpond.actors.streams.messages import Span
+from millpond.transports.s3p.client_codec import (
     Records,
     Reply,
     ReplyDecoder,
@@ -28,7 +25,7 @@ from transports.s3p.client_codec import (
     encode_read,
     encode_trim,
 )
-from transports.s3p.commands import (
+from millpond.transports.s3p.commands import (
     AppendRecords,
     Command,
     CreateStream,
@@ -38,6 +35,16 @@ from transports.s3p.commands import (
     S3pLimits,
     TrimBelow,
 )
+from millpond.transports.s3p.decoder import (
+    NOTHING,
+    OK,
+    Decoder,
+    encode_error,
+    encode_id,
+    encode_records,
+)
+from millpond.transports.s3p.parser import ExactParser
+from millpond.transports.s3p.s3p_last import LastAppend
 
 pytestmark = pytest.mark.wire
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from node.cli.main import main
+from millpond.node.cli.main import main
 from tests.node.processes import Serving, serving
 from tests.node.stream_commands import OFF, Run, Told
 

@@ -9,7 +9,7 @@ from random import Random
 import anyio
 from anyio.abc import ByteStream, SocketAttribute, SocketStream
 
-from transports.io.address import parse_address
+from millpond.transports.io.address import parse_address
 
 CUTS_MAX = 3
 GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)

@@ -8,14 +8,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 
-from actors.ids import EPOCH_MS
-from actors.messages import Durability, Mode
-from actors.store.changes import Change, ModeSet, Origin, Row
-from actors.store.filesystem import OsDisk
-from actors.store.durable import DurableStore
-from actors.store.partitions.file_pool import file_name
-from actors.store.settings import StoreSettings
-from node.data_folder import FolderLock, StillSurroundings
+from millpond.actors.ids import EPOCH_MS
+from millpond.actors.messages import Durability, Mode
+from millpond.actors.store.changes import Change, ModeSet, Origin, Row
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.partitions.file_pool import file_name
+from millpond.actors.store.settings import StoreSettings
+from millpond.node.data_folder import FolderLock, StillSurroundings
 
 SMALL = StoreSettings(
     segment_bytes=32 * 1024, journal_bytes_max=64 * 1024, carry_bytes_max=1024, settle_s=0.0

@@ -34,7 +34,7 @@ def command(*words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     """Run `millpond` with these words to its end."""
     options.setdefault("env", environment())
     return subprocess.run(
-        [sys.executable, "-m", "node", *words],
+        [sys.executable, "-m", "millpond", *words],
         cwd=ROOT,
         capture_output=True,
         timeout=LIMIT_S,
@@ -50,7 +50,7 @@ def started(
     """Run `millpond` with these words beside the test; killed if it is still there at the end."""
     options.setdefault("env", environment())
     with subprocess.Popen(
-        [sys.executable, "-m", "node", *words],
+        [sys.executable, "-m", "millpond", *words],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -9,12 +9,12 @@ from typing import TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.messages import Mode, Put, PutAck
-from transports.p2p import packets as p
-from transports.p2p.framing import LengthPrefixed
-from transports.p2p.handshake import Ready, encode_ready
-from transports.io.memory import Network
-from transports.io.interface import Session, Wire
+from millpond.actors.messages import Mode, Put, PutAck
+from millpond.transports.io.interface import Session, Wire
+from millpond.transports.io.memory import Network
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.framing import LengthPrefixed
+from millpond.transports.p2p.handshake import Ready, encode_ready
 
 T = TypeVar("T")
 Answer = Callable[["Line", p.Packet], None]

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from transports.io import tcp
-from transports.io.interface import Listener, Wire
+from millpond.transports.io import tcp
+from millpond.transports.io.interface import Listener, Wire
 
 SOON_S = 5
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.messages import Rights
-from node.access.policy import Access, Sources
-from node.access.rules_file import AccessFileError
-from node.ip import is_loopback, is_remote
-from transports.p2p.admission import Asker
+from millpond.actors.messages import Rights
+from millpond.node.access.policy import Access, Sources
+from millpond.node.access.rules_file import AccessFileError
+from millpond.node.ip import is_loopback, is_remote
+from millpond.transports.p2p.admission import Asker
 
 NEAR, FAR = "127.0.0.1", "192.0.2.7"
 

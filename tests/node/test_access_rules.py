@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.messages import Rights
-from node.access.policy import Access, Sources, Verdict, load_access
-from node.access.default_policy import Peers
-from node.access.rules_file import AccessFileError
-from node.access.tokens import new_signed
-from node.peers.address_book import Peer, PeerBook, Trust
-from node.peers.identity import Identity
-from transports.p2p.admission import Asker
+from millpond.actors.messages import Rights
+from millpond.node.access.default_policy import Peers
+from millpond.node.access.policy import Access, Sources, Verdict, load_access
+from millpond.node.access.rules_file import AccessFileError
+from millpond.node.access.tokens import new_signed
+from millpond.node.peers.address_book import Peer, PeerBook, Trust
+from millpond.node.peers.identity import Identity
+from millpond.transports.p2p.admission import Asker
 
 NEAR, FAR = "127.0.0.1", "192.0.2.7"
 NOW = 1_800_000_000.0
@@ -191,7 +191,7 @@ def test_a_line_that_is_not_understood_refuses_the_whole_file(
 
 @given(st.text(max_size=200))
 def test_whatever_a_file_says_it_is_rules_or_an_error_of_its_own(text: str) -> None:
-    from node.access.grants import BadLine, parse_line
+    from millpond.node.access.grants import BadLine, parse_line
 
     for line in text.splitlines():
         words = line.split()

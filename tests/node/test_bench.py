@@ -13,21 +13,21 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from actors.messages import PutAck
-from node import Node
-from node.client.url import parse_url
-from node.bench import load as measuring
-from node.bench.payload import SIZE_MIN, Content
-from node.bench.results import Latencies
-from node.bench.load import Clocks, LoadResult, measure
-from node.bench.scenarios import Kind, Load, rows
-from node.bench.target import Target
-from node.bench.verify import Deliveries, Fault, Faults, Receipts
-from node.cli.main import main
-from node.config import Config
+from millpond.actors.messages import PutAck
+from millpond.node import Node
+from millpond.node.bench import load as measuring
+from millpond.node.bench.load import Clocks, LoadResult, measure
+from millpond.node.bench.payload import SIZE_MIN, Content
+from millpond.node.bench.results import Latencies
+from millpond.node.bench.scenarios import Kind, Load, rows
+from millpond.node.bench.target import Target
+from millpond.node.bench.verify import Deliveries, Fault, Faults, Receipts
+from millpond.node.cli.main import main
+from millpond.node.client.url import parse_url
+from millpond.node.config import Config
+from millpond.transports.p2p.framing import LengthPrefixed
+from millpond.transports.p2p.packets import GET_ACK, MSG, PUT_ACK
 from tests.node.processes import Serving, command, serving, started
-from transports.p2p.framing import LengthPrefixed
-from transports.p2p.packets import GET_ACK, MSG, PUT_ACK
 
 
 class Told(NamedTuple):

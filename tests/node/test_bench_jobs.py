@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from node.bench import jobs as bench
-from node.bench.load import Clocks
-from node.cli.main import main
-from node.config import OFF, Config
-from node.node import Node
+from millpond.node.bench import jobs as bench
+from millpond.node.bench.load import Clocks
+from millpond.node.cli.main import main
+from millpond.node.config import OFF, Config
+from millpond.node.node import Node
 
 
 def test_it_measures(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from node.bench.drivers.http import NotHttp, Piece, Responses
-from node.bench.drivers.peers import RespReader
-from node.bench.drivers.s2 import S2Speech
-from node.bench.drivers.interface import Found, Kept, Made, Refused
-from node.bench.stream_rows import StreamKind, s2_rows
-from node.cli.main import main
-from transports.http.s2.codecs import s2s as frames
-from transports.http.s2 import s2_pb2
+from millpond.node.bench.drivers.http import NotHttp, Piece, Responses
+from millpond.node.bench.drivers.interface import Found, Kept, Made, Refused
+from millpond.node.bench.drivers.peers import RespReader
+from millpond.node.bench.drivers.s2 import S2Speech
+from millpond.node.bench.stream_rows import StreamKind, s2_rows
+from millpond.node.cli.main import main
+from millpond.transports.http.s2 import s2_pb2
+from millpond.transports.http.s2.codecs import s2s as frames
 
 QUICK = ("--json", "--seconds", "0.2")
 

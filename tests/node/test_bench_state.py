@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from node.bench.state import event, expected
-from node.cli.main import main
+from millpond.node.bench.state import event, expected
+from millpond.node.cli.main import main
 from tests.node.processes import command
 
 

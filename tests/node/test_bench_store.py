@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import pytest
 
-from actors.store.changes import Row, Snapshot
-from actors.store.interface import Fault as StoreFault
-from node.bench.course import Course, StoreResult
-from node.bench.scratch import OF_A_NODE
-from node.bench.verify import Fault
-from node.cli.main import main
+from millpond.actors.store.changes import Row, Snapshot
+from millpond.actors.store.interface import Fault as StoreFault
+from millpond.node.bench.course import Course, StoreResult
+from millpond.node.bench.scratch import OF_A_NODE
+from millpond.node.bench.verify import Fault
+from millpond.node.cli.main import main
 from tests.node.processes import started
 
 

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from actors.store.changes import Position
-from node.bench import stream_load as stream_measure
-from node.bench import servers as stream_servers
-from node.bench.load import Clocks
-from node.bench.drivers.peers import NatsSpeech, RedisSpeech
-from node.bench.drivers.interface import Found, Kept, Made, Refused, S3pSpeech
-from node.bench.stream_load import StreamResult, StreamTarget, measure_streams
-from node.bench.stream_rows import StreamKind, StreamLoad, stream_rows
-from node.cli.main import main
+from millpond.actors.store.changes import Position
+from millpond.node.bench import servers as stream_servers
+from millpond.node.bench import stream_load as stream_measure
+from millpond.node.bench.drivers.interface import Found, Kept, Made, Refused, S3pSpeech
+from millpond.node.bench.drivers.peers import NatsSpeech, RedisSpeech
+from millpond.node.bench.load import Clocks
+from millpond.node.bench.stream_load import StreamResult, StreamTarget, measure_streams
+from millpond.node.bench.stream_rows import StreamKind, StreamLoad, stream_rows
+from millpond.node.cli.main import main
+from millpond.transports.io.address import parse_address
+from millpond.transports.s3p.commands import AppendRecords, ReadRecords, S3pLimits
+from millpond.transports.s3p.decoder import Decoder
 from tests.node.processes import serving
 from tests.node.scripted_bytes import ByteLine, byte_server
-from transports.io.address import parse_address
-from transports.s3p.decoder import Decoder
-from transports.s3p.commands import AppendRecords, ReadRecords, S3pLimits
 
 FIELDS = set(StreamResult.__struct_fields__)
 

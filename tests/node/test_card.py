@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.peers.card import BadCard, Card, decode_card, encode_card
-from node.peers.identity import Identity
-from node.peers.peer import CARD_CHARS_MAX
-from node.peers.prekeys import Prekeys, SignedPrekey
+from millpond.node.peers.card import BadCard, Card, decode_card, encode_card
+from millpond.node.peers.identity import Identity
+from millpond.node.peers.peer import CARD_CHARS_MAX
+from millpond.node.peers.prekeys import Prekeys, SignedPrekey
 
 ALICE = Identity.from_seed(bytes(range(32)))
 BOB = Identity.from_seed(bytes(range(1, 33)))

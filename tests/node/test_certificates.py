@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.tls.certificates import (
+from millpond.node.tls.certificates import (
     BadCertificate,
     Pair,
     is_chain,

@@ -10,14 +10,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.errors import LeaseLost, Malformed, NotAQueue, NotFound
-from actors.messages import Durability
-from node.client.channel import Channel
-from node.client.connect import connect
-from node.config import Config
-from node.node import Node
-from transports.p2p import packets as p
-from transports.p2p.jobs.bodies import JobOperation as Op
+from millpond.actors.errors import LeaseLost, Malformed, NotAQueue, NotFound
+from millpond.actors.messages import Durability
+from millpond.node.client.channel import Channel
+from millpond.node.client.connect import connect
+from millpond.node.config import Config
+from millpond.node.node import Node
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.jobs.bodies import JobOperation as Op
 
 HOUR_MS = 3_600_000
 

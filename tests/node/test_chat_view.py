@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.chat.records import COUNT_MAX, Kind, Record, State
-from node.cli.chat.view import QUOTED_CHARS, TOLD, View, clean_lines, quoted
-from node.cli.chat.line_editor import is_shown
+from millpond.node.chat.records import COUNT_MAX, Kind, Record, State
+from millpond.node.cli.chat.line_editor import is_shown
+from millpond.node.cli.chat.view import QUOTED_CHARS, TOLD, View, clean_lines, quoted
 
 NOON = int(datetime(2026, 11, 21, 12, 0).timestamp() * 1000)
 UUID = "00112233445566778899aabbccddeeff"

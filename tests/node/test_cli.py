@@ -16,9 +16,9 @@ from uuid import uuid4
 
 import pytest
 
-from node.cli.connection import read_token
-from node.cli.main import main
-from node.config import LISTENERS
+from millpond.node.cli.connection import read_token
+from millpond.node.cli.main import main
+from millpond.node.config import LISTENERS
 from tests.node.processes import ROOT, Serving, command, environment, serving, started
 
 
@@ -176,7 +176,7 @@ def test_info_shows_the_node_and_a_channel(run: Run, channel: str):
 def test_info_shows_every_page_and_names_that_are_no_text(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("node.cli.commands.ping.CHANNELS_MAX", 2)
+    monkeypatch.setattr("millpond.node.cli.commands.ping.CHANNELS_MAX", 2)
     names = [f"pages/{number}" for number in range(5)]
     for name in (*names, os.fsdecode(b"pages/\xff")):
         run("put", name, "hello")
@@ -448,4 +448,11 @@ def test_a_command_does_not_import_what_it_does_not_use(closed_port: int):
     )
     loaded = set(done.stdout.decode().split())
     assert "argparse" in loaded
-    assert not loaded & {"uvloop", "cryptography", "node.node", "node.cli.commands.serve", "trio", "rich"}
+    assert not loaded & {
+        "uvloop",
+        "cryptography",
+        "millpond.node.node",
+        "millpond.node.cli.commands.serve",
+        "trio",
+        "rich",
+    }

@@ -8,7 +8,7 @@ from shutil import copyfile
 
 import pytest
 
-from node.peers.address_book import PeerBook, Trust
+from millpond.node.peers.address_book import PeerBook, Trust
 from tests.node.processes import Serving, command, serving
 
 

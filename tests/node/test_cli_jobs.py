@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from node.cli.jobs.options import due, jsonable, queue_name, summary
-from node.jobs.payload import Body, encode_body
-from node.jobs.requests import Row
+from millpond.node.cli.jobs.options import due, jsonable, queue_name, summary
+from millpond.node.jobs.payload import Body, encode_body
+from millpond.node.jobs.requests import Row
 from tests.node.processes import ROOT, Serving, environment
 from tests.node.stream_commands import Run
 
 LIMIT_S = 30.0
 TASKS = """
 import time
-from node.jobs import Job
-from node.jobs import Reject
-from node.jobs import task
+from millpond.node.jobs import Job
+from millpond.node.jobs import Reject
+from millpond.node.jobs import task
 
 def echo(payload, job):
     print(job.attempt, payload, flush=True)
@@ -76,7 +76,7 @@ class Work:
     def start(self, *words: str) -> Iterator[subprocess.Popen[str]]:
         variables = {"MILLPOND_CONNECT": self._node.urls["tcp"], "PYTHONPATH": str(ROOT)}
         with subprocess.Popen(
-            [sys.executable, "-m", "node", "work", *words],
+            [sys.executable, "-m", "millpond", "work", *words],
             cwd=self._folder,
             env=environment(**variables),
             stdout=subprocess.PIPE,

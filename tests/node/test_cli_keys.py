@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from node.cli.main import main
-from node.peers.address_book import PeerBook
-from node.peers.card import decode_card
-from node.peers.fingerprint import fingerprint, words
-from node.peers.identity import load_identity, public_of
+from millpond.node.cli.main import main
+from millpond.node.peers.address_book import PeerBook
+from millpond.node.peers.card import decode_card
+from millpond.node.peers.fingerprint import fingerprint, words
+from millpond.node.peers.identity import load_identity, public_of
 from tests.node.processes import serving
 from tests.node.stream_commands import Run, Told, objects
 

@@ -21,10 +21,10 @@ from zlib import crc32
 
 import pytest
 
-from actors.messages import Durability
-from actors.store.journal.format import FORMAT_VERSION, HEADER_SIZE
-from node.cli.main import main
-from node.client.sync.channel import connect
+from millpond.actors.messages import Durability
+from millpond.actors.store.journal.format import FORMAT_VERSION, HEADER_SIZE
+from millpond.node.cli.main import main
+from millpond.node.client.sync.channel import connect
 from tests.node.processes import ROOT, command, environment, serving, started
 
 GOODBYE = bytes.fromhex("00000003 ffff00")

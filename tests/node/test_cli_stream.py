@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from node.cli.main import main
+from millpond.node.cli.main import main
 from tests.node.stream_commands import Run, bodies, objects
 
 

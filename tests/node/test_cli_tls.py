@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from node.cli.main import main
-from node.tls.certificates import make_certificate, read_certificate, read_certificates
-from node.tls.contexts import pin_of
+from millpond.node.cli.main import main
+from millpond.node.tls.certificates import make_certificate, read_certificate, read_certificates
+from millpond.node.tls.contexts import pin_of
 from tests.node.processes import Serving, serving, started
 from tests.node.stream_commands import OFF, Run, Told, objects
 from tests.node.tls_files import Files, files_of

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from actors.messages import Rights
-from node.access.policy import Access, Sources
-from node.access.tokens import digest_of, id_of
-from node.cli.main import main
-from node.peers.identity import load_identity
+from millpond.actors.messages import Rights
+from millpond.node.access.policy import Access, Sources
+from millpond.node.access.tokens import digest_of, id_of
+from millpond.node.cli.main import main
+from millpond.node.peers.identity import load_identity
+from millpond.transports.p2p.admission import Asker
 from tests.node.processes import Serving, command, environment, serving
 from tests.node.stream_commands import Run, Told, objects
-from transports.p2p.admission import Asker
 
 FAR = "192.0.2.7"
 DAY_S = 86_400

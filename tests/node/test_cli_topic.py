@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.cli.main import main
+from millpond.node.cli.main import main
 from tests.node.stream_commands import Run, objects
 
 

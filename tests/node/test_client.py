@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
-from actors.errors import (
+from millpond.actors.errors import (
     BufferFull,
     DataTooLarge,
     EmptyData,
@@ -30,8 +30,8 @@ from actors.errors import (
     SlowDown,
     WrongRole,
 )
-from actors.messages import U64_MAX, Ack, Durability, Mode, Msg, Nack, Put, PutAck, Reason
-from node import (
+from millpond.actors.messages import U64_MAX, Ack, Durability, Mode, Msg, Nack, Put, PutAck, Reason
+from millpond.node import (
     ChannelClosed,
     ConnectionLost,
     HandshakeRefused,
@@ -39,15 +39,15 @@ from node import (
     NotFound,
     connect,
 )
-from node.client.url import parse_url
-from node.config import ChannelRule, Config
-from node.client.idempotency import BLOCK, KeyCounter
-from node.node import Node
+from millpond.node.client.idempotency import BLOCK, KeyCounter
+from millpond.node.client.url import parse_url
+from millpond.node.config import ChannelRule, Config
+from millpond.node.node import Node
+from millpond.transports.io import tcp
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.handshake import encode_ready
+from millpond.transports.p2p.packets import encode
 from tests.node.scripted import READY, Line, Peer, greet, keep
-from transports.p2p import packets as p
-from transports.io import tcp
-from transports.p2p.handshake import encode_ready
-from transports.p2p.packets import encode
 
 SOON_S = 5
 

@@ -11,10 +11,10 @@ import anyio
 import pytest
 import trio.testing
 
-from actors.errors import KeyReused
-from actors.messages import U64_MAX, Get, Put
-from node.client.channel import Channel
-from node.client.connect import connect
+from millpond.actors.errors import KeyReused
+from millpond.actors.messages import U64_MAX, Get, Put
+from millpond.node.client.channel import Channel
+from millpond.node.client.connect import connect
 from tests.node.scripted import Peer, keep
 
 Call = Callable[[Channel], Awaitable[object]]

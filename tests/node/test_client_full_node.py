@@ -9,12 +9,12 @@ import anyio
 import anyio.abc
 import pytest
 
-from node import ConnectionLost, connect
-from node.config import Config
-from node.client.events import Connected, Event, Retrying
-from node.node import Node
-from node.client.session import Session
-from transports.io import tcp
+from millpond.node import ConnectionLost, connect
+from millpond.node.client.events import Connected, Event, Retrying
+from millpond.node.client.session import Session
+from millpond.node.config import Config
+from millpond.node.node import Node
+from millpond.transports.io import tcp
 
 
 @pytest.fixture

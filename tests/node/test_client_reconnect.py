@@ -9,22 +9,34 @@ import anyio
 import pytest
 import trio.testing
 
-from actors.errors import DataTooLarge, LeaseLost, OutcomeUnknown
-from actors.messages import Ack, Credit, Get, GetAck, List, ListAck, Mode, Msg, Nack, Put, PutAck
-from node import ConnectionLost, HandshakeRefused, NotFound
-from node.client.retry import Backoff
-from node.client.connect import connect
-from node.clock import Clock
-from node.config import OFF, Config
-from node.client.errors import ModeMismatch
-from node.client.events import Connected, Disconnected, Event, Retrying
-from node.client.link import PASSING
-from node.node import Node
+from millpond.actors.errors import DataTooLarge, LeaseLost, OutcomeUnknown
+from millpond.actors.messages import (
+    Ack,
+    Credit,
+    Get,
+    GetAck,
+    List,
+    ListAck,
+    Mode,
+    Msg,
+    Nack,
+    Put,
+    PutAck,
+)
+from millpond.node import ConnectionLost, HandshakeRefused, NotFound
+from millpond.node.client.connect import connect
+from millpond.node.client.errors import ModeMismatch
+from millpond.node.client.events import Connected, Disconnected, Event, Retrying
+from millpond.node.client.link import PASSING
+from millpond.node.client.retry import Backoff
+from millpond.node.clock import Clock
+from millpond.node.config import OFF, Config
+from millpond.node.node import Node
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.handshake import decode_hello, encode_ready
+from millpond.transports.p2p.nacks import HelloCode, encode_hello_refusal
+from millpond.transports.p2p.packets import encode
 from tests.node.scripted import READY, Line, Peer, greet, keep
-from transports.p2p import packets as p
-from transports.p2p.handshake import decode_hello, encode_ready
-from transports.p2p.nacks import HelloCode, encode_hello_refusal
-from transports.p2p.packets import encode
 
 URL = "tcp://peer:7400"
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from node.clock import STEP_S_MIN, Clock
+from millpond.node.clock import STEP_S_MIN, Clock
 
 
 class Hands:

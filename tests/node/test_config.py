@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from actors.channels.settings import EmptyPolicy
-from actors.messages import Durability, Mode
-from node.cli.main import main
-from node.config import ChannelRule, Config, ConfigError, channel_book, load
+from millpond.actors.channels.settings import EmptyPolicy
+from millpond.actors.messages import Durability, Mode
+from millpond.node.cli.main import main
+from millpond.node.config import ChannelRule, Config, ConfigError, channel_book, load
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from random import Random
 
 import pytest
 
-from actors.messages import Mode
-from actors.store.changes import Gone, ModeSet
-from actors.store.filesystem import OsDisk
-from actors.store.repair.salvage import salvage
-from node import Config, Node
-from node.cli.main import main
-from node.client.sync.channel import connect
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import Gone, ModeSet
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.repair.salvage import salvage
+from millpond.node import Config, Node
+from millpond.node.cli.main import main
+from millpond.node.client.sync.channel import connect
 from tests.node.folders import (
     FIRST_ID,
     empty_wal,
@@ -387,7 +387,7 @@ def test_doctor_looks_at_the_usual_folder(
 
 
 async def test_info_tells_of_the_store_on_disk(tmp_path: Path) -> None:
-    from node import connect as connect_async
+    from millpond.node import connect as connect_async
 
     for data in (str(tmp_path), ""):
         async with Node(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import anyio
 
-from node.access.default_policy import Peers
-from node.peers.address_book import Peer as Known
-from node.peers.address_book import Trust
+from millpond.node.access.default_policy import Peers
+from millpond.node.peers.address_book import Peer as Known
+from millpond.node.peers.address_book import Trust
 from tests.conformance import packets as p
 from tests.conformance.served import serve
 from tests.transports.proving import ALICE, NODE, auth, hello

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from actors.errors import NotAllowed
-from actors.messages import Mode
-from actors.store.changes import Gone, ModeSet, Origin, Tried
-from node.cli.main import main
-from node.client.sync.channel import connect
+from millpond.actors.errors import NotAllowed
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import Gone, ModeSet, Origin, Tried
+from millpond.node.cli.main import main
+from millpond.node.client.sync.channel import connect
 from tests.node.folders import LATER_S, row, rows, stopped
 from tests.node.processes import Serving, command, environment, serving
 

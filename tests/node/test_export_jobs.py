@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from node.cli.main import main
-from node.jobs.requests import Row
-from node.jobs.sync import Queue
+from millpond.node.cli.main import main
+from millpond.node.jobs.requests import Row
+from millpond.node.jobs.sync import Queue
 from tests.node.processes import Serving, serving
 
 HOUR_S = 3600.0

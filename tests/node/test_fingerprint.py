@@ -8,9 +8,9 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.peers.fingerprint import fingerprint, words
-from node.peers.fingerprint_words import WORDS
-from node.peers.identity import Identity
+from millpond.node.peers.fingerprint import fingerprint, words
+from millpond.node.peers.fingerprint_words import WORDS
+from millpond.node.peers.identity import Identity
 
 KEYS = st.binary(min_size=32, max_size=32)
 PUBLIC = Identity.from_seed(bytes(range(32))).public

@@ -9,8 +9,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from node.config import Config, Durability
-from node.node import Node
+from millpond.node.config import Config, Durability
+from millpond.node.node import Node
 from tests.node.http_clients import dial, eventually, get, rest
 from tests.transports.http.prompting import append, said
 from tests.transports.http.served import CLOSED

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.streams import messages as m
-from actors.streams.names import stream_cell
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import stream_cell
+from millpond.transports.http.cell_client import Inquiry
 from tests.node.watched_room import figures, watched
 from tests.transports.http.client import Client
-from transports.http.cell_client import Inquiry
 
 NAME = re.compile(r"(millpond|process)_[a-z0-9_]+")
 

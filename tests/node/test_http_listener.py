@@ -14,13 +14,13 @@ import anyio
 import h2.events
 import pytest
 
-from node.config import OFF, Config, ConfigError
-from node.http.listener import HttpListener, listen
-from node.node import Node
+from millpond.node.config import OFF, Config, ConfigError
+from millpond.node.http.listener import HttpListener, listen
+from millpond.node.node import Node
+from millpond.transports.http.request import HttpLimits, Request
+from millpond.transports.http.response import Answer, Response
 from tests.node.http_clients import Http2, dial, eventually, get, rest
 from tests.transports.http.served import CLOSED, Does, Run, Served, served
-from transports.http.request import HttpLimits, Request
-from transports.http.response import Answer, Response
 
 ANY = "127.0.0.1:0"
 ALONE = Config(**{**CLOSED, "http": ANY, "drain_timeout_s": 0.3})

@@ -12,17 +12,17 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.messages import Batch, Credit
-from actors.store.filesystem import File, OsDisk, OsFile
-from node import Channel, connect
-from node.node import Node
-from node.client.rustlog.client import connect_rustlog
-from node.client.s3p.client import connect_s3p
+from millpond.actors.messages import Batch, Credit
+from millpond.actors.store.filesystem import File, OsDisk, OsFile
+from millpond.node import Channel, connect
+from millpond.node.client.rustlog.client import connect_rustlog
+from millpond.node.client.s3p.client import connect_s3p
+from millpond.node.node import Node
+from millpond.transports.http.app import Application
 from tests.node.http_clients import eventually
 from tests.node.watched_room import figures, plain, watched
 from tests.transports.http.client import Client
 from tests.transports.http.served import Served
-from transports.http.app import Application
 
 ANY_PORT = "127.0.0.1:0"
 OPEN = {"p2p": ANY_PORT, "ws": ANY_PORT, "s3p": ANY_PORT, "rustlog": ANY_PORT}

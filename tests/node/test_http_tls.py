@@ -10,8 +10,8 @@ import anyio
 import pytest
 from anyio.streams.tls import TLSAttribute
 
-from node.config import Config
-from node.node import Node
+from millpond.node.config import Config
+from millpond.node.node import Node
 from tests.node.http_clients import Http2, dial, get
 from tests.node.tls_files import Files, authority, files_of, signed_by
 from tests.transports.http.served import CLOSED

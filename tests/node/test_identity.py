@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.peers.identity import (
+from millpond.node.peers.identity import (
     BadPeerId,
     Identity,
     IdentityError,

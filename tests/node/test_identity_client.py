@@ -15,23 +15,21 @@ import pytest
 from anyio.abc import ByteStream
 from anyio.from_thread import start_blocking_portal
 
-from node import ConnectionLost
-from node import HandshakeRefused
-from node import connect
-from node.client.sync import channel as sync
-from node.config import Config
-from node.client.errors import PeerMismatch
-from node.client.events import Retrying
-from node.node import Node
-from node.peers.address_book import KeyChanged, PeerBook, PeerRevoked
-from node.peers.identity import Identity
+from millpond.node import ConnectionLost, HandshakeRefused, connect
+from millpond.node.client.errors import PeerMismatch
+from millpond.node.client.events import Retrying
+from millpond.node.client.sync import channel as sync
+from millpond.node.config import Config
+from millpond.node.node import Node
+from millpond.node.peers.address_book import KeyChanged, PeerBook, PeerRevoked
+from millpond.node.peers.identity import Identity
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.handshake import decode_hello, encode_ready
+from millpond.transports.p2p.nacks import HelloCode
+from millpond.transports.server.interface import Signer
 from tests.conformance import packets as wire
 from tests.node.scripted import READY, Line, Peer
 from tests.transports.proving import ALICE, BOB, CERTIFICATE_HASH, NODE, challenge
-from transports.p2p import packets as p
-from transports.p2p.handshake import decode_hello, encode_ready
-from transports.server.interface import Signer
-from transports.p2p.nacks import HelloCode
 
 CONFIG = Config(
     p2p="127.0.0.1:0", ws="127.0.0.1:0", s3p="off", rustlog="off", http="off", drain_timeout_s=0.5

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.peers.identity import Identity
-from node.peers.prekey_cache import KnownPrekeys
-from node.peers.prekeys import SignedPrekey, sign_prekey
+from millpond.node.peers.identity import Identity
+from millpond.node.peers.prekey_cache import KnownPrekeys
+from millpond.node.peers.prekeys import SignedPrekey, sign_prekey
 
 DAY = 86_400.0
 START = 1_763_683_200.0

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.chat.payloads import TEXT_BYTES_MAX
-from node.cli.chat.line_editor import (
+from millpond.node.chat.payloads import TEXT_BYTES_MAX
+from millpond.node.cli.chat.line_editor import (
     LINES_KEPT_MAX,
     TEXT_CHARS_MAX,
     LineEditor,

@@ -8,9 +8,9 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.messages import Mode
-from actors.store.changes import Origin, Row
-from node.cli.jsonl import ID_MAX, BadLine, Line, decode_line, encode_line
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import Origin, Row
+from millpond.node.cli.jsonl import ID_MAX, BadLine, Line, decode_line, encode_line
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 IDS = st.integers(1, ID_MAX)

@@ -9,9 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
-from actors.messages import Role
-from node.client.errors import PeerMismatch
-from node.peers.authentication import Credentials, Introduction
+from millpond.actors.messages import Role
+from millpond.node.client.errors import PeerMismatch
+from millpond.node.peers.authentication import Credentials, Introduction
+from millpond.transports.errors import MalformedHandshake
+from millpond.transports.p2p.challenge import ChallengeRate
+from millpond.transports.p2p.handshake import Hello
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig
 from tests.transports.proving import (
@@ -25,9 +28,6 @@ from tests.transports.proving import (
     challenge,
     tags_of,
 )
-from transports.errors import MalformedHandshake
-from transports.p2p.handshake import Hello
-from transports.p2p.challenge import ChallengeRate
 
 pytestmark = pytest.mark.wire
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.config import OFF, Config, ConfigError
-from node.node import Node
+from millpond.node.config import OFF, Config, ConfigError
+from millpond.node.node import Node
 from tests.conformance import packets as p
 from tests.conformance.peer import Peer, Prefixed, connect_tcp, upgrade
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.peers.address_book import (
+from millpond.node.peers.address_book import (
     BadPeer,
     BookFull,
     BookUnreadable,
@@ -27,10 +27,10 @@ from node.peers.address_book import (
     Trust,
     UnknownPeer,
 )
-from node.peers.address_book_file import BookBusy, PeerFile
-from node.peers.identity import Identity
-from node.peers.address_book_toml import peers_of, text_of
-from node.peers.toml_text import line
+from millpond.node.peers.address_book_file import BookBusy, PeerFile
+from millpond.node.peers.address_book_toml import peers_of, text_of
+from millpond.node.peers.identity import Identity
+from millpond.node.peers.toml_text import line
 
 HERE = "tcp://203.0.113.7:7400"
 NOON = 1_763_683_200.0
@@ -198,7 +198,7 @@ def test_back_to_the_old_key_and_to_one_that_was_pinned(book: PeerBook) -> None:
 
 
 def test_there_is_a_limit(book: PeerBook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.peers.known_peers.PEERS_MAX", 3)
+    monkeypatch.setattr("millpond.node.peers.known_peers.PEERS_MAX", 3)
     for number in range(1, 4):
         book.add(peer(f"peer {number}", key(number)))
     with pytest.raises(BookFull):
@@ -339,7 +339,7 @@ def test_several_writers_lose_nothing(path: Path) -> None:
 def test_who_never_gives_the_lock_back_stops_nobody_for_good(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.peers.address_book_file.LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr("millpond.node.peers.address_book_file.LOCK_WAIT_S", 0.05)
     book = PeerBook(path)
     with PeerFile(path).locked(), pytest.raises(BookBusy):
         book.add(peer())

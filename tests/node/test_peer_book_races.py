@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from node.peers.address_book import DuplicatePeer, KeyChanged, Peer, PeerBook, PeerRevoked, Trust
-from node.peers.identity import Identity, peer_id
-from node.peers.address_book_toml import peers_of
+from millpond.node.peers.address_book import (
+    DuplicatePeer,
+    KeyChanged,
+    Peer,
+    PeerBook,
+    PeerRevoked,
+    Trust,
+)
+from millpond.node.peers.address_book_toml import peers_of
+from millpond.node.peers.identity import Identity, peer_id
 
 HERE = "tcp://203.0.113.7:7400"
 PLACE = "203.0.113.7:7400"
@@ -53,7 +60,7 @@ def in_the_middle_of_reading(monkeypatch: pytest.MonkeyPatch, happens: Callable[
             todo.pop()()
         return found
 
-    monkeypatch.setattr("node.peers.address_book.peers_of", parsed)
+    monkeypatch.setattr("millpond.node.peers.address_book.peers_of", parsed)
 
 
 def test_a_key_that_is_revoked_while_the_file_is_read_stays_so(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from node.cli.exit_codes import Exit
-from node.cli.main import main
+from millpond.node.cli.exit_codes import Exit
+from millpond.node.cli.main import main
 from tests.node.post.neighbours import free_port
 from tests.node.processes import Serving, command, serving
 

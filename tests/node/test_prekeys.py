@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.peers.identity import Identity
-from node.peers.prekeys import (
+from millpond.node.peers.envelope import kid_of, open_envelope, seal
+from millpond.node.peers.identity import Identity
+from millpond.node.peers.prekeys import (
     MalformedPrekey,
     Prekeys,
     SignedPrekey,
@@ -28,7 +29,6 @@ from node.peers.prekeys import (
     encode_prekey,
     sign_prekey,
 )
-from node.peers.envelope import kid_of, open_envelope, seal
 
 DAY = 86_400.0
 START = 1_763_683_200.0

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from node.cli.progress import CLEAR, Progress
+from millpond.node.cli.progress import CLEAR, Progress
 
 
 class Screen(io.StringIO):
@@ -24,7 +24,7 @@ def shown(
     screen = Screen(err)
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setattr("sys.stdout", Screen(out))
-    monkeypatch.setattr("node.cli.progress.FIRST_S", first_s)
+    monkeypatch.setattr("millpond.node.cli.progress.FIRST_S", first_s)
     with Progress("read", beside_output=beside) as progress:
         progress.add(1500, 3 * 2**20)
     return screen.getvalue()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from actors.state.checkpoint_store import state_file
-from actors.store.changes import Change, Chunk, Noted, Position
-from actors.streams.names import TOPICS, Part, part_cell, stream_cell
-from node.cli.main import main
+from millpond.actors.state.checkpoint_store import state_file
+from millpond.actors.store.changes import Change, Chunk, Noted, Position
+from millpond.actors.streams.names import TOPICS, Part, part_cell, stream_cell
+from millpond.node.cli.main import main
 from tests.node.folders import empty_wal, flip, partition_of, rows, stopped
 
 ORDERS = stream_cell(b"orders")

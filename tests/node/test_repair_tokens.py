@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.store.changes import Noted
-from actors.streams.names import TOKENS
-from node.cli.main import main
+from millpond.actors.store.changes import Noted
+from millpond.actors.streams.names import TOKENS
+from millpond.node.cli.main import main
 from tests.node.folders import empty_wal, flip, partition_of, rows, stopped
 
 

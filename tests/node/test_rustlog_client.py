@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from actors.errors import (
+from millpond.actors.errors import (
     BufferFull,
     DataTooLarge,
     Malformed,
@@ -19,12 +19,9 @@ from actors.errors import (
     Trimmed,
     UnknownStream,
 )
-from node.client.requests.batching import BatchSettings
-from node.client.events import Disconnected, Event
-from node.client.rustlog.client import Rustlog, connect_rustlog
-from node.client.rustlog.consumer import ConsumerSettings
-from node.client.rustlog.producer import Place
-from node.client.requests.errors import (
+from millpond.node.client.events import Disconnected, Event
+from millpond.node.client.requests.batching import BatchSettings
+from millpond.node.client.requests.errors import (
     NotDone,
     OffsetOutOfRange,
     RustlogRefused,
@@ -32,6 +29,9 @@ from node.client.requests.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from millpond.node.client.rustlog.client import Rustlog, connect_rustlog
+from millpond.node.client.rustlog.consumer import ConsumerSettings
+from millpond.node.client.rustlog.producer import Place
 from tests.node.scripted_bytes import SOON_S, ByteLine, ByteServer, byte_server
 
 PONG = b'\x00\x00\x00\x0f{"type":"Pong"}'

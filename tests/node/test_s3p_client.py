@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from actors.errors import (
+from millpond.actors.errors import (
     EmptyData,
     Malformed,
     NonMonotonicId,
@@ -15,11 +15,11 @@ from actors.errors import (
     StreamExists,
     UnknownStream,
 )
-from node.client.errors import ConnectionLost
-from node.client.events import Connected, Disconnected, Event
-from node.client.s3p.client import S3p, connect_s3p
-from node.client.s3p.records import Record, RecordId
-from node.client.requests.errors import LimitExceeded, NotDone
+from millpond.node.client.errors import ConnectionLost
+from millpond.node.client.events import Connected, Disconnected, Event
+from millpond.node.client.requests.errors import LimitExceeded, NotDone
+from millpond.node.client.s3p.client import S3p, connect_s3p
+from millpond.node.client.s3p.records import Record, RecordId
 from tests.node.scripted_bytes import SOON_S, ByteServer, byte_server
 
 CREATE = b"*3\r\n$6\r\nCREATE\r\n$6\r\norders\r\n*0\r\n"

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from actors.errors import EmptyData, OutcomeUnknown, UnknownStream
-from node.client.requests.batching import BatchSettings
-from node.client.s3p.client import Producer, S3p, connect_s3p
-from node.client.s3p.records import RecordId
-from node.client.requests.errors import NotSent
+from millpond.actors.errors import EmptyData, OutcomeUnknown, UnknownStream
+from millpond.node.client.requests.batching import BatchSettings
+from millpond.node.client.requests.errors import NotSent
+from millpond.node.client.s3p.client import Producer, S3p, connect_s3p
+from millpond.node.client.s3p.records import RecordId
 from tests.node.scripted_bytes import SOON_S, ByteServer, byte_server
 
 NEVER_MS = 3_600_000.0

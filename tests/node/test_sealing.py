@@ -21,8 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.peers.identity import Identity
-from node.peers.envelope import (
+from millpond.node.peers.envelope import (
     CannotOpen,
     Opened,
     Reason,
@@ -32,6 +31,7 @@ from node.peers.envelope import (
     open_envelope,
     seal,
 )
+from millpond.node.peers.identity import Identity
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "envelopes.json").read_text("ascii"))
 MIB = 1024 * 1024

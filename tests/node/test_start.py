@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.store.filesystem import OsDisk
-from node import Node
-from node.config import Config
+from millpond.actors.store.filesystem import OsDisk
+from millpond.node import Node
+from millpond.node.config import Config
 
 
 class FailingDisk(OsDisk):

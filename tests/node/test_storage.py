@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.store.filesystem import OsDisk
-from node.data_folder import FolderInUse, FolderLock
+from millpond.actors.store.filesystem import OsDisk
+from millpond.node.data_folder import FolderInUse, FolderLock
 from tests.node.processes import command, serving
 
 NOT_UTF8 = os.fsdecode(b"pond-\xff")

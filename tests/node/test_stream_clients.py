@@ -9,21 +9,15 @@ from typing import Any
 import anyio
 import pytest
 
-from actors.errors import (
+from millpond.actors.errors import (
     Malformed,
     NonMonotonicId,
     OutcomeUnknown,
     StreamExists,
     UnknownStream,
 )
-from node.client.requests.batching import BatchSettings
-from node.config import Config
-from node.node import Node
-from node.client.rustlog.client import Rustlog, connect_rustlog
-from node.client.rustlog.consumer import ConsumerSettings
-from node.client.s3p.client import Producer, S3p, connect_s3p
-from node.client.s3p.records import RecordId
-from node.client.requests.errors import (
+from millpond.node.client.requests.batching import BatchSettings
+from millpond.node.client.requests.errors import (
     InvalidRequest,
     LimitExceeded,
     NotDone,
@@ -32,6 +26,12 @@ from node.client.requests.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from millpond.node.client.rustlog.client import Rustlog, connect_rustlog
+from millpond.node.client.rustlog.consumer import ConsumerSettings
+from millpond.node.client.s3p.client import Producer, S3p, connect_s3p
+from millpond.node.client.s3p.records import RecordId
+from millpond.node.config import Config
+from millpond.node.node import Node
 from tests.node.cutting_proxy import CUTS_MAX, cutting_proxy
 
 SOON_S = 10

@@ -16,10 +16,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.errors import RequestError, StorageFailed
-from actors.store.filesystem import File, OsDisk
-from node.client.streams.stream import Stream
-from node.client.streams.connect import Streams, connect_streams
+from millpond.actors.errors import RequestError, StorageFailed
+from millpond.actors.store.filesystem import File, OsDisk
+from millpond.node.client.streams.connect import Streams, connect_streams
+from millpond.node.client.streams.stream import Stream
 from tests.conformance import s3p_peer as s
 from tests.conformance.rustlog_peer import Mill, bodies_of, fetch, milling, offsets_of, produce
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.messages import Durability
-from actors.store.changes import Noted
-from actors.streams.names import TOPICS, stream_cell
-from actors.streams.stream import Stream
-from node.cli.commands.config import settings
-from node.config import Config, ConfigError, Loaded
-from node.node import Node
-from node.config_rules import StreamRule
-from node.stream_settings import rustlog_settings, s3p_settings, stream_book
-from node.client.streams.connect import connect_streams
+from millpond.actors.messages import Durability
+from millpond.actors.store.changes import Noted
+from millpond.actors.streams.names import TOPICS, stream_cell
+from millpond.actors.streams.stream import Stream
+from millpond.node.cli.commands.config import settings
+from millpond.node.client.streams.connect import connect_streams
+from millpond.node.config import Config, ConfigError, Loaded
+from millpond.node.config_rules import StreamRule
+from millpond.node.node import Node
+from millpond.node.stream_settings import rustlog_settings, s3p_settings, stream_book
 
 RULES = ("logs/*=age=3600,bytes=1000000", "fast=durability=memory", "*=durability=os")
 OFF = {"ws": "off", "s3p": "off", "rustlog": "off", "http": "off"}
@@ -95,7 +95,7 @@ async def test_streams_that_nobody_asks_for_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is too old goes, although the node was stopped when its time came."""
-    monkeypatch.setattr("node.stream_cells.ADOPT_AFTER_S", 0.01)
+    monkeypatch.setattr("millpond.node.stream_cells.ADOPT_AFTER_S", 0.01)
     config = Config(p2p="127.0.0.1:0", data=str(tmp_path / "data"), stream_age_s=1, **OFF)
     async with Node(config) as node:
         async with connect_streams(f"tcp://{node.listeners['p2p']}") as streams:

@@ -11,21 +11,21 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from actors.errors import StreamExists, UnknownStream
-from node.client.rustlog import client as rustlog_client
-from node.client.rustlog import consumer as rustlog_consumer
-from node.client.rustlog import producer as rustlog_producer
-from node.client.rustlog import sync as rustlog_sync
-from node.client.s3p import client as s3p_client
-from node.client.s3p import sync as s3p_sync
-from node.client.requests.batching import BatchSettings
-from node.config import Config
-from node.client.errors import ConnectionLost
-from node.node import Node
-from node.client.rustlog.consumer import ConsumerSettings
-from node.client.rustlog.sync import connect_rustlog
-from node.client.s3p.sync import connect_s3p
-from node.client.requests.errors import NotDone
+from millpond.actors.errors import StreamExists, UnknownStream
+from millpond.node.client.errors import ConnectionLost
+from millpond.node.client.requests.batching import BatchSettings
+from millpond.node.client.requests.errors import NotDone
+from millpond.node.client.rustlog import client as rustlog_client
+from millpond.node.client.rustlog import consumer as rustlog_consumer
+from millpond.node.client.rustlog import producer as rustlog_producer
+from millpond.node.client.rustlog import sync as rustlog_sync
+from millpond.node.client.rustlog.consumer import ConsumerSettings
+from millpond.node.client.rustlog.sync import connect_rustlog
+from millpond.node.client.s3p import client as s3p_client
+from millpond.node.client.s3p import sync as s3p_sync
+from millpond.node.client.s3p.sync import connect_s3p
+from millpond.node.config import Config
+from millpond.node.node import Node
 
 NEVER_MS = 3_600_000.0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.errors import (
+from millpond.actors.errors import (
     BufferFull,
     DataTooLarge,
     Fenced,
@@ -26,15 +26,15 @@ from actors.errors import (
     Trimmed,
     UnknownStream,
 )
-from actors.store.changes import Position
-from node import connect
-from node.client.asked import REQUESTS_MAX, WAITING_MAX
-from node.config import OFF, Config
-from node.client.errors import ChannelClosed, ConnectionLost
-from node.node import Node
-from node.client.streams.records import NewRecord, Record
-from node.client.streams.stream import Stream
-from node.client.streams.connect import Streams, connect_streams
+from millpond.actors.store.changes import Position
+from millpond.node import connect
+from millpond.node.client.asked import REQUESTS_MAX, WAITING_MAX
+from millpond.node.client.errors import ChannelClosed, ConnectionLost
+from millpond.node.client.streams.connect import Streams, connect_streams
+from millpond.node.client.streams.records import NewRecord, Record
+from millpond.node.client.streams.stream import Stream
+from millpond.node.config import OFF, Config
+from millpond.node.node import Node
 
 SOON_S = 10
 Served = Callable[..., AbstractAsyncContextManager[str]]
@@ -460,7 +460,7 @@ async def test_follow_tells_of_what_was_trimmed_before_it_came(orders: Stream) -
 
 
 async def test_follow_ends_with_its_stream(orders: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.client.streams.stream.FOLLOW_S", 0.1)
+    monkeypatch.setattr("millpond.node.client.streams.stream.FOLLOW_S", 0.1)
     await orders.append([b"0", b"1"])
     async with aclosing(orders.follow(0)) as records:
         assert [(await anext(records)).body for _ in range(2)] == [b"0", b"1"]

@@ -11,19 +11,17 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from actors.errors import UnknownStream
-from actors.messages import Mode
-from node import ChannelClosed
-from node import ConnectionLost
-from node import NotFound
-from node.client.streams import stream
-from node.client.streams import connect as streams
-from node.client.sync import channel as sync
-from node.client import channel as asynchronous
-from node.client import message as asynchronous_message
-from node.config import ChannelRule, Config
-from node.node import Node
-from node.client.sync.channel import connect, connect_streams
+from millpond.actors.errors import UnknownStream
+from millpond.actors.messages import Mode
+from millpond.node import ChannelClosed, ConnectionLost, NotFound
+from millpond.node.client import channel as asynchronous
+from millpond.node.client import message as asynchronous_message
+from millpond.node.client.streams import connect as streams
+from millpond.node.client.streams import stream
+from millpond.node.client.sync import channel as sync
+from millpond.node.client.sync.channel import connect, connect_streams
+from millpond.node.config import ChannelRule, Config
+from millpond.node.node import Node
 
 SOON_S = 5
 

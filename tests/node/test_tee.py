@@ -10,10 +10,10 @@ from typing import Any
 import anyio
 import pytest
 
-from node import connect
-from node.config import OFF, ChannelRule, Config, ConfigError
-from node.node import Node
-from node.client.streams.connect import connect_streams
+from millpond.node import connect
+from millpond.node.client.streams.connect import connect_streams
+from millpond.node.config import OFF, ChannelRule, Config, ConfigError
+from millpond.node.node import Node
 
 SOON_S = 10
 RULES = (
@@ -145,7 +145,7 @@ def test_a_name_that_no_stream_has_is_refused(name: str) -> None:
 
 
 def test_streams_have_no_tees() -> None:
-    from node.config_rules import StreamRule
+    from millpond.node.config_rules import StreamRule
 
     with pytest.raises(ConfigError, match="unknown option 'tee'"):
         StreamRule.parse("all=age=3,tee=more")

@@ -15,11 +15,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config import Config
-from node.tls.certificates import make_certificate
-from node.tls.contexts import Certificates, TlsError, TlsFiles, parse_pin, pin_of, server_context
-from node.tls.listeners import TlsListeners
-from node.tls.errors import PinMismatch, Reason, reason_of
+from millpond.node.config import Config
+from millpond.node.tls.certificates import make_certificate
+from millpond.node.tls.contexts import (
+    Certificates,
+    TlsError,
+    TlsFiles,
+    parse_pin,
+    pin_of,
+    server_context,
+)
+from millpond.node.tls.errors import PinMismatch, Reason, reason_of
+from millpond.node.tls.listeners import TlsListeners
 from tests.node.tls_files import Files, authority, files_of, signed_by
 from tests.transports.test_tls import Pipe
 from tests.transports.test_wires import Recorder

@@ -13,17 +13,17 @@ from typing import Any
 import anyio
 import pytest
 
-from actors.errors import RequestError
-from node.client import connect as client
-from node.config import OFF, Config, ConfigError
-from node.client.errors import ConnectionLost, HandshakeRefused
-from node.node import Node
-from node.peers.identity import Identity
-from node.client.rustlog.client import connect_rustlog
-from node.client.s3p.client import connect_s3p
-from node.tls.certificates import read_certificate
-from node.tls.contexts import TlsError
-from node.tls.listeners import REASON
+from millpond.actors.errors import RequestError
+from millpond.node.client import connect as client
+from millpond.node.client.errors import ConnectionLost, HandshakeRefused
+from millpond.node.client.rustlog.client import connect_rustlog
+from millpond.node.client.s3p.client import connect_s3p
+from millpond.node.config import OFF, Config, ConfigError
+from millpond.node.node import Node
+from millpond.node.peers.identity import Identity
+from millpond.node.tls.certificates import read_certificate
+from millpond.node.tls.contexts import TlsError
+from millpond.node.tls.listeners import REASON
 from tests.node.tls_files import Files, authority, files_of, signed_by
 
 FREE = dict.fromkeys(("p2p", "ws", "s3p", "rustlog"), "127.0.0.1:0")

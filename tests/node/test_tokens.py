@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.messages import Rights
-from node.access.tokens import (
+from millpond.actors.messages import Rights
+from millpond.node.access.tokens import (
     TOKEN_BYTES_MAX,
     SignedToken,
     digest_of,
@@ -21,7 +21,7 @@ from node.access.tokens import (
     new_token,
     read_signed,
 )
-from node.peers.identity import Identity
+from millpond.node.peers.identity import Identity
 
 US, OTHER = (Identity.from_seed(bytes([each]) * 32) for each in (1, 2))
 
@@ -77,7 +77,7 @@ def test_anything_else_is_no_token(data: bytes) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"\xc0", b"\x80", b"\x81\xa2id\xa1\xff", b"\x90"])
 def test_our_own_signature_under_something_else_is_no_token(body: bytes) -> None:
-    from node.access.tokens import _text
+    from millpond.node.access.tokens import _text
 
     signature = US.sign(b"millpond token 1\0" + body)
     token = f"mpt1.{_text(body)}.{_text(signature)}"

@@ -8,12 +8,12 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from pipeline.client.s2_codec import encode_records
+from millpond.pipeline.client.s2_codec import encode_records
+from millpond.transports.http.transactions import publish as publishing
+from millpond.transports.http.transactions import stage as staging
 from tests.node.watched_room import plain, watched
 from tests.transports.http.client import Client
 from tests.transports.http.durable.asking import CLOCKED
-from transports.http.transactions import publish as publishing
-from transports.http.transactions import stage as staging
 
 BASIN = (b"s2-basin", b"millpond")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.messages import Rights
-from node.access.policy import Access, Sources
-from node.web.login import (
+from millpond.actors.messages import Rights
+from millpond.node.access.policy import Access, Sources
+from millpond.node.web.login import (
     CHANNEL,
     FILE_NAME,
     LINK_S,
@@ -19,7 +19,7 @@ from node.web.login import (
     SESSIONS_MAX,
     WebLogin,
 )
-from transports.p2p.admission import Asker
+from millpond.transports.p2p.admission import Asker
 
 
 class Time:

@@ -12,10 +12,10 @@ import anyio
 import msgspec
 import pytest
 
-from node.config import OFF, Config
-from node.node import Node
-from node.web.requests import LinkAnswer, RevokeAnswer, WebOperation, reachable
-from node.web.pages import FILES, LOGIN, LOGOUT, POLICY
+from millpond.node.config import OFF, Config
+from millpond.node.node import Node
+from millpond.node.web.pages import FILES, LOGIN, LOGOUT, POLICY
+from millpond.node.web.requests import LinkAnswer, RevokeAnswer, WebOperation, reachable
 
 LIMIT_S = 10.0
 LINK = re.compile(r"http://127\.0\.0\.1:[0-9]+/chat#(mpw1\.[A-Za-z0-9_-]{43})")
@@ -80,7 +80,7 @@ async def test_every_file_is_served_with_its_type_and_what_guards_it(node: Node,
     name, content_type = FILES[path]
     told = await ask(node, f"GET {path}")
     assert told.status == 200
-    assert told.body == (files("node.web") / "static" / name).read_bytes()
+    assert told.body == (files("millpond.node.web") / "static" / name).read_bytes()
     assert told.fields["Content-Type"] == content_type
     assert told.fields["Content-Length"] == str(len(told.body))
     assert told.fields["Content-Security-Policy"] == POLICY
@@ -89,7 +89,7 @@ async def test_every_file_is_served_with_its_type_and_what_guards_it(node: Node,
 
 
 async def test_all_files_are_served_and_no_others_are_named(node: Node) -> None:
-    folder = files("node.web") / "static"
+    folder = files("millpond.node.web") / "static"
     assert {each.name for each in folder.iterdir()} == {name for name, _ in FILES.values()}
     for name in (each.name for each in folder.iterdir()):
         text = (folder / name).read_text("utf-8")
@@ -100,7 +100,7 @@ async def test_all_files_are_served_and_no_others_are_named(node: Node) -> None:
 def test_the_policy_lets_in_nothing_from_elsewhere_and_nothing_inline() -> None:
     assert POLICY.startswith("default-src 'none'; ")
     assert "unsafe" not in POLICY and "*" not in POLICY and "http" not in POLICY
-    page = (files("node.web") / "static" / "index.html").read_text("utf-8")
+    page = (files("millpond.node.web") / "static" / "index.html").read_text("utf-8")
     assert not re.search(r"<style|<script(?![^>]*src=)|\son[a-z]+=|\sstyle=|javascript:", page)
 
 

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from node.tls.certificates import Pair, make_authority, make_certificate
-from node.tls.contexts import TlsFiles, client_context, server_context
+from millpond.node.tls.certificates import Pair, make_authority, make_certificate
+from millpond.node.tls.contexts import TlsFiles, client_context, server_context
 
 HOSTS = ("mill", "localhost", "127.0.0.1")
 

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from node.http.app import HttpRoom
+from millpond.node.http.app import HttpRoom
+from millpond.transports.http.app import Application
 from tests.transports.http.client import Client
 from tests.transports.http.served import Served, served
-from transports.http.app import Application
 
 Figures = dict[tuple[str, tuple[str, ...]], float]
 """By name and the values of the labels."""

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from pipeline.state.summary import StateTable
+from millpond.pipeline.state.summary import StateTable
 
 RECORDS = pa.schema(
     [

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
-from pipeline.options import SourceOptions, sink_options, source_options
-from pipeline.client.s2_codec import Headers, encode_records
-from pipeline.client.http_client import NodeWire
+from millpond.pipeline.client.http_client import NodeWire
+from millpond.pipeline.client.s2_codec import Headers, encode_records
+from millpond.pipeline.options import SourceOptions, sink_options, source_options
 
 ROOT = Path(__file__).parents[2]
 OFF = ("--ws", "off", "--s3p", "off", "--rustlog", "off")
@@ -45,7 +45,7 @@ class Pond:
         self.kill()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "node", "serve", "--json", "--data", str(self._folder)]
+        command = [sys.executable, "-m", "millpond", "serve", "--json", "--data", str(self._folder)]
         listen = ["--http", self._http, "--p2p", "127.0.0.1:0", *OFF, *self._words]
         plain = {key: value for key, value in os.environ.items() if "MILLPOND" not in key}
         environment = plain | {"PYTHONPATH": str(ROOT)}

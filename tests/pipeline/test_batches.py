@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.spark.arrow import ALONE_BYTES, Gathered, batches
-from pipeline.client.columns import Columns
+from millpond.pipeline.client.columns import Columns
+from millpond.pipeline.spark.arrow import ALONE_BYTES, Gathered, batches
 
 
 def columns(first: int, bodies: list[bytes]) -> Columns:

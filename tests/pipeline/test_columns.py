@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.store.changes import Position
-from actors.streams.messages import Span
-from pipeline.spark.arrow import Gathered, arrow_schema
-from pipeline.client.column_blocks import decode_blocks
-from pipeline.client.columns import Columns, decode_batch
-from pipeline.errors import PipelineError
-from pipeline.client.s2_codec import decode_records
-from transports.http.s2.codecs.columns import block
-from transports.http.s2.errors import Place
-from transports.http.s2.codecs.protobuf import encode_batch
-from transports.http.s2.model import Batch
+from millpond.actors.store.changes import Position
+from millpond.actors.streams.messages import Span
+from millpond.pipeline.client.column_blocks import decode_blocks
+from millpond.pipeline.client.columns import Columns, decode_batch
+from millpond.pipeline.client.s2_codec import decode_records
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.spark.arrow import Gathered, arrow_schema
+from millpond.transports.http.s2.codecs.columns import block
+from millpond.transports.http.s2.codecs.protobuf import encode_batch
+from millpond.transports.http.s2.errors import Place
+from millpond.transports.http.s2.model import Batch
 
 headers = st.lists(st.tuples(st.binary(min_size=1, max_size=5), st.binary(max_size=5)), max_size=2)
 bodies = st.lists(
@@ -132,6 +132,6 @@ def test_batches_have_the_columns_of_the_kafka_source() -> None:
 @pytest.mark.parametrize("with_headers", [False, True])
 def test_the_schema_that_spark_is_told_is_the_one_that_batches_have(with_headers: bool) -> None:
     types = pytest.importorskip("pyspark.sql.pandas.types")
-    source = import_module("pipeline.spark.source")
+    source = import_module("millpond.pipeline.spark.source")
     found = types.to_arrow_schema(source.spark_schema(with_headers=with_headers), timezone="UTC")
     assert found == arrow_schema(with_headers=with_headers)

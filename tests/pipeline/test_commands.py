@@ -15,14 +15,14 @@ from zipfile import ZipFile
 
 import pytest
 
-from pipeline.spark import java_home as javahome
-from pipeline.cli import add_commands, main
-from pipeline.commands.run import options_of, own_words
-from pipeline.errors import DataLost
-from pipeline.options import source_options
-from pipeline.state.progress import Course
-from pipeline.state.job import due, finish
-from pipeline.state.table import Table
+from millpond.pipeline.cli import add_commands, main
+from millpond.pipeline.commands.run import options_of, own_words
+from millpond.pipeline.errors import DataLost
+from millpond.pipeline.options import source_options
+from millpond.pipeline.spark import java_home as javahome
+from millpond.pipeline.state.job import due, finish
+from millpond.pipeline.state.progress import Course
+from millpond.pipeline.state.table import Table
 from tests.pipeline.histories import change, numbered
 from tests.pipeline.ponds import Pond
 from tests.pipeline.test_state import write
@@ -199,7 +199,8 @@ def test_the_packed_file_is_all_that_an_executor_needs_of_us(told: Told, tmp_pat
         "pyspark_millpond",
     }
     imported = (
-        "import pipeline.spark.read_task, pipeline.spark.write_task, pipeline.state.job as j; print(j.__file__)"
+        "import millpond.pipeline.spark.read_task, millpond.pipeline.spark.write_task;"
+        "import millpond.pipeline.state.job as j; print(j.__file__)"
     )
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(first)!r}); {imported}"],

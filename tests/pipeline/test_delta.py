@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import PipelineError
-from pipeline.state.delta_table import DeltaState
-from pipeline.state.formats import existing, table_in
-from pipeline.state.reduce import ROWS, reduce_batches
-from pipeline.state.table import Table, Version
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.state.delta_table import DeltaState
+from millpond.pipeline.state.formats import existing, table_in
+from millpond.pipeline.state.reduce import ROWS, reduce_batches
+from millpond.pipeline.state.table import Table, Version
 from tests.pipeline.histories import (
     RECORDS,
     SCHEMAS,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.spark import java_home as javahome
-from pipeline.errors import PipelineError
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.spark import java_home as javahome
 
 
 def java(folder: Path, version: str) -> Path:

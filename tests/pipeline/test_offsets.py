@@ -8,8 +8,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import BadOption
-from pipeline.spark.offsets import Offsets, TopicPartition, decode, encode, flat, lag, limited, nested
+from millpond.pipeline.errors import BadOption
+from millpond.pipeline.spark.offsets import (
+    Offsets,
+    TopicPartition,
+    decode,
+    encode,
+    flat,
+    lag,
+    limited,
+    nested,
+)
 
 places = st.builds(TopicPartition, st.text(max_size=5), st.integers(0, 1200))
 offsets = st.dictionaries(places, st.integers(0, 2**63 - 1), max_size=8)

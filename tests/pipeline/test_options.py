@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import BadOption, DataLost, PipelineError, found_in, last_line
-from pipeline.spark.offsets import EARLIEST, LATEST, TopicPartition
-from pipeline.options import SourceOptions, sink_options, source_options
+from millpond.pipeline.errors import BadOption, DataLost, PipelineError, found_in, last_line
+from millpond.pipeline.options import SourceOptions, sink_options, source_options
+from millpond.pipeline.spark.offsets import EARLIEST, LATEST, TopicPartition
 
 
 def batch(**given: str) -> SourceOptions:

@@ -12,13 +12,13 @@ from urllib.parse import parse_qs, urlsplit
 import pyarrow as pa
 import pytest
 
-from pipeline.errors import DataLost, PipelineError
-from pipeline.spark.offsets import TopicPartition
-from pipeline.options import SourceOptions, sink_options, source_options
-from pipeline.spark.planning import Bounds, StreamPlan, batch_ranges, split
-from pipeline.spark.read_task import read_range
-from pipeline.client.http_client import NodeWire
-from pipeline.spark.write_task import Stager
+from millpond.pipeline.client.http_client import NodeWire
+from millpond.pipeline.errors import DataLost, PipelineError
+from millpond.pipeline.options import SourceOptions, sink_options, source_options
+from millpond.pipeline.spark.offsets import TopicPartition
+from millpond.pipeline.spark.planning import Bounds, StreamPlan, batch_ranges, split
+from millpond.pipeline.spark.read_task import read_range
+from millpond.pipeline.spark.write_task import Stager
 from tests.pipeline.ponds import Pond
 
 ORDERS = TopicPartition("orders", 0)

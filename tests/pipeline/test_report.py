@@ -8,12 +8,12 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 
-from pipeline.state.report import SAMPLES_MAX, Sample, added, report_page
+from millpond.pipeline.state.report import SAMPLES_MAX, Sample, added, report_page
 from tests.pipeline.ponds import ROOT
 
 BAR = """
-from pipeline.commands.progress import progress
-from pipeline.state.report import Sample
+from millpond.pipeline.commands.progress import progress
+from millpond.pipeline.state.report import Sample
 told = progress(as_json=False)
 told.left(0, 100)
 told.batch(Sample(7, 40, 2.0, 60, 1, 2.0))

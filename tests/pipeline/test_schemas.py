@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.state.schema import BadSchema
-from actors.state.json_schema import JsonSchema
-from pipeline.errors import BadOption
-from pipeline.state.schemas import compiled, load_schemas
+from millpond.actors.state.json_schema import JsonSchema
+from millpond.actors.state.schema import BadSchema
+from millpond.pipeline.errors import BadOption
+from millpond.pipeline.state.schemas import compiled, load_schemas
 
 SCHEMAS: list[Any] = [
     True,

@@ -13,11 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.errors import PipelineError
-from pipeline.options import sink_options, source_options
-from pipeline.spark.planning import batch_ranges
-from pipeline.spark.read_task import read_range
-from pipeline.spark.write_task import Stager, publish
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.options import sink_options, source_options
+from millpond.pipeline.spark.planning import batch_ranges
+from millpond.pipeline.spark.read_task import read_range
+from millpond.pipeline.spark.write_task import Stager, publish
 from tests.node.tls_files import authority, files_of, signed_by
 from tests.pipeline.ponds import ROOT, Pond
 
@@ -33,7 +33,7 @@ class Secured:
 
 
 def new_token(folder: Path, name: str, *words: str) -> Path:
-    command = [sys.executable, "-m", "node", "token", "new", "--data", str(folder / "data")]
+    command = [sys.executable, "-m", "millpond", "token", "new", "--data", str(folder / "data")]
     done = subprocess.run(
         [*command, *words],
         env=os.environ | {"PYTHONPATH": str(ROOT)},

@@ -11,8 +11,8 @@ pytest.importorskip("pyspark")
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 
-from pipeline.errors import PipelineError
-from pipeline.spark.session import failures_told, silence
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.spark.session import failures_told, silence
 
 
 class Thrown:

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import PipelineError
-from pipeline.state.events import Change, Control, Rejected, read_event
-from pipeline.state.job import Batches, JobOptions, due, finish, write_buckets
-from pipeline.state.reduce import reduce_batches
-from pipeline.state.schemas import compiled
-from pipeline.state.table import Table, Version, write_whole
+from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.state.events import Change, Control, Rejected, read_event
+from millpond.pipeline.state.job import Batches, JobOptions, due, finish, write_buckets
+from millpond.pipeline.state.reduce import reduce_batches
+from millpond.pipeline.state.schemas import compiled
+from millpond.pipeline.state.table import Table, Version, write_whole
 from tests.pipeline.histories import (
     RECORDS,
     SCHEMAS,

@@ -14,13 +14,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.errors import BadOption, PipelineError
-from pipeline.options import SinkOptions, sink_options
-from pipeline.spark.planning import batch_ranges
-from pipeline.spark.read_task import read_range
-from pipeline.client.s2_codec import encode_records
-from pipeline.client.http_client import NodeWire
-from pipeline.spark.write_task import (
+from millpond.pipeline.client.http_client import NodeWire
+from millpond.pipeline.client.s2_codec import encode_records
+from millpond.pipeline.errors import BadOption, PipelineError
+from millpond.pipeline.options import SinkOptions, sink_options
+from millpond.pipeline.spark.planning import batch_ranges
+from millpond.pipeline.spark.read_task import read_range
+from millpond.pipeline.spark.write_task import (
     Staged,
     Stager,
     abandon,
@@ -218,7 +218,7 @@ def test_the_doctor_tells_of_parts_that_wait(pond: Pond) -> None:
     staged(pond, "waiting", "w", 0, b"a")
     words = ["doctor", "--connect", f"tcp://{pond.p2p}", "--json"]
     done = subprocess.run(
-        [sys.executable, "-m", "node", *words],
+        [sys.executable, "-m", "millpond", *words],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import assert_never
 
-from actors.errors import Code
-from actors.messages import (
+from millpond.actors.errors import Code
+from millpond.actors.messages import (
     Ack,
     Failed,
     Get,

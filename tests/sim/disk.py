@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from node.testing.disk.faults import Call
-from node.testing.disk.file_bytes import Pages
-from node.testing.disk.simulated import SimulatedDisk, SimulatedFile
+from millpond.node.testing.disk.faults import Call
+from millpond.node.testing.disk.file_bytes import Pages
+from millpond.node.testing.disk.simulated import SimulatedDisk, SimulatedFile
 from tests.sim.faults import Crashed, StoreFaults
 
 

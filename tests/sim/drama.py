@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from actors.messages import Mode, Put
-from actors.store.changes import Change, Chunk, Dropped, Noted, Position, Trimmed
-from actors.store.interface import Seek, Usage, Where
+from millpond.actors.messages import Mode, Put
+from millpond.actors.store.changes import Change, Chunk, Dropped, Noted, Position, Trimmed
+from millpond.actors.store.interface import Seek, Usage, Where
 from tests.sim.clients import Attempt, Client
 from tests.sim.faults import Crashed
 from tests.sim.ledger import Broken

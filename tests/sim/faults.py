@@ -6,7 +6,7 @@ import errno
 from enum import Enum
 from math import inf
 
-from node.testing.disk.faults import TAKES_SPACE, Call, Faults
+from millpond.node.testing.disk.faults import TAKES_SPACE, Call, Faults
 
 OPENING = frozenset(
     {

@@ -9,12 +9,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from actors.messages import Durability
-from actors.store.changes import Change, Chunk, Gone, LogSnapshot, Row, Snapshot, Tried
-from actors.store.durable import DurableStore
-from actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen
-from actors.store.interface import Commit, Fault, Health, Kept, Pending, Seek, Usage, Weight
-from actors.store.message_attributes import Due
+from millpond.actors.messages import Durability
+from millpond.actors.store.changes import Change, Chunk, Gone, LogSnapshot, Row, Snapshot, Tried
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.interface import (
+    Commit,
+    Fault,
+    Health,
+    Kept,
+    Pending,
+    Seek,
+    Usage,
+    Weight,
+)
+from millpond.actors.store.message_attributes import Due
+from millpond.actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen
 from tests.sim.log_facts import LogFacts
 from tests.sim.queue_facts import Fact, Level, QueueFacts, View, Write
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
 
-from actors.store.changes import Change
-from actors.store.interface import Commit
+from millpond.actors.store.changes import Change
+from millpond.actors.store.interface import Commit
 
 T = TypeVar("T")
 

@@ -9,8 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from actors.store.changes import Change, Chunk, Dropped, LogSnapshot, Noted, Position, Trimmed
-from actors.store.interface import Seek
+from millpond.actors.store.changes import (
+    Change,
+    Chunk,
+    Dropped,
+    LogSnapshot,
+    Noted,
+    Position,
+    Trimmed,
+)
+from millpond.actors.store.interface import Seek
 from tests.sim.queue_facts import Level, View, Write
 
 NOWHERE = Position(0, 0)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, TypeVar
 
-from actors.store.workers import InlineLane, Lane, Work
+from millpond.actors.store.workers import InlineLane, Lane, Work
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

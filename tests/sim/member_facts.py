@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from actors.store.changes import Row, Snapshot
-from actors.store.subscribers import (
+from millpond.actors.store.changes import Row, Snapshot
+from millpond.actors.store.subscribers import (
     Acked,
     AckedUpTo,
     Member,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from actors.messages import Durability, Mode
-from actors.store.settings import StoreSettings
+from millpond.actors.messages import Durability, Mode
+from millpond.actors.store.settings import StoreSettings
 from tests.sim.faults import Trouble
 
 PEOPLE = (b"a" * 32, b"b" * 32, b"c" * 32)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from actors.messages import Mode
-from actors.store.changes import Gone, KeyGone, KeyRow, ModeSet, Row, Snapshot, Tried
-from actors.store.subscribers import MEMBER_CHANGES
-from actors.store.message_attributes import Due
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import Gone, KeyGone, KeyRow, ModeSet, Row, Snapshot, Tried
+from millpond.actors.store.message_attributes import Due
+from millpond.actors.store.subscribers import MEMBER_CHANGES
 from tests.sim.levels import Level as Level
 from tests.sim.levels import View as View
 from tests.sim.levels import Write as Write

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from actors.store.filesystem import Disk, OsDisk
-from node.testing.disk.faults import Call
+from millpond.actors.store.filesystem import Disk, OsDisk
+from millpond.node.testing.disk.faults import Call
 from tests.sim.disk import SimDisk
 from tests.sim.drama import scratch
 from tests.sim.faults import Crashed, Trouble

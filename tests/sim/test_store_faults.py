@@ -12,10 +12,10 @@ from random import Random
 
 import pytest
 
-from actors.messages import Ack, Durability, Failed, Mode
-from actors.store.changes import Chunk, Position, Trimmed
-from actors.store.settings import StoreSettings
-from node.testing.disk.faults import Call
+from millpond.actors.messages import Ack, Durability, Failed, Mode
+from millpond.actors.store.changes import Chunk, Position, Trimmed
+from millpond.actors.store.settings import StoreSettings
+from millpond.node.testing.disk.faults import Call
 from tests.sim.clients import Client
 from tests.sim.drama import Drama, scratch
 from tests.sim.faults import Trouble

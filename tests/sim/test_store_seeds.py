@@ -12,12 +12,12 @@ from random import Random
 
 import pytest
 
-from actors.store.changes import Change
-from actors.store.durable import DurableStore
-from actors.store.journal import reader as journal_reader
-from actors.store.interface import Commit
-from node.testing.disk.faults import Call
-from node.testing.disk.simulated import SimulatedFile
+from millpond.actors.store.changes import Change
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.interface import Commit
+from millpond.actors.store.journal import reader as journal_reader
+from millpond.node.testing.disk.faults import Call
+from millpond.node.testing.disk.simulated import SimulatedFile
 from tests.sim.disk import SimDisk
 from tests.sim.drama import play
 from tests.sim.ledger import Broken

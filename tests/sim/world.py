@@ -12,16 +12,16 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from actors.channels.channel import Channel
-from actors.channels.delivery_settings import DeliverySettings
-from actors.ids import IdSource
-from actors.channels.settings import ChannelSettings
-from actors.messages import Batch, Durability, Join, Mail, Mode, Port, Put
-from actors.runtime.scheduler import Scheduler, SchedulerSettings
-from actors.channels.context import Shared
-from actors.store.changes import Chunk, KeyRow, LogSnapshot, Snapshot
-from actors.store.durable import DurableStore
-from actors.store.interface import Fault, Pending, Seek, Where
+from millpond.actors.channels.channel import Channel
+from millpond.actors.channels.context import Shared
+from millpond.actors.channels.delivery_settings import DeliverySettings
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.ids import IdSource
+from millpond.actors.messages import Batch, Durability, Join, Mail, Mode, Port, Put
+from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
+from millpond.actors.store.changes import Chunk, KeyRow, LogSnapshot, Snapshot
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.interface import Fault, Pending, Seek, Where
 from tests.sim.clients import Client, Mind
 from tests.sim.disk import SimDisk
 from tests.sim.faults import Crashed

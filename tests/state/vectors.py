@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from actors.state.schema import Collection, StreamState
-from actors.state.events import ChangeEvent, Control, ControlEvent, decode
-from actors.state.fold import Fold
-from actors.state.materialized import MaterializedState
+from millpond.actors.state.events import ChangeEvent, Control, ControlEvent, decode
+from millpond.actors.state.fold import Fold
+from millpond.actors.state.materialized import MaterializedState
+from millpond.actors.state.schema import Collection, StreamState
 
 FILE = Path(__file__).parent / "vectors.json"
 VECTORS: list[dict[str, Any]] = json.loads(FILE.read_text("utf-8"))["vectors"]

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from node.client.s3p.sync import connect_s3p
+from millpond.node.client.s3p.sync import connect_s3p
 from tests.node.processes import serving
 from tests.state.vectors import FILE, VECTORS, name_of
 
@@ -97,7 +97,7 @@ def written(key: str, value: Any, operation: str) -> bytes:
 @pytest.mark.parametrize("live", ["sse", "long-poll", "true"])
 def test_the_published_streamdb_shares_a_state_with_a_node(installed: Path, live: str) -> None:
     """What there was, what comes through S3P, and what it writes itself (C.1.11)."""
-    pytest.importorskip("transports.http.durable.app", reason="no /v1/stream here")
+    pytest.importorskip("millpond.transports.http.durable.app", reason="no /v1/stream here")
     quiet = ("--ws", "off", "--rustlog", "off", "--http", "127.0.0.1:0")
     with serving(*quiet, limit_s=CHECKS_S) as node, ExitStack() as stack:
         url = f"http://{node.ready['listeners']['http']}"

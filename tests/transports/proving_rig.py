@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.messages import Rights
-from node.access.policy import Access
+from millpond.actors.messages import Rights
+from millpond.node.access.policy import Access
+from millpond.transports.p2p.admission import Asker
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig
 from tests.transports.proving import ALICE, NODE, Key, auth, hello, is_signed
-from transports.p2p.admission import Asker
 
 REFUSED = [p.AUTHENTICATION_FAILED, p.ABORT]
 REFUSAL_S = 0.2

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from actors.errors import Code
-from actors.messages import Batch, Failed, Leave, Port, Reply, Rights, StreamRequest
-from transports.server.directory import Topics
-from transports.server.batching import Gathering
-from transports.p2p.admission import Asker
-from transports.server.interface import Visitor, WireCounters
-from transports.server.rate_limit import Bucket
-from transports.server.refusals import Refusal
-from transports.rustlog.metrics import RustlogMetrics
-from transports.server.traffic import traffic
+from millpond.actors.errors import Code
+from millpond.actors.messages import Batch, Failed, Leave, Port, Reply, Rights, StreamRequest
+from millpond.transports.p2p.admission import Asker
+from millpond.transports.rustlog.metrics import RustlogMetrics
+from millpond.transports.server.batching import Gathering
+from millpond.transports.server.directory import Topics
+from millpond.transports.server.interface import Visitor, WireCounters
+from millpond.transports.server.rate_limit import Bucket
+from millpond.transports.server.refusals import Refusal
+from millpond.transports.server.traffic import traffic
 
 
 class NoTopics:

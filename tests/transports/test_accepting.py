@@ -10,7 +10,7 @@ import warnings
 import anyio
 import pytest
 
-from node import Config, Node
+from millpond.node import Config, Node
 
 
 async def _end_while_accepting(turns: int) -> None:

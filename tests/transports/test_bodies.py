@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.errors import Malformed
-from node.outbox.messages import SendRequest
-from transports.p2p.bodies import read_body
-from transports.p2p.streams.bodies import ListBody
+from millpond.actors.errors import Malformed
+from millpond.node.outbox.messages import SendRequest
+from millpond.transports.p2p.bodies import read_body
+from millpond.transports.p2p.streams.bodies import ListBody
 
 SHAPES = st.sampled_from([SendRequest, ListBody])
 

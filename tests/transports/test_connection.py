@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from websockets.frames import Opcode
 
+from millpond.transports.p2p.connection import HEAVY_BYTES_MAX
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig, Upgradable
 from tests.transports.proving import ALICE, NODE, hello
 from tests.transports.test_websocket import from_client, request_of
-from transports.p2p.connection import HEAVY_BYTES_MAX
 
 pytestmark = pytest.mark.wire
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from websockets.frames import Frame, Opcode
 
+from millpond.transports.p2p.streams.operations import Operation as Op
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig
-from transports.p2p.streams.operations import Operation as Op
 
 pytestmark = pytest.mark.wire
 
@@ -169,7 +169,7 @@ def test_a_crash_of_the_stream_is_told_to_who_asked(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("on purpose")
 
     with monkeypatch.context() as patch:
-        patch.setattr("actors.streams.stream.Stream.handle", fail)
+        patch.setattr("millpond.actors.streams.stream.Stream.handle", fail)
         answers = line.ask(ask(2, Op.APPEND, bodies=[b"x"]))
     refused = [p.nack(0x92, 0xFE, p.u32(number)) for number in (1, 2)]
     assert sorted(answers) == refused

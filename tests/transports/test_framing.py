@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.errors import FrameEmpty, FrameTooLarge
-from transports.p2p.framing import LengthPrefixed
+from millpond.transports.errors import FrameEmpty, FrameTooLarge
+from millpond.transports.p2p.framing import LengthPrefixed
 
 pytestmark = pytest.mark.wire
 

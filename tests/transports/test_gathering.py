@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from actors.messages import Batch
-from actors.streams.messages import Append
+from millpond.actors.messages import Batch
+from millpond.actors.streams.messages import Append
+from millpond.transports.server.batching import Gathering
 from tests.actors.ports import RecordingPort
-from transports.server.batching import Gathering
 
 
 class Client(RecordingPort):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from actors.messages import Durability, Mode, Role
-from transports.errors import MalformedHandshake
-from transports.p2p.handshake import (
+from millpond.actors.messages import Durability, Mode, Role
+from millpond.transports.errors import MalformedHandshake
+from millpond.transports.p2p.handshake import (
     HANDSHAKE_BYTES_MAX,
     VERSION,
     Auth,
@@ -24,7 +24,7 @@ from transports.p2p.handshake import (
     transcript,
     without_signature,
 )
-from transports.p2p.packets import CREDIT, MSGX, TOUCH
+from millpond.transports.p2p.packets import CREDIT, MSGX, TOUCH
 
 pytestmark = pytest.mark.wire
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.messages import Rights
+from millpond.actors.messages import Rights
+from millpond.transports.p2p.admission import Asker
 from tests.conformance import packets as p
 from tests.transports.proving import (
     ALICE,
@@ -22,7 +23,6 @@ from tests.transports.proving import (
     tags_of,
 )
 from tests.transports.proving_rig import Door, challenged, ends_refused, is_ready, prove, rig
-from transports.p2p.admission import Asker
 
 pytestmark = pytest.mark.wire
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from actors.messages import Rights
+from millpond.actors.messages import Rights
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig
 from tests.transports.proving import ALICE, CERTIFICATE_HASH, MALLORY, auth, hello, tags_of

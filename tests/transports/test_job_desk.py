@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.errors import Code
-from actors.jobs import messages as m
-from actors.messages import Failed, JobReply, JobRequest, Rights
-from transports.p2p import packets as p
-from transports.p2p.jobs.bodies import IDS_MAX, RIGHTS, JobOperation
-from transports.p2p.jobs.requests import PAGE_BYTES_MAX, READS_MAX, REQUESTS_MAX, JobDesk
-from transports.p2p.nacks import correlation_number, decode_refused, encode_slow_down
+from millpond.actors.errors import Code
+from millpond.actors.jobs import messages as m
+from millpond.actors.messages import Failed, JobReply, JobRequest, Rights
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.jobs.bodies import IDS_MAX, RIGHTS, JobOperation
+from millpond.transports.p2p.jobs.requests import PAGE_BYTES_MAX, READS_MAX, REQUESTS_MAX, JobDesk
+from millpond.transports.p2p.nacks import correlation_number, decode_refused, encode_slow_down
 
 PACKET_MAX = 2**20
 ID = 0x1BA3CA3A0FC05007

@@ -10,8 +10,8 @@ import anyio
 import pytest
 import trio.testing
 
-from transports.io.memory import Network
-from transports.io.interface import Wire
+from millpond.transports.io.interface import Wire
+from millpond.transports.io.memory import Network
 
 virtual_time = pytest.mark.parametrize(
     "anyio_backend",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.errors import ERRORS, BufferFull, Code, KeyReused, OutcomeUnknown, SlowDown
-from actors.messages import (
+from millpond.actors.errors import ERRORS, BufferFull, Code, KeyReused, OutcomeUnknown, SlowDown
+from millpond.actors.messages import (
     Ack,
     Credit,
     Drain,
@@ -19,10 +19,10 @@ from actors.messages import (
     Request,
     Touch,
 )
-from actors.streams.messages import Describe
-from transports.p2p import packets as p
-from transports.errors import MalformedPacket
-from transports.p2p.nacks import (
+from millpond.actors.streams.messages import Describe
+from millpond.transports.errors import MalformedPacket
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.nacks import (
     CODES,
     HelloCode,
     UnknownRefusal,

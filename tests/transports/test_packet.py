@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.messages import (
+from millpond.actors.messages import (
     Ack,
     Credit,
     Get,
@@ -19,8 +19,8 @@ from actors.messages import (
     Touch,
     TouchAck,
 )
-from transports.p2p import packets as p
-from transports.errors import MalformedPacket
+from millpond.transports.errors import MalformedPacket
+from millpond.transports.p2p import packets as p
 
 pytestmark = pytest.mark.wire
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.errors import UpgradeRefused
-from transports.websocket.http_pages import FORM_BYTES_MAX, HEAD_BYTES_MAX, Page, Site
-from transports.websocket.framing import ServerFraming
+from millpond.transports.errors import UpgradeRefused
+from millpond.transports.websocket.framing import ServerFraming
+from millpond.transports.websocket.http_pages import FORM_BYTES_MAX, HEAD_BYTES_MAX, Page, Site
 
 PACKET_MAX = 2**16
 ORIGINS = frozenset({"https://pond.example"})

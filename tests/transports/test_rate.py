@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millpond.transports.s3p.connection import S3pConnection, S3pSettings
+from millpond.transports.server.rate_limit import Allowance, Bucket, SharedBuckets
+from millpond.transports.server.refusals import Refusal, Refusals
 from tests.conformance.recorded import RecordedWire
 from tests.transports.scripted_host import ScriptedHost
 from tests.transports.test_s3p_connection import append, appended
-from transports.server.rate_limit import Allowance, Bucket, SharedBuckets
-from transports.server.refusals import Refusal, Refusals
-from transports.s3p.connection import S3pConnection, S3pSettings
 
 pytestmark = pytest.mark.wire
 

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.store.changes import Position
-from actors.streams.messages import U64_MAX, Span
-from transports.rustlog import messages as r
-from transports.rustlog.codec import (
+from millpond.actors.store.changes import Position
+from millpond.actors.streams.messages import U64_MAX, Span
+from millpond.transports.rustlog import messages as r
+from millpond.transports.rustlog.client_codec import ResponseDecoder, encode_request
+from millpond.transports.rustlog.codec import (
     Decoder,
     RustlogLimits,
     decode_request,
@@ -23,8 +24,7 @@ from transports.rustlog.codec import (
     encode_produced,
     encode_response,
 )
-from transports.rustlog.client_codec import ResponseDecoder, encode_request
-from transports.rustlog.json_fallback import Found, MalformedJson
+from millpond.transports.rustlog.json_fallback import Found, MalformedJson
 
 pytestmark = pytest.mark.wire
 

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from actors.errors import Code
-from actors.store.changes import Position
-from actors.streams.messages import Described, Settings
-from transports.rustlog.responses import LAGS_TOLD, all_topics, error_of, lags_of
-from transports.rustlog.metrics import Lag, RustlogMetrics
+from millpond.actors.errors import Code
+from millpond.actors.store.changes import Position
+from millpond.actors.streams.messages import Described, Settings
+from millpond.transports.rustlog.metrics import Lag, RustlogMetrics
+from millpond.transports.rustlog.responses import LAGS_TOLD, all_topics, error_of, lags_of
 
 FRAME_MAX = 10_485_760
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from actors.positions import Position
-from actors.streams import messages as m
+from millpond.actors.positions import Position
+from millpond.actors.streams import messages as m
+from millpond.transports.rustlog import messages as r
+from millpond.transports.rustlog.client_codec import encode_request
+from millpond.transports.rustlog.connection import RustlogConnection, RustlogSettings
+from millpond.transports.server.pipelined import FlowSettings
 from tests.conformance.recorded import RecordedWire
 from tests.transports.scripted_host import NoTopics, ScriptedHost
-from transports.rustlog import messages as r
-from transports.rustlog.client_codec import encode_request
-from transports.rustlog.connection import RustlogConnection, RustlogSettings
-from transports.server.pipelined import FlowSettings
 
 FLOW = FlowSettings(turn_bytes_max=50_000, under_way_bytes_max=200_000)
 ABSENT = encode_request(r.DescribePartition("absent", 0))

@@ -6,7 +6,13 @@ from random import Random
 
 import pytest
 
-from transports.rustlog.metrics import WATCHED_MAX, Histogram, Lag, Reclaimed, RustlogMetrics
+from millpond.transports.rustlog.metrics import (
+    WATCHED_MAX,
+    Histogram,
+    Lag,
+    Reclaimed,
+    RustlogMetrics,
+)
 
 
 @pytest.mark.parametrize("spread", [10, 1_000, 1_000_000, 10**12])

@@ -6,17 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.store.changes import Position
-from tests.transports.s3p_samples import APPEND, CREATE, HOSTILE, READ, TRIM, cut, option, w
-from transports.s3p.decoder import Decoder
-from transports.s3p.client_codec import (
+from millpond.actors.store.changes import Position
+from millpond.transports.s3p.client_codec import (
     encode_append,
     encode_create,
     encode_delete,
     encode_read,
     encode_trim,
 )
-from transports.s3p.commands import (
+from millpond.transports.s3p.commands import (
     AppendRecords,
     Command,
     CreateStream,
@@ -26,6 +24,8 @@ from transports.s3p.commands import (
     S3pLimits,
     TrimBelow,
 )
+from millpond.transports.s3p.decoder import Decoder
+from tests.transports.s3p_samples import APPEND, CREATE, HOSTILE, READ, TRIM, cut, option, w
 
 pytestmark = pytest.mark.wire
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from actors.errors import Code
-from actors.messages import Failed, Reply, StreamReply, StreamRequest
-from actors.store.changes import Position
-from actors.streams.messages import (
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed, Reply, StreamReply, StreamRequest
+from millpond.actors.store.changes import Position
+from millpond.actors.streams.messages import (
     Append,
     Appended,
     Conclude,
@@ -22,11 +22,11 @@ from actors.streams.messages import (
     StreamFailed,
     Trim,
 )
-from actors.streams.names import stream_cell
+from millpond.actors.streams.names import stream_cell
+from millpond.transports.s3p.connection import S3pConnection, S3pSettings
+from millpond.transports.server.pipelined import FlowSettings
 from tests.conformance.recorded import RecordedWire
 from tests.transports.scripted_host import ScriptedHost
-from transports.s3p.connection import S3pConnection, S3pSettings
-from transports.server.pipelined import FlowSettings
 
 pytestmark = pytest.mark.wire
 

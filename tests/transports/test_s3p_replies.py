@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.store.changes import Position
-from actors.streams.messages import Span
-from tests.transports.s3p_samples import cut, w
-from transports.s3p.decoder import NOTHING, OK, encode_error, encode_id, encode_records
-from transports.s3p.client_codec import (
+from millpond.actors.store.changes import Position
+from millpond.actors.streams.messages import Span
+from millpond.transports.s3p.client_codec import (
     ErrorReply,
     Id,
     MalformedReply,
@@ -20,7 +18,9 @@ from transports.s3p.client_codec import (
     ReplyDecoder,
     ReplyLimits,
 )
-from transports.s3p.commands import printable
+from millpond.transports.s3p.commands import printable
+from millpond.transports.s3p.decoder import NOTHING, OK, encode_error, encode_id, encode_records
+from tests.transports.s3p_samples import cut, w
 
 pytestmark = pytest.mark.wire
 

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
+from millpond.transports.s3p import fast_parser as s3p_split
+from millpond.transports.s3p import parser as s3p_exact
+from millpond.transports.s3p import s3p_last
+from millpond.transports.s3p import scanner as s3p_input
+from millpond.transports.s3p.client_codec import ReplyDecoder, encode_append
+from millpond.transports.s3p.commands import Command, S3pLimits
+from millpond.transports.s3p.decoder import Decoder
+from millpond.transports.s3p.fast_parser import SplitParser
+from millpond.transports.s3p.s3p_last import LastAppend
+from millpond.transports.s3p.scanner import Input
 from tests.transports.s3p_samples import w
-from transports.s3p import parser as s3p_exact
-from transports.s3p import scanner as s3p_input
-from transports.s3p import s3p_last
-from transports.s3p import fast_parser as s3p_split
-from transports.s3p.decoder import Decoder
-from transports.s3p.scanner import Input
-from transports.s3p.s3p_last import LastAppend
-from transports.s3p.client_codec import ReplyDecoder, encode_append
-from transports.s3p.fast_parser import SplitParser
-from transports.s3p.commands import Command, S3pLimits
 
 pytestmark = pytest.mark.wire
 

@@ -8,15 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors.errors import Code
-from actors.messages import Failed, StreamRequest
-from actors.store.changes import Position
-from actors.store.interface import Seek, Where
-from actors.streams import messages as m
-from actors.streams.names import TOPICS, stream_cell
-from transports.p2p import packets as p
-from transports.p2p.streams.requests import ANSWERS_BYTES_MAX, READ_BYTES_MIN, REQUESTS_MAX, StreamDesk
-from transports.p2p.streams.operations import Operation
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed, StreamRequest
+from millpond.actors.store.changes import Position
+from millpond.actors.store.interface import Seek, Where
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import TOPICS, stream_cell
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.streams.operations import Operation
+from millpond.transports.p2p.streams.requests import (
+    ANSWERS_BYTES_MAX,
+    READ_BYTES_MIN,
+    REQUESTS_MAX,
+    StreamDesk,
+)
 
 pytestmark = pytest.mark.wire
 
@@ -66,7 +71,7 @@ class Asker:
 
 
 def refused(code: Code, number: int = 7) -> list[p.Packet]:
-    from transports.p2p.nacks import CODES
+    from millpond.transports.p2p.nacks import CODES
 
     return [p.Refused(p.STREAM, CODES[code], number.to_bytes(4, "big"))]
 

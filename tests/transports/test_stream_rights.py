@@ -12,25 +12,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors.errors import Code, NotAllowed
-from actors.messages import Rights
-from actors.positions import Position
-from actors.streams import messages as m
-from actors.streams.names import stream_cell
+from millpond.actors.errors import Code, NotAllowed
+from millpond.actors.messages import Rights
+from millpond.actors.positions import Position
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import stream_cell
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.nacks import CODES
+from millpond.transports.p2p.streams.operations import Operation
+from millpond.transports.p2p.streams.requests import StreamDesk
+from millpond.transports.p2p.streams.stream_rights import LISTED_MAX, listed
+from millpond.transports.rustlog import messages as r
+from millpond.transports.rustlog.client_codec import encode_request
+from millpond.transports.rustlog.connection import RustlogConnection, RustlogSettings
+from millpond.transports.s3p.connection import S3pConnection, S3pSettings
+from millpond.transports.server.pipelined import FlowSettings
+from millpond.transports.server.refusals import Refusal
 from tests.conformance.recorded import RecordedWire
 from tests.transports.scripted_host import NoTopics, ScriptedHost
 from tests.transports.test_s3p_connection import append, appended, array, create, read, trim
-from transports.p2p import packets as p
-from transports.rustlog import messages as r
-from transports.p2p.nacks import CODES
-from transports.server.refusals import Refusal
-from transports.rustlog.client_codec import encode_request
-from transports.rustlog.connection import RustlogConnection, RustlogSettings
-from transports.s3p.connection import S3pConnection, S3pSettings
-from transports.server.pipelined import FlowSettings
-from transports.p2p.streams.requests import StreamDesk
-from transports.p2p.streams.operations import Operation
-from transports.p2p.streams.stream_rights import LISTED_MAX, listed
 
 pytestmark = pytest.mark.wire
 

@@ -19,12 +19,12 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millpond.transports.io.memory import Network
+from millpond.transports.io.tcp import dial, listen, parse_address
+from millpond.transports.io.tls import EmptyTalk, HandshakeBroken, SecureWire
+from millpond.transports.io.tls_handshake import Dialled, Doorway
 from tests.node.tls_files import Files, files_of
 from tests.transports.test_wires import Recorder, echo, until
-from transports.io.tls_handshake import Dialled, Doorway
-from transports.io.memory import Network
-from transports.io.tcp import dial, listen, parse_address
-from transports.io.tls import EmptyTalk, HandshakeBroken, SecureWire
 
 NAME = "127.0.0.1"
 
@@ -309,7 +309,7 @@ def test_a_handshake_that_takes_too_long_is_over(
 async def test_a_dialled_handshake_that_takes_too_long_is_an_oserror(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transports.io.tcp.HANDSHAKE_S", 0.2)
+    monkeypatch.setattr("millpond.transports.io.tcp.HANDSHAKE_S", 0.2)
     async with anyio.create_task_group() as tasks:
         listener = await listen(tasks, "127.0.0.1", 0, Recorder)
         session = Recorder()

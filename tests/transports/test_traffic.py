@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from actors.streams.messages import Done
+from millpond.actors.streams.messages import Done
+from millpond.transports.p2p.watched import first_watched
+from millpond.transports.server.traffic import SAMPLE_GAP_S, Traffic
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line as P2pLine
 from tests.conformance.recorded import Rig
 from tests.transports.test_s3p_connection import Line, append, appended, create, read, records
 from tests.transports.test_websocket import request_of
-from transports.server.traffic import SAMPLE_GAP_S, Traffic
-from transports.p2p.watched import first_watched
 
 pytestmark = pytest.mark.wire
 

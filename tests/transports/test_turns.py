@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from transports.io.turn import Turn
+from millpond.transports.io.turn import Turn
 
 
 class Echo:

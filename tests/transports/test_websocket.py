@@ -16,11 +16,11 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
-from transports.errors import FrameEmpty, FrameTooLarge, UpgradeRefused, WireError
-from transports.p2p.framing import Upgrade
-from transports.io.interface import Wire
-from transports.io.tcp import dial, listen, parse_address
-from transports.websocket.framing import ClientFraming, ServerFraming
+from millpond.transports.errors import FrameEmpty, FrameTooLarge, UpgradeRefused, WireError
+from millpond.transports.io.interface import Wire
+from millpond.transports.io.tcp import dial, listen, parse_address
+from millpond.transports.p2p.framing import Upgrade
+from millpond.transports.websocket.framing import ClientFraming, ServerFraming
 
 PACKET_MAX = 2**16
 HOST = "127.0.0.1:7401"

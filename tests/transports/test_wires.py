@@ -23,11 +23,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
-from transports.io.tls_handshake import Dialled, Doorway
-from transports.io.memory import Network
-from transports.io.interface import Listener, Session, SessionFactory, Wire
-from transports.io.tcp import dial, format_address, listen, parse_address
-from transports.io.tls import SecureWire
+from millpond.transports.io.interface import Listener, Session, SessionFactory, Wire
+from millpond.transports.io.memory import Network
+from millpond.transports.io.tcp import dial, format_address, listen, parse_address
+from millpond.transports.io.tls import SecureWire
+from millpond.transports.io.tls_handshake import Dialled, Doorway
 
 HIGH_WATER_BYTES = 2**18
 CHUNK = bytes(range(256)) * 256

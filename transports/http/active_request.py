@@ -7,12 +7,13 @@ from math import inf
 
 import anyio
 
-from transports.http.rejections import Refused
-from transports.http.cancellation import scope
+from millpond.transports.http.cancellation import scope
+from millpond.transports.http.rejections import Refused
 
 
 class Visit:
-    """Implements `transports.server.interface.Visitor`. An API finds that of its request as `request.visit`.
+    """Implements `transports.server.interface.Visitor`. An API finds that of its request as
+    `request.visit`.
 
     A session waits for `draining` and ends itself then; what is not gone after the node's drain
     timeout is cut off. Where `may_go_on` is set, it is asked again when rights have changed.

@@ -11,10 +11,11 @@ from typing import Protocol
 
 import anyio
 
-from transports.http.asgi import ADMITTED, Asked, Receive, Scope, Send, told_by_us
-from transports.http.direct import ErrandApi, ErrandVisit, Shelter
-from transports.http.interface import HttpHost
-from transports.http.question import (
+from millpond.transports.http.active_request import Visit
+from millpond.transports.http.asgi import ADMITTED, Asked, Receive, Scope, Send, told_by_us
+from millpond.transports.http.direct import ErrandApi, ErrandVisit, Shelter
+from millpond.transports.http.interface import HttpHost
+from millpond.transports.http.question import (
     BadPath,
     Question,
     pathless,
@@ -22,8 +23,8 @@ from transports.http.question import (
     raw_segments,
     split_path,
 )
-from transports.http.rejections import Refused
-from transports.http.request import (
+from millpond.transports.http.rejections import Refused
+from millpond.transports.http.request import (
     BodyTooLarge,
     BodyTooSlow,
     ClientGone,
@@ -31,9 +32,8 @@ from transports.http.request import (
     Request,
     nobody,
 )
-from transports.http.response import Answer, Response, plain_refusal
-from transports.http.active_request import Visit
-from transports.server.refusals import Refusal
+from millpond.transports.http.response import Answer, Response, plain_refusal
+from millpond.transports.server.refusals import Refusal
 
 Guard = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 """Awaits a request's coroutine; logs what it raises and lets nobody else feel it."""

@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import anyio
 
-from actors.messages import Batch, Failed, Port, Reply, StreamReply, StreamRequest
-from actors.streams.messages import Cancel, Conclude, Read
-from transports.http.interface import HttpHost
-from transports.http.request import LISTENER
-from transports.http.cancellation import running_loop
+from millpond.actors.messages import Batch, Failed, Port, Reply, StreamReply, StreamRequest
+from millpond.actors.streams.messages import Cancel, Conclude, Read
+from millpond.transports.http.cancellation import running_loop
+from millpond.transports.http.interface import HttpHost
+from millpond.transports.http.request import LISTENER
 
 Answered = StreamReply | Failed
 """Refusals are returned like other answers: as `StreamFailed` by a stream, as `Failed` by what

@@ -13,14 +13,14 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from actors.messages import Failed, Port, Reply, StreamReply, StreamRequest
-from transports.http.asgi import ADMITTED, Asked
-from transports.http.interface import HttpHost
-from transports.http.cell_client import Answered
-from transports.http.question import Question
-from transports.http.rejections import Refused
-from transports.http.request import LISTENER, Request
-from transports.http.response import Response, lines_of, plain_refusal
+from millpond.actors.messages import Failed, Port, Reply, StreamReply, StreamRequest
+from millpond.transports.http.asgi import ADMITTED, Asked
+from millpond.transports.http.cell_client import Answered
+from millpond.transports.http.interface import HttpHost
+from millpond.transports.http.question import Question
+from millpond.transports.http.rejections import Refused
+from millpond.transports.http.request import LISTENER, Request
+from millpond.transports.http.response import Response, lines_of, plain_refusal
 
 Shelter = Callable[[Callable[[], None]], bool]
 """Calls; logs what is raised, and then gives False."""

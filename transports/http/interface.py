@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from actors.messages import Batch, Port, Rights
-from transports.server.batching import Gathering
-from transports.p2p.admission import Asker
-from transports.server.interface import Visitor
-from transports.server.rate_limit import Bucket
-from transports.server.refusals import Refusal
-from transports.server.traffic import Traffic
+from millpond.actors.messages import Batch, Port, Rights
+from millpond.transports.p2p.admission import Asker
+from millpond.transports.server.batching import Gathering
+from millpond.transports.server.interface import Visitor
+from millpond.transports.server.rate_limit import Bucket
+from millpond.transports.server.refusals import Refusal
+from millpond.transports.server.traffic import Traffic
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from transports.http.asgi import Headers, Scope
+from millpond.transports.http.asgi import Headers, Scope
 
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _BEARER = re.compile(rb"bearer +(.+)", re.IGNORECASE | re.DOTALL)

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import anyio
 import msgspec
 
-from transports.p2p.admission import Asker
-from transports.http.asgi import Message, Receive, Scope, told_by_us
-from transports.http.question import Question
-from transports.http.cancellation import scope
-from transports.http.active_request import Visit
+from millpond.transports.http.active_request import Visit
+from millpond.transports.http.asgi import Message, Receive, Scope, told_by_us
+from millpond.transports.http.cancellation import scope
+from millpond.transports.http.question import Question
+from millpond.transports.p2p.admission import Asker
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from transports.http.asgi import WHOLE, Headers, Message, Send
-from transports.http.rejections import Refused
-from transports.http.request import Request
+from millpond.transports.http.asgi import WHOLE, Headers, Message, Send
+from millpond.transports.http.rejections import Refused
+from millpond.transports.http.request import Request
 
 Pairs = Sequence[tuple[bytes, bytes]]
 SERVER = (b"server", b"millpond")

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 from anyio.abc import ByteStream, TaskStatus
 
-from transports.io.interface import Session
+from millpond.transports.io.interface import Session
 
 HIGH_WATER_BYTES = 2**20
 READ_BYTES = 2**16

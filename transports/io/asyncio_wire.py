@@ -11,10 +11,10 @@ from typing import cast
 
 import anyio
 
-from transports.io.address import format_address
-from transports.io.interface import Session
-from transports.io.anyio_wire import FLUSH_S, LINGER_BYTES, LINGER_S
-from transports.io.turn import Turn
+from millpond.transports.io.address import format_address
+from millpond.transports.io.anyio_wire import FLUSH_S, LINGER_BYTES, LINGER_S
+from millpond.transports.io.interface import Session
+from millpond.transports.io.turn import Turn
 
 LARGE_BYTES = 2**16
 """So much is written without joining it first."""

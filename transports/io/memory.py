@@ -18,8 +18,8 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import ByteStream, TaskGroup
 
-from transports.io.interface import Listener, Session, SessionFactory
-from transports.io.anyio_wire import HIGH_WATER_BYTES, Guard, drive, plainly
+from millpond.transports.io.anyio_wire import HIGH_WATER_BYTES, Guard, drive, plainly
+from millpond.transports.io.interface import Listener, Session, SessionFactory
 
 WINDOW_BYTES = 2**16
 

@@ -12,13 +12,13 @@ from typing import Any
 import anyio
 from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup, TaskStatus
 
-from transports.io.address import format_address as format_address
-from transports.io.address import parse_address as parse_address
-from transports.io.tls_handshake import HANDSHAKE_S, Dialled, Doorway
-from transports.io.asyncio_wire import LoopWire, LoopWires
-from transports.io.interface import Listener, Session, SessionFactory
-from transports.io.anyio_wire import HIGH_WATER_BYTES, Guard, drive, plainly
-from transports.io.tls import SecureWire
+from millpond.transports.io.address import format_address as format_address
+from millpond.transports.io.address import parse_address as parse_address
+from millpond.transports.io.anyio_wire import HIGH_WATER_BYTES, Guard, drive, plainly
+from millpond.transports.io.asyncio_wire import LoopWire, LoopWires
+from millpond.transports.io.interface import Listener, Session, SessionFactory
+from millpond.transports.io.tls import SecureWire
+from millpond.transports.io.tls_handshake import HANDSHAKE_S, Dialled, Doorway
 
 BACKLOG = 1024
 ACCEPT_RETRY_S = 0.1

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Protocol
 
-from transports.io.interface import Session, Wire
+from millpond.transports.io.interface import Session, Wire
 
 RECORD_BYTES = 2**14
 SEAL_BYTES = 2**16

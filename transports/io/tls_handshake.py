@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import anyio
 
-from transports.io.interface import SessionFactory
-from transports.io.tls import HandshakeBroken, SecureWire
+from millpond.transports.io.interface import SessionFactory
+from millpond.transports.io.tls import HandshakeBroken, SecureWire
 
 HANDSHAKE_S = 10.0
 HANDSHAKES_MAX = 4096

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from actors.errors import Code, RequestError
-from actors.messages import Rights
-from transports.p2p import packets as p
-from transports.p2p.admission import Admission
-from transports.server.interface import Host
-from transports.p2p.nacks import encode_refusal
+from millpond.actors.errors import Code, RequestError
+from millpond.actors.messages import Rights
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.admission import Admission
+from millpond.transports.p2p.nacks import encode_refusal
+from millpond.transports.server.interface import Host
 
 
 def administered(request: p.Admin, asker: Admission, host: Host) -> bytes:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from actors.errors import Code
-from actors.messages import Join, Rights, Role
-from actors.streams.names import RESERVED
-from transports.p2p.framing import Upgrade
-from transports.p2p.handshake import VERSION, Hello
-from transports.p2p.nacks import HelloCode
-from transports.p2p.packets import BEGUN, CREDIT, EXTENSIONS, TOUCH, TOUCH_ACK
+from millpond.actors.errors import Code
+from millpond.actors.messages import Join, Rights, Role
+from millpond.actors.streams.names import RESERVED
+from millpond.transports.p2p.framing import Upgrade
+from millpond.transports.p2p.handshake import VERSION, Hello
+from millpond.transports.p2p.nacks import HelloCode
+from millpond.transports.p2p.packets import BEGUN, CREDIT, EXTENSIONS, TOUCH, TOUCH_ACK
 
 NAME_BYTES_MAX = 250
 DEAD_SUFFIX = b"!dead"

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from actors.errors import Malformed
+from millpond.actors.errors import Malformed
 
 Shape = TypeVar("Shape")
 

@@ -7,7 +7,7 @@ from math import inf
 
 import msgspec
 
-from transports.p2p.handshake import (
+from millpond.transports.p2p.handshake import (
     BY_CLIENT,
     BY_SERVER,
     VERSION,
@@ -17,7 +17,7 @@ from transports.p2p.handshake import (
     encode_challenge,
     transcript,
 )
-from transports.server.interface import Host, Signer
+from millpond.transports.server.interface import Host, Signer
 
 
 class Proof(msgspec.Struct, frozen=True, gc=False):

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from math import inf
 
-from actors.errors import Code
-from actors.messages import (
+from millpond.actors.errors import Code
+from millpond.actors.messages import (
     Ack,
     Begun,
     Credit,
@@ -38,24 +38,14 @@ from actors.messages import (
     Touch,
     Writable,
 )
-from transports.p2p import packets as p
-from transports.p2p.administration import administered
-from transports.p2p.dispatch import Asking
-from transports.errors import MalformedPacket
-from transports.p2p.framing import Framing
-from transports.p2p.admission import Admission
-from transports.p2p.handshake import Ready, encode_ready
-from transports.server.interface import Host
-from transports.p2p.nacks import (
-    HelloCode,
-    encode_failed,
-    encode_hello_refusal,
-    encode_malformed,
-    encode_slow_down,
-)
-from transports.server.rate_limit import Allowance, Bucket
-from transports.server.refusals import Refusal
-from transports.p2p.lifecycle import (
+from millpond.transports.errors import MalformedPacket
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.administration import administered
+from millpond.transports.p2p.admission import Admission
+from millpond.transports.p2p.dispatch import Asking
+from millpond.transports.p2p.framing import Framing
+from millpond.transports.p2p.handshake import Ready, encode_ready
+from millpond.transports.p2p.lifecycle import (
     CLOSED,
     LEAVING,
     OPEN,
@@ -65,6 +55,16 @@ from transports.p2p.lifecycle import (
     TAKING,
     WAITING,
 )
+from millpond.transports.p2p.nacks import (
+    HelloCode,
+    encode_failed,
+    encode_hello_refusal,
+    encode_malformed,
+    encode_slow_down,
+)
+from millpond.transports.server.interface import Host
+from millpond.transports.server.rate_limit import Allowance, Bucket
+from millpond.transports.server.refusals import Refusal
 
 HEAVY_BYTES_MAX = 4 * 2**20
 """GETs and LISTs are under way for so much at once: their answers may be a whole packet each."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from actors.errors import Code, RequestError
-from actors.messages import Batch, Failed, JobReply, Mail, Rights, StreamReply
-from transports.p2p import packets as p
-from transports.p2p.administration import answered_peers, refused_peers
-from transports.p2p.login import Arrival
-from transports.p2p.framing import Framing
-from transports.server.interface import Host
-from transports.p2p.jobs.requests import JobDesk
-from transports.p2p.nacks import encode_refusal
-from transports.p2p.streams.requests import StreamDesk
-from transports.p2p.lifecycle import CLOSED
+from millpond.actors.errors import Code, RequestError
+from millpond.actors.messages import Batch, Failed, JobReply, Mail, Rights, StreamReply
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.administration import answered_peers, refused_peers
+from millpond.transports.p2p.framing import Framing
+from millpond.transports.p2p.jobs.requests import JobDesk
+from millpond.transports.p2p.lifecycle import CLOSED
+from millpond.transports.p2p.login import Arrival
+from millpond.transports.p2p.nacks import encode_refusal
+from millpond.transports.p2p.streams.requests import StreamDesk
+from millpond.transports.server.interface import Host
 
 PEERS_ASKED_MAX = 64
 """Requests about peers that a connection may have unanswered."""

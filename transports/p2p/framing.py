@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from transports.errors import FrameEmpty, FrameTooLarge, WireError
+from millpond.transports.errors import FrameEmpty, FrameTooLarge, WireError
 
 _HEADER = struct.Struct(">I")
 _size_at = _HEADER.unpack_from

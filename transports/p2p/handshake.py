@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
-from actors.messages import Durability, Mode, Role
-from transports.p2p import packets as packet
-from transports.errors import MalformedHandshake
+from millpond.actors.messages import Durability, Mode, Role
+from millpond.transports.errors import MalformedHandshake
+from millpond.transports.p2p import packets as packet
 
 VERSION = 1
 HANDSHAKE_BYTES_MAX = 4096

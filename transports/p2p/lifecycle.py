@@ -10,18 +10,18 @@ from enum import Enum, auto
 from math import inf
 from typing import assert_never
 
-from actors.errors import Code
-from actors.messages import Msg, Port
-from transports.p2p import packets as p
-from transports.errors import FrameTooLarge, UpgradeRefused, WireError
-from transports.p2p.framing import Framing, Upgrade
-from transports.p2p.admission import Admission
-from transports.server.interface import Host
-from transports.p2p.nacks import HelloCode, encode_hello_refusal
-from transports.p2p.challenge import Proof
-from transports.server.refusals import Refusal
-from transports.io.interface import Wire
-from transports.p2p.watched import Watched, first_watched
+from millpond.actors.errors import Code
+from millpond.actors.messages import Msg, Port
+from millpond.transports.errors import FrameTooLarge, UpgradeRefused, WireError
+from millpond.transports.io.interface import Wire
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.admission import Admission
+from millpond.transports.p2p.challenge import Proof
+from millpond.transports.p2p.framing import Framing, Upgrade
+from millpond.transports.p2p.nacks import HelloCode, encode_hello_refusal
+from millpond.transports.p2p.watched import Watched, first_watched
+from millpond.transports.server.interface import Host
+from millpond.transports.server.refusals import Refusal
 
 NORMAL, PROTOCOL_ERROR, POLICY_VIOLATION, TOO_BIG = 1000, 1002, 1008, 1009
 """WebSocket close codes; plain TCP has none."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from actors.errors import Code
-from transports.p2p import packets as p
-from transports.errors import FrameTooLarge, MalformedHandshake
-from transports.p2p.framing import Upgrade
-from transports.p2p.admission import Admission, Asker, admit_bare, admit_hello, asked_channel
-from transports.p2p.handshake import Hello, decode_hello, encode_challenge
-from transports.p2p.nacks import HelloCode, encode_refusal
-from transports.p2p.challenge import challenge
-from transports.server.refusals import Refusal
-from transports.p2p.lifecycle import PROVING, REFUSED, TAKING, WAITING, Visit
+from millpond.actors.errors import Code
+from millpond.transports.errors import FrameTooLarge, MalformedHandshake
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.admission import (
+    Admission,
+    Asker,
+    admit_bare,
+    admit_hello,
+    asked_channel,
+)
+from millpond.transports.p2p.challenge import challenge
+from millpond.transports.p2p.framing import Upgrade
+from millpond.transports.p2p.handshake import Hello, decode_hello, encode_challenge
+from millpond.transports.p2p.lifecycle import PROVING, REFUSED, TAKING, WAITING, Visit
+from millpond.transports.p2p.nacks import HelloCode, encode_refusal
+from millpond.transports.server.refusals import Refusal
 
 FIRST_PACKET_BYTES_MAX = 2**16
 """Of a connection that was not let in yet. A HELLO is far smaller, but who says too long a one is

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import assert_never
 
-from actors.errors import ERRORS, Code, RequestError
-from actors.messages import (
+from millpond.actors.errors import ERRORS, Code, RequestError
+from millpond.actors.messages import (
     Ack,
     Begun,
     Credit,
@@ -24,9 +24,9 @@ from actors.messages import (
     Touch,
     Writable,
 )
-from transports.p2p import packets as packet
-from transports.errors import MalformedPacket
-from transports.p2p.packets import Refused
+from millpond.transports.errors import MalformedPacket
+from millpond.transports.p2p import packets as packet
+from millpond.transports.p2p.packets import Refused
 
 CODES: dict[Code, int] = {
     Code.NOT_FOUND: 0x02,

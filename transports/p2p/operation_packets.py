@@ -22,7 +22,7 @@ class AdminReply(_Operation, frozen=True, gc=False):
 
 
 class Stream(_Operation, frozen=True, gc=False):
-    """A request to a stream or about streams (`transports.p2p.streams.bodies`)."""
+    """A request to a stream or about streams (`millpond.transports.p2p.streams.bodies`)."""
 
 
 class StreamReply(_Operation, frozen=True, gc=False):

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from actors.messages import (
+from millpond.actors.messages import (
     Ack,
     Begun,
     Credit,
@@ -24,29 +24,29 @@ from actors.messages import (
     Touch,
     TouchAck,
 )
-from transports.errors import MalformedPacket
-from transports.p2p.operation_packets import (
+from millpond.transports.errors import MalformedPacket
+from millpond.transports.p2p.operation_packets import (
     Admin as Admin,
 )
-from transports.p2p.operation_packets import (
+from millpond.transports.p2p.operation_packets import (
     AdminReply as AdminReply,
 )
-from transports.p2p.operation_packets import (
+from millpond.transports.p2p.operation_packets import (
     Jobs as Jobs,
 )
-from transports.p2p.operation_packets import (
+from millpond.transports.p2p.operation_packets import (
     JobsReply as JobsReply,
 )
-from transports.p2p.operation_packets import (
+from millpond.transports.p2p.operation_packets import (
     Peers as Peers,
 )
-from transports.p2p.operation_packets import (
+from millpond.transports.p2p.operation_packets import (
     PeersReply as PeersReply,
 )
-from transports.p2p.operation_packets import (
+from millpond.transports.p2p.operation_packets import (
     Stream as Stream,
 )
-from transports.p2p.operation_packets import (
+from millpond.transports.p2p.operation_packets import (
     StreamReply as StreamReply,
 )
 
@@ -119,7 +119,7 @@ class Closing(msgspec.Struct, frozen=True, gc=False):
 
 
 class Handshake(msgspec.Struct, frozen=True, gc=False):
-    """HELLO, CHALLENGE, AUTH or READY, whole, for `transports.p2p.handshake` to read."""
+    """HELLO, CHALLENGE, AUTH or READY, whole, for `millpond.transports.p2p.handshake` to read."""
 
     packet_type: int
     raw: bytes

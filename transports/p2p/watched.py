@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from transports.p2p import packets as p
-from transports.p2p.streams.operations import Operation
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.streams.operations import Operation
 
 _APPEND = bytes((Operation.APPEND,))
 _CORRELATION_BYTES = {p.PUT: 4, p.GET: 8, p.JOBS: 4, p.STREAM: 4}

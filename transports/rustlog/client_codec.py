@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from transports.errors import WireError
-from transports.p2p.framing import LengthPrefixed
-from transports.rustlog.codec import framed
-from transports.rustlog.messages import FRAME_BYTES_MAX, Request, Response
+from millpond.transports.errors import WireError
+from millpond.transports.p2p.framing import LengthPrefixed
+from millpond.transports.rustlog.codec import framed
+from millpond.transports.rustlog.messages import FRAME_BYTES_MAX, Request, Response
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Response).decode

@@ -12,11 +12,11 @@ from itertools import accumulate, chain, repeat
 
 import msgspec
 
-from actors.streams.messages import U64_MAX, Excerpt, Span
-from transports.errors import FrameTooLarge
-from transports.p2p.framing import LengthPrefixed
-from transports.rustlog.json_fallback import Found, MalformedJson, judge
-from transports.rustlog.messages import (
+from millpond.actors.streams.messages import U64_MAX, Excerpt, Span
+from millpond.transports.errors import FrameTooLarge
+from millpond.transports.p2p.framing import LengthPrefixed
+from millpond.transports.rustlog.json_fallback import Found, MalformedJson, judge
+from millpond.transports.rustlog.messages import (
     FRAME_BYTES_MAX,
     INVALID_REQUEST,
     RECORD_TOO_LARGE,

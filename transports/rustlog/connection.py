@@ -10,21 +10,22 @@ from typing import assert_never
 
 import msgspec
 
-from actors.errors import Code
-from actors.messages import Failed, Mail, Reply, Rights, StreamReply
-from actors.positions import Seek, Where
-from actors.streams import messages as m
-from actors.streams.names import TOPICS, stream_cell
-from transports.rustlog import messages as r
-from transports.server.refusals import Refusal
-from transports.rustlog.codec import (
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed, Mail, Reply, Rights, StreamReply
+from millpond.actors.positions import Seek, Where
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import TOPICS, stream_cell
+from millpond.transports.io.interface import Wire
+from millpond.transports.rustlog import messages as r
+from millpond.transports.rustlog.codec import (
     Decoder,
     RustlogLimits,
     encode_fetched,
     encode_produced,
     encode_response,
 )
-from transports.rustlog.responses import (
+from millpond.transports.rustlog.json_fallback import Found
+from millpond.transports.rustlog.responses import (
     NOT_CREATED,
     TO_STREAM,
     ToStream,
@@ -36,12 +37,11 @@ from transports.rustlog.responses import (
     small_answer,
     topic_described,
 )
-from transports.rustlog.json_fallback import Found
-from transports.rustlog.rustlog_rights import REFUSED, may_ask
-from transports.rustlog.scatter import Answers, Survey
-from transports.io.interface import Wire
-from transports.server.pipelined import FlowSettings, Said, StreamConnection, Turned
-from transports.server.stream_host import StreamHost
+from millpond.transports.rustlog.rustlog_rights import REFUSED, may_ask
+from millpond.transports.rustlog.scatter import Answers, Survey
+from millpond.transports.server.pipelined import FlowSettings, Said, StreamConnection, Turned
+from millpond.transports.server.refusals import Refusal
+from millpond.transports.server.stream_host import StreamHost
 
 NAMES_TOLD = 100
 """So many topics an Error tells of that says that one is not there."""

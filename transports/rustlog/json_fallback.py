@@ -10,8 +10,8 @@ from typing import Any, NoReturn, get_args
 
 import msgspec
 
-from transports.errors import WireError
-from transports.rustlog.messages import INVALID_REQUEST, Error, Request
+from millpond.transports.errors import WireError
+from millpond.transports.rustlog.messages import INVALID_REQUEST, Error, Request
 
 CHECKED_BYTES_MAX = 2**18
 """Objects in fields that nobody knows are looked into, for duplicate keys, up to this size."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from actors.errors import Code
-from actors.messages import Failed, StreamReply
-from actors.streams import messages as m
-from actors.streams.messages import Described, StreamFailed
-from transports.rustlog import messages as r
-from transports.rustlog.codec import ENVELOPE_BYTES, encode_response
-from transports.rustlog.json_fallback import Found
-from transports.rustlog.metrics import Lag
-from transports.rustlog.scatter import Answers
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed, StreamReply
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.messages import Described, StreamFailed
+from millpond.transports.rustlog import messages as r
+from millpond.transports.rustlog.codec import ENVELOPE_BYTES, encode_response
+from millpond.transports.rustlog.json_fallback import Found
+from millpond.transports.rustlog.metrics import Lag
+from millpond.transports.rustlog.scatter import Answers
 
 TOPIC_ROW_BYTES = 40
 """At most what a row of ListTopicsResponse has besides the name."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
-from actors.messages import Rights
-from transports.rustlog import messages as r
-from transports.rustlog.codec import encode_response
-from transports.rustlog.json_fallback import Found
+from millpond.actors.messages import Rights
+from millpond.transports.rustlog import messages as r
+from millpond.transports.rustlog.codec import encode_response
+from millpond.transports.rustlog.json_fallback import Found
 
 MayDo = Callable[[Rights, bytes], bool]
 """Has the client one of these rights in a topic? The empty name: in all of them."""

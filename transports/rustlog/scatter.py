@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from actors.errors import Code
-from actors.messages import Batch, Failed, Port, Reply
-from actors.streams.messages import Describe, Described, StreamFailed
-from actors.streams.names import stream_cell
+from millpond.actors.errors import Code
+from millpond.actors.messages import Batch, Failed, Port, Reply
+from millpond.actors.streams.messages import Describe, Described, StreamFailed
+from millpond.actors.streams.names import stream_cell
 
 Submit = Callable[[bytes, Batch, float], bool]
 Answers = dict[int, Described | Code]

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from actors.positions import Position
-from transports.errors import WireError
-from transports.s3p.scanner import ARRAY, BULK, CRLF, ERROR, SIMPLE, Input
-from transports.s3p.s3p_schema import parse_id
-from transports.s3p.commands import FIRST_ID, S3pError, bad_format, printable
+from millpond.actors.positions import Position
+from millpond.transports.errors import WireError
+from millpond.transports.s3p.commands import FIRST_ID, S3pError, bad_format, printable
+from millpond.transports.s3p.s3p_schema import parse_id
+from millpond.transports.s3p.scanner import ARRAY, BULK, CRLF, ERROR, SIMPLE, Input
 
 ID_BYTES_MAX = 41
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from actors.positions import Position
-from transports.errors import WireError
+from millpond.actors.positions import Position
+from millpond.transports.errors import WireError
 
 BAD_FORMAT = "ERR_BAD_FORMAT"
 LIMITS = "ERR_LIMITS"

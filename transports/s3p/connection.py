@@ -6,10 +6,10 @@ from typing import assert_never
 
 import msgspec
 
-from actors.errors import Code
-from actors.messages import Failed, Mail, Rights, StreamReply
-from actors.positions import Seek, Where
-from actors.streams.messages import (
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed, Mail, Rights, StreamReply
+from millpond.actors.positions import Seek, Where
+from millpond.actors.streams.messages import (
     Append,
     Appended,
     Create,
@@ -21,10 +21,8 @@ from actors.streams.messages import (
     Trim,
     View,
 )
-from actors.streams.names import stream_cell
-from transports.server.refusals import Refusal
-from transports.s3p.decoder import NOTHING, OK, Decoder, encode_error, encode_id, encode_records
-from transports.s3p.commands import (
+from millpond.actors.streams.names import stream_cell
+from millpond.transports.s3p.commands import (
     LIMITS,
     NON_MONOTONIC_ID,
     STREAM_EXISTS,
@@ -38,8 +36,17 @@ from transports.s3p.commands import (
     TrimBelow,
     printable,
 )
-from transports.server.pipelined import FlowSettings, StreamConnection, Turned
-from transports.server.stream_host import StreamHost
+from millpond.transports.s3p.decoder import (
+    NOTHING,
+    OK,
+    Decoder,
+    encode_error,
+    encode_id,
+    encode_records,
+)
+from millpond.transports.server.pipelined import FlowSettings, StreamConnection, Turned
+from millpond.transports.server.refusals import Refusal
+from millpond.transports.server.stream_host import StreamHost
 
 
 class S3pSettings(msgspec.Struct, frozen=True):

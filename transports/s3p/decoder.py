@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
-from actors.positions import Position
-from actors.streams.messages import Excerpt, Span
-from transports.s3p.parser import ExactParser
-from transports.s3p.scanner import CRLF
-from transports.s3p.s3p_last import LastAppend
-from transports.s3p.fast_parser import RECORD_BYTES_MAX, split_parser
-from transports.s3p.commands import AppendRecords, Command, S3pError, S3pLimits
+from millpond.actors.positions import Position
+from millpond.actors.streams.messages import Excerpt, Span
+from millpond.transports.s3p.commands import AppendRecords, Command, S3pError, S3pLimits
+from millpond.transports.s3p.fast_parser import RECORD_BYTES_MAX, split_parser
+from millpond.transports.s3p.parser import ExactParser
+from millpond.transports.s3p.s3p_last import LastAppend
+from millpond.transports.s3p.scanner import CRLF
 
 OK = b"+OK\r\n"
 NOTHING = b"*0\r\n"

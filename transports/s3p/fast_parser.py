@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from transports.s3p.s3p_schema import OPTIONS_MAX, SCHEMAS, VALUE_BYTES_MAX, Options, Schema
-from transports.s3p.commands import AppendRecords, Command, S3pError, S3pLimits
+from millpond.transports.s3p.commands import AppendRecords, Command, S3pError, S3pLimits
+from millpond.transports.s3p.s3p_schema import (
+    OPTIONS_MAX,
+    SCHEMAS,
+    VALUE_BYTES_MAX,
+    Options,
+    Schema,
+)
 
 CRLF = b"\r\n"
 RECORD_BYTES_MAX = 512

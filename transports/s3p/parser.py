@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from transports.s3p.scanner import ARRAY, Input
-from transports.s3p.s3p_last import LastAppend
-from transports.s3p.s3p_schema import (
+from millpond.transports.s3p.commands import (
+    AppendRecords,
+    Command,
+    S3pLimits,
+    bad_format,
+    over_limit,
+)
+from millpond.transports.s3p.s3p_last import LastAppend
+from millpond.transports.s3p.s3p_schema import (
     COMMAND_BYTES_MAX,
     KEY_BYTES_MAX,
     OPTIONS_MAX,
@@ -25,7 +31,7 @@ from transports.s3p.s3p_schema import (
     schema_of,
     verb_too_long,
 )
-from transports.s3p.commands import AppendRecords, Command, S3pLimits, bad_format, over_limit
+from millpond.transports.s3p.scanner import ARRAY, Input
 
 
 def parse_command(source: Input, limits: S3pLimits) -> Iterator[Command | None]:

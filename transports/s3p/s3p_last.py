@@ -5,8 +5,8 @@ What stands before the records is then the same bytes once more: to compare them
 
 from __future__ import annotations
 
-from transports.s3p.scanner import CRLF
-from transports.s3p.commands import AppendRecords, Command, S3pLimits
+from millpond.transports.s3p.commands import AppendRecords, Command, S3pLimits
+from millpond.transports.s3p.scanner import CRLF
 
 _SIZES = {b"%d" % size: size for size in range(1, 1025)}
 _DIGITS_MAX = 20

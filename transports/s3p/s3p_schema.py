@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from actors.positions import Position
-from transports.s3p.commands import (
+from millpond.actors.positions import Position
+from millpond.transports.s3p.commands import (
     FIRST_ID,
     AppendRecords,
     Command,

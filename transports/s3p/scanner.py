@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from transports.s3p.commands import S3pError, bad_format, printable
+from millpond.transports.s3p.commands import S3pError, bad_format, printable
 
 CRLF = b"\r\n"
 ARRAY, BULK, SIMPLE, ERROR = b"*$+-"

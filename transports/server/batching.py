@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from actors.messages import Batch, Mail, Port
+from millpond.actors.messages import Batch, Mail, Port
 
 
 class Gathered(Port, Protocol):

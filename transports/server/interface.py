@@ -8,13 +8,13 @@ from typing import Protocol
 
 import msgspec
 
-from actors.errors import RequestError
-from actors.messages import Batch, Durability, Join, Port, Rights
-from transports.server.directory import Names
-from transports.p2p.admission import Admission, Asker, GreetingSettings
-from transports.server.rate_limit import Bucket
-from transports.server.refusals import Refusal
-from transports.server.traffic import Traffic
+from millpond.actors.errors import RequestError
+from millpond.actors.messages import Batch, Durability, Join, Port, Rights
+from millpond.transports.p2p.admission import Admission, Asker, GreetingSettings
+from millpond.transports.server.directory import Names
+from millpond.transports.server.rate_limit import Bucket
+from millpond.transports.server.refusals import Refusal
+from millpond.transports.server.traffic import Traffic
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True):

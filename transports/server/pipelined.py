@@ -12,14 +12,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from actors.messages import Batch, Failed, Mail, Reply, StreamReply, StreamRequest
-from actors.streams.messages import Cancel, Conclude
-from transports.server.rate_limit import Bucket
-from transports.server.refusals import Refusal
-from transports.server.stream_host import StreamHost
-from transports.server.stream_visit import CLOSED, ENDING, OPEN, StreamVisit
-from transports.server.stream_visit import FlowSettings as FlowSettings
-from transports.server.stream_visit import Turned as Turned
+from millpond.actors.messages import Batch, Failed, Mail, Reply, StreamReply, StreamRequest
+from millpond.actors.streams.messages import Cancel, Conclude
+from millpond.transports.server.rate_limit import Bucket
+from millpond.transports.server.refusals import Refusal
+from millpond.transports.server.stream_host import StreamHost
+from millpond.transports.server.stream_visit import CLOSED, ENDING, OPEN, StreamVisit
+from millpond.transports.server.stream_visit import FlowSettings as FlowSettings
+from millpond.transports.server.stream_visit import Turned as Turned
 
 C = TypeVar("C")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from actors.messages import Batch, Port, Rights
-from transports.server.directory import Topics
-from transports.server.batching import Gathering
-from transports.p2p.admission import Asker
-from transports.server.interface import Visitor, WireCounters
-from transports.server.rate_limit import Bucket
-from transports.server.refusals import Refusal
-from transports.rustlog.metrics import RustlogMetrics
-from transports.server.traffic import Traffic
+from millpond.actors.messages import Batch, Port, Rights
+from millpond.transports.p2p.admission import Asker
+from millpond.transports.rustlog.metrics import RustlogMetrics
+from millpond.transports.server.batching import Gathering
+from millpond.transports.server.directory import Topics
+from millpond.transports.server.interface import Visitor, WireCounters
+from millpond.transports.server.rate_limit import Bucket
+from millpond.transports.server.refusals import Refusal
+from millpond.transports.server.traffic import Traffic
 
 
 class StreamHost(Protocol):

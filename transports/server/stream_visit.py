@@ -10,12 +10,12 @@ from math import inf
 
 import msgspec
 
-from actors.messages import Port, Rights
-from transports.p2p.admission import Asker
-from transports.server.rate_limit import Bucket
-from transports.server.refusals import Refusal
-from transports.io.interface import Wire
-from transports.server.stream_host import StreamHost
+from millpond.actors.messages import Port, Rights
+from millpond.transports.io.interface import Wire
+from millpond.transports.p2p.admission import Asker
+from millpond.transports.server.rate_limit import Bucket
+from millpond.transports.server.refusals import Refusal
+from millpond.transports.server.stream_host import StreamHost
 
 
 class FlowSettings(msgspec.Struct, frozen=True, gc=False):

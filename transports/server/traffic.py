@@ -6,7 +6,7 @@ at the clock for each request would cost as much as a part of the request itself
 
 from __future__ import annotations
 
-from actors.histogram import SECONDS, Histogram
+from millpond.actors.histogram import SECONDS, Histogram
 
 PROTOCOLS = ("p2p", "ws", "s3p", "rustlog", "http")
 SAMPLE_GAP_S = 0.01

@@ -15,8 +15,8 @@ from websockets.exceptions import PayloadTooBig
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import Protocol, Side
 
-from transports.errors import FrameEmpty, FrameTooLarge, WireError
-from transports.p2p.framing import Upgrade
+from millpond.transports.errors import FrameEmpty, FrameTooLarge, WireError
+from millpond.transports.p2p.framing import Upgrade
 
 try:
     from websockets.speedups import apply_mask

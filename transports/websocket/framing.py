@@ -13,11 +13,16 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from transports.websocket import upgrade as http
-from transports.errors import UpgradeRefused
-from transports.websocket.frames import Frames, core_log
-from transports.p2p.framing import Upgrade
-from transports.websocket.http_pages import PageRequest, Site, answer_page, read_page_request
+from millpond.transports.errors import UpgradeRefused
+from millpond.transports.p2p.framing import Upgrade
+from millpond.transports.websocket import upgrade as http
+from millpond.transports.websocket.frames import Frames, core_log
+from millpond.transports.websocket.http_pages import (
+    PageRequest,
+    Site,
+    answer_page,
+    read_page_request,
+)
 
 HEAD_BYTES_MAX = 2**16
 KEY_BYTES = 16

@@ -12,8 +12,8 @@ from http import HTTPStatus
 
 import msgspec
 
-from transports.errors import UpgradeRefused
-from transports.websocket.origin import check_host, check_origin
+from millpond.transports.errors import UpgradeRefused
+from millpond.transports.websocket.origin import check_host, check_origin
 
 HEAD_BYTES_MAX = 8192
 FORM_BYTES_MAX = 1024

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 
-from transports.errors import UpgradeRefused
+from millpond.transports.errors import UpgradeRefused
 
 _SCHEMES = ("http://", "https://")
 

@@ -12,9 +12,9 @@ from urllib.parse import quote, unquote_to_bytes
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from transports.errors import UpgradeRefused
-from transports.p2p.framing import Upgrade
-from transports.websocket.origin import check_origin
+from millpond.transports.errors import UpgradeRefused
+from millpond.transports.p2p.framing import Upgrade
+from millpond.transports.websocket.origin import check_origin
 
 BARE = "p2pbuf.v1"
 HELLO = "p2pbuf.v1.hello"

@@ -10,8 +10,8 @@ from struct import Struct
 from struct import error as StructError
 from typing import assert_never
 
-from actors.messages import Mode
-from actors.store.changes import (
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import (
     Change,
     Chunk,
     Dropped,
@@ -27,7 +27,8 @@ from actors.store.changes import (
     Tried,
     Trimmed,
 )
-from actors.store.subscribers import (
+from millpond.actors.store.message_attributes import Due, Unique
+from millpond.actors.store.subscribers import (
     MEMBER_CHANGES,
     Acked,
     AckedUpTo,
@@ -36,7 +37,6 @@ from actors.store.subscribers import (
     MemberGone,
     MemberSeen,
 )
-from actors.store.message_attributes import Due, Unique
 
 ROW, DEAD, GONE, GONE_LEFT, KEY_LEFT, KEY_GONE, TRIED, MODE = range(1, 9)
 MEMBER, MEMBER_SEEN, MEMBER_GONE, ACKED, ACKED_UP_TO, DUE, UNIQUE = range(9, 16)

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from actors.store.changes import Kind
-from actors.store.checksum import crc32
+from millpond.actors.store.changes import Kind
+from millpond.actors.store.checksum import crc32
 
 FORMAT_VERSION = 2
 """What is written; earlier ones are read. Version 2 has changes of members and of terms."""

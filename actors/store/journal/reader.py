@@ -11,10 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from actors.store.changes import Kind
-from actors.store.repair.quarantine import Damage
-from actors.store.filesystem import Disk
-from actors.store.journal.format import (
+from millpond.actors.store.changes import Kind
+from millpond.actors.store.filesystem import Disk
+from millpond.actors.store.journal.format import (
     HEADER_SIZE,
     BadHeader,
     Cut,
@@ -25,7 +24,8 @@ from actors.store.journal.format import (
     decode_header,
     merge_cuts,
 )
-from actors.store.journal.writer import SUFFIX, Tail, segment_path
+from millpond.actors.store.journal.writer import SUFFIX, Tail, segment_path
+from millpond.actors.store.repair.quarantine import Damage
 
 
 class Found(msgspec.Struct):

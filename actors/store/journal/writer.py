@@ -13,12 +13,18 @@ from pathlib import Path
 
 import msgspec
 
-from actors.store.changes import Change
-from actors.store.filesystem import Disk, File
-from actors.store.index import Entry
-from actors.store.journal.format import HEADER_SIZE, Cut, Header, encode_group, encode_header
-from actors.store.timings import Timings
-from actors.store.interface import Commit
+from millpond.actors.store.changes import Change
+from millpond.actors.store.filesystem import Disk, File
+from millpond.actors.store.index import Entry
+from millpond.actors.store.interface import Commit
+from millpond.actors.store.journal.format import (
+    HEADER_SIZE,
+    Cut,
+    Header,
+    encode_group,
+    encode_header,
+)
+from millpond.actors.store.timings import Timings
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TypeVar
 
-from actors.store.partitions.sqlite import Damaged, crc_of
-from actors.store.message_attributes import Terms
+from millpond.actors.store.message_attributes import Terms
+from millpond.actors.store.partitions.sqlite import Damaged, crc_of
 
 SCHEMA = """
 CREATE TABLE dues (

@@ -11,17 +11,17 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from actors.store.changes import Kind
-from actors.store.filesystem import Disk
-from actors.store.partitions.metadata import (
+from millpond.actors.store.changes import Kind
+from millpond.actors.store.filesystem import Disk
+from millpond.actors.store.partitions.file_pool import Shelf, remove_beside
+from millpond.actors.store.partitions.metadata import (
     OUTLINE_COLUMNS,
     OUTLINE_SCHEMA,
     Outline,
     outline_of,
     values_of,
 )
-from actors.store.partitions.file_pool import Shelf, remove_beside
-from actors.store.partitions.sqlite import (
+from millpond.actors.store.partitions.sqlite import (
     Damaged,
     UnknownFormat,
     crc_of,

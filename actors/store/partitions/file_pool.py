@@ -13,11 +13,11 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
-from actors.store.changes import Kind
-from actors.store.filesystem import Disk
-from actors.store.log_memtable import LogLayer
-from actors.store.partitions.partition import Damaged, Outline, Partition, filled, template
-from actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.changes import Kind
+from millpond.actors.store.filesystem import Disk
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.partitions.partition import Damaged, Outline, Partition, filled, template
+from millpond.actors.store.queue_memtable import QueueLayer
 
 SUFFIX = ".sqlite3"
 BESIDE = ("-wal", "-shm")

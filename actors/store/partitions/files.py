@@ -11,18 +11,18 @@ from pathlib import Path
 
 import msgspec
 
-from actors.store.changes import Chunk, Kind, LogSnapshot, Snapshot
-from actors.store.repair.quarantine import Damage, write_note
-from actors.store.filesystem import Disk
-from actors.store.index import Layer
-from actors.store.journal.writer import segment_path
-from actors.store.log_memtable import LogLayer
-from actors.store.partitions.catalog import CATALOGUE, Catalogue, rebuild
-from actors.store.partitions.partition import Damaged, Outline, Partition
-from actors.store.partitions.file_pool import Shelf
-from actors.store.partitions.sqlite import UnknownFormat
-from actors.store.queue_memtable import QueueLayer
-from actors.store.interface import Seek
+from millpond.actors.store.changes import Chunk, Kind, LogSnapshot, Snapshot
+from millpond.actors.store.filesystem import Disk
+from millpond.actors.store.index import Layer
+from millpond.actors.store.interface import Seek
+from millpond.actors.store.journal.writer import segment_path
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.partitions.catalog import CATALOGUE, Catalogue, rebuild
+from millpond.actors.store.partitions.file_pool import Shelf
+from millpond.actors.store.partitions.partition import Damaged, Outline, Partition
+from millpond.actors.store.partitions.sqlite import UnknownFormat
+from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.repair.quarantine import Damage, write_note
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from actors.store.partitions.metadata import Meta, write_meta
+from millpond.actors.store.partitions.metadata import Meta, write_meta
 
 T = TypeVar("T")
 

@@ -12,12 +12,12 @@ import sqlite3
 from collections.abc import Iterator
 from typing import assert_never
 
-from actors.store.changes import Chunk, LogSnapshot, Position
-from actors.store.log_memtable import CHUNK_BYTES, LogLayer
-from actors.store.partitions.flush_batches import Flush, parcels
-from actors.store.partitions.metadata import Meta, write_meta
-from actors.store.partitions.sqlite import Damaged, crc_of, transaction
-from actors.store.interface import Seek, Where
+from millpond.actors.store.changes import Chunk, LogSnapshot, Position
+from millpond.actors.store.interface import Seek, Where
+from millpond.actors.store.log_memtable import CHUNK_BYTES, LogLayer
+from millpond.actors.store.partitions.flush_batches import Flush, parcels
+from millpond.actors.store.partitions.metadata import Meta, write_meta
+from millpond.actors.store.partitions.sqlite import Damaged, crc_of, transaction
 
 SCHEMA = """
 CREATE TABLE chunks (

@@ -10,9 +10,9 @@ from math import inf
 
 import msgspec
 
-from actors.messages import Mode
-from actors.store.changes import Kind, LogSnapshot, Position
-from actors.store.partitions.sqlite import Damaged, crc_of, signed, unsigned
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import Kind, LogSnapshot, Position
+from millpond.actors.store.partitions.sqlite import Damaged, crc_of, signed, unsigned
 
 OutlineValues = tuple[bytes, int, int, int, int, int, int, float, int, int | None, int]
 

@@ -12,15 +12,16 @@ from functools import cache
 
 import msgspec
 
-from actors.store.changes import Chunk, Kind, LogSnapshot, Snapshot
-from actors.store.log_memtable import LogLayer
-from actors.store.partitions import log_tables as log_partition
-from actors.store.partitions import queue_tables as queue_partition
-from actors.store.partitions.flush_batches import Flush
-from actors.store.partitions.metadata import SCHEMA, Meta, read_meta, write_meta
-from actors.store.partitions.metadata import Outline as Outline
-from actors.store.partitions.sqlite import Damaged as Damaged
-from actors.store.partitions.sqlite import (
+from millpond.actors.store.changes import Chunk, Kind, LogSnapshot, Snapshot
+from millpond.actors.store.interface import Seek
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.partitions import log_tables as log_partition
+from millpond.actors.store.partitions import queue_tables as queue_partition
+from millpond.actors.store.partitions.flush_batches import Flush
+from millpond.actors.store.partitions.metadata import SCHEMA, Meta, read_meta, write_meta
+from millpond.actors.store.partitions.metadata import Outline as Outline
+from millpond.actors.store.partitions.sqlite import Damaged as Damaged
+from millpond.actors.store.partitions.sqlite import (
     damage_named,
     make_file,
     prepare,
@@ -29,8 +30,7 @@ from actors.store.partitions.sqlite import (
     with_wal,
     without_wal,
 )
-from actors.store.queue_memtable import QueueLayer
-from actors.store.interface import Seek
+from millpond.actors.store.queue_memtable import QueueLayer
 
 log = logging.getLogger(__name__)
 

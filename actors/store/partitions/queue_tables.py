@@ -13,13 +13,13 @@ from contextlib import suppress
 from itertools import islice
 from math import inf
 
-from actors.store.changes import WINDOW_S_MAX, WINDOW_S_MIN, KeyRow, Origin, Row, Snapshot
-from actors.store.partitions import subscriber_tables as members
-from actors.store.partitions import attribute_tables as terms_tables
-from actors.store.partitions.flush_batches import Flush, parcels
-from actors.store.partitions.metadata import Meta, write_meta
-from actors.store.partitions.sqlite import Damaged, crc_of, signed, transaction, unsigned
-from actors.store.queue_memtable import KEY_BYTES, ROW_BYTES, QueueLayer, snapshot_of
+from millpond.actors.store.changes import WINDOW_S_MAX, WINDOW_S_MIN, KeyRow, Origin, Row, Snapshot
+from millpond.actors.store.partitions import attribute_tables as terms_tables
+from millpond.actors.store.partitions import subscriber_tables as members
+from millpond.actors.store.partitions.flush_batches import Flush, parcels
+from millpond.actors.store.partitions.metadata import Meta, write_meta
+from millpond.actors.store.partitions.sqlite import Damaged, crc_of, signed, transaction, unsigned
+from millpond.actors.store.queue_memtable import KEY_BYTES, ROW_BYTES, QueueLayer, snapshot_of
 
 # The same arithmetic as `Row.until`, so that the result is the same to the last bit.
 _DEADLINE = f"min(expires_at, expires_at - ttl + max({WINDOW_S_MIN}, min(ttl, {WINDOW_S_MAX})))"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from actors.store.checksum import crc32
+from millpond.actors.store.checksum import crc32
 
 FORMAT = 2
 """The latest version (`PRAGMA user_version`): that of queues with members or terms. Others have the

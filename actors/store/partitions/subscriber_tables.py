@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from math import inf
 
-from actors.store.partitions import attribute_tables as terms
-from actors.store.partitions.sqlite import FORMAT, Damaged, crc_of
-from actors.store.subscribers import Member, Roster
+from millpond.actors.store.partitions import attribute_tables as terms
+from millpond.actors.store.partitions.sqlite import FORMAT, Damaged, crc_of
+from millpond.actors.store.subscribers import Member, Roster
 
 SCHEMA = """
 CREATE TABLE members (

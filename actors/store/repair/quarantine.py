@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from actors.store.filesystem import Disk
+from millpond.actors.store.filesystem import Disk
 
 SUFFIX = ".json"
 

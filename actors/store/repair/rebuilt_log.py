@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import msgspec
 
-from actors.store.changes import Chunk, LogChange, Noted, Position
-from actors.store.log_memtable import LogLayer
-from actors.store.repair.salvage import SalvagedLog
+from millpond.actors.store.changes import Chunk, LogChange, Noted, Position
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.repair.salvage import SalvagedLog
 
 
 class Base(msgspec.Struct, frozen=True):

@@ -9,19 +9,27 @@ from typing import assert_never
 
 import msgspec
 
-from actors.messages import Durability
-from actors.store.changes import KeyLeft, KeyRow, Kind, ModeSet, QueueChange, Snapshot, Tried
-from actors.store.repair.quarantine import Damage, note_path
-from actors.store.filesystem import Disk
-from actors.store.index import Entry, Layer
-from actors.store.log_memtable import LogLayer
-from actors.store.repair.rebuilt_log import BaseOf, mend, no_base
-from actors.store.partitions.catalog import CATALOGUE, Catalogue
-from actors.store.partitions.file_pool import Shelf, file_name
-from actors.store.queue_memtable import QueueLayer
-from actors.store.recovery import Recovered, recover
-from actors.store.repair.salvage import Salvaged, kind_in, salvage, salvage_log
-from actors.store.settings import StoreSettings
+from millpond.actors.messages import Durability
+from millpond.actors.store.changes import (
+    KeyLeft,
+    KeyRow,
+    Kind,
+    ModeSet,
+    QueueChange,
+    Snapshot,
+    Tried,
+)
+from millpond.actors.store.filesystem import Disk
+from millpond.actors.store.index import Entry, Layer
+from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.partitions.catalog import CATALOGUE, Catalogue
+from millpond.actors.store.partitions.file_pool import Shelf, file_name
+from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.recovery import Recovered, recover
+from millpond.actors.store.repair.quarantine import Damage, note_path
+from millpond.actors.store.repair.rebuilt_log import BaseOf, mend, no_base
+from millpond.actors.store.repair.salvage import Salvaged, kind_in, salvage, salvage_log
+from millpond.actors.store.settings import StoreSettings
 
 WAL = "-wal"
 """What SQLite committed last, and has not yet put into the file."""

@@ -12,15 +12,15 @@ from typing import TypeVar
 
 import msgspec
 
-from actors.store.changes import Chunk, KeyRow, Kind, Row, Snapshot
-from actors.store.filesystem import Disk
-from actors.store.partitions import subscriber_tables as members
-from actors.store.partitions import attribute_tables as terms
-from actors.store.partitions.log_tables import chunks_between, notes_left
-from actors.store.partitions.metadata import Meta, read_meta
-from actors.store.partitions.queue_tables import keys_left, rows_between
-from actors.store.partitions.sqlite import Damaged
-from actors.store.queue_memtable import snapshot_of
+from millpond.actors.store.changes import Chunk, KeyRow, Kind, Row, Snapshot
+from millpond.actors.store.filesystem import Disk
+from millpond.actors.store.partitions import attribute_tables as terms
+from millpond.actors.store.partitions import subscriber_tables as members
+from millpond.actors.store.partitions.log_tables import chunks_between, notes_left
+from millpond.actors.store.partitions.metadata import Meta, read_meta
+from millpond.actors.store.partitions.queue_tables import keys_left, rows_between
+from millpond.actors.store.partitions.sqlite import Damaged
+from millpond.actors.store.queue_memtable import snapshot_of
 
 T = TypeVar("T")
 

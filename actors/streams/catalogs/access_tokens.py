@@ -12,11 +12,11 @@ from math import inf
 
 import msgspec
 
-from actors.runtime.cell import Effects
-from actors.errors import Code
-from actors.messages import Batch, Drain, Leave, Mail, Port, Reply, StreamRequest
-from actors.store.changes import LogSnapshot, Noted
-from actors.streams.messages import Cancel, Done, IssueToken, RevokeToken, StreamFailed
+from millpond.actors.errors import Code
+from millpond.actors.messages import Batch, Drain, Leave, Mail, Port, Reply, StreamRequest
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.store.changes import LogSnapshot, Noted
+from millpond.actors.streams.messages import Cancel, Done, IssueToken, RevokeToken, StreamFailed
 
 TOKENS_MAX = 10_000
 NOTES_BYTES_MAX = 4096

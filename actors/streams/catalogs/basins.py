@@ -13,12 +13,12 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from actors.runtime.cell import Effects
-from actors.errors import Code
-from actors.messages import Batch, Drain, Leave, Mail, Port, Reply, StreamRequest
-from actors.store.changes import LogSnapshot, Noted
-from actors.streams.directory import Directory
-from actors.streams.messages import (
+from millpond.actors.errors import Code
+from millpond.actors.messages import Batch, Drain, Leave, Mail, Port, Reply, StreamRequest
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.store.changes import LogSnapshot, Noted
+from millpond.actors.streams.directory import Directory
+from millpond.actors.streams.messages import (
     BasinVacated,
     Cancel,
     ConfigureBasin,
@@ -28,7 +28,7 @@ from actors.streams.messages import (
     Done,
     StreamFailed,
 )
-from actors.streams.names import BASINS, basin_cell
+from millpond.actors.streams.names import BASINS, basin_cell
 
 BASINS_MAX = 10_000
 NOTES_BYTES_MAX = 65_536

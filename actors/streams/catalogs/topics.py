@@ -8,12 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from actors.runtime.cell import Effects
-from actors.errors import Code
-from actors.messages import Batch, Drain, Leave, Mail, Port, Reply, StreamReply, StreamRequest
-from actors.store.changes import LogSnapshot, Noted
-from actors.streams.directory import Directory, is_topic_name, partition_name, partition_of
-from actors.streams.messages import (
+from millpond.actors.errors import Code
+from millpond.actors.messages import (
+    Batch,
+    Drain,
+    Leave,
+    Mail,
+    Port,
+    Reply,
+    StreamReply,
+    StreamRequest,
+)
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.store.changes import LogSnapshot, Noted
+from millpond.actors.streams.directory import Directory, is_topic_name, partition_name, partition_of
+from millpond.actors.streams.messages import (
     Cancel,
     Create,
     CreateTopic,
@@ -23,7 +32,7 @@ from actors.streams.messages import (
     StreamFailed,
     Vacated,
 )
-from actors.streams.names import stream_cell
+from millpond.actors.streams.names import stream_cell
 
 PARTITIONS_MAX = 1000
 TOPICS_MAX = 10_000

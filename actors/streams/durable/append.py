@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from actors.messages import StreamReply
-from actors.store.changes import Change
-from actors.streams.append import Appender
-from actors.streams.durable.messages import Accepted, Declined, Producer, Submit, Why, media_type
-from actors.streams.bounds import Extent
-from actors.streams.messages import Append, Appended
-from actors.streams.moment import Moment
-from actors.streams.metadata import Properties
-from actors.streams.producers import Verdict, judge
+from millpond.actors.messages import StreamReply
+from millpond.actors.store.changes import Change
+from millpond.actors.streams.append import Appender
+from millpond.actors.streams.bounds import Extent
+from millpond.actors.streams.durable.messages import (
+    Accepted,
+    Declined,
+    Producer,
+    Submit,
+    Why,
+    media_type,
+)
+from millpond.actors.streams.messages import Append, Appended
+from millpond.actors.streams.metadata import Properties
+from millpond.actors.streams.moment import Moment
+from millpond.actors.streams.producers import Verdict, judge
 
 _WHY = {
     Verdict.STALE_EPOCH: Why.STALE_EPOCH,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from actors.messages import U64_MAX
-from actors.store.changes import Chunk, Position
-from actors.store.repair.rebuilt_log import Base
-from actors.store.interface import Fault, LogStore, Pending, Seek, Where
-from actors.streams.durable.metadata import DurableNotes
-from actors.streams.chunks import shortened
+from millpond.actors.messages import U64_MAX
+from millpond.actors.store.changes import Chunk, Position
+from millpond.actors.store.interface import Fault, LogStore, Pending, Seek, Where
+from millpond.actors.store.repair.rebuilt_log import Base
+from millpond.actors.streams.chunks import shortened
+from millpond.actors.streams.durable.metadata import DurableNotes
 
 Chunks = list[Chunk] | Fault
 

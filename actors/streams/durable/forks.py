@@ -6,10 +6,13 @@ the note stands for nothing; so a source that is to go asks all that it noted (`
 
 from __future__ import annotations
 
-from actors.runtime.cell import Effects
-from actors.messages import Batch, Port, StreamReply
-from actors.streams.append import Appender
-from actors.streams.durable.messages import (
+from millpond.actors.messages import Batch, Port, StreamReply
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.streams.append import Appender
+from millpond.actors.streams.bounds import Extent
+from millpond.actors.streams.durable.append import Entries
+from millpond.actors.streams.durable.fork_log import ancestry
+from millpond.actors.streams.durable.messages import (
     FOR_EVER,
     BeginFork,
     Claim,
@@ -24,12 +27,9 @@ from actors.streams.durable.messages import (
     Why,
     media_type,
 )
-from actors.streams.durable.append import Entries
-from actors.streams.bounds import Extent
-from actors.streams.durable.fork_log import ancestry
-from actors.streams.messages import Append, Appended, Settings
-from actors.streams.moment import Moment
-from actors.streams.metadata import Properties
+from millpond.actors.streams.messages import Append, Appended, Settings
+from millpond.actors.streams.metadata import Properties
+from millpond.actors.streams.moment import Moment
 
 
 class Founder:

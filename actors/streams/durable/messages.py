@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import msgspec
 
-from actors.messages import StreamReply, StreamRequest
+from millpond.actors.messages import StreamReply, StreamRequest
 
 OCTETS = b"application/octet-stream"
 """The content type of a stream that was told of none."""

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from actors.store.changes import Noted
-from actors.streams.durable.messages import FOR_EVER, Lifetime, Parentage, Producer
-from actors.streams.producers import PRODUCERS_MAX, Progress, quietest
+from millpond.actors.store.changes import Noted
+from millpond.actors.streams.durable.messages import FOR_EVER, Lifetime, Parentage, Producer
+from millpond.actors.streams.producers import PRODUCERS_MAX, Progress, quietest
 
 LIFETIME = b"lifetime"
 TOUCHED = b"touched"

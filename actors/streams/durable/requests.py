@@ -3,16 +3,16 @@ what of it."""
 
 from __future__ import annotations
 
-from actors.runtime.cell import Effects
-from actors.messages import Port, Reply
-from actors.streams.durable import messages as d
-from actors.streams.append import Appender
-from actors.streams.durable.append import Entries
-from actors.streams.bounds import Extent
-from actors.streams.durable.forks import Founder
-from actors.streams.moment import Moment
-from actors.streams.metadata import Properties
-from actors.streams.registration import Presence
+from millpond.actors.messages import Port, Reply
+from millpond.actors.runtime.cell import Effects
+from millpond.actors.streams.append import Appender
+from millpond.actors.streams.bounds import Extent
+from millpond.actors.streams.durable import messages as d
+from millpond.actors.streams.durable.append import Entries
+from millpond.actors.streams.durable.forks import Founder
+from millpond.actors.streams.metadata import Properties
+from millpond.actors.streams.moment import Moment
+from millpond.actors.streams.registration import Presence
 
 
 class DurableDesk:

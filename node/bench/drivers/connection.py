@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import anyio
 
-from node.bench.drivers.interface import Answer, Made, Refused, Speech
-from node.bench.verify import Fault, Faults
-from node.client.errors import ConnectionLost
-from transports.io.interface import Wire
+from millpond.node.bench.drivers.interface import Answer, Made, Refused, Speech
+from millpond.node.bench.verify import Fault, Faults
+from millpond.node.client.errors import ConnectionLost
+from millpond.transports.io.interface import Wire
 
 TakeAnswers = Callable[[list[Answer]], None]
 

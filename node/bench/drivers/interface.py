@@ -7,11 +7,11 @@ from typing import Protocol, assert_never
 
 import msgspec
 
-from actors.store.changes import Position
-from node.bench.stream_rows import StreamKind
-from transports.rustlog import messages as r
-from transports.s3p import client_codec as s3p
-from transports.rustlog.client_codec import ResponseDecoder, encode_request
+from millpond.actors.store.changes import Position
+from millpond.node.bench.stream_rows import StreamKind
+from millpond.transports.rustlog import messages as r
+from millpond.transports.rustlog.client_codec import ResponseDecoder, encode_request
+from millpond.transports.s3p import client_codec as s3p
 
 Place = tuple[int, int]
 """Where a record is: milliseconds and number of its id, or 0 and its offset."""

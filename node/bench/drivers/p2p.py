@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from actors.messages import Ack, Durability, GetAck, ListAck, Msg, PutAck
-from node.bench.verify import Fault, Faults
-from node.client.errors import ConnectionLost, HandshakeRefused, ModeMismatch
-from transports.p2p import packets as p
-from transports.errors import MalformedHandshake, MalformedPacket, UpgradeRefused
-from transports.p2p.framing import Framing
-from transports.p2p.handshake import Hello, decode_ready, encode_hello
-from transports.p2p.nacks import decode_refused
-from transports.io.interface import Wire
+from millpond.actors.messages import Ack, Durability, GetAck, ListAck, Msg, PutAck
+from millpond.node.bench.verify import Fault, Faults
+from millpond.node.client.errors import ConnectionLost, HandshakeRefused, ModeMismatch
+from millpond.transports.errors import MalformedHandshake, MalformedPacket, UpgradeRefused
+from millpond.transports.io.interface import Wire
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.framing import Framing
+from millpond.transports.p2p.handshake import Hello, decode_ready, encode_hello
+from millpond.transports.p2p.nacks import decode_refused
 
 NORMAL = 1000
 

@@ -6,8 +6,8 @@ import json
 from collections import deque
 from typing import Any
 
-from node.bench.drivers.interface import Answer, Found, Kept, Made, Place, Refused
-from node.bench.stream_rows import StreamKind
+from millpond.node.bench.drivers.interface import Answer, Found, Kept, Made, Place, Refused
+from millpond.node.bench.stream_rows import StreamKind
 
 U64_MAX = 2**64 - 1
 CRLF = b"\r\n"

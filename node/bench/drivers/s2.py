@@ -11,11 +11,11 @@ from typing import assert_never
 
 from google.protobuf.message import DecodeError
 
-from node.bench.drivers.http import NotHttp, Piece, Responses
-from node.bench.drivers.interface import Answer, Found, Kept, Made, Place, Refused
-from node.bench.stream_rows import StreamKind
-from transports.http.s2.codecs import s2s as frames
-from transports.http.s2 import s2_pb2
+from millpond.node.bench.drivers.http import NotHttp, Piece, Responses
+from millpond.node.bench.drivers.interface import Answer, Found, Kept, Made, Place, Refused
+from millpond.node.bench.stream_rows import StreamKind
+from millpond.transports.http.s2 import s2_pb2
+from millpond.transports.http.s2.codecs import s2s as frames
 
 BASIN = b"millpond"
 PROTOBUF, SESSION = b"application/protobuf", b"s2s/proto"

@@ -17,23 +17,23 @@ from typing import Any, assert_never
 import anyio
 import msgspec
 
-from node.client.url import parse_url
-from node.bench.payload import SIZE_MIN
-from node.bench.memory import FootprintResult, weigh
-from node.bench.load import CONNECT_S, Clocks, LoadResult, measure
-from node.bench.own_node import NodeNotReady, OwnNode, on_disk, own_node
-from node.bench.scenarios import CHANNELS, PIPELINE_MAX, Footprint, Load, Row, rows
-from node.bench.target import Target
-from node.cli.bench import jobs as bench_jobs
-from node.cli.bench import state as bench_state
-from node.cli.bench import store as bench_store
-from node.cli.bench import streams as bench_streams
-from node.cli.options.node import positive, seconds
-from node.cli.exit_codes import Exit, Failure, usage
-from node.cli.connection import explained, read_token
-from node.cli.output import print_json, print_line
-from node.cli.commands.serve import raise_descriptor_limit
-from node.cli.options.tls import add_tls_options, tls_context
+from millpond.node.bench.load import CONNECT_S, Clocks, LoadResult, measure
+from millpond.node.bench.memory import FootprintResult, weigh
+from millpond.node.bench.own_node import NodeNotReady, OwnNode, on_disk, own_node
+from millpond.node.bench.payload import SIZE_MIN
+from millpond.node.bench.scenarios import CHANNELS, PIPELINE_MAX, Footprint, Load, Row, rows
+from millpond.node.bench.target import Target
+from millpond.node.cli.bench import jobs as bench_jobs
+from millpond.node.cli.bench import state as bench_state
+from millpond.node.cli.bench import store as bench_store
+from millpond.node.cli.bench import streams as bench_streams
+from millpond.node.cli.commands.serve import raise_descriptor_limit
+from millpond.node.cli.connection import explained, read_token
+from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.options.node import positive, seconds
+from millpond.node.cli.options.tls import add_tls_options, tls_context
+from millpond.node.cli.output import print_json, print_line
+from millpond.node.client.url import parse_url
 
 EPILOG = """\
 examples:

@@ -14,14 +14,14 @@ from typing import Any
 import anyio
 import msgspec
 
-from node.bench.jobs import JobsResult, measure_jobs
-from node.bench.load import Clocks
-from node.bench.own_node import NodeNotReady, OwnNode, on_disk, own_node
-from node.cli.options.node import positive
-from node.cli.bench.store import described, folder
-from node.cli.exit_codes import Exit, Failure
-from node.cli.output import print_json, print_line
-from node.cli.commands.serve import raise_descriptor_limit
+from millpond.node.bench.jobs import JobsResult, measure_jobs
+from millpond.node.bench.load import Clocks
+from millpond.node.bench.own_node import NodeNotReady, OwnNode, on_disk, own_node
+from millpond.node.cli.bench.store import described, folder
+from millpond.node.cli.commands.serve import raise_descriptor_limit
+from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.options.node import positive
+from millpond.node.cli.output import print_json, print_line
 
 EPILOG = """\
 examples:

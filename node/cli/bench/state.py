@@ -11,11 +11,11 @@ from typing import Any
 import anyio
 import msgspec
 
-from node.bench.own_node import NodeNotReady, own_node
-from node.bench.state import StateResult, in_process, through_node
-from node.cli.options.node import positive
-from node.cli.exit_codes import Exit, Failure
-from node.cli.output import print_json, print_line
+from millpond.node.bench.own_node import NodeNotReady, own_node
+from millpond.node.bench.state import StateResult, in_process, through_node
+from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.options.node import positive
+from millpond.node.cli.output import print_json, print_line
 
 EPILOG = """\
 examples:

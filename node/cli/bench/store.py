@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from actors.store.filesystem import OsDisk
-from node.bench.payload import SIZE_MIN
-from node.bench.course import StoreResult
-from node.bench.scratch import VOLATILE, HoldsNode, file_system, scratch, usual_place
-from node.bench.store import LIVE_EACH, StoreBench
-from node.cli.options.node import positive, seconds
-from node.cli.exit_codes import Exit, Failure, usage
-from node.cli.output import print_json, print_line
+from millpond.actors.store.filesystem import OsDisk
+from millpond.node.bench.course import StoreResult
+from millpond.node.bench.payload import SIZE_MIN
+from millpond.node.bench.scratch import VOLATILE, HoldsNode, file_system, scratch, usual_place
+from millpond.node.bench.store import LIVE_EACH, StoreBench
+from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.options.node import positive, seconds
+from millpond.node.cli.output import print_json, print_line
 
 MESSAGES_MAX, SIZE_MAX = 10_000_000, 65_536
 

@@ -16,12 +16,10 @@ from typing import Any
 import anyio
 import msgspec
 
-from node.bench.payload import SIZE_MIN
-from node.bench.load import Clocks
-from node.bench.own_node import NodeNotReady
-from node.bench.stream_load import StreamResult, StreamTarget, measure_streams
-from node.bench.stream_rows import BATCH, StreamKind, StreamLoad, s2_rows, stream_rows
-from node.bench.servers import (
+from millpond.node.bench.load import Clocks
+from millpond.node.bench.own_node import NodeNotReady
+from millpond.node.bench.payload import SIZE_MIN
+from millpond.node.bench.servers import (
     PROGRAMS,
     SPEECHES,
     Measured,
@@ -29,13 +27,15 @@ from node.bench.servers import (
     node_of_its_own,
     peer_of_its_own,
 )
-from node.cli.options.node import positive, seconds
-from node.cli.bench.store import described, folder
-from node.cli.exit_codes import Exit, Failure, usage
-from node.cli.output import print_json, print_line
-from node.cli.commands.serve import raise_descriptor_limit
-from node.client.errors import ConnectionLost
-from transports.io.address import parse_address
+from millpond.node.bench.stream_load import StreamResult, StreamTarget, measure_streams
+from millpond.node.bench.stream_rows import BATCH, StreamKind, StreamLoad, s2_rows, stream_rows
+from millpond.node.cli.bench.store import described, folder
+from millpond.node.cli.commands.serve import raise_descriptor_limit
+from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.options.node import positive, seconds
+from millpond.node.cli.output import print_json, print_line
+from millpond.node.client.errors import ConnectionLost
+from millpond.transports.io.address import parse_address
 
 PIPELINE_MAX, SIZE_MAX = 1024, 65_536
 BUSY = 0.9

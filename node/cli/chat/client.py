@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from actors.errors import (
+from millpond.actors.errors import (
     BufferFull,
     NotAllowed,
     OutcomeUnknown,
@@ -18,12 +18,12 @@ from actors.errors import (
     StorageFailed,
     UnknownPeer,
 )
-from node.client.channel import Channel
-from node.chat.messages import ChatInfo, ChatsAnswer
-from node.chat.records import Record, Unreadable, decode_record
-from node.cli.exit_codes import Exit, Failure
-from node.outbox.messages import PeerOperation
-from node.client.streams.records import Record as StreamRecord
+from millpond.node.chat.messages import ChatInfo, ChatsAnswer
+from millpond.node.chat.records import Record, Unreadable, decode_record
+from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.client.channel import Channel
+from millpond.node.client.streams.records import Record as StreamRecord
+from millpond.node.outbox.messages import PeerOperation
 
 SOON_S = 0.25
 RETRY_S = 0.5

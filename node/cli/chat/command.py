@@ -12,16 +12,16 @@ from typing import Any
 
 import anyio
 
-from node.chat.payloads import TEXT_BYTES_MAX
-from node.cli.options.node import U32_MAX, add_node_options, seconds, u32
-from node.cli.chat.client import Asking
-from node.cli.chat.screen import PipeScreen, Screen, is_terminal, terminal
-from node.cli.chat.dialogue import Dialogue, Options, describe
-from node.cli.exit_codes import Exit, Failure, usage
-from node.cli.interrupt import until_signal
-from node.cli.connection import joined, run_in_loop
-from node.cli.output import print_json, print_line
-from node.client.connect import PROBE
+from millpond.node.chat.payloads import TEXT_BYTES_MAX
+from millpond.node.cli.chat.client import Asking
+from millpond.node.cli.chat.dialogue import Dialogue, Options, describe
+from millpond.node.cli.chat.screen import PipeScreen, Screen, is_terminal, terminal
+from millpond.node.cli.connection import joined, run_in_loop
+from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.interrupt import until_signal
+from millpond.node.cli.options.node import U32_MAX, add_node_options, seconds, u32
+from millpond.node.cli.output import print_json, print_line
+from millpond.node.client.connect import PROBE
 
 EPILOG = """\
 examples:
@@ -137,7 +137,7 @@ async def _list(args: argparse.Namespace) -> int:
 
 
 async def _give_link(args: argparse.Namespace) -> int:
-    from node.web.requests import WebOperation  # who talks in a terminal needs none of it
+    from millpond.node.web.requests import WebOperation  # who talks in a terminal needs none of it
 
     async with joined(args, PROBE, "consumer") as channel:
         answer = await channel.peers(WebOperation.LINK, {})

@@ -9,14 +9,14 @@ import anyio
 import msgspec
 from anyio.abc import ObjectSendStream
 
-from actors.errors import DataTooLarge, EmptyData, NotAllowed, UnknownPeer
-from node.client.channel import Channel
-from node.chat.messages import ChatInfo
-from node.chat.records import Kind
-from node.cli.chat.client import Asking, Page
-from node.cli.chat.screen import Screen
-from node.cli.chat.view import MESSAGES, TOLD, View, clean, first_shown, moment_of, quoted
-from node.cli.exit_codes import Exit, Failure
+from millpond.actors.errors import DataTooLarge, EmptyData, NotAllowed, UnknownPeer
+from millpond.node.chat.messages import ChatInfo
+from millpond.node.chat.records import Kind
+from millpond.node.cli.chat.client import Asking, Page
+from millpond.node.cli.chat.screen import Screen
+from millpond.node.cli.chat.view import MESSAGES, TOLD, View, clean, first_shown, moment_of, quoted
+from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.client.channel import Channel
 
 LOOK_S = 2.0
 SETTLED_S = 1.0

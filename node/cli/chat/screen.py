@@ -13,10 +13,10 @@ from typing import Protocol, assert_never
 
 import anyio
 
-from node.cli.chat.view import TOLD
-from node.cli.chat.line_editor import LineEditor, Submitted, Wish, text_width
-from node.cli.output import write_soon
-from node.cli.input import lines_soon, read_soon
+from millpond.node.cli.chat.line_editor import LineEditor, Submitted, Wish, text_width
+from millpond.node.cli.chat.view import TOLD
+from millpond.node.cli.input import lines_soon, read_soon
+from millpond.node.cli.output import write_soon
 
 COLUMNS = 80
 PROMPT_SHARE = 2

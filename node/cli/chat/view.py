@@ -8,8 +8,8 @@ from datetime import datetime
 
 import msgspec
 
-from node.chat.records import Kind, Record, State, is_news
-from node.cli.chat.line_editor import is_shown
+from millpond.node.chat.records import Kind, Record, State, is_news
+from millpond.node.cli.chat.line_editor import is_shown
 
 OURS_MAX = 10_000
 """So many messages of ours are known by their text when something becomes of them."""

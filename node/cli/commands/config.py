@@ -10,12 +10,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from actors.messages import Durability
-from node.cli.exit_codes import Exit, usage
-from node.cli.options.data_folder import data_folder
-from node.cli.output import print_json, print_line
-from node.config import ChannelRule, ConfigError, Loaded, load
-from node.config_rules import StreamRule
+from millpond.actors.messages import Durability
+from millpond.node.cli.exit_codes import Exit, usage
+from millpond.node.cli.options.data_folder import data_folder
+from millpond.node.cli.output import print_json, print_line
+from millpond.node.config import ChannelRule, ConfigError, Loaded, load
+from millpond.node.config_rules import StreamRule
 
 EPILOG = """\
 examples:

@@ -15,17 +15,17 @@ from typing import Any
 import anyio
 import msgspec
 
-from actors.errors import NotFound, TooLargeForPeer
-from actors.messages import Mode
-from actors.store.changes import Origin, Row, Snapshot
-from actors.store.interface import Fault
-from actors.store.message_attributes import Terms
-from node.client.channel import Channel
-from node.cli.options.node import add_channel, add_node_options, add_timeout
-from node.cli.exit_codes import Exit, Failure
-from node.cli.connection import explained, joined
-from node.cli.jsonl import Line, encode_line
-from node.cli.output import counted, print_json, write, write_soon
+from millpond.actors.errors import NotFound, TooLargeForPeer
+from millpond.actors.messages import Mode
+from millpond.actors.store.changes import Origin, Row, Snapshot
+from millpond.actors.store.interface import Fault
+from millpond.actors.store.message_attributes import Terms
+from millpond.node.cli.connection import explained, joined
+from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.jsonl import Line, encode_line
+from millpond.node.cli.options.node import add_channel, add_node_options, add_timeout
+from millpond.node.cli.output import counted, print_json, write, write_soon
+from millpond.node.client.channel import Channel
 
 EPILOG = """\
 examples:
@@ -189,8 +189,8 @@ def _line(channel: bytes, mode: str, fields: dict[str, Any]) -> Line:
 
 
 def _export_stopped(args: argparse.Namespace, sink: Sink) -> None:
-    from node.cli.options.data_folder import as_owner, existing, folder_explained
-    from node.data_folder import still_store
+    from millpond.node.cli.options.data_folder import as_owner, existing, folder_explained
+    from millpond.node.data_folder import still_store
 
     name = os.fsdecode(args.channel)
     with folder_explained(existing(args.data)):

@@ -19,20 +19,20 @@ from zlib import crc32
 import anyio
 import msgspec
 
-from actors.errors import KeyReused, RequestError
-from actors.messages import Mode
-from node.client.future import Answer
-from node.client.channel import Channel
-from node.cli.options.node import U32_MAX, add_node_options, add_timeout, channel_name
-from node.cli.exit_codes import Exit, Failure, usage
-from node.cli.connection import explained, joined
-from node.cli.jsonl import LINE_BYTES_MAX, BadLine, Line, decode_line
-from node.cli.output import counted, print_json
-from node.cli.input import STDIN, lines_soon
-from node.client.errors import ModeMismatch
-from node.client.in_flight import Receipt
-from node.jobs.requests import Operation, ask
-from node.client.patience import LATER, Patience
+from millpond.actors.errors import KeyReused, RequestError
+from millpond.actors.messages import Mode
+from millpond.node.cli.connection import explained, joined
+from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.input import STDIN, lines_soon
+from millpond.node.cli.jsonl import LINE_BYTES_MAX, BadLine, Line, decode_line
+from millpond.node.cli.options.node import U32_MAX, add_node_options, add_timeout, channel_name
+from millpond.node.cli.output import counted, print_json
+from millpond.node.client.channel import Channel
+from millpond.node.client.errors import ModeMismatch
+from millpond.node.client.future import Answer
+from millpond.node.client.in_flight import Receipt
+from millpond.node.client.patience import LATER, Patience
+from millpond.node.jobs.requests import Operation, ask
 
 EPILOG = """\
 examples:
@@ -170,9 +170,9 @@ async def messages(args: argparse.Namespace, fd: int) -> AsyncIterator[tuple[int
 
 
 def _import_stopped(args: argparse.Namespace, fd: int, summary: Summary) -> None:
-    from node.cli.options.data_folder import as_owner, folder_explained
-    from node.cli.commands.import_stopped import store_all
-    from node.data_folder import still_store
+    from millpond.node.cli.commands.import_stopped import store_all
+    from millpond.node.cli.options.data_folder import as_owner, folder_explained
+    from millpond.node.data_folder import still_store
 
     with folder_explained(args.data):
         as_owner(args.data)

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from actors.ids import EPOCH_MS
-from actors.store.changes import Change, ModeSet, Row, Snapshot, Tried
-from actors.store.message_attributes import Due, Unique
-from node.cli.exit_codes import Failure
-from node.cli.commands.import_ import Summary, packet_key
-from node.cli.jsonl import Line
-from node.data_folder import StillStore
+from millpond.actors.ids import EPOCH_MS
+from millpond.actors.store.changes import Change, ModeSet, Row, Snapshot, Tried
+from millpond.actors.store.message_attributes import Due, Unique
+from millpond.node.cli.commands.import_ import Summary, packet_key
+from millpond.node.cli.exit_codes import Failure
+from millpond.node.cli.jsonl import Line
+from millpond.node.data_folder import StillStore
 
 BATCH_BYTES = 256 * 1024
 ID_BITS_BELOW_MS, AHEAD_S = 22, 5.0

@@ -7,17 +7,17 @@ import json
 from functools import partial
 from typing import Any
 
-from node.client.channel import Channel
-from node.cli.options.node import (
+from millpond.node.cli.connection import joined, run_in_loop
+from millpond.node.cli.exit_codes import Exit
+from millpond.node.cli.options.node import (
     add_channel,
     add_node_options,
     add_timeout,
     message_id,
     positive,
 )
-from node.cli.exit_codes import Exit
-from node.cli.connection import joined, run_in_loop
-from node.cli.output import data_field, print_json, write
+from millpond.node.cli.output import data_field, print_json, write
+from millpond.node.client.channel import Channel
 
 LIST_EPILOG = """\
 examples:

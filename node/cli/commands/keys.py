@@ -11,10 +11,8 @@ from typing import Any
 
 import msgspec
 
-from node.cli.exit_codes import usage
-from node.cli.parser import Parser
-from node.cli.options.data_folder import as_owner
-from node.cli.commands.peer_book import (
+from millpond.node.cli.commands.peer import relay_texts
+from millpond.node.cli.commands.peer_book import (
     add_command,
     add_key_options,
     found,
@@ -25,16 +23,18 @@ from node.cli.commands.peer_book import (
     peer_object,
     show,
 )
-from node.cli.output import print_json, print_line
-from node.cli.commands.peer import relay_texts
-from node.peers.address_book import Trust
-from node.peers.card import Card, encode_card
-from node.peers.fingerprint import fingerprint
-from node.peers.identity import FILE_NAME, create_identity
-from node.peers.peer import checked_addresses
-from node.peers.prekeys import Prekeys
+from millpond.node.cli.exit_codes import usage
+from millpond.node.cli.options.data_folder import as_owner
+from millpond.node.cli.output import print_json, print_line
+from millpond.node.cli.parser import Parser
+from millpond.node.peers.address_book import Trust
+from millpond.node.peers.card import Card, encode_card
+from millpond.node.peers.fingerprint import fingerprint
+from millpond.node.peers.identity import FILE_NAME, create_identity
+from millpond.node.peers.peer import checked_addresses
+from millpond.node.peers.prekeys import Prekeys
 
-MORE = ("node.cli.commands.keys_cert",)
+MORE = ("millpond.node.cli.commands.keys_cert",)
 """Modules that have further commands of this family, each with `add_action(actions)`."""
 
 PREKEYS_FOLDER = "prekeys"

@@ -9,11 +9,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from node import atomic_files as files
-from node.cli.options.node import positive
-from node.cli.exit_codes import Exit, Failure, usage
-from node.cli.parser import action
-from node.cli.output import print_json, print_line
+from millpond.node import atomic_files as files
+from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.options.node import positive
+from millpond.node.cli.output import print_json, print_line
+from millpond.node.cli.parser import action
 
 EPILOG = """\
 examples:
@@ -61,7 +61,7 @@ def add_action(actions: Any) -> None:
 
 def make(args: argparse.Namespace) -> int:
     """Write the two files. Failure if they are there already, and for what cannot be."""
-    from node.tls.certificates import BadCertificate, make_authority, make_certificate
+    from millpond.node.tls.certificates import BadCertificate, make_authority, make_certificate
 
     certificate, key = _paths(args)
     days = args.days or (AUTHORITY_DAYS if args.ca else DAYS)
@@ -91,7 +91,7 @@ def _paths(args: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def _before(args: argparse.Namespace, certificate: Path) -> tuple[str, ...]:
-    from node.tls.certificates import BadCertificate, read_certificate
+    from millpond.node.tls.certificates import BadCertificate, read_certificate
 
     try:
         old = read_certificate(certificate)
@@ -106,7 +106,7 @@ def _before(args: argparse.Namespace, certificate: Path) -> tuple[str, ...]:
 
 
 def _hosts(name: str, given: Sequence[str], before: Sequence[str]) -> list[str]:
-    from node.tls.certificates import is_host
+    from millpond.node.tls.certificates import is_host
 
     own = (name,) if is_host(name) else ()
     return list(dict.fromkeys((*own, *(given or before or HERE))))
@@ -115,8 +115,8 @@ def _hosts(name: str, given: Sequence[str], before: Sequence[str]) -> list[str]:
 def _authority(path: Path | None) -> Any:
     if path is None:
         return None
-    from node.tls.certificates import Pair
-    from node.tls.contexts import TlsError, check_secret
+    from millpond.node.tls.certificates import Pair
+    from millpond.node.tls.contexts import TlsError, check_secret
 
     key = path.with_suffix(".key")
     try:
@@ -144,8 +144,8 @@ def _write(certificate: Path, key: Path, shown: bytes, secret: bytes, renew: boo
 
 
 def _tell(certificate: Path, key: Path, args: argparse.Namespace) -> None:
-    from node.tls.certificates import read_certificate
-    from node.tls.contexts import pin_of
+    from millpond.node.tls.certificates import read_certificate
+    from millpond.node.tls.contexts import pin_of
 
     shown = read_certificate(certificate)
     pin = pin_of(sha256(shown.der).digest())

@@ -10,9 +10,7 @@ from typing import Any
 
 import msgspec
 
-from node.cli.exit_codes import usage
-from node.cli.parser import Parser
-from node.cli.commands.peer_book import (
+from millpond.node.cli.commands.peer_book import (
     add_command,
     add_key_options,
     found,
@@ -22,9 +20,18 @@ from node.cli.commands.peer_book import (
     peer_object,
     show,
 )
-from node.cli.output import print_json, print_line
-from node.peers.address_book import DuplicatePeer, KeyChanged, Peer, PeerBook, PeerRevoked, Trust
-from node.peers.peer import checked_addresses, checked_name, checked_relays
+from millpond.node.cli.exit_codes import usage
+from millpond.node.cli.output import print_json, print_line
+from millpond.node.cli.parser import Parser
+from millpond.node.peers.address_book import (
+    DuplicatePeer,
+    KeyChanged,
+    Peer,
+    PeerBook,
+    PeerRevoked,
+    Trust,
+)
+from millpond.node.peers.peer import checked_addresses, checked_name, checked_relays
 
 EPILOG = """\
 a first peer:

@@ -13,12 +13,17 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from node.cli.exit_codes import Exit, Failure, usage
-from node.cli.parser import action
-from node.cli.options.data_folder import DATA_DEFAULT, as_owner, data_folder, explain_folder
-from node.cli.output import print_json, print_line
-from node.peers.address_book import FILE_NAME as BOOK_FILE
-from node.peers.address_book import (
+from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.options.data_folder import (
+    DATA_DEFAULT,
+    as_owner,
+    data_folder,
+    explain_folder,
+)
+from millpond.node.cli.output import print_json, print_line
+from millpond.node.cli.parser import action
+from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
+from millpond.node.peers.address_book import (
     BadPeer,
     KeyChanged,
     Peer,
@@ -27,11 +32,11 @@ from node.peers.address_book import (
     PeerRevoked,
     UnknownPeer,
 )
-from node.peers.card import BadCard, Card, decode_card
-from node.peers.address_book_file import BookBusy
-from node.peers.fingerprint import fingerprint, words
-from node.peers.identity import FILE_NAME as IDENTITY_FILE
-from node.peers.identity import (
+from millpond.node.peers.address_book_file import BookBusy
+from millpond.node.peers.card import BadCard, Card, decode_card
+from millpond.node.peers.fingerprint import fingerprint, words
+from millpond.node.peers.identity import FILE_NAME as IDENTITY_FILE
+from millpond.node.peers.identity import (
     BadPeerId,
     Identity,
     IdentityError,

@@ -7,12 +7,12 @@ import os
 from functools import partial
 from typing import Any
 
-from node.client.channel import Channel
-from node.cli.options.node import add_channel, add_node_options, add_timeout, positive
-from node.cli.exit_codes import Exit, Failure
-from node.cli.connection import INFO, joined, run_in_loop
-from node.cli.output import counted, print_json, print_line, printable
-from node.client.connect import PROBE
+from millpond.node.cli.connection import INFO, joined, run_in_loop
+from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.options.node import add_channel, add_node_options, add_timeout, positive
+from millpond.node.cli.output import counted, print_json, print_line, printable
+from millpond.node.client.channel import Channel
+from millpond.node.client.connect import PROBE
 
 PING_EPILOG = """\
 examples:

@@ -6,7 +6,7 @@ import argparse
 from importlib import import_module
 from typing import Any
 
-from node.cli.exit_codes import Failure
+from millpond.node.cli.exit_codes import Failure
 
 SUMMARY = "tables of state from streams, by Spark"
 
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 def _commands() -> Any:
     """Not imported as others are: what it needs is an extra. Raises Failure."""
     try:
-        return import_module("pipeline.cli")
+        return import_module("millpond.pipeline.cli")
     except ModuleNotFoundError as error:
         text = f"{error.name} is not installed; pip install '.[spark]' brings what is needed"
         raise Failure(text) from None

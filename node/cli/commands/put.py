@@ -11,17 +11,17 @@ from typing import Any
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from actors.errors import RequestError
-from node.client.future import Answer
-from node.client.channel import PUT_BYTES, Channel
-from node.cli import sealed_messages as sealed
-from node.cli.options.node import U32_MAX, add_channel, add_node_options, seconds, u32
-from node.cli.exit_codes import Exit, Failure, usage
-from node.cli.connection import explain, joined, run_in_loop
-from node.cli.output import print_json, print_line
-from node.cli.input import lines_soon, read_soon, too_large
-from node.client.connect import FRAME_SIZE_MAX, PROBE
-from node.client.in_flight import Receipt
+from millpond.actors.errors import RequestError
+from millpond.node.cli import sealed_messages as sealed
+from millpond.node.cli.connection import explain, joined, run_in_loop
+from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.input import lines_soon, read_soon, too_large
+from millpond.node.cli.options.node import U32_MAX, add_channel, add_node_options, seconds, u32
+from millpond.node.cli.output import print_json, print_line
+from millpond.node.client.channel import PUT_BYTES, Channel
+from millpond.node.client.connect import FRAME_SIZE_MAX, PROBE
+from millpond.node.client.future import Answer
+from millpond.node.client.in_flight import Receipt
 
 EPILOG = """\
 examples:

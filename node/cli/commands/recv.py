@@ -10,16 +10,16 @@ from typing import Any
 
 import anyio
 
-from actors.errors import NotNegotiated
-from actors.messages import Mode
-from node.client.channel import Channel
-from node.cli.options.node import add_channel, add_node_options, positive, seconds
-from node.cli.exit_codes import Exit
-from node.cli.interrupt import until_signal
-from node.cli.connection import joined, run_in_loop
-from node.cli.output import data_field, write_soon
-from node.cli.sealed_messages import is_envelope, opened
-from node.client.message import Message
+from millpond.actors.errors import NotNegotiated
+from millpond.actors.messages import Mode
+from millpond.node.cli.connection import joined, run_in_loop
+from millpond.node.cli.exit_codes import Exit
+from millpond.node.cli.interrupt import until_signal
+from millpond.node.cli.options.node import add_channel, add_node_options, positive, seconds
+from millpond.node.cli.output import data_field, write_soon
+from millpond.node.cli.sealed_messages import is_envelope, opened
+from millpond.node.client.channel import Channel
+from millpond.node.client.message import Message
 
 EPILOG = """\
 examples:

@@ -18,20 +18,20 @@ from typing import Any, NoReturn
 
 import anyio
 
-from actors.messages import Durability
-from actors.store.repair.quarantine import read_notes
-from actors.store.filesystem import OsDisk
-from node.access.rules_file import AccessFileError
-from node.cli.exit_codes import Exit, Failure, first_cause, usage
-from node.cli.options.data_folder import DATA_DEFAULT, data_folder, explain_folder
-from node.cli.hangup import has_terminal
-from node.cli.output import print_json, print_line
-from node.cli.options.outbox import POST_FIELDS, add_post_options
-from node.cli.commands.systemd import notify
-from node.cli.options.tls import add_listener_options, key_of
-from node.config import LISTENERS, OFF, Config, ConfigError, load
-from node.node import Node
-from node.process import installed_version
+from millpond.actors.messages import Durability
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.repair.quarantine import read_notes
+from millpond.node.access.rules_file import AccessFileError
+from millpond.node.cli.commands.systemd import notify
+from millpond.node.cli.exit_codes import Exit, Failure, first_cause, usage
+from millpond.node.cli.hangup import has_terminal
+from millpond.node.cli.options.data_folder import DATA_DEFAULT, data_folder, explain_folder
+from millpond.node.cli.options.outbox import POST_FIELDS, add_post_options
+from millpond.node.cli.options.tls import add_listener_options, key_of
+from millpond.node.cli.output import print_json, print_line
+from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load
+from millpond.node.node import Node
+from millpond.node.process import installed_version
 
 EPILOG = """\
 examples:

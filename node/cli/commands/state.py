@@ -12,19 +12,19 @@ from typing import Any
 import anyio
 import msgspec
 
-from actors.state.events import ChangeEvent, Control, ControlEvent, Operation, decode_raw
-from node.cli.options.node import add_node_options, add_timeout, positive, seconds
-from node.cli.exit_codes import Exit, Failure
-from node.cli.parser import Parser, action
-from node.cli.interrupt import until_signal
-from node.cli.connection import run_in_loop
-from node.cli.output import data_field, print_json, printable, write_soon
-from node.cli.stream.command import joined_streams, short_work
-from node.cli.stream.options import stream_name
-from node.client.streams.records import Record
-from node.client.state.remote import Row, StateInfo
-from node.client.streams.stream import Stream
-from node.client.streams.connect import Streams
+from millpond.actors.state.events import ChangeEvent, Control, ControlEvent, Operation, decode_raw
+from millpond.node.cli.connection import run_in_loop
+from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.interrupt import until_signal
+from millpond.node.cli.options.node import add_node_options, add_timeout, positive, seconds
+from millpond.node.cli.output import data_field, print_json, printable, write_soon
+from millpond.node.cli.parser import Parser, action
+from millpond.node.cli.stream.command import joined_streams, short_work
+from millpond.node.cli.stream.options import stream_name
+from millpond.node.client.state.remote import Row, StateInfo
+from millpond.node.client.streams.connect import Streams
+from millpond.node.client.streams.records import Record
+from millpond.node.client.streams.stream import Stream
 
 EPILOG = """\
 a first state:

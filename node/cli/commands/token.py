@@ -11,16 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from actors.messages import Rights
-from node.access.rules_file import (
-    FILE_NAME,
-    AccessFileError,
-    add_line,
-    notes_of,
-    revoke_signed,
-    without_token,
-)
-from node.access.grants import (
+from millpond.actors.messages import Rights
+from millpond.node.access.grants import (
     REVOKED_PREFIX,
     STREAM_PREFIX,
     UNTIL_PREFIX,
@@ -31,7 +23,15 @@ from node.access.grants import (
     parse_time,
     words_of,
 )
-from node.access.tokens import (
+from millpond.node.access.rules_file import (
+    FILE_NAME,
+    AccessFileError,
+    add_line,
+    notes_of,
+    revoke_signed,
+    without_token,
+)
+from millpond.node.access.tokens import (
     ID_BYTES,
     ID_DIGITS,
     SIGNED_PREFIX,
@@ -40,12 +40,12 @@ from node.access.tokens import (
     new_signed,
     new_token,
 )
-from node.cli.exit_codes import Exit, Failure, usage
-from node.cli.parser import Parser
-from node.cli.options.data_folder import as_owner
-from node.cli.connection import read_token
-from node.cli.commands.peer_book import add_command, own_identity
-from node.cli.output import print_json, print_line
+from millpond.node.cli.commands.peer_book import add_command, own_identity
+from millpond.node.cli.connection import read_token
+from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.options.data_folder import as_owner
+from millpond.node.cli.output import print_json, print_line
+from millpond.node.cli.parser import Parser
 
 _LIFETIME = re.compile(r"(\d{1,6})([dhms])")
 _UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}

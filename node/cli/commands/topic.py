@@ -8,18 +8,18 @@ from functools import partial
 from typing import Any
 from zlib import crc32
 
-from actors.errors import StreamExists, UnknownStream
-from node.cli.options.node import add_node_options, add_timeout, positive
-from node.cli.exit_codes import Exit, Failure
-from node.cli.parser import Parser, action
-from node.cli.output import print_json, print_line
-from node.cli.stream.command import short_work
-from node.cli.stream.append import add_records, run_records
-from node.cli.stream.options import add_start, partitions, sequence, topic_name
-from node.cli.stream.read import add_output, run_reading
-from node.client.streams.records import StreamInfo
-from node.client.streams.stream import Stream
-from node.client.streams.connect import Streams
+from millpond.actors.errors import StreamExists, UnknownStream
+from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.options.node import add_node_options, add_timeout, positive
+from millpond.node.cli.output import print_json, print_line
+from millpond.node.cli.parser import Parser, action
+from millpond.node.cli.stream.append import add_records, run_records
+from millpond.node.cli.stream.command import short_work
+from millpond.node.cli.stream.options import add_start, partitions, sequence, topic_name
+from millpond.node.cli.stream.read import add_output, run_reading
+from millpond.node.client.streams.connect import Streams
+from millpond.node.client.streams.records import StreamInfo
+from millpond.node.client.streams.stream import Stream
 
 EPILOG = """\
 a first topic:

@@ -8,23 +8,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from actors.messages import Durability, Rights
-from node.access.policy import Access, Explanation, Verdict, load_access
-from node.access.default_policy import Peers
-from node.access.rules_file import AccessFileError
-from node.access.grants import DIGEST, DOORS, words_of
-from node.cli.exit_codes import Exit, Failure, usage
-from node.cli.parser import action
-from node.cli.options.data_folder import data_folder
-from node.cli.connection import read_token
-from node.cli.commands.peer_book import own_identity
-from node.cli.output import print_json, print_line, printable
-from node.config import Config, ConfigError, load
-from node.ip import ip_of, is_remote
-from node.peers.address_book import FILE_NAME as BOOK_FILE
-from node.peers.address_book import BookUnreadable, PeerBook
-from node.peers.identity import BadPeerId, IdentityError, NoIdentity, peer_id, public_of
-from transports.p2p.admission import Asker, is_name
+from millpond.actors.messages import Durability, Rights
+from millpond.node.access.default_policy import Peers
+from millpond.node.access.grants import DIGEST, DOORS, words_of
+from millpond.node.access.policy import Access, Explanation, Verdict, load_access
+from millpond.node.access.rules_file import AccessFileError
+from millpond.node.cli.commands.peer_book import own_identity
+from millpond.node.cli.connection import read_token
+from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.options.data_folder import data_folder
+from millpond.node.cli.output import print_json, print_line, printable
+from millpond.node.cli.parser import action
+from millpond.node.config import Config, ConfigError, load
+from millpond.node.ip import ip_of, is_remote
+from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
+from millpond.node.peers.address_book import BookUnreadable, PeerBook
+from millpond.node.peers.identity import BadPeerId, IdentityError, NoIdentity, peer_id, public_of
+from millpond.transports.p2p.admission import Asker, is_name
 
 EPILOG = """\
 examples:

@@ -15,23 +15,23 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from actors.messages import Durability
-from actors.streams.names import BASINS, TOKENS, TOPICS, basin_cell, stream_cell
-from node.access.policy import load_access
-from node.access.rules_file import AccessFileError
-from node.cli.options.node import add_node_options, add_timeout, channel_name
-from node.cli.doctor.data_folder import folder_findings
-from node.cli.doctor.node import node_findings
-from node.cli.doctor.tls import file_findings
-from node.cli.exit_codes import Exit, Failure, usage
-from node.cli.doctor.finding import Finding
-from node.cli.options.data_folder import data_folder, existing, holds_node
-from node.cli.connection import read_token
-from node.cli.output import print_json, print_line
-from node.cli.doctor.repair import repair_partition
-from node.cli.versions import installed
-from node.config import LISTENERS, OFF, Config, ConfigError, load
-from transports.io.address import parse_address
+from millpond.actors.messages import Durability
+from millpond.actors.streams.names import BASINS, TOKENS, TOPICS, basin_cell, stream_cell
+from millpond.node.access.policy import load_access
+from millpond.node.access.rules_file import AccessFileError
+from millpond.node.cli.connection import read_token
+from millpond.node.cli.doctor.data_folder import folder_findings
+from millpond.node.cli.doctor.finding import Finding
+from millpond.node.cli.doctor.node import node_findings
+from millpond.node.cli.doctor.repair import repair_partition
+from millpond.node.cli.doctor.tls import file_findings
+from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.options.data_folder import data_folder, existing, holds_node
+from millpond.node.cli.options.node import add_node_options, add_timeout, channel_name
+from millpond.node.cli.output import print_json, print_line
+from millpond.node.cli.versions import installed
+from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load
+from millpond.transports.io.address import parse_address
 
 EPILOG = """\
 examples:
@@ -51,7 +51,7 @@ changed. --repair gives a damaged
 channel a new file with all that is still good in the old one and the journal, --repair-stream a
 stream, in which every record keeps its number; the old file is kept in DIR/damaged.
 """
-MORE = ("node.cli.doctor.tls", "node.cli.doctor.access")
+MORE = ("millpond.node.cli.doctor.tls", "millpond.node.cli.doctor.access")
 """Modules with checks of their own, each with `add_action(actions)`."""
 PACKAGES = ("anyio", "cryptography", "msgspec", "snowflake-id", "websockets")
 DESCRIPTORS_MIN = 1024

@@ -13,20 +13,20 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 
-from actors.store.repair.quarantine import Damage, read_notes
-from actors.store.filesystem import OsDisk
-from actors.store.journal.format import UnknownVersion
-from actors.store.journal.reader import Found, read_journal
-from actors.store.partitions.catalog import CATALOGUE, Catalogue
-from actors.store.partitions.partition import Damaged
-from actors.store.partitions.file_pool import Shelf, file_name
-from actors.store.partitions.sqlite import UnknownFormat
-from actors.store.recovery import that_matter
-from actors.streams.names import part_of
-from node.cli.doctor.doctor_names import how_to_repair, named
-from node.cli.doctor.finding import Finding
-from node.cli.options.data_folder import DISK_ERRORS
-from node.data_folder import CopyingDisk, FolderInUse, FolderLock
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.journal.format import UnknownVersion
+from millpond.actors.store.journal.reader import Found, read_journal
+from millpond.actors.store.partitions.catalog import CATALOGUE, Catalogue
+from millpond.actors.store.partitions.file_pool import Shelf, file_name
+from millpond.actors.store.partitions.partition import Damaged
+from millpond.actors.store.partitions.sqlite import UnknownFormat
+from millpond.actors.store.recovery import that_matter
+from millpond.actors.store.repair.quarantine import Damage, read_notes
+from millpond.actors.streams.names import part_of
+from millpond.node.cli.doctor.doctor_names import how_to_repair, named
+from millpond.node.cli.doctor.finding import Finding
+from millpond.node.cli.options.data_folder import DISK_ERRORS
+from millpond.node.data_folder import CopyingDisk, FolderInUse, FolderLock
 
 SYNCS, SYNC_BYTES = 50, 4096
 SLOW_SYNC_MS = 20.0

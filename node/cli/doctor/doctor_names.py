@@ -6,7 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
-from actors.streams.names import (
+from millpond.actors.streams.names import (
     BASINS,
     TOKENS,
     TOPICS,

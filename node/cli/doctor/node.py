@@ -11,13 +11,13 @@ from typing import Any
 
 import anyio
 
-from actors.errors import RequestError
-from node.client.url import parse_url
-from node.cli.exit_codes import Exit, Failure
-from node.cli.doctor.finding import Finding
-from node.cli.connection import INFO, explained, joined
-from node.client.connect import PROBE
-from node.ip import is_loopback
+from millpond.actors.errors import RequestError
+from millpond.node.cli.connection import INFO, explained, joined
+from millpond.node.cli.doctor.finding import Finding
+from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.client.connect import PROBE
+from millpond.node.client.url import parse_url
+from millpond.node.ip import is_loopback
 
 SELF_TEST_TTL_S = 60
 SLOW_MS = 100.0

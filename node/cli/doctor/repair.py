@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from actors.state.checkpoint_store import state_file
-from actors.store.changes import Kind
-from actors.store.filesystem import OsDisk
-from actors.store.repair.repair import NotRepairable, Repaired, repair
-from actors.streams.durable.fork_log import base_of
-from actors.streams.names import stream_of
-from node.cli.doctor.data_folder import known_damages
-from node.cli.doctor.doctor_names import named, plain
-from node.cli.exit_codes import Exit, Failure
-from node.cli.options.data_folder import as_owner, folder_explained
-from node.cli.output import counted, print_json, print_line
-from node.data_folder import FolderLock
+from millpond.actors.state.checkpoint_store import state_file
+from millpond.actors.store.changes import Kind
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.repair.repair import NotRepairable, Repaired, repair
+from millpond.actors.streams.durable.fork_log import base_of
+from millpond.actors.streams.names import stream_of
+from millpond.node.cli.doctor.data_folder import known_damages
+from millpond.node.cli.doctor.doctor_names import named, plain
+from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.options.data_folder import as_owner, folder_explained
+from millpond.node.cli.output import counted, print_json, print_line
+from millpond.node.data_folder import FolderLock
 
 LOST_SHOWN = 20
 

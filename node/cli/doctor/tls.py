@@ -12,17 +12,23 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from node.client.url import Address, parse_url
-from node.cli.options.node import add_timeout
-from node.cli.exit_codes import Exit, usage
-from node.cli.parser import action
-from node.cli.doctor.finding import Finding
-from node.cli.output import print_json, print_line, printable
-from node.cli.options.tls import add_listener_options, add_tls_options, key_of, tls_context
-from node.config import Config, ConfigError, load
-from node.tls.certificates import BadCertificate, Shown, is_chain, read_certificates, read_der
-from node.tls.contexts import DAY_S, WARN_DAYS, TlsError, TlsFiles, pin_of, server_context
-from node.tls.errors import reason_of
+from millpond.node.cli.doctor.finding import Finding
+from millpond.node.cli.exit_codes import Exit, usage
+from millpond.node.cli.options.node import add_timeout
+from millpond.node.cli.options.tls import add_listener_options, add_tls_options, key_of, tls_context
+from millpond.node.cli.output import print_json, print_line, printable
+from millpond.node.cli.parser import action
+from millpond.node.client.url import Address, parse_url
+from millpond.node.config import Config, ConfigError, load
+from millpond.node.tls.certificates import (
+    BadCertificate,
+    Shown,
+    is_chain,
+    read_certificates,
+    read_der,
+)
+from millpond.node.tls.contexts import DAY_S, WARN_DAYS, TlsError, TlsFiles, pin_of, server_context
+from millpond.node.tls.errors import reason_of
 
 EPILOG = """\
 examples:

@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from node.cli.jobs import put as jobs_put
-from node.cli.options.node import add_node_options, add_timeout, message_id, positive
-from node.cli.exit_codes import Exit, usage
-from node.cli.parser import Parser, action
-from node.cli.jobs.options import (
+from millpond.node.cli.connection import run_in_loop
+from millpond.node.cli.exit_codes import Exit, usage
+from millpond.node.cli.jobs import put as jobs_put
+from millpond.node.cli.jobs.options import (
     body_fields,
     joined_queue,
     jsonable,
@@ -20,11 +19,12 @@ from node.cli.jobs.options import (
     shown_time,
     summary,
 )
-from node.cli.connection import run_in_loop
-from node.cli.output import print_json, print_line
-from node.jobs.history import Entry
-from node.jobs.requests import Row, State
-from node.jobs.queue import Queue
+from millpond.node.cli.options.node import add_node_options, add_timeout, message_id, positive
+from millpond.node.cli.output import print_json, print_line
+from millpond.node.cli.parser import Parser, action
+from millpond.node.jobs.history import Entry
+from millpond.node.jobs.queue import Queue
+from millpond.node.jobs.requests import Row, State
 
 EPILOG = """\
 a first job:
@@ -199,7 +199,7 @@ async def _show(args: argparse.Namespace, queue: Queue) -> None:
 
 
 async def _history(queue: Queue, job: int) -> Any:
-    from actors.errors import NotAllowed, NotNegotiated
+    from millpond.actors.errors import NotAllowed, NotNegotiated
 
     try:
         async for entry in queue.history(job):

@@ -12,16 +12,16 @@ from typing import Any
 
 import msgspec
 
-from node.client.url import parse_url
-from node.cli.exit_codes import usage
-from node.cli.options.identity import introducing
-from node.cli.connection import read_token
-from node.cli.output import printable
-from node.cli.options.tls import tls_context
-from node.jobs.payload import UNREADABLE, channel_of, decode_body
-from node.jobs.requests import Row
-from node.jobs.queue import Queue
-from node.jobs.connection_options import WayOptions
+from millpond.node.cli.connection import read_token
+from millpond.node.cli.exit_codes import usage
+from millpond.node.cli.options.identity import introducing
+from millpond.node.cli.options.tls import tls_context
+from millpond.node.cli.output import printable
+from millpond.node.client.url import parse_url
+from millpond.node.jobs.connection_options import WayOptions
+from millpond.node.jobs.payload import UNREADABLE, channel_of, decode_body
+from millpond.node.jobs.queue import Queue
+from millpond.node.jobs.requests import Row
 
 _SPAN = re.compile(r"\+?((?:\d+(?:\.\d+)?[dhms])+|\d+(?:\.\d+)?)")
 _PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")

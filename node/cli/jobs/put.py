@@ -11,18 +11,18 @@ from typing import Any
 
 import anyio
 
-from node.cli.options.node import U32_MAX, add_node_options, positive, seconds, u32
-from node.cli.exit_codes import Exit, Failure, usage
-from node.cli.parser import action
-from node.cli.jobs.options import due, joined_queue, jsonable, parsed_json, queue_name
-from node.cli.connection import run_in_loop
-from node.cli.output import print_json, print_line
-from node.cli.input import lines_soon, read_soon, too_large
-from node.client.connect import FRAME_SIZE_MAX
-from node.jobs.payload import ATTEMPTS_MAX
-from node.jobs.errors import JobCancelled, JobFailed
-from node.jobs.handle import Handle
-from node.jobs.queue import Queue
+from millpond.node.cli.connection import run_in_loop
+from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.input import lines_soon, read_soon, too_large
+from millpond.node.cli.jobs.options import due, joined_queue, jsonable, parsed_json, queue_name
+from millpond.node.cli.options.node import U32_MAX, add_node_options, positive, seconds, u32
+from millpond.node.cli.output import print_json, print_line
+from millpond.node.cli.parser import action
+from millpond.node.client.connect import FRAME_SIZE_MAX
+from millpond.node.jobs.errors import JobCancelled, JobFailed
+from millpond.node.jobs.handle import Handle
+from millpond.node.jobs.payload import ATTEMPTS_MAX
+from millpond.node.jobs.queue import Queue
 
 PUT_EPILOG = """\
 examples:

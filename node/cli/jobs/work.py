@@ -15,16 +15,16 @@ from typing import Any
 
 import anyio
 
-from node.cli.options.node import add_node_options, positive, seconds
-from node.cli.exit_codes import Exit, usage
-from node.cli.jobs.options import way_options
-from node.cli.connection import explained
-from node.cli.jobs.work_status import WorkView
-from node.jobs.worker.weighted_queues import parse_queues
-from node.jobs.worker.outcome import Ended
-from node.jobs.task import ATTEMPTS, LEASE_S, LEASE_S_MAX, Backoff, Task
-from node.jobs.connection_options import WayOptions
-from node.jobs.worker.worker import CONCURRENCY, GRACE_S, Worker
+from millpond.node.cli.connection import explained
+from millpond.node.cli.exit_codes import Exit, usage
+from millpond.node.cli.jobs.options import way_options
+from millpond.node.cli.jobs.work_status import WorkView
+from millpond.node.cli.options.node import add_node_options, positive, seconds
+from millpond.node.jobs.connection_options import WayOptions
+from millpond.node.jobs.task import ATTEMPTS, LEASE_S, LEASE_S_MAX, Backoff, Task
+from millpond.node.jobs.worker.outcome import Ended
+from millpond.node.jobs.worker.weighted_queues import parse_queues
+from millpond.node.jobs.worker.worker import CONCURRENCY, GRACE_S, Worker
 
 EPILOG = """\
 examples:
@@ -208,7 +208,7 @@ async def _hear_signals(worker: Worker, stopped: list[int]) -> None:
 def _tell(args: argparse.Namespace, view: WorkView, ended: Ended) -> None:
     view.ended()
     if args.json:
-        from node.cli.output import print_json
+        from millpond.node.cli.output import print_json
 
         fields: dict[str, Any] = {"id": str(ended.job), "queue": ended.queue, "task": ended.task}
         fields |= {"attempt": ended.attempt, "what": ended.what, "error": ended.error}

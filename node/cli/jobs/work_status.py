@@ -7,8 +7,8 @@ import time
 
 import anyio
 
-from node.cli.progress import CLEAR
-from node.jobs.worker.worker import Worker
+from millpond.node.cli.progress import CLEAR
+from millpond.node.jobs.worker.worker import Worker
 
 EVERY_S = 0.5
 

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from pwd import getpwuid
 
-from actors.store.journal.format import UnknownVersion
-from actors.store.partitions.partition import Damaged
-from actors.store.partitions.sqlite import UnknownFormat
-from node.cli.exit_codes import Exit, Failure
-from node.data_folder import FolderInUse
+from millpond.actors.store.journal.format import UnknownVersion
+from millpond.actors.store.partitions.partition import Damaged
+from millpond.actors.store.partitions.sqlite import UnknownFormat
+from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.data_folder import FolderInUse
 
 DATA_DEFAULT = "$XDG_DATA_HOME/millpond or ~/.local/share/millpond"
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ENXIO)

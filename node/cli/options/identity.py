@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from node.cli.exit_codes import Failure, usage
-from node.client.errors import MetOurselves, PeerMismatch
-from transports.server.interface import Signer
+from millpond.node.cli.exit_codes import Failure, usage
+from millpond.node.client.errors import MetOurselves, PeerMismatch
+from millpond.transports.server.interface import Signer
 
 if TYPE_CHECKING:
-    from node.peers.address_book import PeerBook
+    from millpond.node.peers.address_book import PeerBook
 
 
 class Introducing(msgspec.Struct, frozen=True):
-    """What `node.client.connect.connect` takes of this."""
+    """What `millpond.node.client.connect.connect` takes of this."""
 
     identity: Signer | None = None
     peer: bytes | None = None
@@ -53,9 +53,9 @@ def introducing(args: argparse.Namespace, tell: Callable[[str], None]) -> Introd
         if args.peer is not None:
             raise usage("--peer needs --identity: a node proves itself only to who does, too")
         return Introducing()
-    from node.cli.commands.peer_book import opened
-    from node.peers.errors import PeerBookError
-    from node.peers.identity import FILE_NAME, IdentityError, load_identity
+    from millpond.node.cli.commands.peer_book import opened
+    from millpond.node.peers.errors import PeerBookError
+    from millpond.node.peers.identity import FILE_NAME, IdentityError, load_identity
 
     path = Path(args.identity)
     folder = path if path.is_dir() else None
@@ -73,8 +73,8 @@ def introducing(args: argparse.Namespace, tell: Callable[[str], None]) -> Introd
 
 def explain_mismatch(error: PeerMismatch, where: str) -> Failure:
     """Why the node is not who it has to be, and what to do about it."""
-    from node.cli.commands.peer_book import changed_text
-    from node.peers.errors import KeyChanged, PeerRevoked
+    from millpond.node.cli.commands.peer_book import changed_text
+    from millpond.node.peers.errors import KeyChanged, PeerRevoked
 
     match error.__cause__:
         case KeyChanged() as changed:
@@ -90,8 +90,8 @@ def explain_mismatch(error: PeerMismatch, where: str) -> Failure:
 
 
 def _key_of(text: str, book: PeerBook | None) -> bytes:
-    from node.peers.identity import public_of
-    from node.peers.peer import is_peer_id
+    from millpond.node.peers.identity import public_of
+    from millpond.node.peers.peer import is_peer_id
 
     if is_peer_id(text):
         return public_of(text)
@@ -120,7 +120,7 @@ class _Judge:
         self._has_told = False
 
     def __call__(self, public: bytes) -> None:
-        from node.peers.address_book_file import BookBusy
+        from millpond.node.peers.address_book_file import BookBusy
 
         try:
             self._judge(public)
@@ -128,9 +128,9 @@ class _Judge:
             raise PeerMismatch(str(exc), public) from exc
 
     def _judge(self, public: bytes) -> None:
-        from node.peers.errors import PeerRevoked
-        from node.peers.identity import peer_id
-        from node.peers.peer import Trust
+        from millpond.node.peers.errors import PeerRevoked
+        from millpond.node.peers.identity import peer_id
+        from millpond.node.peers.peer import Trust
 
         if self._book is None:
             if self._expected is None:

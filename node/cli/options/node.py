@@ -6,8 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
-from node.cli.options.identity import add_identity_options
-from node.cli.options.tls import add_tls_options
+from millpond.node.cli.options.identity import add_identity_options
+from millpond.node.cli.options.tls import add_tls_options
 
 CONNECT = "tcp://127.0.0.1:7400"
 TIMEOUT_S = 10.0

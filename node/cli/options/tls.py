@@ -7,8 +7,8 @@ import os
 import ssl
 from pathlib import Path
 
-from node.client.url import Address
-from node.cli.exit_codes import usage
+from millpond.node.cli.exit_codes import usage
+from millpond.node.client.url import Address
 
 ALPN_WEBSOCKET = ("http/1.1",)
 
@@ -71,7 +71,7 @@ def tls_context(args: argparse.Namespace, address: Address) -> ssl.SSLContext | 
     """What `args` say of TLS to an address; None where it is not spoken. Raises Failure."""
     if not address.secure:
         return None
-    from node.tls.contexts import TlsError, client_context
+    from millpond.node.tls.contexts import TlsError, client_context
 
     try:
         return client_context(
@@ -94,7 +94,7 @@ def key_of(cert: str, key: str) -> str:
 
 
 def _pins(text: str) -> list[bytes]:
-    from node.tls.contexts import parse_pin
+    from millpond.node.tls.contexts import parse_pin
 
     try:
         return [parse_pin(each) for each in text.split(",") if each.strip()]

@@ -14,24 +14,24 @@ from typing import Any
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
-from actors.errors import OutcomeUnknown, RequestError
-from node.cli.options.node import add_node_options, positive, seconds
-from node.cli.exit_codes import Exit, Failure, first_cause, usage
-from node.cli.parser import action
-from node.cli.interrupt import until_signal
-from node.cli.connection import explain, joined, run_in_loop
-from node.cli.jsonl import BadLine
-from node.cli.output import print_json, write_soon
-from node.cli.progress import Progress, counted_records
-from node.cli.input import STDIN, line_groups_soon, read_soon, too_large
-from node.cli.stream.record_format import read_record
-from node.cli.stream.options import header, sequence, stream_name
-from node.client.connect import PROBE
-from node.client.errors import ConnectionLost
-from node.client.streams.records import Appended, NewRecord
-from node.client.streams.stream import Stream
-from node.client.streams.connect import Streams
-from transports.p2p.streams.bodies import RECORDS_MAX
+from millpond.actors.errors import OutcomeUnknown, RequestError
+from millpond.node.cli.connection import explain, joined, run_in_loop
+from millpond.node.cli.exit_codes import Exit, Failure, first_cause, usage
+from millpond.node.cli.input import STDIN, line_groups_soon, read_soon, too_large
+from millpond.node.cli.interrupt import until_signal
+from millpond.node.cli.jsonl import BadLine
+from millpond.node.cli.options.node import add_node_options, positive, seconds
+from millpond.node.cli.output import print_json, write_soon
+from millpond.node.cli.parser import action
+from millpond.node.cli.progress import Progress, counted_records
+from millpond.node.cli.stream.options import header, sequence, stream_name
+from millpond.node.cli.stream.record_format import read_record
+from millpond.node.client.connect import PROBE
+from millpond.node.client.errors import ConnectionLost
+from millpond.node.client.streams.connect import Streams
+from millpond.node.client.streams.records import Appended, NewRecord
+from millpond.node.client.streams.stream import Stream
+from millpond.transports.p2p.streams.bodies import RECORDS_MAX
 
 EPILOG = """\
 examples:

@@ -11,18 +11,18 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from actors.errors import StreamExists, UnknownStream
-from node.cli.stream import append as stream_append
-from node.cli.stream import read as stream_read
-from node.cli.options.node import add_node_options, add_timeout, positive
-from node.cli.exit_codes import Exit, Failure
-from node.cli.parser import Parser, action
-from node.cli.connection import joined, run_in_loop
-from node.cli.output import data_field, print_json, print_line, printable, write_soon
-from node.cli.stream.options import content_type, place, size, stream_name
-from node.client.connect import PROBE
-from node.client.streams.records import StreamInfo
-from node.client.streams.connect import Streams
+from millpond.actors.errors import StreamExists, UnknownStream
+from millpond.node.cli.connection import joined, run_in_loop
+from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.options.node import add_node_options, add_timeout, positive
+from millpond.node.cli.output import data_field, print_json, print_line, printable, write_soon
+from millpond.node.cli.parser import Parser, action
+from millpond.node.cli.stream import append as stream_append
+from millpond.node.cli.stream import read as stream_read
+from millpond.node.cli.stream.options import content_type, place, size, stream_name
+from millpond.node.client.connect import PROBE
+from millpond.node.client.streams.connect import Streams
+from millpond.node.client.streams.records import StreamInfo
 
 EPILOG = """\
 a first stream:

@@ -7,11 +7,11 @@ import os
 import re
 from datetime import UTC, datetime, timedelta
 
-from actors.store.changes import Position
-from actors.streams.durable.messages import is_content_type
-from node.cli.options.node import U64_MAX
-from node.client.streams.stream import Start
-from transports.p2p.streams.bodies import CONTENT_TYPE_BYTES_MAX, NAME_BYTES_MAX
+from millpond.actors.store.changes import Position
+from millpond.actors.streams.durable.messages import is_content_type
+from millpond.node.cli.options.node import U64_MAX
+from millpond.node.client.streams.stream import Start
+from millpond.transports.p2p.streams.bodies import CONTENT_TYPE_BYTES_MAX, NAME_BYTES_MAX
 
 _AGO = re.compile(r"-?((?:\d+(?:\.\d+)?[dhms])+)")
 _PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")

@@ -11,19 +11,19 @@ from typing import Any
 
 import anyio
 
-from node.cli.options.node import add_node_options, positive, seconds
-from node.cli.exit_codes import Exit
-from node.cli.parser import action
-from node.cli.interrupt import until_signal
-from node.cli.connection import joined, run_in_loop
-from node.cli.output import write_soon
-from node.cli.progress import Progress
-from node.cli.stream.record_format import SHAPES
-from node.cli.stream.options import add_start, stream_name
-from node.client.connect import PROBE
-from node.client.streams.records import Record
-from node.client.streams.stream import Start, Stream
-from node.client.streams.connect import Streams
+from millpond.node.cli.connection import joined, run_in_loop
+from millpond.node.cli.exit_codes import Exit
+from millpond.node.cli.interrupt import until_signal
+from millpond.node.cli.options.node import add_node_options, positive, seconds
+from millpond.node.cli.output import write_soon
+from millpond.node.cli.parser import action
+from millpond.node.cli.progress import Progress
+from millpond.node.cli.stream.options import add_start, stream_name
+from millpond.node.cli.stream.record_format import SHAPES
+from millpond.node.client.connect import PROBE
+from millpond.node.client.streams.connect import Streams
+from millpond.node.client.streams.records import Record
+from millpond.node.client.streams.stream import Start, Stream
 
 READ_EPILOG = """\
 examples:

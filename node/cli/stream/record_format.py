@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from actors.messages import U64_MAX
-from actors.streams.messages import Headers
-from node.cli.jsonl import BadLine
-from node.cli.output import data_field
-from node.client.streams.records import NewRecord, Record
+from millpond.actors.messages import U64_MAX
+from millpond.actors.streams.messages import Headers
+from millpond.node.cli.jsonl import BadLine
+from millpond.node.cli.output import data_field
+from millpond.node.client.streams.records import NewRecord, Record
 
 Shape = Callable[[Record], bytes]
 

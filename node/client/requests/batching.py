@@ -15,14 +15,14 @@ from typing import Generic, TypeVar
 import anyio
 import msgspec
 
-from actors.errors import RequestError
-from node.client.future import Answer
-from node.client.errors import ConnectionLost
-from node.client.requests.pipeline import Fate, Line, loss
-from node.client.flow_limit import Room
-from node.client.requests.errors import BadReply, NotSent
-from node.client.requests.reconnecting import Trunk, single_errors
-from transports.errors import WireError
+from millpond.actors.errors import RequestError
+from millpond.node.client.errors import ConnectionLost
+from millpond.node.client.flow_limit import Room
+from millpond.node.client.future import Answer
+from millpond.node.client.requests.errors import BadReply, NotSent
+from millpond.node.client.requests.pipeline import Fate, Line, loss
+from millpond.node.client.requests.reconnecting import Trunk, single_errors
+from millpond.transports.errors import WireError
 
 RECORD_OVERHEAD = 32
 

@@ -8,10 +8,10 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from node.client.requests.pipeline import Call
-from node.client.flow_limit import Room
-from node.client.requests.errors import NotDone, NotSent
-from node.client.requests.reconnecting import Trunk
+from millpond.node.client.flow_limit import Room
+from millpond.node.client.requests.errors import NotDone, NotSent
+from millpond.node.client.requests.pipeline import Call
+from millpond.node.client.requests.reconnecting import Trunk
 
 BYTES_MAX = 8 * 2**20
 

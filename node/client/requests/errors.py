@@ -1,12 +1,12 @@
-"""What users of the S3P and RustLog clients catch besides `actors.errors`.
+"""What users of the S3P and RustLog clients catch besides `millpond.actors.errors`.
 
 A request that a lost connection left unanswered fails with `NotDone` where it certainly had no
-effect, and with `actors.errors.OutcomeUnknown` where it may have had one.
+effect, and with `millpond.actors.errors.OutcomeUnknown` where it may have had one.
 """
 
 from __future__ import annotations
 
-from actors.errors import (
+from millpond.actors.errors import (
     BufferFull,
     Code,
     DataTooLarge,
@@ -18,8 +18,8 @@ from actors.errors import (
     Trimmed,
     UnknownStream,
 )
-from node.client.errors import ConnectionLost
-from transports.errors import WireError
+from millpond.node.client.errors import ConnectionLost
+from millpond.transports.errors import WireError
 
 
 class NotDone(ConnectionLost):

@@ -13,13 +13,13 @@ from typing import Generic, Protocol, TypeVar
 
 import anyio
 
-from actors.errors import OutcomeUnknown, RequestError
-from node.client.future import Answer
-from node.client.errors import ConnectionLost
-from node.client.requests.errors import BadReply, NotDone, NotSent
-from node.tls.errors import reason_of
-from transports.errors import WireError
-from transports.io.interface import Wire
+from millpond.actors.errors import OutcomeUnknown, RequestError
+from millpond.node.client.errors import ConnectionLost
+from millpond.node.client.future import Answer
+from millpond.node.client.requests.errors import BadReply, NotDone, NotSent
+from millpond.node.tls.errors import reason_of
+from millpond.transports.errors import WireError
+from millpond.transports.io.interface import Wire
 
 WATCHES = 4
 

@@ -13,13 +13,13 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from node.client.future import Answer
-from node.client.retry import Backoff
-from node.client.errors import ConnectionLost
-from node.client.events import Connected, Disconnected, Event, Retrying
-from node.client.requests.pipeline import Ends, Fate, Line, Replies
-from node.client.requests.errors import NotDone
-from transports.io.interface import Session
+from millpond.node.client.errors import ConnectionLost
+from millpond.node.client.events import Connected, Disconnected, Event, Retrying
+from millpond.node.client.future import Answer
+from millpond.node.client.requests.errors import NotDone
+from millpond.node.client.requests.pipeline import Ends, Fate, Line, Replies
+from millpond.node.client.retry import Backoff
+from millpond.transports.io.interface import Session
 
 LEAVE_S = 1.0
 

@@ -14,15 +14,11 @@ from typing import TypeVar
 
 from anyio.abc import TaskGroup
 
-from actors.errors import DataTooLarge, RequestError
-from node.client.retry import Backoff
-from node.client.requests.batching import BATCHES, Batcher, BatchSettings
-from node.client.requests.calls import Caller
-from node.client.events import Event
-from node.environment import outside
-from node.client.rustlog.consumer import CONSUMER, Consumer, ConsumerSettings, first_offsets
-from node.client.rustlog.producer import Place, Producer
-from node.client.requests.errors import (
+from millpond.actors.errors import DataTooLarge, RequestError
+from millpond.node.client.events import Event
+from millpond.node.client.requests.batching import BATCHES, Batcher, BatchSettings
+from millpond.node.client.requests.calls import Caller
+from millpond.node.client.requests.errors import (
     BadReply,
     InvalidRequest,
     NoSpace,
@@ -35,12 +31,21 @@ from node.client.requests.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from node.client.requests.reconnecting import TrunkSettings, running
-from transports.rustlog import messages as m
-from transports.io import tcp
-from transports.io.address import parse_address
-from transports.rustlog.client_codec import ResponseDecoder, encode_request
-from transports.io.interface import Session
+from millpond.node.client.requests.reconnecting import TrunkSettings, running
+from millpond.node.client.retry import Backoff
+from millpond.node.client.rustlog.consumer import (
+    CONSUMER,
+    Consumer,
+    ConsumerSettings,
+    first_offsets,
+)
+from millpond.node.client.rustlog.producer import Place, Producer
+from millpond.node.environment import outside
+from millpond.transports.io import tcp
+from millpond.transports.io.address import parse_address
+from millpond.transports.io.interface import Session
+from millpond.transports.rustlog import messages as m
+from millpond.transports.rustlog.client_codec import ResponseDecoder, encode_request
 
 ADDRESS = "127.0.0.1:7403"
 CALLS_MAX = 1024

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal, Self
 import anyio
 import msgspec
 
-from actors.errors import OutcomeUnknown, RequestError
-from node.client.errors import ConnectionLost
-from node.client.requests.errors import NotDone, OffsetOutOfRange, ServerFailed
+from millpond.actors.errors import OutcomeUnknown, RequestError
+from millpond.node.client.errors import ConnectionLost
+from millpond.node.client.requests.errors import NotDone, OffsetOutOfRange, ServerFailed
 
 if TYPE_CHECKING:
-    from node.client.rustlog.client import Rustlog
+    from millpond.node.client.rustlog.client import Rustlog
 
 AGAIN_S = 0.2
 IDLE_S_MIN = 0.005

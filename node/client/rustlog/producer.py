@@ -6,8 +6,8 @@ from itertools import count
 from typing import NamedTuple
 from zlib import crc32
 
-from node.client.requests.batching import Batcher, Posted
-from transports.rustlog.messages import Response
+from millpond.node.client.requests.batching import Batcher, Posted
+from millpond.transports.rustlog.messages import Response
 
 
 class Place(NamedTuple):

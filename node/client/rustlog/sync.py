@@ -1,6 +1,7 @@
 """The RustLog client for programs without an event loop: `with connect_rustlog() as rustlog`.
 
-The same surface as `node.client.rustlog.client`, each call blocking until its result is there. Any thread
+The same surface as `node.client.rustlog.client`, each call blocking until its result is there. Any
+thread
 may use it; `on_event` is called in the event loop's.
 """
 
@@ -12,15 +13,15 @@ from functools import partial
 
 from anyio.from_thread import BlockingPortal
 
-from node.client.rustlog import client as asynchronous
-from node.client.rustlog import consumer as rustlog_consumer
-from node.client.rustlog import producer as rustlog_producer
-from node.client.requests.batching import BATCHES, BatchSettings
-from node.client.sync.portal import Posted, blocking, posted
-from node.client.rustlog.client import FETCH_BYTES
-from node.client.rustlog.consumer import CONSUMER, ConsumedRecord, ConsumerSettings
-from node.client.rustlog.producer import Place
-from transports.rustlog.messages import (
+from millpond.node.client.requests.batching import BATCHES, BatchSettings
+from millpond.node.client.rustlog import client as asynchronous
+from millpond.node.client.rustlog import consumer as rustlog_consumer
+from millpond.node.client.rustlog import producer as rustlog_producer
+from millpond.node.client.rustlog.client import FETCH_BYTES
+from millpond.node.client.rustlog.consumer import CONSUMER, ConsumedRecord, ConsumerSettings
+from millpond.node.client.rustlog.producer import Place
+from millpond.node.client.sync.portal import Posted, blocking, posted
+from millpond.transports.rustlog.messages import (
     DescribePartitionResponse,
     FetchResponse,
     MetricsFetchResponse,
@@ -29,7 +30,7 @@ from transports.rustlog.messages import (
 
 
 class Producer:
-    """See `node.client.rustlog.producer.Producer`."""
+    """See `millpond.node.client.rustlog.producer.Producer`."""
 
     def __init__(self, producer: rustlog_producer.Producer, portal: BlockingPortal) -> None:
         self.partitions = producer.partitions
@@ -70,7 +71,7 @@ class Producer:
 
 
 class Consumer:
-    """See `node.client.rustlog.consumer.Consumer`."""
+    """See `millpond.node.client.rustlog.consumer.Consumer`."""
 
     def __init__(self, consumer: rustlog_consumer.Consumer, portal: BlockingPortal) -> None:
         self._consumer = consumer

@@ -17,13 +17,14 @@ from typing import Self, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.errors import EmptyData
-from node.client.retry import Backoff
-from node.client.requests.batching import BATCHES, Batcher, BatchSettings, Posted
-from node.client.requests.calls import Caller
-from node.client.events import Event
-from node.environment import outside
-from node.client.s3p.records import (
+from millpond.actors.errors import EmptyData
+from millpond.node.client.events import Event
+from millpond.node.client.requests.batching import BATCHES, Batcher, BatchSettings, Posted
+from millpond.node.client.requests.calls import Caller
+from millpond.node.client.requests.errors import NotDone
+from millpond.node.client.requests.reconnecting import Trunk, TrunkSettings, running
+from millpond.node.client.retry import Backoff
+from millpond.node.client.s3p.records import (
     FIRST,
     U64_MAX,
     IdLike,
@@ -36,13 +37,12 @@ from node.client.s3p.records import (
     read_ok,
     read_records,
 )
-from node.client.requests.errors import NotDone
-from node.client.requests.reconnecting import Trunk, TrunkSettings, running
-from transports.s3p import client_codec as wire
-from transports.io import tcp
-from transports.io.address import parse_address
-from transports.s3p.client_codec import Reply, ReplyDecoder, ReplyLimits
-from transports.io.interface import Session
+from millpond.node.environment import outside
+from millpond.transports.io import tcp
+from millpond.transports.io.address import parse_address
+from millpond.transports.io.interface import Session
+from millpond.transports.s3p import client_codec as wire
+from millpond.transports.s3p.client_codec import Reply, ReplyDecoder, ReplyLimits
 
 ADDRESS = "127.0.0.1:7402"
 CALLS_MAX = 1024

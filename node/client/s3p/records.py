@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from actors.errors import (
+from millpond.actors.errors import (
     Malformed,
     NonMonotonicId,
     OutcomeUnknown,
@@ -14,9 +14,9 @@ from actors.errors import (
     StreamExists,
     UnknownStream,
 )
-from actors.store.changes import Position
-from node.client.requests.errors import BadReply, LimitExceeded
-from transports.s3p.client_codec import ErrorReply, Id, Ok, Records, Reply
+from millpond.actors.store.changes import Position
+from millpond.node.client.requests.errors import BadReply, LimitExceeded
+from millpond.transports.s3p.client_codec import ErrorReply, Id, Ok, Records, Reply
 
 U64_MAX = 2**64 - 1
 

@@ -1,6 +1,7 @@
 """The S3P client for programs without an event loop: `with connect_s3p(address) as s3p`.
 
-The same surface as `node.client.s3p.client`, each call blocking until its result is there. Any thread may
+The same surface as `node.client.s3p.client`, each call blocking until its result is there. Any
+thread may
 use it; `on_event` is called in the event loop's.
 """
 
@@ -12,15 +13,15 @@ from functools import partial
 
 from anyio.from_thread import BlockingPortal
 
-from node.client.s3p import client as asynchronous
-from node.client.requests.batching import BATCHES, BatchSettings
-from node.client.sync.portal import Posted, blocking, iterate, posted
-from node.client.s3p.client import FOLLOW_MS
-from node.client.s3p.records import FIRST, IdLike, Record, RecordId
+from millpond.node.client.requests.batching import BATCHES, BatchSettings
+from millpond.node.client.s3p import client as asynchronous
+from millpond.node.client.s3p.client import FOLLOW_MS
+from millpond.node.client.s3p.records import FIRST, IdLike, Record, RecordId
+from millpond.node.client.sync.portal import Posted, blocking, iterate, posted
 
 
 class Producer:
-    """See `node.client.s3p.client.Producer`."""
+    """See `millpond.node.client.s3p.client.Producer`."""
 
     def __init__(self, producer: asynchronous.Producer, portal: BlockingPortal) -> None:
         self._producer = producer
@@ -50,7 +51,7 @@ class Producer:
 
 
 class S3p:
-    """An open client; every method is that of `node.client.s3p.client.S3p`, blocking."""
+    """An open client; every method is that of `millpond.node.client.s3p.client.S3p`, blocking."""
 
     def __init__(self, s3p: asynchronous.S3p, portal: BlockingPortal) -> None:
         self._s3p = s3p

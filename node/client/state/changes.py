@@ -9,7 +9,7 @@ from types import TracebackType
 import anyio
 import msgspec
 
-from actors.state.fold import Changed, Marked
+from millpond.actors.state.fold import Changed, Marked
 
 SIZE_MAX = 1000
 

@@ -17,10 +17,9 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from actors.errors import RequestError, SequenceMismatch, Trimmed
-from actors.state.schema import StreamState, Table
-from actors.state.events import Control
-from actors.state.fold import (
+from millpond.actors.errors import RequestError, SequenceMismatch, Trimmed
+from millpond.actors.state.events import Control
+from millpond.actors.state.fold import (
     BadCheckpoint,
     Changed,
     Fold,
@@ -31,12 +30,13 @@ from actors.state.fold import (
     Rejected,
     StateReset,
 )
-from actors.state.stats import Tally
-from node import atomic_files as files
-from node.client.errors import ChannelClosed, ConnectionLost
-from node.client.streams.records import Record
-from node.client.state.changes import SIZE_MAX, Changes
-from node.client.streams.stream import Stream
+from millpond.actors.state.schema import StreamState, Table
+from millpond.actors.state.stats import Tally
+from millpond.node import atomic_files as files
+from millpond.node.client.errors import ChannelClosed, ConnectionLost
+from millpond.node.client.state.changes import SIZE_MAX, Changes
+from millpond.node.client.streams.records import Record
+from millpond.node.client.streams.stream import Stream
 
 EVERY = 10_000
 QUARANTINE_MAX = 1000

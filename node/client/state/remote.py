@@ -8,10 +8,10 @@ from typing import Any
 import anyio
 import msgspec
 
-from actors.errors import SlowDown
-from node.client.streams.stream import Requests, T
-from transports.p2p.streams import state as s
-from transports.p2p.streams.operations import Operation
+from millpond.actors.errors import SlowDown
+from millpond.node.client.streams.stream import Requests, T
+from millpond.transports.p2p.streams import state as s
+from millpond.transports.p2p.streams.operations import Operation
 
 PAGE = 1000
 

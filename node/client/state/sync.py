@@ -1,6 +1,7 @@
 """The writer and the follower of states for programs without an event loop.
 
-The same surface as `node.client.state.writer` and `node.client.state.follower`, on streams of `node.client.sync.channel`; each
+The same surface as `node.client.state.writer` and `node.client.state.follower`, on streams of
+`node.client.sync.channel`; each
 call blocks until its result is there, and any thread may make it.
 """
 
@@ -15,22 +16,19 @@ from typing import Any, Self
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from actors.state.schema import StreamState
-from actors.state.events import Event
-from actors.state.fold import Rejected
-from actors.state.stats import Tally
-from node.client.sync.portal import iterate
-from node.client.streams.records import Appended
-from node.client.state import changes
-from node.client.state import follower
-from node.client.state import remote
-from node.client.state import writer
-from node.client.state.follower import FollowSettings
-from node.client.sync.channel import Stream
+from millpond.actors.state.events import Event
+from millpond.actors.state.fold import Rejected
+from millpond.actors.state.schema import StreamState
+from millpond.actors.state.stats import Tally
+from millpond.node.client.state import changes, follower, remote, writer
+from millpond.node.client.state.follower import FollowSettings
+from millpond.node.client.streams.records import Appended
+from millpond.node.client.sync.channel import Stream
+from millpond.node.client.sync.portal import iterate
 
 
 class NodeState:
-    """See `node.client.state.remote.NodeState`."""
+    """See `millpond.node.client.state.remote.NodeState`."""
 
     def __init__(self, stream: Stream) -> None:
         self._state = stream.twin.state
@@ -50,7 +48,7 @@ class NodeState:
 
 
 class StateWriter:
-    """See `node.client.state.writer.StateWriter`."""
+    """See `millpond.node.client.state.writer.StateWriter`."""
 
     def __init__(self, stream: Stream, definition: StreamState) -> None:
         self.stream = stream
@@ -83,7 +81,7 @@ class StateWriter:
 
 
 class Changes:
-    """See `node.client.state.changes.Changes`: a context, and an iterator that waits."""
+    """See `millpond.node.client.state.changes.Changes`: a context, and an iterator that waits."""
 
     def __init__(self, subscription: changes.Changes, portal: BlockingPortal) -> None:
         self._changes = subscription
@@ -120,7 +118,8 @@ class Changes:
 
 
 class StateView:
-    """See `node.client.state.follower.StateView`. The state changes in another thread, so all that is told
+    """See `node.client.state.follower.StateView`. The state changes in another thread, so all that
+    is told
     of it is as it was at one moment."""
 
     def __init__(self, view: follower.StateView, portal: BlockingPortal) -> None:
@@ -178,7 +177,7 @@ def follow_state(
     definition: StreamState | None = None,
     settings: FollowSettings | None = None,
 ) -> Generator[StateView]:
-    """See `node.client.state.follower.follow_state`."""
+    """See `millpond.node.client.state.follower.follow_state`."""
     opening = follower.follow_state(stream.twin, definition, settings)
     with stream.portal.wrap_async_context_manager(opening) as view:
         yield StateView(view, stream.portal)

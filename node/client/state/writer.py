@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from actors.state.schema import BadValue, StreamState
-from actors.state.events import ChangeEvent, Control, Event, control, encode
-from node.client.streams.records import Appended
-from node.client.streams.stream import Stream
+from millpond.actors.state.events import ChangeEvent, Control, Event, control, encode
+from millpond.actors.state.schema import BadValue, StreamState
+from millpond.node.client.streams.records import Appended
+from millpond.node.client.streams.stream import Stream
 
 
 class SnapshotOpen(ValueError):

@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
-from actors.errors import UnknownStream
-from node.client.connect import PROBE, Dialer, connect
-from node.client.events import Event
-from node.client.link import Link
-from node.client.streams.stream import Requests, Stream, stream_name
-from transports.p2p.streams import bodies as b
-from transports.server.interface import Signer
-from transports.p2p.streams.operations import Operation
+from millpond.actors.errors import UnknownStream
+from millpond.node.client.connect import PROBE, Dialer, connect
+from millpond.node.client.events import Event
+from millpond.node.client.link import Link
+from millpond.node.client.streams.stream import Requests, Stream, stream_name
+from millpond.transports.p2p.streams import bodies as b
+from millpond.transports.p2p.streams.operations import Operation
+from millpond.transports.server.interface import Signer
 
 APPEND_OVERHEAD_BYTES = 2048
 """What an append takes in its packet, at most, besides its records and what belongs to them."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from actors.store.changes import Position
-from actors.streams.messages import Headers, Span
+from millpond.actors.store.changes import Position
+from millpond.actors.streams.messages import Headers, Span
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 import msgspec
 
-from actors.errors import (
+from millpond.actors.errors import (
     BufferFull,
     DataTooLarge,
     NotNegotiated,
@@ -21,16 +21,16 @@ from actors.errors import (
     StreamExists,
     Trimmed,
 )
-from actors.store.changes import Position
-from actors.streams.messages import Span
-from node.client.link import Link
-from node.client.streams.records import Appended, NewRecord, Record, StreamInfo, records_of
-from transports.p2p.streams import bodies as b
-from transports.p2p.packets import OPERATION_BYTES, STREAM
-from transports.p2p.streams.operations import Operation
+from millpond.actors.store.changes import Position
+from millpond.actors.streams.messages import Span
+from millpond.node.client.link import Link
+from millpond.node.client.streams.records import Appended, NewRecord, Record, StreamInfo, records_of
+from millpond.transports.p2p.packets import OPERATION_BYTES, STREAM
+from millpond.transports.p2p.streams import bodies as b
+from millpond.transports.p2p.streams.operations import Operation
 
 if TYPE_CHECKING:
-    from node.client.state.remote import NodeState
+    from millpond.node.client.state.remote import NodeState
 
 FOLLOW_S = 20.0
 WAIT_S_MAX = b.WAIT_MS_MAX / 1000
@@ -105,7 +105,7 @@ class Stream:
     @property
     def state(self) -> NodeState:
         """What its events make, as the node materializes it (docs/state.md)."""
-        from node.client.state.remote import NodeState  # few need it
+        from millpond.node.client.state.remote import NodeState  # few need it
 
         return NodeState(self.name, self._requests)
 

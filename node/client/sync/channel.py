@@ -1,6 +1,7 @@
 """The client for programs without an event loop: `with connect(url, channel="chat/1") as channel`.
 
-The same surface as `node.client.connect`, `node.client.channel` and `node.client.streams.connect`, each call blocking until its
+The same surface as `node.client.connect`, `node.client.channel` and `node.client.streams.connect`,
+each call blocking until its
 result is there. All share one event loop in a thread of its own; any thread may use them, and
 `on_event` is called in that one.
 """
@@ -14,23 +15,23 @@ from typing import TYPE_CHECKING, Any, Self
 
 from anyio.from_thread import BlockingPortal
 
-from actors.messages import Durability, Mode
-from actors.store.changes import Position
-from node.client import channel as asynchronous
-from node.client import connect as client
-from node.client.errors import ChannelClosed
-from node.client.inbox import Counts
-from node.client.in_flight import Receipt
-from node.client.message import Message as AsyncMessage
-from node.client.sync.portal import Posted, blocking, iterate, posted
-from node.client.streams.records import Appended, Record, StreamInfo
-from node.client.streams.stream import Entry, OnGap, Start
-from node.client.streams.stream import Stream as AsyncStream
-from node.client.streams.connect import Streams as AsyncStreams
-from node.client.streams.connect import connect_streams as connect_streams_async
+from millpond.actors.messages import Durability, Mode
+from millpond.actors.store.changes import Position
+from millpond.node.client import channel as asynchronous
+from millpond.node.client import connect as client
+from millpond.node.client.errors import ChannelClosed
+from millpond.node.client.in_flight import Receipt
+from millpond.node.client.inbox import Counts
+from millpond.node.client.message import Message as AsyncMessage
+from millpond.node.client.streams.connect import Streams as AsyncStreams
+from millpond.node.client.streams.connect import connect_streams as connect_streams_async
+from millpond.node.client.streams.records import Appended, Record, StreamInfo
+from millpond.node.client.streams.stream import Entry, OnGap, Start
+from millpond.node.client.streams.stream import Stream as AsyncStream
+from millpond.node.client.sync.portal import Posted, blocking, iterate, posted
 
 if TYPE_CHECKING:
-    from node.client.state.sync import NodeState
+    from millpond.node.client.state.sync import NodeState
 
 Ids = list[int]
 
@@ -50,28 +51,28 @@ class Message:
         return repr(self._message)
 
     def ack(self) -> None:
-        """See `node.client.message`."""
+        """See `millpond.node.client.message`."""
         self._portal.call(self._message.ack)
 
     def nack(self, delay: float | None = None, *, reject: bool = False) -> None:
-        """See `node.client.message`."""
+        """See `millpond.node.client.message`."""
         self._portal.call(partial(self._message.nack, delay, reject=reject))
 
     def decline(self) -> None:
-        """See `node.client.message`."""
+        """See `millpond.node.client.message`."""
         self._portal.call(self._message.decline)
 
     @property
     def leased(self) -> bool:
-        """See `node.client.message`."""
+        """See `millpond.node.client.message`."""
         return self._message.leased
 
     def begin(self, *, at_once: bool = True) -> None:
-        """See `node.client.message`."""
+        """See `millpond.node.client.message`."""
         self._portal.call(partial(self._message.begin, at_once=at_once))
 
     def touch(self, seconds: float) -> float:
-        """See `node.client.message`."""
+        """See `millpond.node.client.message`."""
         return self._portal.call(self._message.touch, seconds)
 
     def __enter__(self) -> Self:
@@ -87,7 +88,7 @@ class Message:
 
 
 class Channel:
-    """An open channel; every method is that of `node.client.channel.Channel`, blocking."""
+    """An open channel; every method is that of `millpond.node.client.channel.Channel`, blocking."""
 
     def __init__(self, channel: asynchronous.Channel, portal: BlockingPortal) -> None:
         self.name = channel.name
@@ -182,7 +183,8 @@ class Channel:
 
 
 class Streams:
-    """The streams of a node; every method is that of `node.client.streams.connect.Streams`, blocking."""
+    """The streams of a node; every method is that of `node.client.streams.connect.Streams`,
+    blocking."""
 
     def __init__(self, streams: AsyncStreams, portal: BlockingPortal) -> None:
         self._streams = streams
@@ -219,7 +221,8 @@ class Streams:
 
 
 class Stream:
-    """One stream; every method is that of `node.client.streams.stream.Stream`, blocking. `twin` is that one."""
+    """One stream; every method is that of `node.client.streams.stream.Stream`, blocking. `twin` is
+    that one."""
 
     def __init__(self, stream: AsyncStream, portal: BlockingPortal) -> None:
         self.name = stream.name
@@ -231,7 +234,7 @@ class Stream:
 
     @property
     def state(self) -> NodeState:
-        from node.client.state.sync import NodeState  # few need it
+        from millpond.node.client.state.sync import NodeState  # few need it
 
         return NodeState(self)
 

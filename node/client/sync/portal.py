@@ -9,7 +9,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 from anyio.from_thread import BlockingPortal, BlockingPortalProvider
 
-from node.client.future import Answer
+from millpond.node.client.future import Answer
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -12,15 +12,15 @@ from typing import Any, assert_never
 
 import anyio
 
-from actors.errors import LeaseLost, NotFound, RequestError
-from node.client.errors import ChannelClosed, ConnectionLost
-from node.jobs.errors import LeaseExpired, Retry
-from node.jobs.worker.leased_job import Held
-from node.jobs.history import History
-from node.jobs.worker.leases import LOOK_S, Leases
-from node.jobs.results import Kind, Mailboxes
-from node.jobs.requests import Operation, ask
-from node.jobs.worker.outcome import (
+from millpond.actors.errors import LeaseLost, NotFound, RequestError
+from millpond.node.client.errors import ChannelClosed, ConnectionLost
+from millpond.node.jobs.errors import LeaseExpired, Retry
+from millpond.node.jobs.history import History
+from millpond.node.jobs.requests import Operation, ask
+from millpond.node.jobs.results import Kind, Mailboxes
+from millpond.node.jobs.worker.leased_job import Held
+from millpond.node.jobs.worker.leases import LOOK_S, Leases
+from millpond.node.jobs.worker.outcome import (
     Done,
     Ended,
     Failed,
@@ -41,7 +41,7 @@ DELAY_S = 1.0
 
 Settled = tuple[What, str, BaseException | None]
 
-log = logging.getLogger("node.jobs")
+log = logging.getLogger("millpond.node.jobs")
 
 
 class Settler:
@@ -254,4 +254,4 @@ def _theirs(error: BaseException) -> BaseException | None:
 
 def _is_ours(trace: TracebackType) -> bool:
     name = str(trace.tb_frame.f_globals.get("__name__", ""))
-    return name.partition(".")[0] == "anyio" or name.startswith("node.jobs")
+    return name.partition(".")[0] == "anyio" or name.startswith("millpond.node.jobs")

@@ -12,13 +12,21 @@ import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 
-from node.jobs.worker.apart import Apart
-from node.jobs.errors import PayloadRefused, Reject, Retry
-from node.jobs.worker.leased_job import Held
-from node.jobs.job import Job
-from node.jobs.worker.outcome import Done, Failed, Outcome, Rejected, Stopped, carried, error_text
-from node.jobs.worker.cancellation import is_cancelled_around, is_for_all, shed
-from node.jobs.task import finished
+from millpond.node.jobs.errors import PayloadRefused, Reject, Retry
+from millpond.node.jobs.job import Job
+from millpond.node.jobs.task import finished
+from millpond.node.jobs.worker.apart import Apart
+from millpond.node.jobs.worker.cancellation import is_cancelled_around, is_for_all, shed
+from millpond.node.jobs.worker.leased_job import Held
+from millpond.node.jobs.worker.outcome import (
+    Done,
+    Failed,
+    Outcome,
+    Rejected,
+    Stopped,
+    carried,
+    error_text,
+)
 
 PASSING = KeyboardInterrupt, GeneratorExit
 """What a handler raises and did not cause."""

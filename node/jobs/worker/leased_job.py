@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from node.jobs.payload import Body
-from node.jobs.task import Task
-from node.client.message import Message
+from millpond.node.client.message import Message
+from millpond.node.jobs.payload import Body
+from millpond.node.jobs.task import Task
 
 if TYPE_CHECKING:
-    from node.jobs.worker.subscription import Feed
+    from millpond.node.jobs.worker.subscription import Feed
 
 SURE_S = 0.5
 """For so long after its push a lease is taken for granted, whatever the node's setting is."""

@@ -12,11 +12,11 @@ from math import inf
 
 import anyio
 
-from actors.errors import LeaseLost, RequestError
-from node.client.errors import ChannelClosed, ConnectionLost
-from node.jobs.worker.subscription import Feed
-from node.jobs.worker.leased_job import Held
-from node.jobs.requests import Operation, ask
+from millpond.actors.errors import LeaseLost, RequestError
+from millpond.node.client.errors import ChannelClosed, ConnectionLost
+from millpond.node.jobs.requests import Operation, ask
+from millpond.node.jobs.worker.leased_job import Held
+from millpond.node.jobs.worker.subscription import Feed
 
 AGAIN_S = 0.2
 """After a renewal that the node refused for now."""

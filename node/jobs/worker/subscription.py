@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
-from node.client.channel import Channel
-from node.client.events import Disconnected, Event
-from node.jobs.payload import channel_of
-from node.jobs.connection_options import Way
-from node.client.message import Message
+from millpond.node.client.channel import Channel
+from millpond.node.client.events import Disconnected, Event
+from millpond.node.client.message import Message
+from millpond.node.jobs.connection_options import Way
+from millpond.node.jobs.payload import channel_of
 
 if TYPE_CHECKING:
-    from node.jobs.worker.leased_job import Held
+    from millpond.node.jobs.worker.leased_job import Held
 
 OnMessage = Callable[["Feed", Message], None]
 OnLost = Callable[["Feed"], None]

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import anyio
 from anyio.abc import TaskGroup
 
-from node.jobs.worker.leased_job import Held
-from node.jobs.worker.cancellation import is_for_all
+from millpond.node.jobs.worker.cancellation import is_for_all
+from millpond.node.jobs.worker.leased_job import Held
 
 Run = Callable[[Held], Awaitable[bool]]
 

@@ -16,26 +16,26 @@ from typing import Any, Self, Unpack
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.errors import RequestError
-from node.client.errors import ChannelClosed, ConnectionLost
-from node.jobs.payload import decode_body
-from node.jobs.worker.weighted_queues import Choice, parse_queues
-from node.jobs.worker.subscription import Feed
-from node.jobs.worker.leased_job import Held
-from node.jobs.history import History
-from node.jobs.worker.leases import Leases
-from node.jobs.results import Mailboxes
-from node.jobs.requests import counts_of, is_empty
-from node.jobs.worker.outcome import Done, Ended, Tally
-from node.jobs.worker.executor import perform
-from node.jobs.registry import Registry
-from node.jobs.worker.completion import Settler
-from node.jobs.worker.task_pool import Slots
-from node.jobs.task import LEASE_S, Handler, Task
-from node.jobs.connection_options import Way, WayOptions, single_errors
-from node.client.message import Message
-from node.environment import outside
-from node.client.streams.connect import Streams
+from millpond.actors.errors import RequestError
+from millpond.node.client.errors import ChannelClosed, ConnectionLost
+from millpond.node.client.message import Message
+from millpond.node.client.streams.connect import Streams
+from millpond.node.environment import outside
+from millpond.node.jobs.connection_options import Way, WayOptions, single_errors
+from millpond.node.jobs.history import History
+from millpond.node.jobs.payload import decode_body
+from millpond.node.jobs.registry import Registry
+from millpond.node.jobs.requests import counts_of, is_empty
+from millpond.node.jobs.results import Mailboxes
+from millpond.node.jobs.task import LEASE_S, Handler, Task
+from millpond.node.jobs.worker.completion import Settler
+from millpond.node.jobs.worker.executor import perform
+from millpond.node.jobs.worker.leased_job import Held
+from millpond.node.jobs.worker.leases import Leases
+from millpond.node.jobs.worker.outcome import Done, Ended, Tally
+from millpond.node.jobs.worker.subscription import Feed
+from millpond.node.jobs.worker.task_pool import Slots
+from millpond.node.jobs.worker.weighted_queues import Choice, parse_queues
 
 CONCURRENCY = 8
 CONCURRENCY_MAX = 10_000
@@ -47,7 +47,7 @@ LOOK_S = 0.2
 LOOKS_MAX = 25
 """So often jobs may be ready and not come: then they are not for us (too large, say)."""
 
-log = logging.getLogger("node.jobs")
+log = logging.getLogger("millpond.node.jobs")
 
 
 class Worker:

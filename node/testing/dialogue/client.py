@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from node.testing.dialogue.protocol import Decoder
-from transports.io.interface import Wire
+from millpond.node.testing.dialogue.protocol import Decoder
+from millpond.transports.io.interface import Wire
 
 Heard = TypeVar("Heard")
 

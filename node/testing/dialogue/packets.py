@@ -11,8 +11,8 @@ import json
 import re
 from typing import Any
 
-from actors.messages import Role
-from node.testing.dialogue.protocol import (
+from millpond.actors.messages import Role
+from millpond.node.testing.dialogue.protocol import (
     PLACEHOLDER,
     REST,
     Captures,
@@ -20,9 +20,9 @@ from node.testing.dialogue.protocol import (
     known,
     without_anything,
 )
-from transports.p2p import packets as p
-from transports.p2p.framing import LengthPrefixed
-from transports.p2p.handshake import Hello, encode_hello
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.framing import LengthPrefixed
+from millpond.transports.p2p.handshake import Hello, encode_hello
 
 PORT = 7400
 FRAME_BYTES_MAX = 2**24 - 1

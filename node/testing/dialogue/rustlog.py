@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from node.testing.dialogue.protocol import (
+from millpond.node.testing.dialogue.protocol import (
     ANYTHING,
     PLACEHOLDER,
     REST,
@@ -17,8 +17,8 @@ from node.testing.dialogue.protocol import (
     Language,
     known,
 )
-from transports.p2p.framing import LengthPrefixed
-from transports.rustlog.messages import FRAME_BYTES_MAX
+from millpond.transports.p2p.framing import LengthPrefixed
+from millpond.transports.rustlog.messages import FRAME_BYTES_MAX
 
 PORT = 7403
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from node.testing.dialogue.protocol import (
+from millpond.node.testing.dialogue.protocol import (
     ANYTHING,
     PLACEHOLDER,
     REST,

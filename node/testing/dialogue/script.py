@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from node.testing.dialogue.errors import BadScript, DialogueMismatch
-from node.testing.dialogue.protocol import Language
-from node.testing.dialogue.transcript import CLOSED, Line, read_lines
-from node.testing.dialogue.packets import PACKETS
-from node.testing.dialogue.rustlog import RUSTLOG
-from node.testing.dialogue.s3p import S3P
-from node.testing.dialogue.client import Speaker
-from node.client.requests.reconnecting import single_errors
+from millpond.node.client.requests.reconnecting import single_errors
+from millpond.node.testing.dialogue.client import Speaker
+from millpond.node.testing.dialogue.errors import BadScript, DialogueMismatch
+from millpond.node.testing.dialogue.packets import PACKETS
+from millpond.node.testing.dialogue.protocol import Language
+from millpond.node.testing.dialogue.rustlog import RUSTLOG
+from millpond.node.testing.dialogue.s3p import S3P
+from millpond.node.testing.dialogue.transcript import CLOSED, Line, read_lines
 
 if TYPE_CHECKING:
-    from node.testing.sim_node import SimNode
+    from millpond.node.testing.sim_node import SimNode
 
 Heard = TypeVar("Heard")
 PATIENCE_S = 60.0

@@ -13,7 +13,7 @@ from typing import Literal, cast
 
 import msgspec
 
-from node.testing.dialogue.errors import BadScript
+from millpond.node.testing.dialogue.errors import BadScript
 
 Mark = Literal[">", "<", "~"]
 _LINE = re.compile(r"(?P<who>[\w-]*)(?P<mark>[<>~])(?:\s+(?P<text>.*))?")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from actors.store.filesystem import OsDisk, OsFile
+from millpond.actors.store.filesystem import OsDisk, OsFile
 
 
 class RealFile:

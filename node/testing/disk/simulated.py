@@ -15,9 +15,9 @@ from pathlib import Path
 from random import Random
 from urllib.parse import quote
 
-from node.testing.disk.sqlite import SimulatedConnection
-from node.testing.disk.faults import TAKES_SPACE, Call, DiskFault, Faults
-from node.testing.disk.file_bytes import Pages
+from millpond.node.testing.disk.faults import TAKES_SPACE, Call, DiskFault, Faults
+from millpond.node.testing.disk.file_bytes import Pages
+from millpond.node.testing.disk.sqlite import SimulatedConnection
 
 NAMES_REAL = (".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".sqlite3-journal")
 
@@ -63,7 +63,8 @@ class SimulatedFile:
 
 
 class SimulatedDisk:
-    """What a node's store sees of its machine (`actors.store.filesystem.Disk`), and what tests do to it.
+    """What a node's store sees of its machine (`actors.store.filesystem.Disk`), and what tests do
+    to it.
 
     `folder` is real, and has the SQLite files that were removed and may come back.
     `garbage`: how likely a sector that did not reach the disk holds neither the old nor the new.

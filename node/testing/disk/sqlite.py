@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from node.testing.disk.faults import Call, Faults
+from millpond.node.testing.disk.faults import Call, Faults
 
 READS = ("select", "pragma", "begin", "explain", "with")
 

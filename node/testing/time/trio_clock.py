@@ -14,7 +14,7 @@ import anyio
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from node.testing.time.asyncio_loop import THREAD_S
+from millpond.node.testing.time.asyncio_loop import THREAD_S
 
 NAP_S = 20e-6
 NAP_S_MAX = 1e-3

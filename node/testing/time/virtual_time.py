@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import anyio
 
-from node.testing.threadless import Threads
-from node.testing.time.asyncio_loop import VirtualLoop
+from millpond.node.testing.threadless import Threads
+from millpond.node.testing.time.asyncio_loop import VirtualLoop
 
 BACKENDS = ("asyncio", "trio")
 
@@ -110,7 +110,7 @@ def _of_trio(is_busy: Callable[[], bool]) -> Pace:
     import trio  # it runs, so it is installed
     from trio.testing import MockClock
 
-    from node.testing.time.trio_clock import TrioPace
+    from millpond.node.testing.time.trio_clock import TrioPace
 
     clock = trio.lowlevel.current_clock()
     return TrioPace(clock, is_busy) if isinstance(clock, MockClock) else RealPace()

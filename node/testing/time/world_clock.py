@@ -6,8 +6,8 @@ from functools import partial
 
 import anyio
 
-from node.clock import Clock
-from node.testing.time.virtual_time import Pace
+from millpond.node.clock import Clock
+from millpond.node.testing.time.virtual_time import Pace
 
 START_S = 1_763_683_200.0
 """When a world begins, in seconds since 1970: 2025-11-21, 00:00 UTC."""

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from actors.runtime.cell import Behaviour, Content
-from actors.errors import Code
-from actors.messages import Batch, Failed, Join, Leave, Port, Reply, StreamRequest
-from actors.state.cell import StateCell, StateShared
-from actors.state.checkpoint_store import Checkpoints
-from actors.state.fold import Fold
-from actors.state.messages import (
+from millpond.actors.errors import Code
+from millpond.actors.messages import Batch, Failed, Join, Leave, Port, Reply, StreamRequest
+from millpond.actors.runtime.cell import Behaviour, Content
+from millpond.actors.state.cell import StateCell, StateShared
+from millpond.actors.state.checkpoint_store import Checkpoints
+from millpond.actors.state.fold import Fold
+from millpond.actors.state.messages import (
     DescribeState,
     GetValue,
     ShowValues,
@@ -24,13 +24,13 @@ from actors.state.messages import (
     Value,
     Values,
 )
-from actors.state.usage import StateUsage
-from actors.store.changes import Chunk
-from actors.store.filesystem import OsDisk
-from actors.store.memory import MemoryStore
-from actors.store.interface import Fault, Pending, Seek
-from actors.streams import messages as m
-from actors.streams.names import state_cell, state_of
+from millpond.actors.state.usage import StateUsage
+from millpond.actors.store.changes import Chunk
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.interface import Fault, Pending, Seek
+from millpond.actors.store.memory import MemoryStore
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import state_cell, state_of
 from tests.actors.ports import RecordingPort
 from tests.actors.streams.lake import NAME, Lake, SlowMemory, rows_of
 

@@ -14,13 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.positions import Position
-from actors.state.checkpoint_format import BadSaved, Saved, Witness, decode_saved, encode_saved
-from actors.state.checkpoint_store import Checkpoints, state_file
-from actors.state.table import Holding
-from actors.state.messages import DescribeState, StateDescribed, StateLimits
-from actors.store.filesystem import OsDisk
-from actors.streams import messages as m
+from millpond.actors.positions import Position
+from millpond.actors.state.checkpoint_format import (
+    BadSaved,
+    Saved,
+    Witness,
+    decode_saved,
+    encode_saved,
+)
+from millpond.actors.state.checkpoint_store import Checkpoints, state_file
+from millpond.actors.state.messages import DescribeState, StateDescribed, StateLimits
+from millpond.actors.state.table import Holding
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.streams import messages as m
 from tests.actors.state.test_cell import Pool, check, put
 from tests.actors.streams.lake import NAME
 

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors.state.schema import BadSchema, BadValue, Collection, StreamState
-from actors.state.events import Operation, decode, encode
-from actors.state.json_schema import COMPLAINT_CHARS_MAX, JsonSchema
+from millpond.actors.state.events import Operation, decode, encode
+from millpond.actors.state.json_schema import COMPLAINT_CHARS_MAX, JsonSchema
+from millpond.actors.state.schema import BadSchema, BadValue, Collection, StreamState
 
 
 class User(msgspec.Struct):

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.state.schema import Collection, StreamState
-from actors.state.events import ChangeEvent, Control, Reason, decode, decode_raw
-from actors.state.fold import (
+from millpond.actors.state.events import ChangeEvent, Control, Reason, decode, decode_raw
+from millpond.actors.state.fold import (
     BadCheckpoint,
     Changed,
     Fold,
@@ -22,7 +21,8 @@ from actors.state.fold import (
     Rejected,
     StateReset,
 )
-from actors.state.materialized import MaterializedState
+from millpond.actors.state.materialized import MaterializedState
+from millpond.actors.state.schema import Collection, StreamState
 
 KINDS = st.sampled_from(["user", "team", ""])
 KEYS = st.sampled_from(["1", "2", "3", "\u00e9", ""])

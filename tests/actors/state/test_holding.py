@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from actors.state.table import Holding
-from actors.state.messages import ENTRY_BYTES, TYPE_BYTES
-from actors.state.order import FORGET_AFTER
+from millpond.actors.state.messages import ENTRY_BYTES, TYPE_BYTES
+from millpond.actors.state.order import FORGET_AFTER
+from millpond.actors.state.table import Holding
 
 
 def put(kind: str, key: str, value: int = 1) -> bytes:

@@ -10,22 +10,31 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from actors.runtime.cell import Behaviour, Content
-from actors.messages import Batch, Durability, Failed, Join, Mail, Port, Reply, StreamRequest
-from actors.runtime.scheduler import Scheduler, SchedulerSettings
-from actors.store.changes import Change, LogSnapshot, Position
-from actors.store.filesystem import OsDisk
-from actors.store.durable import DurableStore
-from actors.store.memory import MemoryStore
-from actors.store.interface import Commit, Fault, Seek, Where
-from actors.store.settings import StoreSettings
-from actors.streams import messages as m
-from actors.streams.catalogs.basins import BasinBook, Basins
-from actors.streams.directory import Directory
-from actors.streams.names import BASINS, TOPICS, basin_stream_of, stream_cell, stream_of
-from actors.streams.settings import StreamCounters, StreamLimits, StreamShared
-from actors.streams.stream import Stream
-from actors.streams.catalogs.topics import Topics
+from millpond.actors.messages import (
+    Batch,
+    Durability,
+    Failed,
+    Join,
+    Mail,
+    Port,
+    Reply,
+    StreamRequest,
+)
+from millpond.actors.runtime.cell import Behaviour, Content
+from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
+from millpond.actors.store.changes import Change, LogSnapshot, Position
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.interface import Commit, Fault, Seek, Where
+from millpond.actors.store.memory import MemoryStore
+from millpond.actors.store.settings import StoreSettings
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.catalogs.basins import BasinBook, Basins
+from millpond.actors.streams.catalogs.topics import Topics
+from millpond.actors.streams.directory import Directory
+from millpond.actors.streams.names import BASINS, TOPICS, basin_stream_of, stream_cell, stream_of
+from millpond.actors.streams.settings import StreamCounters, StreamLimits, StreamShared
+from millpond.actors.streams.stream import Stream
 from tests.actors.ports import RecordingPort
 from tests.sim.loop import Clock, Loop
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from actors.messages import Batch, Leave, Mail
-from actors.store.interface import Fault
-from actors.streams import messages as m
-from actors.streams.names import stream_cell
+from millpond.actors.messages import Batch, Leave, Mail
+from millpond.actors.store.interface import Fault
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import stream_cell
 from tests.actors.ports import RecordingPort
 from tests.actors.streams.lake import NAME, Lake, read_of, waiting
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.errors import Code
-from actors.streams import idempotent_writers as authors
-from actors.streams import messages as m
+from millpond.actors.errors import Code
+from millpond.actors.streams import idempotent_writers as authors
+from millpond.actors.streams import messages as m
 from tests.actors.streams.lake import Lake, lake_in
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.errors import Code
-from actors.messages import Reply, StreamRequest
-from actors.streams import messages as m
-from actors.streams.catalogs.basins import BASINS_MAX, NOTES_BYTES_MAX, BasinDirectory
-from actors.streams.names import BASINS, basin_cell
+from millpond.actors.errors import Code
+from millpond.actors.messages import Reply, StreamRequest
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.catalogs.basins import BASINS_MAX, NOTES_BYTES_MAX, BasinDirectory
+from millpond.actors.streams.names import BASINS, basin_cell
 from tests.actors.streams.lake import NAME, OWN_BASIN, Lake, bodies_of, lake_in, read_of
 
 OTHER = b"other-basin"

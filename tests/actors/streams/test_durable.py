@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from actors.errors import Code
-from actors.messages import Reply
-from actors.store.interface import Fault
-from actors.streams.durable import messages as d
-from actors.streams import messages as m
-from actors.streams.producers import PRODUCERS_MAX
+from millpond.actors.errors import Code
+from millpond.actors.messages import Reply
+from millpond.actors.store.interface import Fault
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.durable import messages as d
+from millpond.actors.streams.producers import PRODUCERS_MAX
 from tests.actors.streams.lake import NAME, Lake, SlowMemory, bodies_of, lake_in, read_of
 
 TEXT = b"text/plain"
@@ -83,7 +83,7 @@ def test_a_stream_of_another_view_is_of_octets(lake: Lake) -> None:
 
 
 def test_no_room_makes_no_stream(tmp_path: Path) -> None:
-    from actors.streams.settings import StreamLimits
+    from millpond.actors.streams.settings import StreamLimits
 
     with lake_in(None, limits=StreamLimits(bytes_max=10)) as lake:
         reply = establish(lake, b"x" * 100)
@@ -251,7 +251,7 @@ def test_a_restart_ends_no_stream_too_early_and_few_too_late(kept: Lake) -> None
 
 
 def test_reads_of_a_full_disk_still_are_answered(tmp_path: Path) -> None:
-    from actors.streams.settings import StreamLimits
+    from millpond.actors.streams.settings import StreamLimits
 
     with lake_in(None, limits=StreamLimits(is_kept=True)) as lake:
         establish(lake, b"a", lifetime=d.Lifetime(5))

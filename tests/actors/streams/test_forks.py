@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.errors import Code
-from actors.messages import Batch, Reply
-from actors.positions import Seek, Where
-from actors.store.changes import Noted
-from actors.store.filesystem import OsDisk
-from actors.store.repair.repair import repair
-from actors.streams.durable import messages as d
-from actors.streams import messages as m
-from actors.streams.durable.fork_log import ancestry, base_of
-from actors.streams.names import stream_cell
+from millpond.actors.errors import Code
+from millpond.actors.messages import Batch, Reply
+from millpond.actors.positions import Seek, Where
+from millpond.actors.store.changes import Noted
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.repair.repair import repair
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.durable import messages as d
+from millpond.actors.streams.durable.fork_log import ancestry, base_of
+from millpond.actors.streams.names import stream_cell
 from tests.actors.streams.lake import Lake, at_timestamp, bodies_of, lake_in, read_of, rows_of
 from tests.node.folders import empty_wal, flip, partition_of
 

@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from hashlib import sha256
 from math import inf
 
-from actors.errors import Code
-from actors.messages import Batch, Reply, StreamRequest
-from actors.store.changes import LogSnapshot, Noted
-from actors.streams import messages as m
-from actors.streams.catalogs.access_tokens import NOTES_BYTES_MAX, TOKENS_MAX, IssuedBook, IssuedTokens
+from millpond.actors.errors import Code
+from millpond.actors.messages import Batch, Reply, StreamRequest
+from millpond.actors.store.changes import LogSnapshot, Noted
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.catalogs.access_tokens import (
+    NOTES_BYTES_MAX,
+    TOKENS_MAX,
+    IssuedBook,
+    IssuedTokens,
+)
 from tests.actors.ports import RecordingPort
 
 NOW = 1_700_000_000.0

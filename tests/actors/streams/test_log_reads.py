@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from actors.store.changes import Chunk, Dropped, LogChange, Noted, Position, Trimmed
-from actors.store.interface import Fault, Pending, Seek, Where
+from millpond.actors.store.changes import Chunk, Dropped, LogChange, Noted, Position, Trimmed
+from millpond.actors.store.interface import Fault, Pending, Seek, Where
 from tests.actors.stores import LAZY, SMALL, Run, run
 
 LOG = b"log"

@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from actors.errors import Code
-from actors.store.changes import Position
-from actors.streams import messages as m
+from millpond.actors.errors import Code
+from millpond.actors.store.changes import Position
+from millpond.actors.streams import messages as m
 from tests.actors.streams.lake import Lake, at_timestamp, read_of, rows_of
 
 bodies = st.lists(st.binary(max_size=40), min_size=1, max_size=6)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.store.changes import Chunk, Position
-from actors.streams.chunks import BadChunk, Pile, append_end, shortened, span_of
+from millpond.actors.store.changes import Chunk, Position
+from millpond.actors.streams.chunks import BadChunk, Pile, append_end, shortened, span_of
 
 FIRST = 40
 

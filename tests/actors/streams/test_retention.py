@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.errors import Code
-from actors.store.changes import Position
-from actors.streams import messages as m
-from actors.streams.names import stream_cell
-from actors.streams.settings import StreamLimits
+from millpond.actors.errors import Code
+from millpond.actors.store.changes import Position
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import stream_cell
+from millpond.actors.streams.settings import StreamLimits
 from tests.actors.streams.lake import NAME, START_MS, Lake, at_timestamp, lake_in, read_of
 
 AGE_S = 100

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from actors.errors import Code
-from actors.store.changes import Position
-from actors.streams import messages as m
-from actors.streams.chunks import Pile, joined
-from actors.streams.record_cache import Row, Shelf
+from millpond.actors.errors import Code
+from millpond.actors.store.changes import Position
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.chunks import Pile, joined
+from millpond.actors.streams.record_cache import Row, Shelf
+from millpond.transports.rustlog.codec import encode_fetched
+from millpond.transports.s3p.decoder import PAIRS, encode_records
 from tests.actors.streams.lake import Lake, bodies_of, lake_in, read_of, rows_of
-from transports.rustlog.codec import encode_fetched
-from transports.s3p.decoder import PAIRS, encode_records
 
 S3P = m.View(empty=False, commands=False)
 

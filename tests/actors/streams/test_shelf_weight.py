@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from actors.store.changes import Chunk, Position
-from actors.streams.chunks import Pile
-from actors.streams.record_cache import Row, Shelf
+from millpond.actors.store.changes import Chunk, Position
+from millpond.actors.streams.chunks import Pile
+from millpond.actors.streams.record_cache import Row, Shelf
 
 START_MS = 1_763_683_200_000
 Headers = list[list[tuple[bytes, bytes]]]

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.errors import Code
-from actors.store.changes import Position
-from actors.store.interface import Seek, Where
-from actors.streams import messages as m
-from actors.streams.settings import StreamLimits
+from millpond.actors.errors import Code
+from millpond.actors.store.changes import Position
+from millpond.actors.store.interface import Seek, Where
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.settings import StreamLimits
 from tests.actors.streams.lake import (
     NAME,
     START_MS,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.errors import Code
-from actors.messages import Reply
-from actors.streams import messages as m
+from millpond.actors.errors import Code
+from millpond.actors.messages import Reply
+from millpond.actors.streams import messages as m
 from tests.actors.streams.lake import Lake, lake_in, read_of
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from actors.errors import Code
-from actors.messages import Failed, Leave
-from actors.positions import Seek, Where
-from actors.store.interface import Fault
-from actors.streams import messages as m
-from actors.streams.messages import Timestamping, Traits
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed, Leave
+from millpond.actors.positions import Seek, Where
+from millpond.actors.store.interface import Fault
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.messages import Timestamping, Traits
 from tests.actors.streams.lake import NAME, Lake, lake_in
 
 EMPTY_S = 60

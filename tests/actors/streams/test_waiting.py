@@ -12,13 +12,13 @@ from weakref import ref
 
 import pytest
 
-from actors.errors import Code
-from actors.messages import Batch, Drain, Failed, Leave
-from actors.runtime.scheduler import LOAD_RETRY_S, Scheduler, SchedulerSettings
-from actors.store.changes import LogSnapshot, Position
-from actors.store.interface import Fault, Pending
-from actors.streams import messages as m
-from actors.streams.names import stream_cell
+from millpond.actors.errors import Code
+from millpond.actors.messages import Batch, Drain, Failed, Leave
+from millpond.actors.runtime.scheduler import LOAD_RETRY_S, Scheduler, SchedulerSettings
+from millpond.actors.store.changes import LogSnapshot, Position
+from millpond.actors.store.interface import Fault, Pending
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import stream_cell
 from tests.actors.ports import RecordingPort
 from tests.actors.streams.lake import (
     NAME,

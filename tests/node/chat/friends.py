@@ -88,7 +88,7 @@ class Terminal:
         self.seen = ""
         self.raw = b""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "node", *words],
+            [sys.executable, "-m", "millpond", *words],
             cwd=ROOT,
             env={**friend.env, "TERM": "xterm"},
             stdin=theirs,

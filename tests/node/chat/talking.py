@@ -8,10 +8,10 @@ from typing import Any
 import anyio
 import msgspec
 
-from actors.errors import UnknownStream
-from node.chat.records import Kind, Record, State, conversation_of, decode_record
-from node.node import Node
-from node.outbox.messages import PeerOperation
+from millpond.actors.errors import UnknownStream
+from millpond.node.chat.records import Kind, Record, State, conversation_of, decode_record
+from millpond.node.node import Node
+from millpond.node.outbox.messages import PeerOperation
 from tests.node.post.neighbours import DEADLINE_S, Neighbour
 
 

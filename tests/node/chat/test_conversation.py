@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from node.chat.conversation import KNOWN_MAX, Conversation, Marks
-from node.chat.records import Kind, Record, State, decode_record, encode_record
-from node.chat.payloads import Text
+from millpond.node.chat.conversation import KNOWN_MAX, Conversation, Marks
+from millpond.node.chat.payloads import Text
+from millpond.node.chat.records import Kind, Record, State, decode_record, encode_record
 
 LIFE_MS = 1_000_000_000
 LINE, THEIR_LINE = "aaaaaaaa", "bbbbbbbb"

@@ -8,11 +8,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.access.rules_file import FILE_NAME as ACCESS_FILE
-from node.chat.records import Kind
-from node.cli.chat.dialogue import Dialogue, Options
-from node.client.connect import PROBE, connect
-from node.client.events import Event, Retrying
+from millpond.node.access.rules_file import FILE_NAME as ACCESS_FILE
+from millpond.node.chat.records import Kind
+from millpond.node.cli.chat.dialogue import Dialogue, Options
+from millpond.node.client.connect import PROBE, connect
+from millpond.node.client.events import Event, Retrying
 from tests.node.chat.talking import couple, history, say
 from tests.node.post.neighbours import Neighbour, until
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.errors import RequestError
-from node.chat.records import Kind
-from node.node import Node
+from millpond.actors.errors import RequestError
+from millpond.node.chat.records import Kind
+from millpond.node.node import Node
 from tests.node.chat.talking import couple, heard, history, say
 from tests.node.post.neighbours import DEADLINE_S
 from tests.node.test_stream_faults import FaultyDisk

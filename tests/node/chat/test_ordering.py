@@ -7,8 +7,8 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.chat.reorder import GAP_WAIT_S, HELD_MAX, LINES_MAX, Gap, Heard, Order
-from node.chat.payloads import Text
+from millpond.node.chat.payloads import Text
+from millpond.node.chat.reorder import GAP_WAIT_S, HELD_MAX, LINES_MAX, Gap, Heard, Order
 
 LINE = "00000001"
 

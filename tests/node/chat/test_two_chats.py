@@ -9,14 +9,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.errors import DataTooLarge, EmptyData, Malformed, NotAllowed, UnknownPeer
-from actors.messages import Put
-from node.chat.records import Kind, State, conversation_of
-from node.chat.payloads import TEXT_BYTES_MAX, Text, encode_words
-from node.node import Node
-from node.peers.address_book import Peer, Trust
-from node.peers.envelope import seal
-from node.outbox.messages import PeerOperation
+from millpond.actors.errors import DataTooLarge, EmptyData, Malformed, NotAllowed, UnknownPeer
+from millpond.actors.messages import Put
+from millpond.node.chat.payloads import TEXT_BYTES_MAX, Text, encode_words
+from millpond.node.chat.records import Kind, State, conversation_of
+from millpond.node.node import Node
+from millpond.node.outbox.messages import PeerOperation
+from millpond.node.peers.address_book import Peer, Trust
+from millpond.node.peers.envelope import seal
 from tests.node.chat.talking import ask, couple, heard, history, say, states
 from tests.node.post.neighbours import DEADLINE_S, Neighbour, until
 

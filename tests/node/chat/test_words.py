@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.chat.records import (
+from millpond.node.chat.payloads import (
+    TEXT_BYTES_MAX,
+    NotUnderstood,
+    Receipt,
+    Text,
+    decode_words,
+    encode_words,
+)
+from millpond.node.chat.records import (
     Kind,
     Record,
     State,
@@ -15,14 +23,6 @@ from node.chat.records import (
     decode_record,
     encode_record,
     is_news,
-)
-from node.chat.payloads import (
-    TEXT_BYTES_MAX,
-    NotUnderstood,
-    Receipt,
-    Text,
-    decode_words,
-    encode_words,
 )
 
 UUID = "00112233445566778899aabbccddeeff"

@@ -10,16 +10,16 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from node.client.channel import Channel
-from node.client.connect import connect
-from node.clock import Clock
-from node.config import OFF, Config
-from node.jobs.worker.outcome import Ended
-from node.jobs.queue import Queue
-from node.jobs.worker.worker import Worker
-from node.node import Node
-from transports.io.memory import Network
-from transports.io.interface import Session
+from millpond.node.client.channel import Channel
+from millpond.node.client.connect import connect
+from millpond.node.clock import Clock
+from millpond.node.config import OFF, Config
+from millpond.node.jobs.queue import Queue
+from millpond.node.jobs.worker.outcome import Ended
+from millpond.node.jobs.worker.worker import Worker
+from millpond.node.node import Node
+from millpond.transports.io.interface import Session
+from millpond.transports.io.memory import Network
 
 URL = "tcp://pond:1"
 PATIENCE_S = 7200.0

@@ -11,14 +11,11 @@ import anyio.to_thread
 import msgspec
 import pytest
 
-from node.jobs import Job
-from node.jobs import Task
-from node.jobs import Worker
-from node.jobs import task
+from millpond.node.jobs import Job, Task, Worker, task
 from tests.node.jobs.place import Place, placed
 
 if TYPE_CHECKING:
-    from node.jobs import Job as JobForTheTypeChecker
+    from millpond.node.jobs import Job as JobForTheTypeChecker
 
 
 class Tree(msgspec.Struct):

@@ -6,8 +6,7 @@ from typing import Any
 
 import anyio
 
-from node.jobs import Job
-from node.jobs import task
+from millpond.node.jobs import Job, task
 from tests.node.jobs.place import Place
 
 

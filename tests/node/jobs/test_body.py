@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.jobs.payload import Body, Waiter, decode_body, encode_body
+from millpond.node.jobs.payload import Body, Waiter, decode_body, encode_body
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary(),

@@ -9,9 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from node.jobs import Backoff
-from node.jobs import Job
-from node.jobs import task
+from millpond.node.jobs import Backoff, Job, task
 from tests.node.jobs.place import Place, placed
 
 WORKERS = ("ann", "ben", "eve")

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from node.jobs import Job
+from millpond.node.jobs import Job
 from tests.node.jobs.place import Place
 
 

@@ -11,12 +11,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from node.jobs import Backoff
-from node.jobs import JobFailed
-from node.jobs import Reject
-from node.jobs import Retry
-from node.jobs import task
-from node.jobs.worker.outcome import error_text
+from millpond.node.jobs import Backoff, JobFailed, Reject, Retry, task
+from millpond.node.jobs.worker.outcome import error_text
 from tests.node.jobs.place import Place, placed
 
 SHORT = Backoff(0.01, 0.02)
@@ -286,7 +282,7 @@ async def test_what_is_unforeseen_is_logged_and_the_job_comes_again(
     place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last net: a mistake of ours while one job is settled."""
-    from node.jobs.worker.completion import Settler
+    from millpond.node.jobs.worker.completion import Settler
 
     acknowledge = Settler._acknowledge
     times = 0

@@ -8,12 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from actors.errors import BufferFull, DataTooLarge
-from node.jobs import Job
-from node.jobs import JobFailed
-from node.jobs import Queue
-from node.jobs import Worker
-from node.jobs import task
+from millpond.actors.errors import BufferFull, DataTooLarge
+from millpond.node.jobs import Job, JobFailed, Queue, Worker, task
 from tests.node.jobs.place import Place, placed
 from tests.node.test_identity_client import serving, url_of
 from tests.transports.proving import ALICE, NODE

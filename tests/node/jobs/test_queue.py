@@ -9,14 +9,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from actors.errors import NotFound
-from node.jobs import Backoff
-from node.jobs import Job
-from node.jobs import JobCancelled
-from node.jobs import Queue
-from node.jobs import Reject
-from node.jobs import task
-from node.jobs.payload import decode_body
+from millpond.actors.errors import NotFound
+from millpond.node.jobs import Backoff, Job, JobCancelled, Queue, Reject, task
+from millpond.node.jobs.payload import decode_body
 from tests.node.jobs.place import Place
 
 

@@ -15,11 +15,11 @@ import anyio.from_thread
 import anyio.to_thread
 import pytest
 
-from node.config import OFF, Config
-from node.jobs import Job, Queue, Worker
-from node.jobs import sync as blocking
-from node.jobs.worker.outcome import Ended
-from node.node import Node
+from millpond.node.config import OFF, Config
+from millpond.node.jobs import Job, Queue, Worker
+from millpond.node.jobs import sync as blocking
+from millpond.node.jobs.worker.outcome import Ended
+from millpond.node.node import Node
 from tests.node.processes import ROOT, environment
 
 PATIENCE_S = 10.0
@@ -105,7 +105,7 @@ async def test_a_burst_of_jobs_that_somebody_puts_without_a_loop(url: str) -> No
 
 
 async def test_a_node_that_is_not_there_is_told_at_once(url: str) -> None:
-    from node import ConnectionLost
+    from millpond.node import ConnectionLost
 
     with pytest.raises(ConnectionLost):
         async with Worker("tcp://127.0.0.1:1", print, queues=["q"]):
@@ -118,7 +118,7 @@ async def test_a_node_that_is_not_there_is_told_at_once(url: str) -> None:
 POISON = """
 import os
 from pathlib import Path
-from node.jobs import task
+from millpond.node.jobs import task
 
 @task(queue="q", attempts=2)
 async def poison(path):
@@ -132,7 +132,7 @@ async def test_a_job_that_kills_each_worker_ends_as_a_dead_letter(url: str, tmp_
     """Its first step ends the process: the node has heard by then that it was begun."""
     (tmp_path / "poisonous.py").write_text(POISON)
     told, codes = tmp_path / "told", []
-    words = [sys.executable, "-m", "node", "work", "poisonous", "--connect", url, "--burst"]
+    words = [sys.executable, "-m", "millpond", "work", "poisonous", "--connect", url, "--burst"]
     words += ["--queue", "q", "--queue", "other"]
     way = os.pathsep.join([str(tmp_path), str(ROOT)])
     async with Queue(url, "q") as queue:

@@ -8,16 +8,11 @@ from typing import Any
 import anyio
 import pytest
 
-from node.client.errors import ChannelClosed
-from node.jobs import Job
-from node.jobs import JobCancelled
-from node.jobs import JobFailed
-from node.jobs import Reject
-from node.jobs import Retry
-from node.jobs import task
-from node.jobs.payload import channel_of
-from node.jobs.history import Entry, entries_of
-from node.jobs.results import News, decode_news, encode_news, mailbox_name
+from millpond.node.client.errors import ChannelClosed
+from millpond.node.jobs import Job, JobCancelled, JobFailed, Reject, Retry, task
+from millpond.node.jobs.history import Entry, entries_of
+from millpond.node.jobs.payload import channel_of
+from millpond.node.jobs.results import News, decode_news, encode_news, mailbox_name
 from tests.node.jobs.place import Place
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
-from node.jobs import Backoff
-from node.jobs import task
-from node.jobs.worker.apart import Apart
+from millpond.node.jobs import Backoff, task
+from millpond.node.jobs.worker.apart import Apart
 from tests.node.jobs.place import Place, placed
 
 ON_BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

@@ -9,15 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
-from node.client.connect import Dialer
-from node.jobs import Handle
-from node.jobs import Job
-from node.jobs import Queue
-from node.jobs import Reject
-from node.jobs import Worker
-from node.jobs import task
-from node.jobs.handle import Wait
-from node.jobs.results import News
+from millpond.node.client.connect import Dialer
+from millpond.node.jobs import Handle, Job, Queue, Reject, Worker, task
+from millpond.node.jobs.handle import Wait
+from millpond.node.jobs.results import News
 from tests.node.jobs.place import URL, Place, placed
 
 

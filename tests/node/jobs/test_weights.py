@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from node.jobs import Job
-from node.jobs.worker.weighted_queues import Choice, parse_queues
+from millpond.node.jobs import Job
+from millpond.node.jobs.worker.weighted_queues import Choice, parse_queues
 from tests.node.jobs.place import Place
 
 

@@ -10,13 +10,7 @@ import anyio
 import msgspec
 import pytest
 
-from node.jobs import Backoff
-from node.jobs import Job
-from node.jobs import JobFailed
-from node.jobs import Reject
-from node.jobs import Retry
-from node.jobs import Task
-from node.jobs import task
+from millpond.node.jobs import Backoff, Job, JobFailed, Reject, Retry, Task, task
 from tests.node.jobs.place import Place, placed
 
 
@@ -315,7 +309,7 @@ async def test_a_burst_ends_when_nothing_is_due(place: Place) -> None:
 
 
 def test_arguments_that_make_no_worker() -> None:
-    from node.jobs import Worker
+    from millpond.node.jobs import Worker
 
     one, two = Task(lambda: None, name="a"), Task(lambda: None, name="a")
     for work, queues in ((lambda: None, ()), ([one, two], ("q",)), ([], ("q",))):

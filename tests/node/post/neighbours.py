@@ -13,19 +13,19 @@ from typing import Any
 import anyio
 import msgspec
 
-from actors.messages import Ack, Put
-from node.access.rules_file import FILE_NAME as ACCESS_FILE
-from node.config import OFF, Config
-from node.node import Node
-from node.peers.address_book import FILE_NAME as BOOK_FILE
-from node.peers.address_book import Peer, PeerBook, Trust
-from node.peers.identity import FILE_NAME, Identity, load_or_create
-from node.peers.prekey_cache import KnownPrekeys
-from node.peers.prekeys import Prekeys, SignedPrekey
-from node.peers.envelope import Opened, seal
-from node.peers.keyring import KNOWN_FOLDER, PREKEYS_FOLDER
-from node.outbox.relayed_message import Letter, encode_letter, letter_key
-from node.outbox.mailbox import mailbox_of
+from millpond.actors.messages import Ack, Put
+from millpond.node.access.rules_file import FILE_NAME as ACCESS_FILE
+from millpond.node.config import OFF, Config
+from millpond.node.node import Node
+from millpond.node.outbox.mailbox import mailbox_of
+from millpond.node.outbox.relayed_message import Letter, encode_letter, letter_key
+from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
+from millpond.node.peers.address_book import Peer, PeerBook, Trust
+from millpond.node.peers.envelope import Opened, seal
+from millpond.node.peers.identity import FILE_NAME, Identity, load_or_create
+from millpond.node.peers.keyring import KNOWN_FOLDER, PREKEYS_FOLDER
+from millpond.node.peers.prekey_cache import KnownPrekeys
+from millpond.node.peers.prekeys import Prekeys, SignedPrekey
 
 DEADLINE_S = 15.0
 QUIET_S = 0.3

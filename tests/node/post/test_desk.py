@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from actors.errors import (
+from millpond.actors.errors import (
     Malformed,
     NoPrekey,
     NotAllowed,
@@ -17,14 +17,14 @@ from actors.errors import (
     StorageFailed,
     UnknownPeer,
 )
-from node.access.rules_file import FILE_NAME as ACCESS_FILE
-from node.client.channel import Channel
-from node.client.connect import connect
-from node.node import Node
-from node.peers.address_book import Peer, PeerBook, Trust
-from node.peers.card import decode_card
-from node.peers.identity import Identity, peer_id
-from node.outbox.messages import PeerOperation as Op
+from millpond.node.access.rules_file import FILE_NAME as ACCESS_FILE
+from millpond.node.client.channel import Channel
+from millpond.node.client.connect import connect
+from millpond.node.node import Node
+from millpond.node.outbox.messages import PeerOperation as Op
+from millpond.node.peers.address_book import Peer, PeerBook, Trust
+from millpond.node.peers.card import decode_card
+from millpond.node.peers.identity import Identity, peer_id
 from tests.node.post.neighbours import Neighbour, leave, remaining
 
 pytestmark = pytest.mark.anyio

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from node.outbox.dialer import Dialing
-from node.outbox.mailbox import mailbox_of
-from node.outbox.routes import Place
-from node.outbox.presence import HERE_S, Presence, Sighting
+from millpond.node.outbox.dialer import Dialing
+from millpond.node.outbox.mailbox import mailbox_of
+from millpond.node.outbox.presence import HERE_S, Presence, Sighting
+from millpond.node.outbox.routes import Place
 from tests.node.post.neighbours import Neighbour
 
 NONCE_BYTES = 32

@@ -8,9 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.node import Node
-from node.outbox.mailbox import mailbox_of
-from node.outbox.context import Report
+from millpond.node.node import Node
+from millpond.node.outbox.context import Report
+from millpond.node.outbox.mailbox import mailbox_of
 from tests.node.post.neighbours import Neighbour, leave, opened, read, remaining, until
 
 pytestmark = pytest.mark.anyio
@@ -103,8 +103,8 @@ async def test_a_full_peer_is_asked_again_later(
     alice: Neighbour, bob: Neighbour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is lost, reported or out of order, however often it says that it is full."""
-    monkeypatch.setattr("node.outbox.forwarder.LATER_S", 0.1)
-    monkeypatch.setattr("node.outbox.inbound.LATER_MS", 100)
+    monkeypatch.setattr("millpond.node.outbox.forwarder.LATER_S", 0.1)
+    monkeypatch.setattr("millpond.node.outbox.inbound.LATER_MS", 100)
     texts = [b"%d" % number for number in range(12)]
     async with alice.node() as here, bob.node(channel_messages_max=3) as there:
         heard = hear(here)
@@ -178,7 +178,7 @@ async def test_who_fails_to_hear_a_report_is_told_again(
     alice: Neighbour, bob: Neighbour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also the letter stays until then: it is carried again, and there once."""
-    monkeypatch.setattr("node.outbox.scheduling.RETRY_S", 0.1)
+    monkeypatch.setattr("millpond.node.outbox.scheduling.RETRY_S", 0.1)
     heard: list[Report] = []
 
     async def fail_once(peer: bytes, uuid: bytes, fate: Report) -> None:

@@ -13,12 +13,12 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from actors.messages import Ack, Msg, Put
-from node.node import Node
-from node.peers.envelope import CannotOpen
-from node.outbox.relayed_message import Letter, decode_letter, encode_letter
-from node.outbox.mailbox import mailbox_of
-from node.outbox.context import Report
+from millpond.actors.messages import Ack, Msg, Put
+from millpond.node.node import Node
+from millpond.node.outbox.context import Report
+from millpond.node.outbox.mailbox import mailbox_of
+from millpond.node.outbox.relayed_message import Letter, decode_letter, encode_letter
+from millpond.node.peers.envelope import CannotOpen
 from tests.node.post.neighbours import DEADLINE_S, Neighbour, leave, opened, remaining, until
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from node.peers.envelope import VERSION
-from node.outbox.relayed_message import (
+from millpond.node.outbox.relayed_message import (
     DEADLINE_MAX,
     HOPS_MAX,
     OVERHEAD_BYTES,
@@ -18,6 +17,7 @@ from node.outbox.relayed_message import (
     encode_letter,
     letter_key,
 )
+from millpond.node.peers.envelope import VERSION
 
 UUID = bytes(range(0x10, 0x20))
 ENVELOPE = VERSION + b"kid4" + b"E" * 32 + UUID + b"c" * (32 + 64 + 64 + 16)

@@ -9,12 +9,12 @@ import anyio
 import pytest
 from msgspec.structs import force_setattr
 
-from actors.messages import Put
-from actors.store.filesystem import OsDisk, OsFile
-from node.node import Node
-from node.peers.identity import Identity
-from node.outbox.mailbox import mailbox_of
-from node.outbox.context import Report
+from millpond.actors.messages import Put
+from millpond.actors.store.filesystem import OsDisk, OsFile
+from millpond.node.node import Node
+from millpond.node.outbox.context import Report
+from millpond.node.outbox.mailbox import mailbox_of
+from millpond.node.peers.identity import Identity
 from tests.node.post.neighbours import Neighbour, leave, read, remaining, until
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +46,7 @@ def village(tmp_path: Path) -> Village:
 async def test_a_full_relay_does_not_keep_mail_from_the_next_one(
     village: Village, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.outbox.forwarder.LATER_S", 0.1)
+    monkeypatch.setattr("millpond.node.outbox.forwarder.LATER_S", 0.1)
     alice, bob = village.alice, village.bob
     async with village.rita.node(channel_messages_max=1) as full, village.sven.node() as second:
         await leave(full, bob.public, alice.letter_to(bob, b"the first of all"))
@@ -80,8 +80,8 @@ async def test_a_relay_that_never_answers_does_not_hold_mail_up_for_ever(
     village: Village, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It lets us in, and shows life, and that is all."""
-    monkeypatch.setattr("node.outbox.forwarder.ANSWERED_WITHIN_S", 0.5)
-    monkeypatch.setattr("node.outbox.key_exchange.ANSWERED_WITHIN_S", 0.5)
+    monkeypatch.setattr("millpond.node.outbox.forwarder.ANSWERED_WITHIN_S", 0.5)
+    monkeypatch.setattr("millpond.node.outbox.key_exchange.ANSWERED_WITHIN_S", 0.5)
     alice, bob = village.alice, village.bob
     async with village.rita.node() as silent, village.sven.node() as second, alice.node() as here:
         silent.reception.submit = lambda name, batch, now: True
@@ -184,7 +184,7 @@ async def test_mailboxes_of_strangers_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever may put anywhere can name as many as there are keys."""
-    monkeypatch.setattr("node.outbox.bounces.IDLE_S", 0.2)
+    monkeypatch.setattr("millpond.node.outbox.bounces.IDLE_S", 0.2)
     alice = Neighbour(tmp_path, "alice")
     async with alice.node() as here:
         for number in range(50):

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from node.peers.address_book import Peer, PeerBook, Trust
-from node.peers.identity import Identity, peer_id
-from node.outbox.routes import REST_S_MAX, Patience, Place, places_of, relay_places
+from millpond.node.outbox.routes import REST_S_MAX, Patience, Place, places_of, relay_places
+from millpond.node.peers.address_book import Peer, PeerBook, Trust
+from millpond.node.peers.identity import Identity, peer_id
 
 RITA, SVEN, BOB = (Identity.from_seed(bytes((each,)) * 32).public for each in range(3))
 HOME, RITAS, SVENS = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "tls://127.0.0.1:3"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from actors.messages import Join, Port, Reply, Role
-from node.outbox.presence import HERE_S, Presence, Sighting
+from millpond.actors.messages import Join, Port, Reply, Role
+from millpond.node.outbox.presence import HERE_S, Presence, Sighting
 
 BOB, CAROL = b"b" * 32, b"c" * 32
 MAILBOX = b"mail/bob"

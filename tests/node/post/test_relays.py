@@ -8,8 +8,8 @@ import anyio
 import msgspec
 import pytest
 
-from node.outbox.relayed_message import HOPS_MAX, decode_letter
-from node.outbox.mailbox import mailbox_of
+from millpond.node.outbox.mailbox import mailbox_of
+from millpond.node.outbox.relayed_message import HOPS_MAX, decode_letter
 from tests.node.post.neighbours import Neighbour, leave, opened, read, remaining, until
 
 pytestmark = pytest.mark.anyio

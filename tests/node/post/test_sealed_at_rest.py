@@ -11,10 +11,10 @@ from types import FunctionType, ModuleType
 import pytest
 from msgspec import Struct
 
-from actors.store.durable import DurableStore
-from node.node import Node
-from node.outbox.relayed_message import decode_letter
-from node.outbox.mailbox import mailbox_of
+from millpond.actors.store.durable import DurableStore
+from millpond.node.node import Node
+from millpond.node.outbox.mailbox import mailbox_of
+from millpond.node.outbox.relayed_message import decode_letter
 from tests.node.post.neighbours import Neighbour, read, remaining, until
 from tests.node.processes import serving
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.errors import EmptyData, NoPrekey, NotAllowed, UnknownPeer
-from node.peers.address_book import Trust
-from node.outbox.outbox import Post
+from millpond.actors.errors import EmptyData, NoPrekey, NotAllowed, UnknownPeer
+from millpond.node.outbox.outbox import Post
+from millpond.node.peers.address_book import Trust
 from tests.node.post.neighbours import Neighbour, opened, read, remaining, until
 
 pytestmark = pytest.mark.anyio
@@ -97,7 +97,7 @@ async def test_a_peer_that_comes_back_gets_its_mail_at_once(
     alice: Neighbour, bob: Neighbour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the event that it is there, not by waiting until it is dialled again."""
-    monkeypatch.setattr("node.outbox.routes.REST_S_MIN", 120.0)
+    monkeypatch.setattr("millpond.node.outbox.routes.REST_S_MIN", 120.0)
     alice.knows(bob)
     bob.knows(alice)
     for one, other in ((alice, bob), (bob, alice)):

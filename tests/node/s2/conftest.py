@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from node.config import Config, Durability
-from node.node import Node
+from millpond.node.config import Config, Durability
+from millpond.node.node import Node
 
 collect_ignore_glob: list[str] = []
 try:

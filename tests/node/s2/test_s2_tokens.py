@@ -26,8 +26,8 @@ from s2_sdk import (
     SeqNum,
 )
 
-from actors.messages import Durability
-from node.node import Node
+from millpond.actors.messages import Durability
+from millpond.node.node import Node
 from tests.node.s2.conftest import BASIN, ONCE, client, running
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from s2_sdk import AppendInput, CommandRecord, ReadLimit, Record, SeqNum
 
-from node.node import Node
-from node.client.streams.records import NewRecord
-from node.client.rustlog.client import Rustlog, connect_rustlog
-from node.client.s3p.client import S3p, connect_s3p
-from node.client.streams.stream import Stream
-from node.client.streams.connect import connect_streams
+from millpond.node.client.rustlog.client import Rustlog, connect_rustlog
+from millpond.node.client.s3p.client import S3p, connect_s3p
+from millpond.node.client.streams.connect import connect_streams
+from millpond.node.client.streams.records import NewRecord
+from millpond.node.client.streams.stream import Stream
+from millpond.node.node import Node
 from tests.node.s2.conftest import client, running
 
 ANY = "127.0.0.1:0"

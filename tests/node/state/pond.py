@@ -11,16 +11,16 @@ from typing import Any
 
 import anyio
 
-from node import connect
-from node.node import Node
-from node.client.rustlog.client import Rustlog, connect_rustlog
-from node.client.s3p.client import S3p, connect_s3p
-from node.client.streams.connect import Streams, connect_streams
+from millpond.node import connect
+from millpond.node.client.rustlog.client import Rustlog, connect_rustlog
+from millpond.node.client.s3p.client import S3p, connect_s3p
+from millpond.node.client.streams.connect import Streams, connect_streams
+from millpond.node.node import Node
+from millpond.transports.http.response import Response
+from millpond.transports.http.s2.app import PREFIXES, S2Api
+from millpond.transports.http.state.app import PREFIX, StateApi
 from tests.transports.http.client import Client, Got
 from tests.transports.http.served import served
-from transports.http.response import Response
-from transports.http.s2.app import PREFIXES, S2Api
-from transports.http.state.app import PREFIX, StateApi
 
 ANY = "127.0.0.1:0"
 SOON_S = 20

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from node.cli.main import main
+from millpond.node.cli.main import main
 from tests.node.conftest import name, node, run, scheme  # noqa: F401  fixtures
 from tests.node.processes import Serving, environment, started
 from tests.node.state.pond import RESET, put

@@ -14,18 +14,18 @@ import pytest
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
-from actors.errors import Trimmed, UnknownStream
-from actors.state.schema import BadValue, Collection, StreamState
-from actors.state.events import Control, Reason, change
-from actors.state.events import Operation as Op
-from actors.state.fold import Changed, InvalidEvent, Marked, OnInvalid, OnReset, StateReset
-from node.config import OFF, Config
-from node.node import Node
-from node.client.state.changes import Missed
-from node.client.state.follower import FollowSettings, follow_state
-from node.client.state.writer import SnapshotOpen, StateWriter
-from node.client.streams.stream import Stream
-from node.client.streams.connect import connect_streams
+from millpond.actors.errors import Trimmed, UnknownStream
+from millpond.actors.state.events import Control, Reason, change
+from millpond.actors.state.events import Operation as Op
+from millpond.actors.state.fold import Changed, InvalidEvent, Marked, OnInvalid, OnReset, StateReset
+from millpond.actors.state.schema import BadValue, Collection, StreamState
+from millpond.node.client.state.changes import Missed
+from millpond.node.client.state.follower import FollowSettings, follow_state
+from millpond.node.client.state.writer import SnapshotOpen, StateWriter
+from millpond.node.client.streams.connect import connect_streams
+from millpond.node.client.streams.stream import Stream
+from millpond.node.config import OFF, Config
+from millpond.node.node import Node
 from tests.node.post.neighbours import free_port
 
 SOON_S = 10

@@ -7,9 +7,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.errors import StateTooLarge, UnknownStream
-from actors.streams.names import state_cell
-from node.config import Durability, StreamRule
+from millpond.actors.errors import StateTooLarge, UnknownStream
+from millpond.actors.streams.names import state_cell
+from millpond.node.config import Durability, StreamRule
 from tests.node.state.pond import RESET, pond, put
 
 

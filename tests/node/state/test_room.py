@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from actors.streams import messages as m
-from actors.streams.names import stream_cell
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import stream_cell
+from millpond.transports.http.cell_client import Inquiry
 from tests.node.state.pond import put
 from tests.node.watched_room import figures, watched
 from tests.transports.http.client import Client
-from transports.http.cell_client import Inquiry
 
 HOST = ((b"host", b"127.0.0.1:7404"),)
 

@@ -12,19 +12,15 @@ import msgspec
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from actors.state.schema import BadValue, Collection, StreamState
-from actors.state.events import Control
-from actors.state.fold import Changed, InvalidEvent, Marked, OnInvalid
-from node.config import Config
-from node.node import Node
-from node.client.state import changes
-from node.client.state import follower
-from node.client.state import remote
-from node.client.state import sync
-from node.client.state import writer
-from node.client.state.follower import FollowSettings
-from node.client.state.sync import StateWriter, follow_state
-from node.client.sync.channel import Stream, connect_streams
+from millpond.actors.state.events import Control
+from millpond.actors.state.fold import Changed, InvalidEvent, Marked, OnInvalid
+from millpond.actors.state.schema import BadValue, Collection, StreamState
+from millpond.node.client.state import changes, follower, remote, sync, writer
+from millpond.node.client.state.follower import FollowSettings
+from millpond.node.client.state.sync import StateWriter, follow_state
+from millpond.node.client.sync.channel import Stream, connect_streams
+from millpond.node.config import Config
+from millpond.node.node import Node
 
 OFF = dict.fromkeys(("ws", "s3p", "rustlog", "http"), "off")
 

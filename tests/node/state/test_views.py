@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from actors.messages import Mode
-from node.config import ChannelRule
+from millpond.actors.messages import Mode
+from millpond.node.config import ChannelRule
 from tests.node.state.pond import BASIN, pond, put
 from tests.state.vectors import STREAMS, records
 
@@ -87,7 +87,7 @@ async def test_commands_of_s2_and_empty_records_are_no_events() -> None:
     async with pond() as mill:
         await mill.streams.stream("users").create()
         await mill.by_rustlog("users", [put("a", 1), b""])
-        from node.client.streams.records import NewRecord
+        from millpond.node.client.streams.records import NewRecord
 
         await mill.streams.stream("users").append(NewRecord(b"token", [(b"", b"fence")]))
         info = await mill.streams.stream("users").state.info()

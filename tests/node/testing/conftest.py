@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.testing import plugin
+from millpond.node.testing import plugin
 
 node = plugin.node
 """Nearer than that of tests/node, which is a process."""

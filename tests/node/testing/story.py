@@ -8,11 +8,11 @@ import sys
 
 import anyio
 
-from actors.errors import OutcomeUnknown
-from node import ConnectionLost, connect
-from node.jobs import Job, Queue, Retry, Worker
-from node.outbox.messages import PeerOperation
-from node.testing import SimNode, World, virtual
+from millpond.actors.errors import OutcomeUnknown
+from millpond.node import ConnectionLost, connect
+from millpond.node.jobs import Job, Queue, Retry, Worker
+from millpond.node.outbox.messages import PeerOperation
+from millpond.node.testing import SimNode, World, virtual
 
 JOBS = 12
 CROWD = 12

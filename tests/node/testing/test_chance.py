@@ -10,16 +10,16 @@ from typing import TypeVar
 import anyio
 import pytest
 
-from node import connect
-from node.clock import Clock
-from node.config import OFF, Config
-from node.jobs import Queue, Worker
-from node.jobs.payload import decode_body
-from node.node import Node
-from node.environment import outside
-from node.peers.prekeys import ROTATED_S
-from node.testing import SimNode, World, virtual
-from node.testing.time.world_clock import START_S
+from millpond.node import connect
+from millpond.node.clock import Clock
+from millpond.node.config import OFF, Config
+from millpond.node.environment import outside
+from millpond.node.jobs import Queue, Worker
+from millpond.node.jobs.payload import decode_body
+from millpond.node.node import Node
+from millpond.node.peers.prekeys import ROTATED_S
+from millpond.node.testing import SimNode, World, virtual
+from millpond.node.testing.time.world_clock import START_S
 
 DAY_S = 86_400
 T = TypeVar("T")

@@ -12,16 +12,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.channels.channel import Channel as ChannelActor
-from actors.errors import OutcomeUnknown
-from node import Channel, ConnectionLost
-from node.testing import NotRunning
-from node.testing import SimNode
-from node.testing import TookTooLong
-from node.testing import World
-from node.testing import timeouts as patience
-from node.testing.disk.faults import DiskFault
-from node.testing.inline_workers import SteppedSurroundings
+from millpond.actors.channels.channel import Channel as ChannelActor
+from millpond.actors.errors import OutcomeUnknown
+from millpond.node import Channel, ConnectionLost
+from millpond.node.testing import NotRunning, SimNode, TookTooLong, World
+from millpond.node.testing import timeouts as patience
+from millpond.node.testing.disk.faults import DiskFault
+from millpond.node.testing.inline_workers import SteppedSurroundings
 
 
 async def spin() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from node import Channel, ConnectionLost
-from node.testing import SimNode, World
-from node.testing.trace import Trace
+from millpond.node import Channel, ConnectionLost
+from millpond.node.testing import SimNode, World
+from millpond.node.testing.trace import Trace
 
 Pair = tuple[SimNode, SimNode]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from node.testing import plugin
+from millpond.node.testing import plugin
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENT = ROOT / "docs" / "testing.md"
@@ -53,8 +53,8 @@ def test_there_are_examples() -> None:
 
 FAILING = """
 import pytest
-from actors.channels.channel import Channel
-from actors.errors import OutcomeUnknown
+from millpond.actors.channels.channel import Channel
+from millpond.actors.errors import OutcomeUnknown
 
 async def handle(job):
     raise KeyError(job.data)
@@ -266,7 +266,10 @@ def test_nothing_hangs(library: str, tmp_path: Path) -> None:
 
 def test_the_plugin_costs_little_where_nobody_uses_it() -> None:
     """It is loaded wherever the package is installed."""
-    asked = "import sys, node.testing.plugin; print(sorted(set(sys.modules) & {'node.node'}))"
+    asked = (
+        "import sys, millpond.node.testing.plugin as plugin;"
+        "print(sorted(set(sys.modules) & {'millpond.node.node'}))"
+    )
     told = subprocess.run(
         [sys.executable, "-c", asked],
         env=os.environ | {"PYTHONPATH": str(ROOT)},

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.testing import virtual
+from millpond.node.testing import virtual
 from tests.node.testing.story import JOBS, LETTERS, trace_of
 
 ROOT = Path(__file__).parents[3]
@@ -53,7 +53,9 @@ def test_the_story_has_something_of_everything(trace: str) -> None:
     whats = Counter(line.split(": ")[-1].split()[0] for line in trace.splitlines())
     assert whats["dials"] > 20 and whats["opened"] > 20 and whats["ended"] > 20
     assert trace.count(" did ") == JOBS and trace.count("bob reads") == LETTERS
-    assert "WARNING node.jobs" in trace and "worker-2 <" in trace and "bob < alice" in trace
+    assert (
+        "WARNING millpond.node.jobs" in trace and "worker-2 <" in trace and "bob < alice" in trace
+    )
 
 
 def test_again_in_this_process(trace: str) -> None:

@@ -11,11 +11,11 @@ import anyio.from_thread
 import anyio.to_thread
 import pytest
 
-import node.outbox.outbox as sealing
-from node import connect
-from node.jobs import Job, Queue, Worker
-from node.outbox.messages import PeerOperation
-from node.testing import SimNode, World
+import millpond.node.outbox.outbox as sealing
+from millpond.node import connect
+from millpond.node.jobs import Job, Queue, Worker
+from millpond.node.outbox.messages import PeerOperation
+from millpond.node.testing import SimNode, World
 
 Pair = tuple[SimNode, SimNode]
 

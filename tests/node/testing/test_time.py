@@ -9,9 +9,9 @@ import time
 import anyio
 import pytest
 
-from node import NotFound
-from node.testing import SimNode, TookTooLong, World
-from node.testing.time.virtual_time import virtual
+from millpond.node import NotFound
+from millpond.node.testing import SimNode, TookTooLong, World
+from millpond.node.testing.time.virtual_time import virtual
 
 
 def spent(began: float) -> float:

@@ -7,11 +7,11 @@ import errno
 import anyio
 import pytest
 
-from actors.errors import StorageFailed
-from node import Channel, ConnectionLost
-from node.config import ChannelRule, ConfigError
-from node.client.streams.stream import Stream
-from node.testing import DiskFault, NotRunning, SimNode, World, virtual
+from millpond.actors.errors import StorageFailed
+from millpond.node import Channel, ConnectionLost
+from millpond.node.client.streams.stream import Stream
+from millpond.node.config import ChannelRule, ConfigError
+from millpond.node.testing import DiskFault, NotRunning, SimNode, World, virtual
 
 Pair = tuple[SimNode, SimNode]
 

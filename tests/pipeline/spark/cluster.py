@@ -15,7 +15,7 @@ from types import TracebackType
 
 import pyspark
 
-from pipeline.spark.java_home import find_java
+from millpond.pipeline.spark.java_home import find_java
 
 BIN = Path(pyspark.__file__).parent / "bin"
 PATIENCE_S = 60.0

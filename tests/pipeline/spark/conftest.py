@@ -16,7 +16,7 @@ except ImportError:  # the extra `spark`; without it these tests are not there
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    from pipeline.spark.session import build_session
+    from millpond.pipeline.spark.session import build_session
 
     # Short runs are better off without the second compiler.
     options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from pipeline.state.table import Table
+from millpond.pipeline.state.table import Table
 from tests.pipeline.ponds import ROOT, Pond
 from tests.pipeline.spark.cluster import SMALL, Cluster
 
@@ -50,7 +50,7 @@ def test_a_worker_that_is_killed_costs_nothing(pond: Pond, tmp_path: Path) -> No
         words += ["--max-per-batch", str(AT_ONCE), "--json"]
         given = cluster.environment | {"PYSPARK_PYTHON": str(cluster.python)}
         environment = given | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-        command = [sys.executable, "-m", "node", "pipeline", "run", *words]
+        command = [sys.executable, "-m", "millpond", "pipeline", "run", *words]
         with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, cwd=ROOT) as job:
             table = Table(tmp_path / "table")
             until = time.monotonic() + PATIENCE_S

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.state.formats import existing
+from millpond.pipeline.state.formats import existing
 from tests.pipeline.ponds import ROOT, Pond
 from tests.pipeline.spark.test_sink import values
 
@@ -66,7 +66,7 @@ def run(words: list[str], pond: Pond, folder: Path) -> str:
         case ["millpond", *rest]:
             environment = without_java(folder) if "run" in rest else dict(os.environ)
             done = subprocess.run(
-                [sys.executable, "-m", "node", *rest],
+                [sys.executable, "-m", "millpond", *rest],
                 env=environment | {"PYTHONPATH": str(ROOT)},
                 capture_output=True,
                 text=True,

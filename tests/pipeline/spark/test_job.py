@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.state.job import Done, JobOptions, run_job
-from pipeline.state.table import Table
+from millpond.pipeline.state.job import Done, JobOptions, run_job
+from millpond.pipeline.state.table import Table
 from tests.pipeline.ponds import Pond
 
 pytestmark = pytest.mark.filterwarnings("default")

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from pipeline.spark.planning import batch_ranges
-from pipeline.spark.read_task import read_range
+from millpond.pipeline.spark.planning import batch_ranges
+from millpond.pipeline.spark.read_task import read_range
 from tests.pipeline.ponds import ROOT, Pond
 
 pytestmark = pytest.mark.filterwarnings("default")
 
 COPY = """
 import sys
-from pipeline.spark.session import build_session
+from millpond.pipeline.spark.session import build_session
 address, checkpoint = sys.argv[1:]
 spark = build_session("copy")
 frame = (

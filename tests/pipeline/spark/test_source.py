@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from pipeline.errors import last_line
+from millpond.pipeline.errors import last_line
 from tests.pipeline.ponds import Pond
 
 pytestmark = pytest.mark.filterwarnings("default")  # Spark's own are not ours to mend

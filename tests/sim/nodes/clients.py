@@ -10,13 +10,13 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from actors.errors import LeaseLost, NotFound, RequestError
-from actors.messages import Mode
-from node.client.channel import Channel
-from node.client.errors import ConnectionLost
-from node.client.events import Disconnected, Event, Retrying
-from node.client.message import Message
-from node.client.patience import LATER
+from millpond.actors.errors import LeaseLost, NotFound, RequestError
+from millpond.actors.messages import Mode
+from millpond.node.client.channel import Channel
+from millpond.node.client.errors import ConnectionLost
+from millpond.node.client.events import Disconnected, Event, Retrying
+from millpond.node.client.message import Message
+from millpond.node.client.patience import LATER
 from tests.sim.nodes import notes as n
 from tests.sim.nodes.notes import Acked, Got, Putting, Receipt
 from tests.sim.nodes.plan import ChannelPlan, ConsumerPlan, ProducerPlan

@@ -17,10 +17,10 @@ from time import perf_counter
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.messages import Mode
-from actors.store.repair.quarantine import read_notes
-from node.admin import Operation
-from node.client.connect import PROBE
+from millpond.actors.messages import Mode
+from millpond.actors.store.repair.quarantine import read_notes
+from millpond.node.admin import Operation
+from millpond.node.client.connect import PROBE
 from tests.sim.nodes import events as e
 from tests.sim.nodes import notes as n
 from tests.sim.nodes import writers

@@ -6,8 +6,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from actors.messages import Durability, Mode
-from node.config_rules import ChannelRule
+from millpond.actors.messages import Durability, Mode
+from millpond.node.config_rules import ChannelRule
 from tests.sim.nodes.feeding import fed, is_fed
 from tests.sim.nodes.mishaps import draw_rush, draw_trouble
 from tests.sim.nodes.plan import (

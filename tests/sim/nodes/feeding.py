@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from actors.messages import Durability
+from millpond.actors.messages import Durability
 from tests.sim.nodes.plan import ChannelPlan, Plan, StreamPlan
 
 FROM = 1_000_000

@@ -9,8 +9,8 @@ from functools import cached_property
 from math import inf
 from typing import TypeVar
 
-from actors.messages import Durability, Mode
-from node.testing.time.world_clock import START_S
+from millpond.actors.messages import Durability, Mode
+from millpond.node.testing.time.world_clock import START_S
 from tests.sim.nodes import events as e
 from tests.sim.nodes import notes as n
 from tests.sim.nodes.plan import DOZE_S, ChannelPlan, Plan

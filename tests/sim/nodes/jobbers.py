@@ -9,16 +9,16 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.errors import NotFound, RequestError
-from node.client.errors import ConnectionLost
-from node.jobs.errors import JobCancelled, JobFailed, Reject, Retry
-from node.jobs.handle import Handle
-from node.jobs.job import Job
-from node.jobs.worker.outcome import Ended
-from node.jobs.queue import Queue
-from node.jobs.task import Backoff, Task
-from node.jobs.worker.worker import Worker
-from node.client.patience import LATER
+from millpond.actors.errors import NotFound, RequestError
+from millpond.node.client.errors import ConnectionLost
+from millpond.node.client.patience import LATER
+from millpond.node.jobs.errors import JobCancelled, JobFailed, Reject, Retry
+from millpond.node.jobs.handle import Handle
+from millpond.node.jobs.job import Job
+from millpond.node.jobs.queue import Queue
+from millpond.node.jobs.task import Backoff, Task
+from millpond.node.jobs.worker.outcome import Ended
+from millpond.node.jobs.worker.worker import Worker
 from tests.sim.nodes import notes as n
 from tests.sim.nodes.plan import JobsPlan
 from tests.sim.nodes.stage import Stage

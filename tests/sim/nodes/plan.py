@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
-from actors.messages import Durability, Mode
-from node.config_rules import ChannelRule, StreamRule
+from millpond.actors.messages import Durability, Mode
+from millpond.node.config_rules import ChannelRule, StreamRule
 
 Kind = Literal["channels", "jobs", "streams", "mail", "mixed", "tees"]
 Fault = Literal[

@@ -6,7 +6,7 @@ Without this such a world would end at the limit of real time, which says less a
 
 from __future__ import annotations
 
-from node.testing.time.asyncio_loop import VirtualLoop
+from millpond.node.testing.time.asyncio_loop import VirtualLoop
 from tests.sim.nodes.stage import Unending
 
 WITHIN_S = 0.25

@@ -13,9 +13,9 @@ from typing import Self
 
 import anyio
 
-from node.peers.identity import Identity
-from node.testing import SimNode, World
-from node.testing.time.asyncio_loop import VirtualLoop
+from millpond.node.peers.identity import Identity
+from millpond.node.testing import SimNode, World
+from millpond.node.testing.time.asyncio_loop import VirtualLoop
 from tests.sim.nodes import events, notes
 from tests.sim.nodes.plan import DOZE_S, Plan
 from tests.sim.nodes.wiretap import TappedLinks

@@ -7,17 +7,17 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from actors.errors import (
+from millpond.actors.errors import (
     OutcomeUnknown,
     RequestError,
     SequenceMismatch,
     StorageFailed,
     UnknownStream,
 )
-from actors.messages import Durability
-from node.client.errors import ChannelClosed, ConnectionLost
-from node.client.streams.records import Record
-from node.client.streams.connect import Streams, connect_streams
+from millpond.actors.messages import Durability
+from millpond.node.client.errors import ChannelClosed, ConnectionLost
+from millpond.node.client.streams.connect import Streams, connect_streams
+from millpond.node.client.streams.records import Record
 from tests.sim.nodes.events import Trouble
 from tests.sim.nodes.notes import Appended, Appending, Read
 from tests.sim.nodes.plan import StreamPlan

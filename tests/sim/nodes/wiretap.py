@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 from anyio.abc import TaskGroup
 
-from node.testing.network import Links
+from millpond.node.testing.network import Links
+from millpond.transports.io.interface import Session, SessionFactory, Wire
 from tests.sim.nodes import events as e
-from transports.io.interface import Session, SessionFactory, Wire
 
 MSG, ACK, PUT, KEPT = 2, 3, 6, 7
 HELLO, READY, CREDIT, TOUCH, TOUCHED, MSGX, JOBS, JOBS_REPLY, NACK = (

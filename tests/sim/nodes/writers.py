@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import anyio
 
-from actors.errors import RequestError
-from node.testing import NotRunning
+from millpond.actors.errors import RequestError
+from millpond.node.testing import NotRunning
 from tests.sim.nodes.notes import LetterRead, LetterSent
 from tests.sim.nodes.plan import MailPlan
 from tests.sim.nodes.stage import Stage

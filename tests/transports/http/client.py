@@ -12,7 +12,7 @@ import anyio
 import msgspec
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 
-from transports.http.asgi import AsgiApplication, Message
+from millpond.transports.http.asgi import AsgiApplication, Message
 
 Pairs = Sequence[tuple[bytes, bytes]]
 

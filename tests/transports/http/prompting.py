@@ -9,19 +9,19 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 
-from actors.store.filesystem import Disk
-from actors.runtime.supervisor import contain, sheltered
-from node.clock import Clock
+from millpond.actors.runtime.supervisor import contain, sheltered
+from millpond.actors.store.filesystem import Disk
+from millpond.node.clock import Clock
+from millpond.transports.http.app import Api, Application
+from millpond.transports.http.durable.app import DurableApi
+from millpond.transports.http.durable.context import PREFIX
+from millpond.transports.http.durable.interface import DurableSettings
+from millpond.transports.http.request import HttpLimits
+from millpond.transports.http.s2.app import PREFIXES, S2Api
+from millpond.transports.http.server.server import HttpServer
+from millpond.transports.http.server.settings import ServerSettings
 from tests.transports.http.served import QUICK, Served, served
 from tests.transports.http.server.rig import DATE, Heard, Line, answers
-from transports.http.app import Api, Application
-from transports.http.durable.app import DurableApi
-from transports.http.durable.context import PREFIX
-from transports.http.durable.interface import DurableSettings
-from transports.http.request import HttpLimits
-from transports.http.s2.app import PREFIXES, S2Api
-from transports.http.server.server import HttpServer
-from transports.http.server.settings import ServerSettings
 
 LIMIT_S = 5.0
 STREAM = b"/v1/stream/a"

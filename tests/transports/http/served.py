@@ -9,16 +9,16 @@ from random import Random
 
 import anyio
 
-from actors.store.filesystem import Disk
-from actors.runtime.supervisor import contain, sheltered
-from node.access.policy import Access
-from node.clock import Clock
-from node.config import OFF, Config
-from node.node import Node
-from transports.http.app import Api, Application
-from transports.http.rejections import Refused
-from transports.http.request import HttpLimits, Request
-from transports.http.response import Answer, Response, plain_refusal
+from millpond.actors.runtime.supervisor import contain, sheltered
+from millpond.actors.store.filesystem import Disk
+from millpond.node.access.policy import Access
+from millpond.node.clock import Clock
+from millpond.node.config import OFF, Config
+from millpond.node.node import Node
+from millpond.transports.http.app import Api, Application
+from millpond.transports.http.rejections import Refused
+from millpond.transports.http.request import HttpLimits, Request
+from millpond.transports.http.response import Answer, Response, plain_refusal
 
 CLOSED = {"p2p": OFF, "ws": OFF, "s3p": OFF, "rustlog": OFF, "http": OFF}
 QUICK = HttpLimits(body_s=1.0, linger_s=0.1)

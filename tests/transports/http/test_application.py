@@ -9,13 +9,13 @@ from typing import Any
 import anyio
 import pytest
 
+from millpond.transports.http.app import StreamBrokenOff
+from millpond.transports.http.asgi import Message
+from millpond.transports.http.rejections import Refused
+from millpond.transports.http.request import HttpLimits, Request
+from millpond.transports.http.response import Answer, Response
 from tests.transports.http.client import Client
 from tests.transports.http.served import Does, served
-from transports.http.app import StreamBrokenOff
-from transports.http.asgi import Message
-from transports.http.rejections import Refused
-from transports.http.request import HttpLimits, Request
-from transports.http.response import Answer, Response
 
 
 def _named(name: str) -> Does:

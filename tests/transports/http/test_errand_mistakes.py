@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from actors.streams import messages as m
-from actors.streams.names import stream_cell
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import stream_cell
+from millpond.transports.http.cell_client import Answered
+from millpond.transports.http.direct import Errand
+from millpond.transports.http.question import Question
+from millpond.transports.http.rejections import Refused
+from millpond.transports.http.request import Request
+from millpond.transports.http.response import Answer, Response, json_response
 from tests.transports.http.prompting import prompting, said
-from transports.http.direct import Errand
-from transports.http.cell_client import Answered
-from transports.http.question import Question
-from transports.http.rejections import Refused
-from transports.http.request import Request
-from transports.http.response import Answer, Response, json_response
 
 
 class _Broken:

@@ -10,8 +10,8 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from actors.store.filesystem import OsFile
-from node.clock import Clock
+from millpond.actors.store.filesystem import OsFile
+from millpond.node.clock import Clock
 from tests.conformance.gated_disk import GatedDisk
 from tests.node.http_clients import eventually
 from tests.transports.http.prompting import (

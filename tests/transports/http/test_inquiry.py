@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from actors.errors import Code
-from actors.messages import Failed
-from actors.positions import Seek, Where
-from actors.streams import messages as m
-from actors.streams.names import stream_cell
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed
+from millpond.actors.positions import Seek, Where
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import stream_cell
+from millpond.transports.http.cell_client import Inquiry
 from tests.transports.http.served import Served, served
-from transports.http.cell_client import Inquiry
 
 CELL = stream_cell(b"orders")
 
@@ -47,7 +47,7 @@ def _waiting(pond: Served) -> int:
         def flush(self) -> None:
             pass
 
-    from actors.messages import Batch
+    from millpond.actors.messages import Batch
 
     ear: object = Ear()
     pond.host.submit(CELL, Batch(ear, [m.Describe(0)]), pond.host.now())  # type: ignore[arg-type]

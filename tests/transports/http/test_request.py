@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millpond.transports.http.question import BadPath, question_of, read_query, split_path
+from millpond.transports.http.request import ClientGone, HttpLimits, Request
+from millpond.transports.http.response import Answer, Response
 from tests.transports.http.client import Client
 from tests.transports.http.served import served
-from transports.http.question import BadPath, question_of, read_query, split_path
-from transports.http.request import ClientGone, HttpLimits, Request
-from transports.http.response import Answer, Response
 
 
 def _scope(**more: Any) -> dict[str, Any]:

@@ -7,11 +7,11 @@ import asyncio
 import anyio
 import pytest
 
+from millpond.transports.http.cancellation import LoopScope, Scope, running_loop, scope
+from millpond.transports.http.request import Request
+from millpond.transports.http.response import Answer, Response
 from tests.transports.http.client import Client
 from tests.transports.http.served import served
-from transports.http.request import Request
-from transports.http.response import Answer, Response
-from transports.http.cancellation import LoopScope, Scope, running_loop, scope
 
 
 async def test_what_takes_too_long_ends_without_an_error() -> None:

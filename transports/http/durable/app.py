@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from actors.messages import Rights
-from transports.http import rejections as http
-from transports.http.durable import head_and_delete as about
-from transports.http.durable import append as appends
-from transports.http.durable import create as creation
-from transports.http.durable import read as reads
-from transports.http.durable.context import PREFIX, SAFE, Asking, Call, Target, target_of
-from transports.http.durable.errors import Pairs, Refusal
-from transports.http.durable.live_waiters import Followers
-from transports.http.durable.interface import DurableHost, DurableSettings
-from transports.http.direct import Errand
-from transports.http.question import Question
-from transports.http.request import Request
-from transports.http.response import Answer, Response, json_response
+from millpond.actors.messages import Rights
+from millpond.transports.http import rejections as http
+from millpond.transports.http.direct import Errand
+from millpond.transports.http.durable import append as appends
+from millpond.transports.http.durable import create as creation
+from millpond.transports.http.durable import head_and_delete as about
+from millpond.transports.http.durable import read as reads
+from millpond.transports.http.durable.context import PREFIX, SAFE, Asking, Call, Target, target_of
+from millpond.transports.http.durable.errors import Pairs, Refusal
+from millpond.transports.http.durable.interface import DurableHost, DurableSettings
+from millpond.transports.http.durable.live_waiters import Followers
+from millpond.transports.http.question import Question
+from millpond.transports.http.request import Request
+from millpond.transports.http.response import Answer, Response, json_response
 
 RESERVED = b"__ds"
 """The first segment of paths that are no streams."""
@@ -32,7 +32,7 @@ _OPERATIONS: Mapping[str, Callable[[Call, Target], Awaitable[None]]] = {
 
 
 class DurableApi:
-    """Implements `transports.http.app.Api`."""
+    """Implements `millpond.transports.http.app.Api`."""
 
     name = "durable"
 
@@ -50,7 +50,7 @@ class DurableApi:
             await answer.whole(refusal.response(call.shared))
 
     def is_errand(self, question: Question) -> bool:
-        """Implements `transports.http.direct.ErrandApi`: appends are."""
+        """Implements `millpond.transports.http.direct.ErrandApi`: appends are."""
         return question.method == "POST"
 
     def errand(self, request: Request, body: bytes) -> Errand | Response:

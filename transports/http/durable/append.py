@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 
-from actors.messages import Failed, Rights
-from actors.streams.durable import messages as d
-from actors.streams import messages as m
-from transports.http.durable import headers as asked
-from transports.http.durable import protocol as w
-from transports.http.durable.context import Asking, Call, Target
-from transports.http.durable.create import bodies_of
-from transports.http.durable.errors import bad, declined, failure
-from transports.http.durable.offsets import offset_of
-from transports.http.direct import Errand
-from transports.http.cell_client import Answered
-from transports.http.request import Request
-from transports.http.response import Response
+from millpond.actors.messages import Failed, Rights
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.durable import messages as d
+from millpond.transports.http.cell_client import Answered
+from millpond.transports.http.direct import Errand
+from millpond.transports.http.durable import headers as asked
+from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable.context import Asking, Call, Target
+from millpond.transports.http.durable.create import bodies_of
+from millpond.transports.http.durable.errors import bad, declined, failure
+from millpond.transports.http.durable.offsets import offset_of
+from millpond.transports.http.request import Request
+from millpond.transports.http.response import Response
 
 TERMS = "terms of an append"
 Terms = tuple[bool, d.Producer | None, bytes | None, bytes | None]

@@ -6,19 +6,19 @@ from urllib.parse import quote_from_bytes
 
 import msgspec
 
-from actors.errors import Code
-from actors.messages import Failed, Rights
-from actors.streams import messages as m
-from actors.streams.names import stream_cell
-from transports.errors import UpgradeRefused
-from transports.http.durable import protocol as w
-from transports.http.durable.errors import Pairs, Refusal, bad, failure
-from transports.http.durable.live_waiters import Followers
-from transports.http.durable.interface import DurableHost, DurableSettings
-from transports.http.cell_client import Inquiry
-from transports.http.request import Request
-from transports.http.response import Answer, Response
-from transports.websocket.origin import check_origin
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed, Rights
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import stream_cell
+from millpond.transports.errors import UpgradeRefused
+from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable.errors import Pairs, Refusal, bad, failure
+from millpond.transports.http.durable.interface import DurableHost, DurableSettings
+from millpond.transports.http.durable.live_waiters import Followers
+from millpond.transports.http.request import Request
+from millpond.transports.http.response import Answer, Response
+from millpond.transports.websocket.origin import check_origin
 
 PREFIX = (b"v1", b"stream")
 SAFE = (

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from actors.messages import Failed, Rights
-from actors.positions import Seek, Where
-from actors.streams.durable import messages as d
-from actors.streams import messages as m
-from transports.http.durable import headers as asked
-from transports.http.durable import protocol as w
-from transports.http.durable.context import PREFIX, Call, Target, target_of
-from transports.http.durable.errors import bad, declined, failure
-from transports.http.durable.json_mode import NotJson, is_message, messages_of
-from transports.http.durable.offsets import offset_of
-from transports.http.cell_client import Answered, Inquiry
-from transports.http.question import BadPath, decoded
+from millpond.actors.messages import Failed, Rights
+from millpond.actors.positions import Seek, Where
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.durable import messages as d
+from millpond.transports.http.cell_client import Answered, Inquiry
+from millpond.transports.http.durable import headers as asked
+from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable.context import PREFIX, Call, Target, target_of
+from millpond.transports.http.durable.errors import bad, declined, failure
+from millpond.transports.http.durable.json_mode import NotJson, is_message, messages_of
+from millpond.transports.http.durable.offsets import offset_of
+from millpond.transports.http.question import BadPath, decoded
 
 
 async def put(call: Call, target: Target) -> None:

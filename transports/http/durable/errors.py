@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actors.errors import Code
-from actors.messages import Failed
-from actors.streams.durable.messages import Declined, Why
-from actors.streams.messages import StreamFailed
-from transports.http.durable import protocol as w
-from transports.http.durable.offsets import offset_of
-from transports.http.response import Response, json_response
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed
+from millpond.actors.streams.durable.messages import Declined, Why
+from millpond.actors.streams.messages import StreamFailed
+from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable.offsets import offset_of
+from millpond.transports.http.response import Response, json_response
 
 Pairs = Sequence[tuple[bytes, bytes]]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from actors.messages import Failed, Rights
-from actors.streams import messages as m
-from transports.http.durable import protocol as w
-from transports.http.durable.context import Call, Target
-from transports.http.durable.errors import failure, missing
-from transports.http.durable.offsets import offset_of
+from millpond.actors.messages import Failed, Rights
+from millpond.actors.streams import messages as m
+from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable.context import Call, Target
+from millpond.transports.http.durable.errors import failure, missing
+from millpond.transports.http.durable.offsets import offset_of
 
 METHODS = b"GET, HEAD, PUT, POST, DELETE, OPTIONS"
 

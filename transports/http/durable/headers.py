@@ -9,11 +9,11 @@ from typing import Literal
 
 import msgspec
 
-from actors.streams.durable.messages import Lifetime, Producer
-from transports.http.durable import protocol as w
-from transports.http.durable.errors import bad
-from transports.http.durable.offsets import sequence_of
-from transports.http.request import Request
+from millpond.actors.streams.durable.messages import Lifetime, Producer
+from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable.errors import bad
+from millpond.transports.http.durable.offsets import sequence_of
+from millpond.transports.http.request import Request
 
 _DECIMAL = re.compile(rb"0|[1-9][0-9]*")
 _DIGITS = re.compile(rb"[0-9]+")

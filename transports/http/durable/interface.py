@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from transports.http.interface import HttpHost
+from millpond.transports.http.interface import HttpHost
 
 
 class DurableSettings(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import msgspec
 
-from actors.streams.messages import Excerpt, Form, Span
+from millpond.actors.streams.messages import Excerpt, Form, Span
 
 _SPACE = b" \t\n\r"
 _value = msgspec.json.Decoder(msgspec.Raw).decode

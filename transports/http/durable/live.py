@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from actors.messages import Rights
-from actors.streams.messages import Records
-from transports.http.durable import headers as asked
-from transports.http.durable import sse as events
-from transports.http.durable import protocol as w
-from transports.http.durable.context import Call, Target
-from transports.http.durable.cursor import next_cursor
-from transports.http.durable.errors import Refusal
-from transports.http.durable.read_page import Page, read_from, told_of
-from transports.http.cell_client import Inquiry
+from millpond.actors.messages import Rights
+from millpond.actors.streams.messages import Records
+from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.durable import headers as asked
+from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable import sse as events
+from millpond.transports.http.durable.context import Call, Target
+from millpond.transports.http.durable.cursor import next_cursor
+from millpond.transports.http.durable.errors import Refusal
+from millpond.transports.http.durable.read_page import Page, read_from, told_of
 
 NO_CACHE = (b"cache-control", b"no-cache, no-transform")
 

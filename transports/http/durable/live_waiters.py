@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
-from actors.streams.messages import Records, Span
-from transports.http.durable.errors import Refusal
+from millpond.actors.streams.messages import Records, Span
+from millpond.transports.http.durable.errors import Refusal
 
 Key = tuple[bytes, int, int]
 """A cell, the incarnation of its stream, and a sequence."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from actors.streams.durable.messages import OCTETS, is_content_type, media_type
-from actors.streams.messages import View
+from millpond.actors.streams.durable.messages import OCTETS, is_content_type, media_type
+from millpond.actors.streams.messages import View
 
 JSON = b"application/json"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from actors.messages import Rights
-from transports.http.durable import headers as asked
-from transports.http.durable import live as following
-from transports.http.durable import protocol as w
-from transports.http.durable.context import Call, Target
-from transports.http.durable.errors import Pairs
-from transports.http.durable.read_page import Page, first_page, told_of
+from millpond.actors.messages import Rights
+from millpond.transports.http.durable import headers as asked
+from millpond.transports.http.durable import live as following
+from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable.context import Call, Target
+from millpond.transports.http.durable.errors import Pairs
+from millpond.transports.http.durable.read_page import Page, first_page, told_of
 
 CACHED = (b"cache-control", b"private, max-age=0, must-revalidate")
 """The tag tells whether it is still so; tokens decide who may see it."""

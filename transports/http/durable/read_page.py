@@ -7,16 +7,16 @@ from itertools import chain
 
 import msgspec
 
-from actors.messages import Failed
-from actors.positions import Seek, Where
-from actors.streams import messages as m
-from transports.http.durable import protocol as w
-from transports.http.durable.headers import Start
-from transports.http.durable.context import Call, Target
-from transports.http.durable.errors import failure, missing, trimmed
-from transports.http.durable.json_mode import array_of
-from transports.http.durable.offsets import offset_of
-from transports.http.cell_client import Inquiry
+from millpond.actors.messages import Failed
+from millpond.actors.positions import Seek, Where
+from millpond.actors.streams import messages as m
+from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable.context import Call, Target
+from millpond.transports.http.durable.errors import failure, missing, trimmed
+from millpond.transports.http.durable.headers import Start
+from millpond.transports.http.durable.json_mode import array_of
+from millpond.transports.http.durable.offsets import offset_of
 
 
 class Page(msgspec.Struct, frozen=True):

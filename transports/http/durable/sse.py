@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 
-from transports.http.durable.offsets import offset_of
+from millpond.transports.http.durable.offsets import offset_of
 
 MEDIA_TYPE = b"text/event-stream"
 HEARTBEAT = b":\n\n"

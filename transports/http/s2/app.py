@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from transports.http import rejections as http
-from transports.http.direct import Errand
-from transports.http.question import Question
-from transports.http.request import Request
-from transports.http.response import Answer, Response
-from transports.http.s2 import append_session
-from transports.http.s2 import append as appends
-from transports.http.s2 import basins
-from transports.http.s2 import locations
-from transports.http.s2 import metrics
-from transports.http.s2 import read_session
-from transports.http.s2 import read as reads
-from transports.http.s2 import streams
-from transports.http.s2 import tokens
-from transports.http.s2.context import Asking, Call, Target
-from transports.http.s2.errors import ErrorCode, NoSuchMethod, Refused, S2Error
-from transports.http.s2.codecs.sse import MEDIA_TYPE as EVENTS
-from transports.http.s2.usage import S2Figures
-from transports.http.s2.interface import S2Host
+from millpond.transports.http import rejections as http
+from millpond.transports.http.direct import Errand
+from millpond.transports.http.question import Question
+from millpond.transports.http.request import Request
+from millpond.transports.http.response import Answer, Response
+from millpond.transports.http.s2 import append as appends
+from millpond.transports.http.s2 import (
+    append_session,
+    basins,
+    locations,
+    metrics,
+    read_session,
+    streams,
+    tokens,
+)
+from millpond.transports.http.s2 import read as reads
+from millpond.transports.http.s2.codecs.sse import MEDIA_TYPE as EVENTS
+from millpond.transports.http.s2.context import Asking, Call, Target
+from millpond.transports.http.s2.errors import ErrorCode, NoSuchMethod, Refused, S2Error
+from millpond.transports.http.s2.interface import S2Host
+from millpond.transports.http.s2.usage import S2Figures
 
 PREFIXES = (
     (b"v1", b"basins"),
@@ -38,7 +40,7 @@ T = TypeVar("T")
 
 
 class S2Api:
-    """Implements `transports.http.app.Api`."""
+    """Implements `millpond.transports.http.app.Api`."""
 
     name = "s2"
 
@@ -55,7 +57,7 @@ class S2Api:
             await answer.whole(Response(error.status, error.headers, error.body))
 
     def is_errand(self, question: Question) -> bool:
-        """Implements `transports.http.direct.ErrandApi`: unary appends are."""
+        """Implements `millpond.transports.http.direct.ErrandApi`: unary appends are."""
         match question.segments[1:]:
             case (b"streams", name, b"records") if name and question.method == "POST":
                 kind = question.last.get(b"content-type", b"")

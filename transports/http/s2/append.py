@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from functools import partial
 
-from actors.streams import messages as m
-from transports.http.direct import Errand
-from transports.http.cell_client import Answered, Inquiry
-from transports.http.response import Response
-from transports.http.s2.codecs import json as json_form
-from transports.http.s2.codecs import protobuf as protobuf_form
-from transports.http.s2.context import Asking, Call, Target
-from transports.http.s2.codecs.compression import write_body
-from transports.http.s2.auto_create import TRIES, ensure, failure, is_unknown, stream_not_found
-from transports.http.s2.errors import Place, S2Error, bad_json
-from transports.http.s2.codecs.tokens import Operation
-from transports.http.s2.model import AppendAck, AppendInput, check_append
+from millpond.actors.streams import messages as m
+from millpond.transports.http.cell_client import Answered, Inquiry
+from millpond.transports.http.direct import Errand
+from millpond.transports.http.response import Response
+from millpond.transports.http.s2.auto_create import (
+    TRIES,
+    ensure,
+    failure,
+    is_unknown,
+    stream_not_found,
+)
+from millpond.transports.http.s2.codecs import json as json_form
+from millpond.transports.http.s2.codecs import protobuf as protobuf_form
+from millpond.transports.http.s2.codecs.compression import write_body
+from millpond.transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.s2.context import Asking, Call, Target
+from millpond.transports.http.s2.errors import Place, S2Error, bad_json
+from millpond.transports.http.s2.model import AppendAck, AppendInput, check_append
 
 BODY_BYTES_MAX = 8 * 2**20
 """Of a body once it is decompressed: 1 MiB of records takes more in Base64 with its headers."""

@@ -13,19 +13,19 @@ from contextlib import aclosing
 import anyio
 import anyio.lowlevel
 
-from actors.streams import messages as m
-from transports.http import rejections as http
-from transports.http.cell_client import Inquiry
-from transports.http.s2.codecs import s2s as frames
-from transports.http.s2.codecs import protobuf as protobuf_form
-from transports.http.s2.append import ack_of, require_commands
-from transports.http.s2.context import Call, Target
-from transports.http.s2.codecs.compression import Compression, accepted
-from transports.http.s2.auto_create import describe_or_make, failure
-from transports.http.s2.errors import ErrorCode, Refused, S2Error
-from transports.http.s2.read_session import NO_CACHE, S2S, cut_short
-from transports.http.s2.codecs.tokens import Operation
-from transports.http.s2.model import AppendInput, check_append
+from millpond.actors.streams import messages as m
+from millpond.transports.http import rejections as http
+from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.s2.append import ack_of, require_commands
+from millpond.transports.http.s2.auto_create import describe_or_make, failure
+from millpond.transports.http.s2.codecs import protobuf as protobuf_form
+from millpond.transports.http.s2.codecs import s2s as frames
+from millpond.transports.http.s2.codecs.compression import Compression, accepted
+from millpond.transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.s2.context import Call, Target
+from millpond.transports.http.s2.errors import ErrorCode, Refused, S2Error
+from millpond.transports.http.s2.model import AppendInput, check_append
+from millpond.transports.http.s2.read_session import NO_CACHE, S2S, cut_short
 
 UNACKED_MAX = 1000
 UNACKED_BYTES_MAX = 8 * 2**20

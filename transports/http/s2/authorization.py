@@ -11,17 +11,17 @@ from functools import lru_cache
 
 import msgspec
 
-from actors.messages import Rights
-from transports.http.s2.errors import invalid
-from transports.http.s2.codecs.tokens import (
+from millpond.actors.messages import Rights
+from millpond.transports.http.s2.codecs.tokens import (
     AccessTokenInfo,
     NameSet,
     Operation,
     ReadWrite,
     read_kept,
 )
-from transports.http.s2.model import BASIN_BYTES_MAX, STREAM_BYTES_MAX, TOKEN_BYTES_MAX
-from transports.p2p.streams.stream_rights import TOLD
+from millpond.transports.http.s2.errors import invalid
+from millpond.transports.http.s2.model import BASIN_BYTES_MAX, STREAM_BYTES_MAX, TOKEN_BYTES_MAX
+from millpond.transports.p2p.streams.stream_rights import TOLD
 
 KEPT_MAX = 256
 _O = Operation

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from actors.errors import Code
-from actors.messages import Failed
-from actors.streams import messages as m
-from transports.http.cell_client import Answered, Inquiry
-from transports.http.s2.context import Call, Target
-from transports.http.s2.codecs.config import (
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed
+from millpond.actors.streams import messages as m
+from millpond.transports.http.cell_client import Answered, Inquiry
+from millpond.transports.http.s2.codecs.config import (
     NOTHING,
     BasinConfig,
     StreamConfig,
@@ -15,9 +14,15 @@ from transports.http.s2.codecs.config import (
     read_config_header,
     resolve,
 )
-from transports.http.s2.errors import ErrorCode, Refused, S2Error, error_of
-from transports.http.s2.metadata import StreamNotes, basin_config, read_basin_notes, settings_of
-from transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.s2.context import Call, Target
+from millpond.transports.http.s2.errors import ErrorCode, Refused, S2Error, error_of
+from millpond.transports.http.s2.metadata import (
+    StreamNotes,
+    basin_config,
+    read_basin_notes,
+    settings_of,
+)
 
 CONFIG_HEADER = b"s2-stream-config"
 TRIES = 3

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from actors.errors import Code
-from actors.messages import Failed, StreamRequest
-from actors.streams import messages as m
-from actors.streams.names import BASINS
-from transports.http.cell_client import Answered
-from transports.http.response import Response
-from transports.http.s2.codecs import info as info_form
-from transports.http.s2.context import Call
-from transports.http.s2.codecs.config import (
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed, StreamRequest
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import BASINS
+from millpond.transports.http.cell_client import Answered
+from millpond.transports.http.response import Response
+from millpond.transports.http.s2.auto_create import TRIES
+from millpond.transports.http.s2.codecs import info as info_form
+from millpond.transports.http.s2.codecs.config import (
     BasinConfig,
     change_basin,
     encode_basin_config,
@@ -20,19 +20,19 @@ from transports.http.s2.codecs.config import (
     read_post_basin,
     read_put_basin,
 )
-from transports.http.s2.auto_create import TRIES
-from transports.http.s2.errors import ErrorCode, Refused, error_of
-from transports.http.s2.interface import BasinRow
-from transports.http.s2.metadata import (
+from millpond.transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.s2.context import Call
+from millpond.transports.http.s2.errors import ErrorCode, Refused, error_of
+from millpond.transports.http.s2.interface import BasinRow
+from millpond.transports.http.s2.metadata import (
     BasinNotes,
     basin_config,
     creation_key,
     read_basin_notes,
     write_basin_notes,
 )
-from transports.http.s2.streams import BODY_BYTES_MAX, provisioned, request_token
-from transports.http.s2.codecs.tokens import Operation
-from transports.http.s2.model import check_basin
+from millpond.transports.http.s2.model import check_basin
+from millpond.transports.http.s2.streams import BODY_BYTES_MAX, provisioned, request_token
 
 LOCATION = "default"
 _JSON = (b"content-type", b"application/json")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from actors.messages import Rights
-from actors.streams.names import basin_cell, label, stream_cell
-from transports.http.cell_client import Inquiry
-from transports.http.request import Request
-from transports.http.response import Answer, Response
-from transports.http.s2.codecs.compression import read_body
-from transports.http.s2.errors import ErrorCode, Refused, bad_header
-from transports.http.s2.usage import S2Figures
-from transports.http.s2.interface import BasinRow, S2Host
-from transports.http.s2.authorization import RIGHTS, Permit, kept_permit
-from transports.http.s2.codecs.tokens import Operation
-from transports.http.s2.model import check_basin, check_stream
+from millpond.actors.messages import Rights
+from millpond.actors.streams.names import basin_cell, label, stream_cell
+from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.request import Request
+from millpond.transports.http.response import Answer, Response
+from millpond.transports.http.s2.authorization import RIGHTS, Permit, kept_permit
+from millpond.transports.http.s2.codecs.compression import read_body
+from millpond.transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.s2.errors import ErrorCode, Refused, bad_header
+from millpond.transports.http.s2.interface import BasinRow, S2Host
+from millpond.transports.http.s2.model import check_basin, check_stream
+from millpond.transports.http.s2.usage import S2Figures
 
 BASIN_HEADER = b"s2-basin"
 KEY_HEADER = b"s2-encryption-key"

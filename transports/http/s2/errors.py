@@ -17,9 +17,9 @@ from typing import assert_never
 
 import msgspec
 
-from actors.errors import Code
-from actors.messages import Failed
-from actors.streams.messages import StreamFailed
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed
+from millpond.actors.streams.messages import StreamFailed
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from transports.server.directory import Names
-from transports.http.interface import HttpHost
+from millpond.transports.http.interface import HttpHost
+from millpond.transports.server.directory import Names
 
 
 class BasinRow(Protocol):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from transports.http.response import json_response
-from transports.http.s2.basins import LOCATION
-from transports.http.s2.context import Call
-from transports.http.s2.codecs.config import StorageClass
-from transports.http.s2.errors import invalid
-from transports.http.s2.codecs.json import decode_json
-from transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.response import json_response
+from millpond.transports.http.s2.basins import LOCATION
+from millpond.transports.http.s2.codecs.config import StorageClass
+from millpond.transports.http.s2.codecs.json import decode_json
+from millpond.transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.s2.context import Call
+from millpond.transports.http.s2.errors import invalid
 
 BODY_BYTES_MAX = 4096
 _INFO = {

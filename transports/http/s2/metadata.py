@@ -6,8 +6,8 @@ from hashlib import sha256
 
 import msgspec
 
-from actors.streams.messages import Settings, Timestamping, Traits
-from transports.http.s2.codecs.config import (
+from millpond.actors.streams.messages import Settings, Timestamping, Traits
+from millpond.transports.http.s2.codecs.config import (
     BasinConfig,
     Cipher,
     ResolvedConfig,

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
-from transports.http.s2.errors import ErrorCode, Refused, invalid
-from transports.http.s2.read_query import unique
+from millpond.transports.http.s2.errors import ErrorCode, Refused, invalid
+from millpond.transports.http.s2.read_query import unique
 
 CLOCKS_S = 60
 """So far apart the clocks of clients and the node may be."""

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
 
-from actors.streams import messages as m
-from transports.http.response import json_response
-from transports.http.s2.context import Call, Target
-from transports.http.s2.auto_create import describe
-from transports.http.s2.errors import invalid
-from transports.http.s2.usage import BasinFigures
-from transports.http.s2.metric_query import Period, read_metric_query
-from transports.http.s2.codecs.tokens import Operation
+from millpond.actors.streams import messages as m
+from millpond.transports.http.response import json_response
+from millpond.transports.http.s2.auto_create import describe
+from millpond.transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.s2.context import Call, Target
+from millpond.transports.http.s2.errors import invalid
+from millpond.transports.http.s2.metric_query import Period, read_metric_query
+from millpond.transports.http.s2.usage import BasinFigures
 
 STREAMS_MAX = 1000
 """A basin with more streams is not added up: each of them would have to be asked."""

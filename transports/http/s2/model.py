@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from actors.streams.messages import U64_MAX, Excerpt, Form, Headers, Span, View
-from transports.http.s2.errors import ErrorCode, Place, Refused, invalid
+from millpond.actors.streams.messages import U64_MAX, Excerpt, Form, Headers, Span, View
+from millpond.transports.http.s2.errors import ErrorCode, Place, Refused, invalid
 
 RECORDS_MAX = 1000
 """Of an append, and of a batch that is read."""
@@ -31,7 +31,7 @@ TOKEN_BYTES_MAX = 96
 
 
 class AppendInput(msgspec.Struct, frozen=True, gc=False):
-    """Records by columns, as `actors.streams.messages.Append` takes them, and conditions.
+    """Records by columns, as `millpond.actors.streams.messages.Append` takes them, and conditions.
 
     `headers` None: no record has any; `timestamps` None: no record has one (milliseconds).
     """

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from actors.messages import Failed
-from actors.positions import Seek
-from actors.streams import messages as m
-from transports.http.cell_client import Inquiry
-from transports.http.response import Response
-from transports.http.s2.codecs import json as json_form
-from transports.http.s2.codecs import protobuf as protobuf_form
-from transports.http.s2.append import packed
-from transports.http.s2.context import Call, Target
-from transports.http.s2.auto_create import describe_or_make, failure
-from transports.http.s2.errors import Place
-from transports.http.s2.read_limits import ReadBudget
-from transports.http.s2.read_query import ReadQuery, begin, read_query
-from transports.http.s2.codecs.tokens import Operation
-from transports.http.s2.model import READ_VIEW, Batch
+from millpond.actors.messages import Failed
+from millpond.actors.positions import Seek
+from millpond.actors.streams import messages as m
+from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.response import Response
+from millpond.transports.http.s2.append import packed
+from millpond.transports.http.s2.auto_create import describe_or_make, failure
+from millpond.transports.http.s2.codecs import json as json_form
+from millpond.transports.http.s2.codecs import protobuf as protobuf_form
+from millpond.transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.s2.context import Call, Target
+from millpond.transports.http.s2.errors import Place
+from millpond.transports.http.s2.model import READ_VIEW, Batch
+from millpond.transports.http.s2.read_limits import ReadBudget
+from millpond.transports.http.s2.read_query import ReadQuery, begin, read_query
 
 
 async def tail(call: Call, target: Target) -> None:

@@ -6,11 +6,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from actors.positions import Position
-from actors.streams.messages import U64_MAX, Excerpt, Form, Span
-from transports.http.s2.errors import Place
-from transports.http.s2.codecs.sse import EventId
-from transports.http.s2.model import (
+from millpond.actors.positions import Position
+from millpond.actors.streams.messages import U64_MAX, Excerpt, Form, Span
+from millpond.transports.http.s2.codecs.sse import EventId
+from millpond.transports.http.s2.errors import Place
+from millpond.transports.http.s2.model import (
     METERED_MAX,
     RECORD_BYTES,
     RECORDS_MAX,

@@ -9,12 +9,12 @@ from typing import assert_never
 
 import msgspec
 
-from actors.positions import Seek, Where
-from actors.streams.messages import U64_MAX
-from transports.http.s2.errors import ErrorCode, Place, Refused, Unreadable, invalid
-from transports.http.s2.codecs.sse import EventId
-from transports.http.s2.read_limits import ReadBudget
-from transports.http.s2.model import METERED_MAX, RECORDS_MAX
+from millpond.actors.positions import Seek, Where
+from millpond.actors.streams.messages import U64_MAX
+from millpond.transports.http.s2.codecs.sse import EventId
+from millpond.transports.http.s2.errors import ErrorCode, Place, Refused, Unreadable, invalid
+from millpond.transports.http.s2.model import METERED_MAX, RECORDS_MAX
+from millpond.transports.http.s2.read_limits import ReadBudget
 
 UNARY_WAIT_S_MAX = 60
 

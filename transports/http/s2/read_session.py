@@ -7,24 +7,24 @@ from itertools import chain
 from math import inf
 from typing import Protocol
 
-from actors.positions import Seek, Where
-from actors.streams import messages as m
-from transports.http import rejections as http
-from transports.http.cell_client import Inquiry
-from transports.http.s2.codecs import columns as columns_form
-from transports.http.s2.codecs import sse as events
-from transports.http.s2.codecs import s2s as frames
-from transports.http.s2.codecs import protobuf as protobuf_form
-from transports.http.s2.context import Call, Target
-from transports.http.s2.codecs.compression import Compression, accepted
-from transports.http.s2.auto_create import describe_or_make
-from transports.http.s2.errors import ErrorCode, Place, Refused, S2Error
-from transports.http.s2.codecs.json import Format, format_of
-from transports.http.s2.read_limits import ReadBudget
-from transports.http.s2.read_query import ReadQuery, begin, read_query
-from transports.http.s2.read import records_from, tail_of
-from transports.http.s2.codecs.tokens import Operation
-from transports.http.s2.model import Batch
+from millpond.actors.positions import Seek, Where
+from millpond.actors.streams import messages as m
+from millpond.transports.http import rejections as http
+from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.s2.auto_create import describe_or_make
+from millpond.transports.http.s2.codecs import columns as columns_form
+from millpond.transports.http.s2.codecs import protobuf as protobuf_form
+from millpond.transports.http.s2.codecs import s2s as frames
+from millpond.transports.http.s2.codecs import sse as events
+from millpond.transports.http.s2.codecs.compression import Compression, accepted
+from millpond.transports.http.s2.codecs.json import Format, format_of
+from millpond.transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.s2.context import Call, Target
+from millpond.transports.http.s2.errors import ErrorCode, Place, Refused, S2Error
+from millpond.transports.http.s2.model import Batch
+from millpond.transports.http.s2.read import records_from, tail_of
+from millpond.transports.http.s2.read_limits import ReadBudget
+from millpond.transports.http.s2.read_query import ReadQuery, begin, read_query
 
 HEARTBEAT_S_MIN, HEARTBEAT_S_MAX = 5.0, 15.0
 S2S = b"s2s/proto"

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from functools import partial
 
-from actors.errors import Code, NotAllowed
-from actors.messages import Failed, Rights
-from actors.streams import messages as m
-from transports.http.cell_client import Inquiry
-from transports.http.response import Response
-from transports.http.s2.codecs import info as info_form
-from transports.http.s2.context import Call, Target
-from transports.http.s2.codecs.config import (
+from millpond.actors.errors import Code, NotAllowed
+from millpond.actors.messages import Failed, Rights
+from millpond.actors.streams import messages as m
+from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.response import Response
+from millpond.transports.http.s2.auto_create import (
+    TRIES,
+    basin_of,
+    creation,
+    describe,
+    failure,
+    make,
+)
+from millpond.transports.http.s2.codecs import info as info_form
+from millpond.transports.http.s2.codecs.config import (
     BasinConfig,
     StreamConfig,
     change_stream,
@@ -22,12 +29,18 @@ from transports.http.s2.codecs.config import (
     read_stream_change,
     resolve,
 )
-from transports.http.s2.auto_create import TRIES, basin_of, creation, describe, failure, make
-from transports.http.s2.errors import ErrorCode, Refused
-from transports.http.s2.metadata import as_told, config_of, settings_of, stream_key, stream_notes
-from transports.http.s2.codecs.tokens import Operation
-from transports.http.s2.model import is_text
-from transports.p2p.streams.stream_rights import LISTED_MAX, listed
+from millpond.transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.s2.context import Call, Target
+from millpond.transports.http.s2.errors import ErrorCode, Refused
+from millpond.transports.http.s2.metadata import (
+    as_told,
+    config_of,
+    settings_of,
+    stream_key,
+    stream_notes,
+)
+from millpond.transports.http.s2.model import is_text
+from millpond.transports.p2p.streams.stream_rights import LISTED_MAX, listed
 
 BODY_BYTES_MAX = 65_536
 TOKEN_HEADER = b"s2-request-token"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from actors.errors import Code
-from actors.messages import Failed
-from actors.streams import messages as m
-from actors.streams.names import TOKENS
-from transports.http.response import Response
-from transports.http.s2.codecs import info as info_form
-from transports.http.s2.context import Call
-from transports.http.s2.errors import ErrorCode, Refused, error_of, invalid
-from transports.http.s2.authorization import check_permit, permit_of
-from transports.http.s2.codecs.tokens import (
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import TOKENS
+from millpond.transports.http.response import Response
+from millpond.transports.http.s2.authorization import check_permit, permit_of
+from millpond.transports.http.s2.codecs import info as info_form
+from millpond.transports.http.s2.codecs.tokens import (
     Operation,
     encode_issued,
     encode_tokens,
@@ -21,7 +19,9 @@ from transports.http.s2.codecs.tokens import (
     read_token,
     write_kept,
 )
-from transports.http.s2.model import check_token_id
+from millpond.transports.http.s2.context import Call
+from millpond.transports.http.s2.errors import ErrorCode, Refused, error_of, invalid
+from millpond.transports.http.s2.model import check_token_id
 
 BODY_BYTES_MAX = 65_536
 _JSON = (b"content-type", b"application/json")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.s2.codecs.tokens import Operation
 
 BASINS_MAX = 10_000
 """Counts of basins that are gone are forgotten when there are more."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from math import inf
 
-from transports.http.server.http1 import Http1
-from transports.http.server.http2 import Http2
-from transports.http.server.interface import Server, Speaker
-from transports.io.interface import Wire
+from millpond.transports.http.server.http1 import Http1
+from millpond.transports.http.server.http2 import Http2
+from millpond.transports.http.server.interface import Server, Speaker
+from millpond.transports.io.interface import Wire
 
 LOOK_S_MIN = 1.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 class HttpConnection:
-    """A session (`transports.io.interface`) that becomes HTTP/1.1 or HTTP/2 with its first bytes."""
+    """A session (`transports.io.interface`) that becomes HTTP/1.1 or HTTP/2 with its first
+    bytes."""
 
     __slots__ = (
         "_first",

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import anyio
 
-from transports.http.asgi import WHOLE, Headers, Message, Scope
-from transports.http.cancellation import running_loop
+from millpond.transports.http.asgi import WHOLE, Headers, Message, Scope
+from millpond.transports.http.cancellation import running_loop
 
 Head = tuple[int, Headers]
 PIECE_BYTES = 2**10

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from transports.http.asgi import OURS, Headers, Scope, Told
+from millpond.transports.http.asgi import OURS, Headers, Scope, Told
 
 HEAD_BYTES_MAX = 2**12
 HEADS_MAX = 512

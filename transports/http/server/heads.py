@@ -6,10 +6,10 @@ import re
 from http import HTTPStatus
 from urllib.parse import unquote_to_bytes
 
-from transports.http.asgi import OURS, Headers, Scope, Told
-from transports.http.rejections import Refused
-from transports.http.server.settings import ServerSettings
-from transports.io.interface import Wire
+from millpond.transports.http.asgi import OURS, Headers, Scope, Told
+from millpond.transports.http.rejections import Refused
+from millpond.transports.http.server.settings import ServerSettings
+from millpond.transports.io.interface import Wire
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 _STATUS_LINES = {

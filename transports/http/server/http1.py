@@ -12,16 +12,22 @@ from math import inf
 
 import httptools
 
-from transports.http.asgi import Headers
-from transports.http.rejections import Refused
-from transports.http.response import SERVER, plain_refusal
-from transports.http.server.exchange import Exchange, Head
-from transports.http.server.heads import BadHead, answer_head, port_of, refusal_of, scope_of
-from transports.http.server.http1_response import Reply
-from transports.http.server.head_cache import END, HEAD_BYTES_MAX, Repeat, length_of
-from transports.http.server.interface import Server, Spoken
-from transports.http.server.unread import Unread
-from transports.io.interface import Wire
+from millpond.transports.http.asgi import Headers
+from millpond.transports.http.rejections import Refused
+from millpond.transports.http.response import SERVER, plain_refusal
+from millpond.transports.http.server.exchange import Exchange, Head
+from millpond.transports.http.server.head_cache import END, HEAD_BYTES_MAX, Repeat, length_of
+from millpond.transports.http.server.heads import (
+    BadHead,
+    answer_head,
+    port_of,
+    refusal_of,
+    scope_of,
+)
+from millpond.transports.http.server.http1_response import Reply
+from millpond.transports.http.server.interface import Server, Spoken
+from millpond.transports.http.server.unread import Unread
+from millpond.transports.io.interface import Wire
 
 HEAD_PIECE_BYTES = 2**12
 BODY_PIECE_BYTES = 2**16

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from transports.http.asgi import Headers
-from transports.http.server.exchange import Exchange, Head
-from transports.http.server.heads import answer_head
+from millpond.transports.http.asgi import Headers
+from millpond.transports.http.server.exchange import Exchange, Head
+from millpond.transports.http.server.heads import answer_head
 
 _BODILESS = frozenset({204, 304})
 

@@ -14,20 +14,20 @@ import h2.events as events
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError, StreamClosedError
 
-from transports.http.asgi import Headers
-from transports.http.server.exchange import Exchange, Head
-from transports.http.server.http2_limits import FrameGuard, FrameTooLong
-from transports.http.server.heads import BadHead, scope_of
-from transports.http.server.http2_speech import (
+from millpond.transports.http.asgi import Headers
+from millpond.transports.http.server.exchange import Exchange, Head
+from millpond.transports.http.server.heads import BadHead, scope_of
+from millpond.transports.http.server.http2_limits import FrameGuard, FrameTooLong
+from millpond.transports.http.server.http2_speech import (
     FRAME_BYTES_MAX,
     HEADER_TABLE_BYTES,
     WINDOW_AT_FIRST,
     new_speech,
     settings_for,
 )
-from transports.http.server.interface import Server, Spoken
-from transports.server.rate_limit import Bucket
-from transports.io.interface import Wire
+from millpond.transports.http.server.interface import Server, Spoken
+from millpond.transports.io.interface import Wire
+from millpond.transports.server.rate_limit import Bucket
 
 PREFACE_BYTES = 24
 """They are all there when a connection becomes one of HTTP/2."""

@@ -7,7 +7,7 @@ from h2.connection import ConnectionInputs, H2Connection, H2ConnectionStateMachi
 from h2.events import Event
 from h2.settings import SettingCodes, Settings
 
-from transports.http.server.settings import ServerSettings
+from millpond.transports.http.server.settings import ServerSettings
 
 WINDOW_AT_FIRST = 2**16 - 1
 FRAME_BYTES_MAX = 2**16

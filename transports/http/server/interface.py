@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from transports.http.server.exchange import Exchange
-from transports.http.server.head_cache import Repeats
-from transports.http.server.settings import ServerSettings
-from transports.io.interface import Wire
+from millpond.transports.http.server.exchange import Exchange
+from millpond.transports.http.server.head_cache import Repeats
+from millpond.transports.http.server.settings import ServerSettings
+from millpond.transports.io.interface import Wire
 
 
 class Speaker(Protocol):
@@ -46,7 +46,7 @@ class Spoken(Protocol):
 
 
 class Held(Protocol):
-    """A connection, as its server sees it. Implements `actors.runtime.timers.Timed`."""
+    """A connection, as its server sees it. Implements `millpond.actors.runtime.timers.Timed`."""
 
     deadline: float
     wire: Wire

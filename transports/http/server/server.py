@@ -10,14 +10,14 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from transports.http.app import Guard, StreamBrokenOff
-from transports.http.asgi import AsgiApplication, Prompt
-from transports.http.cancellation import running_loop
-from transports.http.server.connection import HttpConnection
-from transports.http.server.exchange import Exchange
-from transports.http.server.head_cache import Repeats
-from transports.http.server.interface import Held
-from transports.http.server.settings import ServerSettings
+from millpond.transports.http.app import Guard, StreamBrokenOff
+from millpond.transports.http.asgi import AsgiApplication, Prompt
+from millpond.transports.http.cancellation import running_loop
+from millpond.transports.http.server.connection import HttpConnection
+from millpond.transports.http.server.exchange import Exchange
+from millpond.transports.http.server.head_cache import Repeats
+from millpond.transports.http.server.interface import Held
+from millpond.transports.http.server.settings import ServerSettings
 
 STOP_S = 1.0
 """Requests that were cut off have so long to end, and their last words to leave."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from actors.messages import Rights
-from actors.state import messages as s
-from transports.http import rejections as http
-from transports.http.interface import HttpHost
-from transports.http.request import Request
-from transports.http.response import Answer, Response, plain_refusal
-from transports.http.state import json_codec as form
-from transports.http.state.append import append, create
-from transports.http.state.context import Call
-from transports.http.state.errors import StateError
-from transports.http.state.live import follow
+from millpond.actors.messages import Rights
+from millpond.actors.state import messages as s
+from millpond.transports.http import rejections as http
+from millpond.transports.http.interface import HttpHost
+from millpond.transports.http.request import Request
+from millpond.transports.http.response import Answer, Response, plain_refusal
+from millpond.transports.http.state import json_codec as form
+from millpond.transports.http.state.append import append, create
+from millpond.transports.http.state.context import Call
+from millpond.transports.http.state.errors import StateError
+from millpond.transports.http.state.live import follow
 
 PREFIX = (b"millpond", b"state")
 PAGE = 1000
@@ -22,7 +22,7 @@ EVENT_STREAM = "text/event-stream"
 
 
 class StateApi:
-    """Implements `transports.http.app.Api`. `origins`: whose pages may write, besides the
+    """Implements `millpond.transports.http.app.Api`. `origins`: whose pages may write, besides the
     node's own. `front` gives what stands where no stream is named; a follower hears something every
     `heartbeat_s`."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from actors.messages import Rights
-from actors.state.events import objection
-from actors.streams import messages as m
-from transports.http.state import json_codec as form
-from transports.http.state.context import Call
-from transports.http.state.errors import StateError
+from millpond.actors.messages import Rights
+from millpond.actors.state.events import objection
+from millpond.actors.streams import messages as m
+from millpond.transports.http.state import json_codec as form
+from millpond.transports.http.state.context import Call
+from millpond.transports.http.state.errors import StateError
 
 BODY_BYTES_MAX = 2**20
 EVENTS_MAX = 1000

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from actors.messages import Failed, Rights, StreamRequest
-from actors.streams.messages import StreamFailed
-from actors.streams.names import state_cell, stream_cell
-from transports.errors import UpgradeRefused
-from transports.http.interface import HttpHost
-from transports.http.cell_client import Answered, Inquiry
-from transports.http.request import Request
-from transports.http.response import Answer
-from transports.http.state.errors import StateError, error_of
-from transports.websocket.origin import check_origin
-from transports.p2p.streams.bodies import NAME_BYTES_MAX
+from millpond.actors.messages import Failed, Rights, StreamRequest
+from millpond.actors.streams.messages import StreamFailed
+from millpond.actors.streams.names import state_cell, stream_cell
+from millpond.transports.errors import UpgradeRefused
+from millpond.transports.http.cell_client import Answered, Inquiry
+from millpond.transports.http.interface import HttpHost
+from millpond.transports.http.request import Request
+from millpond.transports.http.response import Answer
+from millpond.transports.http.state.errors import StateError, error_of
+from millpond.transports.p2p.streams.bodies import NAME_BYTES_MAX
+from millpond.transports.websocket.origin import check_origin
 
 Make = type[StreamRequest]
 

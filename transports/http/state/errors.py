@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from actors.errors import ERRORS, Code
-from actors.messages import Failed
-from actors.streams.messages import StreamFailed
-from transports.http.response import Response, json_response
+from millpond.actors.errors import ERRORS, Code
+from millpond.actors.messages import Failed
+from millpond.actors.streams.messages import StreamFailed
+from millpond.transports.http.response import Response, json_response
 
 _STATUSES = {
     Code.UNKNOWN_STREAM: 404,

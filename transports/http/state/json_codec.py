@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from actors.state.messages import StateDescribed, Value, Values
-from transports.http.response import Response
+from millpond.actors.state.messages import StateDescribed, Value, Values
+from millpond.transports.http.response import Response
 
 _JSON = ((b"content-type", b"application/json"), (b"cache-control", b"no-store"))
 _encode = msgspec.json.Encoder().encode

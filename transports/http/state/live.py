@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import re
 
-from actors.errors import Code
-from actors.messages import Failed, Rights
-from actors.positions import Seek, Where
-from actors.state import messages as s
-from actors.state.events import NoEvent, decode_raw
-from actors.streams import messages as m
-from actors.streams.names import stream_cell
-from transports.http import rejections as http
-from transports.http.cell_client import Inquiry
-from transports.http.state import json_codec as form
-from transports.http.state.context import Call
-from transports.http.state.errors import StateError, error_of
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed, Rights
+from millpond.actors.positions import Seek, Where
+from millpond.actors.state import messages as s
+from millpond.actors.state.events import NoEvent, decode_raw
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import stream_cell
+from millpond.transports.http import rejections as http
+from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.state import json_codec as form
+from millpond.transports.http.state.context import Call
+from millpond.transports.http.state.errors import StateError, error_of
 
 READ_COUNT, READ_BYTES = 1000, 256 * 1024
 HEADERS = (

@@ -7,20 +7,20 @@ import re
 
 import msgspec
 
-from actors.streams.names import Part, part_of
-from transports.http import rejections as http
-from transports.http.cell_client import Inquiry
-from transports.http.request import Request
-from transports.http.response import Answer, Response, json_response
-from transports.http.s2.app import S2Api
-from transports.http.s2.context import Call, Target
-from transports.http.s2.errors import ErrorCode, NoSuchMethod, Refused, S2Error, invalid
-from transports.http.s2.usage import S2Figures
-from transports.http.s2.codecs.json import decode_json
-from transports.http.s2.codecs.tokens import Operation
-from transports.http.transactions.interface import TransactionsHost
-from transports.http.transactions.publish import PARTS_MAX, Plan, Publisher
-from transports.http.transactions.stage import drop, stage
+from millpond.actors.streams.names import Part, part_of
+from millpond.transports.http import rejections as http
+from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.request import Request
+from millpond.transports.http.response import Answer, Response, json_response
+from millpond.transports.http.s2.app import S2Api
+from millpond.transports.http.s2.codecs.json import decode_json
+from millpond.transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.s2.context import Call, Target
+from millpond.transports.http.s2.errors import ErrorCode, NoSuchMethod, Refused, S2Error, invalid
+from millpond.transports.http.s2.usage import S2Figures
+from millpond.transports.http.transactions.interface import TransactionsHost
+from millpond.transports.http.transactions.publish import PARTS_MAX, Plan, Publisher
+from millpond.transports.http.transactions.stage import drop, stage
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _plan = msgspec.json.Decoder(Plan).decode
 
 
 class TransactionsApi:
-    """Implements `transports.http.app.Api`; its refusals are those of S2."""
+    """Implements `millpond.transports.http.app.Api`; its refusals are those of S2."""
 
     name = "transactions"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from transports.server.directory import Names
-from transports.http.s2.interface import S2Host
-from transports.http.transactions.figures import TransactionCounters
+from millpond.transports.http.s2.interface import S2Host
+from millpond.transports.http.transactions.figures import TransactionCounters
+from millpond.transports.server.directory import Names
 
 
 class Stages(Names, Protocol):

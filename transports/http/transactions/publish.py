@@ -11,14 +11,14 @@ from contextlib import aclosing
 
 import msgspec
 
-from actors.messages import Failed
-from actors.positions import Seek, Where
-from actors.streams import messages as m
-from actors.streams.names import Part, part_cell
-from transports.http.cell_client import Inquiry
-from transports.http.s2.errors import error_of
-from transports.http.transactions.interface import TransactionsHost
-from transports.http.transactions.stage import conflict, drop, hold
+from millpond.actors.messages import Failed
+from millpond.actors.positions import Seek, Where
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import Part, part_cell
+from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.s2.errors import error_of
+from millpond.transports.http.transactions.interface import TransactionsHost
+from millpond.transports.http.transactions.stage import conflict, drop, hold
 
 SLICE_BYTES = 4 * 2**20
 SLICE_ROWS = 10_000

@@ -6,19 +6,19 @@ much later once its batch is decided and takes more than one change.
 
 from __future__ import annotations
 
-from actors.errors import Code
-from actors.messages import Failed
-from actors.streams import messages as m
-from actors.streams.names import Part, part_cell
-from transports.http.cell_client import Inquiry
-from transports.http.s2.codecs import protobuf as protobuf_form
-from transports.http.s2.append import BODY_BYTES_MAX
-from transports.http.s2.context import Call, Target
-from transports.http.s2.auto_create import describe
-from transports.http.s2.errors import ErrorCode, Refused, S2Error, error_of, invalid
-from transports.http.s2.read_query import unique
-from transports.http.s2.model import AppendInput, check_append
-from transports.http.transactions.figures import TransactionCounters
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import Part, part_cell
+from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.s2.append import BODY_BYTES_MAX
+from millpond.transports.http.s2.auto_create import describe
+from millpond.transports.http.s2.codecs import protobuf as protobuf_form
+from millpond.transports.http.s2.context import Call, Target
+from millpond.transports.http.s2.errors import ErrorCode, Refused, S2Error, error_of, invalid
+from millpond.transports.http.s2.model import AppendInput, check_append
+from millpond.transports.http.s2.read_query import unique
+from millpond.transports.http.transactions.figures import TransactionCounters
 
 PART_S = 86_400
 DECIDED_S = 30 * 86_400

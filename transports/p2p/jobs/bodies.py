@@ -11,10 +11,10 @@ from typing import Annotated, assert_never
 
 import msgspec
 
-from actors.errors import Malformed
-from actors.jobs import messages as m
-from actors.messages import JobReply, JobRequest, Rights
-from transports.p2p.bodies import read_body
+from millpond.actors.errors import Malformed
+from millpond.actors.jobs import messages as m
+from millpond.actors.messages import JobReply, JobRequest, Rights
+from millpond.transports.p2p.bodies import read_body
 
 IDS_MAX = 1000
 PAGE_MAX = 500

@@ -5,11 +5,11 @@ Sans-I/O: the connection gives packets and replies, and gets back what to send a
 
 from __future__ import annotations
 
-from actors.errors import Code, Malformed, RequestError
-from actors.messages import Failed, JobReply, JobRequest, Rights
-from transports.p2p import packets as p
-from transports.p2p.jobs.bodies import RIGHTS, JobOperation, answer_body, request_of
-from transports.p2p.nacks import encode_refusal
+from millpond.actors.errors import Code, Malformed, RequestError
+from millpond.actors.messages import Failed, JobReply, JobRequest, Rights
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.jobs.bodies import RIGHTS, JobOperation, answer_body, request_of
+from millpond.transports.p2p.nacks import encode_refusal
 
 REQUESTS_MAX = 1024
 READS_MAX = 16

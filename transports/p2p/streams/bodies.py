@@ -11,9 +11,9 @@ from typing import Annotated
 
 import msgspec
 
-from actors.positions import Position
-from actors.streams.durable.messages import is_content_type
-from actors.streams.messages import Headers, Settings, Span
+from millpond.actors.positions import Position
+from millpond.actors.streams.durable.messages import is_content_type
+from millpond.actors.streams.messages import Headers, Settings, Span
 
 NAME_BYTES_MAX = 1024
 RECORDS_MAX = 1000
@@ -159,7 +159,7 @@ class RecordsBody(msgspec.Struct, frozen=True):
 
 
 class DescribedBody(msgspec.Struct, frozen=True):
-    """`actors.streams.messages.Described`, as a map."""
+    """`millpond.actors.streams.messages.Described`, as a map."""
 
     age_s: int | None
     bytes_max: int | None

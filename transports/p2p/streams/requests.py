@@ -12,19 +12,19 @@ from typing import Protocol, TypeVar, assert_never
 
 import msgspec
 
-from actors.errors import Code, DataTooLarge, Malformed, RequestError
-from actors.messages import Failed, StreamReply, StreamRequest
-from actors.positions import Position, Seek, Where
-from actors.streams import messages as m
-from actors.streams.names import TOPICS, state_cell, state_of, stream_cell, stream_of
-from transports.p2p import packets as p
-from transports.p2p.streams import bodies as b
-from transports.p2p.bodies import read_body
-from transports.server.directory import Names
-from transports.p2p.nacks import encode_refusal
-from transports.p2p.streams.state import state_answer, state_request
-from transports.p2p.streams.operations import OF_STATE, Operation
-from transports.p2p.streams.stream_rights import LISTED_MAX, RightsIn, check, listed
+from millpond.actors.errors import Code, DataTooLarge, Malformed, RequestError
+from millpond.actors.messages import Failed, StreamReply, StreamRequest
+from millpond.actors.positions import Position, Seek, Where
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import TOPICS, state_cell, state_of, stream_cell, stream_of
+from millpond.transports.p2p import packets as p
+from millpond.transports.p2p.bodies import read_body
+from millpond.transports.p2p.nacks import encode_refusal
+from millpond.transports.p2p.streams import bodies as b
+from millpond.transports.p2p.streams.operations import OF_STATE, Operation
+from millpond.transports.p2p.streams.state import state_answer, state_request
+from millpond.transports.p2p.streams.stream_rights import LISTED_MAX, RightsIn, check, listed
+from millpond.transports.server.directory import Names
 
 REQUESTS_MAX = 64
 ANSWERS_BYTES_MAX = 8 * 2**20

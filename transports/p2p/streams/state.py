@@ -6,11 +6,11 @@ from typing import Annotated
 
 import msgspec
 
-from actors.messages import StreamReply, StreamRequest
-from actors.state import messages as s
-from transports.p2p.bodies import read_body
-from transports.p2p.streams.bodies import Limit, Name, Positive
-from transports.p2p.streams.operations import Operation
+from millpond.actors.messages import StreamReply, StreamRequest
+from millpond.actors.state import messages as s
+from millpond.transports.p2p.bodies import read_body
+from millpond.transports.p2p.streams.bodies import Limit, Name, Positive
+from millpond.transports.p2p.streams.operations import Operation
 
 READ_BYTES_MAX = 2**20
 
@@ -55,7 +55,7 @@ class ValuesBody(msgspec.Struct, frozen=True):
 
 
 class DescribedBody(msgspec.Struct, frozen=True):
-    """`actors.state.messages.StateDescribed`, as a map."""
+    """`millpond.actors.state.messages.StateDescribed`, as a map."""
 
     position: int
     first: int

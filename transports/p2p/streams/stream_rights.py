@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from actors.errors import NotAllowed
-from actors.messages import Rights
-from transports.p2p.streams.operations import Operation
+from millpond.actors.errors import NotAllowed
+from millpond.actors.messages import Rights
+from millpond.transports.p2p.streams.operations import Operation
 
 RightsIn = Callable[[bytes], Rights | None]
 """The rights of the client in a stream or topic; None = none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from actors.messages import Mode
+from millpond.actors.messages import Mode
 from tests.sim.nodes import events as e
 from tests.sim.nodes import notes as n
 from tests.sim.nodes.history import History, Story

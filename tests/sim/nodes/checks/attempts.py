@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from actors.messages import Mode
+from millpond.actors.messages import Mode
 from tests.sim.nodes import events as e
 from tests.sim.nodes.history import REJECT, History, Story
 

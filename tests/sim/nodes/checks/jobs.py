@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from node.testing.time.world_clock import START_S
+from millpond.node.testing.time.world_clock import START_S
 from tests.sim.nodes import events as e
 from tests.sim.nodes import notes as n
 from tests.sim.nodes.history import History, Story

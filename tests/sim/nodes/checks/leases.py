@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
-from actors.messages import Mode
+from millpond.actors.messages import Mode
 from tests.sim.nodes import events as e
 from tests.sim.nodes.history import History, Story
 

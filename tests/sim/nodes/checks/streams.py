@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from actors.messages import Durability
+from millpond.actors.messages import Durability
 from tests.sim.nodes import events as e
 from tests.sim.nodes import notes as n
 from tests.sim.nodes.history import RECOVERS_S, History, troubles_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from actors.messages import Durability
+from millpond.actors.messages import Durability
 from tests.sim.nodes import notes as n
 from tests.sim.nodes.history import History, Story
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import trio.testing
 
-from actors.messages import Batch, Reply, StreamRequest
-from actors.streams.names import stream_cell
-from actors.runtime.supervisor import contain
+from millpond.actors.messages import Batch, Reply, StreamRequest
+from millpond.actors.runtime.supervisor import contain
+from millpond.actors.streams.names import stream_cell
+from millpond.transports.http.app import Application
+from millpond.transports.http.durable.app import DurableApi
+from millpond.transports.http.durable.context import PREFIX
+from millpond.transports.http.durable.interface import DurableSettings
 from tests.actors.ports import RecordingPort
 from tests.transports.http.client import Client, Exchange, Got
 from tests.transports.http.served import QUICK, Served, served
-from transports.http.app import Application
-from transports.http.durable.app import DurableApi
-from transports.http.durable.context import PREFIX
-from transports.http.durable.interface import DurableSettings
 
 JSON, TEXT = "application/json", "text/plain"
 CLOCKED = pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack
 import anyio
 import pytest
 
-from actors.messages import Rights
-from actors.streams import messages as m
+from millpond.actors.messages import Rights
+from millpond.actors.streams import messages as m
+from millpond.transports.http.durable.interface import DurableSettings
 from tests.transports.http.durable.asking import JSON, TEXT, Asker, asker, told
-from transports.http.durable.interface import DurableSettings
 
 ZERO = "0" * 16 + "_" + "0" * 16
 
@@ -48,7 +48,7 @@ async def test_messages_are_records_of_other_views() -> None:
 
 
 def _from(sequence: int) -> m.Seek:
-    from actors.positions import Where
+    from millpond.actors.positions import Where
 
     return m.Seek(Where.SEQUENCE, sequence)
 

@@ -12,13 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.positions import Position
-from actors.streams.messages import Span
-from transports.http.durable.cursor import EPOCH_S, next_cursor
-from transports.http.durable.sse import closed_event, control_event, data_event
-from transports.http.durable.json_mode import MESSAGES, NotJson, array_of, is_message, messages_of
-from transports.http.durable.offsets import offset_of, sequence_of
-from transports.http.durable.protocol import content_type_of
+from millpond.actors.positions import Position
+from millpond.actors.streams.messages import Span
+from millpond.transports.http.durable.cursor import EPOCH_S, next_cursor
+from millpond.transports.http.durable.json_mode import (
+    MESSAGES,
+    NotJson,
+    array_of,
+    is_message,
+    messages_of,
+)
+from millpond.transports.http.durable.offsets import offset_of, sequence_of
+from millpond.transports.http.durable.protocol import content_type_of
+from millpond.transports.http.durable.sse import closed_event, control_event, data_event
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from actors.streams import messages as m
+from millpond.actors.streams import messages as m
+from millpond.transports.http.durable.interface import DurableSettings
 from tests.transports.http.durable.asking import JSON, TEXT, Asker, asker, told
-from transports.http.durable.interface import DurableSettings
 
 
 def _offset(sequence: int) -> str:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from actors.runtime.supervisor import contain
-from node.clock import Clock
+from millpond.actors.runtime.supervisor import contain
+from millpond.node.clock import Clock
+from millpond.transports.http.app import Api, Application
+from millpond.transports.http.s2.app import PREFIXES, S2Api
 from tests.transports.http.client import Client, Exchange, Got
 from tests.transports.http.served import Served, served
-from transports.http.app import Api, Application
-from transports.http.s2.app import PREFIXES, S2Api
 
 HERE, REMOTE = "127.0.0.1", "192.0.2.7"
 OWN, OTHER = "millpond", "other-basin"

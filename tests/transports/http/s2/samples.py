@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from actors.positions import Position
-from actors.streams.messages import Headers, Span
-from transports.http.s2.errors import Place
+from millpond.actors.positions import Position
+from millpond.actors.streams.messages import Headers, Span
+from millpond.transports.http.s2.errors import Place
 
 U64 = 2**64 - 1
 TS = 1_700_000_000_000

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 import trio.testing
 
-from actors.runtime.supervisor import contain
+from millpond.actors.runtime.supervisor import contain
+from millpond.transports.http.app import Api, Application
+from millpond.transports.http.s2 import s2_pb2
+from millpond.transports.http.s2.app import PREFIXES, S2Api
+from millpond.transports.http.s2.codecs import s2s as frames
+from millpond.transports.http.s2.codecs.compression import Compression
+from millpond.transports.http.s2.codecs.s2s import Decoder, Frame
 from tests.transports.http.client import Client, Exchange, Got
 from tests.transports.http.served import QUICK, Served, served
-from transports.http.app import Api, Application
-from transports.http.s2.codecs import s2s as frames
-from transports.http.s2 import s2_pb2
-from transports.http.s2.app import PREFIXES, S2Api
-from transports.http.s2.codecs.compression import Compression
-from transports.http.s2.codecs.s2s import Decoder, Frame
 
 BASIN = "test-basin"
 JSON, PROTO, S2S = "application/json", "application/protobuf", "s2s/proto"

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import zstandard
 
+from millpond.transports.http.s2 import s2_pb2
 from tests.transports.http.s2.speaking import (
     PROTO,
     RECORDS,
@@ -19,7 +20,6 @@ from tests.transports.http.s2.speaking import (
     code_of,
     speaker,
 )
-from transports.http.s2 import s2_pb2
 
 MIB = 2**20
 

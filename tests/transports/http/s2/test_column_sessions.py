@@ -6,11 +6,11 @@ import struct
 from array import array
 from typing import Any
 
+from millpond.transports.http.s2.codecs import s2s as frames
+from millpond.transports.http.s2.codecs.columns import RECORDS_MAX
+from millpond.transports.http.s2.read_limits import BULK_BYTES, ReadBudget
 from tests.transports.http.s2.samples import span_of
 from tests.transports.http.s2.speaking import RECORDS, Speaker, speaker
-from transports.http.s2.codecs import s2s as frames
-from transports.http.s2.codecs.columns import RECORDS_MAX
-from transports.http.s2.read_limits import BULK_BYTES, ReadBudget
 
 COLUMNS = "s2s/columns"
 HEAD = struct.Struct("<IIQQII")

@@ -10,7 +10,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.http.s2.codecs.compression import (
+from millpond.transports.http.s2.codecs.compression import (
     Compression,
     DecompressedTooLarge,
     NotCompressed,
@@ -20,7 +20,7 @@ from transports.http.s2.codecs.compression import (
     read_body,
     write_body,
 )
-from transports.http.s2.errors import ErrorCode, Refused
+from millpond.transports.http.s2.errors import ErrorCode, Refused
 
 NONE, ZSTD, GZIP = Compression
 BODY = b"some words " * 200

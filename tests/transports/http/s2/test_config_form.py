@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.streams.messages import Settings, Timestamping, Traits
-from transports.http.s2.codecs.config import (
+from millpond.actors.streams.messages import Settings, Timestamping, Traits
+from millpond.transports.http.s2.codecs.config import (
     NOTHING,
     BasinConfig,
     Cipher,
@@ -34,7 +34,7 @@ from transports.http.s2.codecs.config import (
     resolve,
     settings_of,
 )
-from transports.http.s2.errors import ErrorCode, Refused
+from millpond.transports.http.s2.errors import ErrorCode, Refused
 
 stream_configs = st.builds(
     StreamConfig,

@@ -11,9 +11,11 @@ import anyio
 import msgspec
 import pytest
 
-from actors.messages import Batch
-from actors.streams import messages as m
-from actors.streams.names import basin_cell
+from millpond.actors.messages import Batch
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import basin_cell
+from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.s2.append_session import DEPART_S, DRAIN_S, DRAIN_S_MAX
 from tests.transports.http.s2.speaking import (
     BASIN,
     CLOCKED,
@@ -23,8 +25,6 @@ from tests.transports.http.s2.speaking import (
     append_frame,
     speaker,
 )
-from transports.http.cell_client import Inquiry
-from transports.http.s2.append_session import DEPART_S, DRAIN_S, DRAIN_S_MAX
 
 CELL = basin_cell(BASIN.encode(), b"orders")
 DRAINING = (503, "server_draining")

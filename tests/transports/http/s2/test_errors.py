@@ -6,11 +6,18 @@ import json
 
 import pytest
 
-from actors.errors import Code
-from actors.messages import Failed, Get
-from actors.positions import Position
-from actors.streams.messages import StreamFailed
-from transports.http.s2.errors import ErrorCode, Place, Refused, Unreadable, error_of, refused
+from millpond.actors.errors import Code
+from millpond.actors.messages import Failed, Get
+from millpond.actors.positions import Position
+from millpond.actors.streams.messages import StreamFailed
+from millpond.transports.http.s2.errors import (
+    ErrorCode,
+    Place,
+    Refused,
+    Unreadable,
+    error_of,
+    refused,
+)
 
 
 def failed(code: Code) -> StreamFailed:

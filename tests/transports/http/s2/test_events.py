@@ -7,10 +7,9 @@ import json
 import pytest
 from hypothesis import given
 
-from actors.streams.messages import Span
-from tests.transports.http.s2.samples import TS, U64, span_of, spans
-from transports.http.s2.errors import ErrorCode, Place, Refused
-from transports.http.s2.codecs.sse import (
+from millpond.actors.streams.messages import Span
+from millpond.transports.http.s2.codecs.json import Format
+from millpond.transports.http.s2.codecs.sse import (
     DONE,
     EventId,
     encode_batch_event,
@@ -18,8 +17,9 @@ from transports.http.s2.codecs.sse import (
     encode_ping,
     read_id,
 )
-from transports.http.s2.codecs.json import Format
-from transports.http.s2.model import Batch
+from millpond.transports.http.s2.errors import ErrorCode, Place, Refused
+from millpond.transports.http.s2.model import Batch
+from tests.transports.http.s2.samples import TS, U64, span_of, spans
 
 
 def test_events() -> None:

@@ -12,9 +12,15 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.http.s2.codecs.compression import Compression
-from transports.http.s2.errors import ErrorCode, Place, Refused, SeqNumMismatch, Unreadable
-from transports.http.s2.codecs.s2s import FRAME_BYTES_MAX, Decoder, Frame, encode, encode_terminal
+from millpond.transports.http.s2.codecs.compression import Compression
+from millpond.transports.http.s2.codecs.s2s import (
+    FRAME_BYTES_MAX,
+    Decoder,
+    Frame,
+    encode,
+    encode_terminal,
+)
+from millpond.transports.http.s2.errors import ErrorCode, Place, Refused, SeqNumMismatch, Unreadable
 
 pytestmark = pytest.mark.wire
 

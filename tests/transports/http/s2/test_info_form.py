@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.http.s2.errors import ErrorCode, Refused
-from transports.http.s2.codecs.info import (
+from millpond.transports.http.s2.codecs.info import (
     BasinInfo,
     ListQuery,
     StreamInfo,
@@ -22,7 +21,7 @@ from transports.http.s2.codecs.info import (
     read_time,
     time_text,
 )
-from transports.http.s2.codecs.tokens import (
+from millpond.transports.http.s2.codecs.tokens import (
     AccessTokenInfo,
     NameSet,
     Operation,
@@ -34,6 +33,7 @@ from transports.http.s2.codecs.tokens import (
     encode_tokens,
     read_token,
 )
+from millpond.transports.http.s2.errors import ErrorCode, Refused
 
 TS = 1_700_000_000_123
 

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.streams.messages import Span
-from tests.transports.http.s2.samples import TS, U64, Record, places, records_of, span_of, spans
-from transports.http.s2.errors import ErrorCode, Place, Refused
-from transports.http.s2.codecs.json import (
+from millpond.actors.streams.messages import Span
+from millpond.transports.http.s2.codecs.json import (
     BASE64_ROWS,
     RAW_ROWS,
     Format,
@@ -22,7 +20,9 @@ from transports.http.s2.codecs.json import (
     encode_tail,
     format_of,
 )
-from transports.http.s2.model import AppendAck, AppendInput, Batch
+from millpond.transports.http.s2.errors import ErrorCode, Place, Refused
+from millpond.transports.http.s2.model import AppendAck, AppendInput, Batch
+from tests.transports.http.s2.samples import TS, U64, Record, places, records_of, span_of, spans
 
 pytestmark = pytest.mark.wire
 

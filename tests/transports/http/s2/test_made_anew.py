@@ -7,8 +7,9 @@ from typing import Any
 import anyio
 import pytest
 
-from actors.streams import messages as m
-from actors.streams.names import basin_cell
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import basin_cell
+from millpond.transports.http.cell_client import Inquiry
 from tests.transports.http.s2.speaking import (
     BASIN,
     RECORDS,
@@ -17,7 +18,6 @@ from tests.transports.http.s2.speaking import (
     code_of,
     speaker,
 )
-from transports.http.cell_client import Inquiry
 
 CELL = basin_cell(BASIN.encode(), b"orders")
 GONE = (404, "stream_not_found")

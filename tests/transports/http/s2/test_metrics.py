@@ -57,8 +57,8 @@ async def test_a_2_sums_since_the_start_of_one_basin() -> None:
 
 
 async def test_a_2_a_session_that_appends_counts_what_it_was_acked() -> None:
-    from transports.http.s2.codecs import s2s as frames
-    from transports.http.s2.s2_pb2 import AppendInput
+    from millpond.transports.http.s2.codecs import s2s as frames
+    from millpond.transports.http.s2.s2_pb2 import AppendInput
 
     body = AppendInput(records=[{"body": b"xyz"}, {"body": b"z"}]).SerializeToString()
     async with account(clock=Hands().clock()) as s2:

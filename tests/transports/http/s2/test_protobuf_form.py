@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.streams.messages import Span
-from tests.transports.http.s2.samples import TS, U64, Record, places, records_of, span_of, spans
-from transports.http.s2 import s2_pb2 as pb
-from transports.http.s2.errors import ErrorCode, Place, Refused
-from transports.http.s2.codecs.protobuf import (
+from millpond.actors.streams.messages import Span
+from millpond.transports.http.s2 import s2_pb2 as pb
+from millpond.transports.http.s2.codecs.protobuf import (
     RECORDS,
     batch_pieces,
     decode_input,
@@ -18,7 +16,9 @@ from transports.http.s2.codecs.protobuf import (
     encode_batch,
     is_protobuf,
 )
-from transports.http.s2.model import AppendAck, AppendInput, Batch
+from millpond.transports.http.s2.errors import ErrorCode, Place, Refused
+from millpond.transports.http.s2.model import AppendAck, AppendInput, Batch
+from tests.transports.http.s2.samples import TS, U64, Record, places, records_of, span_of, spans
 
 pytestmark = pytest.mark.wire
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.streams.messages import Form, Span
+from millpond.actors.streams.messages import Form, Span
+from millpond.transports.http.s2.codecs.protobuf import RECORDS, encode_batch
+from millpond.transports.http.s2.codecs.sse import EventId
+from millpond.transports.http.s2.errors import Place
+from millpond.transports.http.s2.model import Batch
+from millpond.transports.http.s2.read_limits import ReadBudget
 from tests.transports.http.s2.samples import Record, metered_of, records_of, span_of
-from transports.http.s2.errors import Place
-from transports.http.s2.codecs.sse import EventId
-from transports.http.s2.codecs.protobuf import RECORDS, encode_batch
-from transports.http.s2.read_limits import ReadBudget
-from transports.http.s2.model import Batch
 
 MIB = 2**20
 

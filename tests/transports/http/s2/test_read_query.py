@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from actors.positions import Seek, Where
+from millpond.actors.positions import Seek, Where
+from millpond.transports.http.s2.codecs.sse import EventId
+from millpond.transports.http.s2.errors import ErrorCode, Place, Refused, Unreadable
+from millpond.transports.http.s2.read_query import Origin, ReadQuery, begin, read_query
 from tests.transports.http.s2.samples import U64
-from transports.http.s2.errors import ErrorCode, Place, Refused, Unreadable
-from transports.http.s2.codecs.sse import EventId
-from transports.http.s2.read_query import Origin, ReadQuery, begin, read_query
 
 TAIL, EMPTY = Place(10, 500), Place(0, 0)
 

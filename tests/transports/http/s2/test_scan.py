@@ -10,6 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millpond.transports.http.s2 import s2_pb2
+from millpond.transports.http.s2.codecs import append_scan as scan
+from millpond.transports.http.s2.codecs import json as json_form
+from millpond.transports.http.s2.codecs import protobuf as protobuf_form
+from millpond.transports.http.s2.codecs import s2s as frames
+from millpond.transports.http.s2.codecs.compression import Compression
+from millpond.transports.http.s2.errors import Refused
+from millpond.transports.http.s2.model import HEADERS_MAX, RECORDS_MAX, check_append
 from tests.transports.http.s2.speaking import (
     PROTO,
     RECORDS,
@@ -18,14 +26,6 @@ from tests.transports.http.s2.speaking import (
     code_of,
     speaker,
 )
-from transports.http.s2.codecs import s2s as frames
-from transports.http.s2.codecs import json as json_form
-from transports.http.s2.codecs import protobuf as protobuf_form
-from transports.http.s2 import s2_pb2
-from transports.http.s2.codecs import append_scan as scan
-from transports.http.s2.codecs.compression import Compression
-from transports.http.s2.errors import Refused
-from transports.http.s2.model import HEADERS_MAX, RECORDS_MAX, check_append
 
 TINY = b"\x12\x03\x0a\x01x"
 """A header with a name of one byte."""

@@ -10,9 +10,13 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from actors.messages import Batch
-from actors.streams import messages as m
-from actors.streams.names import basin_cell
+from millpond.actors.messages import Batch
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import basin_cell
+from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.s2 import s2_pb2
+from millpond.transports.http.s2.codecs import s2s as frames
+from millpond.transports.http.s2.codecs.compression import Compression
 from tests.transports.http.s2.speaking import (
     BASIN,
     CLOCKED,
@@ -23,10 +27,6 @@ from tests.transports.http.s2.speaking import (
     code_of,
     speaker,
 )
-from transports.http.cell_client import Inquiry
-from transports.http.s2.codecs import s2s as frames
-from transports.http.s2 import s2_pb2
-from transports.http.s2.codecs.compression import Compression
 
 EVENTS = "text/event-stream"
 CELL = basin_cell(BASIN.encode(), b"orders")

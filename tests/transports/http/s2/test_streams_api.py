@@ -8,10 +8,10 @@ import anyio
 import msgspec
 import pytest
 
-from actors.streams import messages as m
-from actors.streams.names import stream_cell
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import stream_cell
+from millpond.transports.http.cell_client import Inquiry
 from tests.transports.http.s2.speaking import BASIN, Speaker, code_of, speaker
-from transports.http.cell_client import Inquiry
 
 DEFAULTS = {
     "storage_class": "express",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from millpond.transports.p2p.streams.stream_rights import LISTED_MAX
 from tests.transports.http.client import Client, Got
 from tests.transports.http.s2.account import (
     ALL,
@@ -21,7 +22,6 @@ from tests.transports.http.s2.account import (
     code_of,
     headers_of,
 )
-from transports.p2p.streams.stream_rights import LISTED_MAX
 
 FENCE = {"records": [{"headers": [["", b64encode(b"fence").decode()]], "body": ""}]}
 TRIM = {

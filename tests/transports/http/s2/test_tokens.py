@@ -8,7 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.messages import Rights
+from millpond.actors.messages import Rights
+from millpond.transports.http.s2.codecs.info import time_text
+from millpond.transports.p2p.admission import Asker
 from tests.transports.http.s2.account import (
     ALL,
     BEGAN_AT,
@@ -20,8 +22,6 @@ from tests.transports.http.s2.account import (
     account,
     code_of,
 )
-from transports.p2p.admission import Asker
-from transports.http.s2.codecs.info import time_text
 
 READS = {"basins": ALL, "streams": ALL, "ops": ["read"]}
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from actors.streams.messages import Headers, Span
-from tests.transports.http.s2.samples import metered_of, records_of, spans
-from transports.http.s2.errors import ErrorCode, Refused
-from transports.http.s2.model import (
+from millpond.actors.streams.messages import Headers, Span
+from millpond.transports.http.s2.errors import ErrorCode, Refused
+from millpond.transports.http.s2.model import (
     METERED_MAX,
     RECORDS_MAX,
     AppendInput,
@@ -19,6 +18,7 @@ from transports.http.s2.model import (
     metered,
     metered_span,
 )
+from tests.transports.http.s2.samples import metered_of, records_of, spans
 
 
 @given(spans())

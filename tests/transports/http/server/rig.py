@@ -10,13 +10,13 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from actors.runtime.supervisor import contain
-from actors.runtime.timers import Timers
-from transports.http.asgi import Message, Prompt, Receive, Scope, Send
-from transports.http.server.connection import HttpConnection
-from transports.http.server.interface import Held
-from transports.http.server.server import HttpServer
-from transports.http.server.settings import ServerSettings
+from millpond.actors.runtime.supervisor import contain
+from millpond.actors.runtime.timers import Timers
+from millpond.transports.http.asgi import Message, Prompt, Receive, Scope, Send
+from millpond.transports.http.server.connection import HttpConnection
+from millpond.transports.http.server.interface import Held
+from millpond.transports.http.server.server import HttpServer
+from millpond.transports.http.server.settings import ServerSettings
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 DATE = b"Thu, 01 Jan 1970 00:00:00 GMT"

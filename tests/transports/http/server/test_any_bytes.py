@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millpond.transports.http.server.connection import PREFACE
 from tests.transports.http.server.rig import Echo, serving
 from tests.transports.http.server.test_http1_reading import ASKED, BAD
 from tests.transports.http.server.test_http2_streams import frame
-from transports.http.server.connection import PREFACE
 
 HEAD = b"\x82\x86\x84\x41\x01a"
-MISTAKES = "actors.runtime.supervisor"
+MISTAKES = "millpond.actors.runtime.supervisor"
 FRAMES = st.builds(
     frame,
     st.integers(0, 11),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from millpond.transports.http.request import Request
+from millpond.transports.http.response import Answer, Response
 from tests.transports.http.served import served
 from tests.transports.http.server.http2_client import Client
 from tests.transports.http.server.rig import Heard, answers, serving
 from tests.transports.http.server.test_http1_answering import get, post
-from transports.http.request import Request
-from transports.http.response import Answer, Response
 
 
 async def _of(said: bytes, *, is_ended: bool = False) -> tuple[list[Heard], bool]:

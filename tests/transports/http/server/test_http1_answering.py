@@ -7,8 +7,8 @@ from collections.abc import Callable
 import anyio
 import pytest
 
+from millpond.transports.http.asgi import Headers, Receive, Scope, Send
 from tests.transports.http.server.rig import Echo, Heard, answers, body_of, respond, serving
-from transports.http.asgi import Headers, Receive, Scope, Send
 
 HOST = b"host: a\r\n"
 CHUNKED = b"transfer-encoding: chunked\r\n"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millpond.transports.http.asgi import Receive, Scope, Send
 from tests.transports.http.server.rig import Echo, answers, respond, serving
-from transports.http.asgi import Receive, Scope, Send
 
 HOST = b"host: a\r\n"
 NEXT = b"GET /next HTTP/1.1\r\nhost: a\r\n\r\n"

@@ -9,12 +9,12 @@ import pytest
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
+from millpond.transports.http.asgi import Receive, Scope, Send
+from millpond.transports.http.server.connection import PREFACE
 from tests.transports.http.server.http2_client import Client
 from tests.transports.http.server.rig import Echo, Rig, respond, serving
 from tests.transports.http.server.test_http1_answering import Gated
 from tests.transports.http.server.test_http2_streams import frame
-from transports.http.asgi import Receive, Scope, Send
-from transports.http.server.connection import PREFACE
 
 SETTINGS = frame(4, 0, 0, b"")
 HEAD = b"\x82\x86\x84\x41\x01a"  # GET, http, /, authority a

@@ -11,6 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from millpond.transports.http.asgi import Asked, Receive, Scope, Send, told_by_us
+from millpond.transports.http.question import question_of, split_path
+from millpond.transports.http.server.head_cache import HEAD_BYTES_MAX, HEADS_MAX, Repeats
+from millpond.transports.http.server.heads import scope_of
 from tests.transports.http.server.rig import (
     Echo,
     Line,
@@ -22,10 +26,6 @@ from tests.transports.http.server.rig import (
 )
 from tests.transports.http.server.test_http1_answering import get, post
 from tests.transports.http.server.test_http1_reading import BAD, CUT, H2C, LAST, OLD, PIECES, SOCKET
-from transports.http.asgi import Asked, Receive, Scope, Send, told_by_us
-from transports.http.question import question_of, split_path
-from transports.http.server.heads import scope_of
-from transports.http.server.head_cache import HEAD_BYTES_MAX, HEADS_MAX, Repeats
 
 GET = get(b"/a?b=c")
 POST = post(b"/p", b"hello")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from transports.http.s2.errors import invalid
-from transports.http.s2.model import (
+from millpond.transports.http.s2.errors import invalid
+from millpond.transports.http.s2.model import (
     HEADERS_MAX,
     RECORDS_MAX,
     too_many_headers,

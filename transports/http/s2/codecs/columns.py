@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Iterable
 from itertools import chain
 
-from actors.streams.messages import Headers, Span
+from millpond.actors.streams.messages import Headers, Span
 
 MEDIA_TYPE = b"s2s/columns"
 RECORDS_MAX = 16_384

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 import zstandard
 
-from transports.http.s2.errors import Refused, bad_header, invalid
+from millpond.transports.http.s2.errors import Refused, bad_header, invalid
 
 COMPRESSED_BYTES_MIN = 1024
 """Less than that is not worth it."""

@@ -12,10 +12,10 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from actors.streams.messages import Settings, Timestamping, Traits
-from transports.http.s2.errors import ErrorCode, Refused, bad_header, bad_json, invalid
-from transports.http.s2.codecs.json import decode_json
-from transports.http.s2.model import check_basin, check_stream, check_u64
+from millpond.actors.streams.messages import Settings, Timestamping, Traits
+from millpond.transports.http.s2.codecs.json import decode_json
+from millpond.transports.http.s2.errors import ErrorCode, Refused, bad_header, bad_json, invalid
+from millpond.transports.http.s2.model import check_basin, check_stream, check_u64
 
 RETENTION_AGE_S = 604_800
 

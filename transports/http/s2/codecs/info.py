@@ -9,8 +9,8 @@ from enum import Enum
 
 import msgspec
 
-from transports.http.s2.errors import ErrorCode, Refused, bad_json
-from transports.http.s2.read_query import unique
+from millpond.transports.http.s2.errors import ErrorCode, Refused, bad_json
+from millpond.transports.http.s2.read_query import unique
 
 LIST_MAX = 1000
 

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from actors.streams.messages import Form, Headers, Span
-from transports.http.s2.errors import ErrorCode, Place, bad_header, bad_json, invalid
-from transports.http.s2.codecs.append_scan import check_json
-from transports.http.s2.model import AppendAck, AppendInput, Batch, check_u64
+from millpond.actors.streams.messages import Form, Headers, Span
+from millpond.transports.http.s2.codecs.append_scan import check_json
+from millpond.transports.http.s2.errors import ErrorCode, Place, bad_header, bad_json, invalid
+from millpond.transports.http.s2.model import AppendAck, AppendInput, Batch, check_u64
 
 MEDIA_TYPE = b"application/json"
 

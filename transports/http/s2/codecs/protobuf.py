@@ -12,11 +12,11 @@ from itertools import accumulate, repeat
 
 from google.protobuf.message import DecodeError
 
-from actors.streams.messages import Headers, Span
-from transports.http.s2 import s2_pb2
-from transports.http.s2.errors import ErrorCode, Place, Refused
-from transports.http.s2.codecs.append_scan import check_protobuf
-from transports.http.s2.model import (
+from millpond.actors.streams.messages import Headers, Span
+from millpond.transports.http.s2 import s2_pb2
+from millpond.transports.http.s2.codecs.append_scan import check_protobuf
+from millpond.transports.http.s2.errors import ErrorCode, Place, Refused
+from millpond.transports.http.s2.model import (
     RECORDS_MAX,
     AppendAck,
     AppendInput,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from transports.http.s2.codecs.compression import (
+from millpond.transports.http.s2.codecs.compression import (
     COMPRESSED_BYTES_MIN,
     Compression,
     DecompressedTooLarge,
@@ -18,7 +18,7 @@ from transports.http.s2.codecs.compression import (
     compress,
     decompress,
 )
-from transports.http.s2.errors import ErrorCode, Refused, S2Error
+from millpond.transports.http.s2.errors import ErrorCode, Refused, S2Error
 
 FRAME_BYTES_MAX = 2**21
 """Of the flag and the body together, and of a body when it is decompressed."""

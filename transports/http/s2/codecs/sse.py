@@ -10,10 +10,10 @@ import re
 
 import msgspec
 
-from actors.streams.messages import U64_MAX
-from transports.http.s2.errors import Place, S2Error, bad_header
-from transports.http.s2.codecs.json import Format, encode_batch
-from transports.http.s2.model import Batch
+from millpond.actors.streams.messages import U64_MAX
+from millpond.transports.http.s2.codecs.json import Format, encode_batch
+from millpond.transports.http.s2.errors import Place, S2Error, bad_header
+from millpond.transports.http.s2.model import Batch
 
 MEDIA_TYPE = b"text/event-stream"
 DONE = b"data: [DONE]\n\n"

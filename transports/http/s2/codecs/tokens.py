@@ -8,10 +8,10 @@ from enum import Enum
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from transports.http.s2.errors import bad_json, invalid
-from transports.http.s2.codecs.info import read_time, time_text
-from transports.http.s2.codecs.json import decode_json
-from transports.http.s2.model import check_token_id
+from millpond.transports.http.s2.codecs.info import read_time, time_text
+from millpond.transports.http.s2.codecs.json import decode_json
+from millpond.transports.http.s2.errors import bad_json, invalid
+from millpond.transports.http.s2.model import check_token_id
 
 _encode = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode

@@ -1,10 +1,10 @@
-"""`python -m node` is `millpond`."""
+"""`python -m millpond` is the command `millpond`."""
 
 from __future__ import annotations
 
 import sys
 
-from node.cli.main import main
+from millpond.node.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())
