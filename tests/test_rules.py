@@ -15,18 +15,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
 ELSEWHERE = tomllib.loads((TESTS / "conformance" / "rows.toml").read_text("utf-8"))["elsewhere"]
 ROOMS = ("actors", "transports", "node", "pipeline", "pyspark_millpond")
 MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
-VAGUE = {"utils", "helpers", "common", "base", "manager", "service"}
 CLOCK_OR_DICE = re.compile(
-    r"time\.time|time\.monotonic|perf_counter|random\.(random|randint|uniform|choice|shuffle)\("
+    r"\btime\.time\(|\btime\.monotonic\b|perf_counter|random\.(random|randint|uniform|choice|shuffle)\("
 )
 
 
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
-
-
-def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
 def test_the_rooms_are_found() -> None:
@@ -41,24 +36,6 @@ def test_the_rooms_are_found() -> None:
 def test_time_and_chance_are_arguments(path: Path) -> None:
     found = [line for line in path.read_text().splitlines() if CLOCK_OR_DICE.search(line)]
     assert found == []
-
-
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_every_module_is_small_and_named_for_what_it_holds(path: Path) -> None:
-    text = path.read_text()
-    functions = [
-        node
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-    assert path.stem not in VAGUE
-    assert len(text.splitlines()) <= 400
-    assert {node.name: lines_of(node) for node in functions if lines_of(node) > 70} == {}
-
-
-def test_all_packages_are_installed() -> None:
-    packages = {str(path.parent.relative_to(ROOT)).replace("/", ".") for path in MODULES}
-    assert set(PROJECT["setuptools"]["packages"]) == packages
 
 
 def test_the_parts_of_the_tests_are_those_that_the_pages_tell_of() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
-ROOMS = ("actors", "transports", "node")
+PACKAGE = "millpond"
 
 Hear = Callable[[BaseException], None]
 _hearers: list[Hear] = []
@@ -35,7 +35,7 @@ def hearing(hear: Hear) -> Generator[None]:
 def _error(self: logging.Logger, msg: object, *args: object, **options: Any) -> None:
     """`Logger.error`, which `Logger.exception` calls as well."""
     error = _exception(options.get("exc_info"))
-    if error is not None and self.name.partition(".")[0] in ROOMS:
+    if error is not None and self.name.partition(".")[0] == PACKAGE:
         for hear in _hearers:
             hear(error)
     # This function is no place where something was logged.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from hashlib import md5
 
-ROOMS = ("actors", "transports", "node")
+PACKAGE = "millpond"
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 DIGEST_CHARS = 8
 
@@ -33,14 +33,12 @@ class Trace(logging.Handler):
     @contextmanager
     def listening(self) -> Generator[None]:
         """Note what the project's rooms log, for the block."""
-        logs = [logging.getLogger(room) for room in ROOMS]
-        for log in logs:
-            log.addHandler(self)
+        log = logging.getLogger(PACKAGE)
+        log.addHandler(self)
         try:
             yield
         finally:
-            for log in logs:
-                log.removeHandler(self)
+            log.removeHandler(self)
 
     def note(self, text: str) -> None:
         """A line; its time is put in front, in seconds since the world began."""

@@ -11,7 +11,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from millpond.pipeline.errors import PipelineError
 
-PACKAGES = ("pipeline", "pyspark_millpond")
+PACKAGES = ("millpond/pipeline", "pyspark_millpond")
 
 
 def pack(target: Path) -> Path:
@@ -36,18 +36,19 @@ def packed() -> bytes:
     """The file's bytes: the same for the same sources."""
     held = BytesIO()
     with ZipFile(held, "w") as packing:
-        for name, path in _sources():
+        for name, content in _sources():
             entry = ZipInfo(name)
             entry.compress_type = ZIP_DEFLATED
-            packing.writestr(entry, path.read_bytes())
+            packing.writestr(entry, content)
     return held.getvalue()
 
 
-def _sources() -> Iterator[tuple[str, Path]]:
-    root = Path(__file__).parents[1]
+def _sources() -> Iterator[tuple[str, bytes]]:
+    root = Path(__file__).parents[3]
+    yield "millpond/__init__.py", b""
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
-            yield path.relative_to(root).as_posix(), path
+            yield path.relative_to(root).as_posix(), path.read_bytes()
 
 
 def _put(data: bytes, target: Path) -> Path:

@@ -177,7 +177,7 @@ def describe_run(plan: Plan) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    rooms = ("node", "actors", "transports")
+    rooms = ("node", "actors", "transports", "millpond")
     head = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
     )

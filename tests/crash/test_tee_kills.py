@@ -9,7 +9,7 @@ from random import Random
 import anyio
 import pytest
 
-from millpond.node import Channel, ConnectionLost, connect
+from millpond import Channel, ConnectionLost, connect
 from millpond.node.client.errors import ChannelClosed
 from millpond.node.client.streams.connect import connect_streams
 from tests.node.processes import serving

@@ -6,7 +6,7 @@ from random import Random
 
 import anyio
 
-from millpond.node import Config, Node, connect
+from millpond import Config, Node, connect
 
 OFF = {"p2p": "127.0.0.1:0", "ws": "off", "s3p": "off", "rustlog": "off", "http": "off"}
 

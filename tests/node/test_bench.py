@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from millpond import Node
 from millpond.actors.messages import PutAck
-from millpond.node import Node
 from millpond.node.bench import load as measuring
 from millpond.node.bench.load import Clocks, LoadResult, measure
 from millpond.node.bench.payload import SIZE_MIN, Content

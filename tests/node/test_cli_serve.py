@@ -326,7 +326,7 @@ def test_the_descriptor_limit_is_raised_to_what_the_system_allows():
     words = [
         sys.executable,
         "-m",
-        "node",
+        "millpond",
         "serve",
         "--memory",
         *("--p2p", "127.0.0.1:0", "--ws", "off"),

@@ -20,6 +20,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
+from millpond import (
+    ChannelClosed,
+    ConnectionLost,
+    HandshakeRefused,
+    LeaseLost,
+    NotFound,
+    connect,
+)
 from millpond.actors.errors import (
     BufferFull,
     DataTooLarge,
@@ -31,14 +39,6 @@ from millpond.actors.errors import (
     WrongRole,
 )
 from millpond.actors.messages import U64_MAX, Ack, Durability, Mode, Msg, Nack, Put, PutAck, Reason
-from millpond.node import (
-    ChannelClosed,
-    ConnectionLost,
-    HandshakeRefused,
-    LeaseLost,
-    NotFound,
-    connect,
-)
 from millpond.node.client.idempotency import BLOCK, KeyCounter
 from millpond.node.client.url import parse_url
 from millpond.node.config import ChannelRule, Config

@@ -9,7 +9,7 @@ import anyio
 import anyio.abc
 import pytest
 
-from millpond.node import ConnectionLost, connect
+from millpond import ConnectionLost, connect
 from millpond.node.client.events import Connected, Event, Retrying
 from millpond.node.client.session import Session
 from millpond.node.config import Config

@@ -9,6 +9,7 @@ import anyio
 import pytest
 import trio.testing
 
+from millpond import ConnectionLost, HandshakeRefused, NotFound
 from millpond.actors.errors import DataTooLarge, LeaseLost, OutcomeUnknown
 from millpond.actors.messages import (
     Ack,
@@ -23,7 +24,6 @@ from millpond.actors.messages import (
     Put,
     PutAck,
 )
-from millpond.node import ConnectionLost, HandshakeRefused, NotFound
 from millpond.node.client.connect import connect
 from millpond.node.client.errors import ModeMismatch
 from millpond.node.client.events import Connected, Disconnected, Event, Retrying

@@ -15,11 +15,11 @@ from random import Random
 
 import pytest
 
+from millpond import Config, Node
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import Gone, ModeSet
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.repair.salvage import salvage
-from millpond.node import Config, Node
 from millpond.node.cli.main import main
 from millpond.node.client.sync.channel import connect
 from tests.node.folders import (
@@ -387,7 +387,7 @@ def test_doctor_looks_at_the_usual_folder(
 
 
 async def test_info_tells_of_the_store_on_disk(tmp_path: Path) -> None:
-    from millpond.node import connect as connect_async
+    from millpond import connect as connect_async
 
     for data in (str(tmp_path), ""):
         async with Node(

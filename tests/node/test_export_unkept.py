@@ -11,10 +11,10 @@ from typing import Any
 import anyio
 import pytest
 
+from millpond import Config, Node, connect
 from millpond.actors.channels.channel import Channel as ChannelCell
 from millpond.actors.messages import Batch, Credit
 from millpond.actors.store.filesystem import File, OsDisk, OsFile
-from millpond.node import Config, Node, connect
 
 EXPORT = 2
 BOX = b"box"

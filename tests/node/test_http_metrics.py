@@ -12,9 +12,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from millpond import Channel, connect
 from millpond.actors.messages import Batch, Credit
 from millpond.actors.store.filesystem import File, OsDisk, OsFile
-from millpond.node import Channel, connect
 from millpond.node.client.rustlog.client import connect_rustlog
 from millpond.node.client.s3p.client import connect_s3p
 from millpond.node.node import Node

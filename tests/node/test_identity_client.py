@@ -15,7 +15,7 @@ import pytest
 from anyio.abc import ByteStream
 from anyio.from_thread import start_blocking_portal
 
-from millpond.node import ConnectionLost, HandshakeRefused, connect
+from millpond import ConnectionLost, HandshakeRefused, connect
 from millpond.node.client.errors import PeerMismatch
 from millpond.node.client.events import Retrying
 from millpond.node.client.sync import channel as sync

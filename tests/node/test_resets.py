@@ -7,7 +7,7 @@ import struct
 
 import anyio.lowlevel
 
-from millpond.node import Config, Node, connect
+from millpond import Config, Node, connect
 
 
 async def test_resets_while_they_wait_to_be_accepted_do_not_end_the_node() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from millpond import Node
 from millpond.actors.store.filesystem import OsDisk
-from millpond.node import Node
 from millpond.node.config import Config
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from millpond import connect
 from millpond.actors.errors import (
     BufferFull,
     DataTooLarge,
@@ -27,7 +28,6 @@ from millpond.actors.errors import (
     UnknownStream,
 )
 from millpond.actors.store.changes import Position
-from millpond.node import connect
 from millpond.node.client.asked import REQUESTS_MAX, WAITING_MAX
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.client.streams.connect import Streams, connect_streams

@@ -11,9 +11,9 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from millpond import ChannelClosed, ConnectionLost, NotFound
 from millpond.actors.errors import UnknownStream
 from millpond.actors.messages import Mode
-from millpond.node import ChannelClosed, ConnectionLost, NotFound
 from millpond.node.client import channel as asynchronous
 from millpond.node.client import message as asynchronous_message
 from millpond.node.client.streams import connect as streams

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from millpond.node import connect
+from millpond import connect
 from millpond.node.client.streams.connect import connect_streams
 from millpond.node.config import OFF, ChannelRule, Config, ConfigError
 from millpond.node.node import Node

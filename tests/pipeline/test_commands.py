@@ -195,7 +195,7 @@ def test_the_packed_file_is_all_that_an_executor_needs_of_us(told: Told, tmp_pat
     assert told("pack", str(first))[0] == told("pack", str(second))[0] == 0
     assert first.read_bytes() == second.read_bytes()
     assert {name.partition("/")[0] for name in ZipFile(first).namelist()} == {
-        "pipeline",
+        "millpond",
         "pyspark_millpond",
     }
     imported = (

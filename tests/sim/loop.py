@@ -67,7 +67,7 @@ class Ear(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.surprise: logging.LogRecord | None = None
-        self._log = logging.getLogger("actors")
+        self._log = logging.getLogger("millpond.actors")
 
     def __enter__(self) -> Ear:
         self._log.addHandler(self)

@@ -10,7 +10,7 @@ import warnings
 import anyio
 import pytest
 
-from millpond.node import Config, Node
+from millpond import Config, Node
 
 
 async def _end_while_accepting(turns: int) -> None:

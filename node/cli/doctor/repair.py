@@ -23,7 +23,9 @@ LOST_SHOWN = 20
 
 def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
     """Repair a channel or stream of a stopped node."""
-    logging.getLogger("actors").addHandler(logging.NullHandler())  # `doctor` tells of the others
+    logging.getLogger("millpond.actors").addHandler(
+        logging.NullHandler()
+    )  # `doctor` tells of the others
     with folder_explained(folder):
         as_owner(folder)
         lock = FolderLock(folder)

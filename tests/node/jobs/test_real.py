@@ -105,7 +105,7 @@ async def test_a_burst_of_jobs_that_somebody_puts_without_a_loop(url: str) -> No
 
 
 async def test_a_node_that_is_not_there_is_told_at_once(url: str) -> None:
-    from millpond.node import ConnectionLost
+    from millpond import ConnectionLost
 
     with pytest.raises(ConnectionLost):
         async with Worker("tcp://127.0.0.1:1", print, queues=["q"]):

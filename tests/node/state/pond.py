@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from millpond.node import connect
+from millpond import connect
 from millpond.node.client.rustlog.client import Rustlog, connect_rustlog
 from millpond.node.client.s3p.client import S3p, connect_s3p
 from millpond.node.client.streams.connect import Streams, connect_streams

@@ -8,8 +8,8 @@ import sys
 
 import anyio
 
+from millpond import ConnectionLost, connect
 from millpond.actors.errors import OutcomeUnknown
-from millpond.node import ConnectionLost, connect
 from millpond.node.jobs import Job, Queue, Retry, Worker
 from millpond.node.outbox.messages import PeerOperation
 from millpond.node.testing import SimNode, World, virtual

@@ -10,7 +10,7 @@ from typing import TypeVar
 import anyio
 import pytest
 
-from millpond.node import connect
+from millpond import connect
 from millpond.node.clock import Clock
 from millpond.node.config import OFF, Config
 from millpond.node.environment import outside

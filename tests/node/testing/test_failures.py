@@ -12,9 +12,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from millpond import Channel, ConnectionLost
 from millpond.actors.channels.channel import Channel as ChannelActor
 from millpond.actors.errors import OutcomeUnknown
-from millpond.node import Channel, ConnectionLost
 from millpond.node.testing import NotRunning, SimNode, TookTooLong, World
 from millpond.node.testing import timeouts as patience
 from millpond.node.testing.disk.faults import DiskFault
@@ -159,7 +159,7 @@ def disable() -> None:
 
 
 def set_level() -> None:
-    logging.getLogger("actors").setLevel(logging.CRITICAL + 1)
+    logging.getLogger("millpond.actors").setLevel(logging.CRITICAL + 1)
 
 
 def configure() -> None:
@@ -184,7 +184,7 @@ async def test_a_program_that_mutes_its_log_mutes_no_failure(
             await world.clock.sleep(1)
     finally:
         logging.disable(logging.NOTSET)
-        logging.getLogger("actors").setLevel(logging.NOTSET)
+        logging.getLogger("millpond.actors").setLevel(logging.NOTSET)
         kept = [each for each in loggers if isinstance(each, logging.Logger)]
         for logger, was in zip(kept, before, strict=True):
             logger.disabled = was

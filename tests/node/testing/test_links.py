@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.node import Channel, ConnectionLost
+from millpond import Channel, ConnectionLost
 from millpond.node.testing import SimNode, World
 from millpond.node.testing.trace import Trace
 

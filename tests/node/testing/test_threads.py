@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 import millpond.node.outbox.outbox as sealing
-from millpond.node import connect
+from millpond import connect
 from millpond.node.jobs import Job, Queue, Worker
 from millpond.node.outbox.messages import PeerOperation
 from millpond.node.testing import SimNode, World

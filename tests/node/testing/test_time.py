@@ -9,7 +9,7 @@ import time
 import anyio
 import pytest
 
-from millpond.node import NotFound
+from millpond import NotFound
 from millpond.node.testing import SimNode, TookTooLong, World
 from millpond.node.testing.time.virtual_time import virtual
 

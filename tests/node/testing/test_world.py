@@ -7,8 +7,8 @@ import errno
 import anyio
 import pytest
 
+from millpond import Channel, ConnectionLost
 from millpond.actors.errors import StorageFailed
-from millpond.node import Channel, ConnectionLost
 from millpond.node.client.streams.stream import Stream
 from millpond.node.config import ChannelRule, ConfigError
 from millpond.node.testing import DiskFault, NotRunning, SimNode, World, virtual
