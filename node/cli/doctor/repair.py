@@ -24,9 +24,7 @@ LOST_SHOWN = 20
 def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
     """Repair a channel or stream of a stopped node."""
     # `doctor` reports the others itself.
-    logging.getLogger("millpond.actors").addHandler(
-        logging.NullHandler()
-    )  # `doctor` tells of the others
+    logging.getLogger("millpond.actors").addHandler(logging.NullHandler())
     with folder_explained(folder):
         as_owner(folder)
         lock = FolderLock(folder)
