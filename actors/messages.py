@@ -64,7 +64,7 @@ class Rights(IntFlag):
     ALL = CHANNEL | ADMIN
 
 
-class Reason(Enum):
+class NackReason(Enum):
     """Why a consumer gives a message back (NACK on MSG, wire.md 3c)."""
 
     LATER = "later"
@@ -102,7 +102,7 @@ class Nack(msgspec.Struct, frozen=True, gc=False):
     """A pushed message comes back; `delay_ms` is how long it shall rest (LATER)."""
 
     id: int
-    reason: Reason
+    reason: NackReason
     delay_ms: int | None = None
 
 
@@ -113,8 +113,9 @@ class Touch(msgspec.Struct, frozen=True, gc=False):
     ms: int
 
 
-class Begun(msgspec.Struct, frozen=True, gc=False):
-    """Work on the message `id` begins: if its lease is lost, the attempt counts (`Join.begins`)."""
+class AttemptStarted(msgspec.Struct, frozen=True, gc=False):
+    """Work on the message `id` begins: if its lease is lost, the attempt counts
+    (`Attach.reports_start`)."""
 
     id: int
 
@@ -123,13 +124,14 @@ class Credit(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
-class Join(msgspec.Struct, frozen=True, gc=False):
-    """A connection enters the channel; answered by `Joined`, then pushes may follow.
+class Attach(msgspec.Struct, frozen=True, gc=False):
+    """A connection enters the channel; answered by `Attached`, then pushes may follow.
 
     `window` is in messages, None = the channel's default; `keep_alive_s` is the idle time before a
     ping; `data_max` the largest message in bytes that this connection takes in one packet;
     `resume_after` an id up to which nothing is pushed here, None = not given; `identity` is the
-    public key whose holder this is, proved, None = anonymous; `begins`: it says `Begun` of each
+    public key whose holder this is, proved, None = anonymous; `reports_start`: it says
+    `AttemptStarted` of each
     message that it works on, and what it did not begin was no attempt.
     """
 
@@ -144,10 +146,10 @@ class Join(msgspec.Struct, frozen=True, gc=False):
     resume_after: int | None = None
     cursor_lists: bool = False
     identity: bytes | None = None
-    begins: bool = False
+    reports_start: bool = False
 
 
-class Leave(msgspec.Struct, frozen=True, gc=False):
+class Detach(msgspec.Struct, frozen=True, gc=False):
     """The connection is gone: what it holds is ready again."""
 
 
@@ -159,8 +161,8 @@ class Drain(msgspec.Struct, frozen=True, gc=False):
     """The node stops: no new pushes from here on."""
 
 
-class Bury(msgspec.Struct, frozen=True, gc=False):
-    """One channel to its dead-letter channel: keep this; answered by `Buried` (PS-14)."""
+class DeadLetter(msgspec.Struct, frozen=True, gc=False):
+    """One channel to its dead-letter channel: keep this; answered by `DeadLetterStored` (PS-14)."""
 
     channel: bytes
     id: int
@@ -169,7 +171,7 @@ class Bury(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-class Buried(msgspec.Struct, frozen=True, gc=False):
+class DeadLetterStored(msgspec.Struct, frozen=True, gc=False):
     """The dead letter is kept, as durably as it was before: the channel may let go of it."""
 
     id: int
@@ -199,14 +201,14 @@ class JobReply(msgspec.Struct, frozen=True, gc=False):
     number: int
 
 
-class Revived(msgspec.Struct, frozen=True, gc=False):
+class DeadLettersRequeued(msgspec.Struct, frozen=True, gc=False):
     """Dead letters are kept by their channel again: they may be let go of."""
 
     ids: tuple[int, ...]
 
 
-class Pour(msgspec.Struct, frozen=True, gc=False):
-    """A channel to the stream that it feeds: append these, all or none; answered by `Poured`.
+class TeeAppend(msgspec.Struct, frozen=True, gc=False):
+    """A channel to the stream that it feeds: append these, all or none; answered by `TeeAppended`.
 
     Without any the stream only says how far it got. `ids` ascend; those that the stream has had are
     passed over. `behind`: the stream has everything up to this id, or takes nothing. `run`: of the
@@ -226,7 +228,7 @@ class Pour(msgspec.Struct, frozen=True, gc=False):
         return self.ids[-1] if self.ids else 0
 
 
-class Poured(msgspec.Struct, frozen=True, gc=False):
+class TeeAppended(msgspec.Struct, frozen=True, gc=False):
     """A stream to the channel: everything up to the id `floor` is kept, as durably as the stream
     promises. With a `code` it took nothing."""
 
@@ -235,14 +237,16 @@ class Poured(msgspec.Struct, frozen=True, gc=False):
     code: Code | None = None
 
 
-Held = Ack | Nack | Touch | Begun
+LeaseRequest = Ack | Nack | Touch | AttemptStarted
 """What is said of a message that was pushed."""
-ChannelRequest = Put | Get | List | Held | Credit | Join | Leave | Writable | Drain
+ChannelRequest = Put | Get | List | LeaseRequest | Credit | Attach | Detach | Writable | Drain
 Request = ChannelRequest | StreamRequest | JobRequest
-Mail = Request | Bury | Buried | Revived | Pour | Poured
+CellMessage = (
+    Request | DeadLetter | DeadLetterStored | DeadLettersRequeued | TeeAppend | TeeAppended
+)
 
 
-class Joined(msgspec.Struct, frozen=True, gc=False):
+class Attached(msgspec.Struct, frozen=True, gc=False):
     """The channel's mode, and the window it grants, in messages."""
 
     mode: Mode
@@ -295,7 +299,7 @@ class Hangup(msgspec.Struct, frozen=True, gc=False):
     """The connection did not answer its pings: say goodbye and close."""
 
 
-ChannelReply = Joined | PutAck | Msg | GetAck | ListAck | TouchAck | Failed | Probe | Hangup
+ChannelReply = Attached | PutAck | Msg | GetAck | ListAck | TouchAck | Failed | Probe | Hangup
 Reply = ChannelReply | StreamReply | JobReply
 
 
@@ -307,7 +311,7 @@ class Port(Protocol):
     number: int
     """Unlike that of every other connection of this run of the node; from 1."""
 
-    heard_at: float
+    received_at: float
     """When the last byte came from the other end."""
 
     @property
@@ -328,7 +332,7 @@ class Batch(msgspec.Struct, frozen=True):
     """
 
     port: Port | None
-    messages: list[Mail]
+    messages: list[CellMessage]
     size_bytes: int = 0
     ports: Sequence[Port] | None = None
 

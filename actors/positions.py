@@ -14,7 +14,7 @@ class Position(msgspec.Struct, frozen=True, gc=False, order=True):
     seq: int
 
 
-class Where(Enum):
+class SeekBy(Enum):
     """What a position to read a log from is counted in."""
 
     SEQUENCE = auto()
@@ -27,7 +27,7 @@ class Seek(msgspec.Struct, frozen=True):
     record at or above the timestamp or id, for about `bytes_max` bytes and no more chunks than
     hold `count_max` records (at least one chunk, if there is any)."""
 
-    where: Where
+    by: SeekBy
     sequence: int = 0
     timestamp: int = 0
     id: Position = Position(0, 0)

@@ -16,17 +16,17 @@ from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.context import ChannelInfo, DeliveryCounters
 from millpond.actors.errors import ERRORS, Malformed, NotAllowed, OutcomeUnknown
 from millpond.actors.messages import Durability, Mode, Rights
-from millpond.actors.runtime.scheduler import Counters, Scheduler
-from millpond.actors.store.changes import Origin, Row
+from millpond.actors.runtime.scheduler import RuntimeCounters, Scheduler
+from millpond.actors.store.changes import Origin, StoredMessage
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.interface import Health, Store, Usage
-from millpond.actors.store.stats import StoreCounters
-from millpond.actors.streams.metadata import Progress
+from millpond.actors.store.stats import StoreStats
+from millpond.actors.streams.metadata import GroupProgress
 from millpond.actors.streams.names import RESERVED
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.bodies import read_body
-from millpond.transports.server.interface import WireCounters
-from millpond.transports.server.traffic import Traffic
+from millpond.transports.server.interface import ConnectionCounters
+from millpond.transports.server.protocol_stats import ProtocolStats
 
 PAGE_MAX = 1000
 PAGE_BYTES_MAX = 32 * 1024
@@ -58,11 +58,11 @@ class StoreInfo(msgspec.Struct):
 
     folder: str
     health: Health
-    counters: StoreCounters
+    counters: StoreStats
 
 
 @dataclass(slots=True, kw_only=True)
-class WireInfo(WireCounters):
+class TrafficInfo(ConnectionCounters):
     """What came and went by all protocols but HTTP."""
 
     connections: int
@@ -70,7 +70,7 @@ class WireInfo(WireCounters):
     bytes_in: int
 
 
-class InfoAnswer(msgspec.Struct):
+class InfoReply(msgspec.Struct):
     """The node, and a page of its channels. Sizes in bytes, times in seconds."""
 
     version: str
@@ -81,9 +81,9 @@ class InfoAnswer(msgspec.Struct):
     channels: int
     streams: int
     usage: Usage
-    scheduler: Counters
+    scheduler: RuntimeCounters
     delivery: DeliveryCounters
-    wire: WireInfo
+    wire: TrafficInfo
     store: StoreInfo | None
     page: list[ChannelInfo]
     more: bool
@@ -116,7 +116,7 @@ class Exported(msgspec.Struct):
     unique: bytes = b""
 
 
-class ExportAnswer(msgspec.Struct):
+class ExportReply(msgspec.Struct):
     """A page of a channel's messages, in the order of their ids."""
 
     mode: str
@@ -124,13 +124,13 @@ class ExportAnswer(msgspec.Struct):
     more: bool
 
 
-class Sources(msgspec.Struct):
+class StatusSources(msgspec.Struct):
     """Where the answers come from."""
 
     scheduler: Scheduler
     store: Store
     delivery: DeliveryCounters
-    wire: WireCounters
+    wire: ConnectionCounters
     version: str
     durability: Durability
     uptime_s: float
@@ -139,11 +139,11 @@ class Sources(msgspec.Struct):
     streams: int
     parts: int
     now: float
-    traffic: Mapping[str, Traffic]
-    progress: Callable[[], list[Progress]]
+    protocol_stats: Mapping[str, ProtocolStats]
+    progress: Callable[[], list[GroupProgress]]
 
 
-def answer(operation: int, body: bytes, asker: Admission, sources: Sources) -> bytes:
+def answer(operation: int, body: bytes, asker: Admission, sources: StatusSources) -> bytes:
     """Carry out one request. Raises Malformed for an unknown operation or an unreadable body,
     NotAllowed, and for a channel that is not served now what its requests get."""
     match operation:
@@ -160,7 +160,7 @@ def _channels(scheduler: Scheduler) -> Iterator[bytes]:
     return (name for name in scheduler.cells if not name.startswith(RESERVED))
 
 
-def _info(request: InfoRequest, sources: Sources) -> InfoAnswer:
+def _info(request: InfoRequest, sources: StatusSources) -> InfoReply:
     scheduler, limit = sources.scheduler, max(1, min(request.limit, PAGE_MAX))
     if request.channel is not None:
         names = [name for name in _channels(scheduler) if name == request.channel]
@@ -168,7 +168,7 @@ def _info(request: InfoRequest, sources: Sources) -> InfoAnswer:
         later = (name for name in _channels(scheduler) if name > request.after)
         names = nsmallest(limit + 1, later)
     page = _page(names[:limit], sources)
-    return InfoAnswer(
+    return InfoReply(
         version=sources.version,
         uptime_s=round(sources.uptime_s, 3),
         durability=sources.durability.name.lower(),
@@ -187,7 +187,7 @@ def _info(request: InfoRequest, sources: Sources) -> InfoAnswer:
     )
 
 
-def _page(names: list[bytes], sources: Sources) -> list[ChannelInfo]:
+def _page(names: list[bytes], sources: StatusSources) -> list[ChannelInfo]:
     """The channels, as many of the first as surely fit into a packet."""
     page: list[ChannelInfo] = []
     size = 0
@@ -199,20 +199,20 @@ def _page(names: list[bytes], sources: Sources) -> list[ChannelInfo]:
     return page
 
 
-def _channel(name: bytes, sources: Sources) -> ChannelInfo:
+def _channel(name: bytes, sources: StatusSources) -> ChannelInfo:
     behaviour = sources.scheduler.view(name)
     if isinstance(behaviour, Channel):
         return behaviour.info
     # Passivated: what it holds is in the store, and nobody is in it.
-    kept = sources.store.weigh(name)
+    kept = sources.store.partition_usage(name)
     mode = (kept.mode or Mode.PAIR).name.lower()
     return ChannelInfo(name, mode, kept.messages, kept.bytes, kept.keys, 0, 0, 0)
 
 
-def _wire(sources: Sources) -> WireInfo:
-    every = [each for name, each in sources.traffic.items() if name != "http"]
+def _wire(sources: StatusSources) -> TrafficInfo:
+    every = [each for name, each in sources.protocol_stats.items() if name != "http"]
     wire = sources.wire
-    return WireInfo(
+    return TrafficInfo(
         connections=sum(each.connections for each in every),
         packets_in=sum(each.requests for each in every),
         bytes_in=sum(each.bytes_in for each in every),
@@ -226,7 +226,7 @@ def _store(store: Store) -> StoreInfo | None:
     return StoreInfo(str(store.folder.absolute()), store.health, store.counters)
 
 
-def _export(request: ExportRequest, asker: Admission, sources: Sources) -> ExportAnswer:
+def _export(request: ExportRequest, asker: Admission, sources: StatusSources) -> ExportReply:
     cell = sources.scheduler.cells.get(request.channel)
     may_export = asker.join.rights & MAY_EXPORT == MAY_EXPORT
     if cell is None or asker.channel != request.channel or not may_export:
@@ -239,11 +239,11 @@ def _export(request: ExportRequest, asker: Admission, sources: Sources) -> Expor
     # The answer does not wait in line, so what may still be lost is not in it.
     rows = cell.behaviour.export(request.after, cell.unkept_from)
     page = list(_export_page(rows, cell.behaviour.terms_of, bytes_max))
-    return ExportAnswer(cell.behaviour.info.mode, page, next(rows, None) is not None)
+    return ExportReply(cell.behaviour.info.mode, page, next(rows, None) is not None)
 
 
 def _export_page(
-    rows: Iterator[tuple[Row, int]],
+    rows: Iterator[tuple[StoredMessage, int]],
     terms_of: Callable[[int], tuple[float, bytes]],
     bytes_max: int,
 ) -> Iterator[Exported]:

@@ -22,8 +22,8 @@ from millpond.actors.state.messages import StateLimits
 from millpond.actors.store.settings import StoreSettings
 from millpond.node.config_rules import ChannelRule as ChannelRule
 from millpond.node.config_rules import ConfigError as ConfigError
-from millpond.node.config_rules import RuleBook, StreamRule, durability_of
-from millpond.transports.p2p.admission import GreetingSettings
+from millpond.node.config_rules import RuleTable, StreamRule, durability_of
+from millpond.transports.p2p.admission import LoginSettings
 from millpond.transports.server.interface import ConnectionSettings
 
 LISTENERS = ("p2p", "ws", "s3p", "rustlog", "http")
@@ -231,7 +231,7 @@ class Config:
         return tuple(name for name in names if getattr(self, name) != OFF)
 
     @property
-    def promise(self) -> Durability:
+    def default_durability(self) -> Durability:
         """What an acknowledgement promises where no rule says otherwise; without a data folder
         nothing is more than memory."""
         return self.durability if self.data else Durability.MEMORY
@@ -239,7 +239,7 @@ class Config:
     @property
     def connection(self) -> ConnectionSettings:
         return ConnectionSettings(
-            greeting=GreetingSettings(
+            login=LoginSettings(
                 default_channel=self.default_channel.encode() or None,
                 require_hello=self.require_hello,
                 packet_bytes_max=self.packet_bytes_max,
@@ -300,7 +300,7 @@ class Config:
             messages_max=self.channel_messages_max,
             bytes_max=self.channel_bytes_max,
             tee=(rule.tee or "").encode(),
-            is_kept=Durability.MEMORY not in (self.promise, rule.durability),
+            is_kept=Durability.MEMORY not in (self.default_durability, rule.durability),
             keys_max=self.keys_max,
             list_page=self.list_page,
             delivery=DeliverySettings(
@@ -314,10 +314,10 @@ class Config:
         )
 
 
-def channel_book(config: Config) -> RuleBook[ChannelSettings]:
+def channel_rules(config: Config) -> RuleTable[ChannelSettings]:
     """The settings of each channel by its name."""
     rules = [(rule, config.channel_settings(rule)) for rule in config.channels]
-    return RuleBook(rules, config.channel_settings(None), config.promise)
+    return RuleTable(rules, config.channel_settings(None), config.default_durability)
 
 
 PARSERS: dict[str, Callable[[str], Any]] = {
@@ -328,14 +328,16 @@ PARSERS: dict[str, Callable[[str], Any]] = {
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedConfig:
     """A configuration, and where each field came from: flag, environment, file or default."""
 
     config: Config
     origins: dict[str, str] = field(default_factory=dict)
 
 
-def load(flags: Mapping[str, Any], environment: Mapping[str, str], path: Path | None) -> Loaded:
+def load_config(
+    flags: Mapping[str, Any], environment: Mapping[str, str], path: Path | None
+) -> LoadedConfig:
     """Put the sources together. `flags`: fields that were given. Raises ConfigError."""
     kinds = {each.name: each for each in dataclasses.fields(Config)}
     values: dict[str, Any] = {}
@@ -353,7 +355,7 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], path: Path | 
     for name, value in flags.items():
         values[name] = _convert(name, kinds[name].default, value)
         origins[name] = "flag"
-    return Loaded(Config(**values), origins)
+    return LoadedConfig(Config(**values), origins)
 
 
 def _read_file(path: Path) -> dict[str, Any]:

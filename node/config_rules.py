@@ -65,7 +65,7 @@ class StreamRule:
         return StreamRule(pattern, **values)
 
 
-class RuleBook(Generic[T]):
+class RuleTable(Generic[T]):
     """What holds for each name: the first rule that matches, else what holds for `others`.
 
     `durability` is what is promised where no rule says otherwise; no rule can add to MEMORY.

@@ -11,18 +11,18 @@ from random import Random
 import anyio
 
 from millpond.actors.errors import NotNegotiated
-from millpond.actors.messages import Durability, Join, Port, Rights
+from millpond.actors.messages import Attach, Durability, Port, Rights
 from millpond.actors.runtime.scheduler import Scheduler
 from millpond.node.access.issued_tokens import IssuedAccess
-from millpond.node.access.policy import Access
+from millpond.node.access.policy import AccessPolicy
 from millpond.node.config import Config
 from millpond.node.ip import is_remote, network_of
 from millpond.node.peers.identity import verify
-from millpond.node.stream_cells import StreamRoom
+from millpond.node.stream_cells import StreamCells
 from millpond.node.stream_settings import rustlog_settings, s3p_settings
 from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.transactions.figures import TransactionCounters
-from millpond.transports.p2p.admission import Admission, Asker
+from millpond.transports.p2p.admission import Admission, Principal
 from millpond.transports.p2p.challenge import ChallengeRate
 from millpond.transports.p2p.connection import Connection
 from millpond.transports.p2p.framing import Framing
@@ -30,40 +30,46 @@ from millpond.transports.p2p.handshake import NONCE_BYTES
 from millpond.transports.rustlog.connection import RustlogConnection
 from millpond.transports.rustlog.metrics import Reclaimed, RustlogMetrics
 from millpond.transports.s3p.connection import S3pConnection
-from millpond.transports.server.batching import Gathering
-from millpond.transports.server.directory import Topics
-from millpond.transports.server.interface import Answered, AskPeers, Signer, Visitor, WireCounters
-from millpond.transports.server.rate_limit import Bucket, SharedBuckets
-from millpond.transports.server.refusals import Refusal, Refusals
-from millpond.transports.server.traffic import traffic
+from millpond.transports.server.batching import CellBatcher
+from millpond.transports.server.directory import TopicDirectory
+from millpond.transports.server.interface import (
+    AskPeers,
+    ConnectionCounters,
+    PeersCallback,
+    ServerConnection,
+    Signer,
+)
+from millpond.transports.server.protocol_stats import stats_by_protocol
+from millpond.transports.server.rate_limit import SharedBuckets, TokenBucket
+from millpond.transports.server.refusals import Refusal, RefusalLog
 
 
-class Reception:
+class NodeServices:
     """Implements `transports.server.interface.Host`, `transports.server.stream_host.StreamHost` and
     `transports.http.interface.HttpHost`: the scheduler's calls, and limits of connections."""
 
     def __init__(
         self,
         config: Config,
-        access: Access,
+        access: AccessPolicy,
         scheduler: Scheduler,
         now: Callable[[], float],
         durability: Callable[[bytes], Durability],
         admin: Callable[[int, bytes, Admission], bytes],
-        streams: StreamRoom,
+        streams: StreamCells,
         rng: Random,
         entropy: Callable[[int], bytes],
         ticks_ns: Callable[[], int],
     ) -> None:
         self.settings = config.connection
-        self.counters = WireCounters()
+        self.counters = ConnectionCounters()
         self.http = HttpCounters()
-        self.traffic = traffic()
+        self.protocol_stats = stats_by_protocol()
         self.durability = durability
         self.now = now
         self.submit = scheduler.submit
-        self.gathering = Gathering(scheduler.submit, now)
-        self.attach: Callable[[bytes, Port, Join, float], bool] = scheduler.attach
+        self.batcher = CellBatcher(scheduler.submit, now)
+        self.attach: Callable[[bytes, Port, Attach, float], bool] = scheduler.attach
         self.detach: Callable[[bytes, Port], None] = scheduler.detach
         self.on_capacity = scheduler.on_capacity
         self.arm = scheduler.timers.arm
@@ -71,7 +77,7 @@ class Reception:
         self.admin = admin
         self.peers: AskPeers = _no_post
         self.directory = streams.directory
-        self.topics: Topics = streams.directory
+        self.topics: TopicDirectory = streams.directory
         self.basins = streams.basins
         self.states = streams.states
         self.stages = streams.stages
@@ -90,11 +96,11 @@ class Reception:
         self._challenges = ChallengeRate(
             self.settings.handshakes_per_s_max, self.settings.handshakes_per_address_max
         )
-        refusals = Refusals(self.counters.reasons, now)
-        self.note = refusals.note
+        refusals = RefusalLog(self.counters.reasons, now)
+        self.record_refusal = refusals.record_refusal
         self._buckets = SharedBuckets(config.requests_per_s_per_peer_max)
         self.is_draining = False
-        self.connections: dict[Visitor, None] = {}
+        self.connections: dict[ServerConnection, None] = {}
         self._config = config
         self._s3p = s3p_settings(config)
         self._rustlog = rustlog_settings(config)
@@ -103,8 +109,8 @@ class Reception:
         self._rng = rng
         self._by_address: Counter[str] = Counter()
         self._by_identity: Counter[bytes] = Counter()
-        self._identities: dict[Visitor, bytes] = {}
-        self._before_ready: dict[Visitor, None] = {}
+        self._identities: dict[ServerConnection, bytes] = {}
+        self._before_ready: dict[ServerConnection, None] = {}
         self._emptied: anyio.Event | None = None
 
     def random(self) -> float:
@@ -126,24 +132,24 @@ class Reception:
         """The same, of RustLog."""
         return RustlogConnection(next(self._numbers), self, self._rustlog)
 
-    def admits(self, asker: Asker) -> bool:
+    def may_use_streams(self, asker: Principal) -> bool:
         return self._access.admits_to_streams(asker)
 
-    def authorize(self, asker: Asker, channel: bytes) -> Rights | None:
+    def authorize(self, asker: Principal, channel: bytes) -> Rights | None:
         return self._access.authorize(asker, channel)
 
-    def authorize_stream(self, asker: Asker, name: bytes) -> Rights | None:
+    def authorize_stream(self, asker: Principal, name: bytes) -> Rights | None:
         return self._access.authorize_stream(asker, name)
 
-    def rejudge(self) -> None:
+    def reauthorize(self) -> None:
         """Who may do what has changed, perhaps: nobody goes on with rights that are gone."""
         for connection in list(self.connections):
-            connection.rejudge()
+            connection.reauthorize()
 
     def may_challenge(self, address: str) -> bool:
         return self._challenges.take(_counted(address), self.now())
 
-    def entered(self, visitor: Visitor) -> bool:
+    def register(self, visitor: ServerConnection) -> bool:
         config, counted = self._config, _counted(visitor.address)
         is_full = (
             self.is_draining
@@ -166,13 +172,13 @@ class Reception:
         """Who has been silent for longest makes room: a flood of them must keep nobody out."""
         oldest = next(iter(self._before_ready))
         del self._before_ready[oldest]
-        self.note(Refusal.TOO_MANY, oldest.address)
+        self.record_refusal(Refusal.TOO_MANY, oldest.address)
         oldest.close()
 
-    def greeted(self, visitor: Visitor) -> None:
+    def handshake_done(self, visitor: ServerConnection) -> None:
         self._before_ready.pop(visitor, None)
 
-    def settle(self, visitor: Visitor, asker: Asker) -> bool:
+    def count_identity(self, visitor: ServerConnection, asker: Principal) -> bool:
         identity = asker.identity
         if identity is None:
             return True
@@ -182,10 +188,10 @@ class Reception:
         self._identities[visitor] = identity
         return True
 
-    def shared_bucket(self, asker: Asker) -> Bucket | None:
+    def shared_bucket(self, asker: Principal) -> TokenBucket | None:
         return self._buckets.bucket(asker.identity or _counted(asker.address), self.now())
 
-    def left(self, visitor: Visitor) -> None:
+    def unregister(self, visitor: ServerConnection) -> None:
         if visitor not in self.connections:
             return
         identity = self._identities.pop(visitor, None)
@@ -208,7 +214,7 @@ class Reception:
         self.is_draining = True
         self._emptied = anyio.Event()
         for connection in list(self.connections):
-            connection.say_goodbye()
+            connection.start_drain()
         if self.connections:
             await self._emptied.wait()
 
@@ -222,5 +228,5 @@ def _counted(address: str) -> str | None:
     return network_of(address) if is_remote(address) else None
 
 
-def _no_post(operation: int, body: bytes, answer: Answered) -> None:
+def _no_post(operation: int, body: bytes, answer: PeersCallback) -> None:
     answer(NotNegotiated("this node has no post"))

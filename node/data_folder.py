@@ -1,7 +1,8 @@
 """Where a node keeps things: its data folder, locked, and the store in it, tied to the loop.
 
-Commands use the folder of a stopped node through the same lock: `StillStore` has the store without
-a loop, `CopyingDisk` reads the files and leaves them exactly as they are.
+Commands use the folder of a stopped node through the same lock: `OfflineStore` has the store
+without
+a loop, `CopyOnOpenDisk` reads the files and leaves them exactly as they are.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from millpond.actors.messages import Durability
 from millpond.actors.store.changes import Change, Snapshot
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.interface import Fault, Pending
+from millpond.actors.store.interface import Deferred, Fault
 from millpond.actors.store.partitions.file_pool import BESIDE
 from millpond.actors.store.settings import StoreSettings
-from millpond.actors.store.workers import InlineLane, Lane, ThreadLane, Work
+from millpond.actors.store.workers import SteppedWorker, StoreWorker, WorkerTask, WorkerThread
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -103,7 +104,7 @@ def _lockers(inode: int) -> set[int]:
     return {int(each[4]) for each in locks if each[5].rpartition(b":")[2] == b"%d" % inode}
 
 
-class LoopSurroundings:
+class LoopRuntime:
     """The running loop, asyncio's or trio's, as the store sees it."""
 
     def __init__(self, now: Callable[[], float], rng: Random) -> None:
@@ -118,27 +119,27 @@ class LoopSurroundings:
             token: Any = anyio.lowlevel.current_token().native_token  # trio's, which is optional
             self.soon = self._post = token.run_sync_soon
 
-    def lane(self, name: str, work: Work[Item, Result]) -> Lane[Item]:
-        return ThreadLane(name, work, self._post)
+    def worker(self, name: str, work: WorkerTask[Item, Result]) -> StoreWorker[Item]:
+        return WorkerThread(name, work, self._post)
 
     def salt(self) -> int:
         return self._rng.getrandbits(32)
 
 
-class StillSurroundings:
+class OfflineRuntime:
     """No loop and no threads: what the store would have done later is done in `settle`."""
 
     def __init__(self, rng: Random, now: Callable[[], float] = time.time) -> None:
         self.now = now
         self._rng = rng
         self._soon: deque[Callable[[], None]] = deque()
-        self._lanes: list[InlineLane[Any, Any]] = []
+        self._lanes: list[SteppedWorker[Any, Any]] = []
 
     def soon(self, callback: Callable[[], None]) -> None:
         self._soon.append(callback)
 
-    def lane(self, name: str, work: Work[Item, Result]) -> Lane[Item]:
-        lane = InlineLane(work)
+    def worker(self, name: str, work: WorkerTask[Item, Result]) -> StoreWorker[Item]:
+        lane = SteppedWorker(work)
         self._lanes.append(lane)
         return lane
 
@@ -157,13 +158,13 @@ class StillSurroundings:
         return any(lane.step() for lane in self._lanes)
 
 
-class StillStore:
+class OfflineStore:
     """The store of a node that is stopped, used step by step. `now`: seconds since 1970."""
 
     def __init__(
         self, folder: Path, rng: Random | None = None, now: Callable[[], float] = time.time
     ) -> None:
-        self._around = StillSurroundings(rng or Random(), now)
+        self._around = OfflineRuntime(rng or Random(), now)
         self._store = DurableStore(
             folder, OsDisk(), StoreSettings(), self._around, lambda name: Durability.DISK
         )
@@ -180,7 +181,7 @@ class StillStore:
     def load(self, name: bytes) -> Snapshot | Fault:
         """What a channel keeps."""
         kept = self._store.load(name)
-        if not isinstance(kept, Pending):
+        if not isinstance(kept, Deferred):
             return kept
         return self._finished(kept) or Fault.UNREADABLE
 
@@ -195,7 +196,7 @@ class StillStore:
     def close(self) -> None:
         self._store.close()
 
-    def _finished(self, pending: Pending[Result]) -> Result | None:
+    def _finished(self, pending: Deferred[Result]) -> Result | None:
         """None: it cannot be finished, because the disk fails."""
         self._around.settle()
         found: list[Result] = []
@@ -204,11 +205,11 @@ class StillStore:
 
 
 @contextmanager
-def still_store(folder: Path) -> Iterator[StillStore]:
+def offline_store(folder: Path) -> Iterator[OfflineStore]:
     """The store in a folder that no node uses. Raises FolderInUse, and what `open` raises."""
     lock = FolderLock(folder)
     try:
-        store = StillStore(folder)
+        store = OfflineStore(folder)
         store.open()
         try:
             yield store
@@ -218,7 +219,7 @@ def still_store(folder: Path) -> Iterator[StillStore]:
         lock.release()
 
 
-class CopyingDisk(OsDisk):
+class CopyOnOpenDisk(OsDisk):
     """Opens copies of SQLite files, made in `scratch`: to open a file may change it."""
 
     def __init__(self, scratch: Path) -> None:

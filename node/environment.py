@@ -18,7 +18,7 @@ import anyio.lowlevel
 import msgspec
 
 
-class Outside(msgspec.Struct, frozen=True):
+class Environment(msgspec.Struct, frozen=True):
     """`rng` makes a source of chance, `entropy` so many unpredictable bytes. Times in seconds:
     `wall` since 1970, in any thread; `monotonic` since whenever, in the loop. `name` tells this
     program from others.
@@ -32,7 +32,7 @@ class Outside(msgspec.Struct, frozen=True):
 
 
 # With asyncio the clock below the loop's own: uvloop's stands still within a turn of the loop.
-SYSTEM = Outside(
+SYSTEM = Environment(
     rng=Random,
     entropy=os.urandom,
     monotonic=time.monotonic,
@@ -41,10 +41,10 @@ SYSTEM = Outside(
 )
 _ON_TRIO = msgspec.structs.replace(SYSTEM, monotonic=anyio.current_time)
 
-_given: anyio.lowlevel.RunVar[Outside | None] = anyio.lowlevel.RunVar("millpond_outside", None)
+_given: anyio.lowlevel.RunVar[Environment | None] = anyio.lowlevel.RunVar("millpond_outside", None)
 
 
-def outside() -> Outside:
+def current_environment() -> Environment:
     """What the running loop was given, or the system; the system also where no loop runs."""
     try:
         given = _given.get()
@@ -60,7 +60,7 @@ def outside() -> Outside:
 
 
 @contextmanager
-def given(source: Outside) -> Generator[None]:
+def use_environment(source: Environment) -> Generator[None]:
     """For the block, the running loop has this source."""
     before = _given.get()
     _given.set(source)

@@ -14,36 +14,36 @@ import anyio
 from anyio.abc import TaskGroup
 
 from millpond.actors.channels.channel import Channel
-from millpond.actors.channels.context import Shared
+from millpond.actors.channels.context import ChannelContext
 from millpond.actors.ids import IdSource
-from millpond.actors.messages import Batch, Durability, Join, Mail, Port
-from millpond.actors.runtime.cell import Behaviour, Content
+from millpond.actors.messages import Attach, Batch, CellMessage, Durability, Port
+from millpond.actors.runtime.cell import Behaviour, CellSnapshot
 from millpond.actors.runtime.scheduler import Scheduler
 from millpond.actors.runtime.supervisor import RestartPolicy, contain, supervise
 from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import Disk, OsDisk
 from millpond.actors.store.memory import MemoryStore
-from millpond.actors.streams.names import label_of
+from millpond.actors.streams.names import qualified_name_of
 from millpond.node import admin
-from millpond.node.access.default_policy import Peers
-from millpond.node.access.exposure import check_exposure, warn_of_shut_doors
+from millpond.node.access.default_policy import TrustedPeers
+from millpond.node.access.exposure import check_exposure, warn_unreachable_listeners
 from millpond.node.access.policy import load_access
-from millpond.node.access.revocation import keep_door
+from millpond.node.access.revocation import watch_revocations
 from millpond.node.client.connect import Dialer
 from millpond.node.clock import Clock
-from millpond.node.config import LISTENERS, OFF, Config, ConfigError, channel_book
-from millpond.node.connections import Reception
-from millpond.node.data_folder import FolderLock, LoopSurroundings
-from millpond.node.environment import outside
-from millpond.node.outbox.outbox import Post
-from millpond.node.outbox.requests import Desk
-from millpond.node.outbox.wiring import Mailroom
+from millpond.node.config import LISTENERS, OFF, Config, ConfigError, channel_rules
+from millpond.node.connections import NodeServices
+from millpond.node.data_folder import FolderLock, LoopRuntime
+from millpond.node.environment import current_environment
+from millpond.node.outbox.outbox import Outbox
+from millpond.node.outbox.requests import PeerRequests
+from millpond.node.outbox.wiring import OutboxServices
 from millpond.node.process import installed_version, loop_time, rss_bytes
-from millpond.node.stream_cells import StreamRoom, first_looks, is_reserved
+from millpond.node.stream_cells import StreamCells, first_looks, is_reserved
 from millpond.node.stream_settings import stream_book
 from millpond.node.tls.listeners import TlsListeners
-from millpond.node.web.app import WebRoom
+from millpond.node.web.app import WebServices
 from millpond.transports.io.interface import Listener, Session
 from millpond.transports.io.memory import Network
 from millpond.transports.io.tcp import listen, parse_address
@@ -51,7 +51,7 @@ from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.framing import LengthPrefixed
 
 if TYPE_CHECKING:
-    from millpond.node.http.app import HttpRoom
+    from millpond.node.http.app import HttpServices
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +78,11 @@ class Node:
         entropy: Callable[[int], bytes] | None = None,
     ) -> None:
         self.config = config or Config()
-        self.clock = clock or Clock(monotonic=loop_time(), wall=outside().wall)
+        self.clock = clock or Clock(monotonic=loop_time(), wall=current_environment().wall)
         self.listeners: dict[str, str] = {}
         """Where the node listens, by name: `p2p`, `ws`, `s3p`, `rustlog`, `http`."""
-        self._rng = rng or outside().rng()
-        entropy = entropy or outside().entropy
+        self._rng = rng or current_environment().rng()
+        entropy = entropy or current_environment().entropy
         self._access = load_access(
             self.config.access_file,
             self.config.token_file,
@@ -91,7 +91,7 @@ class Node:
             is_public=self.config.insecure_public,
         )
         self.tls = TlsListeners(self.config, self.clock.now)
-        self._book = channel_book(self.config)
+        self._book = channel_rules(self.config)
         self._stream_book = stream_book(self.config)
         self._lock: FolderLock | None = None
         self._store = self._choose_store(disk or OsDisk())
@@ -105,7 +105,7 @@ class Node:
             self.config.scheduler,
             self._streams.load,
         )
-        self.reception = Reception(
+        self.services = NodeServices(
             self.config,
             self._access,
             self.scheduler,
@@ -117,47 +117,47 @@ class Node:
             entropy,
             self.clock.ticks_ns,
         )
-        self.tls.tell(self.reception)
-        self.mail = Mailroom(
+        self.tls.tell(self.services)
+        self.mail = OutboxServices(
             self.config, self.scheduler, self._store, self.clock, self._rng, entropy
         )
-        self.mail.serve(self.reception, dialer)
+        self.mail.serve(self.services, dialer)
         self._started_at = self.clock.now()
-        self.web = WebRoom(self.config, self.clock.now, entropy)
-        self._http: HttpRoom | None = None
+        self.web = WebServices(self.config, self.clock.now, entropy)
+        self._http: HttpServices | None = None
         self._open: list[Listener] = []
         self._sessions: dict[str, Callable[[], Session]] = {
             "p2p": self._p2p_session,
             "ws": self._ws_session,
-            "s3p": self.reception.s3p_connection,
-            "rustlog": self.reception.rustlog_connection,
+            "s3p": self.services.s3p_connection,
+            "rustlog": self.services.rustlog_connection,
         }
         self._tasks: TaskGroup | None = None
 
     @property
-    def post(self) -> Post:
+    def outbox(self) -> Outbox:
         """Sends and opens sealed messages; of a node that was started."""
-        return self.mail.post
+        return self.mail.outbox
 
     @property
-    def desk(self) -> Desk:
+    def desk(self) -> PeerRequests:
         """Answers packets 94; of a node that was started."""
         return self.mail.desk
 
     @property
     def durability(self) -> Durability:
         """What an acknowledgement promises where no rule of a channel says otherwise."""
-        return self.config.promise
+        return self.config.default_durability
 
     def _choose_store(self, disk: Disk) -> DurableStore | MemoryStore:
         if self.durability is Durability.MEMORY:
             return MemoryStore()
-        around = LoopSurroundings(self.clock.now, self._rng)
+        around = LoopRuntime(self.clock.now, self._rng)
         folder = Path(self.config.data)
         return DurableStore(folder, disk, self.config.store, around, self._durability_of)
 
-    def _make_shared(self) -> Shared:
-        return Shared(
+    def _make_shared(self) -> ChannelContext:
+        return ChannelContext(
             ids=IdSource(self._rng.randrange(INSTANCES)),
             rng=self._rng,
             usage=self._store.usage,
@@ -165,8 +165,8 @@ class Node:
             limits=self.config.node_limits,
         )
 
-    def _make_streams(self) -> StreamRoom:
-        return StreamRoom(
+    def _make_streams(self) -> StreamCells:
+        return StreamCells(
             self._stream_book,
             self._store,
             self._post,
@@ -179,7 +179,7 @@ class Node:
     def _durability_of(self, cell: bytes) -> Durability:
         if not is_reserved(cell):
             return self._book.durability(cell)
-        return self._stream_book.durability(label_of(cell) or b"")
+        return self._stream_book.durability(qualified_name_of(cell) or b"")
 
     def _open_store(self) -> None:
         """Take the data folder, and go on where the last run ended."""
@@ -246,16 +246,16 @@ class Node:
             )
             self._tasks.start_soon(self._keep_time)
             house = self.mail.open(self._tasks)
-            self._access.peers = Peers(house.identity.public, house.book, self.config.relay)
-            self.web.open(self._access, self.desk, self.listeners, self.reception.rejudge)
+            self._access.peers = TrustedPeers(house.identity.public, house.book, self.config.relay)
+            self.web.open(self._access, self.desk, self.listeners, self.services.reauthorize)
             self._tasks.start_soon(self.tls.watch)
-            self._tasks.start_soon(keep_door, house.book, self.reception, self.clock.now)
+            self._tasks.start_soon(watch_revocations, house.book, self.services, self.clock.now)
             await self._streams.open()
             for name in LISTENERS:
                 address: str = getattr(self.config, name)
                 if address != OFF:
                     await self._listen(name, address)
-            warn_of_shut_doors(self._access, self.listeners)
+            warn_unreachable_listeners(self._access, self.listeners)
             self.mail.start(self._tasks)
             if self._http is not None:
                 self._http.started()
@@ -281,7 +281,7 @@ class Node:
         """Read again what may change while the node runs: the files of TLS, who may do what."""
         self.tls.reload()
         self._access.reload()
-        self.reception.rejudge()
+        self.services.reauthorize()
 
     async def __aexit__(
         self,
@@ -321,8 +321,8 @@ class Node:
         self._open.clear()
         self.scheduler.drain()
         with anyio.move_on_after(self.config.drain_timeout_s):
-            await self.reception.drain()
-        self.reception.close_all()
+            await self.services.drain()
+        self.services.close_all()
 
     def listen_in(self, network: Network, address: str) -> None:
         """Serve P2P on the simulated network as well."""
@@ -347,50 +347,50 @@ class Node:
         assert self._tasks is not None
         session = self._sessions[name]
         guard = partial(contain, f"connection/{name}")
-        tls = self.tls.doorway(name)
+        tls = self.tls.acceptor(name)
         return await listen(self._tasks, host, port, session, tls=tls, guard=guard)
 
-    def _http_room(self) -> HttpRoom:
-        from millpond.node.http.app import HttpRoom  # not before: it takes its time
+    def _http_room(self) -> HttpServices:
+        from millpond.node.http.app import HttpServices  # not before: it takes its time
 
         counters = self._streams.counters
-        self._http = HttpRoom(self.config, self.reception, self.tls, self._sources, counters)
+        self._http = HttpServices(self.config, self.services, self.tls, self._sources, counters)
         return self._http
 
     def _p2p_session(self) -> Session:
-        return self.reception.connection(LengthPrefixed(self.config.packet_bytes_max))
+        return self.services.connection(LengthPrefixed(self.config.packet_bytes_max))
 
     def _ws_session(self) -> Session:
-        return self.reception.connection(self.web.framing())
+        return self.services.connection(self.web.framing())
 
-    def _spawn(self, name: bytes, kept: Content, guests: dict[Port, Join]) -> Behaviour:
+    def _spawn(self, name: bytes, kept: CellSnapshot, guests: dict[Port, Attach]) -> Behaviour:
         if isinstance(kept, LogSnapshot):
             return self._streams.spawn(name, kept)
         settings = self._book.settings(name)
         mailbox = self.mail.spawn(name, kept, guests, settings, self._shared)
         return mailbox or Channel(name, kept, guests, settings, self._shared)
 
-    def _post(self, name: bytes, message: Mail) -> None:
+    def _post(self, name: bytes, message: CellMessage) -> None:
         self.scheduler.submit(name, Batch(None, [message]), self.clock.now())
 
     def _answer_admin(self, operation: int, body: bytes, asker: Admission) -> bytes:
         return admin.answer(operation, body, asker, self._sources())
 
-    def _sources(self) -> admin.Sources:
-        return admin.Sources(
+    def _sources(self) -> admin.StatusSources:
+        return admin.StatusSources(
             scheduler=self.scheduler,
             store=self._store,
             delivery=self._shared.counters,
-            wire=self.reception.counters,
+            wire=self.services.counters,
             version=installed_version(),
             durability=self.durability,
             uptime_s=self.clock.now() - self._started_at,
             rss_bytes=self._rss_bytes(),
-            connections=len(self.reception.connections),
+            connections=len(self.services.connections),
             streams=len(self._streams.directory.streams),
             parts=self._streams.stages.count,
             now=self.clock.now(),
-            traffic=self.reception.traffic,
+            protocol_stats=self.services.protocol_stats,
             progress=self._streams.directory.progress,
         )
 

@@ -9,36 +9,36 @@ import anyio
 import msgspec
 
 from millpond.actors.channels.settings import ChannelSettings
-from millpond.actors.messages import Durability, Mail
+from millpond.actors.messages import CellMessage, Durability
 from millpond.actors.runtime.cell import Loading
-from millpond.actors.state.cell import StateCell, StateShared
-from millpond.actors.state.checkpoint_store import Checkpoints
+from millpond.actors.state.cell import StateCell, StateContext
+from millpond.actors.state.checkpoint_store import CheckpointStore
 from millpond.actors.state.messages import StateLimits
 from millpond.actors.state.usage import StateUsage
 from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.store.durable import DurableStore
-from millpond.actors.store.interface import Fault, Kept, Pending
+from millpond.actors.store.interface import Deferred, Fault, StoredQueue
 from millpond.actors.store.memory import MemoryStore
-from millpond.actors.streams.catalogs.access_tokens import IssuedBook, IssuedTokens
-from millpond.actors.streams.catalogs.basins import BasinBook, Basins
-from millpond.actors.streams.catalogs.topics import Topics
-from millpond.actors.streams.directory import Directory, Stages
+from millpond.actors.streams.catalogs.access_tokens import AccessTokenCatalog, AccessTokens
+from millpond.actors.streams.catalogs.basins import BasinCatalog, BasinDirectories
+from millpond.actors.streams.catalogs.topics import TopicCatalog
+from millpond.actors.streams.directory import Directory, StagingDirectory
 from millpond.actors.streams.names import (
     BASINS,
     RESERVED,
     TOKENS,
     TOPICS,
     basin_stream_of,
-    label_of,
-    part_of,
+    qualified_name_of,
+    staged_part_of,
     state_of,
     stream_cell,
     stream_of,
 )
-from millpond.actors.streams.record_cache import Shelf
-from millpond.actors.streams.settings import StreamCounters, StreamLimits, StreamShared
+from millpond.actors.streams.record_cache import RecordCache
+from millpond.actors.streams.settings import StreamContext, StreamCounters, StreamLimits
 from millpond.actors.streams.stream import Stream
-from millpond.node.config_rules import RuleBook
+from millpond.node.config_rules import RuleTable
 
 log = logging.getLogger(__name__)
 
@@ -48,62 +48,62 @@ ADOPT_EVERY_S = 0.02
 TEE_EVERY_S = 0.002
 
 
-class StreamRoom:
+class StreamCells:
     """Cells whose names are reserved are streams, or the catalogue of topics."""
 
     def __init__(
         self,
-        book: RuleBook[StreamLimits],
+        book: RuleTable[StreamLimits],
         store: DurableStore | MemoryStore,
-        post: Callable[[bytes, Mail], None],
+        post: Callable[[bytes, CellMessage], None],
         shelf_bytes_max: int,
         basin: bytes,
         now: Callable[[], float],
         states: StateLimits,
     ) -> None:
         self.directory = Directory()
-        self.stages = Stages()
-        self.basins = BasinBook(basin, self.directory, int(now() * 1000))
-        self.tokens = IssuedBook()
+        self.stages = StagingDirectory()
+        self.basins = BasinDirectories(basin, self.directory, int(now() * 1000))
+        self.tokens = AccessTokens()
         self.counters = StreamCounters()
         self.states = StateUsage()
-        self._state_shared = StateShared(post, states, self.states)
+        self._state_shared = StateContext(post, states, self.states)
         self.checkpoints = _checkpoints(store, states, self.directory)
         self._store = store
         self._book = book
-        self._shared = StreamShared(
+        self._shared = StreamContext(
             store,
             post,
             self.directory,
             store.usage,
             store.health,
             self.counters,
-            Shelf(shelf_bytes_max),
+            RecordCache(shelf_bytes_max),
         )
 
     def spawn(
         self, cell: bytes, outline: LogSnapshot
-    ) -> Stream | Topics | Basins | IssuedTokens | StateCell:
+    ) -> Stream | TopicCatalog | BasinCatalog | AccessTokenCatalog | StateCell:
         """The behaviour of a reserved cell."""
         if cell == TOPICS:
-            return Topics(outline, self.directory)
+            return TopicCatalog(outline, self.directory)
         if cell == BASINS:
-            return Basins(outline, self.basins)
+            return BasinCatalog(outline, self.basins)
         if cell == TOKENS:
-            return IssuedTokens(outline, self.tokens)
+            return AccessTokenCatalog(outline, self.tokens)
         state = state_of(cell)
         if state is not None:
             is_kept = self._store.durability(stream_cell(state)) is not Durability.MEMORY
             return StateCell(state, self._state_shared, self.checkpoints if is_kept else None)
         name, shared = stream_of(cell), self._shared
-        if part_of(cell) is not None:
+        if staged_part_of(cell) is not None:
             name, shared = cell, msgspec.structs.replace(shared, directory=self.stages)
         elif name is None:
             basin, name = basin_stream_of(cell) or (b"", b"")
             streams = self.basins.other_streams(basin)
             shared = msgspec.structs.replace(shared, directory=streams)
         is_kept = self._store.durability(cell) is not Durability.MEMORY
-        settings = self._book.settings(label_of(cell) or b"")
+        settings = self._book.settings(qualified_name_of(cell) or b"")
         limits = msgspec.structs.replace(settings, is_kept=is_kept)
         return Stream(name, outline, limits, shared)
 
@@ -115,7 +115,7 @@ class StreamRoom:
         """What a cell is built from, whatever it is."""
         if state_of(cell) is not None:
             return LogSnapshot()  # it keeps nothing
-        return self._store.outline(cell) if is_reserved(cell) else self._store.load(cell)
+        return self._store.log_snapshot(cell) if is_reserved(cell) else self._store.load(cell)
 
     def kept(self) -> Iterator[tuple[bytes, float]]:
         """Cells of streams that a restart found, and after how many seconds to look at each."""
@@ -137,7 +137,7 @@ class StreamRoom:
             self.directory.sync_stream(name, is_created=True)
         elif other is not None:
             self.basins.other_streams(other[0]).sync_stream(other[1], is_created=True)
-        elif part_of(cell) is not None:
+        elif staged_part_of(cell) is not None:
             self.stages.sync_stream(cell, is_created=True)
         else:
             return False
@@ -152,17 +152,17 @@ class StreamRoom:
         """Learn which topics, basins and tokens there are, before anybody asks for one."""
         topics = await self._outline(TOPICS)
         if topics is not None:
-            Topics(topics, self.directory)
+            TopicCatalog(topics, self.directory)
         basins = await self._outline(BASINS)
         if basins is not None:
-            Basins(basins, self.basins)
+            BasinCatalog(basins, self.basins)
         tokens = await self._outline(TOKENS)
         if tokens is not None:
-            IssuedTokens(tokens, self.tokens)
+            AccessTokenCatalog(tokens, self.tokens)
 
     async def _outline(self, cell: bytes) -> LogSnapshot | None:
-        outline = self._store.outline(cell)
-        found = await _finished(outline) if isinstance(outline, Pending) else outline
+        outline = self._store.log_snapshot(cell)
+        found = await _finished(outline) if isinstance(outline, Deferred) else outline
         if isinstance(found, Fault):
             log.error("catalogue not loaded: cell=%r fault=%s", cell, found.name)
             return None
@@ -171,10 +171,10 @@ class StreamRoom:
 
 def _checkpoints(
     store: DurableStore | MemoryStore, limits: StateLimits, directory: Directory
-) -> Checkpoints | None:
+) -> CheckpointStore | None:
     if not isinstance(store, DurableStore) or not limits.disk_bytes_max:
         return None
-    checkpoints = Checkpoints(
+    checkpoints = CheckpointStore(
         store.folder,
         store.disk,
         store.around,
@@ -186,7 +186,7 @@ def _checkpoints(
 
 
 def first_looks(
-    kept: Iterable[Kept], book: RuleBook[ChannelSettings], now: float
+    kept: Iterable[StoredQueue], book: RuleTable[ChannelSettings], now: float
 ) -> Iterator[tuple[bytes, float]]:
     """When to look at each channel that a restart found. Those that feed a stream come one after
     the other: it may lack what they hold."""
@@ -204,7 +204,7 @@ def is_reserved(cell: bytes) -> bool:
     return cell.startswith(RESERVED)
 
 
-async def _finished(pending: Pending[LogSnapshot | Fault]) -> LogSnapshot | Fault:
+async def _finished(pending: Deferred[LogSnapshot | Fault]) -> LogSnapshot | Fault:
     results: list[LogSnapshot | Fault] = []
     done = anyio.Event()
 

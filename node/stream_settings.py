@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millpond.actors.streams.settings import StreamLimits
 from millpond.node.config import Config
-from millpond.node.config_rules import RuleBook, StreamRule
+from millpond.node.config_rules import RuleTable, StreamRule
 from millpond.transports.rustlog.codec import RustlogLimits
 from millpond.transports.rustlog.connection import RustlogSettings
 from millpond.transports.s3p.commands import S3pLimits
@@ -12,10 +12,10 @@ from millpond.transports.s3p.connection import S3pSettings
 from millpond.transports.server.stream_visit import FlowSettings
 
 
-def stream_book(config: Config) -> RuleBook[StreamLimits]:
+def stream_book(config: Config) -> RuleTable[StreamLimits]:
     """The limits of each stream by its name."""
     rules = [(rule, _limits(config, rule)) for rule in config.streams]
-    return RuleBook(rules, _limits(config, StreamRule("*")), config.promise)
+    return RuleTable(rules, _limits(config, StreamRule("*")), config.default_durability)
 
 
 def _limits(config: Config, rule: StreamRule) -> StreamLimits:

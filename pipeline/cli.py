@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from millpond.pipeline.commands.run import own_words, run_it
+from millpond.pipeline.commands.run import own_words, run_pipeline
 from millpond.pipeline.commands.tables import SHOWN_MAX, compact, query, show, vacuum
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.spark.packaging import pack
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         match args.action:
             case "run":
-                run_it(args)
+                run_pipeline(args)
             case "show":
                 show(args)
             case "query":

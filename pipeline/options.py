@@ -59,7 +59,7 @@ class Subscription:
 
 
 @dataclass(frozen=True)
-class Edge:
+class OffsetBound:
     """Where a query begins or ends: for all partitions, or for some of them one by one.
 
     `offset` and `offsets` are sequences, EARLIEST or LATEST; times are in milliseconds and win.
@@ -79,8 +79,8 @@ class SourceOptions:
 
     nodes: Nodes
     subscription: Subscription
-    start: Edge
-    end: Edge
+    start: OffsetBound
+    end: OffsetBound
     fail_on_data_loss: bool = True
     rows_max: int | None = None
     rows_min: int | None = None
@@ -244,7 +244,7 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
     return places
 
 
-def _edge(take: _Taken, side: str, otherwise: int) -> Edge:
+def _edge(take: _Taken, side: str, otherwise: int) -> OffsetBound:
     strategy = (take.text("startingOffsetsByTimestampStrategy") or "error").lower()
     if strategy not in ("error", "latest"):
         raise BadOption(f"startingOffsetsByTimestampStrategy: error or latest, not {strategy!r}")
@@ -253,18 +253,18 @@ def _edge(take: _Taken, side: str, otherwise: int) -> Edge:
     if time is not None:
         if not (time.isascii() and time.isdigit()):
             raise BadOption(f"{side}Timestamp: milliseconds since 1970, not {time!r}")
-        return Edge(otherwise, time_ms=int(time), is_strict=is_strict)
+        return OffsetBound(otherwise, time_ms=int(time), is_strict=is_strict)
     by_time = take.text(f"{side}OffsetsByTimestamp")
     if by_time is not None:
         times = decode(by_time, f"{side}OffsetsByTimestamp")
-        return Edge(otherwise, times=times, is_strict=is_strict)
+        return OffsetBound(otherwise, times=times, is_strict=is_strict)
     text = take.text(f"{side}Offsets")
     if text is None:
-        return Edge(otherwise)
+        return OffsetBound(otherwise)
     word = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
     if word is not None:
-        return Edge(word)
-    return Edge(otherwise, offsets=decode(text, f"{side}Offsets", EARLIEST))
+        return OffsetBound(word)
+    return OffsetBound(otherwise, offsets=decode(text, f"{side}Offsets", EARLIEST))
 
 
 def _duration_ms(text: str) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from millpond.node.cli.commands import serve
 from millpond.node.cli.commands.config import settings
-from millpond.node.config import Config, Loaded
+from millpond.node.config import Config, LoadedConfig
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "limits.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| `([^`]+)` \| (?:`(--[\w-]+)`)? ?\|", re.MULTILINE)
@@ -25,7 +25,7 @@ def flags_of_serve() -> dict[str, str]:
 
 def test_every_setting_is_in_the_table_with_its_default() -> None:
     shown = {name: default for name, (default, _) in ROWS.items()}
-    assert shown == settings(Loaded(Config()))
+    assert shown == settings(LoadedConfig(Config()))
 
 
 def test_every_setting_is_shown_with_its_flag() -> None:

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from math import inf
 
-from millpond.actors.store.changes import Row
+from millpond.actors.store.changes import StoredMessage
 
 SWEEP_SLICE = 2_000
 SWEEP_GAP_S_PER_MESSAGE = 1e-5
@@ -25,8 +25,8 @@ class Buffer:
 
     __slots__ = ("_order", "_survivor_expiry", "_sweep_at", "bytes", "expiry_at", "rows")
 
-    def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self.rows: dict[int, Row] = {}
+    def __init__(self, rows: Iterable[StoredMessage] = ()) -> None:
+        self.rows: dict[int, StoredMessage] = {}
         self._order: list[int] = []
         self.bytes = 0
         self.expiry_at = inf
@@ -47,7 +47,7 @@ class Buffer:
         """The highest id that was here, as far as anyone can still see; 0 = none."""
         return self._order[-1] if self._order else 0
 
-    def add(self, row: Row) -> None:
+    def add(self, row: StoredMessage) -> None:
         self.rows[row.id] = row
         self._order.append(row.id)
         self.bytes += len(row.data)
@@ -56,7 +56,7 @@ class Buffer:
         if row.expires_at < self._survivor_expiry:
             self._survivor_expiry = row.expires_at
 
-    def remove(self, message_id: int) -> Row | None:
+    def remove(self, message_id: int) -> StoredMessage | None:
         row = self.rows.pop(message_id, None)
         if row is None:
             return None
@@ -74,12 +74,12 @@ class Buffer:
         self._survivor_expiry = inf
         self._sweep_at = 0
 
-    def get(self, message_id: int, now: float) -> Row | None:
+    def get(self, message_id: int, now: float) -> StoredMessage | None:
         """The message, unless its deadline passed (P2P-14)."""
         row = self.rows.get(message_id)
         return row if row is not None and row.expires_at > now else None
 
-    def after(self, message_id: int, now: float) -> Iterator[Row]:
+    def after(self, message_id: int, now: float) -> Iterator[StoredMessage]:
         """Messages above an id that did not expire, ascending; the buffer must not change."""
         order = self._order
         if not order or order[-1] <= message_id:
@@ -90,7 +90,7 @@ class Buffer:
             if row is not None and row.expires_at > now:
                 yield row
 
-    def next_after(self, message_id: int, now: float) -> Row | None:
+    def next_after(self, message_id: int, now: float) -> StoredMessage | None:
         """The first message above an id that did not expire."""
         order = self._order
         if not order or order[-1] <= message_id:
@@ -111,7 +111,7 @@ class Buffer:
             if row is not None and row.expires_at > now:
                 yield row.id
 
-    def sweep(self, now: float) -> list[Row]:
+    def sweep(self, now: float) -> list[StoredMessage]:
         """Expired messages found in the next slice; the caller removes them.
 
         Call again at `expiry_at`, which is `now` until the sweep has seen every message.

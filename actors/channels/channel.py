@@ -13,85 +13,91 @@ from millpond.actors.channels import dead_letters as burial
 from millpond.actors.channels import leases as lending
 from millpond.actors.channels import queries as reading
 from millpond.actors.channels.buffer import Buffer
-from millpond.actors.channels.context import ChannelInfo, Shared
+from millpond.actors.channels.context import ChannelContext, ChannelInfo
 from millpond.actors.channels.delivery import Delivery
 from millpond.actors.channels.delivery_modes import delivery_for
-from millpond.actors.channels.heartbeat import survey
+from millpond.actors.channels.heartbeat import check_heartbeats
 from millpond.actors.channels.holding import Holding
-from millpond.actors.channels.idempotency import Keys
-from millpond.actors.channels.leases import Loan
-from millpond.actors.channels.publish import Intake
+from millpond.actors.channels.idempotency import IdempotencyKeys
+from millpond.actors.channels.leases import HeldLease
+from millpond.actors.channels.publish import Publisher
 from millpond.actors.channels.settings import ChannelSettings
-from millpond.actors.channels.subscribers import NOBODY, Known, Members
+from millpond.actors.channels.subscribers import NO_SUBSCRIBERS, KnownIdentity, Subscribers
 from millpond.actors.channels.tee import Tee
-from millpond.actors.jobs.channel_jobs import Jobs, answer
+from millpond.actors.jobs.channel_jobs import ChannelJobs, answer
 from millpond.actors.jobs.requests import Parts
 from millpond.actors.messages import (
     Ack,
+    Attach,
+    Attached,
+    AttemptStarted,
     Batch,
-    Begun,
-    Buried,
-    Bury,
+    CellMessage,
     Credit,
+    DeadLetter,
+    DeadLettersRequeued,
+    DeadLetterStored,
+    Detach,
     Drain,
     Get,
     JobRequest,
-    Join,
-    Joined,
-    Leave,
     List,
-    Mail,
     Mode,
     Msg,
     Nack,
     Port,
-    Poured,
     Put,
     Reply,
-    Revived,
+    TeeAppended,
     Touch,
     Writable,
 )
 from millpond.actors.runtime.cell import Effects
-from millpond.actors.store.changes import ModeSet, Row, Snapshot
-from millpond.actors.store.subscribers import Roster
+from millpond.actors.store.changes import ModeSet, Snapshot, StoredMessage
+from millpond.actors.store.subscribers import SubscriberTable
 
 
 class Channel(Holding):
     """The behaviour of a channel's cell."""
 
     __slots__ = ("_kept_mode", "_liveness_at", "_members", "deadline")
-    owed: tuple[()] = ()
+    unanswered: tuple[()] = ()
 
     def __init__(
         self,
         name: bytes,
         snapshot: Snapshot,
-        guests: dict[Port, Join],
+        guests: dict[Port, Attach],
         settings: ChannelSettings,
-        shared: Shared,
+        shared: ChannelContext,
     ) -> None:
-        super().__init__(name, Buffer(snapshot.rows), Keys(snapshot.keys), settings, shared)
+        super().__init__(
+            name, Buffer(snapshot.rows), IdempotencyKeys(snapshot.keys), settings, shared
+        )
         self._liveness_at = inf
         self._kept_mode = snapshot.mode
-        self._members = NOBODY if snapshot.roster is None else self._members_of(snapshot.roster)
-        self._intake = Intake(self._buffer, self._keys, self._members, settings, shared)
+        self._members = (
+            NO_SUBSCRIBERS
+            if snapshot.subscribers is None
+            else self._members_of(snapshot.subscribers)
+        )
+        self._intake = Publisher(self._buffer, self._keys, self._members, settings, shared)
         mode = settings.mode if snapshot.mode is None else snapshot.mode
         self._delivery = self._deliver_by(mode, snapshot.attempts)
-        self._jobs = Jobs.of(snapshot, self._delivery, name)
+        self._jobs = ChannelJobs.of(snapshot, self._delivery, name)
         self._tee = Tee.of(name, settings, snapshot.rows, shared)
         for message_id in snapshot.attempts:
             if message_id in self._buffer and self._delivery.is_exhausted(message_id):
                 # Its burial was not kept: it is nobody's until the next wake buries it.
                 self._delivery.rest((message_id, 0), 0.0)
         for port, join in guests.items():
-            self._join(port, join, port.heard_at)
+            self._join(port, join, port.received_at)
         # What could not be kept of the guests before a crash is said again at once.
         self.deadline = 0.0 if self._members.changes else self._next_deadline()
 
-    def _members_of(self, roster: Roster | None) -> Members:
+    def _members_of(self, roster: SubscriberTable | None) -> Subscribers:
         idle_s, most = self._settings.ttl_max, self._settings.members_max
-        return Members(self._name, roster, self._buffer, self._keys, idle_s, most)
+        return Subscribers(self._name, roster, self._buffer, self._keys, idle_s, most)
 
     def _deliver_by(self, mode: Mode | None, attempts: dict[int, int]) -> Delivery:
         settings = self._settings.delivery
@@ -134,7 +140,7 @@ class Channel(Holding):
         """How many messages each subscriber still has to acknowledge (fanout)."""
         return reading.lags(self._buffer, self._delivery)
 
-    def export(self, after: int, below: int) -> Iterator[tuple[Row, int]]:
+    def export(self, after: int, below: int) -> Iterator[tuple[StoredMessage, int]]:
         """Messages between two ids with their failed deliveries; read on while nothing changes."""
         return reading.exported(self._buffer, self._delivery, after, below)
 
@@ -164,7 +170,7 @@ class Channel(Holding):
             elif type(message) is Ack:
                 acked += self._ack(port, message.id, effects)
                 continue
-            elif type(message) is Begun:
+            elif type(message) is AttemptStarted:
                 if (guest := self._delivery.guests.get(port)) is not None:
                     self._delivery.begin(guest, message.id)
                 continue
@@ -232,7 +238,9 @@ class Channel(Holding):
         again = sum(isinstance(push, Msg) and push.attempt > 1 for _, push in pushes)
         self._shared.counters.redeliveries += again
 
-    def _answer(self, port: Port, message: Mail, now: float, effects: Effects) -> Reply | None:
+    def _answer(
+        self, port: Port, message: CellMessage, now: float, effects: Effects
+    ) -> Reply | None:
         reply: Reply | None = None
         match message:
             case Get():
@@ -244,7 +252,7 @@ class Channel(Holding):
                 reply = self._touch(port, message, now)
             case JobRequest():
                 reply = self._answer_job(port, message, now, effects)
-            case Join():
+            case Attach():
                 reply = self._join(port, message, now)
                 self._remember(port, effects)
             case Nack():
@@ -252,9 +260,9 @@ class Channel(Holding):
             case Credit() | Writable():
                 self._feed(port, message)
                 self._remember(port, effects)
-            case Leave():
+            case Detach():
                 self._leave(port, now, effects)
-            case Put() | Ack() | Begun():
+            case Put() | Ack() | AttemptStarted():
                 raise AssertionError("handled where they arrive")
             case _:
                 raise AssertionError("connections do not send what cells send one another")
@@ -264,7 +272,7 @@ class Channel(Holding):
     def _answer_job(
         self, port: Port, request: JobRequest, now: float, effects: Effects
     ) -> Reply | None:
-        jobs = self._jobs = self._jobs or Jobs()
+        jobs = self._jobs = self._jobs or ChannelJobs()
         parts = Parts(
             self._name,
             self._settings,
@@ -278,17 +286,17 @@ class Channel(Holding):
         )
         return answer(request, parts, self, port, now, effects)
 
-    def _take(self, message: Mail, now: float, effects: Effects) -> None:
+    def _take(self, message: CellMessage, now: float, effects: Effects) -> None:
         """What cells and the node itself send."""
         match message:
-            case Bury():
+            case DeadLetter():
                 burial.keep(message, self._intake, self._keys, self._settings, now, effects)
-            case Buried():
+            case DeadLetterStored():
                 self.remove(message.id, effects)
-            case Revived(ids=ids):
+            case DeadLettersRequeued(ids=ids):
                 for message_id in ids:
                     self.remove(message_id, effects)
-            case Poured():
+            case TeeAppended():
                 if self._tee is not None:
                     self._tee.hear(message, self._buffer, now, effects)
             case Drain():
@@ -319,7 +327,7 @@ class Channel(Holding):
                     self._jobs.ledger.due.pop(rest[0], None)
         if now >= self._liveness_at:
             ports = ((guest.port, guest.liveness) for guest in self._delivery.guests.values())
-            verdicts, self._liveness_at = survey(ports, now)
+            verdicts, self._liveness_at = check_heartbeats(ports, now)
             effects.replies.extend(verdicts)
         self._push(now, effects)
         effects.changes += self._members.take_changes()
@@ -342,10 +350,10 @@ class Channel(Holding):
     def restart(self, pushes: Iterable[tuple[Port, Msg]], now: float) -> None:
         lending.restart(self._delivery, pushes, now)
 
-    def loans(self, unsent: Iterable[tuple[Port, Msg]]) -> list[Loan]:
+    def loans(self, unsent: Iterable[tuple[Port, Msg]]) -> list[HeldLease]:
         return lending.loans_of(self._delivery, unsent)
 
-    def lend_again(self, loans: Iterable[Loan]) -> None:
+    def lend_again(self, loans: Iterable[HeldLease]) -> None:
         for message_id in lending.lend_again(self._delivery, loans, self._buffer):
             if self._jobs is not None:
                 self._jobs.ledger.due.pop(message_id, None)
@@ -353,18 +361,18 @@ class Channel(Holding):
 
     # Guests.
 
-    def _join(self, port: Port, join: Join, now: float) -> Joined:
+    def _join(self, port: Port, join: Attach, now: float) -> Attached:
         guest = self._delivery.guests.get(port)
         if guest is None:
             if not self._delivery.guests and not self._buffer.rows:
                 self._choose_mode(join)
             known = None if join.identity is None else self._recognize(port, join, now)
             guest = self._delivery.admit(port, join, known)
-            self._liveness_at = min(self._liveness_at, guest.liveness.due_at(port.heard_at))
-        return Joined(self._delivery.mode, guest.window)
+            self._liveness_at = min(self._liveness_at, guest.liveness.due_at(port.received_at))
+        return Attached(self._delivery.mode, guest.window)
 
-    def _recognize(self, port: Port, join: Join, now: float) -> Known | None:
-        if self._members is NOBODY:
+    def _recognize(self, port: Port, join: Attach, now: float) -> KnownIdentity | None:
+        if self._members is NO_SUBSCRIBERS:
             self._members = self._intake.members = self._delivery.members = self._members_of(None)
         is_fanout = self._delivery.mode is Mode.FANOUT
         known = self._members.enter(port, join, now, subscribes=is_fanout)
@@ -372,7 +380,7 @@ class Channel(Holding):
             self._delivery.introduce(known)
         return known
 
-    def _choose_mode(self, join: Join) -> None:
+    def _choose_mode(self, join: Attach) -> None:
         """Nothing holds the channel to its mode, but perhaps subscribers that are away (PS-05)."""
         mode = self._members.mode_for(self._settings.mode, join.mode)
         is_stopped = self._delivery.stopped

@@ -7,10 +7,10 @@ from typing import Protocol
 import msgspec
 
 from millpond.actors.channels.buffer import Buffer
-from millpond.actors.channels.heartbeat import Liveness
+from millpond.actors.channels.heartbeat import Heartbeat
 from millpond.actors.channels.subscribers import Subscription
-from millpond.actors.messages import Join, Port
-from millpond.actors.store.changes import Row
+from millpond.actors.messages import Attach, Port
+from millpond.actors.store.changes import StoredMessage
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -23,7 +23,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     begun: bool = True
 
 
-class Guest:
+class Consumer:
     """A connection in the channel: its credit, what it holds, and how far it was served."""
 
     __slots__ = (
@@ -44,7 +44,7 @@ class Guest:
         "window",
     )
 
-    def __init__(self, port: Port, join: Join, window: int) -> None:
+    def __init__(self, port: Port, join: Attach, window: int) -> None:
         self.port = port
         self.join = join
         self.window = window
@@ -60,7 +60,7 @@ class Guest:
         """What it has had, and what else its identity has had elsewhere (fanout)."""
         self.declined: set[int] | None = None
         self.served = 0
-        self.liveness = Liveness(join.keep_alive_s)
+        self.liveness = Heartbeat(join.keep_alive_s)
         self.receives = join.push and join.role.consumes
         """False also for one that gave a job back, until it asks for more (`CREDIT`)."""
 
@@ -71,5 +71,5 @@ class Backlog(Protocol):
     def give_back(self, message_id: int) -> None:
         """The message is ready again, out of turn."""
 
-    def next(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
+    def next(self, guest: Consumer, buffer: Buffer, now: float) -> StoredMessage | None:
         """Take the lowest ready message that `guest` may have."""

@@ -40,7 +40,7 @@ class DeliveryCounters:
 
 
 @dataclass(slots=True)
-class TeeShared:
+class TeeContext:
     """`run`: a number of this run of the node, once one is needed. `told_at`: when the log last
     heard of a stream that takes nothing."""
 
@@ -48,7 +48,7 @@ class TeeShared:
     told_at: dict[bytes, float] = field(default_factory=dict)
 
 
-class Shared(msgspec.Struct, frozen=True):
+class ChannelContext(msgspec.Struct, frozen=True):
     """What the channels of one node have in common."""
 
     ids: IdSource
@@ -57,7 +57,7 @@ class Shared(msgspec.Struct, frozen=True):
     limits: NodeLimits = NodeLimits()
     counters: DeliveryCounters = msgspec.field(default_factory=DeliveryCounters)
     health: Health = msgspec.field(default_factory=Health)
-    tees: TeeShared = msgspec.field(default_factory=TeeShared)
+    tees: TeeContext = msgspec.field(default_factory=TeeContext)
 
 
 class ChannelInfo(msgspec.Struct, frozen=True):

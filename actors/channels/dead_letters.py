@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 
-from millpond.actors.channels.idempotency import Keys
-from millpond.actors.channels.publish import Intake
+from millpond.actors.channels.idempotency import IdempotencyKeys
+from millpond.actors.channels.publish import Publisher
 from millpond.actors.channels.settings import ChannelSettings
-from millpond.actors.messages import Buried, Bury
+from millpond.actors.messages import DeadLetter, DeadLetterStored
 from millpond.actors.runtime.cell import Effects
-from millpond.actors.store.changes import Origin, Row
+from millpond.actors.store.changes import Origin, StoredMessage
 
 log = logging.getLogger(__name__)
 
@@ -24,19 +24,19 @@ at once they would hold up the node."""
 EXPIRED = "expired"
 
 
-def is_last(name: bytes) -> bool:
+def is_dead_letter_channel(name: bytes) -> bool:
     """Is this a dead-letter channel? It has none of its own."""
     return name.endswith(DEAD_SUFFIX)
 
 
 def buries_expired(name: bytes, settings: ChannelSettings) -> bool:
     """Does what expires in the channel become a dead letter?"""
-    return settings.bury_expired and not is_last(name)
+    return settings.dead_letter_expired and not is_dead_letter_channel(name)
 
 
-def letter_of(name: bytes, row: Row, attempts: int, reason: str) -> Bury:
+def dead_letter_for(name: bytes, row: StoredMessage, attempts: int, reason: str) -> DeadLetter:
     """What the channel sends to its dead-letter channel, again and again until it has arrived."""
-    return Bury(name, row.id, attempts, reason, row.data)
+    return DeadLetter(name, row.id, attempts, reason, row.data)
 
 
 def retry_at(now: float, waiting: int) -> float:
@@ -44,7 +44,7 @@ def retry_at(now: float, waiting: int) -> float:
     return now + BURIAL_RETRY_S + waiting * BURIAL_GAP_S
 
 
-def post_again(letter: Bury, letters: dict[int, Bury], effects: Effects) -> None:
+def post_again(letter: DeadLetter, letters: dict[int, DeadLetter], effects: Effects) -> None:
     """It did not arrive. Who looks at the log is told once for all that wait."""
     if letter.id == next(iter(letters)):
         count = len(letters)
@@ -52,15 +52,15 @@ def post_again(letter: Bury, letters: dict[int, Bury], effects: Effects) -> None
     post(letter, effects)
 
 
-def post(letter: Bury, effects: Effects) -> None:
+def post(letter: DeadLetter, effects: Effects) -> None:
     """Send it on its way."""
     effects.posts += ((letter.channel + DEAD_SUFFIX, letter),)
 
 
 def keep(
-    letter: Bury,
-    intake: Intake,
-    keys: Keys,
+    letter: DeadLetter,
+    intake: Publisher,
+    keys: IdempotencyKeys,
     settings: ChannelSettings,
     now: float,
     effects: Effects,
@@ -74,4 +74,4 @@ def keep(
             letter.id, settings.dead_ttl, letter.data, now, effects, 0, origin
         ):
             return
-    effects.posts += ((letter.channel, Buried(letter.id)),)
+    effects.posts += ((letter.channel, DeadLetterStored(letter.id)),)

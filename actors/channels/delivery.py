@@ -14,12 +14,16 @@ from typing import ClassVar
 import msgspec
 
 from millpond.actors.channels.buffer import Buffer
-from millpond.actors.channels.consumer import Guest, Lease
-from millpond.actors.channels.delivery_settings import BACKOFF_SHARE, UNBEGUN_MAX, DeliverySettings
-from millpond.actors.channels.subscribers import Known, Members
-from millpond.actors.messages import Join, Mode, Msg, Nack, Port, Reason, Reply, Role
-from millpond.actors.runtime.timers import Agenda
-from millpond.actors.store.changes import Row
+from millpond.actors.channels.consumer import Consumer, Lease
+from millpond.actors.channels.delivery_settings import (
+    BACKOFF_SHARE,
+    UNSTARTED_MAX,
+    DeliverySettings,
+)
+from millpond.actors.channels.subscribers import KnownIdentity, Subscribers
+from millpond.actors.messages import Attach, Mode, Msg, Nack, NackReason, Port, Reply, Role
+from millpond.actors.runtime.timers import DeadlineHeap
+from millpond.actors.store.changes import StoredMessage
 
 ACK_TIMEOUT_S_MAX = 600.0
 BACKOFF_GROWTH = 1.5
@@ -28,7 +32,7 @@ REST_S_MAX = 3600.0
 LOOK_GAP_S_PER_LEASE = 2e-5
 
 
-Rest = tuple[int, int]
+DelayKey = tuple[int, int]
 """A message, and the number of the one connection it rests for; 0: it rests for all."""
 
 
@@ -56,7 +60,7 @@ class Delivery:
     def __init__(
         self,
         buffer: Buffer,
-        members: Members,
+        members: Subscribers,
         settings: DeliverySettings,
         rng: Random,
         attempts: dict[int, int],
@@ -65,18 +69,20 @@ class Delivery:
         self.members = members
         self._settings = settings
         self._rng = rng
-        rests: dict[Rest, float] = {}
+        rests: dict[DelayKey, float] = {}
         self._rests = rests
-        self._agenda: Agenda[Rest] = Agenda(lambda when, rest: rests.get(rest) == when)
-        self.hungry: dict[Guest, None] = {}
+        self._agenda: DeadlineHeap[DelayKey] = DeadlineHeap(
+            lambda when, rest: rests.get(rest) == when
+        )
+        self.hungry: dict[Consumer, None] = {}
         """Who may be able to take more."""
-        self.receivers: dict[Guest, None] = {}
+        self.receivers: dict[Consumer, None] = {}
         """Who is pushed messages at all."""
         self.attempts = attempts
         """Failed deliveries by message; only of messages that have any."""
         self.unbegun: dict[int, int] = {}
         """How often a message was lost in a row by guests that had not begun it."""
-        self.guests: dict[Port, Guest] = {}
+        self.guests: dict[Port, Consumer] = {}
         self.leases_at = inf
         """No lease ends before this."""
         self.stopped = False
@@ -84,14 +90,14 @@ class Delivery:
 
     # What the modes differ in.
 
-    def _enter(self, guest: Guest) -> None:
+    def _enter(self, guest: Consumer) -> None:
         raise AssertionError("a mode gives every guest its backlog")
 
-    def stored(self, rows: Sequence[Row]) -> None:
+    def stored(self, rows: Sequence[StoredMessage]) -> None:
         """New messages stand in the buffer."""
         self.hungry.update(self.receivers)
 
-    def ack(self, guest: Guest, message_id: int) -> bool:
+    def ack(self, guest: Consumer, message_id: int) -> bool:
         """The guest has the message. True: it may leave the buffer."""
         self._release(guest, message_id)
         return True
@@ -104,13 +110,13 @@ class Delivery:
         """Were all attempts of the message used up?"""
         return False
 
-    def shows(self, guest: Guest | None, message_id: int) -> bool:
+    def shows(self, guest: Consumer | None, message_id: int) -> bool:
         """May LIST show the message to this guest?"""
         return True
 
     # What they share.
 
-    def window_for(self, join: Join) -> int:
+    def window_for(self, join: Attach) -> int:
         """The window that a connection gets: asked for, capped, never widened."""
         most = self._settings.window_max
         if self.mode is Mode.QUEUE:
@@ -121,9 +127,9 @@ class Delivery:
             return min(join.window, most)
         return min(1 if join.role is Role.WORKER else self._settings.window, most)
 
-    def admit(self, port: Port, join: Join, known: Known | None = None) -> Guest:
+    def admit(self, port: Port, join: Attach, known: KnownIdentity | None = None) -> Consumer:
         """The connection enters; `known` is its identity, if that has a number."""
-        guest = self.guests[port] = Guest(port, join, self.window_for(join))
+        guest = self.guests[port] = Consumer(port, join, self.window_for(join))
         if known is not None:
             guest.sender, guest.subscription = known.number, known.subscription
         if guest.receives:
@@ -132,7 +138,7 @@ class Delivery:
             self.hungry[guest] = None
         return guest
 
-    def introduce(self, known: Known) -> None:
+    def introduce(self, known: KnownIdentity) -> None:
         """An identity got its number, or a subscription: that is so on all its connections."""
         for guest in self.guests.values():
             if guest.join.identity == known.identity:
@@ -149,11 +155,11 @@ class Delivery:
                     # Messages put from now on do not wait for it, so its acks must not count.
                     guest.subscription = None
 
-    def rejoin(self, guest: Guest) -> Join:
+    def rejoin(self, guest: Consumer) -> Attach:
         """How to admit the guest again after a crash, with what it was granted since."""
         return msgspec.structs.replace(guest.join, mode=self.mode, window=guest.window)
 
-    def dismiss(self, guest: Guest) -> dict[int, int]:
+    def dismiss(self, guest: Consumer) -> dict[int, int]:
         """The guest left: what it held is ready at once. Gives the attempts that now count."""
         del self.guests[guest.port]
         self.hungry.pop(guest, None)
@@ -166,7 +172,7 @@ class Delivery:
         guest.leases.clear()
         return failed
 
-    def feed(self, guest: Guest) -> None:
+    def feed(self, guest: Consumer) -> None:
         """The guest can take more: it got credit, or its connection has room again."""
         if guest.receives:
             self.hungry[guest] = None
@@ -187,10 +193,10 @@ class Delivery:
                     break
                 replies.append((guest.port, self._lease(guest, row, now)))
 
-    def _lease(self, guest: Guest, row: Row, now: float) -> Msg:
+    def _lease(self, guest: Consumer, row: StoredMessage, now: float) -> Msg:
         attempt = self.attempts.get(row.id, 0) + 1 if self.attempts else 1
         until = now + self._timeout_s(attempt)
-        guest.leases[row.id] = Lease(until, attempt, len(row.data), not guest.join.begins)
+        guest.leases[row.id] = Lease(until, attempt, len(row.data), not guest.join.reports_start)
         guest.held_bytes += len(row.data)
         guest.credit -= 1
         if until < self.leases_at:
@@ -205,7 +211,7 @@ class Delivery:
             timeout_s = min(grown_s, max(ACK_TIMEOUT_S_MAX, timeout_s))
         return timeout_s * (JITTER_MIN + JITTER_SPAN * self._rng.random())
 
-    def _release(self, guest: Guest, message_id: int, *, credit: bool = True) -> Lease | None:
+    def _release(self, guest: Consumer, message_id: int, *, credit: bool = True) -> Lease | None:
         lease = guest.leases.pop(message_id, None)
         if lease is None:
             return None
@@ -228,48 +234,48 @@ class Delivery:
         if lease.begun:
             return True
         count = self.unbegun.pop(message_id, 0) + 1
-        if count < UNBEGUN_MAX:
+        if count < UNSTARTED_MAX:
             self.unbegun[message_id] = count
-        return count >= UNBEGUN_MAX
+        return count >= UNSTARTED_MAX
 
-    def _give_back(self, guest: Guest, message_id: int) -> None:
+    def _give_back(self, guest: Consumer, message_id: int) -> None:
         if guest.backlog is not None and message_id in self._buffer:
             guest.backlog.give_back(message_id)
 
-    def _rest_key(self, guest: Guest, message_id: int) -> Rest:
+    def _rest_key(self, guest: Consumer, message_id: int) -> DelayKey:
         """Whose rest it is: the message's as a whole, or that for one guest (fanout)."""
         return (message_id, 0)
 
-    def rest(self, rest: Rest, until: float) -> None:
+    def rest(self, rest: DelayKey, until: float) -> None:
         """The message is ready again at `until`, and not before."""
         self._rests[rest] = until
         self._agenda.add(until, rest)
 
-    def end_rest(self, rest: Rest) -> None:
+    def end_rest(self, rest: DelayKey) -> None:
         """The message is ready again."""
         for guest in self.receivers:
             if rest[0] not in guest.leases:
                 self._give_back(guest, rest[0])
                 self.hungry[guest] = None
 
-    def nack(self, guest: Guest, nack: Nack, now: float) -> int | None:
+    def nack(self, guest: Consumer, nack: Nack, now: float) -> int | None:
         """A leased message comes back. Gives its failed attempts; None: it was not leased here."""
         if nack.id not in guest.leases:
             return None
-        shrinks = nack.reason is Reason.BUSY and guest.window > 1
+        shrinks = nack.reason is NackReason.BUSY and guest.window > 1
         if shrinks:
             guest.window -= 1
         lease = self._release(guest, nack.id, credit=not shrinks)
         assert lease is not None
         count = self._count(nack.id, lease.attempt)
-        if nack.reason is Reason.LATER and nack.delay_ms is not None:
+        if nack.reason is NackReason.LATER and nack.delay_ms is not None:
             rest_s = min(nack.delay_ms / 1000, REST_S_MAX)
         else:
             rest_s = self._timeout_s(lease.attempt) * BACKOFF_SHARE
         self.rest(self._rest_key(guest, nack.id), now + rest_s)
         return count
 
-    def hand_back(self, guest: Guest, message_id: int) -> None:
+    def hand_back(self, guest: Consumer, message_id: int) -> None:
         """A leased message comes back as if it had never been handed out, and is ready at once.
 
         Who gives back wants no more: the guest gets nothing until `grant`.
@@ -278,20 +284,20 @@ class Delivery:
             self.stop(guest)
             self._give_back(guest, message_id)
 
-    def stop(self, guest: Guest) -> None:
+    def stop(self, guest: Consumer) -> None:
         """The guest wants no more: it gets nothing until `grant`."""
         guest.receives = False
         self.receivers.pop(guest, None)
         self.hungry.pop(guest, None)
 
-    def decline(self, guest: Guest, message_id: int) -> None:
+    def decline(self, guest: Consumer, message_id: int) -> None:
         """The guest cannot use the message: it is not pushed to it again."""
         if self._release(guest, message_id) is not None:
             if guest.declined is None:
                 guest.declined = set()
             guest.declined.add(message_id)
 
-    def touch(self, guest: Guest, message_id: int, until: float) -> bool:
+    def touch(self, guest: Consumer, message_id: int, until: float) -> bool:
         """Move the end of a lease. False: the guest does not hold it."""
         lease = guest.leases.get(message_id)
         if lease is None:
@@ -300,12 +306,12 @@ class Delivery:
         self.leases_at = min(self.leases_at, until)
         return True
 
-    def renew(self, guest: Guest, message_id: int, now: float) -> None:
+    def renew(self, guest: Consumer, message_id: int, now: float) -> None:
         """A lease that the guest holds begins now, and ends no sooner than it would have."""
         lease = guest.leases[message_id]
         self.touch(guest, message_id, max(lease.until, now + self._timeout_s(lease.attempt)))
 
-    def begin(self, guest: Guest, message_id: int) -> None:
+    def begin(self, guest: Consumer, message_id: int) -> None:
         """The guest works on the message, if it still holds it."""
         lease = guest.leases.get(message_id)
         if lease is not None and not lease.begun:
@@ -313,7 +319,7 @@ class Delivery:
             if self.unbegun:
                 self.unbegun.pop(message_id, None)
 
-    def grant(self, guest: Guest, count: int) -> None:
+    def grant(self, guest: Consumer, count: int) -> None:
         if guest.backlog is not None and not guest.receives:
             guest.receives = True
             self.receivers[guest] = None
@@ -366,7 +372,7 @@ class Delivery:
     def rests_at(self) -> float:
         return self._agenda.next_at if self._rests else inf
 
-    def due_rests(self, now: float) -> list[Rest]:
+    def due_rests(self, now: float) -> list[DelayKey]:
         """The rests that are over; the caller ends each with `end_rest`, or starts another."""
         if not self._rests:
             return []

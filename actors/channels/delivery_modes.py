@@ -10,22 +10,22 @@ from typing import assert_never
 import msgspec
 
 from millpond.actors.channels.buffer import Buffer
-from millpond.actors.channels.consumer import Guest
-from millpond.actors.channels.delivery import Delivery, Rest
+from millpond.actors.channels.consumer import Consumer
+from millpond.actors.channels.delivery import DelayKey, Delivery
 from millpond.actors.channels.delivery_settings import DeliverySettings
-from millpond.actors.channels.subscribers import Members, Subscription
-from millpond.actors.messages import Join, Mode, Port, Reply
-from millpond.actors.store.changes import Row
+from millpond.actors.channels.subscribers import Subscribers, Subscription
+from millpond.actors.messages import Attach, Mode, Port, Reply
+from millpond.actors.store.changes import StoredMessage
 
 
-def _may_have(guest: Guest, row: Row) -> bool:
+def _may_have(guest: Consumer, row: StoredMessage) -> bool:
     """Nobody is pushed what it put itself (PA-18), nor what it cannot take (PS-11)."""
     if guest.sender and guest.sender == row.sender:
         return False
     return row.source != guest.port.number and len(row.data) <= guest.join.data_max
 
 
-class Returned:
+class ReturnedMessages:
     """Ids that came back, lowest first, each once. `heap` is for looking whether there are any."""
 
     __slots__ = ("_members", "heap")
@@ -45,21 +45,21 @@ class Returned:
         return message_id
 
 
-class OwnBacklog:
+class ConsumerBacklog:
     """One guest's view of the channel: a cursor, and what came back."""
 
     __slots__ = ("_after", "_cursor", "_rests", "_returned")
 
-    def __init__(self, after: int, rests: dict[Rest, float]) -> None:
+    def __init__(self, after: int, rests: dict[DelayKey, float]) -> None:
         self._after = self._cursor = after
         self._rests = rests
-        self._returned = Returned()
+        self._returned = ReturnedMessages()
 
     def give_back(self, message_id: int) -> None:
         if self._after < message_id <= self._cursor:
             self._returned.push(message_id)
 
-    def next(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
+    def next(self, guest: Consumer, buffer: Buffer, now: float) -> StoredMessage | None:
         while self._returned.heap:
             row = buffer.get(self._returned.pop(), now)
             if row is not None and row.id not in guest.leases and self._suits(guest, row):
@@ -70,7 +70,7 @@ class OwnBacklog:
                 return row
         return None
 
-    def _suits(self, guest: Guest, row: Row) -> bool:
+    def _suits(self, guest: Consumer, row: StoredMessage) -> bool:
         # What rests is given back when its rest is over.
         return (
             _may_have(guest, row)
@@ -90,10 +90,10 @@ class SharedBacklog:
 
     __slots__ = ("_floor", "_rests", "_returned", "_taken")
 
-    def __init__(self, rests: dict[Rest, float]) -> None:
+    def __init__(self, rests: dict[DelayKey, float]) -> None:
         self._floor = 0
         self._rests = rests
-        self._returned = Returned()
+        self._returned = ReturnedMessages()
         self._taken: set[int] = set()
 
     def give_back(self, message_id: int) -> None:
@@ -109,10 +109,10 @@ class SharedBacklog:
     def forget(self, message_id: int) -> None:
         self._taken.discard(message_id)
 
-    def next(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
+    def next(self, guest: Consumer, buffer: Buffer, now: float) -> StoredMessage | None:
         return self._next_returned(guest, buffer, now) or self._next_fresh(guest, buffer, now)
 
-    def _next_returned(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
+    def _next_returned(self, guest: Consumer, buffer: Buffer, now: float) -> StoredMessage | None:
         left = []
         found = None
         while self._returned.heap and found is None:
@@ -127,7 +127,7 @@ class SharedBacklog:
             self._returned.push(message_id)
         return found
 
-    def _next_fresh(self, guest: Guest, buffer: Buffer, now: float) -> Row | None:
+    def _next_fresh(self, guest: Consumer, buffer: Buffer, now: float) -> StoredMessage | None:
         start = max(self._floor, guest.cursor)
         is_contiguous = start == self._floor
         rests = self._rests
@@ -153,22 +153,22 @@ class SharedBacklog:
         self._floor = message_id
         self._taken.discard(message_id)
 
-    def _suits(self, guest: Guest, row: Row) -> bool:
+    def _suits(self, guest: Consumer, row: StoredMessage) -> bool:
         return row.id > guest.joined_after and _may_have(guest, row)
 
 
-class Pair(Delivery):
+class PairDelivery(Delivery):
     """Every message to every other connection; the first ack ends it for all."""
 
     __slots__ = ()
 
     mode = Mode.PAIR
 
-    def _enter(self, guest: Guest) -> None:
-        guest.backlog = OwnBacklog(guest.join.resume_after or 0, self._rests)
+    def _enter(self, guest: Consumer) -> None:
+        guest.backlog = ConsumerBacklog(guest.join.resume_after or 0, self._rests)
 
 
-class Fanout(Delivery):
+class FanoutDelivery(Delivery):
     """Every message to everyone who was subscribed when it was put; all of them must ack.
 
     An identity is one subscriber, however many connections it has, and also without any.
@@ -181,7 +181,7 @@ class Fanout(Delivery):
     def __init__(
         self,
         buffer: Buffer,
-        members: Members,
+        members: Subscribers,
         settings: DeliverySettings,
         rng: Random,
         attempts: dict[int, int],
@@ -189,32 +189,32 @@ class Fanout(Delivery):
         super().__init__(buffer, members, settings, rng, attempts)
         self._waiting: dict[int, int] = {}
         """How many are still to ack, by message; of those from before this run, once it matters."""
-        self._numbers: dict[int, Guest] = {}
-        self._anonymous: dict[Guest, None] = {}
+        self._numbers: dict[int, Consumer] = {}
+        self._anonymous: dict[Consumer, None] = {}
 
-    def _enter(self, guest: Guest) -> None:
+    def _enter(self, guest: Consumer) -> None:
         if guest.subscription is None:
             guest.subscription = Subscription(self._buffer.last_id)
             self._anonymous[guest] = None
         after = guest.join.resume_after
         guest.joined_after = guest.subscription.floor
-        guest.backlog = OwnBacklog(guest.joined_after if after is None else after, self._rests)
+        guest.backlog = ConsumerBacklog(guest.joined_after if after is None else after, self._rests)
         self._numbers[guest.port.number] = guest
 
-    def rejoin(self, guest: Guest) -> Join:
+    def rejoin(self, guest: Consumer) -> Attach:
         join = super().rejoin(guest)
         if guest.receives and join.resume_after is None:
             join = msgspec.structs.replace(join, resume_after=guest.joined_after)
         return join
 
-    def dismiss(self, guest: Guest) -> dict[int, int]:
+    def dismiss(self, guest: Consumer) -> dict[int, int]:
         self._numbers.pop(guest.port.number, None)
         self._anonymous.pop(guest, None)
         for rest in [rest for rest in self._rests if rest[1] == guest.port.number]:
             del self._rests[rest]
         return super().dismiss(guest)
 
-    def stored(self, rows: Sequence[Row]) -> None:
+    def stored(self, rows: Sequence[StoredMessage]) -> None:
         super().stored(rows)
         known = self.members.subscriptions
         for row in rows:
@@ -226,7 +226,7 @@ class Fanout(Delivery):
             if subscribed:
                 self._waiting[row.id] = subscribed
 
-    def ack(self, guest: Guest, message_id: int) -> bool:
+    def ack(self, guest: Consumer, message_id: int) -> bool:
         self._release(guest, message_id)
         row, subscription = self._buffer.rows.get(message_id), guest.subscription
         if subscription is None or row is None or subscription.has(message_id):
@@ -240,7 +240,7 @@ class Fanout(Delivery):
         self._waiting[message_id] -= 1
         return self._waiting[message_id] == 0
 
-    def _ack_known(self, subscription: Subscription, row: Row) -> bool:
+    def _ack_known(self, subscription: Subscription, row: StoredMessage) -> bool:
         """An identity has the message, wherever else it is connected."""
         for guest in self._numbers.values():
             if guest.subscription is subscription:
@@ -266,7 +266,7 @@ class Fanout(Delivery):
             acked.discard(floor)
         subscription.floor = floor
 
-    def _still_waiting(self, row: Row) -> int:
+    def _still_waiting(self, row: StoredMessage) -> int:
         """How many are to ack a message from before a restart, as far as anyone can still know."""
         subscriptions = self.members.subscriptions.values()
         left = sum(
@@ -276,7 +276,7 @@ class Fanout(Delivery):
         )
         return left + (row.id in self.members.claimed)
 
-    def shows(self, guest: Guest | None, message_id: int) -> bool:
+    def shows(self, guest: Consumer | None, message_id: int) -> bool:
         subscription = None if guest is None else guest.subscription
         if subscription is None or not subscription.has(message_id):
             return True
@@ -296,17 +296,17 @@ class Fanout(Delivery):
             if self._rests:
                 self._rests.pop((message_id, guest.port.number), None)
 
-    def _rest_key(self, guest: Guest, message_id: int) -> Rest:
+    def _rest_key(self, guest: Consumer, message_id: int) -> DelayKey:
         return (message_id, guest.port.number)
 
-    def end_rest(self, rest: Rest) -> None:
+    def end_rest(self, rest: DelayKey) -> None:
         guest = self._numbers.get(rest[1])
         if guest is not None:
             self._give_back(guest, rest[0])
             self.hungry[guest] = None
 
 
-class Queue(Delivery):
+class QueueDelivery(Delivery):
     """Competing consumers: one lease at a time, to the one that holds the fewest."""
 
     __slots__ = ("_backlog", "_turns")
@@ -316,7 +316,7 @@ class Queue(Delivery):
     def __init__(
         self,
         buffer: Buffer,
-        members: Members,
+        members: Subscribers,
         settings: DeliverySettings,
         rng: Random,
         attempts: dict[int, int],
@@ -325,15 +325,15 @@ class Queue(Delivery):
         self._backlog = SharedBacklog(self._rests)
         self._turns = 0
 
-    def _enter(self, guest: Guest) -> None:
+    def _enter(self, guest: Consumer) -> None:
         guest.joined_after = guest.join.resume_after or 0
         guest.backlog = self._backlog
 
-    def _give_back(self, guest: Guest, message_id: int) -> None:
+    def _give_back(self, guest: Consumer, message_id: int) -> None:
         super()._give_back(guest, message_id)
         self.hungry.update(self.receivers)
 
-    def end_rest(self, rest: Rest) -> None:
+    def end_rest(self, rest: DelayKey) -> None:
         if rest[0] in self._buffer:
             self._backlog.give_back(rest[0])
             self.hungry.update(self.receivers)
@@ -348,7 +348,7 @@ class Queue(Delivery):
     def is_exhausted(self, message_id: int) -> bool:
         return self.attempts.get(message_id, 0) >= self._settings.attempts_max
 
-    def _is_open(self, guest: Guest) -> bool:
+    def _is_open(self, guest: Consumer) -> bool:
         return (
             guest.credit > 0
             and guest.held_bytes < self._settings.window_bytes
@@ -381,17 +381,17 @@ class Queue(Delivery):
 def delivery_for(
     mode: Mode,
     buffer: Buffer,
-    members: Members,
+    members: Subscribers,
     settings: DeliverySettings,
     rng: Random,
     attempts: dict[int, int],
 ) -> Delivery:
     match mode:
         case Mode.PAIR:
-            return Pair(buffer, members, settings, rng, attempts)
+            return PairDelivery(buffer, members, settings, rng, attempts)
         case Mode.FANOUT:
-            return Fanout(buffer, members, settings, rng, attempts)
+            return FanoutDelivery(buffer, members, settings, rng, attempts)
         case Mode.QUEUE:
-            return Queue(buffer, members, settings, rng, attempts)
+            return QueueDelivery(buffer, members, settings, rng, attempts)
         case _:
             assert_never(mode)

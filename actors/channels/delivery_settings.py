@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-UNBEGUN_MAX = 20
+UNSTARTED_MAX = 20
 """Who says when it begins may lose a message so often in a row without a word; then it counts as an
 attempt, so that what ends everybody who is only shown it does not go round for ever."""
 BACKOFF_SHARE = 0.1

@@ -12,13 +12,13 @@ PROBES_MAX = 2
 SURVEY_GAP_S_PER_GUEST = 1e-4
 
 
-class Verdict(Enum):
+class HeartbeatResult(Enum):
     ALIVE = auto()
     PROBE = auto()
     DEAD = auto()
 
 
-class Liveness:
+class Heartbeat:
     """Silence of `keep_alive_s` earns a ping, half of that a second one, half again the end.
 
     With the default of 20 s: pings after 20 and 30 s, the end after 40. Any byte counts as life.
@@ -37,22 +37,22 @@ class Liveness:
             return heard_at + self._keep_alive_s
         return self._probed_at + self._keep_alive_s / 2
 
-    def check(self, heard_at: float, now: float) -> Verdict:
-        """What the silence since `heard_at` means at `now`; PROBE asks the caller to ping."""
+    def check(self, heard_at: float, now: float) -> HeartbeatResult:
+        """What the silence since `received_at` means at `now`; PROBE asks the caller to ping."""
         if now < self.due_at(heard_at):
-            return Verdict.ALIVE
+            return HeartbeatResult.ALIVE
         # An answer within the clock's grain came at the moment of its ping, and counts.
         if heard_at >= self._probed_at:
             self._probes = 0
         self._probed_at = now  # who hangs up takes its time, and is asked again only after a while
         if self._probes >= PROBES_MAX:
-            return Verdict.DEAD
+            return HeartbeatResult.DEAD
         self._probes += 1
-        return Verdict.PROBE
+        return HeartbeatResult.PROBE
 
 
-def survey(
-    guests: Iterable[tuple[Port, Liveness]], now: float
+def check_heartbeats(
+    guests: Iterable[tuple[Port, Heartbeat]], now: float
 ) -> tuple[list[tuple[Port, Reply]], float]:
     """Check all connections of a channel: whom to ping or hang up on, and when to look again."""
     replies: list[tuple[Port, Reply]] = []
@@ -60,13 +60,13 @@ def survey(
     count = 0
     for port, liveness in guests:
         count += 1
-        match liveness.check(port.heard_at, now):
-            case Verdict.PROBE:
+        match liveness.check(port.received_at, now):
+            case HeartbeatResult.PROBE:
                 replies.append((port, Probe()))
-            case Verdict.DEAD:
+            case HeartbeatResult.DEAD:
                 replies.append((port, Hangup()))
-            case Verdict.ALIVE:
+            case HeartbeatResult.ALIVE:
                 pass
-        earliest = min(earliest, liveness.due_at(port.heard_at))
+        earliest = min(earliest, liveness.due_at(port.received_at))
     # Surveys of many connections keep a distance, or each one's deadline would survey them all.
     return replies, max(earliest, now + count * SURVEY_GAP_S_PER_GUEST) if count else earliest

@@ -7,17 +7,27 @@ from collections.abc import Iterable
 
 from millpond.actors.channels import dead_letters as burial
 from millpond.actors.channels.buffer import Buffer
-from millpond.actors.channels.context import Shared
+from millpond.actors.channels.context import ChannelContext
 from millpond.actors.channels.delivery import Delivery
-from millpond.actors.channels.idempotency import Keys
-from millpond.actors.channels.publish import Intake
+from millpond.actors.channels.idempotency import IdempotencyKeys
+from millpond.actors.channels.publish import Publisher
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.channels.tee import Tee
 from millpond.actors.errors import Code
-from millpond.actors.jobs.channel_jobs import Jobs
-from millpond.actors.messages import Bury, Failed, Mode, Nack, Port, Reason, Reply, Touch, TouchAck
+from millpond.actors.jobs.channel_jobs import ChannelJobs
+from millpond.actors.messages import (
+    DeadLetter,
+    Failed,
+    Mode,
+    Nack,
+    NackReason,
+    Port,
+    Reply,
+    Touch,
+    TouchAck,
+)
 from millpond.actors.runtime.cell import Effects
-from millpond.actors.store.changes import Gone, Row, Tried, is_soft
+from millpond.actors.store.changes import AttemptsSet, MessageRemoved, StoredMessage, is_soft
 
 log = logging.getLogger(__name__)
 
@@ -41,18 +51,23 @@ class Holding:
     )
 
     def __init__(
-        self, name: bytes, buffer: Buffer, keys: Keys, settings: ChannelSettings, shared: Shared
+        self,
+        name: bytes,
+        buffer: Buffer,
+        keys: IdempotencyKeys,
+        settings: ChannelSettings,
+        shared: ChannelContext,
     ) -> None:
         self._name = name
         self._settings = settings
         self._shared = shared
         self._buffer = buffer
         self._keys = keys
-        self._intake: Intake
+        self._intake: Publisher
         self._delivery: Delivery
-        self._jobs: Jobs | None
+        self._jobs: ChannelJobs | None
         self._tee: Tee | None
-        self._letters: dict[int, Bury] = {}
+        self._letters: dict[int, DeadLetter] = {}
         """Those on their way to the dead-letter channel, by the id of the message."""
 
     def sweep(self, now: float, effects: Effects) -> None:
@@ -78,7 +93,9 @@ class Holding:
         self._delivery.forget(message_id)
         if self._jobs is not None:
             self._jobs.ledger.forget(message_id)
-        effects.changes.append(Gone(message_id, row.key, self._keys.settle(row), len(row.data)))
+        effects.changes.append(
+            MessageRemoved(message_id, row.key, self._keys.settle(row), len(row.data))
+        )
 
     def _pour(self, tee: Tee, now: float, effects: Effects) -> None:
         """What was kept is poured; of what leaves the store hears no earlier than it may."""
@@ -136,7 +153,7 @@ class Holding:
         guest = self._delivery.guests.get(port)
         if guest is None:
             return
-        if nack.reason is Reason.CANNOT_DECRYPT and self._delivery.mode is not Mode.QUEUE:
+        if nack.reason is NackReason.CANNOT_DECRYPT and self._delivery.mode is not Mode.QUEUE:
             # Kept for others and for GET, but never again pushed to who cannot read it.
             self._shared.counters.nacks += nack.id in guest.leases
             self._delivery.decline(guest, nack.id)
@@ -145,13 +162,15 @@ class Holding:
         if count is None:
             return
         self._shared.counters.nacks += 1
-        is_final = nack.reason in (Reason.REJECT, Reason.CANNOT_DECRYPT)
+        is_final = nack.reason in (NackReason.REJECT, NackReason.CANNOT_DECRYPT)
         if not is_final:
             self._count_failed({nack.id: count}, nack.reason.value, now, effects)
             if nack.delay_ms and self._delivery.mode is Mode.QUEUE:
                 self._keep_rest(nack.id, effects)
         elif self._delivery.mode is Mode.QUEUE:
-            effects.changes.append(Tried(nack.id, count))  # its burial may take longer than we live
+            effects.changes.append(
+                AttemptsSet(nack.id, count)
+            )  # its burial may take longer than we live
             self.bury(nack.id, nack.reason.value, now, effects)
         else:
             log.info("message rejected: channel=%r id=%d", self._name, nack.id)
@@ -160,14 +179,14 @@ class Holding:
     def _keep_rest(self, message_id: int, effects: Effects) -> None:
         until = self._delivery.resting_until(message_id)
         if until and message_id not in self._letters:
-            jobs = self._jobs = self._jobs or Jobs()
+            jobs = self._jobs = self._jobs or ChannelJobs()
             jobs.keep_rest(message_id, until, effects)
 
     def _count_failed(
         self, failed: dict[int, int], reason: str, now: float, effects: Effects
     ) -> None:
         for message_id, count in failed.items():
-            effects.changes.append(Tried(message_id, count))
+            effects.changes.append(AttemptsSet(message_id, count))
             if self._delivery.is_exhausted(message_id):
                 self.bury(message_id, reason, now, effects)
 
@@ -191,15 +210,15 @@ class Holding:
     def bury(self, message_id: int, reason: str, now: float, effects: Effects) -> None:
         """The message becomes a dead letter, or is dropped where it is one."""
         row = self._buffer.get(message_id, now)
-        if row is not None and not burial.is_last(self._name):
+        if row is not None and not burial.is_dead_letter_channel(self._name):
             self._give_up(row, reason, now, effects)
         elif row is not None:
             log.warning("dead letter dropped: channel=%r id=%d", self._name, message_id)
             self.remove(message_id, effects)
 
-    def _give_up(self, row: Row, reason: str, now: float, effects: Effects) -> None:
+    def _give_up(self, row: StoredMessage, reason: str, now: float, effects: Effects) -> None:
         self._shared.counters.dead_letters += 1
         attempts = self._delivery.attempts.get(row.id, 0)
-        letter = self._letters[row.id] = burial.letter_of(self._name, row, attempts, reason)
+        letter = self._letters[row.id] = burial.dead_letter_for(self._name, row, attempts, reason)
         burial.post(letter, effects)
         self._delivery.rest((row.id, 0), burial.retry_at(now, len(self._letters)))

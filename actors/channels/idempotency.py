@@ -6,13 +6,13 @@ from hashlib import sha256
 from itertools import islice
 from math import inf
 
-from millpond.actors.store.changes import KeyGone, KeyRow, Row
+from millpond.actors.store.changes import KeyExpired, StoredKey, StoredMessage
 
 SWEEP_GAP_S = 1.0
 SWEEP_GAP_S_PER_KEY = 1e-4
 
 
-class Keys:
+class IdempotencyKeys:
     """Keys by value, oldest first. A key stands for its message, and for its digest afterwards.
 
     When there are too many, forgetting the oldest risks a duplicate; refusing the newest would lose
@@ -21,7 +21,7 @@ class Keys:
 
     __slots__ = ("expiry_at", "rows")
 
-    def __init__(self, rows: dict[int, Row | KeyRow]) -> None:
+    def __init__(self, rows: dict[int, StoredMessage | StoredKey]) -> None:
         self.rows = rows
         self.expiry_at = min((row.until for row in rows.values()), default=inf)
         """No key's window ends before this; where a sweep is worth its cost."""
@@ -29,7 +29,7 @@ class Keys:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def remember(self, row: Row, until: float) -> KeyGone | None:
+    def remember(self, row: StoredMessage, until: float) -> KeyExpired | None:
         """Enter the key of a new message, whose window ends at `until`; gives what that ends."""
         rows = self.rows
         # Where the window of an older use is over, the key is the youngest again.
@@ -39,21 +39,21 @@ class Keys:
             self.expiry_at = until
         return _gone(row.key, older) if older is not None else None
 
-    def settle(self, row: Row) -> KeyRow | None:
+    def settle(self, row: StoredMessage) -> StoredKey | None:
         """The message of a key leaves: keep its digest for later retries."""
         if self.rows.get(row.key) is not row:
             return None
-        left = KeyRow(row.id, row.ttl, row.until, sha256(row.data).digest())
+        left = StoredKey(row.id, row.ttl, row.until, sha256(row.data).digest())
         self.rows[row.key] = left
         return left
 
-    def forget_left(self) -> list[KeyGone]:
+    def forget_left(self) -> list[KeyExpired]:
         """Forget a sixteenth of the keys whose message is gone, oldest first, and tell which."""
-        left = [key for key, row in self.rows.items() if isinstance(row, KeyRow)]
+        left = [key for key, row in self.rows.items() if isinstance(row, StoredKey)]
         oldest = left[: 1 + len(left) // 16]
         return [_gone(key, self.rows.pop(key)) for key in oldest]
 
-    def forget_oldest(self) -> list[KeyGone]:
+    def forget_oldest(self) -> list[KeyExpired]:
         """Forget a sixteenth of the keys, oldest first, and tell which.
 
         One at a time would be slow: finding the first entry of a dictionary walks over every one
@@ -62,7 +62,7 @@ class Keys:
         oldest = list(islice(self.rows, 1 + len(self.rows) // 16))
         return [_gone(key, self.rows.pop(key)) for key in oldest]
 
-    def sweep(self, now: float) -> list[KeyGone]:
+    def sweep(self, now: float) -> list[KeyExpired]:
         """Forget the keys whose window is over, and tell which."""
         if now < self.expiry_at:
             return []
@@ -74,12 +74,12 @@ class Keys:
         return gone
 
 
-def _gone(key: int, row: Row | KeyRow) -> KeyGone:
-    return KeyGone(key, isinstance(row, KeyRow))
+def _gone(key: int, row: StoredMessage | StoredKey) -> KeyExpired:
+    return KeyExpired(key, isinstance(row, StoredKey))
 
 
-def is_same(kept: Row | KeyRow, data: bytes) -> bool:
+def is_same(kept: StoredMessage | StoredKey, data: bytes) -> bool:
     """Is `data` what the key was first used with?"""
-    if isinstance(kept, Row):
+    if isinstance(kept, StoredMessage):
         return kept.data == data
     return kept.digest == sha256(data).digest()

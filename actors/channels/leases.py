@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millpond.actors.channels.buffer import Buffer
-from millpond.actors.channels.consumer import Guest, Lease
+from millpond.actors.channels.consumer import Consumer, Lease
 from millpond.actors.channels.delivery import Delivery
 from millpond.actors.channels.delivery_modes import SharedBacklog
 from millpond.actors.messages import Mode, Msg, Port
 
-Loan = tuple[Port, int, Lease]
+HeldLease = tuple[Port, int, Lease]
 """Who has which message, and how."""
 
 
-def lease_of(delivery: Delivery, port: Port, push: Msg) -> tuple[Guest, Lease] | None:
+def lease_of(delivery: Delivery, port: Port, push: Msg) -> tuple[Consumer, Lease] | None:
     """The lease that a push was made under; None if it is over."""
     guest = delivery.guests.get(port)
     lease = None if guest is None else guest.leases.get(push.id)
@@ -56,7 +56,7 @@ def restart(delivery: Delivery, pushes: Iterable[tuple[Port, Msg]], now: float) 
             delivery.renew(found[0], push.id, now)
 
 
-def loans_of(delivery: Delivery, unsent: Iterable[tuple[Port, Msg]]) -> list[Loan]:
+def loans_of(delivery: Delivery, unsent: Iterable[tuple[Port, Msg]]) -> list[HeldLease]:
     """The leases of a queue, without those of pushes that will not leave."""
     if delivery.mode is not Mode.QUEUE:
         return []
@@ -69,7 +69,7 @@ def loans_of(delivery: Delivery, unsent: Iterable[tuple[Port, Msg]]) -> list[Loa
     ]
 
 
-def lend_again(delivery: Delivery, loans: Iterable[Loan], buffer: Buffer) -> list[int]:
+def lend_again(delivery: Delivery, loans: Iterable[HeldLease], buffer: Buffer) -> list[int]:
     """Who had a message has it, in a channel that was built anew and has handed out nothing. Gives
     the messages that somebody has."""
     lent = []

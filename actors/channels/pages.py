@@ -7,7 +7,7 @@ import msgspec
 from millpond.actors.messages import U64_MAX, List
 
 
-class Page(msgspec.Struct, frozen=True, gc=False):
+class ListRange(msgspec.Struct, frozen=True, gc=False):
     """Ids from `low` to `high`, both inclusive. `limit` None: as many as the server gives."""
 
     low: int
@@ -16,7 +16,7 @@ class Page(msgspec.Struct, frozen=True, gc=False):
     newest_first: bool
 
     @staticmethod
-    def asked(request: List, *, cursors: bool) -> Page:
+    def asked(request: List, *, cursors: bool) -> ListRange:
         """Read a LIST: end 0 is open, start above end is newest first, limit 0 the server's page.
 
         With `cursors` (tag 0b = 1) both ends are exclusive, and limit 0 means nothing at all.
@@ -28,5 +28,5 @@ class Page(msgspec.Struct, frozen=True, gc=False):
         else:
             low, high = start, end or U64_MAX
         if cursors:
-            return Page(low + 1, high - 1, request.limit, newest_first)
-        return Page(low, high, request.limit or None, newest_first)
+            return ListRange(low + 1, high - 1, request.limit, newest_first)
+        return ListRange(low, high, request.limit or None, newest_first)

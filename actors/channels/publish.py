@@ -5,15 +5,21 @@ from __future__ import annotations
 from typing import Protocol
 
 from millpond.actors.channels.buffer import Buffer
-from millpond.actors.channels.context import Shared
-from millpond.actors.channels.idempotency import Keys, is_same
-from millpond.actors.channels.quota import Room
+from millpond.actors.channels.context import ChannelContext
+from millpond.actors.channels.idempotency import IdempotencyKeys, is_same
+from millpond.actors.channels.quota import Quota
 from millpond.actors.channels.settings import ChannelSettings, EmptyPolicy
-from millpond.actors.channels.subscribers import Members
+from millpond.actors.channels.subscribers import Subscribers
 from millpond.actors.errors import Code, IdsExhausted
 from millpond.actors.messages import Failed, Put, PutAck, Reply
 from millpond.actors.runtime.cell import Effects
-from millpond.actors.store.changes import SENDER_SHIFT, WINDOW_S_MIN, Origin, Row, window_s
+from millpond.actors.store.changes import (
+    SENDER_SHIFT,
+    WINDOW_S_MIN,
+    Origin,
+    StoredMessage,
+    window_s,
+)
 
 
 class Sweeper(Protocol):
@@ -25,7 +31,7 @@ KEYS_SPARED = 16
 """A channel with so few keys keeps them, whatever the node's limit says."""
 
 
-class Intake:
+class Publisher:
     """The way into a channel's buffer. `fresh` collects what one batch added."""
 
     __slots__ = ("_buffer", "_keys", "_settings", "_shared", "fresh", "members", "room")
@@ -33,18 +39,18 @@ class Intake:
     def __init__(
         self,
         buffer: Buffer,
-        keys: Keys,
-        members: Members,
+        keys: IdempotencyKeys,
+        members: Subscribers,
         settings: ChannelSettings,
-        shared: Shared,
+        shared: ChannelContext,
     ) -> None:
         self._buffer = buffer
         self._keys = keys
         self.members = members
         self._settings = settings
         self._shared = shared
-        self.room = Room(buffer, settings, shared)
-        self.fresh: list[Row] = []
+        self.room = Quota(buffer, settings, shared)
+        self.fresh: list[StoredMessage] = []
 
     def put(
         self, put: Put, source: int, now: float, effects: Effects, sweeper: Sweeper
@@ -128,7 +134,7 @@ class Intake:
         except IdsExhausted:
             return 0
         start = since or now
-        row = Row(message_id, key, ttl, start + ttl, data, source, origin)
+        row = StoredMessage(message_id, key, ttl, start + ttl, data, source, origin)
         if len(keys.rows) >= self._settings.keys_max:
             effects.changes += keys.forget_oldest()
         elif shared.usage.keys >= shared.limits.keys_max and len(keys.rows) > KEYS_SPARED:

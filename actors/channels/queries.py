@@ -9,11 +9,11 @@ from itertools import islice, takewhile
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.context import ChannelInfo
 from millpond.actors.channels.delivery import Delivery
-from millpond.actors.channels.pages import Page
+from millpond.actors.channels.pages import ListRange
 from millpond.actors.channels.subscribers import Subscription
 from millpond.actors.errors import Code
 from millpond.actors.messages import Failed, Get, GetAck, List, ListAck, Mode, Port, Reply
-from millpond.actors.store.changes import Row
+from millpond.actors.store.changes import StoredMessage
 
 
 def get(buffer: Buffer, delivery: Delivery, port: Port, request: Get, now: float) -> Reply:
@@ -32,7 +32,7 @@ def ids(
 ) -> ListAck:
     """A page of the ids that this connection is shown; `page_max` where it sets no limit."""
     guest = delivery.guests.get(port)
-    page = Page.asked(request, cursors=guest is not None and guest.join.cursor_lists)
+    page = ListRange.asked(request, cursors=guest is not None and guest.join.cursor_lists)
     limit = page_max if page.limit is None else page.limit
     if guest is not None:
         limit = min(limit, guest.join.data_max // 8)
@@ -43,7 +43,7 @@ def ids(
 
 def exported(
     buffer: Buffer, delivery: Delivery, after: int, below: int
-) -> Iterator[tuple[Row, int]]:
+) -> Iterator[tuple[StoredMessage, int]]:
     """Messages between two ids with their failed deliveries; read on while nothing changes."""
     attempts = delivery.attempts
     rows = takewhile(lambda row: row.id < below, buffer.after(after, 0.0))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from millpond.actors.channels.buffer import Buffer
-from millpond.actors.channels.context import Shared
+from millpond.actors.channels.context import ChannelContext
 from millpond.actors.channels.settings import ChannelSettings
 
 
-class Room:
+class Quota:
     """What may still come. Measured once for each batch, counted down within it."""
 
     __slots__ = (
@@ -24,7 +24,7 @@ class Room:
         "owed_messages",
     )
 
-    def __init__(self, buffer: Buffer, settings: ChannelSettings, shared: Shared) -> None:
+    def __init__(self, buffer: Buffer, settings: ChannelSettings, shared: ChannelContext) -> None:
         self._buffer = buffer
         self._settings = settings
         self._limits = shared.limits

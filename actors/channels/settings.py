@@ -21,7 +21,8 @@ class EmptyPolicy(Enum):
 class ChannelSettings(msgspec.Struct, frozen=True):
     """One channel's rules and limits. Times in seconds.
 
-    `members_max`: identities with a number. `bury_expired`: what nobody acked before its deadline
+    `members_max`: identities with a number. `dead_letter_expired`: what nobody acked before its
+    deadline
     goes to the dead-letter channel. `tee` is the stream that its messages are appended to (b"":
     none); `is_kept`: they outlive the node.
     """
@@ -37,7 +38,7 @@ class ChannelSettings(msgspec.Struct, frozen=True):
     bytes_max: int = 64 * 2**20
     keys_max: int = 65_536
     members_max: int = 10_000
-    bury_expired: bool = False
+    dead_letter_expired: bool = False
     tee: bytes = b""
     is_kept: bool = True
     list_page: int = 1000

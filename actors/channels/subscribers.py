@@ -10,16 +10,16 @@ import logging
 from math import inf
 
 from millpond.actors.channels.buffer import Buffer
-from millpond.actors.channels.idempotency import Keys
-from millpond.actors.messages import Join, Mode, Port
-from millpond.actors.store.changes import SENDER_SHIFT, KeyRow, ModeSet, QueueChange
+from millpond.actors.channels.idempotency import IdempotencyKeys
+from millpond.actors.messages import Attach, Mode, Port
+from millpond.actors.store.changes import SENDER_SHIFT, ModeSet, QueueChange, StoredKey
 from millpond.actors.store.subscribers import (
     Acked,
     AckedUpTo,
-    Member,
-    MemberGone,
-    MemberSeen,
-    Roster,
+    Subscriber,
+    SubscriberRemoved,
+    SubscriberTable,
+    SubscriberTouched,
 )
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Subscription:
         return message_id in self.acked or self.since < message_id <= self.floor
 
 
-class Known:
+class KnownIdentity:
     """An identity with a number. `connections` counts those that keep its subscription alive."""
 
     __slots__ = ("connections", "identity", "number", "subscription", "until")
@@ -61,7 +61,7 @@ class Known:
         self.connections = 0
 
 
-class Members:
+class Subscribers:
     """`changes` collects what the store is to be told."""
 
     __slots__ = (
@@ -82,9 +82,9 @@ class Members:
     def __init__(
         self,
         name: bytes,
-        roster: Roster | None,
+        roster: SubscriberTable | None,
         buffer: Buffer,
-        keys: Keys,
+        keys: IdempotencyKeys,
         idle_s: float,
         members_max: int,
     ) -> None:
@@ -93,7 +93,7 @@ class Members:
         self._keys = keys
         self._idle_s = idle_s
         self._members_max = members_max
-        self._known: dict[bytes, Known] = {}
+        self._known: dict[bytes, KnownIdentity] = {}
         self._next = 0
         """The next newcomer's number; 0 as long as none has come."""
         self.changes: list[QueueChange] = []
@@ -108,9 +108,11 @@ class Members:
         if roster is not None:
             self._take_over(roster)
 
-    def _take_over(self, roster: Roster) -> None:
+    def _take_over(self, roster: SubscriberTable) -> None:
         for number, member in roster.members.items():
-            known = self._known[member.identity] = Known(number, member.identity, member.until)
+            known = self._known[member.identity] = KnownIdentity(
+                number, member.identity, member.until
+            )
             self.expiry_at = min(self.expiry_at, member.until)
             if member.since is not None:
                 floor = roster.floors.get(number, 0)
@@ -129,7 +131,7 @@ class Members:
     def __len__(self) -> int:
         return len(self._known)
 
-    def find(self, identity: bytes) -> Known | None:
+    def find(self, identity: bytes) -> KnownIdentity | None:
         return self._known.get(identity)
 
     def next_number(self) -> int:
@@ -146,35 +148,37 @@ class Members:
         for row in self._buffer.rows.values():
             highest = max(highest, row.sender)
         for key, left in self._keys.rows.items():
-            if isinstance(left, KeyRow):
+            if isinstance(left, StoredKey):
                 highest = max(highest, key >> SENDER_SHIFT)
         return highest
 
-    def use(self, identity: bytes, until: float, now: float) -> Known:
+    def use(self, identity: bytes, until: float, now: float) -> KnownIdentity:
         """The identity is needed until then at least; it gets a number if it has none."""
         known = self._known.get(identity)
         if known is None:
             assert self._next, "a number was asked for"
-            known = self._known[identity] = Known(self._next, identity, 0.0)
+            known = self._known[identity] = KnownIdentity(self._next, identity, 0.0)
             self._next += 1
             known.until = until + SLACK * (until - now)
-            self.changes.append(Member(known.number, identity, known.until))
+            self.changes.append(Subscriber(known.number, identity, known.until))
         elif known.until < until:
             self._renew(known, until, now)
         self.expiry_at = min(self.expiry_at, known.until)
         return known
 
-    def _renew(self, known: Known, until: float, now: float) -> None:
+    def _renew(self, known: KnownIdentity, until: float, now: float) -> None:
         known.until = until + SLACK * (until - now)
         self._note(known)
 
-    def _note(self, known: Known) -> None:
+    def _note(self, known: KnownIdentity) -> None:
         since = None if known.subscription is None else known.subscription.since
-        self.changes.append(MemberSeen(known.number, known.until, since))
+        self.changes.append(SubscriberTouched(known.number, known.until, since))
 
     # Connections and subscribers.
 
-    def enter(self, port: Port, join: Join, now: float, *, subscribes: bool) -> Known | None:
+    def enter(
+        self, port: Port, join: Attach, now: float, *, subscribes: bool
+    ) -> KnownIdentity | None:
         """A connection with an identity comes: who it is, if the channel has a number for it.
 
         `subscribes`: whoever receives in this channel is a subscriber, and so gets one.
@@ -202,7 +206,7 @@ class Members:
             known.connections -= 1
             self.use(identity, now + self._idle_s, now)
 
-    def _subscribe(self, identity: bytes, now: float) -> Known | None:
+    def _subscribe(self, identity: bytes, now: float) -> KnownIdentity | None:
         """It is owed what comes from now on, unless it is a subscriber already.
 
         None: there is no room for another member.
@@ -256,7 +260,7 @@ class Members:
 
     # Time.
 
-    def _due_at(self, known: Known) -> float:
+    def _due_at(self, known: KnownIdentity) -> float:
         # Whoever is connected is written down again and again, so that a restart finds it fresh.
         return known.until - self._idle_s if known.connections else known.until
 
@@ -273,11 +277,11 @@ class Members:
                 continue
             del self._known[identity]
             self.subscriptions.pop(known.number, None)
-            self.changes.append(MemberGone(known.number))
+            self.changes.append(SubscriberRemoved(known.number))
             forgotten.add(identity)
         self.expiry_at = min(map(self._due_at, self._known.values()), default=inf)
         return forgotten
 
 
-NOBODY = Members(b"", None, Buffer([]), Keys({}), 0.0, 0)
+NO_SUBSCRIBERS = Subscribers(b"", None, Buffer([]), IdempotencyKeys({}), 0.0, 0)
 """What all channels share that never had a connection with an identity; it never changes."""

@@ -16,12 +16,12 @@ from itertools import islice
 from math import inf
 
 from millpond.actors.channels.buffer import Buffer
-from millpond.actors.channels.context import Shared
+from millpond.actors.channels.context import ChannelContext
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.errors import Code
-from millpond.actors.messages import Pour, Poured
+from millpond.actors.messages import TeeAppend, TeeAppended
 from millpond.actors.runtime.cell import Effects
-from millpond.actors.store.changes import Change, Gone, KeyGone, Row
+from millpond.actors.store.changes import Change, KeyExpired, MessageRemoved, StoredMessage
 from millpond.actors.streams.names import stream_cell
 
 log = logging.getLogger(__name__)
@@ -65,17 +65,22 @@ class Tee:
     )
 
     def __init__(
-        self, channel: bytes, stream: bytes, run: int, rows: Iterable[Row], shared: Shared
+        self,
+        channel: bytes,
+        stream: bytes,
+        run: int,
+        rows: Iterable[StoredMessage],
+        shared: ChannelContext,
     ) -> None:
         self._channel = channel
         self._stream = stream
         self._run = run
         self._shared = shared
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, StoredMessage] = {}
         """What the stream has not said to have, by id."""
-        self._waiting: deque[Row] = deque()
+        self._waiting: deque[StoredMessage] = deque()
         """Those of them that are to be poured, in order, and some that nobody waits for."""
-        self._flying: deque[list[Row]] = deque()
+        self._flying: deque[list[StoredMessage]] = deque()
         self._flying_bytes = 0
         self._floor = 0
         self._gone: dict[int, list[Change]] = {}
@@ -92,7 +97,10 @@ class Tee:
 
     @staticmethod
     def of(
-        channel: bytes, settings: ChannelSettings, rows: Iterable[Row], shared: Shared
+        channel: bytes,
+        settings: ChannelSettings,
+        rows: Iterable[StoredMessage],
+        shared: ChannelContext,
     ) -> Tee | None:
         """The tee of a channel, if it has one; dead letters and the like have none."""
         if not settings.tee or b"!" in channel:
@@ -129,7 +137,7 @@ class Tee:
         has_work = not self._is_sure or bool(self._waiting)
         return self._rest_until if has_work and not (self._is_asking or self._flying) else inf
 
-    def add(self, rows: Iterable[Row]) -> None:
+    def add(self, rows: Iterable[StoredMessage]) -> None:
         """Messages are kept. Those that were dead letters have been here before."""
         for row in rows:
             if row.origin is None:
@@ -140,7 +148,7 @@ class Tee:
         """What of this the store may hear now."""
         now_kept: list[Change] = []
         for change in changes:
-            if type(change) is Gone and change.id in self._rows:
+            if type(change) is MessageRemoved and change.id in self._rows:
                 if self._lets_go and not self._flying:
                     self._miss(change.id)
                     now_kept.append(change)
@@ -148,7 +156,7 @@ class Tee:
                 self._gone[change.id] = [change]
                 self._keys[change.key] = change.id
                 self.owed_bytes += change.size
-            elif type(change) is KeyGone and change.key in self._keys:
+            elif type(change) is KeyExpired and change.key in self._keys:
                 # The store has to hear first that its message has left.
                 self._gone[self._keys[change.key]].append(change)
             else:
@@ -162,7 +170,7 @@ class Tee:
         if not self._is_sure:
             if not self._is_asking:
                 self._is_asking = True
-                self._post(Pour(self._channel, self._run), effects)
+                self._post(TeeAppend(self._channel, self._run), effects)
             return
         is_trying = self._rest_s > 0
         while self._waiting and self._flying_bytes < WINDOW_BYTES:
@@ -175,17 +183,17 @@ class Tee:
             self._flying.append(rows)
             self._post(self._pour(rows, behind), effects)
 
-    def _pour(self, rows: list[Row], behind: int) -> Pour:
+    def _pour(self, rows: list[StoredMessage], behind: int) -> TeeAppend:
         ids = tuple(row.id for row in rows)
         bodies = tuple(row.data for row in rows)
         until = max(row.expires_at for row in rows)
-        return Pour(self._channel, self._run, behind, ids, bodies, until)
+        return TeeAppend(self._channel, self._run, behind, ids, bodies, until)
 
-    def _post(self, pour: Pour, effects: Effects) -> None:
+    def _post(self, pour: TeeAppend, effects: Effects) -> None:
         effects.posts += ((self._stream, pour),)
 
-    def _take_slice(self, most: int) -> list[Row]:
-        rows: list[Row] = []
+    def _take_slice(self, most: int) -> list[StoredMessage]:
+        rows: list[StoredMessage] = []
         size = 0
         while self._waiting and len(rows) < most and size < SLICE_BYTES:
             row = self._waiting.popleft()
@@ -197,7 +205,7 @@ class Tee:
 
     # What the stream says.
 
-    def hear(self, poured: Poured, buffer: Buffer, now: float, effects: Effects) -> None:
+    def hear(self, poured: TeeAppended, buffer: Buffer, now: float, effects: Effects) -> None:
         """An answer. It may be one to a question from before the channel was built anew."""
         if poured.code is not None:
             self._refused(poured.number, poured.code, now, effects)
@@ -273,7 +281,9 @@ class Tee:
         """The store hears of what has left and is not owed to the stream any more."""
         for message_id in sorted(each for each in self._gone if each not in self._rows):
             gone, *later = self._gone.pop(message_id)
-            assert isinstance(gone, Gone), "what comes first says that the message has left"
+            assert isinstance(gone, MessageRemoved), (
+                "what comes first says that the message has left"
+            )
             effects.changes += (gone, *later)
             self.owed_bytes -= gone.size
             if self._keys.get(gone.key) == message_id:

@@ -1,32 +1,32 @@
-"""What a channel remembers for its jobs; most channels have none, and no `Jobs` either."""
+"""What a channel remembers for its jobs; most channels have none, and no `ChannelJobs` either."""
 
 from __future__ import annotations
 
 from typing import Self
 
-from millpond.actors.channels.dead_letters import DEAD_SUFFIX, is_last
+from millpond.actors.channels.dead_letters import DEAD_SUFFIX, is_dead_letter_channel
 from millpond.actors.channels.delivery import Delivery
-from millpond.actors.jobs.dead_letters import DeadDesk
-from millpond.actors.jobs.passing import DEAD_REQUESTS
-from millpond.actors.jobs.requests import JobDesk, Keeper, Parts
-from millpond.actors.jobs.schedule import Ledger
-from millpond.actors.messages import Failed, JobReply, JobRequest, Mode, Port, Revived
+from millpond.actors.jobs.dead_letters import DeadLetterHandler
+from millpond.actors.jobs.passing import DEAD_LETTER_REQUESTS
+from millpond.actors.jobs.requests import JobHandler, Keeper, Parts
+from millpond.actors.jobs.schedule import JobSchedule
+from millpond.actors.messages import DeadLettersRequeued, Failed, JobReply, JobRequest, Mode, Port
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import Snapshot
-from millpond.actors.store.message_attributes import Due, Terms
+from millpond.actors.store.message_attributes import DueAt, MessageAttributes
 
 LETTER_ID_MIN = 2**59
 """The key of what was put back is the id that it had as a dead letter; no client's is as high."""
 
 
-class Jobs:
+class ChannelJobs:
     """`raised` are dead letters that were put back in an earlier run: a crash may have come before
     they were let go of, so this is said again."""
 
     __slots__ = ("ledger", "raised")
 
-    def __init__(self, terms: Terms | None = None) -> None:
-        self.ledger = Ledger(terms)
+    def __init__(self, terms: MessageAttributes | None = None) -> None:
+        self.ledger = JobSchedule(terms)
         self.raised: tuple[int, ...] = ()
 
     @classmethod
@@ -35,11 +35,11 @@ class Jobs:
         if delivery.mode is not Mode.QUEUE:
             return None
         raised: tuple[int, ...] = ()
-        if not is_last(name):
+        if not is_dead_letter_channel(name):
             raised = tuple(key for key in snapshot.keys if key >= LETTER_ID_MIN)
-        if snapshot.terms is None and not raised:
+        if snapshot.attributes is None and not raised:
             return None
-        jobs = cls(snapshot.terms)
+        jobs = cls(snapshot.attributes)
         jobs.raised = raised
         for message_id, due in jobs.ledger.due.items():
             delivery.rest((message_id, 0), due)
@@ -48,20 +48,20 @@ class Jobs:
     def tell_raised(self, name: bytes, effects: Effects) -> None:
         """Those dead letters may be let go of."""
         if self.raised:
-            effects.posts += ((name + DEAD_SUFFIX, Revived(self.raised)),)
+            effects.posts += ((name + DEAD_SUFFIX, DeadLettersRequeued(self.raised)),)
             self.raised = ()
 
     def keep_rest(self, message_id: int, until: float, effects: Effects) -> None:
         """A restart must know for how long the message rests."""
         self.ledger.due[message_id] = until
-        effects.changes.append(Due(message_id, until))
+        effects.changes.append(DueAt(message_id, until))
 
 
 def answer(
     request: JobRequest, parts: Parts, keeper: Keeper, port: Port, now: float, effects: Effects
 ) -> JobReply | Failed | None:
     """What the channel, or one that has its dead letters, answers; None: the other one does."""
-    if isinstance(request, DEAD_REQUESTS):
-        desk = DeadDesk(parts.name, parts.buffer, parts.keys, now)
+    if isinstance(request, DEAD_LETTER_REQUESTS):
+        desk = DeadLetterHandler(parts.name, parts.buffer, parts.keys, now)
         return desk.answer(request, keeper, port, effects)
-    return JobDesk(parts, keeper, port, now, effects).answer(request)
+    return JobHandler(parts, keeper, port, now, effects).answer(request)

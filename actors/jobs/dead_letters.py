@@ -7,94 +7,104 @@ from typing import assert_never
 
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.dead_letters import DEAD_SUFFIX
-from millpond.actors.channels.idempotency import Keys
+from millpond.actors.channels.idempotency import IdempotencyKeys
 from millpond.actors.errors import Code
-from millpond.actors.jobs.listing import DATA_SHOWN, dead_row, merged, paged, whole
-from millpond.actors.jobs.messages import DeadDone, JobCounts, JobPage, JobShown
+from millpond.actors.jobs.listing import (
+    DATA_SHOWN,
+    dead_letter_row,
+    first_page,
+    merge_pages,
+    with_all_data,
+)
+from millpond.actors.jobs.messages import DeadLettersDone, JobCounts, JobFound, JobPage
 from millpond.actors.jobs.passing import (
-    CountDead,
-    DeadRequest,
-    Exhume,
-    ListDead,
-    Purge,
-    Revive,
-    ShowDead,
+    CountDeadLetters,
+    DeadLetterRequest,
+    DeleteDeadLetters,
+    GetDeadLetter,
+    ListDeadLetters,
+    RequeueDeadLetters,
+    TakeDeadLetters,
 )
 from millpond.actors.jobs.requests import Keeper
 from millpond.actors.messages import Batch, Failed, JobReply, Port
 from millpond.actors.runtime.cell import Effects
-from millpond.actors.store.changes import Row
+from millpond.actors.store.changes import StoredMessage
 
 LETTERS_MAX = 1000
 LETTERS_BYTES_MAX = 4 * 2**20
 """So many are put back or deleted for one request, and one at least."""
 
 
-class DeadDesk:
+class DeadLetterHandler:
     """For one request; `keys` of dead letters are the ids that they had."""
 
     __slots__ = ("_buffer", "_keys", "_name", "_now")
 
-    def __init__(self, name: bytes, buffer: Buffer, keys: Keys, now: float) -> None:
+    def __init__(self, name: bytes, buffer: Buffer, keys: IdempotencyKeys, now: float) -> None:
         self._name = name
         self._buffer = buffer
         self._keys = keys
         self._now = now
 
     def answer(
-        self, request: DeadRequest, keeper: Keeper, port: Port, effects: Effects
+        self, request: DeadLetterRequest, keeper: Keeper, port: Port, effects: Effects
     ) -> JobReply | Failed | None:
         """The answer; None: the channel where they came from answers."""
         number = request.number
         match request:
-            case ListDead():
+            case ListDeadLetters():
                 return self._list(request)
-            case ShowDead(asked=asked):
+            case GetDeadLetter(asked=asked):
                 row = self._find(asked.id)
                 if row is None:
                     return Failed(request, Code.NOT_FOUND)
-                return JobShown(number, whole(dead_row(row, len(row.data)), asked.bytes_max))
-            case CountDead(counts=c):
+                return JobFound(
+                    number, with_all_data(dead_letter_row(row, len(row.data)), asked.bytes_max)
+                )
+            case CountDeadLetters(counts=c):
                 dead = len(self._buffer.rows)
                 return JobCounts(number, c.ready, c.delayed, c.leased, c.workers, c.oldest, dead)
-            case Exhume(ids=ids):
+            case TakeDeadLetters(ids=ids):
                 letters, more = self._some(ids)
                 if not letters:
-                    return DeadDone(number, 0, more=False)
-                revive = Revive(number, tuple(letters), more)
+                    return DeadLettersDone(number, 0, more=False)
+                revive = RequeueDeadLetters(number, tuple(letters), more)
                 home = self._name.removesuffix(DEAD_SUFFIX)
                 effects.forwards += ((home, Batch(port, [revive])),)
                 return None
-            case Purge(ids=ids):
+            case DeleteDeadLetters(ids=ids):
                 letters, more = self._some(ids)
                 for letter in letters:
                     keeper.remove(letter.id, effects)
-                return DeadDone(number, len(letters), more)
+                return DeadLettersDone(number, len(letters), more)
             case _:
                 assert_never(request)
 
-    def _list(self, request: ListDead) -> JobPage:
+    def _list(self, request: ListDeadLetters) -> JobPage:
         asked = request.asked
-        found = (dead_row(row, DATA_SHOWN) for row in self._buffer.after(asked.after, self._now))
-        own = paged(found, asked.limit, asked.bytes_max)
-        page = merged((request.rows, request.more), own, asked.limit, asked.bytes_max)
+        found = (
+            dead_letter_row(row, DATA_SHOWN) for row in self._buffer.after(asked.after, self._now)
+        )
+        own = first_page(found, asked.limit, asked.bytes_max)
+        page = merge_pages((request.rows, request.more), own, asked.limit, asked.bytes_max)
         return JobPage(request.number, *page)
 
-    def _find(self, message_id: int) -> Row | None:
+    def _find(self, message_id: int) -> StoredMessage | None:
         """The letter of this id, or the one that had it."""
         row = self._buffer.get(message_id, self._now)
         if row is None:
             former = self._keys.rows.get(message_id)
-            if isinstance(former, Row):
+            if isinstance(former, StoredMessage):
                 row = self._buffer.get(former.id, self._now)
         return row
 
-    def _some(self, ids: tuple[int, ...] | None) -> tuple[list[Row], bool]:
+    def _some(self, ids: tuple[int, ...] | None) -> tuple[list[StoredMessage], bool]:
         """Letters of these ids or all, as many as are moved at once, and whether there are more."""
-        rows: Iterable[Row | None] = self._buffer.after(0, self._now)
+        rows: Iterable[StoredMessage | None] = self._buffer.after(0, self._now)
         if ids is not None:
             rows = map(self._find, ids)
-        found: dict[int, Row] = {}
+        found: dict[int, StoredMessage] = {}
         size = 0
         for row in rows:
             if row is None or row.id in found:

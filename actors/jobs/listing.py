@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from heapq import merge, nsmallest
 
 from millpond.actors.channels.buffer import Buffer
-from millpond.actors.channels.consumer import Guest, Lease
+from millpond.actors.channels.consumer import Consumer, Lease
 from millpond.actors.channels.delivery import Delivery
-from millpond.actors.jobs.messages import JobRow, ListJobs, State
-from millpond.actors.messages import Bury
-from millpond.actors.store.changes import Row
+from millpond.actors.jobs.messages import JobRow, JobState, ListJobs
+from millpond.actors.messages import DeadLetter
+from millpond.actors.store.changes import StoredMessage
 
 ROW_BYTES = 200
 """At most what a row takes in an answer, besides its data and its reason."""
@@ -21,40 +21,40 @@ Page = tuple[tuple[JobRow, ...], bool]
 """Rows, ascending by id, and whether there are more above the last one."""
 
 
-class Look:
+class JobView:
     """The jobs of a channel at one moment. What is on its way to the dead letters is in neither."""
 
     __slots__ = ("_buffer", "_delivery", "_held", "_letters", "_now")
 
     def __init__(
-        self, buffer: Buffer, delivery: Delivery, letters: dict[int, Bury], now: float
+        self, buffer: Buffer, delivery: Delivery, letters: dict[int, DeadLetter], now: float
     ) -> None:
         self._buffer = buffer
         self._delivery = delivery
         self._letters = letters
         self._now = now
-        self._held: dict[int, tuple[Guest, Lease]] = {
+        self._held: dict[int, tuple[Consumer, Lease]] = {
             message_id: (guest, lease)
             for guest in delivery.guests.values()
             for message_id, lease in guest.leases.items()
         }
 
-    def find(self, message_id: int) -> Row | None:
+    def find(self, message_id: int) -> StoredMessage | None:
         """The job, if it is there and alive."""
         return None if message_id in self._letters else self._buffer.get(message_id, self._now)
 
-    def holder(self, message_id: int) -> Guest | None:
+    def holder(self, message_id: int) -> Consumer | None:
         """Who works on it."""
         held = self._held.get(message_id)
         return None if held is None else held[0]
 
-    def state(self, message_id: int) -> State:
+    def state(self, message_id: int) -> JobState:
         """Where a job that is there stands."""
         if message_id in self._held:
-            return State.LEASED
-        return State.DELAYED if self._delivery.resting_until(message_id) else State.READY
+            return JobState.LEASED
+        return JobState.DELAYED if self._delivery.resting_until(message_id) else JobState.READY
 
-    def row(self, row: Row, data_max: int) -> JobRow:
+    def row(self, row: StoredMessage, data_max: int) -> JobRow:
         """The job as it is shown, with so much of its data."""
         _, lease = self._held.get(row.id, (None, None))
         attempt = self._delivery.attempts.get(row.id, 0) if lease is None else lease.attempt
@@ -78,14 +78,14 @@ class Look:
             if row.id not in self._letters
             and (asked.state is None or self.state(row.id) is asked.state)
         )
-        return paged(found, asked.limit, asked.bytes_max)
+        return first_page(found, asked.limit, asked.bytes_max)
 
-    def _candidates(self, asked: ListJobs) -> Iterable[Row]:
+    def _candidates(self, asked: ListJobs) -> Iterable[StoredMessage]:
         """Those of the buffer, or fewer where it is known which may be meant."""
         match asked.state:
-            case State.LEASED:
+            case JobState.LEASED:
                 ids: Iterable[int] = self._held
-            case State.DELAYED:
+            case JobState.DELAYED:
                 ids = self._delivery.resting
             case _:
                 return self._buffer.after(asked.after, self._now)
@@ -98,26 +98,26 @@ class Look:
     def oldest_ready(self) -> float:
         """Since when the first ready job is ready, about; 0: there is none."""
         for row in self._buffer.after(0, self._now):
-            if row.id not in self._letters and self.state(row.id) is State.READY:
+            if row.id not in self._letters and self.state(row.id) is JobState.READY:
                 return row.expires_at - row.ttl
         return 0.0
 
 
-def origin_of(row: Row) -> tuple[int, str]:
+def origin_of(row: StoredMessage) -> tuple[int, str]:
     """The id that it had before it died, and what of."""
     return (0, "") if row.origin is None else (row.origin.id, row.origin.reason)
 
 
-def dead_row(row: Row, data_max: int) -> JobRow:
+def dead_letter_row(row: StoredMessage, data_max: int) -> JobRow:
     """A dead letter as it is shown."""
     attempts = 0 if row.origin is None else row.origin.attempts
     shown, size = row.data[:data_max], len(row.data)
     return JobRow(
-        row.id, State.DEAD, attempts, 0.0, 0.0, row.expires_at, size, shown, *origin_of(row)
+        row.id, JobState.DEAD, attempts, 0.0, 0.0, row.expires_at, size, shown, *origin_of(row)
     )
 
 
-def whole(row: JobRow, bytes_max: int) -> JobRow:
+def with_all_data(row: JobRow, bytes_max: int) -> JobRow:
     """The row with all its data, or without any where that is too much."""
     if row.size + ROW_BYTES + len(row.reason.encode()) <= bytes_max:
         return row
@@ -135,7 +135,7 @@ def whole(row: JobRow, bytes_max: int) -> JobRow:
     )
 
 
-def paged(rows: Iterable[JobRow], limit: int, bytes_max: int) -> Page:
+def first_page(rows: Iterable[JobRow], limit: int, bytes_max: int) -> Page:
     """The first rows, one at least if there is any."""
     page: list[JobRow] = []
     size = 0
@@ -147,12 +147,12 @@ def paged(rows: Iterable[JobRow], limit: int, bytes_max: int) -> Page:
     return tuple(page), False
 
 
-def merged(first: Page, second: Page, limit: int, bytes_max: int) -> Page:
+def merge_pages(first: Page, second: Page, limit: int, bytes_max: int) -> Page:
     """One page of two: what is above a page that has more behind it is for the next time."""
     ends = [rows[-1].id for rows, more in (first, second) if more]
     end = min(ends, default=None)
     both: Iterator[JobRow] = merge(first[0], second[0], key=_id)
-    page, more = paged((r for r in both if end is None or r.id <= end), limit, bytes_max)
+    page, more = first_page((r for r in both if end is None or r.id <= end), limit, bytes_max)
     return page, more or end is not None
 
 

@@ -13,7 +13,7 @@ import msgspec
 from millpond.actors.messages import JobReply, JobRequest
 
 
-class State(Enum):
+class JobState(Enum):
     """Where a job stands."""
 
     READY = "ready"
@@ -31,7 +31,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     """
 
     id: int
-    state: State
+    state: JobState
     attempt: int
     due: float
     leased_until: float
@@ -48,7 +48,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
 class PutJob(JobRequest, frozen=True, gc=False):
     """Keep a job, and hand it out at `due` (0: at once); `ttl` counts from then.
 
-    `unique`: not while there is one of this name (empty: no matter). Answered by `JobKept`.
+    `unique`: not while there is one of this name (empty: no matter). Answered by `JobStored`.
     """
 
     key: int
@@ -61,14 +61,14 @@ class PutJob(JobRequest, frozen=True, gc=False):
 class ListJobs(JobRequest, frozen=True, gc=False):
     """Jobs above the id `after`, ascending, about `bytes_max` of them. Answered by `JobPage`."""
 
-    state: State | None
+    state: JobState | None
     after: int
     limit: int
     bytes_max: int
 
 
-class ShowJob(JobRequest, frozen=True, gc=False):
-    """One job with its data, if that is at most `bytes_max`. Answered by `JobShown`."""
+class GetJob(JobRequest, frozen=True, gc=False):
+    """One job with its data, if that is at most `bytes_max`. Answered by `JobFound`."""
 
     id: int
     bytes_max: int
@@ -100,14 +100,14 @@ class CountJobs(JobRequest, frozen=True, gc=False):
     stop: bool = False
 
 
-class RetryDead(JobRequest, frozen=True, gc=False):
-    """Put dead letters back; None: all. Answered by `DeadDone`."""
+class RetryDeadLetters(JobRequest, frozen=True, gc=False):
+    """Put dead letters back; None: all. Answered by `DeadLettersDone`."""
 
     ids: tuple[int, ...] | None
 
 
-class PurgeDead(JobRequest, frozen=True, gc=False):
-    """Delete dead letters; None: all. Answered by `DeadDone`."""
+class PurgeDeadLetters(JobRequest, frozen=True, gc=False):
+    """Delete dead letters; None: all. Answered by `DeadLettersDone`."""
 
     ids: tuple[int, ...] | None
 
@@ -115,7 +115,7 @@ class PurgeDead(JobRequest, frozen=True, gc=False):
 # Answers.
 
 
-class JobKept(JobReply, frozen=True, gc=False):
+class JobStored(JobReply, frozen=True, gc=False):
     """`existing`: nothing was kept, a job of the same unique name is there already."""
 
     id: int
@@ -130,7 +130,7 @@ class JobPage(JobReply, frozen=True, gc=False):
     more: bool
 
 
-class JobShown(JobReply, frozen=True, gc=False):
+class JobFound(JobReply, frozen=True, gc=False):
     """A job."""
 
     row: JobRow
@@ -139,10 +139,10 @@ class JobShown(JobReply, frozen=True, gc=False):
 class JobDone(JobReply, frozen=True, gc=False):
     """Done; `state` is the one that the job was in."""
 
-    state: State
+    state: JobState
 
 
-class DeadDone(JobReply, frozen=True, gc=False):
+class DeadLettersDone(JobReply, frozen=True, gc=False):
     """So many; `more`: not all of those asked for, ask again."""
 
     count: int

@@ -5,12 +5,12 @@ The asker's own number goes with them, so whichever channel fails, it hears of i
 
 from __future__ import annotations
 
-from millpond.actors.jobs.messages import JobCounts, JobRow, ListJobs, ShowJob
+from millpond.actors.jobs.messages import GetJob, JobCounts, JobRow, ListJobs
 from millpond.actors.messages import JobRequest
-from millpond.actors.store.changes import Row
+from millpond.actors.store.changes import StoredMessage
 
 
-class ListDead(JobRequest, frozen=True, gc=False):
+class ListDeadLetters(JobRequest, frozen=True, gc=False):
     """Finish the page that the channel has begun."""
 
     asked: ListJobs
@@ -18,36 +18,44 @@ class ListDead(JobRequest, frozen=True, gc=False):
     more: bool
 
 
-class ShowDead(JobRequest, frozen=True, gc=False):
+class GetDeadLetter(JobRequest, frozen=True, gc=False):
     """The channel has no such job."""
 
-    asked: ShowJob
+    asked: GetJob
 
 
-class CountDead(JobRequest, frozen=True, gc=False):
+class CountDeadLetters(JobRequest, frozen=True, gc=False):
     """Add the dead letters to the counts."""
 
     counts: JobCounts
 
 
-class Exhume(JobRequest, frozen=True, gc=False):
+class TakeDeadLetters(JobRequest, frozen=True, gc=False):
     """Give these dead letters to the channel they came from."""
 
     ids: tuple[int, ...] | None
 
 
-class Purge(JobRequest, frozen=True, gc=False):
+class DeleteDeadLetters(JobRequest, frozen=True, gc=False):
     """Delete these dead letters."""
 
     ids: tuple[int, ...] | None
 
 
-class Revive(JobRequest, frozen=True, gc=False):
+class RequeueDeadLetters(JobRequest, frozen=True, gc=False):
     """The channel keeps these again, each under the id of the dead letter as its key."""
 
-    letters: tuple[Row, ...]
+    letters: tuple[StoredMessage, ...]
     more: bool
 
 
-DeadRequest = ListDead | ShowDead | CountDead | Exhume | Purge
-DEAD_REQUESTS = (ListDead, ShowDead, CountDead, Exhume, Purge)
+DeadLetterRequest = (
+    ListDeadLetters | GetDeadLetter | CountDeadLetters | TakeDeadLetters | DeleteDeadLetters
+)
+DEAD_LETTER_REQUESTS = (
+    ListDeadLetters,
+    GetDeadLetter,
+    CountDeadLetters,
+    TakeDeadLetters,
+    DeleteDeadLetters,
+)

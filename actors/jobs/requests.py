@@ -13,30 +13,37 @@ from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.context import DeliveryCounters
 from millpond.actors.channels.dead_letters import DEAD_SUFFIX
 from millpond.actors.channels.delivery import Delivery
-from millpond.actors.channels.idempotency import Keys, is_same
-from millpond.actors.channels.publish import Intake
+from millpond.actors.channels.idempotency import IdempotencyKeys, is_same
+from millpond.actors.channels.publish import Publisher
 from millpond.actors.channels.settings import ChannelSettings, EmptyPolicy
 from millpond.actors.errors import Code
 from millpond.actors.jobs import messages as m
-from millpond.actors.jobs.listing import Look, whole
-from millpond.actors.jobs.passing import CountDead, Exhume, ListDead, Purge, Revive, ShowDead
-from millpond.actors.jobs.schedule import Ledger
+from millpond.actors.jobs.listing import JobView, with_all_data
+from millpond.actors.jobs.passing import (
+    CountDeadLetters,
+    DeleteDeadLetters,
+    GetDeadLetter,
+    ListDeadLetters,
+    RequeueDeadLetters,
+    TakeDeadLetters,
+)
+from millpond.actors.jobs.schedule import JobSchedule
 from millpond.actors.messages import (
     Batch,
-    Bury,
+    DeadLetter,
+    DeadLettersRequeued,
     Failed,
     JobReply,
     JobRequest,
     Mode,
     Nack,
+    NackReason,
     Port,
     Put,
-    Reason,
-    Revived,
 )
 from millpond.actors.runtime.cell import Effects
-from millpond.actors.store.changes import Origin, Row, Tried
-from millpond.actors.store.message_attributes import Due, Unique
+from millpond.actors.store.changes import AttemptsSet, Origin, StoredMessage
+from millpond.actors.store.message_attributes import DueAt, UniqueKey
 
 DUE_S_MAX = 366 * 86_400
 """A job may be due so far ahead."""
@@ -61,15 +68,15 @@ class Parts(msgspec.Struct, frozen=True):
     name: bytes
     settings: ChannelSettings
     buffer: Buffer
-    keys: Keys
+    keys: IdempotencyKeys
     delivery: Delivery
-    intake: Intake
-    ledger: Ledger
-    letters: dict[int, Bury]
+    intake: Publisher
+    ledger: JobSchedule
+    letters: dict[int, DeadLetter]
     counters: DeliveryCounters
 
 
-class JobDesk:
+class JobHandler:
     """For one request of one connection."""
 
     __slots__ = ("_effects", "_keeper", "_now", "_parts", "_port")
@@ -98,17 +105,17 @@ class JobDesk:
                 return self._reject(request)
             case m.ListJobs():
                 return self._list(request)
-            case m.ShowJob():
+            case m.GetJob():
                 return self._show(request)
             case m.CountJobs(stop=stop):
                 if stop and (guest := self._parts.delivery.guests.get(self._port)) is not None:
                     self._parts.delivery.stop(guest)
-                self._pass_on(CountDead(request.number, self._counts(request.number)))
-            case m.RetryDead():
-                self._pass_on(Exhume(request.number, request.ids))
-            case m.PurgeDead():
-                self._pass_on(Purge(request.number, request.ids))
-            case Revive():
+                self._pass_on(CountDeadLetters(request.number, self._counts(request.number)))
+            case m.RetryDeadLetters():
+                self._pass_on(TakeDeadLetters(request.number, request.ids))
+            case m.PurgeDeadLetters():
+                self._pass_on(DeleteDeadLetters(request.number, request.ids))
+            case RequeueDeadLetters():
                 return self._revive(request)
             case _:
                 raise AssertionError(f"{request} is for dead letters")
@@ -118,9 +125,9 @@ class JobDesk:
         dead = self._parts.name + DEAD_SUFFIX
         self._effects.forwards += ((dead, Batch(self._port, [request])),)
 
-    def _look(self) -> Look:
+    def _look(self) -> JobView:
         parts = self._parts
-        return Look(parts.buffer, parts.delivery, parts.letters, self._now)
+        return JobView(parts.buffer, parts.delivery, parts.letters, self._now)
 
     # New jobs.
 
@@ -129,11 +136,11 @@ class JobDesk:
         kept = parts.keys.rows.get(put.key)
         if kept is not None and kept.until > now:
             if is_same(kept, put.data):
-                return m.JobKept(put.number, kept.id, kept.ttl)
+                return m.JobStored(put.number, kept.id, kept.ttl)
             return Failed(put, Code.KEY_REUSED)
         holder = self._holder(put.unique) if put.unique else None
         if holder is not None:
-            return m.JobKept(put.number, holder.id, holder.ttl, existing=True)
+            return m.JobStored(put.number, holder.id, holder.ttl, existing=True)
         if (refusal := self._refusal(put)) is not None:
             return Failed(put, refusal)
         ttl = min(put.ttl or parts.settings.ttl_default, parts.settings.ttl_max)
@@ -145,10 +152,10 @@ class JobDesk:
             self._rest_until(message_id, due)
         if put.unique:
             parts.ledger.claim(message_id, put.unique)
-            self._effects.changes.append(Unique(message_id, put.unique))
-        return m.JobKept(put.number, message_id, ttl)
+            self._effects.changes.append(UniqueKey(message_id, put.unique))
+        return m.JobStored(put.number, message_id, ttl)
 
-    def _holder(self, name: bytes) -> Row | None:
+    def _holder(self, name: bytes) -> StoredMessage | None:
         """The job of that name; a dead letter is none, also before it has arrived."""
         found = self._parts.ledger.find(name)
         if found is None or found in self._parts.letters:
@@ -167,7 +174,7 @@ class JobDesk:
     def _rest_until(self, message_id: int, due: float) -> None:
         self._parts.delivery.rest((message_id, 0), due)
         self._parts.ledger.due[message_id] = due
-        self._effects.changes.append(Due(message_id, due))
+        self._effects.changes.append(DueAt(message_id, due))
 
     # Jobs that are there.
 
@@ -179,10 +186,10 @@ class JobDesk:
         if holder is not None:
             if holder.port is self._port:
                 delivery.hand_back(holder, asked.id)
-        elif state is m.State.DELAYED:
+        elif state is m.JobState.DELAYED:
             delivery.hurry(asked.id)
             if ledger.due.pop(asked.id, None) is not None:
-                self._effects.changes.append(Due(asked.id, 0.0))
+                self._effects.changes.append(DueAt(asked.id, 0.0))
         return m.JobDone(asked.number, state)
 
     def _cancel(self, asked: m.CancelJob) -> JobReply | Failed:
@@ -198,31 +205,33 @@ class JobDesk:
         guest = parts.delivery.guests.get(self._port)
         if guest is None or parts.buffer.get(asked.id, now) is None:
             return Failed(asked, Code.LEASE_LOST)
-        count = parts.delivery.nack(guest, Nack(asked.id, Reason.REJECT), now)
+        count = parts.delivery.nack(guest, Nack(asked.id, NackReason.REJECT), now)
         if count is None:
             return Failed(asked, Code.LEASE_LOST)
         parts.counters.nacks += 1
-        self._effects.changes.append(Tried(asked.id, count))
-        self._keeper.bury(asked.id, asked.reason or Reason.REJECT.value, now, self._effects)
-        return m.JobDone(asked.number, m.State.LEASED)
+        self._effects.changes.append(AttemptsSet(asked.id, count))
+        self._keeper.bury(asked.id, asked.reason or NackReason.REJECT.value, now, self._effects)
+        return m.JobDone(asked.number, m.JobState.LEASED)
 
     def _list(self, asked: m.ListJobs) -> JobReply | None:
-        if asked.state is m.State.DEAD:
-            self._pass_on(ListDead(asked.number, asked, (), more=False))
+        if asked.state is m.JobState.DEAD:
+            self._pass_on(ListDeadLetters(asked.number, asked, (), more=False))
             return None
         rows, more = self._look().page(asked)
         if asked.state is None:
-            self._pass_on(ListDead(asked.number, asked, rows, more))
+            self._pass_on(ListDeadLetters(asked.number, asked, rows, more))
             return None
         return m.JobPage(asked.number, rows, more)
 
-    def _show(self, asked: m.ShowJob) -> JobReply | None:
+    def _show(self, asked: m.GetJob) -> JobReply | None:
         look = self._look()
         row = look.find(asked.id)
         if row is None:
-            self._pass_on(ShowDead(asked.number, asked))
+            self._pass_on(GetDeadLetter(asked.number, asked))
             return None
-        return m.JobShown(asked.number, whole(look.row(row, len(row.data)), asked.bytes_max))
+        return m.JobFound(
+            asked.number, with_all_data(look.row(row, len(row.data)), asked.bytes_max)
+        )
 
     def _counts(self, number: int) -> m.JobCounts:
         parts, look = self._parts, self._look()
@@ -234,7 +243,7 @@ class JobDesk:
 
     # Dead letters that come back.
 
-    def _revive(self, revive: Revive) -> JobReply | Failed:
+    def _revive(self, revive: RequeueDeadLetters) -> JobReply | Failed:
         """The id of the dead letter is its key here, so one that is put back twice is kept once."""
         parts, count, done = self._parts, 0, []
         for letter in revive.letters:
@@ -246,11 +255,11 @@ class JobDesk:
         if not done:
             is_full = parts.intake.room.is_writable
             return Failed(revive, Code.BUFFER_FULL if is_full else Code.STORAGE_FAILED)
-        self._effects.posts += ((parts.name + DEAD_SUFFIX, Revived(tuple(done))),)
+        self._effects.posts += ((parts.name + DEAD_SUFFIX, DeadLettersRequeued(tuple(done))),)
         more = revive.more or len(done) < len(revive.letters)
-        return m.DeadDone(revive.number, count, more)
+        return m.DeadLettersDone(revive.number, count, more)
 
-    def _keep_again(self, letter: Row) -> bool:
+    def _keep_again(self, letter: StoredMessage) -> bool:
         intake, size = self._parts.intake, len(letter.data)
         if not intake.room.is_measured:
             intake.room.measure()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from millpond.actors.store.message_attributes import Terms
+from millpond.actors.store.message_attributes import MessageAttributes
 
 
-class Ledger:
+class JobSchedule:
     """Side tables of a channel. `due` are the rests that a restart would know of."""
 
     __slots__ = ("_ids", "_names", "due")
 
-    def __init__(self, terms: Terms | None = None) -> None:
+    def __init__(self, terms: MessageAttributes | None = None) -> None:
         self.due: dict[int, float] = {} if terms is None else dict(terms.due)
         self._names: dict[int, bytes] = {} if terms is None else dict(terms.names)
         # Of two with one name, which only a repair may leave, the younger has it.

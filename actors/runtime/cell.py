@@ -18,18 +18,18 @@ from millpond.actors.channels.consumer import Lease
 from millpond.actors.errors import Code
 from millpond.actors.messages import (
     U64_MAX,
+    Attach,
     Batch,
-    Join,
-    Leave,
-    Mail,
+    CellMessage,
+    Detach,
     Msg,
     Port,
     Reply,
     StreamRequest,
 )
 from millpond.actors.runtime.supervisor import Restarts
-from millpond.actors.store.changes import Change, LogSnapshot, Row, Snapshot
-from millpond.actors.store.interface import Commit, Fault, Pending
+from millpond.actors.store.changes import Change, LogSnapshot, Snapshot, StoredMessage
+from millpond.actors.store.interface import Commit, Deferred, Fault
 
 LATE_S = 0.04
 """A lease may begin so long before its message leaves: the difference is not worth its cost."""
@@ -48,9 +48,9 @@ class Effects(msgspec.Struct):
     changes: list[Change] = []
     answers: list[Reply] = []
     replies: list[tuple[Port, Reply]] = []
-    posts: tuple[tuple[bytes, Mail], ...] = ()
+    posts: tuple[tuple[bytes, CellMessage], ...] = ()
     forwards: tuple[tuple[bytes, Batch], ...] = ()
-    guests: tuple[tuple[Port, Join], ...] = ()
+    guests: tuple[tuple[Port, Attach], ...] = ()
     awaited: list[tuple[Port, StreamRequest]] = []
     withheld: tuple[int, ...] = ()
 
@@ -75,12 +75,12 @@ class Behaviour(Protocol):
         """Without guests, nothing would be lost by building it anew from the store."""
 
     @property
-    def owed(self) -> Iterable[tuple[Port, StreamRequest]]:
+    def unanswered(self) -> Iterable[tuple[Port, StreamRequest]]:
         """Requests that were taken and are not answered: refused, should the behaviour go."""
 
 
 @runtime_checkable
-class Lender(Protocol):
+class LeaseHolder(Protocol):
     """A behaviour that hands out messages for a time (`lending`)."""
 
     def postpone(self, pushes: Iterable[tuple[Port, Msg]], now: float) -> None:
@@ -108,19 +108,19 @@ class Lender(Protocol):
         """What had left when a behaviour before this one was given up."""
 
 
-Content = Snapshot | LogSnapshot
+CellSnapshot = Snapshot | LogSnapshot
 """What a cell is built from: all of a queue, or the outline of a log."""
 
-Spawn = Callable[[bytes, Content, dict[Port, Join]], Behaviour]
+Spawn = Callable[[bytes, CellSnapshot, dict[Port, Attach]], Behaviour]
 """Builds a behaviour from what is kept, with the guests that were there before a crash."""
 
-Loading = Content | Pending[Snapshot | Fault] | Pending[LogSnapshot | Fault]
+Loading = CellSnapshot | Deferred[Snapshot | Fault] | Deferred[LogSnapshot | Fault]
 Load = Callable[[bytes], Loading]
 """Gives what a cell is built from."""
 
 
 @dataclass(slots=True)
-class Held:
+class PendingEffects:
     """What a batch does to the world outside, waiting until what came before it is kept."""
 
     batch: Batch | None
@@ -160,7 +160,7 @@ class Cell:
         self.busy = False
         self.queued = False
         self.deadline = inf
-        self.guests: dict[Port, Join] | None = None
+        self.guests: dict[Port, Attach] | None = None
         self.mail: deque[Batch] | None = None
         self.mail_bytes = 0
         self.restarts: Restarts | None = None
@@ -168,7 +168,7 @@ class Cell:
         """Mail is not kept but refused, with this code: the cell is quarantined."""
         self.resumes_at = 0.0
         """After a crash: not run before this. Infinity while its state is being loaded."""
-        self.held: deque[Held] | None = None
+        self.held: deque[PendingEffects] | None = None
         self.held_at = 0.0
         """Since when anything waits in line, if anything does."""
         self.held_bytes = 0
@@ -188,7 +188,7 @@ class Cell:
         pushes that do no time passes, and who leaves before them never had what they hand out."""
         behaviour = self.behaviour
         assert behaviour is not None, "there is nothing that could look"
-        is_leave = batch is not None and Leave in map(type, batch.messages[-1:])
+        is_leave = batch is not None and Detach in map(type, batch.messages[-1:])
         lender = lender_in(behaviour) if self.held and (batch is None or is_leave) else None
         if lender is not None:
             self.late = self.late or []
@@ -227,7 +227,7 @@ class Cell:
             lender.restart(self.late, now)
         self.late = [] if self.held and self.late is not None else None
 
-    def give_up(self, lost: Collection[Held]) -> None:
+    def give_up(self, lost: Collection[PendingEffects]) -> None:
         """The behaviour is about to go, and these effects with it: remember who has what."""
         lender = lender_in(self.behaviour)
         if lender is not None:
@@ -261,15 +261,15 @@ class Cell:
         Who looks past what waits in line, must not look at them.
         """
         changes = (change for held in self.held or () for change in held.effects.changes)
-        return next((change.id for change in changes if isinstance(change, Row)), U64_MAX)
+        return next((change.id for change in changes if isinstance(change, StoredMessage)), U64_MAX)
 
 
-def lender_in(behaviour: object) -> Lender | None:
+def lender_in(behaviour: object) -> LeaseHolder | None:
     """The behaviour, if it is one that lends."""
-    return behaviour if isinstance(behaviour, Lender) else None
+    return behaviour if isinstance(behaviour, LeaseHolder) else None
 
 
-def pushes_in(held: Iterable[Held]) -> list[tuple[Port, Msg]]:
+def pushes_in(held: Iterable[PendingEffects]) -> list[tuple[Port, Msg]]:
     """The pushes that wait in line."""
     return [
         (port, reply)

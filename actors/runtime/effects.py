@@ -14,34 +14,43 @@ from functools import partial
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import (
+    Attached,
     Batch,
-    Buried,
-    Bury,
+    CellMessage,
+    DeadLetter,
+    DeadLettersRequeued,
+    DeadLetterStored,
+    Detach,
     Failed,
     Hangup,
-    Joined,
-    Leave,
-    Mail,
     Port,
-    Pour,
-    Poured,
     Probe,
     Reply,
-    Revived,
     StreamReply,
     StreamRequest,
+    TeeAppend,
+    TeeAppended,
 )
-from millpond.actors.runtime.cell import Behaviour, Cell, Effects, Held
+from millpond.actors.runtime.cell import Behaviour, Cell, Effects, PendingEffects
 from millpond.actors.store.interface import Commit, Fault, for_each
-from millpond.actors.streams.messages import Cancel, Conclude, Read, StreamFailed
+from millpond.actors.streams.messages import CancelRead, FinishRead, Read, StreamFailed
 
-Told = set[tuple[Port, int]]
+AnsweredRequests = set[tuple[Port, int]]
 """Requests of streams that were answered, by asker and number."""
 
-_UNANSWERED = (Bury, Buried, Cancel, Conclude, Leave, Pour, Poured, Revived)
+_UNANSWERED = (
+    DeadLetter,
+    DeadLetterStored,
+    CancelRead,
+    FinishRead,
+    Detach,
+    TeeAppend,
+    TeeAppended,
+    DeadLettersRequeued,
+)
 
 
-class Outgoing:
+class EffectQueue:
     """One for all cells. `forward` takes a batch for another cell; `committed` hears of each commit
     that is done, after its effects were released, or refused because of the fault."""
 
@@ -102,15 +111,15 @@ class Outgoing:
         for name, batch in effects.forwards:
             self._forward(name, batch)
 
-    def refuse(self, batch: Batch, code: Code, told: Told | None = None) -> None:
+    def refuse(self, batch: Batch, code: Code, told: AnsweredRequests | None = None) -> None:
         """Nobody hangs: every message of the batch that has an asker is answered."""
         port = batch.port
         if port is None:
             for owner, message in zip(batch.ports or (), batch.messages, strict=False):
                 self.refuse(Batch(owner, [message]), code, told)
             for message in batch.messages:
-                if isinstance(message, Pour):
-                    refusal = Poured(message.number, code=code)
+                if isinstance(message, TeeAppend):
+                    refusal = TeeAppended(message.number, code=code)
                     self._forward(message.channel, Batch(None, [refusal]))
             return
         asked = [each for each in batch.messages if not isinstance(each, _UNANSWERED)]
@@ -136,7 +145,7 @@ class Outgoing:
         in several places, but nobody is told twice. With a `cell`, reads that wait and were asked
         before are none of this: they go back into its mail, to wait for what will be kept.
         """
-        told: Told = set() if cell is None else _ask_again(cell, behaviour, done)
+        told: AnsweredRequests = set() if cell is None else _ask_again(cell, behaviour, done)
         refusals: list[tuple[Port, Reply]] = []
         batches: list[Batch] = []
         for batch, effects in done:
@@ -146,7 +155,7 @@ class Outgoing:
                 if isinstance(reply, StreamReply):
                     refusals.append((port, StreamFailed(reply.number, code)))
         if behaviour is not None:
-            refusals += ((port, Failed(request, code)) for port, request in behaviour.owed)
+            refusals += ((port, Failed(request, code)) for port, request in behaviour.unanswered)
         self.enter()
         try:
             for_each(lambda batch: self.refuse(batch, code, told), batches)
@@ -154,7 +163,7 @@ class Outgoing:
         finally:
             self.leave()
 
-    def _refuse_once(self, told: Told, refusal: tuple[Port, Reply]) -> None:
+    def _refuse_once(self, told: AnsweredRequests, refusal: tuple[Port, Reply]) -> None:
         port, reply = refusal
         number = _number_of(reply)
         if (port, number) not in told:
@@ -177,7 +186,7 @@ class Outgoing:
         if cell.held is None:
             cell.held, cell.held_at = deque(), now
         last = cell.held[-1].commit if cell.held else None
-        held = Held(batch, effects, commit or last)
+        held = PendingEffects(batch, effects, commit or last)
         cell.held.append(held)
         if batch is not None:
             cell.held_bytes += batch.size_bytes
@@ -246,7 +255,7 @@ class Outgoing:
 
 def _ask_again(
     cell: Cell, behaviour: Behaviour | None, done: Iterable[tuple[Batch | None, Effects | None]]
-) -> Told:
+) -> AnsweredRequests:
     """Put the reads that waited before the first of these batches back into the cell's mail, with
     what was said of them since; before what is there, which was said later. Which ones they are."""
     if cell.refusal is not None:
@@ -259,16 +268,16 @@ def _ask_again(
         if isinstance(each, Read)
     }
     awaited = [pair for _, effects in done if effects is not None for pair in effects.awaited]
-    again: Told = set()
+    again: AnsweredRequests = set()
     mail: list[Batch] = []
-    for port, request in (*awaited, *(behaviour.owed if behaviour is not None else ())):
+    for port, request in (*awaited, *(behaviour.unanswered if behaviour is not None else ())):
         place = (port, request.number)
         if isinstance(request, Read) and request.wait_until and place not in asked | again:
             again.add(place)
             mail.append(Batch(port, [request]))
     for batch in batches:
-        words: list[Mail] = [
-            word for word in batch.messages if isinstance(word, Cancel | Conclude | Leave)
+        words: list[CellMessage] = [
+            word for word in batch.messages if isinstance(word, CancelRead | FinishRead | Detach)
         ]
         if words:
             mail.append(Batch(batch.port, words))
@@ -288,7 +297,8 @@ def _take_verdicts(cell: Cell, effects: Effects) -> list[tuple[Port, Reply]]:
     newcomers = {
         held.batch.port
         for held in cell.held or ()
-        if held.batch is not None and any(isinstance(each, Joined) for each in held.effects.answers)
+        if held.batch is not None
+        and any(isinstance(each, Attached) for each in held.effects.answers)
     }
     verdicts: list[tuple[Port, Reply]] = []
     others: list[tuple[Port, Reply]] = []

@@ -23,12 +23,12 @@ import anyio.lowlevel
 import msgspec
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Batch, Drain, Join, Leave, Port
-from millpond.actors.runtime.cell import Behaviour, Cell, Content, Effects, Load, Spawn
-from millpond.actors.runtime.effects import Outgoing
+from millpond.actors.messages import Attach, Batch, Detach, Drain, Port
+from millpond.actors.runtime.cell import Behaviour, Cell, CellSnapshot, Effects, Load, Spawn
+from millpond.actors.runtime.effects import EffectQueue
 from millpond.actors.runtime.supervisor import RestartPolicy, Restarts, RestartsExceeded
 from millpond.actors.runtime.timers import Timers
-from millpond.actors.store.interface import Fault, Pending, Store
+from millpond.actors.store.interface import Deferred, Fault, Store
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Counters:
+class RuntimeCounters:
     """What happened since the start."""
 
     queued: int = 0
@@ -77,11 +77,11 @@ class Scheduler:
         self._rng = rng
         self._settings = settings
         self.timers = Timers(self._earlier)
-        self.counters = Counters()
+        self.counters = RuntimeCounters()
         self.cells: dict[bytes, Cell] = {}
         self._queue: deque[Cell] = deque()
         self._waiting: dict[bytes, list[Callable[[], None]]] = {}
-        self._outgoing = Outgoing(self._forward, self._committed, now)
+        self._outgoing = EffectQueue(self._forward, self._committed, now)
         self._wake_cell = self._wake  # one bound method for all cells, not one for each
         self._kick: anyio.Event | None = None
         self._sleeps_until = inf
@@ -104,7 +104,7 @@ class Scheduler:
         self._run(cell, batch, now)
         return True
 
-    def attach(self, name: bytes, port: Port, join: Join, now: float) -> bool:
+    def attach(self, name: bytes, port: Port, join: Attach, now: float) -> bool:
         """A connection enters a cell, which remembers it across a crash of its behaviour."""
         cell = self.cells.get(name) or self._create(name, now)
         if cell.guests is None:
@@ -125,7 +125,7 @@ class Scheduler:
         if cell.guests is not None:
             cell.guests.pop(port, None)
             cell.guests = cell.guests or None  # an empty dictionary keeps its table
-        self.submit(name, Batch(port, [Leave()]), self._now())
+        self.submit(name, Batch(port, [Detach()]), self._now())
 
     def on_capacity(self, name: bytes, resume: Callable[[], None]) -> None:
         """Call `resume` once the cell's mailbox has room; at once if it has."""
@@ -286,7 +286,7 @@ class Scheduler:
         """Build the behaviour; None while what it is built from is being loaded."""
         cell.refusal = None  # its rest is over, even if no deadline has said so yet
         kept = self._load(cell.name)
-        if not isinstance(kept, Pending):
+        if not isinstance(kept, Deferred):
             return self._build(cell, kept)
         cell.resumes_at = inf
         kept.when_done(partial(self._loaded, cell))
@@ -301,7 +301,7 @@ class Scheduler:
         else:
             cell.add_mail(batch, first=True)
 
-    def _loaded(self, cell: Cell, kept: Content | Fault) -> None:
+    def _loaded(self, cell: Cell, kept: CellSnapshot | Fault) -> None:
         now = self._now()
         if isinstance(kept, Fault):
             log.error("cell not loaded: name=%r fault=%s", cell.name, kept.name)
@@ -320,10 +320,10 @@ class Scheduler:
         if not cell.busy:
             self._run(cell, None, now)
 
-    def _build(self, cell: Cell, kept: Content) -> Behaviour:
+    def _build(self, cell: Cell, kept: CellSnapshot) -> Behaviour:
         guests = dict(cell.guests or {})
         for batch in cell.mail or ():
-            if batch.port is not None and any(isinstance(each, Join) for each in batch.messages):
+            if batch.port is not None and any(isinstance(each, Attach) for each in batch.messages):
                 # It is still to be welcomed, and pushed nothing before.
                 guests.pop(batch.port, None)
         behaviour = cell.revive(self._spawn(cell.name, kept, guests))

@@ -75,7 +75,7 @@ async def supervise(
         await anyio.sleep(backoff_s)
 
 
-def sheltered(name: str, call: Callable[[], None]) -> bool:
+def contain_call(name: str, call: Callable[[], None]) -> bool:
     """Call; what it raises is logged and ends nothing else. False: it did raise."""
     try:
         call()

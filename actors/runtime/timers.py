@@ -16,7 +16,7 @@ SLACK = 64
 T = TypeVar("T")
 
 
-class Agenda(Generic[T]):
+class DeadlineHeap(Generic[T]):
     """Items by time. `is_current(when, item)` tells whether an entry still means anything."""
 
     __slots__ = ("_count", "_heap", "_is_current", "_size_live")
@@ -65,7 +65,7 @@ class Agenda(Generic[T]):
         return heappop(self._heap)[2]
 
 
-class Timed(Protocol):
+class TimerOwner(Protocol):
     """Something with at most one deadline."""
 
     deadline: float
@@ -75,7 +75,7 @@ class Timed(Protocol):
         """The deadline passed. May come early, never forgotten; arm again for the next one."""
 
 
-def _is_armed(when: float, owner: Timed) -> bool:
+def _is_armed(when: float, owner: TimerOwner) -> bool:
     return owner.deadline == when
 
 
@@ -85,10 +85,10 @@ class Timers:
     __slots__ = ("_agenda", "_on_earlier")
 
     def __init__(self, on_earlier: Callable[[float], None]) -> None:
-        self._agenda: Agenda[Timed] = Agenda(_is_armed)
+        self._agenda: DeadlineHeap[TimerOwner] = DeadlineHeap(_is_armed)
         self._on_earlier = on_earlier
 
-    def arm(self, owner: Timed, when: float) -> None:
+    def arm(self, owner: TimerOwner, when: float) -> None:
         """Wake `owner` at `when`, or earlier if it is armed for earlier already."""
         if when >= owner.deadline:
             return
@@ -96,7 +96,7 @@ class Timers:
         self._agenda.add(when, owner)
         self._on_earlier(when)
 
-    def disarm(self, owner: Timed) -> None:
+    def disarm(self, owner: TimerOwner) -> None:
         owner.deadline = inf
 
     @property
@@ -106,7 +106,7 @@ class Timers:
     def __len__(self) -> int:
         return len(self._agenda)
 
-    def take_due(self, now: float) -> Timed | None:
+    def take_due(self, now: float) -> TimerOwner | None:
         """The owner whose deadline passed first, disarmed; None when there is none left."""
         if self._agenda.next_at > now:
             return None

@@ -1,7 +1,7 @@
 """The cell of a stream's state: made when somebody asks, it reads the stream and goes on reading.
 
 It keeps nothing in the store: the stream is what its state is made of, after a crash and after a
-restart as well; only, what was written down of it need not be read again (`Resuming`). What it
+restart as well; only, what was written down of it need not be read again (`Checkpointing`). What it
 reads it reads like any client, through a port of its own, so it shows nothing before that is as
 durable as the stream promises.
 """
@@ -16,32 +16,41 @@ from typing import assert_never
 import msgspec
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Batch, Drain, Failed, Leave, Mail, Port, Reply, StreamRequest
-from millpond.actors.positions import Seek, Where
+from millpond.actors.messages import (
+    Batch,
+    CellMessage,
+    Detach,
+    Drain,
+    Failed,
+    Port,
+    Reply,
+    StreamRequest,
+)
+from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.runtime.cell import Effects
-from millpond.actors.state.checkpoint_store import Checkpoints
-from millpond.actors.state.checkpointing import Resuming
-from millpond.actors.state.ear import Ear
+from millpond.actors.state.checkpoint_store import CheckpointStore
+from millpond.actors.state.checkpointing import Checkpointing
+from millpond.actors.state.ear import CellPort
 from millpond.actors.state.messages import (
     TYPES_MAX,
+    CheckpointLoaded,
     DescribeState,
     GetValue,
-    Heard,
-    Recalled,
-    ShowValues,
+    ListValues,
     StateDescribed,
     StateLimits,
+    StreamReplyReceived,
     Value,
     Values,
 )
-from millpond.actors.state.table import Holding
+from millpond.actors.state.table import StateTable
 from millpond.actors.state.usage import StateUsage
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import state_cell, stream_cell
 
 log = logging.getLogger(__name__)
 
-EVENTS = m.View(empty=False, commands=False)
+EVENTS = m.RecordFilter(empty=False, commands=False)
 READ_COUNT, READ_BYTES = 1000, 256 * 1024
 FOLLOW_S = 3600.0
 PAUSE_S, PAUSE_S_MAX, RETRY_S = 0.05, 5.0, 1.0
@@ -49,13 +58,13 @@ PAUSE_S, PAUSE_S_MAX, RETRY_S = 0.05, 5.0, 1.0
 somebody asks."""
 SLOW_MS = 1000
 
-Query = DescribeState | GetValue | ShowValues
+Query = DescribeState | GetValue | ListValues
 
 
-class StateShared(msgspec.Struct, frozen=True):
+class StateContext(msgspec.Struct, frozen=True):
     """What the state cells of a node have in common. `post` sends mail to a cell."""
 
-    post: Callable[[bytes, Mail], None]
+    post: Callable[[bytes, CellMessage], None]
     limits: StateLimits
     usage: StateUsage
 
@@ -88,12 +97,12 @@ class StateCell:
     )
 
     def __init__(
-        self, name: bytes, shared: StateShared, checkpoints: Checkpoints | None = None
+        self, name: bytes, shared: StateContext, checkpoints: CheckpointStore | None = None
     ) -> None:
         self._name = name
         self._shared = shared
-        self._ear = Ear(state_cell(name), shared.post)
-        self._resuming = Resuming(name, checkpoints, shared.limits.save_every)
+        self._ear = CellPort(state_cell(name), shared.post)
+        self._resuming = Checkpointing(name, checkpoints, shared.limits.save_every)
         self._number = 0
         self._read: m.Read | m.Describe | None = None
         """What the stream was asked and has not answered."""
@@ -113,7 +122,7 @@ class StateCell:
         self.deadline = inf
 
     def _begin(self) -> None:
-        self._holding = Holding()
+        self._holding = StateTable()
         self._position = 0
         self._first = 0
         self._is_new = True
@@ -131,22 +140,22 @@ class StateCell:
         return self.is_empty
 
     @property
-    def owed(self) -> Iterable[tuple[Port, StreamRequest]]:
+    def unanswered(self) -> Iterable[tuple[Port, StreamRequest]]:
         return [(port, request) for port, request, _ in self._row]
 
     def handle(self, batch: Batch, now: float) -> Effects:
         effects = Effects()
         for message in batch.messages:
             match message:
-                case Heard(ear=ear, reply=reply):
+                case StreamReplyReceived(ear=ear, reply=reply):
                     if ear is self._ear:
                         self._hear(reply, now, effects)
-                case Recalled(ear=ear, saved=saved):
+                case CheckpointLoaded(ear=ear, saved=saved):
                     if ear is self._ear:
                         self._resuming.hear(saved)
-                case DescribeState() | GetValue() | ShowValues() if batch.port is not None:
+                case DescribeState() | GetValue() | ListValues() if batch.port is not None:
                     self._ask(batch.port, message, now, effects)
-                case Leave():
+                case Detach():
                     self._row = [each for each in self._row if each[0] is not batch.port]
                 case Drain():
                     self._is_stopped = True
@@ -192,7 +201,7 @@ class StateCell:
         match query:
             case GetValue(kind=kind, key=key):
                 return Value(number, position, holding.state.get(kind, key))
-            case ShowValues(kind=kind, after=after, count=count, bytes_max=bytes_max):
+            case ListValues(kind=kind, after=after, count=count, bytes_max=bytes_max):
                 rows, more = holding.page(kind, after, count, bytes_max)
                 return Values(number, position, rows, more)
             case DescribeState():
@@ -237,7 +246,7 @@ class StateCell:
         match reply:
             case m.Records() if isinstance(read, m.Read):
                 self._take(read, reply, now, effects)
-            case m.Described():
+            case m.StreamDescription():
                 self._meet(reply.incarnation, reply.tail)
             case m.StreamFailed(code=Code.TRIMMED, trim_point=point):
                 self._pass_over(point)
@@ -269,7 +278,7 @@ class StateCell:
         """Go on from what was written down, if this is the record that it was made of last."""
         saved = self._resuming.compare(reply)
         if saved is not None:
-            self._holding = Holding.resumed(saved.state, saved.tally, saved.weight)
+            self._holding = StateTable.resumed(saved.state, saved.tally, saved.weight)
             self._position, self._first, self._is_new = saved.position, saved.first, False
             self._weigh(now, effects)
 
@@ -310,7 +319,7 @@ class StateCell:
             self._holding.tally.missed += trim_point - self._position
         self._position = trim_point
 
-    def _take_span(self, span: m.Span) -> None:
+    def _take_span(self, span: m.RecordColumns) -> None:
         take = self._holding.take
         for body in span.bodies[max(0, self._position - span.first) :]:
             take(body)
@@ -326,7 +335,7 @@ class StateCell:
     def _give_up(self, effects: Effects) -> None:
         """Hold nothing and read nothing, until somebody asks."""
         if self._read is not None:
-            cancel = Batch(self._ear, [m.Cancel(self._read.number)])
+            cancel = Batch(self._ear, [m.CancelRead(self._read.number)])
             effects.forwards += ((stream_cell(self._name), cancel),)
             self._read = None
         self._resuming.save(self._holding, self._first, is_end=True)
@@ -357,7 +366,7 @@ class StateCell:
         else:
             self._read = m.Read(
                 self._number,
-                Seek(Where.SEQUENCE, self._position),
+                Seek(SeekBy.SEQUENCE, self._position),
                 READ_COUNT,
                 READ_BYTES,
                 now + FOLLOW_S if self._is_live else 0.0,
@@ -370,7 +379,7 @@ class StateCell:
 
 def _number_of(reply: object) -> int | None:
     match reply:
-        case m.Records() | m.Described() | m.StreamFailed():
+        case m.Records() | m.StreamDescription() | m.StreamFailed():
             return reply.number
         case Failed(request=m.Read(number=number) | m.Describe(number=number)):
             return number

@@ -17,9 +17,9 @@ import msgspec
 
 from millpond.actors.positions import Position
 from millpond.actors.state.materialized import MaterializedState
-from millpond.actors.state.stats import Tally
+from millpond.actors.state.stats import EventStats
 from millpond.actors.state.table import weight_of
-from millpond.actors.streams.messages import Span
+from millpond.actors.streams.messages import RecordColumns
 
 MAGIC = b"millpond-state-1"
 PART_ROWS = 2000
@@ -28,7 +28,7 @@ _DIGEST_BYTES = 32
 _LENGTH = Struct("<I")
 
 
-class Witness(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class RecordFingerprint(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The last record that a state was made of, and what tells it from any other."""
 
     sequence: int
@@ -37,24 +37,24 @@ class Witness(msgspec.Struct, frozen=True, gc=False, array_like=True):
     digest: bytes
 
 
-def witness_of(span: Span) -> Witness:
+def fingerprint_of_last(span: RecordColumns) -> RecordFingerprint:
     """The last record of a span."""
     last = len(span.bodies) - 1
     position = Position(span.id.ms, span.id.seq + last) if span.ids is None else span.ids[last]
     timestamp = span.timestamp if span.timestamps is None else span.timestamps[last]
     digest = blake2b(span.bodies[last], digest_size=_DIGEST_BYTES).digest()
-    return Witness(span.first + last, position, timestamp, digest)
+    return RecordFingerprint(span.first + last, position, timestamp, digest)
 
 
-class Saved(msgspec.Struct, frozen=True):
+class Checkpoint(msgspec.Struct, frozen=True):
     """The state of the stream `name` behind the record that is its witness. `incarnation` is that
     of the stream; `first`: see `StateDescribed`."""
 
     name: bytes
     incarnation: int
-    witness: Witness
+    witness: RecordFingerprint
     first: int
-    tally: Tally
+    tally: EventStats
     state: MaterializedState
     weight: int = 0
     """What it takes in memory; told of what was read."""
@@ -68,13 +68,13 @@ class Saved(msgspec.Struct, frozen=True):
 class _Header(msgspec.Struct, frozen=True):
     name: bytes
     incarnation: int
-    witness: Witness
+    witness: RecordFingerprint
     first: int
-    tally: Tally
+    tally: EventStats
     parts: int
 
 
-class BadSaved(Exception):
+class BadCheckpointFile(Exception):
     """These bytes are not what was written."""
 
 
@@ -83,7 +83,7 @@ _header = msgspec.msgpack.Decoder(_Header).decode
 _part = msgspec.msgpack.Decoder(tuple[str, dict[str, bytes]]).decode
 
 
-def encode_saved(saved: Saved) -> bytes:
+def encode_checkpoint(saved: Checkpoint) -> bytes:
     """All of it as bytes."""
     parts = [_encode(each) for each in _parts(saved.state)]
     header = _Header(
@@ -105,14 +105,14 @@ def _parts(state: MaterializedState) -> Iterator[tuple[str, dict[str, bytes]]]:
             yield kind, part
 
 
-def decode_saved(data: bytes) -> Saved:
+def decode_checkpoint(data: bytes) -> Checkpoint:
     """What was written. Raises BadSaved."""
     begin = len(MAGIC) + _DIGEST_BYTES
     if not data.startswith(MAGIC) or len(data) < begin:
-        raise BadSaved("these are no bytes of a state")
+        raise BadCheckpointFile("these are no bytes of a state")
     body = memoryview(data)[begin:]
     if blake2b(body, digest_size=_DIGEST_BYTES).digest() != data[len(MAGIC) : begin]:
-        raise BadSaved("the checksum is wrong")
+        raise BadCheckpointFile("the checksum is wrong")
     frames = _frames(body)
     try:
         header = _header(next(frames))
@@ -120,8 +120,8 @@ def decode_saved(data: bytes) -> Saved:
         for part in frames:
             state.fill(*_part(part))
     except (msgspec.MsgspecError, UnicodeDecodeError, StopIteration) as exc:
-        raise BadSaved(str(exc)) from exc
-    return Saved(
+        raise BadCheckpointFile(str(exc)) from exc
+    return Checkpoint(
         header.name,
         header.incarnation,
         header.witness,

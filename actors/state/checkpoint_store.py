@@ -13,11 +13,16 @@ from typing import assert_never
 
 import msgspec
 
-from millpond.actors.state.checkpoint_format import BadSaved, Saved, decode_saved, encode_saved
+from millpond.actors.state.checkpoint_format import (
+    BadCheckpointFile,
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+)
 from millpond.actors.store.filesystem import Disk
-from millpond.actors.store.interface import Pending
-from millpond.actors.store.settings import Surroundings
-from millpond.actors.store.workers import Lane, Work
+from millpond.actors.store.interface import Deferred
+from millpond.actors.store.settings import StoreEnvironment
+from millpond.actors.store.workers import StoreWorker, WorkerTask
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +36,12 @@ def state_file(data: Path, name: bytes) -> Path:
 
 class _Load(msgspec.Struct, frozen=True):
     path: Path
-    answer: Pending[Saved | None]
+    answer: Deferred[Checkpoint | None]
 
 
 class _Save(msgspec.Struct, frozen=True):
     path: Path
-    saved: Saved
+    saved: Checkpoint
 
 
 class _Forget(msgspec.Struct, frozen=True):
@@ -46,7 +51,7 @@ class _Forget(msgspec.Struct, frozen=True):
 _Item = _Load | _Save | _Forget
 
 
-class Checkpoints:
+class CheckpointStore:
     """The files, `bytes_max` of them at most: those that were used longest ago go; of streams that
     are not there none is written. Nothing is done in the loop's thread, and in none before somebody
     asks."""
@@ -55,7 +60,7 @@ class Checkpoints:
         self,
         data: Path,
         disk: Disk,
-        around: Surroundings,
+        around: StoreEnvironment,
         bytes_max: int,
         is_there: Callable[[bytes], bool] = lambda name: True,
     ) -> None:
@@ -65,18 +70,18 @@ class Checkpoints:
         self._disk = disk
         self._around = around
         self._bytes_max = bytes_max
-        self._lane: Lane[_Item] | None = None
+        self._lane: StoreWorker[_Item] | None = None
         self._sizes: dict[Path, int] | None = None
         """Of all files, the one that was used last at the end; None: not looked at yet."""
         self._saving: set[Path] = set()
 
-    def load(self, name: bytes) -> Pending[Saved | None]:
+    def load(self, name: bytes) -> Deferred[Checkpoint | None]:
         """What was written of a stream's state last, if that is there and whole."""
-        answer: Pending[Saved | None] = Pending()
+        answer: Deferred[Checkpoint | None] = Deferred()
         self._submit(_Load(self._path(name), answer))
         return answer
 
-    def save(self, saved: Saved) -> bool:
+    def save(self, saved: Checkpoint) -> bool:
         """Write it; False: what was to be written of this stream before is not yet, or there is no
         such stream any more."""
         path = self._path(saved.name)
@@ -110,20 +115,20 @@ class Checkpoints:
 
     def _submit(self, item: _Item) -> None:
         if self._lane is None:
-            work = Work(self._run, self._done, self._crashed, batch_max=1)
-            self._lane = self._around.lane("states", work)
+            work = WorkerTask(self._run, self._done, self._crashed, batch_max=1)
+            self._lane = self._around.worker("states", work)
         self._lane.submit(item)
 
     # In the lane's thread.
 
-    def _run(self, items: list[_Item]) -> Saved | None:
+    def _run(self, items: list[_Item]) -> Checkpoint | None:
         (item,) = items or (None,)
         try:
             match item:
                 case _Load(path=path):
                     return self._read(path)
                 case _Save(path=path, saved=saved):
-                    self._write(path, encode_saved(saved))
+                    self._write(path, encode_checkpoint(saved))
                 case _Forget(path=path):
                     self._remove(path)
                 case None:
@@ -134,12 +139,12 @@ class Checkpoints:
             log.warning("state not kept or found: file=%s error=%s", item and item.path, exc)
         return None
 
-    def _read(self, path: Path) -> Saved | None:
+    def _read(self, path: Path) -> Checkpoint | None:
         if not self._disk.has(path):
             return None
         try:
-            saved = decode_saved(self._disk.read(path))
-        except BadSaved as exc:
+            saved = decode_checkpoint(self._disk.read(path))
+        except BadCheckpointFile as exc:
             log.warning("state on the disk is damaged: file=%s error=%s", path, exc)
             self._remove(path)
             return None
@@ -184,7 +189,7 @@ class Checkpoints:
 
     # In the loop's thread.
 
-    def _done(self, items: list[_Item], result: Saved | None) -> None:
+    def _done(self, items: list[_Item], result: Checkpoint | None) -> None:
         for item in items:
             match item:
                 case _Load(answer=answer):

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millpond.actors.messages import Mail
-from millpond.actors.positions import Seek, Where
-from millpond.actors.state.checkpoint_format import Saved, Witness, witness_of
-from millpond.actors.state.checkpoint_store import Checkpoints
-from millpond.actors.state.messages import ENTRY_BYTES, Recalled
-from millpond.actors.state.table import Holding
+from millpond.actors.messages import CellMessage
+from millpond.actors.positions import Seek, SeekBy
+from millpond.actors.state.checkpoint_format import (
+    Checkpoint,
+    RecordFingerprint,
+    fingerprint_of_last,
+)
+from millpond.actors.state.checkpoint_store import CheckpointStore
+from millpond.actors.state.messages import ENTRY_BYTES, CheckpointLoaded
+from millpond.actors.state.table import StateTable
 from millpond.actors.streams import messages as m
 
 LEAST = 1000
 """Records for which it is worth to write a state that is given up."""
 
 
-class Resuming:
+class Checkpointing:
     """Of one state. `checkpoints` None: nothing of this stream is written down. Else it is after
     `every` records at least, and four times as many as it has values."""
 
@@ -37,7 +41,7 @@ class Resuming:
         "saved",
     )
 
-    def __init__(self, name: bytes, checkpoints: Checkpoints | None, every: int) -> None:
+    def __init__(self, name: bytes, checkpoints: CheckpointStore | None, every: int) -> None:
         self._name = name
         self._checkpoints = checkpoints
         self._every = every
@@ -46,24 +50,28 @@ class Resuming:
     def begin(self) -> None:
         """The cell knows nothing."""
         self._is_asked = self.is_waiting = False
-        self.saved: Saved | None = None
+        self.saved: Checkpoint | None = None
         """What was found, and is to be compared with the stream."""
         self._incarnation = 0
-        self._last: m.Span | None = None
+        self._last: m.RecordColumns | None = None
         self._saved_at = 0
 
-    def ask(self, incarnation: int, ear: object, post: Callable[[Mail], None]) -> None:
-        """Once for each beginning: what is there? Heard as `Recalled`."""
+    def ask(self, incarnation: int, ear: object, post: Callable[[CellMessage], None]) -> None:
+        """Once for each beginning: what is there? Heard as `CheckpointLoaded`."""
         self._incarnation = incarnation
         if self._is_asked or self._checkpoints is None or not incarnation:
             return
         self._is_asked = self.is_waiting = True
         found = self._checkpoints.load(self._name)
-        found.when_done(lambda saved: post(Recalled(0, ear, saved)))
+        found.when_done(lambda saved: post(CheckpointLoaded(0, ear, saved)))
 
     def hear(self, saved: object) -> None:
         """What there is; not of this stream, or not of what is left of it: as good as nothing."""
-        if self.is_waiting and isinstance(saved, Saved) and saved.incarnation == self._incarnation:
+        if (
+            self.is_waiting
+            and isinstance(saved, Checkpoint)
+            and saved.incarnation == self._incarnation
+        ):
             self.saved = saved
         self.is_waiting = False
 
@@ -71,10 +79,10 @@ class Resuming:
         """What the stream is asked for to know it."""
         if self.saved is None:
             return None
-        start = Seek(Where.SEQUENCE, self.saved.witness.sequence)
+        start = Seek(SeekBy.SEQUENCE, self.saved.witness.sequence)
         return m.Read(number, start, 1, 1, incarnation=self._incarnation, from_start=True)
 
-    def compare(self, reply: object) -> Saved | None:
+    def compare(self, reply: object) -> Checkpoint | None:
         """What was written, if the stream says that it has that record."""
         saved, self.saved = self.saved, None
         match reply:
@@ -85,11 +93,11 @@ class Resuming:
             case _:
                 return None
 
-    def take(self, span: m.Span) -> None:
+    def take(self, span: m.RecordColumns) -> None:
         """These records are in the state."""
         self._last = span
 
-    def save(self, holding: Holding, first: int, *, is_end: bool = False) -> None:
+    def save(self, holding: StateTable, first: int, *, is_end: bool = False) -> None:
         """Write the state, if that is worth it by now."""
         span, checkpoints = self._last, self._checkpoints
         if span is None or checkpoints is None or not self._incarnation:
@@ -98,10 +106,10 @@ class Resuming:
         least = max(self._every, 4 * holding.weight // ENTRY_BYTES)
         if position - self._saved_at < (min(self._every, LEAST) if is_end else least):
             return
-        saved = Saved(
+        saved = Checkpoint(
             self._name,
             self._incarnation,
-            witness_of(span),
+            fingerprint_of_last(span),
             first,
             holding.tally.copy(),
             holding.state.copy(),
@@ -110,5 +118,5 @@ class Resuming:
             self._saved_at = position
 
 
-def _is_it(span: m.Span, witness: Witness) -> bool:
-    return len(span.bodies) == 1 and witness_of(span) == witness
+def _is_it(span: m.RecordColumns, witness: RecordFingerprint) -> bool:
+    return len(span.bodies) == 1 and fingerprint_of_last(span) == witness

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from millpond.actors.messages import Mail, Port, Reply
-from millpond.actors.state.messages import Heard
+from millpond.actors.messages import CellMessage, Port, Reply
+from millpond.actors.state.messages import StreamReplyReceived
 
 
-class Ear(Port):
+class CellPort(Port):
     """The port by which a state cell asks its stream."""
 
-    __slots__ = ("_cell", "_post", "heard_at", "number")
+    __slots__ = ("_cell", "_post", "number", "received_at")
 
-    def __init__(self, cell: bytes, post: Callable[[bytes, Mail], None]) -> None:
+    def __init__(self, cell: bytes, post: Callable[[bytes, CellMessage], None]) -> None:
         self.number = 0
-        self.heard_at = 0.0
+        self.received_at = 0.0
         self._cell = cell
         self._post = post
 
@@ -25,7 +25,7 @@ class Ear(Port):
 
     def send(self, replies: Sequence[Reply]) -> None:
         for reply in replies:
-            self._post(self._cell, Heard(0, self, reply))
+            self._post(self._cell, StreamReplyReceived(0, self, reply))
 
     def flush(self) -> None:
         """What was heard is in the mail."""

@@ -1,7 +1,8 @@
 """Events of the State Protocol as JSON: a change of one value, or a word about the stream itself.
 
 `headers.control` makes an event a control event, also beside `headers.operation` (C.1.1); without
-either it is none, and is told as `NoEvent` with the reason, never raised: a reader has to survive
+either it is none, and is told as `InvalidRecord` with the reason, never raised: a reader has to
+survive
 whatever stands in a stream.
 """
 
@@ -35,7 +36,7 @@ class Control(Enum):
     RESET = "reset"
 
 
-class Reason(Enum):
+class InvalidReason(Enum):
     """Why something in a stream changes nothing."""
 
     NOT_JSON = "not JSON"
@@ -84,15 +85,15 @@ class ControlEvent(msgspec.Struct, frozen=True, gc=False):
     headers: ControlHeaders
 
 
-class NoEvent(msgspec.Struct, frozen=True, gc=False):
+class InvalidRecord(msgspec.Struct, frozen=True, gc=False):
     """Something that changes nothing."""
 
-    reason: Reason
+    reason: InvalidReason
     text: str = ""
 
 
 Event = ChangeEvent[V] | ControlEvent
-Read = ChangeEvent[V] | ControlEvent | NoEvent
+Read = ChangeEvent[V] | ControlEvent | InvalidRecord
 
 _values = msgspec.json.Decoder(ChangeEvent[Any])
 _raws = msgspec.json.Decoder(ChangeEvent[Raw])
@@ -126,9 +127,9 @@ def decode_raw(data: bytes) -> Read[Raw]:
     return event
 
 
-def _checked(event: ChangeEvent[V]) -> ChangeEvent[V] | NoEvent:
+def _checked(event: ChangeEvent[V]) -> ChangeEvent[V] | InvalidRecord:
     if event.value is UNSET and event.headers.operation is not Operation.DELETE:
-        return NoEvent(Reason.NO_VALUE)
+        return InvalidRecord(InvalidReason.NO_VALUE)
     return event
 
 
@@ -147,21 +148,21 @@ def _judge(data: bytes, *, is_raw: bool) -> Read[Any]:
     try:
         content = _anything.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-        return NoEvent(Reason.NOT_JSON, str(exc))
+        return InvalidRecord(InvalidReason.NOT_JSON, str(exc))
     headers = content.get("headers") if isinstance(content, dict) else None
     if not isinstance(headers, dict):
-        return NoEvent(Reason.NO_EVENT)
+        return InvalidRecord(InvalidReason.NO_EVENT)
     if "control" in headers:
         return _control(headers)
     if "operation" not in headers:
-        return NoEvent(Reason.NO_EVENT)
+        return InvalidRecord(InvalidReason.NO_EVENT)
     operation = headers["operation"]
     found = _OPERATIONS.get(operation) if isinstance(operation, str) else None
     if found is None:
-        return NoEvent(Reason.UNKNOWN_OPERATION, repr(operation)[:80])
+        return InvalidRecord(InvalidReason.UNKNOWN_OPERATION, repr(operation)[:80])
     kind, key = content.get("type"), content.get("key")
     if not isinstance(kind, str) or not isinstance(key, str):
-        return NoEvent(Reason.NO_NAME)
+        return InvalidRecord(InvalidReason.NO_NAME)
     parts: Any = _parts.decode(data) if is_raw else None
     value = parts.value if is_raw else content.get("value", UNSET)
     old_value = parts.old_value if is_raw else content.get("old_value", UNSET)
@@ -169,11 +170,11 @@ def _judge(data: bytes, *, is_raw: bool) -> Read[Any]:
     return _checked(ChangeEvent(kind, key, told, value, old_value))
 
 
-def _control(headers: dict[str, Any]) -> ControlEvent | NoEvent:
+def _control(headers: dict[str, Any]) -> ControlEvent | InvalidRecord:
     control = headers["control"]
     found = _CONTROLS.get(control) if isinstance(control, str) else None
     if found is None:
-        return NoEvent(Reason.UNKNOWN_CONTROL, repr(control)[:80])
+        return InvalidRecord(InvalidReason.UNKNOWN_CONTROL, repr(control)[:80])
     return ControlEvent(ControlHeaders(found, _word(headers, "offset")))
 
 
@@ -188,11 +189,11 @@ def encode(event: Event[Any]) -> bytes:
     return _encode(event)
 
 
-def objection(data: bytes) -> str | None:
+def validation_error(data: bytes) -> str | None:
     """Why a producer should not write this; None: it may. Whoever reads survives it anyway."""
     event = decode_raw(data)
-    if isinstance(event, NoEvent):
-        return event.reason.value if event.reason is not Reason.NOT_JSON else event.text
+    if isinstance(event, InvalidRecord):
+        return event.reason.value if event.reason is not InvalidReason.NOT_JSON else event.text
     if isinstance(event, ControlEvent) and "operation" in _anything.decode(data)["headers"]:
         return "both a change and a control event"
     return None

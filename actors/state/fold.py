@@ -17,14 +17,14 @@ from millpond.actors.state.events import (
     ChangeHeaders,
     Control,
     ControlEvent,
-    NoEvent,
+    InvalidReason,
+    InvalidRecord,
     Operation,
-    Reason,
     decode,
 )
 from millpond.actors.state.materialized import MaterializedState
 from millpond.actors.state.schema import StreamState
-from millpond.actors.state.stats import Tally
+from millpond.actors.state.stats import EventStats
 
 
 class OnReset(Enum):
@@ -58,7 +58,7 @@ class StateReset(Exception):
 class InvalidEvent(Exception):
     """a record is no event, or does not fit; `sequence`, `reason`, `text` and `body` tell it"""
 
-    def __init__(self, sequence: int, why: NoEvent, body: bytes) -> None:
+    def __init__(self, sequence: int, why: InvalidRecord, body: bytes) -> None:
         words = f": {why.text}" if why.text else ""
         super().__init__(f"sequence {sequence}: {why.reason.value}{words}")
         self.sequence, self.reason, self.text, self.body = sequence, why.reason, why.text, body
@@ -80,7 +80,7 @@ class Changed(msgspec.Struct, frozen=True):
     txid: str | None = None
 
 
-class Marked(msgspec.Struct, frozen=True):
+class ControlApplied(msgspec.Struct, frozen=True):
     """A control event; behind a RESET the state is empty."""
 
     sequence: int
@@ -91,11 +91,11 @@ class Rejected(msgspec.Struct, frozen=True):
     """A record that changed nothing, for whoever looks after such."""
 
     sequence: int
-    why: NoEvent
+    why: InvalidRecord
     body: bytes
 
 
-Taken = Changed | Marked | Rejected
+Taken = Changed | ControlApplied | Rejected
 
 
 class _Checkpoint(msgspec.Struct):
@@ -134,7 +134,7 @@ class Fold:
         on_reset: OnReset = OnReset.CLEAR,
     ) -> None:
         self.state = MaterializedState()
-        self.tally = Tally()
+        self.tally = EventStats()
         self.position = 0
         self._definition = definition
         self._on_invalid = on_invalid
@@ -186,17 +186,17 @@ class Fold:
             case _:
                 return self._reject(sequence, event, body)
 
-    def _mark(self, sequence: int, event: ControlEvent) -> Marked:
+    def _mark(self, sequence: int, event: ControlEvent) -> ControlApplied:
         is_reset = event.headers.control is Control.RESET
         if is_reset and self._on_reset is OnReset.STOP:
             raise StateReset(sequence)
         control = self.tally.mark(event)
         if is_reset:
             self.state.clear()
-        return Marked(sequence, control)
+        return ControlApplied(sequence, control)
 
-    def _reject(self, sequence: int, why: NoEvent, body: bytes) -> Rejected | None:
-        if why.reason is Reason.UNKNOWN_TYPE:
+    def _reject(self, sequence: int, why: InvalidRecord, body: bytes) -> Rejected | None:
+        if why.reason is InvalidReason.UNKNOWN_TYPE:
             self.tally.other_types += 1
             return None
         if self._on_invalid is OnInvalid.STOP:
@@ -225,7 +225,7 @@ class Fold:
         if kept.format != FORMAT or kept.born != born:
             raise BadCheckpoint("this is no checkpoint of this stream")
         state = MaterializedState()
-        tally = Tally(**{name: getattr(kept, name) for name in _COUNTS})
+        tally = EventStats(**{name: getattr(kept, name) for name in _COUNTS})
         self.tally = tally
         for kind, values in kept.state.items():
             for key, value in values.items():

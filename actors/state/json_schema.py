@@ -22,7 +22,7 @@ from millpond.actors.state.schema import BadSchema
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 ERRORS_MAX = 100
-COMPLAINT_CHARS_MAX = 400
+ERROR_CHARS_MAX = 400
 UNEVALUATED_MAX = 1000
 
 
@@ -52,7 +52,7 @@ class JsonSchema:
         except (re.error, TypeError, ValueError, RecursionError) as exc:
             raise BadSchema(f"#: {exc}") from exc
 
-    def complaint(self, value: Any) -> str | None:
+    def error_in(self, value: Any) -> str | None:
         """What is wrong with a value, at a path that begins with `$`; None: nothing."""
         try:
             errors = islice(self._validator.iter_errors(value), ERRORS_MAX)
@@ -60,7 +60,7 @@ class JsonSchema:
         except RecursionError:
             return "$: nested too deeply"
         words = "" if error is None else f"{error.json_path}: {error.message}"
-        half = COMPLAINT_CHARS_MAX // 2
+        half = ERROR_CHARS_MAX // 2
         return (words if len(words) <= 2 * half else f"{words[:half]} ... {words[-half:]}") or None
 
     def _look_through(self, resolver: Any, part: Any) -> None:

@@ -28,7 +28,7 @@ class GetValue(StreamRequest, frozen=True, gc=False):
     key: str
 
 
-class ShowValues(StreamRequest, frozen=True, gc=False):
+class ListValues(StreamRequest, frozen=True, gc=False):
     """Values in the order of their types and keys, from behind `after` on. Answered by `Values`.
 
     At most `count` of them and about `bytes_max` bytes, but at least one if there is any; `kind`:
@@ -57,7 +57,8 @@ class Values(StreamReply, frozen=True, gc=False):
 
 
 class StateDescribed(StreamReply, frozen=True, gc=False):
-    """The state by its counts (`actors.state.stats.Tally`); `types` says how many keys each has, of
+    """The state by its counts (`actors.state.stats.EventStats`); `types` says how many keys each
+    has, of
     the first 1000 of `type_count`; `bytes` is what the node counts for all of it. `first` is the
     sequence that it begins with."""
 
@@ -76,14 +77,14 @@ class StateDescribed(StreamReply, frozen=True, gc=False):
     rejected: dict[str, int]
 
 
-class Heard(StreamRequest, frozen=True, gc=False):
+class StreamReplyReceived(StreamRequest, frozen=True, gc=False):
     """The stream's answer to a read of the cell's own; `ear` is whose."""
 
     ear: object
     reply: object
 
 
-class Recalled(StreamRequest, frozen=True, gc=False):
+class CheckpointLoaded(StreamRequest, frozen=True, gc=False):
     """What was written down of the state, None: nothing; `ear` is who asked."""
 
     ear: object

@@ -9,7 +9,7 @@ FORGET_AFTER = 1000
 """So many changes without a list: whoever listed has gone."""
 
 
-class Order:
+class SortedNames:
     """The names of something that changes. `add` and `remove` cost next to nothing while nobody
     lists, and a look for the place while somebody does."""
 

@@ -19,7 +19,13 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from millpond.actors.state.events import ChangeEvent, NoEvent, Operation, Reason, change
+from millpond.actors.state.events import (
+    ChangeEvent,
+    InvalidReason,
+    InvalidRecord,
+    Operation,
+    change,
+)
 
 Schema = Mapping[str, Any] | bool | type | None
 
@@ -56,7 +62,7 @@ class Table:
         self._key = collection.key
         self._check, self.typed = _reading(name, collection.schema)
 
-    def complaint(self, value: Any) -> str | None:
+    def error_in(self, value: Any) -> str | None:
         """What is wrong with a JSON value; None: nothing."""
         return self._check(value)
 
@@ -125,15 +131,15 @@ class StreamState:
         """The collection of a type; None: it has none."""
         return self._by_type.get(kind)
 
-    def judge(self, event: ChangeEvent[Any]) -> NoEvent | None:
+    def judge(self, event: ChangeEvent[Any]) -> InvalidRecord | None:
         """Why an event must not be applied; None: it may be."""
         table = self._by_type.get(event.type)
         if table is None:
-            return NoEvent(Reason.UNKNOWN_TYPE, event.type)
+            return InvalidRecord(InvalidReason.UNKNOWN_TYPE, event.type)
         if event.headers.operation is Operation.DELETE:
             return None
-        complaint = table.complaint(event.value)
-        return None if complaint is None else NoEvent(Reason.BAD_VALUE, complaint)
+        complaint = table.error_in(event.value)
+        return None if complaint is None else InvalidRecord(InvalidReason.BAD_VALUE, complaint)
 
 
 Complain = Callable[[Any], str | None]
@@ -151,7 +157,7 @@ def _reading(name: str, schema: Schema) -> tuple[Complain, Typed]:
             # Here, as the package takes longer to import than all the rest of a definition.
             from millpond.actors.state.json_schema import JsonSchema
 
-            return JsonSchema(schema).complaint, _itself
+            return JsonSchema(schema).error_in, _itself
         case type() if pydantic is not None and issubclass(schema, pydantic.BaseModel):
             model: Any = schema
             return _complain_by(model.model_validate), model.model_validate

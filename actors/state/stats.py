@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from millpond.actors.state.events import Control, ControlEvent, NoEvent
+from millpond.actors.state.events import Control, ControlEvent, InvalidRecord
 
 
 @dataclass(slots=True)
-class Tally:
+class EventStats:
     """Counts since the stream's first event that was seen, or since a checkpoint.
 
     `rejected` is by reason. `unmatched`: snapshots that ended without a beginning, or began within
@@ -32,11 +32,11 @@ class Tally:
         """Records that changed nothing because they could not."""
         return sum(self.rejected.values())
 
-    def copy(self) -> Tally:
+    def copy(self) -> EventStats:
         """The counts as they are now."""
         return replace(self, rejected=self.rejected.copy())
 
-    def reject(self, what: NoEvent) -> None:
+    def reject(self, what: InvalidRecord) -> None:
         """Count a record that is no event, or not a good one."""
         name = what.reason.name.lower()
         self.rejected[name] = self.rejected.get(name, 0) + 1

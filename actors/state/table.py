@@ -16,25 +16,25 @@ from millpond.actors.state.events import (
 )
 from millpond.actors.state.materialized import MaterializedState
 from millpond.actors.state.messages import ENTRY_BYTES, TYPE_BYTES
-from millpond.actors.state.order import Order
-from millpond.actors.state.stats import Tally
+from millpond.actors.state.order import SortedNames
+from millpond.actors.state.stats import EventStats
 
 
-class Holding:
+class StateTable:
     """The state of one stream. `weight` is what it takes in bytes, about."""
 
     __slots__ = ("_keys", "_kinds", "state", "tally", "weight")
 
     def __init__(self) -> None:
         self.state = MaterializedState()
-        self.tally = Tally()
+        self.tally = EventStats()
         self.weight = 0
-        self._kinds = Order()
-        self._keys: dict[str, Order] = {}
+        self._kinds = SortedNames()
+        self._keys: dict[str, SortedNames] = {}
         """Of the types that were listed."""
 
     @classmethod
-    def resumed(cls, state: MaterializedState, tally: Tally, weight: int) -> Self:
+    def resumed(cls, state: MaterializedState, tally: EventStats, weight: int) -> Self:
         """As it was when somebody wrote it down."""
         holding = cls()
         holding.state, holding.tally, holding.weight = state, tally, weight
@@ -121,7 +121,7 @@ class Holding:
         values = self.state.get_type(kind)
         if not values:
             return
-        order = Order() if len(values) == 1 else self._keys.setdefault(kind, Order())
+        order = SortedNames() if len(values) == 1 else self._keys.setdefault(kind, SortedNames())
         keys, place = order.behind(values, after)
         for at in range(place, len(keys)):
             yield kind, keys[at], values[keys[at]]

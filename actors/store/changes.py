@@ -13,8 +13,12 @@ import msgspec
 
 from millpond.actors.messages import Mode
 from millpond.actors.positions import Position as Position
-from millpond.actors.store.message_attributes import TERM_CHANGES, TermChange, Terms
-from millpond.actors.store.subscribers import MEMBER_CHANGES, MemberChange, Roster
+from millpond.actors.store.message_attributes import (
+    ATTRIBUTE_CHANGES,
+    AttributeChange,
+    MessageAttributes,
+)
+from millpond.actors.store.subscribers import SUBSCRIBER_CHANGES, SubscriberChange, SubscriberTable
 
 WINDOW_S_MIN = 600
 WINDOW_S_MAX = 86_400
@@ -29,7 +33,7 @@ def window_s(ttl: int) -> int:
     return ttl if ttl < WINDOW_S_MAX else WINDOW_S_MAX
 
 
-class Kind(IntEnum):
+class PartitionKind(IntEnum):
     """What a partition is."""
 
     QUEUE = 0
@@ -47,7 +51,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-class Row(msgspec.Struct, frozen=True, gc=False):
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A kept message (P2P-30, PA-33), and the change that keeps it.
 
     `key` is the client's, of 32 bits, above `SENDER_SHIFT` times the number of the member that put
@@ -75,7 +79,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
         return self.key >> SENDER_SHIFT if self.origin is None else 0
 
 
-class KeyRow(msgspec.Struct, frozen=True, gc=False):
+class StoredKey(msgspec.Struct, frozen=True, gc=False):
     """What is left of a message once it is gone: its key, and the SHA-256 of its data."""
 
     id: int
@@ -84,7 +88,7 @@ class KeyRow(msgspec.Struct, frozen=True, gc=False):
     digest: bytes
 
 
-class Gone(msgspec.Struct, frozen=True, gc=False):
+class MessageRemoved(msgspec.Struct, frozen=True, gc=False):
     """The message left; `left` stays behind for its key (None: the key had left before).
 
     `size` is that of its data in bytes, so that what a partition weighs is arithmetic.
@@ -92,18 +96,18 @@ class Gone(msgspec.Struct, frozen=True, gc=False):
 
     id: int
     key: int
-    left: KeyRow | None
+    left: StoredKey | None
     size: int = 0
 
 
-class KeyLeft(msgspec.Struct, frozen=True, gc=False):
+class KeyRetained(msgspec.Struct, frozen=True, gc=False):
     """A key whose message is gone, said again because its first record is to be reclaimed."""
 
     key: int
-    left: KeyRow
+    left: StoredKey
 
 
-class KeyGone(msgspec.Struct, frozen=True, gc=False):
+class KeyExpired(msgspec.Struct, frozen=True, gc=False):
     """The key's window is over: the same key is new again.
 
     `was_left`: its message was gone before; else the message is still kept, without its key.
@@ -113,7 +117,7 @@ class KeyGone(msgspec.Struct, frozen=True, gc=False):
     was_left: bool = True
 
 
-class Tried(msgspec.Struct, frozen=True, gc=False):
+class AttemptsSet(msgspec.Struct, frozen=True, gc=False):
     """So many deliveries of the message have failed."""
 
     id: int
@@ -126,22 +130,32 @@ class ModeSet(msgspec.Struct, frozen=True, gc=False):
     mode: Mode
 
 
-QueueChange = Row | Gone | KeyLeft | KeyGone | Tried | ModeSet | MemberChange | TermChange
+QueueChange = (
+    StoredMessage
+    | MessageRemoved
+    | KeyRetained
+    | KeyExpired
+    | AttemptsSet
+    | ModeSet
+    | SubscriberChange
+    | AttributeChange
+)
 
 
 class Snapshot(msgspec.Struct):
     """Everything a channel is rebuilt from; `rows` ascend by id, `keys` by age.
 
-    While a message is kept, its row is what its key stands for. `roster`: None if nobody is known;
-    `terms`: None if no message has any.
+    While a message is kept, its row is what its key stands for. `subscribers`: None if nobody is
+    known;
+    `attributes`: None if no message has any.
     """
 
-    rows: list[Row] = []
-    keys: dict[int, Row | KeyRow] = {}
+    rows: list[StoredMessage] = []
+    keys: dict[int, StoredMessage | StoredKey] = {}
     attempts: dict[int, int] = {}
     mode: Mode | None = None
-    roster: Roster | None = None
-    terms: Terms | None = None
+    subscribers: SubscriberTable | None = None
+    attributes: MessageAttributes | None = None
 
 
 # A log.
@@ -170,30 +184,30 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
         return self.first + self.count
 
 
-class Trimmed(msgspec.Struct, frozen=True, gc=False):
+class LogTrimmed(msgspec.Struct, frozen=True, gc=False):
     """Records below `point` are gone; chunks wholly below it give their space back.
 
-    `size` is what that is worth in bytes, about; like that of `Dropped` it is not kept on disk.
+    `size` is what that is worth in bytes, about; like that of `LogDeleted` it is not kept on disk.
     """
 
     point: int
     size: int = 0
 
 
-class Noted(msgspec.Struct, frozen=True, gc=False):
+class MetadataSet(msgspec.Struct, frozen=True, gc=False):
     """A property of the log, such as its content type; None forgets it."""
 
     name: bytes
     value: bytes | None
 
 
-class Dropped(msgspec.Struct, frozen=True, gc=False):
+class LogDeleted(msgspec.Struct, frozen=True, gc=False):
     """The log is deleted with all it had; what follows is a new one from sequence 0."""
 
     size: int = 0
 
 
-LogChange = Chunk | Trimmed | Noted | Dropped
+LogChange = Chunk | LogTrimmed | MetadataSet | LogDeleted
 
 
 class LogSnapshot(msgspec.Struct):
@@ -207,7 +221,7 @@ class LogSnapshot(msgspec.Struct):
     tail: int = 0
     last_id: Position = Position(0, 0)
     last_timestamp: int = 0
-    notes: dict[bytes, bytes] = {}
+    metadata: dict[bytes, bytes] = {}
     bytes: int = 0
 
 
@@ -215,13 +229,21 @@ Change = QueueChange | LogChange
 
 
 # Tuples, because `isinstance` with a union makes the union anew at every call.
-_LOG_CHANGES = (Chunk, Trimmed, Noted, Dropped)
-_SOFT_CHANGES = (Gone, KeyLeft, KeyGone, Tried, ModeSet, *MEMBER_CHANGES, *TERM_CHANGES)
+_LOG_CHANGES = (Chunk, LogTrimmed, MetadataSet, LogDeleted)
+_SOFT_CHANGES = (
+    MessageRemoved,
+    KeyRetained,
+    KeyExpired,
+    AttemptsSet,
+    ModeSet,
+    *SUBSCRIBER_CHANGES,
+    *ATTRIBUTE_CHANGES,
+)
 
 
-def kind_of(change: Change) -> Kind:
+def kind_of(change: Change) -> PartitionKind:
     """Which kind of partition a change belongs to."""
-    return Kind.LOG if isinstance(change, _LOG_CHANGES) else Kind.QUEUE
+    return PartitionKind.LOG if isinstance(change, _LOG_CHANGES) else PartitionKind.QUEUE
 
 
 def is_soft(change: Change) -> bool:

@@ -14,21 +14,21 @@ from math import inf
 from typing import Protocol
 
 from millpond.actors.ids import EPOCH_MS
-from millpond.actors.store.index import Entry, Layer, fold, new_layer
+from millpond.actors.store.index import IndexEntry, Memtable, fold, new_memtable
 from millpond.actors.store.interface import Fault
-from millpond.actors.store.jobs import Job
-from millpond.actors.store.journal.format import Carry
-from millpond.actors.store.log_memtable import LogLayer
-from millpond.actors.store.partitions.files import Flushing, Library
-from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.jobs import FileJob
+from millpond.actors.store.journal.format import Rewrite
+from millpond.actors.store.log_memtable import LogMemtable
+from millpond.actors.store.partitions.files import FlushJob, PartitionFiles
+from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.settings import StoreSettings
-from millpond.actors.store.workers import Lane
+from millpond.actors.store.workers import StoreWorker
 
 log = logging.getLogger(__name__)
 
 SLICE_ENTRIES = 64
 SLICE_BYTES = 2 * 2**20
-CARRIED_PART = 4
+REWRITE_FRACTION = 4
 """Of a segment that is reclaimed, at most a quarter is carried; the rest goes to files."""
 ALL_IDS = 2**63
 
@@ -36,7 +36,7 @@ ALL_IDS = 2**63
 class Journaling(Protocol):
     """What rounds need of the store."""
 
-    def carry(self, entry: Entry, layer: Layer, as_of: int, carry: Carry) -> int:
+    def carry(self, entry: IndexEntry, layer: Memtable, as_of: int, carry: Rewrite) -> int:
         """Write a layer again, as it is at the lsn `as_of`; gives the lsn of the carry."""
 
     def stamp(self) -> int:
@@ -48,14 +48,14 @@ class Journaling(Protocol):
     def after_group(self, kept: Callable[[int | None], None]) -> None:
         """Call with the segment of the open group once it is kept, with None if it is not."""
 
-    def damaged(self, entry: Entry) -> None:
+    def damaged(self, entry: IndexEntry) -> None:
         """Its file is not what was written: serve it no more."""
 
-    def settled(self, entry: Entry) -> None:
+    def settled(self, entry: IndexEntry) -> None:
         """A round is done with it."""
 
 
-class Move:
+class CompactionEntry:
     """One entry in a slice. `moved` goes to the file, `stays` is carried."""
 
     __slots__ = (
@@ -70,34 +70,34 @@ class Move:
         "stays",
     )
 
-    def __init__(self, entry: Entry, frozen: Layer, segment: int) -> None:
+    def __init__(self, entry: IndexEntry, frozen: Memtable, segment: int) -> None:
         self.entry = entry
         self.frozen = frozen
         self.segment = segment
         self.as_of = entry.lsn
         self.frozen_at = 0
         self.carried_to = 0
-        self.moved: Layer | None = None
-        self.stays: Layer = frozen
+        self.moved: Memtable | None = None
+        self.stays: Memtable = frozen
         self.fault: Fault | None = None
 
-    def flushing(self) -> Flushing:
+    def flushing(self) -> FlushJob:
         """What is to be written to the file. An entry that has nothing else begins with a mode."""
         assert self.moved is not None
         entry = self.entry
         is_last = not self.stays and not entry.messages and not entry.keys
         content = self.moved, self.as_of, self.frozen_at
-        return Flushing(entry.name, entry.kind, *content, is_last)
+        return FlushJob(entry.name, entry.kind, *content, is_last)
 
 
-class Rounds:
+class Compactor:
     """Which entry needs which segment, and the round that is under way."""
 
     def __init__(
         self,
         settings: StoreSettings,
         journaling: Journaling,
-        library: Library,
+        library: PartitionFiles,
         now: Callable[[], float],
     ) -> None:
         self._settings = settings
@@ -116,17 +116,17 @@ class Rounds:
         self._is_dropping = False
         self._has_not_dropped = False
         self._drop_at = -inf
-        self._holders: dict[int, dict[Entry, None]] = {}
-        self._eager: dict[Entry, None] = {}
-        self._slice: list[Move] | None = None
+        self._holders: dict[int, dict[IndexEntry, None]] = {}
+        self._eager: dict[IndexEntry, None] = {}
+        self._slice: list[CompactionEntry] | None = None
         self._reclaiming = 0
-        self._carry_left = settings.segment_bytes // CARRIED_PART
+        self._carry_left = settings.segment_bytes // REWRITE_FRACTION
         self._retry_at = -inf
         self.needs_retry = False
         self.flushes = 0
         self.carries = 0
 
-    def start(self, lane: Lane[Job]) -> None:
+    def start(self, lane: StoreWorker[FileJob]) -> None:
         """The lane that files are read and written in; before anything else."""
         self._lane = lane
 
@@ -157,11 +157,11 @@ class Rounds:
         """Something failed, and `step` is to be called even if nothing else happens."""
         return self.needs_retry or self._has_not_dropped
 
-    def hold(self, entry: Entry) -> None:
+    def hold(self, entry: IndexEntry) -> None:
         """The entry's layer needs its oldest segment."""
         self._holders.setdefault(entry.oldest, {})[entry] = None
 
-    def release(self, entry: Entry, segment: int) -> None:
+    def release(self, entry: IndexEntry, segment: int) -> None:
         """It needs that segment no more."""
         holders = self._holders.get(segment)
         if holders is not None:
@@ -169,13 +169,13 @@ class Rounds:
             if not holders:
                 del self._holders[segment]
 
-    def let_go(self, entry: Entry) -> None:
+    def let_go(self, entry: IndexEntry) -> None:
         """Its layer came to nothing. What is frozen of it may need the same segment."""
         moves = self._slice or ()
         if not any(move.entry is entry and move.segment == entry.oldest for move in moves):
             self.release(entry, entry.oldest)
 
-    def urge(self, entry: Entry) -> None:
+    def urge(self, entry: IndexEntry) -> None:
         """Its file holds much that is gone: do not wait until the journal is full."""
         self._eager[entry] = None
 
@@ -190,14 +190,14 @@ class Rounds:
         elif self._slice is None:
             self._begin(self._choose())
 
-    def _begin(self, moves: list[Move]) -> None:
+    def _begin(self, moves: list[CompactionEntry]) -> None:
         if not moves:
             return
         self._slice = moves
         is_carrying = False
         for move in moves:
             if move.stays or move.moved is None:
-                carry = Carry.WHOLE if move.moved is None else Carry.REST
+                carry = Rewrite.WHOLE if move.moved is None else Rewrite.REST
                 move.frozen_at = self._journaling.carry(move.entry, move.stays, move.as_of, carry)
                 self.carries += 1
                 is_carrying = True
@@ -220,7 +220,7 @@ class Rounds:
         if self._free_since[oldest] <= self.synced_lsn:
             self._is_dropping, self._has_not_dropped = True, False
             drop = partial(self._library.drop_segment, oldest)
-            self._lane.submit(Job(drop, partial(self._dropped, oldest)))
+            self._lane.submit(FileJob(drop, partial(self._dropped, oldest)))
         elif self._sync_asked_lsn < self._free_since[oldest]:
             self._sync_asked_lsn = self.kept_lsn
             self._journaling.sync()
@@ -230,12 +230,14 @@ class Rounds:
         if isinstance(result, Fault):
             self._has_not_dropped = True
             self._drop_at = self._now() + self._settings.retry_s
-            self._lane.submit(Job(lambda: None))  # the lane looks again at how long it may sleep
+            self._lane.submit(
+                FileJob(lambda: None)
+            )  # the lane looks again at how long it may sleep
         else:
             del self.segments[number], self._free_since[number]
             self._drop_segments()
 
-    def _choose(self) -> list[Move]:
+    def _choose(self) -> list[CompactionEntry]:
         """Freeze the entries of the next slice."""
         settings = self._settings
         is_full = self.journal_bytes > settings.journal_bytes_max
@@ -244,11 +246,11 @@ class Rounds:
             candidates = list(self._holders.get(oldest, ())) if oldest < self.current else []
             if oldest != self._reclaiming:
                 self._reclaiming = oldest
-                self._carry_left = settings.segment_bytes // CARRIED_PART
+                self._carry_left = settings.segment_bytes // REWRITE_FRACTION
         else:
             candidates = list(self._eager)
-            self._carry_left = settings.segment_bytes // CARRIED_PART
-        moves: list[Move] = []
+            self._carry_left = settings.segment_bytes // REWRITE_FRACTION
+        moves: list[CompactionEntry] = []
         size = 0
         for entry in candidates:
             self._eager.pop(entry, None)
@@ -260,9 +262,9 @@ class Rounds:
                 break
         return moves
 
-    def _freeze(self, entry: Entry) -> Move:
+    def _freeze(self, entry: IndexEntry) -> CompactionEntry:
         assert entry.layer is not None and entry.frozen is None, "one slice at a time"
-        move = Move(entry, entry.layer, entry.oldest)
+        move = CompactionEntry(entry, entry.layer, entry.oldest)
         entry.frozen, entry.layer = entry.layer, None
         if entry.fault is None and self._is_worth_a_file(entry, move.frozen):
             moved, stays = self._split(move.frozen)
@@ -271,29 +273,29 @@ class Rounds:
         self._carry_left -= move.stays.size
         return move
 
-    def _is_worth_a_file(self, entry: Entry, layer: Layer) -> bool:
+    def _is_worth_a_file(self, entry: IndexEntry, layer: Memtable) -> bool:
         """Large, or much of its file is gone, or too much is carried already."""
         carry_max = min(self._settings.carry_bytes_max, self._carry_left)
         match layer:
-            case QueueLayer():
+            case QueueMemtable():
                 is_empty = entry.has_file and not entry.messages and not entry.keys
                 is_large = max(layer.size - layer.lesser_size, layer.gone_bytes) > carry_max
                 return is_empty or is_large or layer.lesser_size > self._carry_left
-            case LogLayer():
+            case LogMemtable():
                 is_trimmed = entry.has_file and (layer.trim_point > 0 or layer.is_fresh)
                 return is_trimmed or layer.size > carry_max
 
-    def _split(self, layer: Layer) -> tuple[Layer, Layer]:
+    def _split(self, layer: Memtable) -> tuple[Memtable, Memtable]:
         """What is young may soon be gone, and keys soon will be: they stay if that is not much."""
         match layer:
-            case QueueLayer():
+            case QueueMemtable():
                 settled_ms = int((self._now() - self._settings.settle_s) * 1000) - EPOCH_MS
                 keys_stay = layer.lesser_size <= self._carry_left
                 moved, stays = layer.split(max(settled_ms, 0) << 22, keys_stay=keys_stay)
                 if stays.size > self._carry_left:
                     moved, stays = layer.split(ALL_IDS, keys_stay=False)
                 return moved, stays
-            case LogLayer():
+            case LogMemtable():
                 return layer.split(0)
 
     # A slice: carried, then flushed, then thawed.
@@ -318,13 +320,15 @@ class Rounds:
             return
         names = [(move.entry.name, move.entry.kind) for move in moves]
         lane, library = self._lane, self._library
-        lane.submit(Job(partial(library.mark, names)))
+        lane.submit(FileJob(partial(library.mark, names)))
         for move in moves:
-            lane.submit(Job(partial(library.apply, move.flushing()), partial(self._applied, move)))
+            lane.submit(
+                FileJob(partial(library.apply, move.flushing()), partial(self._applied, move))
+            )
             move.entry.has_file = True  # from here on there may be one
-        lane.submit(Job(library.record, self._recorded))
+        lane.submit(FileJob(library.record, self._recorded))
 
-    def _applied(self, move: Move, result: bool | Fault) -> None:
+    def _applied(self, move: CompactionEntry, result: bool | Fault) -> None:
         """`result`: is there a file now, or why not."""
         if isinstance(result, Fault):
             move.fault = result
@@ -353,18 +357,20 @@ class Rounds:
             self._slice = failed
             self.needs_retry = True
             self._retry_at = self._now() + self._settings.retry_s
-            self._lane.submit(Job(lambda: None))  # the lane looks again at how long it may sleep
+            self._lane.submit(
+                FileJob(lambda: None)
+            )  # the lane looks again at how long it may sleep
         else:
             self.step()
 
-    def _thaw(self, move: Move, *, is_moved: bool) -> None:
+    def _thaw(self, move: CompactionEntry, *, is_moved: bool) -> None:
         """Put what stays and what came meanwhile together again."""
         entry, newer, newer_oldest = move.entry, move.entry.layer, move.entry.oldest
         self.release(entry, move.segment)
         if newer is not None:
             self.release(entry, newer_oldest)
-        layer = new_layer(entry.kind, is_base=not entry.has_file)
-        if isinstance(layer, QueueLayer) and isinstance(move.frozen, QueueLayer):
+        layer = new_memtable(entry.kind, is_base=not entry.has_file)
+        if isinstance(layer, QueueMemtable) and isinstance(move.frozen, QueueMemtable):
             layer.is_doubtful = move.frozen.is_doubtful and entry.has_file
         fold(layer, move.stays.changes() if is_moved else move.frozen.changes())
         oldest = (move.carried_to or self.current) if is_moved else move.segment

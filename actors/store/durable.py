@@ -16,46 +16,46 @@ from pathlib import Path
 
 from millpond.actors.messages import Durability
 from millpond.actors.store.changes import (
+    AttemptsSet,
     Change,
     Chunk,
-    Kind,
     LogSnapshot,
-    Row,
+    PartitionKind,
     Snapshot,
-    Tried,
+    StoredMessage,
     kind_of,
 )
-from millpond.actors.store.compaction import Rounds
+from millpond.actors.store.compaction import Compactor
 from millpond.actors.store.filesystem import Disk
-from millpond.actors.store.group_commit import Groups
-from millpond.actors.store.index import Entry, Layer, fold, new_layer, weigh
+from millpond.actors.store.group_commit import GroupCommit
+from millpond.actors.store.index import IndexEntry, Memtable, count_usage, fold, new_memtable
 from millpond.actors.store.interface import (
     Commit,
+    Deferred,
     Fault,
     Health,
-    Kept,
-    Pending,
+    PartitionUsage,
     Seek,
+    StoredQueue,
     Usage,
-    Weight,
 )
-from millpond.actors.store.jobs import Job
+from millpond.actors.store.jobs import FileJob
 from millpond.actors.store.journal.change_codec import encode
-from millpond.actors.store.journal.format import Carry
-from millpond.actors.store.journal.writer import Group, Journal, Outcome
+from millpond.actors.store.journal.format import Rewrite
+from millpond.actors.store.journal.writer import CommitGroup, CommitOutcome, Journal
 from millpond.actors.store.loader import QueueLoader
-from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.memory import MemoryStore
-from millpond.actors.store.message_attributes import Due
+from millpond.actors.store.message_attributes import DueAt
 from millpond.actors.store.partitions.file_pool import file_name
-from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.reads import LogReader, holds_log
 from millpond.actors.store.recovery import Recovered, recover
-from millpond.actors.store.remains import Remains
-from millpond.actors.store.repair.quarantine import Damage, write_note
-from millpond.actors.store.settings import StoreSettings, Surroundings
-from millpond.actors.store.stats import StoreCounters
-from millpond.actors.store.workers import Lane, Work
+from millpond.actors.store.remains import UnackedWrites
+from millpond.actors.store.repair.quarantine import Damage, write_report
+from millpond.actors.store.settings import StoreEnvironment, StoreSettings
+from millpond.actors.store.stats import StoreStats
+from millpond.actors.store.workers import StoreWorker, WorkerTask
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class DurableStore:
         folder: Path,
         disk: Disk,
         settings: StoreSettings,
-        surroundings: Surroundings,
+        surroundings: StoreEnvironment,
         durability: Callable[[bytes], Durability],
     ) -> None:
         self.folder = folder
@@ -79,11 +79,11 @@ class DurableStore:
         self.usage = Usage()
         self.health = Health()
         self._memory = MemoryStore(self.usage)
-        self._entries: dict[bytes, Entry] = {}
-        self._unsynced: dict[Entry, None] = {}
+        self._entries: dict[bytes, IndexEntry] = {}
+        self._unsynced: dict[IndexEntry, None] = {}
         self._delayed: deque[Commit] = deque()
         self._lsn_kept = 0
-        self._kept: list[Kept] = []
+        self._kept: list[StoredQueue] = []
 
     # Start and end.
 
@@ -92,7 +92,7 @@ class DurableStore:
         settings, around = self._settings, self.around
         found = recover(self.folder, self.disk, self._durability, settings)
         salt = around.salt()
-        self._groups = Groups(salt, found.tail.lsn, around.soon)
+        self._groups = GroupCommit(salt, found.tail.lsn, around.soon)
         self._library = found.library
         self._entries = found.entries
         self._kept = found.kept
@@ -101,7 +101,7 @@ class DurableStore:
         self.facts = found.facts
         for entry in found.entries.values():
             self.usage.messages += entry.messages
-            if entry.kind is Kind.LOG:
+            if entry.kind is PartitionKind.LOG:
                 self.usage.log_bytes += entry.bytes
             else:
                 self.usage.bytes += entry.bytes
@@ -121,10 +121,12 @@ class DurableStore:
 
     def _start_lanes(self, found: Recovered) -> None:
         around = self.around
-        self._rounds = Rounds(self._settings, self, self._library, around.now)
-        self._files: Lane[Job] = around.lane(
+        self._rounds = Compactor(self._settings, self, self._library, around.now)
+        self._files: StoreWorker[FileJob] = around.worker(
             "files",
-            Work(_run_jobs, self._jobs_done, _fail_jobs, idle_s=self._files_idle_s, batch_max=1),
+            WorkerTask(
+                _run_jobs, self._jobs_done, _fail_jobs, idle_s=self._files_idle_s, batch_max=1
+            ),
         )
         self._rounds.start(self._files)
         self._rounds.segments.update(found.segments)
@@ -137,9 +139,11 @@ class DurableStore:
         self._queues = QueueLoader(
             self._library, self._files, self._groups, self.usage, self.damaged
         )
-        self._writer: Lane[Group] = around.lane(
+        self._writer: StoreWorker[CommitGroup] = around.worker(
             "journal",
-            Work(self._journal.commit, self._done, self._crashed, idle_s=self._journal.idle_s),
+            WorkerTask(
+                self._journal.commit, self._done, self._crashed, idle_s=self._journal.idle_s
+            ),
         )
         self._groups.start(self._writer)
 
@@ -155,9 +159,9 @@ class DurableStore:
         self._library.close()
 
     @property
-    def counters(self) -> StoreCounters:
+    def counters(self) -> StoreStats:
         journal, rounds, entries = self._journal, self._rounds, self._entries.values()
-        return StoreCounters(
+        return StoreStats(
             journal.groups,
             journal.syncs,
             rounds.flushes,
@@ -179,11 +183,11 @@ class DurableStore:
         entry = self._entries.get(name)
         return entry.durability if entry is not None else self._durability(name)
 
-    def weigh(self, name: bytes) -> Weight:
+    def partition_usage(self, name: bytes) -> PartitionUsage:
         entry = self._entries.get(name)
-        return entry.weight() if entry is not None else self._memory.weigh(name)
+        return entry.weight() if entry is not None else self._memory.partition_usage(name)
 
-    def kept(self) -> Iterator[Kept]:
+    def kept(self) -> Iterator[StoredQueue]:
         yield from self._kept
 
     def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:
@@ -193,46 +197,48 @@ class DurableStore:
             if durability is Durability.MEMORY:
                 self._memory.write(name, changes)
                 return None
-            entry = Entry(name, kind_of(changes[0]), durability)
+            entry = IndexEntry(name, kind_of(changes[0]), durability)
             self._entries[name] = entry
-        is_hard = weigh(entry, changes, self.usage, 1)
+        is_hard = count_usage(entry, changes, self.usage, 1)
         if is_hard and not self.health.is_writable:
-            weigh(entry, changes, self.usage, -1)
+            count_usage(entry, changes, self.usage, -1)
             self._forget_idle(entry)
-            refused: Commit = Pending()
+            refused: Commit = Deferred()
             refused.finish(Fault.NOT_KEPT)
             return refused
-        if self._groups.is_crowded and all(type(change) in (Tried, Due) for change in changes):
+        if self._groups.is_crowded and all(
+            type(change) in (AttemptsSet, DueAt) for change in changes
+        ):
             return None  # deliveries may fail for ever; everything else comes to an end
         group = self._groups.write(entry, changes)
         if not is_hard:
             return None
         for change in reversed(changes):
-            if type(change) is Row:
+            if type(change) is StoredMessage:
                 group.last_id = change.id  # ids ascend
                 break
         if entry.durability is Durability.DISK:
             group.needs_sync = True
         return group.commit
 
-    def load(self, name: bytes) -> Snapshot | Pending[Snapshot | Fault]:
+    def load(self, name: bytes) -> Snapshot | Deferred[Snapshot | Fault]:
         entry = self._entries.get(name)
         return self._memory.load(name) if entry is None else self._queues.load(entry)
 
     def logs(self) -> Iterator[bytes]:
         return (entry.name for entry in self._entries.values() if holds_log(entry))
 
-    def outline(self, name: bytes) -> LogSnapshot | Pending[LogSnapshot | Fault]:
+    def log_snapshot(self, name: bytes) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
         entry = self._entries.get(name)
-        return self._memory.outline(name) if entry is None else self._logs.outline(entry)
+        return self._memory.log_snapshot(name) if entry is None else self._logs.log_snapshot(entry)
 
-    def read(self, name: bytes, seek: Seek) -> list[Chunk] | Pending[list[Chunk] | Fault]:
+    def read(self, name: bytes, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
         entry = self._entries.get(name)
         return self._memory.read(name, seek) if entry is None else self._logs.read(entry, seek)
 
     # What becomes of groups.
 
-    def _done(self, groups: list[Group], outcome: Outcome) -> None:
+    def _done(self, groups: list[CommitGroup], outcome: CommitOutcome) -> None:
         if outcome.size:
             self._rounds.segments[outcome.segment] = outcome.size
             self._rounds.current = outcome.segment
@@ -248,7 +254,7 @@ class DurableStore:
             self._mend()
         self._look_after()
 
-    def _keep(self, group: Group, outcome: Outcome) -> None:
+    def _keep(self, group: CommitGroup, outcome: CommitOutcome) -> None:
         rounds, segment = self._rounds, outcome.segment
         self._lsn_kept = group.last_lsn
         is_synced = group.last_lsn <= outcome.synced_lsn
@@ -276,25 +282,25 @@ class DurableStore:
         else:
             group.commit.finish(None)
 
-    def _look_for_waste(self, entry: Entry) -> None:
+    def _look_for_waste(self, entry: IndexEntry) -> None:
         layer = entry.layer
-        if isinstance(layer, QueueLayer):
+        if isinstance(layer, QueueMemtable):
             is_empty = not entry.messages and not entry.keys
             if is_empty or (layer.gone_bytes > self._settings.waste_bytes_max):
                 self._rounds.urge(entry)
-        elif isinstance(layer, LogLayer) and (layer.is_fresh or layer.trim_point):
+        elif isinstance(layer, LogMemtable) and (layer.is_fresh or layer.trim_point):
             self._rounds.urge(entry)
 
-    def _forget_idle(self, entry: Entry) -> None:
+    def _forget_idle(self, entry: IndexEntry) -> None:
         if entry.is_idle:
-            if entry.kind is Kind.LOG:
+            if entry.kind is PartitionKind.LOG:
                 self.usage.log_bytes -= entry.bytes
                 entry.bytes = 0
             self._entries.pop(entry.name, None)
 
     # When the disk fails.
 
-    def _fail(self, outcome: Outcome) -> None:
+    def _fail(self, outcome: CommitOutcome) -> None:
         """Nothing that is on its way is kept, but what nobody waits for: that is tried again."""
         self.health.failures += 1
         self.health.is_writable = False
@@ -302,14 +308,14 @@ class DurableStore:
         while self._delayed:
             self._delayed.popleft().finish(None)
         failed = self._groups.break_off(outcome.epoch)
-        remains = Remains()
-        again: list[tuple[Entry, Sequence[Change]]] = []
+        remains = UnackedWrites()
+        again: list[tuple[IndexEntry, Sequence[Change]]] = []
         for group in failed:
             for entry, _, changes in group.writes:
                 entry.in_flight -= 1
                 stands, lost = remains.part(entry, changes)
                 if lost:
-                    weigh(entry, lost, self.usage, -1)
+                    count_usage(entry, lost, self.usage, -1)
                 if stands:
                     again.append((entry, stands))
         for entry, changes in again:
@@ -326,27 +332,29 @@ class DurableStore:
         log.warning("journal mended: segment=%d", self._rounds.current)
         unsynced, self._unsynced = self._unsynced, {}
         for entry in unsynced:
-            layer = new_layer(entry.kind, is_base=not entry.has_file and entry.frozen is None)
-            if isinstance(layer, QueueLayer):
+            layer = new_memtable(entry.kind, is_base=not entry.has_file and entry.frozen is None)
+            if isinstance(layer, QueueMemtable):
                 # What is frozen may get to the file after this, so what goes leaves a trace.
                 layer.is_doubtful = entry.frozen is not None
             for each in (entry.frozen, entry.layer):
                 if each is not None:
                     fold(layer, each.changes())
-            carry = Carry.WHOLE if entry.frozen is None else Carry.MENDED
+            carry = Rewrite.WHOLE if entry.frozen is None else Rewrite.MENDED
             self.carry(entry, layer, entry.lsn, carry)
         if unsynced:
             self._groups.after(partial(self._said_again, unsynced))
         self._groups.mend()
 
-    def _said_again(self, entries: dict[Entry, None], segment: int | None) -> None:
+    def _said_again(self, entries: dict[IndexEntry, None], segment: int | None) -> None:
         """If the disk failed once more, there is still nothing else that has it."""
         if segment is None:
             self._unsynced = {**entries, **self._unsynced}
 
-    def _crashed(self, groups: list[Group], exc: Exception) -> None:
+    def _crashed(self, groups: list[CommitGroup], exc: Exception) -> None:
         """A fault of ours in the writer: nothing is known of what it had in hand."""
-        outcome = Outcome(self._groups.epoch + 1, self._rounds.current, 0, 0, f"crashed: {exc!r}")
+        outcome = CommitOutcome(
+            self._groups.epoch + 1, self._rounds.current, 0, 0, f"crashed: {exc!r}"
+        )
         self._fail(outcome)
 
     def _look_after(self) -> None:
@@ -364,7 +372,7 @@ class DurableStore:
             health.is_writable = is_writable
             health.reason = "" if is_writable else "the journal is full: files cannot be written"
 
-    def _jobs_done(self, jobs: list[Job], _: None) -> None:
+    def _jobs_done(self, jobs: list[FileJob], _: None) -> None:
         for job in jobs:
             job.report()
         self._look_after()
@@ -374,7 +382,7 @@ class DurableStore:
 
     # What rounds need.
 
-    def carry(self, entry: Entry, layer: Layer, as_of: int, carry: Carry) -> int:
+    def carry(self, entry: IndexEntry, layer: Memtable, as_of: int, carry: Rewrite) -> int:
         group = self._groups.add(entry, encode(layer.changes()), carry, as_of)
         group.needs_sync = True
         return group.last_lsn
@@ -388,22 +396,22 @@ class DurableStore:
     def after_group(self, kept: Callable[[int | None], None]) -> None:
         self._groups.after(kept)
 
-    def damaged(self, entry: Entry) -> None:
+    def damaged(self, entry: IndexEntry) -> None:
         if entry.fault is None:
             entry.fault = Fault.DAMAGED
             damage = Damage(file_name(entry.name), "the file of a partition is damaged", entry.name)
-            note = partial(write_note, self.folder / "damaged", self.disk, damage)
-            self._files.submit(Job(note))
+            note = partial(write_report, self.folder / "damaged", self.disk, damage)
+            self._files.submit(FileJob(note))
 
-    def settled(self, entry: Entry) -> None:
+    def settled(self, entry: IndexEntry) -> None:
         self._forget_idle(entry)
 
 
-def _run_jobs(jobs: list[Job]) -> None:
+def _run_jobs(jobs: list[FileJob]) -> None:
     for job in jobs:
         job.attempt()
 
 
-def _fail_jobs(jobs: list[Job], _: Exception) -> None:
+def _fail_jobs(jobs: list[FileJob], _: Exception) -> None:
     for job in jobs:
         job.fail()

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from millpond.actors.store.changes import Change
-from millpond.actors.store.index import Entry
+from millpond.actors.store.index import IndexEntry
 from millpond.actors.store.journal.change_codec import encode
-from millpond.actors.store.journal.format import GROUP_SIZE, Carry, encode_record
-from millpond.actors.store.journal.writer import Group
-from millpond.actors.store.workers import Lane
+from millpond.actors.store.journal.format import GROUP_SIZE, Rewrite, encode_record
+from millpond.actors.store.journal.writer import CommitGroup
+from millpond.actors.store.workers import StoreWorker
 
 PASSES_MAX = 4
 """Measured: 50 clients fall into two groups that wait for each other when a group is one pass."""
@@ -25,15 +25,15 @@ HELD_BACK_MAX = 50_000
 """So many changes are held back while the journal fails; beyond, failed deliveries are not."""
 
 
-class Groups:
+class GroupCommit:
     """`soon` calls back at the end of the loop's pass. While `is_broken`, the open group waits."""
 
     def __init__(self, salt: int, lsn: int, soon: Callable[[Callable[[], None]], object]) -> None:
         self._salt = salt
         self._lsn = self._lsn_recorded = lsn
         self._soon = soon
-        self._open: Group | None = None
-        self._in_flight: deque[Group] = deque()
+        self._open: CommitGroup | None = None
+        self._in_flight: deque[CommitGroup] = deque()
         self._is_sealing = False
         self._passes = self._seen = 0
         self._epoch = 0
@@ -41,7 +41,7 @@ class Groups:
         self.room_bytes = 0
         """What the segment that is written to takes before the next one has to be made."""
 
-    def start(self, lane: Lane[Group]) -> None:
+    def start(self, lane: StoreWorker[CommitGroup]) -> None:
         """The lane of the journal's writer; before anything else."""
         self._lane = lane
 
@@ -55,19 +55,21 @@ class Groups:
         group = self._open
         return self.is_broken and group is not None and len(group.writes) >= HELD_BACK_MAX
 
-    def write(self, entry: Entry, changes: Sequence[Change]) -> Group:
+    def write(self, entry: IndexEntry, changes: Sequence[Change]) -> CommitGroup:
         """Put changes into the open group."""
         group = self.add(entry, encode(changes))
         group.writes.append((entry, group.last_lsn, changes))
         entry.in_flight += 1
         return group
 
-    def add(self, entry: Entry, body: bytes, carry: Carry = Carry.NONE, as_of: int = 0) -> Group:
+    def add(
+        self, entry: IndexEntry, body: bytes, carry: Rewrite = Rewrite.NONE, as_of: int = 0
+    ) -> CommitGroup:
         """Give a record its number and put it into the open group."""
         self._lsn = self._lsn_recorded = lsn = self._lsn + 1
         group = self._open
         if group is None:
-            group = self._open = Group(self._epoch, lsn)
+            group = self._open = CommitGroup(self._epoch, lsn)
             self._seal_soon()
         if not group.records:
             group.first_lsn = lsn
@@ -79,7 +81,7 @@ class Groups:
     def sync(self) -> None:
         """Have everything written so far synced, with what else this pass of the loop writes."""
         if self._open is None:
-            self._open = Group(self._epoch, self._lsn + 1)
+            self._open = CommitGroup(self._epoch, self._lsn + 1)
             self._open.last_lsn = self._lsn_recorded
             self._seal_soon()
         self._open.needs_sync = True
@@ -108,13 +110,13 @@ class Groups:
             self._in_flight.append(group)
             self._lane.submit(group, quick=is_quick)
 
-    def _grows(self, group: Group) -> bool:
+    def _grows(self, group: CommitGroup) -> bool:
         """Did this pass of the loop add to what several write? Then the next one may as well."""
         seen, self._seen = self._seen, len(group.records)
         self._passes += 1
         return self._passes <= PASSES_MAX and self._seen > max(1, seen)
 
-    def _has_room(self, group: Group) -> bool:
+    def _has_room(self, group: CommitGroup) -> bool:
         # To make a segment means to sync the one before it, which may take long.
         return GROUP_SIZE + sum(map(len, group.records)) <= self.room_bytes
 
@@ -123,7 +125,7 @@ class Groups:
             self._is_sealing = True
             self._soon(self.seal)
 
-    def kept(self, groups: list[Group], epoch: int) -> Iterator[Group]:
+    def kept(self, groups: list[CommitGroup], epoch: int) -> Iterator[CommitGroup]:
         """Those of `groups` that the writer kept; it was in `epoch` when it had done so.
 
         Those of an earlier epoch have failed already, with the group that ended it.
@@ -134,7 +136,7 @@ class Groups:
                 assert first is group, "groups are kept in order"
                 yield group
 
-    def waiting(self, entry: Entry) -> Iterator[Sequence[Change]]:
+    def waiting(self, entry: IndexEntry) -> Iterator[Sequence[Change]]:
         """What was written of an entry and is not kept yet, oldest first."""
         found: list[Sequence[Sequence[Change]]] = []
         left = entry.in_flight
@@ -148,7 +150,7 @@ class Groups:
         for some in reversed(found):
             yield from some
 
-    def break_off(self, epoch: int) -> list[Group]:
+    def break_off(self, epoch: int) -> list[CommitGroup]:
         """Nothing on its way is kept: give it all, and hold back what comes until `mend`.
 
         What was held back before stays, unless somebody waits for it: the disk may fail for long,

@@ -7,45 +7,51 @@ from typing import assert_never
 
 from millpond.actors.messages import Durability, Mode
 from millpond.actors.store.changes import (
+    AttemptsSet,
     Change,
     Chunk,
-    Dropped,
-    Gone,
-    KeyGone,
-    KeyLeft,
-    Kind,
+    KeyExpired,
+    KeyRetained,
+    LogDeleted,
+    LogTrimmed,
+    MessageRemoved,
+    MetadataSet,
     ModeSet,
-    Noted,
-    Row,
-    Tried,
-    Trimmed,
+    PartitionKind,
+    StoredMessage,
 )
-from millpond.actors.store.interface import Fault, Usage, Weight
-from millpond.actors.store.log_memtable import LogLayer
-from millpond.actors.store.message_attributes import Due, Unique
-from millpond.actors.store.queue_memtable import QueueLayer
-from millpond.actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen
+from millpond.actors.store.interface import Fault, PartitionUsage, Usage
+from millpond.actors.store.log_memtable import LogMemtable
+from millpond.actors.store.message_attributes import DueAt, UniqueKey
+from millpond.actors.store.queue_memtable import QueueMemtable
+from millpond.actors.store.subscribers import (
+    Acked,
+    AckedUpTo,
+    Subscriber,
+    SubscriberRemoved,
+    SubscriberTouched,
+)
 
-Layer = QueueLayer | LogLayer
+Memtable = QueueMemtable | LogMemtable
 
 
-def new_layer(kind: Kind, *, is_base: bool) -> Layer:
+def new_memtable(kind: PartitionKind, *, is_base: bool) -> Memtable:
     """An empty layer."""
     match kind:
-        case Kind.QUEUE:
-            return QueueLayer(is_base=is_base)
-        case Kind.LOG:
-            return LogLayer(is_base=is_base)
+        case PartitionKind.QUEUE:
+            return QueueMemtable(is_base=is_base)
+        case PartitionKind.LOG:
+            return LogMemtable(is_base=is_base)
         case _:
             assert_never(kind)
 
 
-def fold(layer: Layer, changes: Iterable[Change]) -> None:
+def fold(layer: Memtable, changes: Iterable[Change]) -> None:
     """Take changes into a layer of their kind."""
     layer.fold(changes)  # type: ignore[arg-type]  # a partition has changes of one kind only
 
 
-class Entry:
+class IndexEntry:
     """A partition by name.
 
     `layer` is what the journal has and the file has not; while a round moves it, it is `frozen`
@@ -70,19 +76,19 @@ class Entry:
         "oldest",
     )
 
-    def __init__(self, name: bytes, kind: Kind, durability: Durability) -> None:
+    def __init__(self, name: bytes, kind: PartitionKind, durability: Durability) -> None:
         self.name = name
         self.kind = kind
         self.durability = durability
-        self.layer: Layer | None = None
-        self.frozen: Layer | None = None
+        self.layer: Memtable | None = None
+        self.frozen: Memtable | None = None
         self.has_file = False
         self.oldest = 0
         self.in_flight = 0
         """Writes that are not folded in yet."""
         self.lsn = 0
         """The last one that was folded in."""
-        self.ahead: tuple[object, LogLayer] | None = None
+        self.ahead: tuple[object, LogMemtable] | None = None
         """What is written and not folded in yet, as of when it was last asked for (`reader`)."""
         self.fault: Fault | None = None
         self.messages = 0
@@ -109,23 +115,23 @@ class Entry:
         layer = self.layer
         if layer is None:
             is_base = not self.has_file and self.frozen is None
-            layer = self.layer = new_layer(self.kind, is_base=is_base)
+            layer = self.layer = new_memtable(self.kind, is_base=is_base)
             self.oldest = segment
         fold(layer, changes)
         self.lsn = lsn
         if not layer:
             self.layer = None
 
-    def weight(self) -> Weight:
-        return Weight(self.messages, self.bytes, self.messages + self.keys, self.mode)
+    def weight(self) -> PartitionUsage:
+        return PartitionUsage(self.messages, self.bytes, self.messages + self.keys, self.mode)
 
 
-def weigh(entry: Entry, changes: Sequence[Change], usage: Usage, sign: int) -> bool:
+def count_usage(entry: IndexEntry, changes: Sequence[Change], usage: Usage, sign: int) -> bool:
     """Add what changes weigh to an entry and the node (`sign` 1), or take it back (-1).
 
     True: one of them is waited for.
     """
-    if entry.kind is Kind.LOG:
+    if entry.kind is PartitionKind.LOG:
         size = log_bytes_of(changes) * sign
         entry.bytes += size
         usage.log_bytes += size
@@ -133,28 +139,30 @@ def weigh(entry: Entry, changes: Sequence[Change], usage: Usage, sign: int) -> b
     is_hard = False
     messages = added = 0
     for change in changes:
-        if type(change) is Row:  # the change of every day, without another call
+        if type(change) is StoredMessage:  # the change of every day, without another call
             messages += sign
             added += len(change.data)
             continue
         match change:
-            case Row():
+            case StoredMessage():
                 raise AssertionError("handled above")
-            case Gone(left=left, size=size):
+            case MessageRemoved(left=left, size=size):
                 _add(entry, usage, -sign, -size * sign, sign if left is not None else 0)
-            case KeyGone(was_left=was_left):
+            case KeyExpired(was_left=was_left):
                 _add(entry, usage, 0, 0, -sign if was_left else 0)
-            case KeyLeft():
+            case KeyRetained():
                 _add(entry, usage, 0, 0, sign)
             case ModeSet(mode=mode):
                 entry.mode = mode
-            case Member():
+            case Subscriber():
                 _add(entry, usage, 0, 0, sign)
-            case MemberGone():
+            case SubscriberRemoved():
                 _add(entry, usage, 0, 0, -sign)
-            case Tried() | MemberSeen() | Acked() | AckedUpTo() | Due() | Unique():
+            case (
+                AttemptsSet() | SubscriberTouched() | Acked() | AckedUpTo() | DueAt() | UniqueKey()
+            ):
                 pass
-            case Chunk() | Trimmed() | Noted() | Dropped():
+            case Chunk() | LogTrimmed() | MetadataSet() | LogDeleted():
                 raise AssertionError("a queue does not take changes of a log")
             case _:
                 assert_never(change)
@@ -170,12 +178,12 @@ def log_bytes_of(changes: Sequence[Change]) -> int:
     for change in changes:
         if isinstance(change, Chunk):
             size += len(change.data)
-        elif isinstance(change, Trimmed | Dropped):
+        elif isinstance(change, LogTrimmed | LogDeleted):
             size -= change.size
     return size
 
 
-def _add(entry: Entry, usage: Usage, messages: int, size: int, keys: int) -> None:
+def _add(entry: IndexEntry, usage: Usage, messages: int, size: int, keys: int) -> None:
     entry.messages += messages
     entry.bytes += size
     entry.keys += keys

@@ -17,7 +17,6 @@ import msgspec
 
 from millpond.actors.messages import Durability, Mode
 from millpond.actors.positions import Seek as Seek
-from millpond.actors.positions import Where as Where
 from millpond.actors.store.changes import Change, Chunk, LogSnapshot, Snapshot
 
 T = TypeVar("T")
@@ -45,7 +44,7 @@ class Health:
     failures: int = 0
 
 
-class Weight(msgspec.Struct, frozen=True):
+class PartitionUsage(msgspec.Struct, frozen=True):
     """What a partition holds, counted without loading it. `keys`: of kept messages and others."""
 
     messages: int = 0
@@ -94,7 +93,7 @@ def _go_on(do: Callable[[T], object], rest: Iterator[T]) -> None:
         go_on()
 
 
-class Pending(Generic[T]):
+class Deferred(Generic[T]):
     """Something that the store finishes later, in the loop's thread."""
 
     __slots__ = ("_value", "_waiting", "is_done")
@@ -121,11 +120,11 @@ class Pending(Generic[T]):
         for_each(lambda done: done(value), waiting or ())
 
 
-Commit = Pending[Fault | None]
+Commit = Deferred[Fault | None]
 """Changes on their way to the disk. None: they are as durable as promised."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class StoredQueue(msgspec.Struct, frozen=True):
     """A partition that a restart found; nothing of it expires before `deadline`."""
 
     name: bytes
@@ -141,16 +140,16 @@ class Store(Protocol):
     def durability(self, name: bytes) -> Durability:
         """What an acknowledgement of `name` promises."""
 
-    def load(self, name: bytes) -> Snapshot | Pending[Snapshot | Fault]:
+    def load(self, name: bytes) -> Snapshot | Deferred[Snapshot | Fault]:
         """What is kept for the queue `name`; an unknown name gives an empty snapshot."""
 
-    def weigh(self, name: bytes) -> Weight:
+    def partition_usage(self, name: bytes) -> PartitionUsage:
         """How much is kept for `name`, at no more than the cost of a look-up."""
 
     def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:
         """Apply `changes` in order. None: nobody needs to wait for them."""
 
-    def kept(self) -> Iterator[Kept]:
+    def kept(self) -> Iterator[StoredQueue]:
         """The queues that hold something."""
 
 
@@ -160,10 +159,10 @@ class LogStore(Protocol):
     def logs(self) -> Iterator[bytes]:
         """The logs that a restart found and that hold something."""
 
-    def outline(self, name: bytes) -> LogSnapshot | Pending[LogSnapshot | Fault]:
+    def log_snapshot(self, name: bytes) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
         """The outline of the log `name`, with what was written and is on its way to the disk; an
         unknown name gives an empty one."""
 
-    def read(self, name: bytes, seek: Seek) -> list[Chunk] | Pending[list[Chunk] | Fault]:
+    def read(self, name: bytes, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
         """Chunks in order, also those on their way to the disk: what is told of them has to wait
         behind their commit."""

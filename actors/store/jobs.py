@@ -13,7 +13,7 @@ from millpond.actors.store.partitions.partition import Damaged
 log = logging.getLogger(__name__)
 
 
-class Job:
+class FileJob:
     """Runs off the loop; `done` gets its result, or the fault that the disk had, in the loop.
 
     `name` is the partition's, for the log; None if it is for all of them.

@@ -14,21 +14,21 @@ import msgspec
 
 from millpond.actors.store.changes import (
     Chunk,
-    Dropped,
     LogChange,
+    LogDeleted,
     LogSnapshot,
-    Noted,
-    Trimmed,
+    LogTrimmed,
+    MetadataSet,
 )
 
 CHUNK_BYTES = 96
 """What a chunk costs in the journal besides its data, roughly."""
 
 
-class LogLayer:
-    """Chunks ascend; `notes` that map to None are forgotten ones of below."""
+class LogMemtable:
+    """Chunks ascend; `metadata` that map to None are forgotten ones of below."""
 
-    __slots__ = ("chunk_bytes", "chunks", "is_base", "is_fresh", "notes", "trim_point")
+    __slots__ = ("chunk_bytes", "chunks", "is_base", "is_fresh", "metadata", "trim_point")
 
     def __init__(self, *, is_base: bool) -> None:
         self.is_base = is_base
@@ -36,11 +36,11 @@ class LogLayer:
         self.chunks: list[Chunk] = []
         self.chunk_bytes = 0
         self.trim_point = 0
-        self.notes: dict[bytes, bytes | None] = {}
+        self.metadata: dict[bytes, bytes | None] = {}
 
     def __bool__(self) -> bool:
         """Is there anything that a restart would have to know?"""
-        return bool(self.chunks or self.trim_point or self.notes or self.is_fresh)
+        return bool(self.chunks or self.trim_point or self.metadata or self.is_fresh)
 
     @property
     def size(self) -> int:
@@ -50,7 +50,7 @@ class LogLayer:
     @property
     def lesser_size(self) -> int:
         """The part of `size` that is not chunks."""
-        return sum(len(name) + len(value or b"") + 16 for name, value in self.notes.items())
+        return sum(len(name) + len(value or b"") + 16 for name, value in self.metadata.items())
 
     def fold(self, changes: Iterable[LogChange]) -> None:
         """Take in what was written."""
@@ -58,11 +58,11 @@ class LogLayer:
             match change:
                 case Chunk():
                     self.add(change)
-                case Trimmed():
+                case LogTrimmed():
                     self._trim(change.point)
-                case Noted():
+                case MetadataSet():
                     self._note(change)
-                case Dropped():
+                case LogDeleted():
                     self._drop()
                 case _:
                     assert_never(change)
@@ -85,11 +85,11 @@ class LogLayer:
             self.chunk_bytes -= len(self.chunks[-1].data)
             self.chunks[-1] = msgspec.structs.replace(self.chunks[-1], data=b"")
 
-    def _note(self, note: Noted) -> None:
+    def _note(self, note: MetadataSet) -> None:
         if note.value is None and self.is_base:
-            self.notes.pop(note.name, None)
+            self.metadata.pop(note.name, None)
         else:
-            self.notes[note.name] = note.value
+            self.metadata[note.name] = note.value
 
     def _drop(self) -> None:
         self.__init__(is_base=self.is_base)  # type: ignore[misc]  # everything goes
@@ -98,18 +98,18 @@ class LogLayer:
     def changes(self) -> Iterator[LogChange]:
         """The changes that make this layer again."""
         if self.is_fresh:
-            yield Dropped()
+            yield LogDeleted()
         yield from self.chunks
         if self.trim_point:
-            yield Trimmed(self.trim_point)
-        for name, value in self.notes.items():
-            yield Noted(name, value)
+            yield LogTrimmed(self.trim_point)
+        for name, value in self.metadata.items():
+            yield MetadataSet(name, value)
 
-    def split(self, count: int) -> tuple[LogLayer, LogLayer]:
+    def split(self, count: int) -> tuple[LogMemtable, LogMemtable]:
         """What goes to the partition, and what stays: the last `count` chunks. Both are new."""
-        moved, stays = LogLayer(is_base=self.is_base), LogLayer(is_base=False)
+        moved, stays = LogMemtable(is_base=self.is_base), LogMemtable(is_base=False)
         moved.is_fresh, moved.trim_point = self.is_fresh, self.trim_point
-        moved.notes = dict(self.notes)
+        moved.metadata = dict(self.metadata)
         at = max(len(self.chunks) - count, 0)
         for layer, chunks in ((moved, self.chunks[:at]), (stays, self.chunks[at:])):
             layer.chunks = chunks
@@ -128,11 +128,11 @@ class LogLayer:
             outline.tail = last.end
             outline.last_id, outline.last_timestamp = last.last_id, last.last_timestamp
         outline.trim_point = max(outline.trim_point, self.trim_point)
-        for name, value in self.notes.items():
+        for name, value in self.metadata.items():
             if value is None:
-                outline.notes.pop(name, None)
+                outline.metadata.pop(name, None)
             else:
-                outline.notes[name] = value
+                outline.metadata[name] = value
         return outline
 
 

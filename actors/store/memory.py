@@ -7,61 +7,68 @@ from typing import assert_never
 
 from millpond.actors.messages import Durability, Mode
 from millpond.actors.store.changes import (
+    AttemptsSet,
     Change,
     Chunk,
-    Dropped,
-    Gone,
-    KeyGone,
-    KeyLeft,
-    KeyRow,
-    Kind,
+    KeyExpired,
+    KeyRetained,
+    LogDeleted,
     LogSnapshot,
+    LogTrimmed,
+    MessageRemoved,
+    MetadataSet,
     ModeSet,
-    Noted,
-    Row,
+    PartitionKind,
     Snapshot,
-    Tried,
-    Trimmed,
+    StoredKey,
+    StoredMessage,
     kind_of,
 )
 from millpond.actors.store.index import fold
-from millpond.actors.store.interface import Health, Kept, Seek, Usage, Weight
-from millpond.actors.store.log_memtable import LogLayer
-from millpond.actors.store.message_attributes import Due, TermChange, Terms, Unique
+from millpond.actors.store.interface import Health, PartitionUsage, Seek, StoredQueue, Usage
+from millpond.actors.store.log_memtable import LogMemtable
+from millpond.actors.store.message_attributes import (
+    AttributeChange,
+    DueAt,
+    MessageAttributes,
+    UniqueKey,
+)
 from millpond.actors.store.queue_memtable import snapshot_of
 from millpond.actors.store.reads import pick
-from millpond.actors.store.subscribers import MEMBER_CHANGES, MemberChange, Roster
+from millpond.actors.store.subscribers import SUBSCRIBER_CHANGES, SubscriberChange, SubscriberTable
 
 
 class Partition:
     """One channel's rows. Dictionaries keep the order of entry, which is the order of ids."""
 
-    __slots__ = ("attempts", "bytes", "keys", "mode", "roster", "rows", "terms")
+    __slots__ = ("attempts", "attributes", "bytes", "keys", "mode", "rows", "subscribers")
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.rows: dict[int, Row] = {}
-        self.keys: dict[int, KeyRow] = {}
+        self.rows: dict[int, StoredMessage] = {}
+        self.keys: dict[int, StoredKey] = {}
         """Keys of messages that are gone; those of kept ones are in their rows."""
         self.attempts: dict[int, int] | None = None
         self.mode: Mode | None = None
-        self.roster: Roster | None = None
-        self.terms: Terms | None = None
+        self.subscribers: SubscriberTable | None = None
+        self.attributes: MessageAttributes | None = None
 
     def snapshot(self) -> Snapshot:
         attempts = self.attempts or {}
-        return snapshot_of(self.rows, self.keys, attempts, self.mode, self.roster, self.terms)
+        return snapshot_of(
+            self.rows, self.keys, attempts, self.mode, self.subscribers, self.attributes
+        )
 
-    def fold_term(self, change: TermChange) -> None:
+    def fold_term(self, change: AttributeChange) -> None:
         """A message has something besides, or has not any more."""
-        terms = Terms() if self.terms is None else self.terms
+        terms = MessageAttributes() if self.attributes is None else self.attributes
         terms.fold(change, is_base=True)
-        self.terms = terms or None
+        self.attributes = terms or None
 
     @property
     def remembered(self) -> int:
         """How many keys of messages that are gone, and members."""
-        return len(self.keys) + (0 if self.roster is None else len(self.roster.members))
+        return len(self.keys) + (0 if self.subscribers is None else len(self.subscribers.members))
 
 
 class MemoryStore:
@@ -71,7 +78,7 @@ class MemoryStore:
         self.usage = Usage() if usage is None else usage
         self.health = Health()
         self._partitions: dict[bytes, Partition] = {}
-        self._logs: dict[bytes, LogLayer] = {}
+        self._logs: dict[bytes, LogMemtable] = {}
 
     def durability(self, name: bytes) -> Durability:
         return Durability.MEMORY
@@ -80,20 +87,20 @@ class MemoryStore:
         partition = self._partitions.get(name)
         return partition.snapshot() if partition is not None else Snapshot()
 
-    def weigh(self, name: bytes) -> Weight:
+    def partition_usage(self, name: bytes) -> PartitionUsage:
         partition = self._partitions.get(name)
         if partition is None:
-            return Weight()
+            return PartitionUsage()
         keys = len(partition.rows) + partition.remembered
-        return Weight(len(partition.rows), partition.bytes, keys, partition.mode)
+        return PartitionUsage(len(partition.rows), partition.bytes, keys, partition.mode)
 
-    def kept(self) -> Iterator[Kept]:
+    def kept(self) -> Iterator[StoredQueue]:
         return iter(())
 
     def logs(self) -> Iterator[bytes]:
         return iter(())
 
-    def outline(self, name: bytes) -> LogSnapshot:
+    def log_snapshot(self, name: bytes) -> LogSnapshot:
         log = self._logs.get(name)
         return log.apply_to(LogSnapshot()) if log is not None else LogSnapshot()
 
@@ -109,7 +116,7 @@ class MemoryStore:
                 log.add(changes[0])  # the append of every day, without another call
                 self.usage.log_bytes += len(changes[0].data)
                 return
-            if log is not None or kind_of(changes[0]) is Kind.LOG:
+            if log is not None or kind_of(changes[0]) is PartitionKind.LOG:
                 self._write_log(name, changes)
                 return
             partition = self._partitions[name] = Partition()
@@ -117,7 +124,7 @@ class MemoryStore:
         added = size = 0
         for change in changes:
             # The change of every day, without another call.
-            if type(change) is Row and not partition.keys:
+            if type(change) is StoredMessage and not partition.keys:
                 rows[change.id] = change
                 added += 1
                 size += len(change.data)
@@ -127,13 +134,13 @@ class MemoryStore:
             partition.bytes += size
             self.usage.messages += added
             self.usage.bytes += size
-        if not rows and not partition.keys and partition.roster is None:
+        if not rows and not partition.keys and partition.subscribers is None:
             del self._partitions[name]
 
     def _write_log(self, name: bytes, changes: Sequence[Change]) -> None:
         log = self._logs.get(name)
         if log is None:
-            log = self._logs[name] = LogLayer(is_base=True)
+            log = self._logs[name] = LogMemtable(is_base=True)
         before = log.chunk_bytes
         fold(log, changes)
         log.strip()
@@ -143,40 +150,40 @@ class MemoryStore:
 
     def _apply(self, partition: Partition, change: Change) -> None:
         match change:
-            case Row():
+            case StoredMessage():
                 self._add(partition, change)
-            case Gone():
+            case MessageRemoved():
                 self._remove(partition, change)
-            case KeyGone():
+            case KeyExpired():
                 if partition.keys.pop(change.key, None) is not None:
                     self.usage.keys -= 1
-            case Tried():
+            case AttemptsSet():
                 if partition.attempts is None:
                     partition.attempts = {}
                 partition.attempts[change.id] = change.attempts
             case ModeSet():
                 partition.mode = change.mode
-            case KeyLeft():
+            case KeyRetained():
                 if change.key not in partition.keys:
                     self.usage.keys += 1
                 partition.keys[change.key] = change.left
-            case Due() | Unique():
+            case DueAt() | UniqueKey():
                 partition.fold_term(change)
-            case _ if isinstance(change, MEMBER_CHANGES):
+            case _ if isinstance(change, SUBSCRIBER_CHANGES):
                 self._apply_member(partition, change)
-            case Chunk() | Trimmed() | Noted() | Dropped():
+            case Chunk() | LogTrimmed() | MetadataSet() | LogDeleted():
                 raise AssertionError("a queue does not take changes of a log")
             case _:
                 assert_never(change)
 
-    def _apply_member(self, partition: Partition, change: MemberChange) -> None:
+    def _apply_member(self, partition: Partition, change: SubscriberChange) -> None:
         before = partition.remembered
-        roster = Roster() if partition.roster is None else partition.roster
+        roster = SubscriberTable() if partition.subscribers is None else partition.subscribers
         roster.fold(change, is_base=True)
-        partition.roster = roster or None
+        partition.subscribers = roster or None
         self.usage.keys += partition.remembered - before
 
-    def _add(self, partition: Partition, row: Row) -> None:
+    def _add(self, partition: Partition, row: StoredMessage) -> None:
         partition.rows[row.id] = row
         partition.bytes += len(row.data)
         self.usage.messages += 1
@@ -184,7 +191,7 @@ class MemoryStore:
         if partition.keys and partition.keys.pop(row.key, None) is not None:
             self.usage.keys -= 1  # the window of the older use is over
 
-    def _remove(self, partition: Partition, gone: Gone) -> None:
+    def _remove(self, partition: Partition, gone: MessageRemoved) -> None:
         row = partition.rows.pop(gone.id, None)
         if row is None:
             return
@@ -193,12 +200,12 @@ class MemoryStore:
         self.usage.bytes -= len(row.data)
         if partition.attempts is not None:
             partition.attempts.pop(gone.id, None)
-        if partition.roster is not None:
-            partition.roster.forget(gone.id)
-            partition.roster = partition.roster or None
-        if partition.terms is not None:
-            partition.terms.forget(gone.id)
-            partition.terms = partition.terms or None
+        if partition.subscribers is not None:
+            partition.subscribers.forget(gone.id)
+            partition.subscribers = partition.subscribers or None
+        if partition.attributes is not None:
+            partition.attributes.forget(gone.id)
+            partition.attributes = partition.attributes or None
         if gone.left is not None:
             partition.keys[gone.key] = gone.left
             self.usage.keys += 1

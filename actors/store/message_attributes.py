@@ -13,25 +13,25 @@ UNIQUE_BYTES = 10
 """What they cost in the journal, the second besides its name."""
 
 
-class Due(msgspec.Struct, frozen=True, gc=False):
+class DueAt(msgspec.Struct, frozen=True, gc=False):
     """The message rests until then, in seconds since 1970; 0: not any more."""
 
     id: int
     at: float
 
 
-class Unique(msgspec.Struct, frozen=True, gc=False):
+class UniqueKey(msgspec.Struct, frozen=True, gc=False):
     """While the message is there, no other one of this name is kept. Said once, with its row."""
 
     id: int
     name: bytes
 
 
-TermChange = Due | Unique
-TERM_CHANGES = (Due, Unique)
+AttributeChange = DueAt | UniqueKey
+ATTRIBUTE_CHANGES = (DueAt, UniqueKey)
 
 
-class Terms(msgspec.Struct):
+class MessageAttributes(msgspec.Struct):
     """What a partition keeps of that, or what a layer changes of it; both by the message's id.
 
     Only a layer has a `due` of 0, which ends one of below.
@@ -49,15 +49,15 @@ class Terms(msgspec.Struct):
         named = sum(map(len, self.names.values()))
         return DUE_BYTES * len(self.due) + UNIQUE_BYTES * len(self.names) + named
 
-    def fold(self, change: TermChange, *, is_base: bool) -> None:
+    def fold(self, change: AttributeChange, *, is_base: bool) -> None:
         """Take in a change; `is_base`: there is nothing below."""
         match change:
-            case Due(id=message_id, at=at):
+            case DueAt(id=message_id, at=at):
                 if at or not is_base:
                     self.due[message_id] = at
                 else:
                     self.due.pop(message_id, None)
-            case Unique(id=message_id, name=name):
+            case UniqueKey(id=message_id, name=name):
                 self.names[message_id] = name
             case _:
                 assert_never(change)
@@ -67,31 +67,31 @@ class Terms(msgspec.Struct):
         self.due.pop(message_id, None)
         self.names.pop(message_id, None)
 
-    def changes(self) -> Iterator[TermChange]:
+    def changes(self) -> Iterator[AttributeChange]:
         """The changes that make it again."""
         for message_id, at in self.due.items():
-            yield Due(message_id, at)
+            yield DueAt(message_id, at)
         for message_id, name in self.names.items():
-            yield Unique(message_id, name)
+            yield UniqueKey(message_id, name)
 
-    def split(self, stays: AbstractSet[int]) -> tuple[Terms, Terms]:
+    def split(self, stays: AbstractSet[int]) -> tuple[MessageAttributes, MessageAttributes]:
         """What goes to the partition, and what stays with the messages that do."""
-        moved, left = Terms(), Terms()
+        moved, left = MessageAttributes(), MessageAttributes()
         for message_id, at in self.due.items():
             (left if message_id in stays else moved).due[message_id] = at
         for message_id, name in self.names.items():
             (left if message_id in stays else moved).names[message_id] = name
         return moved, left
 
-    def apply_to(self, below: Terms) -> Terms:
+    def apply_to(self, below: MessageAttributes) -> MessageAttributes:
         """What is below and this layer together; `below` may be changed."""
         for change in self.changes():
             below.fold(change, is_base=True)
         return below
 
 
-def terms_of(terms: Terms, rows: AbstractSet[int]) -> Terms | None:
+def attributes_of(terms: MessageAttributes, rows: AbstractSet[int]) -> MessageAttributes | None:
     """What of it a snapshot has: of messages that are there; None if there is nothing."""
     due = {message_id: at for message_id, at in terms.due.items() if at and message_id in rows}
     names = {message_id: name for message_id, name in terms.names.items() if message_id in rows}
-    return Terms(due, names) if due or names else None
+    return MessageAttributes(due, names) if due or names else None

@@ -12,25 +12,36 @@ from typing import assert_never
 
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import (
-    Gone,
-    KeyGone,
-    KeyLeft,
-    KeyRow,
+    AttemptsSet,
+    KeyExpired,
+    KeyRetained,
+    MessageRemoved,
     ModeSet,
     QueueChange,
-    Row,
     Snapshot,
-    Tried,
+    StoredKey,
+    StoredMessage,
 )
-from millpond.actors.store.message_attributes import Due, TermChange, Terms, Unique, terms_of
-from millpond.actors.store.subscribers import MEMBER_CHANGES, MemberChange, Roster, roster_of
+from millpond.actors.store.message_attributes import (
+    AttributeChange,
+    DueAt,
+    MessageAttributes,
+    UniqueKey,
+    attributes_of,
+)
+from millpond.actors.store.subscribers import (
+    SUBSCRIBER_CHANGES,
+    SubscriberChange,
+    SubscriberTable,
+    subscribers_of,
+)
 
 ROW_BYTES = 64
 KEY_BYTES = 64
 """What a row and a key cost in the journal besides their data, roughly."""
 
 
-class QueueLayer:
+class QueueMemtable:
     """Rows, keys and the rest by id; `gone` are rows of below, with the bytes of their data.
 
     `forgotten` are keys of below.
@@ -38,6 +49,7 @@ class QueueLayer:
 
     __slots__ = (
         "attempts",
+        "attributes",
         "forgotten",
         "gone",
         "gone_bytes",
@@ -45,32 +57,31 @@ class QueueLayer:
         "is_doubtful",
         "keys",
         "mode",
-        "roster",
         "row_bytes",
         "rows",
-        "terms",
+        "subscribers",
     )
 
     def __init__(self, *, is_base: bool) -> None:
         self.is_base = is_base
         self.is_doubtful = False
         """Its rows may be below as well: after a crash within a round nobody can tell."""
-        self.rows: dict[int, Row] = {}
+        self.rows: dict[int, StoredMessage] = {}
         self.row_bytes = 0
         self.gone: dict[int, int] = {}
         self.gone_bytes = 0
-        self.keys: dict[int, KeyRow] = {}
+        self.keys: dict[int, StoredKey] = {}
         self.forgotten: set[int] = set()
         self.attempts: dict[int, int] = {}
         self.mode: Mode | None = None
-        self.roster: Roster | None = None
+        self.subscribers: SubscriberTable | None = None
         """What it says of identities; None for the many queues where nobody has one."""
-        self.terms: Terms | None = None
+        self.attributes: MessageAttributes | None = None
         """When messages are due, and what they are unique by; None where none has any."""
 
     def __bool__(self) -> bool:
         """Is there anything that a restart would have to know?"""
-        known = self.keys or self.forgotten or self.attempts or self.roster or self.terms
+        known = self.keys or self.forgotten or self.attempts or self.subscribers or self.attributes
         return bool(self.rows or self.gone or known)
 
     @property
@@ -83,28 +94,32 @@ class QueueLayer:
         """The part of `size` that is not rows."""
         count = len(self.keys) + len(self.forgotten) + len(self.gone)
         size = KEY_BYTES * count + 16 * len(self.attempts)
-        return size + sum(each.size for each in (self.roster, self.terms) if each is not None)
+        return size + sum(
+            each.size for each in (self.subscribers, self.attributes) if each is not None
+        )
 
     @property
     def keys_added(self) -> int:
         """How many more keys and members there are than below."""
         added = len(self.keys) - len(self.forgotten)
-        if self.roster is not None:
-            added += len(self.roster.members) - len(self.roster.gone)
+        if self.subscribers is not None:
+            added += len(self.subscribers.members) - len(self.subscribers.gone)
         return added
 
     @property
     def deadline(self) -> float:
         """Nothing in here expires before."""
         rows = min((min(row.expires_at, row.until) for row in self.rows.values()), default=inf)
-        members = inf if self.roster is None else min(self.roster.deadlines, default=inf)
+        members = inf if self.subscribers is None else min(self.subscribers.deadlines, default=inf)
         return min(rows, members, min((key.until for key in self.keys.values()), default=inf))
 
     def fold(self, changes: Iterable[QueueChange]) -> None:
         """Take in what was written."""
         rows, added = self.rows, 0
         for change in changes:
-            if type(change) is Row and change.id not in rows:  # every day's, without another call
+            if (
+                type(change) is StoredMessage and change.id not in rows
+            ):  # every day's, without another call
                 rows[change.id] = change
                 added += len(change.data)
                 if self.keys:
@@ -113,7 +128,7 @@ class QueueLayer:
                 self._fold(change)
         self.row_bytes += added
 
-    def add(self, row: Row) -> None:
+    def add(self, row: StoredMessage) -> None:
         """Take in a kept message."""
         old = self.rows.get(row.id)
         if old is not None:
@@ -122,7 +137,7 @@ class QueueLayer:
         self.row_bytes += len(row.data)
         self._use_key(row)
 
-    def _use_key(self, row: Row) -> None:
+    def _use_key(self, row: StoredMessage) -> None:
         """The younger use of a key counts."""
         left = self.keys.get(row.key)
         if left is not None and left.id < row.id:
@@ -130,45 +145,45 @@ class QueueLayer:
 
     def _fold(self, change: QueueChange) -> None:
         match change:
-            case Row():
+            case StoredMessage():
                 self.add(change)
-            case Gone():
+            case MessageRemoved():
                 self._remove(change)
-            case KeyLeft():
+            case KeyRetained():
                 self.keys[change.key] = change.left
-            case KeyGone():
+            case KeyExpired():
                 own = self.keys.pop(change.key, None)
                 may_be_below = not self.is_base and (own is None or self.is_doubtful)
                 if may_be_below and change.was_left:
                     self.forgotten.add(change.key)
-            case Tried():
+            case AttemptsSet():
                 if change.id in self.rows or not self.is_base:
                     self.attempts[change.id] = change.attempts
             case ModeSet():
                 self.mode = change.mode
-            case Due() | Unique():
+            case DueAt() | UniqueKey():
                 self._fold_term(change)
-            case _ if isinstance(change, MEMBER_CHANGES):
+            case _ if isinstance(change, SUBSCRIBER_CHANGES):
                 self._fold_member(change)
             case _:
                 assert_never(change)
 
-    def _fold_term(self, change: TermChange) -> None:
+    def _fold_term(self, change: AttributeChange) -> None:
         is_base = self.is_base or (change.id in self.rows and not self.is_doubtful)
         if change.id in self.rows or not self.is_base:
-            if self.terms is None:
-                self.terms = Terms()
-            self.terms.fold(change, is_base=is_base)
-            self.terms = self.terms or None
+            if self.attributes is None:
+                self.attributes = MessageAttributes()
+            self.attributes.fold(change, is_base=is_base)
+            self.attributes = self.attributes or None
 
-    def _fold_member(self, change: MemberChange) -> None:
-        if self.roster is None:
-            self.roster = Roster()
-        self.roster.fold(change, is_base=self.is_base, is_doubtful=self.is_doubtful)
-        if not self.roster:
-            self.roster = None
+    def _fold_member(self, change: SubscriberChange) -> None:
+        if self.subscribers is None:
+            self.subscribers = SubscriberTable()
+        self.subscribers.fold(change, is_base=self.is_base, is_doubtful=self.is_doubtful)
+        if not self.subscribers:
+            self.subscribers = None
 
-    def _remove(self, gone: Gone) -> None:
+    def _remove(self, gone: MessageRemoved) -> None:
         row = self.rows.pop(gone.id, None)
         if row is not None:
             self.row_bytes -= len(row.data)
@@ -177,11 +192,11 @@ class QueueLayer:
             self.gone[gone.id] = gone.size
             self.gone_bytes += gone.size
         self.attempts.pop(gone.id, None)
-        if self.roster is not None:
-            self.roster.forget(gone.id)
-        if self.terms is not None:
-            self.terms.forget(gone.id)
-            self.terms = self.terms or None
+        if self.subscribers is not None:
+            self.subscribers.forget(gone.id)
+        if self.attributes is not None:
+            self.attributes.forget(gone.id)
+            self.attributes = self.attributes or None
         if gone.left is not None:
             self.keys[gone.key] = gone.left
 
@@ -195,25 +210,25 @@ class QueueLayer:
         if self.mode is not None:
             yield ModeSet(self.mode)
         for message_id, size in self.gone.items():
-            yield Gone(message_id, 0, None, size)
+            yield MessageRemoved(message_id, 0, None, size)
         for key in sorted(self.forgotten):
-            yield KeyGone(key)
-        if self.roster is not None:
-            yield from self.roster.changes()
+            yield KeyExpired(key)
+        if self.subscribers is not None:
+            yield from self.subscribers.changes()
         yield from self.rows.values()
         for key, left in self.keys.items():
-            yield KeyLeft(key, left)
+            yield KeyRetained(key, left)
         for message_id, attempts in self.attempts.items():
-            yield Tried(message_id, attempts)
-        if self.terms is not None:
-            yield from self.terms.changes()
+            yield AttemptsSet(message_id, attempts)
+        if self.attributes is not None:
+            yield from self.attributes.changes()
 
-    def split(self, settled_id: int, *, keys_stay: bool) -> tuple[QueueLayer, QueueLayer]:
+    def split(self, settled_id: int, *, keys_stay: bool) -> tuple[QueueMemtable, QueueMemtable]:
         """What goes to the partition, and what stays: rows from `settled_id` on, and keys if told.
 
         Both are new; what is said of below always goes.
         """
-        moved, stays = QueueLayer(is_base=self.is_base), QueueLayer(is_base=False)
+        moved, stays = QueueMemtable(is_base=self.is_base), QueueMemtable(is_base=False)
         moved.mode = stays.mode = self.mode
         moved.gone, moved.gone_bytes = dict(self.gone), self.gone_bytes
         for row in self.rows.values():
@@ -222,18 +237,18 @@ class QueueLayer:
             (stays if message_id in stays.rows else moved).attempts[message_id] = attempts
         moved.forgotten = set(self.forgotten)
         (stays if keys_stay else moved).keys = dict(self.keys)
-        if self.roster is not None:
-            parts = self.roster.split(stays.rows.keys(), keys_stay=keys_stay)
-            moved.roster, stays.roster = (each or None for each in parts)
-        if self.terms is not None:
-            halves = self.terms.split(stays.rows.keys())
-            moved.terms, stays.terms = (each or None for each in halves)
+        if self.subscribers is not None:
+            parts = self.subscribers.split(stays.rows.keys(), keys_stay=keys_stay)
+            moved.subscribers, stays.subscribers = (each or None for each in parts)
+        if self.attributes is not None:
+            halves = self.attributes.split(stays.rows.keys())
+            moved.attributes, stays.attributes = (each or None for each in halves)
         return moved, stays
 
     def apply_to(self, below: Snapshot) -> Snapshot:
         """A snapshot of below and this layer together; `below` may be changed."""
         rows = {row.id: row for row in below.rows}
-        keys = {key: row for key, row in below.keys.items() if isinstance(row, KeyRow)}
+        keys = {key: row for key, row in below.keys.items() if isinstance(row, StoredKey)}
         for message_id in self.gone:
             rows.pop(message_id, None)
         rows.update(self.rows)
@@ -241,27 +256,27 @@ class QueueLayer:
             keys.pop(key, None)
         keys.update(self.keys)
         attempts = {**below.attempts, **self.attempts}
-        roster = below.roster
-        if self.roster is not None:
-            roster = self.roster.apply_to(Roster() if roster is None else roster)
+        roster = below.subscribers
+        if self.subscribers is not None:
+            roster = self.subscribers.apply_to(SubscriberTable() if roster is None else roster)
         mode = self.mode if self.mode is not None else below.mode
-        terms = below.terms
-        if self.terms is not None:
-            terms = self.terms.apply_to(Terms() if terms is None else terms)
+        terms = below.attributes
+        if self.attributes is not None:
+            terms = self.attributes.apply_to(MessageAttributes() if terms is None else terms)
         return snapshot_of(rows, keys, attempts, mode, roster, terms)
 
 
 def snapshot_of(
-    rows: dict[int, Row],
-    keys: dict[int, KeyRow],
+    rows: dict[int, StoredMessage],
+    keys: dict[int, StoredKey],
     attempts: dict[int, int],
     mode: Mode | None,
-    roster: Roster | None = None,
-    terms: Terms | None = None,
+    roster: SubscriberTable | None = None,
+    terms: MessageAttributes | None = None,
 ) -> Snapshot:
     """Put a snapshot together: rows by id, keys by age; a younger use of a key counts."""
     ordered = sorted(rows.values(), key=_row_id)
-    keyed: list[tuple[int, Row | KeyRow]] = [(row.key, row) for row in ordered]
+    keyed: list[tuple[int, StoredMessage | StoredKey]] = [(row.key, row) for row in ordered]
     keyed += keys.items()
     keyed.sort(key=lambda pair: pair[1].id)
     by_age = dict(keyed)
@@ -273,10 +288,10 @@ def snapshot_of(
         keys=by_age,
         attempts={each: count for each, count in attempts.items() if each in rows},
         mode=mode,
-        roster=None if roster is None else roster_of(roster, rows.keys()),
-        terms=None if terms is None else terms_of(terms, rows.keys()),
+        subscribers=None if roster is None else subscribers_of(roster, rows.keys()),
+        attributes=None if terms is None else attributes_of(terms, rows.keys()),
     )
 
 
-def _row_id(row: Row) -> int:
+def _row_id(row: StoredMessage) -> int:
     return row.id

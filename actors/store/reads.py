@@ -15,14 +15,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from millpond.actors.store.changes import Chunk, Kind, LogSnapshot
-from millpond.actors.store.group_commit import Groups
-from millpond.actors.store.index import Entry, fold
-from millpond.actors.store.interface import Fault, Pending, Seek, Usage, Where
-from millpond.actors.store.jobs import Job
-from millpond.actors.store.log_memtable import LogLayer
-from millpond.actors.store.partitions.files import Library
-from millpond.actors.store.workers import Lane
+from millpond.actors.positions import SeekBy
+from millpond.actors.store.changes import Chunk, LogSnapshot, PartitionKind
+from millpond.actors.store.group_commit import GroupCommit
+from millpond.actors.store.index import IndexEntry, fold
+from millpond.actors.store.interface import Deferred, Fault, Seek, Usage
+from millpond.actors.store.jobs import FileJob
+from millpond.actors.store.log_memtable import LogMemtable
+from millpond.actors.store.partitions.files import PartitionFiles
+from millpond.actors.store.workers import StoreWorker
 
 Chunks = list[Chunk] | Fault
 
@@ -50,17 +51,17 @@ def pick(lists: Iterable[Sequence[Chunk]], seek: Seek, trim_point: int) -> list[
 
 
 def _place(chunks: Sequence[Chunk], seek: Seek, trim_point: int) -> int:
-    """Where in a list the first chunk is that is asked for."""
+    """SeekBy in a list the first chunk is that is asked for."""
     sequence = max(seek.sequence, trim_point)
     at = bisect_right(chunks, sequence, key=_first)
     if at and chunks[at - 1].end > sequence:
         at -= 1
-    match seek.where:
-        case Where.SEQUENCE:
+    match seek.by:
+        case SeekBy.SEQUENCE:
             return at
-        case Where.TIMESTAMP:
+        case SeekBy.TIMESTAMP:
             return bisect_left(chunks, seek.timestamp, at, key=_last_timestamp)
-        case Where.ID:
+        case SeekBy.ID:
             return bisect_left(chunks, seek.id, at, key=_last_id)
 
 
@@ -83,7 +84,7 @@ class _Recent(NamedTuple):
         return None
 
 
-_FROM_START = Seek(Where.SEQUENCE)
+_FROM_START = Seek(SeekBy.SEQUENCE)
 
 
 class LogReader:
@@ -91,11 +92,11 @@ class LogReader:
 
     def __init__(
         self,
-        library: Library,
-        lane: Lane[Job],
-        groups: Groups,
+        library: PartitionFiles,
+        lane: StoreWorker[FileJob],
+        groups: GroupCommit,
         usage: Usage,
-        damaged: Callable[[Entry], None],
+        damaged: Callable[[IndexEntry], None],
     ) -> None:
         self._library = library
         self._lane = lane
@@ -103,21 +104,21 @@ class LogReader:
         self._usage = usage
         self._damaged = damaged
 
-    def outline(self, entry: Entry) -> LogSnapshot | Pending[LogSnapshot | Fault]:
+    def log_snapshot(self, entry: IndexEntry) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
         """The outline of a log."""
-        pending: Pending[LogSnapshot | Fault] = Pending()
+        pending: Deferred[LogSnapshot | Fault] = Deferred()
         if entry.fault is not None:
             pending.finish(entry.fault)
         elif entry.has_file and not self._recent(entry).is_all:
             done = partial(self._outlined, entry, pending)
-            job = Job(partial(self._library.log_outline, entry.name), done, name=entry.name)
+            job = FileJob(partial(self._library.log_outline, entry.name), done, name=entry.name)
             self._lane.submit(job, urgent=True)
         else:
             return self._on_top(entry, LogSnapshot())
         return pending
 
     def _outlined(
-        self, entry: Entry, pending: Pending[LogSnapshot | Fault], result: LogSnapshot | Fault
+        self, entry: IndexEntry, pending: Deferred[LogSnapshot | Fault], result: LogSnapshot | Fault
     ) -> None:
         if isinstance(result, Fault):
             self._fail(entry, result)
@@ -125,7 +126,7 @@ class LogReader:
         else:
             pending.finish(self._on_top(entry, result))
 
-    def _on_top(self, entry: Entry, below: LogSnapshot) -> LogSnapshot:
+    def _on_top(self, entry: IndexEntry, below: LogSnapshot) -> LogSnapshot:
         for layer in self._layers(entry):
             below = layer.apply_to(below)
         # What was counted without a look at the file was a guess.
@@ -133,9 +134,9 @@ class LogReader:
         entry.bytes = below.bytes
         return below
 
-    def read(self, entry: Entry, seek: Seek) -> list[Chunk] | Pending[Chunks]:
+    def read(self, entry: IndexEntry, seek: Seek) -> list[Chunk] | Deferred[Chunks]:
         """Chunks of a log."""
-        pending: Pending[Chunks] = Pending()
+        pending: Deferred[Chunks] = Deferred()
         if entry.fault is not None:
             pending.finish(entry.fault)
             return pending
@@ -145,15 +146,17 @@ class LogReader:
         self._ask(entry, seek, pending)
         return pending
 
-    def _ask(self, entry: Entry, seek: Seek, pending: Pending[Chunks]) -> None:
+    def _ask(self, entry: IndexEntry, seek: Seek, pending: Deferred[Chunks]) -> None:
         # The file may not know yet what is trimmed.
         trimmed = self._recent(entry).trim_point
         above = msgspec.structs.replace(seek, sequence=max(seek.sequence, trimmed))
         done = partial(self._found, entry, seek, pending)
-        job = Job(partial(self._library.read, entry.name, above), done, name=entry.name)
+        job = FileJob(partial(self._library.read, entry.name, above), done, name=entry.name)
         self._lane.submit(job, urgent=True)
 
-    def _found(self, entry: Entry, seek: Seek, pending: Pending[Chunks], result: Chunks) -> None:
+    def _found(
+        self, entry: IndexEntry, seek: Seek, pending: Deferred[Chunks], result: Chunks
+    ) -> None:
         if isinstance(result, Fault):
             self._fail(entry, result)
             pending.finish(result)
@@ -176,11 +179,11 @@ class LogReader:
         else:
             pending.finish(pick((older, *recent.lists), seek, trimmed))
 
-    def _fail(self, entry: Entry, fault: Fault) -> None:
+    def _fail(self, entry: IndexEntry, fault: Fault) -> None:
         if fault is Fault.DAMAGED:
             self._damaged(entry)
 
-    def _recent(self, entry: Entry) -> _Recent:
+    def _recent(self, entry: IndexEntry) -> _Recent:
         lists: list[Sequence[Chunk]] = []
         point = 0
         is_fresh = False
@@ -191,16 +194,16 @@ class LogReader:
             point = max(point, layer.trim_point)
         return _Recent(lists, point, is_fresh)
 
-    def _layers(self, entry: Entry) -> list[LogLayer]:
+    def _layers(self, entry: IndexEntry) -> list[LogMemtable]:
         """Oldest first."""
         layers = (entry.frozen, entry.layer, self._ahead(entry) if entry.in_flight else None)
-        return [layer for layer in layers if isinstance(layer, LogLayer)]
+        return [layer for layer in layers if isinstance(layer, LogMemtable)]
 
-    def _ahead(self, entry: Entry) -> LogLayer:
+    def _ahead(self, entry: IndexEntry) -> LogMemtable:
         """What is written and not folded in yet."""
         as_of = (entry.in_flight, entry.lsn, self._groups.epoch)
         if entry.ahead is None or entry.ahead[0] != as_of:
-            layer = LogLayer(is_base=False)
+            layer = LogMemtable(is_base=False)
             for changes in self._groups.waiting(entry):
                 fold(layer, changes)
             entry.ahead = (as_of, layer)
@@ -213,20 +216,20 @@ def _begins_in(seek: Seek, chunk: Chunk | None) -> bool:
         return False
     if seek.sequence >= chunk.first:
         return True
-    match seek.where:
-        case Where.SEQUENCE:
+    match seek.by:
+        case SeekBy.SEQUENCE:
             return False
-        case Where.TIMESTAMP:
+        case SeekBy.TIMESTAMP:
             return seek.timestamp > chunk.first_timestamp
-        case Where.ID:
+        case SeekBy.ID:
             return seek.id >= chunk.first_id
 
 
-def holds_log(entry: Entry) -> bool:
+def holds_log(entry: IndexEntry) -> bool:
     """Is there a log, apart from one whose deletion has not come to its file yet?"""
     layer = entry.layer
-    if entry.kind is not Kind.LOG or not isinstance(layer, LogLayer | None):
+    if entry.kind is not PartitionKind.LOG or not isinstance(layer, LogMemtable | None):
         return False
     if layer is None or not layer.is_fresh:
         return entry.has_file or bool(layer)
-    return bool(layer.chunks or layer.notes)
+    return bool(layer.chunks or layer.metadata)

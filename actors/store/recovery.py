@@ -15,22 +15,23 @@ from pathlib import Path
 import msgspec
 
 from millpond.actors.messages import Durability
-from millpond.actors.store.changes import Change, Gone, Kind, Row
+from millpond.actors.store.changes import Change, MessageRemoved, PartitionKind, StoredMessage
 from millpond.actors.store.filesystem import Disk
-from millpond.actors.store.index import Entry, fold, new_layer
-from millpond.actors.store.interface import Fault, Kept
+from millpond.actors.store.index import IndexEntry, fold, new_memtable
+from millpond.actors.store.interface import Fault, StoredQueue
 from millpond.actors.store.journal.change_codec import BadChange, decode
-from millpond.actors.store.journal.format import Carry, Record
-from millpond.actors.store.journal.reader import Found, read_journal
-from millpond.actors.store.journal.writer import Tail, segment_path
-from millpond.actors.store.log_memtable import LogLayer
-from millpond.actors.store.partitions.catalog import CATALOGUE, Catalogue, rebuild
-from millpond.actors.store.partitions.file_pool import Shelf, file_name
-from millpond.actors.store.partitions.files import Library
-from millpond.actors.store.partitions.partition import Damaged, Outline
+from millpond.actors.store.journal.format import Record, Rewrite
+from millpond.actors.store.journal.reader import JournalContents, read_journal
+from millpond.actors.store.journal.writer import JournalTail, segment_path
+from millpond.actors.store.log_memtable import LogMemtable
+from millpond.actors.store.partitions.catalog import CATALOG, Catalog, rebuild
+from millpond.actors.store.partitions.file_pool import FilePool, file_name
+from millpond.actors.store.partitions.files import PartitionFiles
+from millpond.actors.store.partitions.metadata import PartitionMetadata
+from millpond.actors.store.partitions.partition import Damaged
 from millpond.actors.store.partitions.sqlite import UnknownFormat
-from millpond.actors.store.queue_memtable import QueueLayer
-from millpond.actors.store.repair.quarantine import Damage, read_notes, write_note
+from millpond.actors.store.queue_memtable import QueueMemtable
+from millpond.actors.store.repair.quarantine import Damage, read_reports, write_report
 from millpond.actors.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
@@ -41,17 +42,17 @@ class Recovered(msgspec.Struct):
     `damaged_kinds` tells what those are of which the journal has something, or had.
     """
 
-    library: Library
-    entries: dict[bytes, Entry]
-    kept: list[Kept]
-    tail: Tail
+    library: PartitionFiles
+    entries: dict[bytes, IndexEntry]
+    kept: list[StoredQueue]
+    tail: JournalTail
     segments: dict[int, int]
     facts: dict[str, int]
     last_id: int
     records: int
     torn_bytes: int
     damages: list[Damage]
-    damaged_kinds: dict[bytes, Kind]
+    damaged_kinds: dict[bytes, PartitionKind]
 
 
 def recover(
@@ -63,14 +64,14 @@ def recover(
     """Read everything back. Raises Damaged, UnknownVersion, OSError, sqlite3.Error."""
     for part in ("journal", "partitions", "damaged"):
         disk.make_folder(folder / part)
-    shelf = Shelf(folder / "partitions", disk, handles_max=settings.handles_max)
+    shelf = FilePool(folder / "partitions", disk, handles_max=settings.handles_max)
     catalogue, damages = _open_catalogue(folder, shelf, disk)
     outlines = _outlines(catalogue, shelf, damages)
     found = read_journal(folder / "journal", disk)
     _make_durable(folder / "journal", disk, found)
-    damages += that_matter(found, outlines)
-    entries: dict[bytes, Entry] = {}
-    kept: list[Kept] = []
+    damages += relevant_damages(found, outlines)
+    entries: dict[bytes, IndexEntry] = {}
+    kept: list[StoredQueue] = []
     rebuilder = _Rebuilder(durability, outlines, damages)
     by_name: dict[bytes, list[tuple[int, Record]]] = {name: [] for name in outlines}
     for number, record in found.records:
@@ -79,22 +80,24 @@ def recover(
         entry, deadline = rebuilder.build(name, records)
         if not entry.is_idle:
             entries[name] = entry
-            if entry.kind is Kind.QUEUE and (entry.messages or entry.keys):
-                kept.append(Kept(name, deadline))
+            if entry.kind is PartitionKind.QUEUE and (entry.messages or entry.keys):
+                kept.append(StoredQueue(name, deadline))
     damages = _note_damages(folder / "damaged", disk, damages)
     kinds = _damaged_kinds(damages, found, by_name)
     for damage in damages:
         if damage.name is not None:
-            kind = kinds.get(damage.name, Kind.QUEUE)
+            kind = kinds.get(damage.name, PartitionKind.QUEUE)
             _entry_of(entries, damage.name, kind, durability).fault = Fault.DAMAGED
     facts = catalogue.facts()
     used = (max(outline.applied, outline.frozen_at) for outline in outlines.values())
     last_id = max(found.last_id, rebuilder.last_id)
     return Recovered(
-        library=Library(folder, disk, shelf, catalogue, facts),
+        library=PartitionFiles(folder, disk, shelf, catalogue, facts),
         entries=entries,
         kept=[each for each in kept if entries[each.name].fault is None],
-        tail=Tail(found.tail.number, max(found.tail.lsn, *used, 0), found.tail.cuts, last_id),
+        tail=JournalTail(
+            found.tail.number, max(found.tail.lsn, *used, 0), found.tail.cuts, last_id
+        ),
         segments=found.segments,
         facts=facts,
         last_id=last_id,
@@ -105,13 +108,13 @@ def recover(
     )
 
 
-def _open_catalogue(folder: Path, shelf: Shelf, disk: Disk) -> tuple[Catalogue, list[Damage]]:
+def _open_catalogue(folder: Path, shelf: FilePool, disk: Disk) -> tuple[Catalog, list[Damage]]:
     """The catalogue, made anew from the partitions if it is lost or damaged."""
-    path = folder / CATALOGUE
+    path = folder / CATALOG
     is_lost = not disk.has(path) and next(shelf.paths(), None) is not None
     if not is_lost:
         try:
-            return Catalogue(path, disk), []
+            return Catalog(path, disk), []
         except UnknownFormat:
             raise  # of a later version, which knows what is in it
         except Damaged as exc:
@@ -120,7 +123,9 @@ def _open_catalogue(folder: Path, shelf: Shelf, disk: Disk) -> tuple[Catalogue, 
     return catalogue, [Damage(file.name, text) for file, text in unreadable]
 
 
-def _outlines(catalogue: Catalogue, shelf: Shelf, damages: list[Damage]) -> dict[bytes, Outline]:
+def _outlines(
+    catalogue: Catalog, shelf: FilePool, damages: list[Damage]
+) -> dict[bytes, PartitionMetadata]:
     """Outlines by name; of files that were being changed, from the files themselves."""
     outlines = catalogue.outlines()
     for name in sorted(catalogue.dirty()):
@@ -139,7 +144,9 @@ def _outlines(catalogue: Catalogue, shelf: Shelf, damages: list[Damage]) -> dict
     return outlines
 
 
-def that_matter(found: Found, outlines: dict[bytes, Outline]) -> list[Damage]:
+def relevant_damages(
+    found: JournalContents, outlines: dict[bytes, PartitionMetadata]
+) -> list[Damage]:
     """What is damaged in the journal, unless the file has all that came of it (or is repaired)."""
     have = {name: outline.applied for name, outline in outlines.items()}
     lsns = found.damaged_lsns
@@ -150,7 +157,7 @@ def that_matter(found: Found, outlines: dict[bytes, Outline]) -> list[Damage]:
     ]
 
 
-def _make_durable(folder: Path, disk: Disk, found: Found) -> None:
+def _make_durable(folder: Path, disk: Disk, found: JournalContents) -> None:
     """What was read may be in the system's memory only; it is served, so it must not get lost.
 
     What is not known to be synced is written again: after a sync that failed, the system may take
@@ -174,13 +181,13 @@ def _note_damages(folder: Path, disk: Disk, damages: list[Damage]) -> list[Damag
     """Keep notes of what is new; gives all there are."""
     for damage in damages:
         log.error("damaged: name=%r where=%s: %s", damage.name, damage.where, damage.text)
-        write_note(folder, disk, damage)
-    return read_notes(folder, disk)
+        write_report(folder, disk, damage)
+    return read_reports(folder, disk)
 
 
 def _damaged_kinds(
-    damages: list[Damage], found: Found, by_name: dict[bytes, list[tuple[int, Record]]]
-) -> dict[bytes, Kind]:
+    damages: list[Damage], found: JournalContents, by_name: dict[bytes, list[tuple[int, Record]]]
+) -> dict[bytes, PartitionKind]:
     kinds = dict(found.damaged_kinds)
     for damage in damages:
         if damage.name is not None:
@@ -189,14 +196,14 @@ def _damaged_kinds(
 
 
 def _entry_of(
-    entries: dict[bytes, Entry],
+    entries: dict[bytes, IndexEntry],
     name: bytes,
-    kind: Kind,
+    kind: PartitionKind,
     durability: Callable[[bytes], Durability],
-) -> Entry:
+) -> IndexEntry:
     entry = entries.get(name)
     if entry is None:
-        entry = entries[name] = Entry(name, kind, at_least_os(durability(name)))
+        entry = entries[name] = IndexEntry(name, kind, at_least_os(durability(name)))
     return entry
 
 
@@ -211,7 +218,7 @@ class _Rebuilder:
     def __init__(
         self,
         durability: Callable[[bytes], Durability],
-        outlines: dict[bytes, Outline],
+        outlines: dict[bytes, PartitionMetadata],
         damages: list[Damage],
     ) -> None:
         self._durability = durability
@@ -219,43 +226,43 @@ class _Rebuilder:
         self._damages = damages
         self.last_id = max((outline.last_id for outline in outlines.values()), default=0)
 
-    def build(self, name: bytes, records: list[tuple[int, Record]]) -> tuple[Entry, float]:
+    def build(self, name: bytes, records: list[tuple[int, Record]]) -> tuple[IndexEntry, float]:
         """The entry of a partition, and when the first of it may expire."""
         outline = self._outlines.get(name)
         kind = outline.kind if outline is not None else records[0][1].kind
-        entry = Entry(name, kind, at_least_os(self._durability(name)))
+        entry = IndexEntry(name, kind, at_least_os(self._durability(name)))
         if outline is not None:
             entry.has_file = True
             entry.lsn = outline.applied
             entry.mode = outline.mode
             entry.bytes = outline.bytes
-            if kind is Kind.QUEUE:
+            if kind is PartitionKind.QUEUE:
                 entry.messages, entry.keys = outline.messages, outline.keys
         try:
             self._replay(entry, records)
         except BadChange as exc:
             self._damages.append(Damage("journal", str(exc), name))
         deadline = outline.deadline if outline is not None else inf
-        if isinstance(entry.layer, QueueLayer):
+        if isinstance(entry.layer, QueueMemtable):
             self._weigh(entry, entry.layer)
             deadline = min(deadline, entry.layer.deadline)
-        elif isinstance(entry.layer, LogLayer):
+        elif isinstance(entry.layer, LogMemtable):
             # What is trimmed in a file is counted once its stream is used.
             entry.bytes = entry.layer.chunk_bytes + (0 if entry.layer.is_fresh else entry.bytes)
         return entry, deadline
 
-    def _replay(self, entry: Entry, records: list[tuple[int, Record]]) -> None:
+    def _replay(self, entry: IndexEntry, records: list[tuple[int, Record]]) -> None:
         """Fold what neither the file nor the carry that counts has."""
         outline = self._outlines.get(entry.name)
         carried = _carry_that_counts(records, outline.frozen_at if outline is not None else 0)
         base = entry.lsn if carried is None else max(entry.lsn, carried[1].as_of)
         needed = [] if carried is None else [carried]
-        needed += (each for each in records if each[1].carry is Carry.NONE and each[1].lsn > base)
-        layer = new_layer(entry.kind, is_base=not entry.has_file)
-        if isinstance(layer, QueueLayer) and carried is not None:
-            layer.is_doubtful = entry.has_file and carried[1].carry is Carry.MENDED
+        needed += (each for each in records if each[1].carry is Rewrite.NONE and each[1].lsn > base)
+        layer = new_memtable(entry.kind, is_base=not entry.has_file)
+        if isinstance(layer, QueueMemtable) and carried is not None:
+            layer.is_doubtful = entry.has_file and carried[1].carry is Rewrite.MENDED
         for _, record in records:
-            if record.carry is Carry.NONE and record.lsn <= base:
+            if record.carry is Rewrite.NONE and record.lsn <= base:
                 with suppress(BadChange):  # nothing of it is served
                     self._see_ids(decode(record.body))
         entry.lsn = base
@@ -263,8 +270,8 @@ class _Rebuilder:
             changes = list(decode(record.body))
             fold(layer, changes)
             self._see_ids(changes)
-            entry.lsn = max(entry.lsn, record.lsn if record.carry is Carry.NONE else base)
-        if isinstance(layer, QueueLayer) and outline is not None:
+            entry.lsn = max(entry.lsn, record.lsn if record.carry is Rewrite.NONE else base)
+        if isinstance(layer, QueueMemtable) and outline is not None:
             layer.forget_gone(above=outline.last_id)
         if layer:
             entry.layer = layer
@@ -272,10 +279,10 @@ class _Rebuilder:
 
     def _see_ids(self, changes: Iterable[Change]) -> None:
         """Ids of messages that are gone again must not come a second time either."""
-        ids = (each.id for each in changes if isinstance(each, Row | Gone))
+        ids = (each.id for each in changes if isinstance(each, StoredMessage | MessageRemoved))
         self.last_id = max(self.last_id, *ids, 0)
 
-    def _weigh(self, entry: Entry, layer: QueueLayer) -> None:
+    def _weigh(self, entry: IndexEntry, layer: QueueMemtable) -> None:
         entry.messages += len(layer.rows) - len(layer.gone)
         entry.bytes += layer.row_bytes - layer.gone_bytes
         entry.keys += layer.keys_added
@@ -290,7 +297,7 @@ def _carry_that_counts(
     counts = None
     for each in records:
         record = each[1]
-        is_whole = record.carry in (Carry.WHOLE, Carry.MENDED) and record.lsn > frozen_at
-        if is_whole or (record.carry is Carry.REST and record.lsn == frozen_at):
+        is_whole = record.carry in (Rewrite.WHOLE, Rewrite.MENDED) and record.lsn > frozen_at
+        if is_whole or (record.carry is Rewrite.REST and record.lsn == frozen_at):
             counts = each
     return counts

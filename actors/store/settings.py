@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from millpond.actors.store.workers import Lane, Work
+from millpond.actors.store.workers import StoreWorker, WorkerTask
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -34,7 +34,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
     retry_s: float = 1.0
 
 
-class Surroundings(Protocol):
+class StoreEnvironment(Protocol):
     """The loop that a store lives in, and the lanes that work for it."""
 
     def now(self) -> float:
@@ -43,7 +43,7 @@ class Surroundings(Protocol):
     def soon(self, callback: Callable[[], None], /) -> object:
         """Call back at the end of this pass of the loop."""
 
-    def lane(self, name: str, work: Work[Item, Result]) -> Lane[Item]:
+    def worker(self, name: str, work: WorkerTask[Item, Result]) -> StoreWorker[Item]:
         """A lane that reports to this loop."""
 
     def salt(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class StoreCounters:
+class StoreStats:
     """What happened since the start: `groups` were written, the disk was asked for `syncs`,
     partitions were brought to their files (`flushes`) or written again (`carries`). What is there
     now: bytes in the journal's `segments`, partition `files`, and `damaged` partitions."""

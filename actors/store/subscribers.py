@@ -8,12 +8,12 @@ from typing import assert_never
 
 import msgspec
 
-MEMBER_BYTES = 64
+SUBSCRIBER_BYTES = 64
 ACK_BYTES = 16
 """What they cost in the journal, roughly."""
 
 
-class Member(msgspec.Struct, frozen=True, gc=False):
+class Subscriber(msgspec.Struct, frozen=True, gc=False):
     """An identity has a number in the queue, at least until `until`.
 
     It is subscribed to messages with ids above `since`; None: it only put some (PS-06).
@@ -25,19 +25,19 @@ class Member(msgspec.Struct, frozen=True, gc=False):
     since: int | None = None
 
 
-class MemberSeen(msgspec.Struct, frozen=True, gc=False):
+class SubscriberTouched(msgspec.Struct, frozen=True, gc=False):
     """The member is kept until then, and subscribed since then."""
 
     number: int
     until: float
     since: int | None = None
 
-    def applied_to(self, member: Member) -> Member:
+    def applied_to(self, member: Subscriber) -> Subscriber:
         """The member as of now."""
-        return Member(self.number, member.identity, self.until, self.since)
+        return Subscriber(self.number, member.identity, self.until, self.since)
 
 
-class MemberGone(msgspec.Struct, frozen=True, gc=False):
+class SubscriberRemoved(msgspec.Struct, frozen=True, gc=False):
     """The identity is not known any more, and what it acked is forgotten."""
 
     number: int
@@ -57,11 +57,11 @@ class AckedUpTo(msgspec.Struct, frozen=True, gc=False):
     id: int
 
 
-MemberChange = Member | MemberSeen | MemberGone | Acked | AckedUpTo
-MEMBER_CHANGES = (Member, MemberSeen, MemberGone, Acked, AckedUpTo)
+SubscriberChange = Subscriber | SubscriberTouched | SubscriberRemoved | Acked | AckedUpTo
+SUBSCRIBER_CHANGES = (Subscriber, SubscriberTouched, SubscriberRemoved, Acked, AckedUpTo)
 
 
-class Roster(msgspec.Struct):
+class SubscriberTable(msgspec.Struct):
     """What a partition keeps of its members, or what a layer changes of that.
 
     A member has acked every message in its debt up to its floor, and those in `acked`. Number 0
@@ -69,10 +69,10 @@ class Roster(msgspec.Struct):
     Only a layer has `seen` and `gone`, which say something of members below.
     """
 
-    members: dict[int, Member] = {}
+    members: dict[int, Subscriber] = {}
     floors: dict[int, int] = {}
     acked: dict[int, set[int]] = {}
-    seen: dict[int, MemberSeen] = {}
+    seen: dict[int, SubscriberTouched] = {}
     gone: set[int] = set()
 
     def __bool__(self) -> bool:
@@ -82,7 +82,7 @@ class Roster(msgspec.Struct):
     def size(self) -> int:
         """Bytes it takes to say it again in the journal, roughly."""
         count = len(self.members) + len(self.floors) + len(self.seen) + len(self.gone)
-        return MEMBER_BYTES * count + ACK_BYTES * sum(map(len, self.acked.values()))
+        return SUBSCRIBER_BYTES * count + ACK_BYTES * sum(map(len, self.acked.values()))
 
     @property
     def deadlines(self) -> Iterator[float]:
@@ -90,14 +90,14 @@ class Roster(msgspec.Struct):
         yield from (each.until for each in self.members.values())
         yield from (each.until for each in self.seen.values())
 
-    def fold(self, change: MemberChange, *, is_base: bool, is_doubtful: bool = False) -> None:
+    def fold(self, change: SubscriberChange, *, is_base: bool, is_doubtful: bool = False) -> None:
         """Take in a change; `is_base`: there is nothing below, `is_doubtful`: nobody can tell."""
         match change:
-            case Member():
+            case Subscriber():
                 self.members[change.number] = change
-            case MemberSeen():
+            case SubscriberTouched():
                 self._see(change, is_base=is_base)
-            case MemberGone(number=number):
+            case SubscriberRemoved(number=number):
                 own = self.members.get(number)
                 self._drop(number)
                 if not is_base and (own is None or is_doubtful):
@@ -109,7 +109,7 @@ class Roster(msgspec.Struct):
             case _:
                 assert_never(change)
 
-    def _see(self, seen: MemberSeen, *, is_base: bool) -> None:
+    def _see(self, seen: SubscriberTouched, *, is_base: bool) -> None:
         own = self.members.get(seen.number)
         if own is not None:
             self.members[seen.number] = seen.applied_to(own)
@@ -129,10 +129,10 @@ class Roster(msgspec.Struct):
             if not self.acked[number]:
                 del self.acked[number]
 
-    def changes(self) -> Iterator[MemberChange]:
+    def changes(self) -> Iterator[SubscriberChange]:
         """The changes that make it again."""
         for number in sorted(self.gone):
-            yield MemberGone(number)
+            yield SubscriberRemoved(number)
         yield from self.members.values()
         yield from self.seen.values()
         for number, floor in self.floors.items():
@@ -141,10 +141,12 @@ class Roster(msgspec.Struct):
             for message_id in sorted(ids):
                 yield Acked(number, message_id)
 
-    def split(self, stays: AbstractSet[int], *, keys_stay: bool) -> tuple[Roster, Roster]:
+    def split(
+        self, stays: AbstractSet[int], *, keys_stay: bool
+    ) -> tuple[SubscriberTable, SubscriberTable]:
         """What goes to the partition, and what stays: all but what is said of below, if keys do;
         else acks of messages that stay. So a member's acks are never below the member itself."""
-        moved, left = Roster(gone=set(self.gone)), Roster()
+        moved, left = SubscriberTable(gone=set(self.gone)), SubscriberTable()
         home = left if keys_stay else moved
         home.members, home.seen = dict(self.members), dict(self.seen)
         home.floors = dict(self.floors)
@@ -156,7 +158,7 @@ class Roster(msgspec.Struct):
                 moved.acked[number] = ids - staying
         return moved, left
 
-    def apply_to(self, below: Roster) -> Roster:
+    def apply_to(self, below: SubscriberTable) -> SubscriberTable:
         """What is below and this layer together; `below` may be changed."""
         for number in self.gone:
             below._drop(number)
@@ -171,10 +173,10 @@ class Roster(msgspec.Struct):
         return below
 
 
-def roster_of(roster: Roster, rows: AbstractSet[int]) -> Roster | None:
+def subscribers_of(roster: SubscriberTable, rows: AbstractSet[int]) -> SubscriberTable | None:
     """What of it a snapshot has: acks of messages that are there; None if nobody is known."""
     acked = {number: ids.intersection(rows) for number, ids in roster.acked.items()}
     members = dict(sorted(roster.members.items()))
     floors = {number: floor for number, floor in roster.floors.items() if number in members}
     known = {n: ids for n, ids in acked.items() if ids and (n in members or n == 0)}
-    return Roster(members, floors, known) if members or known else None
+    return SubscriberTable(members, floors, known) if members or known else None

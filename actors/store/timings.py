@@ -5,7 +5,7 @@ from __future__ import annotations
 from millpond.actors.histogram import AMOUNTS, SECONDS, Histogram
 
 
-class Timings:
+class JournalStats:
     """Entered by the writer, in its thread; whoever looks sees one number after the other.
 
     `commit_s`: a group from its write to the end of its sync, if it needed one, as long as that did

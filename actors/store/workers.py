@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 ItemIn = TypeVar("ItemIn", contravariant=True)
 
 
-class Lane(Protocol[ItemIn]):
+class StoreWorker(Protocol[ItemIn]):
     """Takes items in the loop's thread."""
 
     def submit(self, item: ItemIn, *, urgent: bool = False, quick: bool = False) -> None:
@@ -32,7 +32,7 @@ class Lane(Protocol[ItemIn]):
         """Return when everything submitted has been worked on. Nothing is reported after."""
 
 
-class Work(Generic[Item, Result]):
+class WorkerTask(Generic[Item, Result]):
     """What a lane does: `run` off the loop, then `done` in the loop's thread.
 
     `run` gets up to `batch_max` items that wait, and an empty list when none came for `idle_s()`
@@ -67,7 +67,7 @@ class Work(Generic[Item, Result]):
         return lambda: self.done(items, result)
 
 
-class Waiting(Generic[Item]):
+class TaskQueue(Generic[Item]):
     """Items that wait, urgent ones apart; they go first, but not for ever."""
 
     __slots__ = ("_items", "_urgent", "_was_urgent")
@@ -94,15 +94,18 @@ class Waiting(Generic[Item]):
         return taken
 
 
-class ThreadLane(Generic[Item, Result]):
+class WorkerThread(Generic[Item, Result]):
     """A thread of its own. `post` has a callback run in the loop's thread, from any thread."""
 
     def __init__(
-        self, name: str, work: Work[Item, Result], post: Callable[[Callable[[], None]], object]
+        self,
+        name: str,
+        work: WorkerTask[Item, Result],
+        post: Callable[[Callable[[], None]], object],
     ) -> None:
         self._work = work
         self._post = post
-        self._waiting: Waiting[Item] = Waiting()
+        self._waiting: TaskQueue[Item] = TaskQueue()
         # Unlocked = there is something to look at. A lock costs a tenth of a semaphore here.
         self._wake = threading.Lock()
         self._wake.acquire()
@@ -166,12 +169,12 @@ class ThreadLane(Generic[Item, Result]):
                 self._post(partial(self._report, report))
 
 
-class InlineLane(Generic[Item, Result]):
+class SteppedWorker(Generic[Item, Result]):
     """No thread: what was submitted waits for `step`."""
 
-    def __init__(self, work: Work[Item, Result]) -> None:
+    def __init__(self, work: WorkerTask[Item, Result]) -> None:
         self._work = work
-        self._waiting: Waiting[Item] = Waiting()
+        self._waiting: TaskQueue[Item] = TaskQueue()
 
     def submit(self, item: Item, *, urgent: bool = False, quick: bool = False) -> None:
         self._waiting.add(item, urgent=urgent)

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from millpond.actors.errors import Code
 from millpond.actors.store.changes import Change, Chunk, Position
-from millpond.actors.streams.bounds import Extent
-from millpond.actors.streams.chunks import Pile
-from millpond.actors.streams.command_records import BadOrder, orders_of
+from millpond.actors.streams.bounds import StreamBounds
+from millpond.actors.streams.chunks import ChunkBuilder
+from millpond.actors.streams.command_records import BadCommandRecord, command_records_of
 from millpond.actors.streams.messages import (
-    PLAIN,
+    DEFAULT_OPTIONS,
     Append,
     Appended,
-    Span,
+    RecordColumns,
     StreamFailed,
+    StreamOptions,
     Timestamping,
-    Traits,
 )
-from millpond.actors.streams.metadata import Properties
+from millpond.actors.streams.metadata import StreamMetadata
 from millpond.actors.streams.moment import Moment
 from millpond.actors.streams.record_ids import next_id, next_timestamps
-from millpond.actors.streams.settings import StreamLimits, StreamShared
+from millpond.actors.streams.settings import StreamContext, StreamLimits
 
 
-class Appender:
+class StreamAppender:
     """Collects the records of a batch. `fresh` are its chunks, which the store lacks yet."""
 
     __slots__ = (
@@ -45,10 +45,10 @@ class Appender:
 
     def __init__(
         self,
-        extent: Extent,
-        properties: Properties,
+        extent: StreamBounds,
+        properties: StreamMetadata,
         limits: StreamLimits,
-        shared: StreamShared,
+        shared: StreamContext,
         moment: Moment,
     ) -> None:
         self._extent = extent
@@ -56,16 +56,16 @@ class Appender:
         self._limits = limits
         self._shared = shared
         self._moment = moment
-        self._pile: Pile | None = None
-        self._piles: list[Pile] = []
-        self._known: dict[int, tuple[Chunk, Span]] = {}
+        self._pile: ChunkBuilder | None = None
+        self._piles: list[ChunkBuilder] = []
+        self._known: dict[int, tuple[Chunk, RecordColumns]] = {}
         self._room = 0
         self._said = 0
         self.is_measured = False
         """False: a batch begins, and the store has to be asked how much room there is."""
         self.has_quota = True
         """False: what is too much goes by itself."""
-        self.traits: Traits = PLAIN
+        self.traits: StreamOptions = DEFAULT_OPTIONS
         self.has_terms = False
         """There is more to ask than whether there is room."""
         self.fresh: list[Chunk] = []
@@ -76,7 +76,7 @@ class Appender:
         return self._pile is not None or bool(self.fresh)
 
     @property
-    def known(self) -> dict[int, tuple[Chunk, Span]]:
+    def known(self) -> dict[int, tuple[Chunk, RecordColumns]]:
         """The fresh chunks and what is in them, by their first sequences."""
         for chunk, pile in zip(self.fresh[len(self._known) :], self._piles, strict=True):
             self._known[chunk.first] = (chunk, pile.span())
@@ -152,7 +152,7 @@ class Appender:
                 if pile.add(position, bodies, size, timestamps):
                     return first
             self._close(pile)
-        self._pile = Pile(first, position, bodies, size, timestamps, request.headers)
+        self._pile = ChunkBuilder(first, position, bodies, size, timestamps, request.headers)
         return first
 
     def _refusal(self, request: Append, size: int) -> Code | None:
@@ -175,7 +175,7 @@ class Appender:
                 return Code.MALFORMED
         return None
 
-    def _close(self, pile: Pile) -> None:
+    def _close(self, pile: ChunkBuilder) -> None:
         """What was piled up becomes a chunk."""
         self._pile = None
         chunk = pile.chunk()
@@ -209,7 +209,7 @@ def _is_square(request: Append) -> bool:
     if len(request.headers) != count:
         return False
     try:
-        orders_of(request.bodies, request.headers)
-    except BadOrder:
+        command_records_of(request.bodies, request.headers)
+    except BadCommandRecord:
         return False
     return True

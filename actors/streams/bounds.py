@@ -6,9 +6,10 @@ from bisect import bisect_right
 from operator import itemgetter
 
 from millpond.actors.errors import Code
-from millpond.actors.store.changes import Dropped, LogSnapshot, Position, Trimmed
-from millpond.actors.store.interface import Seek, Where
-from millpond.actors.streams.durable.messages import Parentage
+from millpond.actors.positions import SeekBy
+from millpond.actors.store.changes import LogDeleted, LogSnapshot, LogTrimmed, Position
+from millpond.actors.store.interface import Seek
+from millpond.actors.streams.durable.messages import ForkParent
 from millpond.actors.streams.messages import Records, StreamFailed
 
 EMPTY = Position(0, 0)
@@ -18,7 +19,7 @@ _sequence = itemgetter(0)
 MARKS_MAX = 64
 
 
-class Extent:
+class StreamBounds:
     """Records from `trim_point` to before `tail`. `size` is that of their chunks, in bytes; those
     below `base` are in partitions of others, and weigh nothing here.
 
@@ -49,7 +50,7 @@ class Extent:
         self._marks: list[tuple[int, int]] = []
         """First sequences of chunks and the size before them; the first record is one without."""
 
-    def descend(self, parentage: Parentage, trim_point: int = 0) -> None:
+    def descend(self, parentage: ForkParent, trim_point: int = 0) -> None:
         """The stream is a fork: it goes on where it left its source."""
         self.base = parentage.point
         if self.tail <= self.base:
@@ -72,15 +73,15 @@ class Extent:
 
     def reaches(self, start: Seek) -> bool:
         """Is there a record at or behind `start`, kept or trimmed?"""
-        match start.where:
-            case Where.SEQUENCE:
+        match start.by:
+            case SeekBy.SEQUENCE:
                 return self.tail > start.sequence
-            case Where.TIMESTAMP:
+            case SeekBy.TIMESTAMP:
                 return self.tail > 0 and self.last_timestamp >= start.timestamp
-            case Where.ID:
+            case SeekBy.ID:
                 return self.tail > 0 and self.last_id >= start.id
 
-    def trim(self, point: int, size: int | None = None) -> Trimmed | None:
+    def trim(self, point: int, size: int | None = None) -> LogTrimmed | None:
         """Records below `point` go; `size` says what that gives back, None: unknown."""
         point = min(point, self.tail)
         if point <= self.trim_point:
@@ -94,7 +95,7 @@ class Extent:
         self.trim_point = point
         self.size -= freed
         self._marks = [(first, before - freed) for first, before in self._marks if first > point]
-        return Trimmed(point, freed)
+        return LogTrimmed(point, freed)
 
     def _size_before(self, point: int) -> int:
         """What lies before a record, as if all between two marks weighed the same."""
@@ -104,9 +105,9 @@ class Extent:
         low = max(low, self.trim_point, self.base)
         return max(before + (after - before) * (point - low) // (high - low), 0)
 
-    def drop(self) -> Dropped:
+    def drop(self) -> LogDeleted:
         """A stream from the beginning."""
-        dropped = Dropped(self.size)
+        dropped = LogDeleted(self.size)
         self.tail = self.trim_point = self.last_timestamp = self.size = self.base = 0
         self.is_closed = False
         self.last_id = EMPTY

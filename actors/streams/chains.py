@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import Port
-from millpond.actors.streams.messages import Appended, ChainedAppend, StreamFailed
+from millpond.actors.streams.messages import Appended, SessionAppend, StreamFailed
 
 
-class Chains:
+class AppendSessions:
     """How far each session got: its latest append by number, or why nothing of it is done any more.
 
     A stream that is built anew, as after a failed commit, knows none of them: then only those go on
@@ -19,7 +19,7 @@ class Chains:
     def __init__(self) -> None:
         self._latest: dict[Port, int | Code] = {}
 
-    def refusal(self, port: Port, request: ChainedAppend) -> Code | None:
+    def refusal(self, port: Port, request: SessionAppend) -> Code | None:
         """Why this append is not done; None: nothing that it stands behind is in its way."""
         latest = self._latest.get(port)
         if isinstance(latest, Code):

@@ -1,4 +1,4 @@
-"""Records as bytes of a chunk, and back, by columns (`Span`).
+"""Records as bytes of a chunk, and back, by columns (`RecordColumns`).
 
 A chunk's data is MessagePack: `[bodies, timestamps | nil, ids | nil, headers | nil, appends]`.
 Without timestamps all have the chunk's first one; without ids they go up by one from its first;
@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 
 from millpond.actors.store.changes import Chunk, Position
-from millpond.actors.streams.messages import Headers, Span
+from millpond.actors.streams.messages import Headers, RecordColumns
 
 RECORDS_MAX = 1000
 BYTES_MAX = 2**20
@@ -39,7 +39,7 @@ class BadChunk(Exception):
     """The data of a chunk, which has the right checksum, is not a stream's."""
 
 
-class Pile:
+class ChunkBuilder:
     """Records on their way into one chunk."""
 
     __slots__ = (
@@ -110,9 +110,9 @@ class Pile:
     def _column(self) -> list[int] | int | None:
         return None if self._appends == 1 else self._sizes or 1
 
-    def span(self) -> Span:
+    def span(self) -> RecordColumns:
         """The records by columns."""
-        return Span(
+        return RecordColumns(
             self.first,
             self.bodies,
             self.timestamp,
@@ -137,7 +137,7 @@ class Pile:
         )
 
 
-def span_of(chunk: Chunk) -> Span:
+def columns_of(chunk: Chunk) -> RecordColumns:
     """The records of a chunk. Raises BadChunk."""
     try:
         columns = _decode(chunk.data)
@@ -152,7 +152,7 @@ def span_of(chunk: Chunk) -> Span:
     sizes = columns.appends
     if isinstance(sizes, list) and (sum(sizes) != chunk.count or 0 in sizes):
         raise BadChunk(f"chunk {chunk.first}: its appends are not of {chunk.count} records")
-    return Span(
+    return RecordColumns(
         chunk.first,
         columns.bodies,
         chunk.first_timestamp,
@@ -174,11 +174,11 @@ def append_end(chunk: Chunk, sequence: int) -> int:
     return ends[bisect_right(ends, sequence)]
 
 
-def shortened(chunk: Chunk, end: int) -> Chunk:
+def truncate_chunk(chunk: Chunk, end: int) -> Chunk:
     """The records of a chunk below a sequence within it. What cannot be read stays so."""
     count = end - chunk.first
     try:
-        span = part_of(span_of(chunk), 0, count)
+        span = slice_columns(columns_of(chunk), 0, count)
         appends = _decode(chunk.data).appends
     except BadChunk:
         return msgspec.structs.replace(chunk, count=count)
@@ -196,13 +196,13 @@ def shortened(chunk: Chunk, end: int) -> Chunk:
     )
 
 
-def part_of(span: Span, begin: int, end: int) -> Span:
+def slice_columns(span: RecordColumns, begin: int, end: int) -> RecordColumns:
     """The records `begin` to before `end` of a span, counted within it."""
     if begin <= 0 and end >= len(span.bodies):
         return span
     timestamps, ids, headers = span.timestamps, span.ids, span.headers
     position = span.id
-    return Span(
+    return RecordColumns(
         span.first + begin,
         span.bodies[begin:end],
         span.timestamp if timestamps is None else timestamps[begin],
@@ -213,7 +213,7 @@ def part_of(span: Span, begin: int, end: int) -> Span:
     )
 
 
-def joined(spans: Sequence[Span]) -> Span:
+def join_columns(spans: Sequence[RecordColumns]) -> RecordColumns:
     """Spans without headers, which follow one another, as one."""
     bodies: list[bytes] = []
     timestamps: list[int] = []
@@ -224,7 +224,7 @@ def joined(spans: Sequence[Span]) -> Span:
         timestamps += span.timestamps or [span.timestamp] * count
         ids += span.ids or _ids(span.id, count)
     first = spans[0]
-    return Span(first.first, bodies, timestamps[0], ids[0], timestamps, ids)
+    return RecordColumns(first.first, bodies, timestamps[0], ids[0], timestamps, ids)
 
 
 def _ids(first: Position, count: int) -> list[Position]:
@@ -233,21 +233,21 @@ def _ids(first: Position, count: int) -> list[Position]:
     return [Position(first.ms, first.seq + at) for at in range(count)]
 
 
-def at_timestamp(span: Span, timestamp: int) -> int:
+def index_at_timestamp(span: RecordColumns, timestamp: int) -> int:
     """Within a span, the first record at or above a timestamp; its length if there is none."""
     if span.timestamps is not None:
         return bisect_left(span.timestamps, timestamp)
     return 0 if span.timestamp >= timestamp else len(span.bodies)
 
 
-def after_timestamp(span: Span, timestamp: int) -> int:
+def index_after_timestamp(span: RecordColumns, timestamp: int) -> int:
     """Within a span, the first record above a timestamp."""
     if span.timestamps is not None:
         return bisect_right(span.timestamps, timestamp)
     return 0 if span.timestamp > timestamp else len(span.bodies)
 
 
-def at_id(span: Span, position: Position) -> int:
+def index_at_id(span: RecordColumns, position: Position) -> int:
     """Within a span, the first record at or above an id."""
     first, count = span.id, len(span.bodies)
     if span.ids is not None:

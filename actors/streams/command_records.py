@@ -16,7 +16,7 @@ from millpond.actors.streams.read_scan import is_command
 FENCE_BYTES_MAX = 36
 
 
-class BadOrder(Exception):
+class BadCommandRecord(Exception):
     """A command record that nobody understands."""
 
 
@@ -33,23 +33,23 @@ class TrimTo(msgspec.Struct, frozen=True, gc=False):
     at: int
 
 
-Order = SetFence | TrimTo
+CommandRecord = SetFence | TrimTo
 
 
-def orders_of(bodies: Sequence[bytes], headers: Sequence[Headers]) -> list[Order]:
+def command_records_of(bodies: Sequence[bytes], headers: Sequence[Headers]) -> list[CommandRecord]:
     """The orders of an append, in its order. Raises BadOrder."""
-    orders: list[Order] = []
+    orders: list[CommandRecord] = []
     for at, (body, pairs) in enumerate(zip(bodies, headers, strict=True)):
         if is_command(pairs):
             orders.append(_order(pairs[0][1], body, at))
         elif any(not name for name, _ in pairs):
-            raise BadOrder("a header without a name beside others")
+            raise BadCommandRecord("a header without a name beside others")
     return orders
 
 
-def _order(verb: bytes, body: bytes, at: int) -> Order:
+def _order(verb: bytes, body: bytes, at: int) -> CommandRecord:
     if verb == b"fence" and len(body) <= FENCE_BYTES_MAX:
         return SetFence(body)
     if verb == b"trim" and len(body) == 8:
         return TrimTo(int.from_bytes(body), at)
-    raise BadOrder(f"command {verb[:20]!r} with {len(body)} bytes")
+    raise BadCommandRecord(f"command {verb[:20]!r} with {len(body)} bytes")

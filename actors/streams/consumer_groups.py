@@ -5,14 +5,14 @@ from __future__ import annotations
 from millpond.actors.errors import Code
 from millpond.actors.store.changes import Change
 from millpond.actors.streams.directory import Directory
-from millpond.actors.streams.messages import Commit, Settings
-from millpond.actors.streams.metadata import GROUP_BYTES_MAX, Properties
+from millpond.actors.streams.messages import CommitOffset, Settings
+from millpond.actors.streams.metadata import GROUP_BYTES_MAX, StreamMetadata
 from millpond.actors.streams.settings import StreamLimits
 
 
-def commit(
-    request: Commit,
-    properties: Properties,
+def commit_offset(
+    request: CommitOffset,
+    properties: StreamMetadata,
     directory: Directory,
     limits: StreamLimits,
     now_ms: int,

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from millpond.actors.streams.bounds import Extent
-from millpond.actors.streams.messages import Committed, Describe, Described, GroupOffset
-from millpond.actors.streams.metadata import Properties
+from millpond.actors.streams.bounds import StreamBounds
+from millpond.actors.streams.messages import (
+    Describe,
+    GetGroupOffset,
+    GroupOffset,
+    StreamDescription,
+)
+from millpond.actors.streams.metadata import StreamMetadata
 
 SEGMENT_BYTES = 16 * 2**20
 """What `segments` of an outline are counted in."""
 
 
 def tell(
-    asked: Describe | Committed, extent: Extent, properties: Properties, waiting: int
-) -> Described | GroupOffset:
+    asked: Describe | GetGroupOffset, extent: StreamBounds, properties: StreamMetadata, waiting: int
+) -> StreamDescription | GroupOffset:
     """The answer to a question that changes nothing."""
-    if isinstance(asked, Committed):
+    if isinstance(asked, GetGroupOffset):
         return GroupOffset(asked.number, properties.groups.get(asked.group))
     return describe(asked.number, extent, properties, waiting)
 
 
-def describe(number: int, extent: Extent, properties: Properties, waiting: int) -> Described:
+def describe(
+    number: int, extent: StreamBounds, properties: StreamMetadata, waiting: int
+) -> StreamDescription:
     """The outline of a stream for which `waiting` reads wait."""
     created = properties.created
-    return Described(
+    return StreamDescription(
         number,
         settings=properties.settings,
         created_ms=0 if created is None else created.ms,

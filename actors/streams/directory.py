@@ -11,9 +11,9 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from heapq import merge, nsmallest
 
-from millpond.actors.messages import Mail
-from millpond.actors.streams.messages import Vacated
-from millpond.actors.streams.metadata import Progress
+from millpond.actors.messages import CellMessage
+from millpond.actors.streams.messages import PartitionDeleted
+from millpond.actors.streams.metadata import GroupProgress
 from millpond.actors.streams.names import TOPICS, stream_cell
 
 _TOPIC = re.compile(rb"[A-Za-z0-9_-]{1,255}")
@@ -34,7 +34,7 @@ class Directory:
         """Those that are gone for everybody but their forks."""
         self.groups = 0
         """Consumer groups of the streams that were in use since the start."""
-        self._groups: dict[bytes, tuple[int, Progress]] = {}
+        self._groups: dict[bytes, tuple[int, GroupProgress]] = {}
         """How many each stream has, and how far they got."""
         self._single: list[bytes] | None = None
         """Topics of one partition by name, once somebody asked for them: a start has no use for it,
@@ -53,12 +53,12 @@ class Directory:
         name: bytes,
         *,
         is_created: bool,
-        progress: Progress | None = None,
-        is_buried: bool = False,
+        progress: GroupProgress | None = None,
+        is_tombstone: bool = False,
     ) -> None:
         """A stream says what it is, and how far its groups got."""
-        if is_buried != (name in self._buried):
-            (self._buried.add if is_buried else self._buried.remove)(name)
+        if is_tombstone != (name in self._buried):
+            (self._buried.add if is_tombstone else self._buried.remove)(name)
         if is_created != (name in self.streams):
             self._change(name, is_created=is_created)
         count, _ = self._groups.pop(name, (0, None))
@@ -91,13 +91,13 @@ class Directory:
         """The cell of a stream of this name."""
         return stream_cell(name)
 
-    def vacated(self, name: bytes) -> tuple[bytes, Mail]:
+    def vacated(self, name: bytes) -> tuple[bytes, CellMessage]:
         """A cell, and the mail that tells it that a stream is gone that was to go."""
-        return TOPICS, Vacated(0, name)
+        return TOPICS, PartitionDeleted(0, name)
 
     # What others ask.
 
-    def progress(self) -> list[Progress]:
+    def progress(self) -> list[GroupProgress]:
         """How far the groups got, of each stream that has any and was in use since the start."""
         return [progress for _, progress in self._groups.values()]
 
@@ -139,7 +139,7 @@ class Directory:
         return bool(self._removed) and _is_among(name, self._removed)
 
 
-class Stages(Directory):
+class StagingDirectory(Directory):
     """Parts of batches that are not published yet; their names are those of their cells.
 
     `unwanted` are those that are being removed; `expired` counts what went by itself instead.

@@ -5,23 +5,24 @@ from __future__ import annotations
 import logging
 from math import inf
 
+from millpond.actors.positions import SeekBy
 from millpond.actors.store.changes import Change, Chunk
-from millpond.actors.store.interface import Fault, Pending, Seek, Where
-from millpond.actors.streams.bounds import Extent
+from millpond.actors.store.interface import Deferred, Fault, Seek
+from millpond.actors.streams.bounds import StreamBounds
 from millpond.actors.streams.chunks import BadChunk
-from millpond.actors.streams.durable.messages import FOR_EVER
-from millpond.actors.streams.metadata import Properties
+from millpond.actors.streams.durable.messages import NO_EXPIRY
+from millpond.actors.streams.metadata import StreamMetadata
 from millpond.actors.streams.moment import Moment
-from millpond.actors.streams.read import Reader
-from millpond.actors.streams.retention import SLICE_BYTES, Cut, Retention
-from millpond.actors.streams.settings import StreamLimits, StreamShared
+from millpond.actors.streams.read import StreamReader
+from millpond.actors.streams.retention import SLICE_BYTES, Retention, TrimPlan
+from millpond.actors.streams.settings import StreamContext, StreamLimits
 from millpond.actors.streams.tenure import Tenure
 from millpond.actors.streams.vacancy import Vacancy
 
 log = logging.getLogger(__name__)
 
 
-class Upkeep:
+class Expiry:
     """One stream's. Its `Retention` is the reader's as well, which shows nothing too old."""
 
     __slots__ = (
@@ -42,12 +43,12 @@ class Upkeep:
     def __init__(
         self,
         name: bytes,
-        extent: Extent,
-        properties: Properties,
-        reader: Reader,
+        extent: StreamBounds,
+        properties: StreamMetadata,
+        reader: StreamReader,
         moment: Moment,
         limits: StreamLimits,
-        shared: StreamShared,
+        shared: StreamContext,
     ) -> None:
         self._name = name
         self._extent = extent
@@ -61,7 +62,7 @@ class Upkeep:
         self.vacancy = Vacancy(extent, properties)
         self._is_mortal = False
         """Might the stream go by itself?"""
-        self.is_claiming = properties.durable.is_buried
+        self.is_claiming = properties.durable.is_tombstone
         """The stream is buried, and its forks are to be asked whether they are there."""
 
     def configure(self) -> int:
@@ -70,7 +71,7 @@ class Upkeep:
         age_s = limits.age_s if settings.age_s is None else settings.age_s
         keep = limits.keep_bytes if settings.bytes_max is None else settings.bytes_max
         self._reader.retention = Retention(age_s * 1000, keep)
-        has_end = self._properties.durable.lifetime != FOR_EVER
+        has_end = self._properties.durable.lifetime != NO_EXPIRY
         self._is_mortal = has_end or settings.traits is not None or self.is_claiming
         return keep
 
@@ -98,15 +99,15 @@ class Upkeep:
         """When the stream goes; partitions of a topic go with it alone."""
         if self.is_claiming:
             return -inf
-        if self._properties.durable.is_buried or self._directory.is_partition(self._name):
+        if self._properties.durable.is_tombstone or self._directory.is_partition(self._name):
             return inf
         return min(self.vacancy.ends_at, self._tenure.ends_at)
 
-    def look(self) -> Cut | None:
+    def look(self) -> TrimPlan | None:
         """Which of the oldest records may go; None: none, or the store has to look first."""
-        seek = Seek(Where.SEQUENCE, self._extent.trim_point, bytes_max=SLICE_BYTES)
+        seek = Seek(SeekBy.SEQUENCE, self._extent.trim_point, bytes_max=SLICE_BYTES)
         chunks = self._reader.kept(seek)
-        if isinstance(chunks, Pending):
+        if isinstance(chunks, Deferred):
             self._reader.retention.search = search = object()
             self._reader.bring(search, chunks)
             return None
@@ -120,7 +121,7 @@ class Upkeep:
         retention.search = None
         return True
 
-    def cut(self, chunks: list[Chunk] | Fault | None) -> Cut | None:
+    def cut(self, chunks: list[Chunk] | Fault | None) -> TrimPlan | None:
         """The same, now that the oldest chunks are there."""
         extent, retention, now = self._extent, self._reader.retention, self._moment.now
         if chunks is None or isinstance(chunks, Fault):

@@ -9,10 +9,16 @@ from __future__ import annotations
 from millpond.actors.errors import Code
 from millpond.actors.messages import Reply
 from millpond.actors.store.changes import Change
-from millpond.actors.streams.append import Appender
-from millpond.actors.streams.bounds import Extent
-from millpond.actors.streams.messages import Append, AskAuthor, Author, Publish, StreamFailed
-from millpond.actors.streams.metadata import Properties, Writing
+from millpond.actors.streams.append import StreamAppender
+from millpond.actors.streams.bounds import StreamBounds
+from millpond.actors.streams.messages import (
+    Append,
+    GetWriter,
+    StreamFailed,
+    WriterAppend,
+    WriterStatus,
+)
+from millpond.actors.streams.metadata import StreamMetadata, WriterState
 from millpond.actors.streams.moment import Moment
 
 WRITERS_MAX = 1000
@@ -22,32 +28,36 @@ ONCE_MS = 86_400_000
 """A writer of one batch is remembered for so long: who repeats its request does so before."""
 
 
-class Authors:
+class IdempotentWriters:
     """Those of one stream."""
 
     __slots__ = ("_appender", "_extent", "_moment", "_properties")
 
     def __init__(
-        self, appender: Appender, properties: Properties, extent: Extent, moment: Moment
+        self,
+        appender: StreamAppender,
+        properties: StreamMetadata,
+        extent: StreamBounds,
+        moment: Moment,
     ) -> None:
         self._appender = appender
         self._extent = extent
         self._moment = moment
         self._properties = properties
 
-    def answer(self, request: Publish | AskAuthor, changes: list[Change]) -> Reply:
+    def answer(self, request: WriterAppend | GetWriter, changes: list[Change]) -> Reply:
         """How far a writer got, after its slice if it sends one."""
-        if isinstance(request, AskAuthor):
+        if isinstance(request, GetWriter):
             return self._tell(request.number, request.writer)
         return self._publish(request, changes)
 
-    def _tell(self, number: int, writer: bytes) -> Author:
+    def _tell(self, number: int, writer: bytes) -> WriterStatus:
         found = self._properties.writers.get(writer)
         if found is None:
-            return Author(number, -1, 0, b"", True)
-        return Author(number, found.batch, found.rows, found.plan, found.is_done)
+            return WriterStatus(number, -1, 0, b"", True)
+        return WriterStatus(number, found.batch, found.rows, found.plan, found.is_done)
 
-    def _publish(self, request: Publish, changes: list[Change]) -> Reply:
+    def _publish(self, request: WriterAppend, changes: list[Change]) -> Reply:
         """Add a slice where it is the next one; else say what is true."""
         before = self._properties.writers.get(request.writer)
         if not _is_next(request, before):
@@ -62,7 +72,7 @@ class Authors:
             if isinstance(reply, StreamFailed):
                 return reply
             self._appender.flush(changes)
-        writing = Writing(
+        writing = WriterState(
             request.batch,
             request.at + len(request.bodies),
             b"" if request.is_last else request.plan,
@@ -73,7 +83,7 @@ class Authors:
         changes.append(self._properties.write(request.writer, writing))
         return self._tell(request.number, request.writer)
 
-    def _refusal(self, request: Publish, code: Code) -> StreamFailed:
+    def _refusal(self, request: WriterAppend, code: Code) -> StreamFailed:
         return self._extent.refusal(request.number, code)
 
     def _has_room(self, changes: list[Change]) -> bool:
@@ -84,7 +94,7 @@ class Authors:
         return len(writers) < WRITERS_MAX
 
 
-def _is_next(request: Publish, before: Writing | None) -> bool:
+def _is_next(request: WriterAppend, before: WriterState | None) -> bool:
     if before is not None and not before.is_done:
         is_same = request.batch == before.batch and request.plan == before.plan
         return is_same and request.at == before.rows

@@ -15,7 +15,7 @@ import msgspec
 from millpond.actors.errors import Code
 from millpond.actors.messages import StreamReply, StreamRequest
 from millpond.actors.positions import Position, Seek
-from millpond.actors.streams.durable.messages import FOR_EVER, Lifetime
+from millpond.actors.streams.durable.messages import NO_EXPIRY, Lifetime
 
 U64_MAX = 2**64 - 1
 
@@ -31,7 +31,7 @@ class Timestamping(IntEnum):
     ARRIVAL = 2
 
 
-class Traits(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class StreamOptions(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What S2 says of a stream besides (http.md A.3, A.6).
 
     `is_capped`: a timestamp from the client is never later than the arrival. The stream is deleted
@@ -45,7 +45,7 @@ class Traits(msgspec.Struct, frozen=True, gc=False, array_like=True):
     labels: dict[str, bytes] = {}
 
 
-PLAIN = Traits()
+DEFAULT_OPTIONS = StreamOptions()
 
 
 class Settings(msgspec.Struct, frozen=True, gc=False):
@@ -59,10 +59,10 @@ class Settings(msgspec.Struct, frozen=True, gc=False):
     age_s: int | None = None
     bytes_max: int | None = None
     content_type: bytes | None = None
-    traits: Traits | None = None
+    traits: StreamOptions | None = None
 
 
-class View(msgspec.Struct, frozen=True, gc=False):
+class RecordFilter(msgspec.Struct, frozen=True, gc=False):
     """What a protocol can express; other records are skipped on its reads, and counted."""
 
     empty: bool = True
@@ -70,7 +70,7 @@ class View(msgspec.Struct, frozen=True, gc=False):
     body_bytes_max: int = U64_MAX
 
 
-FULL_VIEW = View()
+ALL_RECORDS = RecordFilter()
 
 
 # Requests.
@@ -98,7 +98,7 @@ class Append(StreamRequest, frozen=True, gc=False):
     match_sequence: int | None = None
 
 
-class ChainedAppend(Append, frozen=True, gc=False):
+class SessionAppend(Append, frozen=True, gc=False):
     """An append of a session: refused, as all that follow it from the same port, once one of them
     was. So what a session asks for ahead of its answers is done up to a point, or all of it.
 
@@ -116,7 +116,8 @@ class Read(StreamRequest, frozen=True, gc=False):
     At most `count` of them, and about `bytes_max` bytes of bodies, but at least one if there is
     any. Where there is none, wait for one until the node's time `wait_until`. `from_start`: refuse
     with TRIMMED instead of skipping what is trimmed (sequences only). `incarnation`: of that stream
-    as `Described` has it and of no other of its name, now or while it waits (UNKNOWN_STREAM); 0: of
+    as `StreamDescription` has it and of no other of its name, now or while it waits
+    (UNKNOWN_STREAM); 0: of
     whichever there is. `ends_closed`: do not wait for what a closed stream will not get.
     `one_append`: only what was appended together with the first one shown, and all of that.
     `by_chunk`: the last chunk is shown to its end, also beyond `bytes_max`.
@@ -126,7 +127,7 @@ class Read(StreamRequest, frozen=True, gc=False):
     count: int
     bytes_max: int
     wait_until: float = 0.0
-    view: View = FULL_VIEW
+    view: RecordFilter = ALL_RECORDS
     from_start: bool = False
     incarnation: int = 0
     ends_closed: bool = False
@@ -134,17 +135,17 @@ class Read(StreamRequest, frozen=True, gc=False):
     by_chunk: bool = False
 
 
-class Cancel(StreamRequest, frozen=True, gc=False):
+class CancelRead(StreamRequest, frozen=True, gc=False):
     """The asker does not wait for the `Read` of this number any more. No answer."""
 
 
-class Conclude(StreamRequest, frozen=True, gc=False):
+class FinishRead(StreamRequest, frozen=True, gc=False):
     """The `Read` of this number waits no longer: it is answered with what there is. No answer of
     its own."""
 
 
 class Describe(StreamRequest, frozen=True, gc=False):
-    """Answered by `Described`."""
+    """Answered by `StreamDescription`."""
 
 
 class Trim(StreamRequest, frozen=True, gc=False):
@@ -165,25 +166,26 @@ class Configure(StreamRequest, frozen=True, gc=False):
     expected: Settings | None = None
 
 
-class Commit(StreamRequest, frozen=True, gc=False):
+class CommitOffset(StreamRequest, frozen=True, gc=False):
     """A consumer group got as far as `offset` (exclusive). Answered by `Done`."""
 
     group: bytes
     offset: int
 
 
-class Committed(StreamRequest, frozen=True, gc=False):
+class GetGroupOffset(StreamRequest, frozen=True, gc=False):
     """How far did a group get? Answered by `GroupOffset`."""
 
     group: bytes
 
 
-class Publish(Append, frozen=True, gc=False):
+class WriterAppend(Append, frozen=True, gc=False):
     """A slice of a writer's batch: each is added once, whoever asks for it how often.
 
     `at`: so many records of the batch are before it. `plan` says what the whole batch is; the node
     that takes the first slice has decided for it. `is_last`: nothing of the batch comes behind.
-    `once`: the writer has one batch and no other. Answered by `Author`, what is true afterwards;
+    `once`: the writer has one batch and no other. Answered by `WriterStatus`, what is true
+    afterwards;
     GROUPS_FULL where the stream knows too many writers.
     """
 
@@ -195,8 +197,8 @@ class Publish(Append, frozen=True, gc=False):
     once: bool = False
 
 
-class AskAuthor(StreamRequest, frozen=True, gc=False):
-    """How far did a writer get? Answered by `Author`."""
+class GetWriter(StreamRequest, frozen=True, gc=False):
+    """How far did a writer get? Answered by `WriterStatus`."""
 
     writer: bytes
 
@@ -219,7 +221,7 @@ class Appended(StreamReply, frozen=True, gc=False):
     timestamp: int
 
 
-class Span(msgspec.Struct, frozen=True, gc=False):
+class RecordColumns(msgspec.Struct, frozen=True, gc=False):
     """Consecutive records, by columns.
 
     Where `timestamps` is None, `timestamp` is everybody's. Where `ids` is None, record i has the id
@@ -235,37 +237,37 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     headers: list[Headers] | None = None
 
 
-class Form(Protocol):
+class RecordFormat(Protocol):
     """How a protocol writes records, one behind the other. What was written is kept under it."""
 
-    def write(self, span: Span) -> bytes:
+    def write(self, span: RecordColumns) -> bytes:
         """The records of a span."""
 
-    def ends(self, span: Span) -> Sequence[int]:
+    def ends(self, span: RecordColumns) -> Sequence[int]:
         """Where in that each record ends."""
 
 
-class Excerpt(Protocol):
+class RecordSlice(Protocol):
     """Consecutive records; what was written of them for one reader may serve another."""
 
-    def written(self, form: Form) -> bytes:
+    def written(self, form: RecordFormat) -> bytes:
         """The records as `form` writes them."""
 
 
 class Records(StreamReply, frozen=True, gc=False):
     """What was found, ascending. Go on at sequence `next`; `tail` is the stream's, with the
-    timestamp of its last record. `excerpts`, if there are any, are the same as `spans`. The stream
+    timestamp of its last record. `slices`, if there are any, are the same as `spans`. The stream
     `is_closed` behind its tail."""
 
-    spans: Sequence[Span]
+    spans: Sequence[RecordColumns]
     next: int
     tail: int
     last_timestamp: int
-    excerpts: Sequence[Excerpt] = ()
+    slices: Sequence[RecordSlice] = ()
     is_closed: bool = False
 
 
-class Described(StreamReply, frozen=True, gc=False):
+class StreamDescription(StreamReply, frozen=True, gc=False):
     """A stream's outline: records from `trim_point` to before `tail`, `bytes` of bodies.
 
     `incarnation`: no two streams that were made, one after the other, have the same; 0: it is a
@@ -285,7 +287,7 @@ class Described(StreamReply, frozen=True, gc=False):
     bytes: int
     incarnation: int = 0
     is_closed: bool = False
-    lifetime: Lifetime = FOR_EVER
+    lifetime: Lifetime = NO_EXPIRY
 
 
 class GroupOffset(StreamReply, frozen=True, gc=False):
@@ -294,7 +296,7 @@ class GroupOffset(StreamReply, frozen=True, gc=False):
     offset: int | None
 
 
-class Author(StreamReply, frozen=True, gc=False):
+class WriterStatus(StreamReply, frozen=True, gc=False):
     """A writer's last batch: `rows` of it are there, by this plan. `batch` -1: it never wrote."""
 
     batch: int
@@ -305,14 +307,14 @@ class Author(StreamReply, frozen=True, gc=False):
 
 class StreamFailed(StreamReply, frozen=True, gc=False):
     """Refused. What the asker may want to know besides: the range there is, and the last id. Of an
-    unknown stream, whether it `is_buried`: its name is taken as long as it has forks."""
+    unknown stream, whether it `is_tombstone`: its name is taken as long as it has forks."""
 
     code: Code
     trim_point: int = 0
     tail: int = 0
     last_id: Position = Position(0, 0)
     fencing_token: bytes = b""
-    is_buried: bool = False
+    is_tombstone: bool = False
 
 
 # The catalogue of topics.
@@ -334,7 +336,7 @@ class DeleteTopic(StreamRequest, frozen=True, gc=False):
     topic: bytes
 
 
-class Vacated(StreamRequest, frozen=True, gc=False):
+class PartitionDeleted(StreamRequest, frozen=True, gc=False):
     """A partition of a removed topic to the catalogue: nothing is left of it."""
 
     stream: bytes
@@ -346,18 +348,18 @@ class Vacated(StreamRequest, frozen=True, gc=False):
 class CreateBasin(StreamRequest, frozen=True, gc=False):
     """Make a basin, to the cell BASINS; STREAM_EXISTS. Answered by `Done`.
 
-    `notes` are S2's own, which mean nothing here.
+    `metadata` are S2's own, which mean nothing here.
     """
 
     basin: bytes
-    notes: bytes
+    metadata: bytes
 
 
 class ConfigureBasin(StreamRequest, frozen=True, gc=False):
     """Other notes for a basin that is there; UNKNOWN_STREAM. Answered by `Done`."""
 
     basin: bytes
-    notes: bytes
+    metadata: bytes
 
 
 class DeleteBasin(StreamRequest, frozen=True, gc=False):
@@ -367,7 +369,7 @@ class DeleteBasin(StreamRequest, frozen=True, gc=False):
     basin: bytes
 
 
-class BasinVacated(StreamRequest, frozen=True, gc=False):
+class BasinStreamDeleted(StreamRequest, frozen=True, gc=False):
     """A stream of a removed basin to the catalogue: nothing is left of it."""
 
     basin: bytes
@@ -381,13 +383,13 @@ class IssueToken(StreamRequest, frozen=True, gc=False):
     """Note an access token by its id, to the cell TOKENS; STREAM_EXISTS. Answered by `Done`.
 
     `digest` is the SHA-256 of the token, which nobody keeps; it ends at `expires_ms` (None: never).
-    `notes` are S2's own, which mean nothing here.
+    `metadata` are S2's own, which mean nothing here.
     """
 
     id: bytes
     digest: bytes
     expires_ms: int | None
-    notes: bytes
+    metadata: bytes
 
 
 class RevokeToken(StreamRequest, frozen=True, gc=False):

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from millpond.actors.store.changes import Noted
-from millpond.actors.streams.durable.metadata import DurableNotes
-from millpond.actors.streams.messages import Settings, Traits
-from millpond.actors.streams.tee_notes import TeeNotes
+from millpond.actors.store.changes import MetadataSet
+from millpond.actors.streams.durable.metadata import DurableMetadata
+from millpond.actors.streams.messages import Settings, StreamOptions
+from millpond.actors.streams.tee_notes import TeeProgress
 
 CREATED = b"created"
 FENCE = b"fence"
@@ -28,7 +28,7 @@ class Created(msgspec.Struct, frozen=True, gc=False, array_like=True):
     age_s: int | None = None
     bytes_max: int | None = None
     content_type: bytes | None = None
-    traits: Traits | None = None
+    traits: StreamOptions | None = None
     serial: int = 0
     """Of the streams that a node made since its start: two may be of one millisecond."""
 
@@ -37,7 +37,7 @@ class Created(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return Settings(self.age_s, self.bytes_max, self.content_type, self.traits)
 
 
-class Writing(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class WriterState(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The note of a writer, as MessagePack: its last batch, and how much of it is there.
 
     `ms` is when it wrote last; a `once` writer is forgotten some time after that.
@@ -53,10 +53,10 @@ class Writing(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Created)
-_WRITING = msgspec.msgpack.Decoder(Writing)
+_WRITING = msgspec.msgpack.Decoder(WriterState)
 
 
-class Progress:
+class GroupProgress:
     """How far a stream's groups got, and its tail. It outlives the cell, so that lag can be told of
     streams that nobody uses; nothing changes while they rest."""
 
@@ -71,7 +71,7 @@ class Progress:
         return [max(self.tail - offset, 0) for offset in self.offsets.values()]
 
 
-class Properties:
+class StreamMetadata:
     """The notes of a stream; what changes one gives the change for the store."""
 
     __slots__ = (
@@ -103,9 +103,9 @@ class Properties:
             for name, value in notes.items()
             if name.startswith(_WRITER)
         }
-        self.progress = Progress(self.groups)
-        self.durable = DurableNotes(notes)
-        self.tees = TeeNotes(notes)
+        self.progress = GroupProgress(self.groups)
+        self.durable = DurableMetadata(notes)
+        self.tees = TeeProgress(notes)
 
     @property
     def settings(self) -> Settings:
@@ -131,10 +131,10 @@ class Properties:
         self.emptied_ms = 0
         self.groups.clear()
         self.writers = {}
-        self.durable = DurableNotes({})
-        self.tees = TeeNotes({})
+        self.durable = DurableMetadata({})
+        self.tees = TeeProgress({})
 
-    def create(self, now_ms: int, settings: Settings) -> Noted:
+    def create(self, now_ms: int, settings: Settings) -> MetadataSet:
         """The stream is there, with these settings from now on."""
         before = self.created
         ms = now_ms if before is None else before.ms
@@ -146,29 +146,29 @@ class Properties:
             ms, settings.age_s, settings.bytes_max, settings.content_type, traits, serial
         )
         self.created = created
-        return Noted(CREATED, _ENCODER.encode(created))
+        return MetadataSet(CREATED, _ENCODER.encode(created))
 
-    def set_emptied(self, now_ms: int) -> Noted:
+    def set_emptied(self, now_ms: int) -> MetadataSet:
         """The last record went."""
         self.emptied_ms = now_ms
-        return Noted(EMPTIED, now_ms.to_bytes(8))
+        return MetadataSet(EMPTIED, now_ms.to_bytes(8))
 
-    def set_fence(self, token: bytes) -> Noted:
+    def set_fence(self, token: bytes) -> MetadataSet:
         """Appends that name a token have to name this one; b"" is that of a new stream."""
         self.fence = token
-        return Noted(FENCE, token or None)
+        return MetadataSet(FENCE, token or None)
 
-    def commit(self, group: bytes, offset: int) -> Noted:
+    def commit(self, group: bytes, offset: int) -> MetadataSet:
         """A consumer group got so far."""
         self.groups[group] = offset
-        return Noted(_GROUP + group, offset.to_bytes(8))
+        return MetadataSet(_GROUP + group, offset.to_bytes(8))
 
-    def write(self, writer: bytes, writing: Writing) -> Noted:
+    def write(self, writer: bytes, writing: WriterState) -> MetadataSet:
         """A writer got so far."""
         self.writers[writer] = writing
-        return Noted(_WRITER + writer, _ENCODER.encode(writing))
+        return MetadataSet(_WRITER + writer, _ENCODER.encode(writing))
 
-    def forget_writer(self, writer: bytes) -> Noted:
+    def forget_writer(self, writer: bytes) -> MetadataSet:
         """It is as if it had never written."""
         del self.writers[writer]
-        return Noted(_WRITER + writer, None)
+        return MetadataSet(_WRITER + writer, None)

@@ -62,22 +62,22 @@ def basin_stream_of(cell: bytes) -> tuple[bytes, bytes] | None:
     return basin, name
 
 
-def label(basin: bytes, name: bytes) -> bytes:
+def qualified_name(basin: bytes, name: bytes) -> bytes:
     """What rights and rules call a stream of another basin."""
     return basin + b":" + name
 
 
-def label_of(cell: bytes) -> bytes | None:
+def qualified_name_of(cell: bytes) -> bytes | None:
     """The same of a cell; a stream of the node's own basin has its bare name, and a part of a batch
     is like the stream that it is meant for."""
-    part = part_of(cell)
+    part = staged_part_of(cell)
     if part is not None:
         cell = part.target
     found = basin_stream_of(cell)
-    return stream_of(cell) if found is None else label(*found)
+    return stream_of(cell) if found is None else qualified_name(*found)
 
 
-class Part(NamedTuple):
+class StagedPart(NamedTuple):
     """Rows of a writer's batch, staged for the stream that has the cell `target`."""
 
     target: bytes
@@ -86,14 +86,14 @@ class Part(NamedTuple):
     id: bytes
 
 
-def part_cell(part: Part) -> bytes:
+def staged_cell(part: StagedPart) -> bytes:
     """The cell of a part. Neither a writer nor an id has a NUL."""
     return STAGE + b"\0".join((part.writer, b"%d" % part.batch, part.id, part.target))
 
 
-def part_of(cell: bytes) -> Part | None:
+def staged_part_of(cell: bytes) -> StagedPart | None:
     """The part, if the cell is one's."""
     if not cell.startswith(STAGE):
         return None
     writer, batch, id_, target = cell[len(STAGE) :].split(b"\0", 3)
-    return Part(target, writer, int(batch), id_)
+    return StagedPart(target, writer, int(batch), id_)

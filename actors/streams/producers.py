@@ -12,7 +12,7 @@ PRODUCERS_MAX = 1000
 """Of a stream; the one that was quiet for longest is forgotten."""
 
 
-class Progress(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class ProducerState(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """How far a producer got, and when; the note of one, as MessagePack."""
 
     epoch: int
@@ -20,7 +20,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False, array_like=True):
     ms: int
 
 
-class Verdict(Enum):
+class ProducerCheck(Enum):
     """What an append of a producer is."""
 
     NEXT = auto()
@@ -30,19 +30,19 @@ class Verdict(Enum):
     GAP = auto()
 
 
-def judge(known: Progress | None, asked: Producer) -> Verdict:
+def check_producer(known: ProducerState | None, asked: Producer) -> ProducerCheck:
     """What an append is, by what is known of its producer (B.3 13)."""
     if known is None:
-        return Verdict.NEXT if asked.seq == 0 else Verdict.GAP
+        return ProducerCheck.NEXT if asked.seq == 0 else ProducerCheck.GAP
     if asked.epoch < known.epoch:
-        return Verdict.STALE_EPOCH
+        return ProducerCheck.STALE_EPOCH
     if asked.epoch > known.epoch:
-        return Verdict.NEXT if asked.seq == 0 else Verdict.EPOCH_BEGINS_AT_ZERO
+        return ProducerCheck.NEXT if asked.seq == 0 else ProducerCheck.EPOCH_BEGINS_AT_ZERO
     if asked.seq <= known.seq:
-        return Verdict.DUPLICATE
-    return Verdict.NEXT if asked.seq == known.seq + 1 else Verdict.GAP
+        return ProducerCheck.DUPLICATE
+    return ProducerCheck.NEXT if asked.seq == known.seq + 1 else ProducerCheck.GAP
 
 
-def quietest(known: dict[bytes, Progress]) -> bytes:
+def least_recent_producer(known: dict[bytes, ProducerState]) -> bytes:
     """The producer that was quiet for longest."""
     return min(known, key=lambda name: known[name].ms)

@@ -10,22 +10,30 @@ from math import inf
 import msgspec
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Mail, Port
+from millpond.actors.messages import CellMessage, Port
+from millpond.actors.positions import SeekBy
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import Chunk
-from millpond.actors.store.interface import Fault, Pending, Seek, Where
+from millpond.actors.store.interface import Deferred, Fault, Seek
 from millpond.actors.store.reads import pick
-from millpond.actors.streams.append import Appender
-from millpond.actors.streams.bounds import Extent
-from millpond.actors.streams.chunks import BadChunk, at_id, span_of
-from millpond.actors.streams.durable.fork_log import Lineage
-from millpond.actors.streams.durable.messages import Parentage
-from millpond.actors.streams.messages import Excerpt, Read, Records, Span, StreamFailed, Trim
+from millpond.actors.streams.append import StreamAppender
+from millpond.actors.streams.bounds import StreamBounds
+from millpond.actors.streams.chunks import BadChunk, columns_of, index_at_id
+from millpond.actors.streams.durable.fork_log import ForkLog
+from millpond.actors.streams.durable.messages import ForkParent
+from millpond.actors.streams.messages import (
+    Read,
+    RecordColumns,
+    Records,
+    RecordSlice,
+    StreamFailed,
+    Trim,
+)
 from millpond.actors.streams.moment import Moment
-from millpond.actors.streams.read_scan import Found, Search, show
-from millpond.actors.streams.record_cache import Row
+from millpond.actors.streams.read_scan import ChunksLoaded, ReadScan, scan_chunks
+from millpond.actors.streams.record_cache import StreamCache
 from millpond.actors.streams.retention import Retention
-from millpond.actors.streams.settings import StreamShared
+from millpond.actors.streams.settings import StreamContext
 from millpond.actors.streams.waiters import Waiter, Waiters
 
 log = logging.getLogger(__name__)
@@ -35,10 +43,10 @@ LOOKS_MAX = 16
 
 Answer = Records | StreamFailed
 
-NOTHING_KNOWN: dict[int, tuple[Chunk, Span]] = {}
+NOTHING_KNOWN: dict[int, tuple[Chunk, RecordColumns]] = {}
 
 
-class Reader:
+class StreamReader:
     """The reads of one stream. `retention` is asked what is too old to be shown."""
 
     __slots__ = (
@@ -60,25 +68,25 @@ class Reader:
     def __init__(
         self,
         cell: bytes,
-        extent: Extent,
-        appender: Appender,
-        shared: StreamShared,
+        extent: StreamBounds,
+        appender: StreamAppender,
+        shared: StreamContext,
         moment: Moment,
     ) -> None:
         self._cell = cell
         self._extent = extent
         self._appender = appender
         self._shared = shared
-        self._searches: dict[Search, None] = {}
+        self._searches: dict[ReadScan, None] = {}
         self._answered: list[tuple[Port, Read | Trim]] = []
         """What this batch answered of what others waited for: lost, should it fail."""
         self._moment = moment
-        self._row = Row(shared.shelf)
+        self._row = StreamCache(shared.shelf)
         self.retention = Retention(0, 0)
         self.waiters = Waiters()
         self.is_new = False
         """Nothing that the store has now counts: this batch deleted it."""
-        self._lineage: Lineage | None = None
+        self._lineage: ForkLog | None = None
         self.is_stopped = False
         """Nobody waits any more: the node drains."""
 
@@ -92,19 +100,19 @@ class Reader:
     def read(self, port: Port, request: Read) -> Answer | None:
         """The answer; None: it follows."""
         extent, start = self._extent, request.start
-        if request.from_start and start.where is Where.SEQUENCE:
+        if request.from_start and start.by is SeekBy.SEQUENCE:
             if start.sequence < extent.trim_point:
                 return extent.refusal(request.number, Code.TRIMMED)
         if not extent.reaches(start):
             return self._nothing(port, request, extent.tail)
         if request.count < 1:
             return self._empty(request, extent.trim_point)
-        return self._look(Search(port, request, extent.trim_point), request)
+        return self._look(ReadScan(port, request, extent.trim_point), request)
 
-    def _look(self, search: Search, read: Read) -> Answer | None:
+    def _look(self, search: ReadScan, read: Read) -> Answer | None:
         for _ in range(LOOKS_MAX):
             chunks = self._chunks(self._seek(search, read))
-            if isinstance(chunks, Pending):
+            if isinstance(chunks, Deferred):
                 self._await(search, chunks)
                 return None
             answer = self._show(search, read, chunks)
@@ -113,10 +121,10 @@ class Reader:
             if search.sequence >= self._extent.tail:
                 return self._nothing(search.port, read, search.sequence)
         self._searches[search] = None
-        self._shared.post(self._cell, Found(0, search, None))
+        self._shared.post(self._cell, ChunksLoaded(0, search, None))
         return None
 
-    def _show(self, search: Search, read: Read, chunks: list[Chunk]) -> Answer | None:
+    def _show(self, search: ReadScan, read: Read, chunks: list[Chunk]) -> Answer | None:
         """The answer that chunks give; None: go on at `search.sequence`."""
         extent = self._extent
         sequence = max(search.sequence, extent.trim_point)
@@ -124,53 +132,57 @@ class Reader:
         try:
             appender = self._appender
             known = appender.known if appender.fresh else NOTHING_KNOWN
-            shown = show(read, sequence, chunks, floor_ms, known, self._row)
+            shown = scan_chunks(read, sequence, chunks, floor_ms, known, self._row)
         except BadChunk as exc:
             log.error("records not read: name=%r error=%s", self._cell, exc)
             return extent.refusal(read.number, Code.STORAGE_FAILED)
         self._shared.counters.skipped += shown.skipped
         if shown.spans:
-            return self._records(read, shown.spans, shown.next, shown.excerpts)
+            return self._records(read, shown.spans, shown.next, shown.slices)
         search.is_found = True
         search.sequence = shown.next if chunks else extent.tail
         return None
 
-    def _seek(self, search: Search, read: Read) -> Seek:
+    def _seek(self, search: ReadScan, read: Read) -> Seek:
         start = read.start
         floor_ms = self.retention.floor_ms(self._moment.now_ms)
         sequence = max(search.sequence, start.sequence, self._extent.trim_point)
-        where, timestamp = start.where, start.timestamp
-        if search.is_found or where is Where.SEQUENCE:
-            where, timestamp = Where.SEQUENCE, 0
-        if floor_ms >= 0 and where is not Where.ID:
-            where, timestamp = Where.TIMESTAMP, max(timestamp, floor_ms + 1)
+        where, timestamp = start.by, start.timestamp
+        if search.is_found or where is SeekBy.SEQUENCE:
+            where, timestamp = SeekBy.SEQUENCE, 0
+        if floor_ms >= 0 and where is not SeekBy.ID:
+            where, timestamp = SeekBy.TIMESTAMP, max(timestamp, floor_ms + 1)
         return Seek(where, sequence, timestamp, start.id, read.bytes_max, read.count)
 
-    def _chunks(self, seek: Seek) -> list[Chunk] | Pending[list[Chunk] | Fault]:
+    def _chunks(self, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
         """What the store has, and behind it what it is about to get."""
         fresh = self._appender.fresh
         if self.is_new:
             return pick((fresh,), seek, 0)
         chunks = self.kept(seek)
-        if isinstance(chunks, Pending) or not fresh:
+        if isinstance(chunks, Deferred) or not fresh:
             return chunks
         if not chunks or chunks[-1].end == fresh[0].first:
             chunks = chunks + pick((fresh,), seek, 0)
         return chunks
 
-    def descend(self, parentage: Parentage | None) -> None:
+    def descend(self, parentage: ForkParent | None) -> None:
         """The stream is a fork, or none."""
         store = self._shared.store
-        self._lineage = None if parentage is None else Lineage(store, self._cell, parentage.lineage)
+        self._lineage = None if parentage is None else ForkLog(store, self._cell, parentage.lineage)
 
-    def kept(self, seek: Seek) -> list[Chunk] | Pending[list[Chunk] | Fault]:
+    def kept(self, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
         """What the store has."""
         if self._lineage is not None:
             return self._lineage.read(seek)
         return self._shared.store.read(self._cell, seek)
 
     def _records(
-        self, read: Read, spans: Sequence[Span], following: int, excerpts: Sequence[Excerpt]
+        self,
+        read: Read,
+        spans: Sequence[RecordColumns],
+        following: int,
+        excerpts: Sequence[RecordSlice],
     ) -> Records:
         extent = self._extent
         return Records(
@@ -194,7 +206,7 @@ class Reader:
 
     def _empty(self, read: Read, sequence: int) -> Records:
         start = read.start
-        if start.where is Where.SEQUENCE:
+        if start.by is SeekBy.SEQUENCE:
             sequence = max(start.sequence, self._extent.trim_point)
         return self._extent.nothing(read.number, sequence)
 
@@ -207,16 +219,16 @@ class Reader:
             return below
         if below > extent.last_id or not extent.tail:
             return extent.tail
-        search = Search(port, trim, extent.trim_point)
-        seek = Seek(Where.ID, extent.trim_point, id=below, bytes_max=1)
+        search = ReadScan(port, trim, extent.trim_point)
+        seek = Seek(SeekBy.ID, extent.trim_point, id=below, bytes_max=1)
         chunks = self._chunks(seek)
-        if isinstance(chunks, Pending):
+        if isinstance(chunks, Deferred):
             self._await(search, chunks)
             return None
         return self.point_in(search, chunks)
 
-    def point_in(self, search: Search, chunks: list[Chunk] | Fault | None) -> int | StreamFailed:
-        """Where a trim points to, now that its chunks are there."""
+    def point_in(self, search: ReadScan, chunks: list[Chunk] | Fault | None) -> int | StreamFailed:
+        """SeekBy a trim points to, now that its chunks are there."""
         below = search.request.below  # type: ignore[union-attr]  # only trims come here
         assert not isinstance(below, int), "sequences need no search"
         if isinstance(chunks, Fault):
@@ -224,30 +236,30 @@ class Reader:
         if not chunks:
             return self._extent.trim_point
         try:
-            return chunks[0].first + at_id(span_of(chunks[0]), below)
+            return chunks[0].first + index_at_id(columns_of(chunks[0]), below)
         except BadChunk as exc:
             log.error("records not read: name=%r error=%s", self._cell, exc)
             return self._extent.refusal(search.request.number, Code.STORAGE_FAILED)
 
-    def _await(self, search: Search, chunks: Pending[list[Chunk] | Fault]) -> None:
+    def _await(self, search: ReadScan, chunks: Deferred[list[Chunk] | Fault]) -> None:
         self._searches[search] = None
         search.tail = self._extent.tail
         self.bring(search, chunks)
 
-    def bring(self, search: object, chunks: Pending[list[Chunk] | Fault]) -> None:
+    def bring(self, search: object, chunks: Deferred[list[Chunk] | Fault]) -> None:
         """Have the stream find what the store looks for in its mail."""
         chunks.when_done(partial(_bring, self._shared.post, self._cell, search))
 
-    def take(self, search: object) -> Search | None:
+    def take(self, search: object) -> ReadScan | None:
         """A search whose chunks are there; None: it was given up meanwhile."""
-        if isinstance(search, Search) and search in self._searches:
+        if isinstance(search, ReadScan) and search in self._searches:
             del self._searches[search]
             self._answered.append((search.port, search.request))
             return search
         return None
 
     def found(
-        self, search: Search, read: Read, chunks: list[Chunk] | Fault | None
+        self, search: ReadScan, read: Read, chunks: list[Chunk] | Fault | None
     ) -> Answer | None:
         """The answer to a read, now that its chunks are there; None: it follows.
 
@@ -283,12 +295,12 @@ class Reader:
             waiters.end(waiter)
             self._answered.append((waiter.port, read))
             effects.awaited.append((waiter.port, read))
-            answer = self._records(read, result.spans, result.next, result.excerpts)
+            answer = self._records(read, result.spans, result.next, result.slices)
             effects.replies.append((waiter.port, answer))
 
     def _show_fresh(self, waiter: Waiter) -> Records | int:
         """What is new for a waiter, or where it goes on waiting."""
-        search = Search(waiter.port, waiter.read, waiter.sequence)
+        search = ReadScan(waiter.port, waiter.read, waiter.sequence)
         shown = self._show(search, waiter.read, self._appender.fresh)
         return shown if isinstance(shown, Records) else search.sequence
 
@@ -354,7 +366,7 @@ class Reader:
                 if isinstance(search.request, Read):
                     del self._searches[search]
 
-    def owed(self) -> Iterator[tuple[Port, Read | Trim]]:
+    def unanswered(self) -> Iterator[tuple[Port, Read | Trim]]:
         """Requests that were taken and are not answered."""
         for waiter in self.waiters:
             yield waiter.port, waiter.read
@@ -377,12 +389,12 @@ def _first_of(waiter: Waiter, first: Chunk) -> object:
     """From where on a waiter sees what is new; the same for all who see all of it."""
     start = waiter.read.start
     sequence = max(waiter.sequence, start.sequence)
-    match start.where:
-        case Where.SEQUENCE:
+    match start.by:
+        case SeekBy.SEQUENCE:
             is_before = True
-        case Where.TIMESTAMP:
+        case SeekBy.TIMESTAMP:
             is_before = start.timestamp <= first.first_timestamp
-        case Where.ID:
+        case SeekBy.ID:
             is_before = start.id <= first.first_id
     if is_before:
         return max(sequence, first.first)
@@ -390,9 +402,9 @@ def _first_of(waiter: Waiter, first: Chunk) -> object:
 
 
 def _bring(
-    post: Callable[[bytes, Mail], None],
+    post: Callable[[bytes, CellMessage], None],
     cell: bytes,
     search: object,
     chunks: list[Chunk] | Fault,
 ) -> None:
-    post(cell, Found(0, search, chunks))
+    post(cell, ChunksLoaded(0, search, chunks))

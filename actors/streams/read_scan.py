@@ -7,14 +7,27 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from millpond.actors.messages import Port, StreamRequest
+from millpond.actors.positions import SeekBy
 from millpond.actors.store.changes import Chunk
-from millpond.actors.store.interface import Fault, Seek, Where
-from millpond.actors.streams.chunks import after_timestamp, append_end, at_id, at_timestamp
-from millpond.actors.streams.messages import Excerpt, Headers, Read, Span, Trim, View
-from millpond.actors.streams.record_cache import Item, Part, Row
+from millpond.actors.store.interface import Fault, Seek
+from millpond.actors.streams.chunks import (
+    append_end,
+    index_after_timestamp,
+    index_at_id,
+    index_at_timestamp,
+)
+from millpond.actors.streams.messages import (
+    Headers,
+    Read,
+    RecordColumns,
+    RecordFilter,
+    RecordSlice,
+    Trim,
+)
+from millpond.actors.streams.record_cache import CachedChunk, CachedSlice, StreamCache
 
 
-class Search:
+class ReadScan:
     """A request of `port` that needs records of the store; it looks from `sequence` on.
 
     `is_found`: that is at or behind where the request begins. `tail` is the stream's when the store
@@ -31,7 +44,7 @@ class Search:
         self.tail = 0
 
 
-class Found(StreamRequest, frozen=True):
+class ChunksLoaded(StreamRequest, frozen=True):
     """To the stream itself: what it looks for is there.
 
     `chunks` None: it had its share of a turn, and goes on.
@@ -41,39 +54,39 @@ class Found(StreamRequest, frozen=True):
     chunks: list[Chunk] | Fault | None
 
 
-class Slice(msgspec.Struct, gc=False):
-    """`spans` were found, `excerpts` are the same; go on at `next`. `skipped` records cannot be
+class ScanResult(msgspec.Struct, gc=False):
+    """`spans` were found, `slices` are the same; go on at `next`. `skipped` records cannot be
     shown."""
 
-    spans: list[Span]
-    excerpts: list[Excerpt]
+    spans: list[RecordColumns]
+    slices: list[RecordSlice]
     next: int
     skipped: int = 0
 
-    def take(self, item: Item, begin: int, end: int) -> None:
+    def take(self, item: CachedChunk, begin: int, end: int) -> None:
         """The records `begin` to before `end` of an item are to be shown."""
         if begin == 0 and end == item.count:
             self.spans.append(item.span)
-            self.excerpts.append(item)
+            self.slices.append(item)
         elif begin < end:
-            part = Part(item, begin, end)
+            part = CachedSlice(item, begin, end)
             self.spans.append(part.span)
-            self.excerpts.append(part)
+            self.slices.append(part)
 
 
-def show(
+def scan_chunks(
     read: Read,
     sequence: int,
     chunks: Sequence[Chunk],
     floor_ms: int,
-    known: Mapping[int, tuple[Chunk, Span]],
-    row: Row,
-) -> Slice:
+    known: Mapping[int, tuple[Chunk, RecordColumns]],
+    row: StreamCache,
+) -> ScanResult:
     """Of ascending chunks, what a read shows from `sequence` on and above the timestamp
     `floor_ms`. `known` has spans of chunks by their first sequence. Raises BadChunk."""
     if read.one_append:
         return _show_append(read, sequence, chunks, floor_ms, known, row)
-    found = Slice([], [], sequence)
+    found = ScanResult([], [], sequence)
     count, bytes_left, view = read.count, read.bytes_max, read.view
     ahead = 0
     while ahead < len(chunks):
@@ -85,7 +98,7 @@ def show(
         fits = end <= count and (item.size <= bytes_left or read.by_chunk)
         if begin == 0 and fits and item.is_plain(view):
             found.spans.append(item.span)
-            found.excerpts.append(item)
+            found.slices.append(item)
             found.next = item.first + end
             count -= end
             bytes_left -= item.size
@@ -111,11 +124,11 @@ def _show_append(
     sequence: int,
     chunks: Sequence[Chunk],
     floor_ms: int,
-    known: Mapping[int, tuple[Chunk, Span]],
-    row: Row,
-) -> Slice:
+    known: Mapping[int, tuple[Chunk, RecordColumns]],
+    row: StreamCache,
+) -> ScanResult:
     """The same for what was appended with the first record that is shown; it is in one chunk."""
-    found = Slice([], [], sequence)
+    found = ScanResult([], [], sequence)
     ahead = 0
     while ahead < len(chunks) and not found.spans:
         item, ahead = row.item(chunks, ahead, known)
@@ -131,23 +144,23 @@ def _show_append(
     return found
 
 
-def _begin(start: Seek, span: Span, sequence: int, floor_ms: int) -> int:
+def _begin(start: Seek, span: RecordColumns, sequence: int, floor_ms: int) -> int:
     """Within a span, the first record that a read may show."""
     begin = max(sequence - span.first, 0)
-    match start.where:
-        case Where.SEQUENCE:
+    match start.by:
+        case SeekBy.SEQUENCE:
             begin = max(begin, start.sequence - span.first)
-        case Where.TIMESTAMP:
-            begin = max(begin, at_timestamp(span, start.timestamp))
-        case Where.ID:
-            begin = max(begin, at_id(span, start.id))
+        case SeekBy.TIMESTAMP:
+            begin = max(begin, index_at_timestamp(span, start.timestamp))
+        case SeekBy.ID:
+            begin = max(begin, index_at_id(span, start.id))
     if floor_ms >= 0:
-        begin = max(begin, after_timestamp(span, floor_ms))
+        begin = max(begin, index_after_timestamp(span, floor_ms))
     return begin
 
 
-def _runs(item: Item, begin: int, end: int, view: View) -> Iterator[tuple[int, int]]:
-    """Where in an item there are records, one after the other, that a view shows."""
+def _runs(item: CachedChunk, begin: int, end: int, view: RecordFilter) -> Iterator[tuple[int, int]]:
+    """SeekBy in an item there are records, one after the other, that a view shows."""
     if item.is_plain(view):
         if begin < end:
             yield begin, end
@@ -169,7 +182,9 @@ def _runs(item: Item, begin: int, end: int, view: View) -> Iterator[tuple[int, i
         yield first, end
 
 
-def _fitting(item: Item, first: int, last: int, bytes_left: int, has_some: bool) -> tuple[int, int]:
+def _fitting(
+    item: CachedChunk, first: int, last: int, bytes_left: int, has_some: bool
+) -> tuple[int, int]:
     """Up to where the bodies fit, and how many bytes are left then; 0 when one does not fit.
 
     The very first one always does.

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from millpond.actors.store.changes import Chunk
-from millpond.actors.streams.chunks import BadChunk, joined, part_of, span_of
-from millpond.actors.streams.messages import Form, Span, View
+from millpond.actors.streams.chunks import BadChunk, columns_of, join_columns, slice_columns
+from millpond.actors.streams.messages import RecordColumns, RecordFilter, RecordFormat
 
-SHELF_BYTES_MAX = 2**26
+CACHE_BYTES_MAX = 2**26
 """Of all streams of a node together; the oldest goes first."""
-ITEM_BYTES = 700
+CACHED_CHUNK_BYTES = 700
 """What an item costs besides its records and their forms, about."""
 RECORD_BYTES = 44
 """What a record costs besides its bytes: its object, and its place in a list."""
@@ -28,7 +28,7 @@ HEADERS_BYTES = 72
 PAIR_BYTES = 140
 """What a record costs that has its own timestamp, id, headers; a header besides its bytes."""
 END_BYTES = 36
-PART_READERS_MIN = 4
+SLICE_READERS_MIN = 4
 """Where records end is found out for so many readers: it takes longer than to write a part anew."""
 SMALL_RECORDS_MAX = 8
 SMALL_BYTES_MAX = 8192
@@ -38,7 +38,7 @@ JOINED_RECORDS_MAX = 128
 _first = attrgetter("first")
 
 
-class Item:
+class CachedChunk:
     """The records of a chunk. A form of them is kept once a second reader wants it."""
 
     __slots__ = (
@@ -55,11 +55,11 @@ class Item:
         "weight",
     )
 
-    def __init__(self, shelf: Shelf, row: Row, span: Span) -> None:
+    def __init__(self, shelf: RecordCache, row: StreamCache, span: RecordColumns) -> None:
         bodies = span.bodies
         self._shelf = shelf
-        self._forms: dict[Form, bytes] | None = None
-        self._ends: dict[Form, Sequence[int]] | None = None
+        self._forms: dict[RecordFormat, bytes] | None = None
+        self._ends: dict[RecordFormat, Sequence[int]] | None = None
         self._is_full: bool | None = None
         self.row = row
         self.first = span.first
@@ -68,10 +68,10 @@ class Item:
         self.size = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         """Bytes of all bodies."""
         self.readers = 1
-        self.weight = ITEM_BYTES + _columns_weight(span) + self.size
+        self.weight = CACHED_CHUNK_BYTES + _columns_weight(span) + self.size
         """What it costs; 0: it is not on the shelf any more."""
 
-    def is_plain(self, view: View) -> bool:
+    def is_plain(self, view: RecordFilter) -> bool:
         """Does the view show all its records?"""
         return (
             (view.commands or self.span.headers is None)
@@ -85,7 +85,7 @@ class Item:
             self._is_full = b"" not in self.span.bodies
         return not self._is_full
 
-    def written(self, form: Form) -> bytes:
+    def written(self, form: RecordFormat) -> bytes:
         """All records as `form` writes them."""
         forms = self._forms
         if forms is not None and (data := forms.get(form)) is not None:
@@ -98,7 +98,7 @@ class Item:
             self._shelf.grow(self, len(data))
         return data
 
-    def ends(self, form: Form) -> Sequence[int]:
+    def ends(self, form: RecordFormat) -> Sequence[int]:
         """Where in what is `written` each record ends."""
         if self._ends is None:
             self._ends = {}
@@ -109,43 +109,43 @@ class Item:
         return ends
 
 
-class Part:
+class CachedSlice:
     """The records `begin` to before `end` of an item."""
 
     __slots__ = ("_begin", "_end", "_item", "span")
 
-    def __init__(self, item: Item, begin: int, end: int) -> None:
+    def __init__(self, item: CachedChunk, begin: int, end: int) -> None:
         self._item = item
         self._begin = begin
         self._end = end
-        self.span = part_of(item.span, begin, end)
+        self.span = slice_columns(item.span, begin, end)
 
-    def written(self, form: Form) -> bytes:
+    def written(self, form: RecordFormat) -> bytes:
         """The records as `form` writes them."""
         item, begin = self._item, self._begin
-        if item.readers < PART_READERS_MIN:
+        if item.readers < SLICE_READERS_MIN:
             return form.write(self.span)
         ends = item.ends(form)
         return item.written(form)[ends[begin - 1] if begin else 0 : ends[self._end - 1]]
 
 
-class Row:
+class StreamCache:
     """The items of one stream, by the first sequences of their chunks."""
 
     __slots__ = ("_items", "_shelf")
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: RecordCache) -> None:
         self._shelf = shelf
-        self._items: dict[int, Item] = {}
+        self._items: dict[int, CachedChunk] = {}
 
     def item(
         self,
         chunks: Sequence[Chunk],
         at: int,
-        known: Mapping[int, tuple[Chunk, Span]],
+        known: Mapping[int, tuple[Chunk, RecordColumns]],
         *,
         is_kept: bool = True,
-    ) -> tuple[Item, int]:
+    ) -> tuple[CachedChunk, int]:
         """An item that begins with the chunk at `at`, and the place of the chunk behind it. Small
         chunks share one. `known` has spans by their first sequence. A new item goes on the shelf if
         it `is_kept`. Raises BadChunk."""
@@ -156,11 +156,11 @@ class Row:
             if after > at + 1:
                 spans = _without_headers(_readable(chunks[at:after]))
                 after = at + len(spans)
-                span = joined(spans) if len(spans) > 1 else spans[0]
+                span = join_columns(spans) if len(spans) > 1 else spans[0]
             else:
                 entry = known.get(chunk.first)
-                span = span_of(chunk) if entry is None else entry[1]
-            item = Item(self._shelf, self, span)
+                span = columns_of(chunk) if entry is None else entry[1]
+            item = CachedChunk(self._shelf, self, span)
             if is_kept:
                 self._items[chunk.first] = item
                 self._shelf.add(item)
@@ -172,7 +172,7 @@ class Row:
             return item, at + 1
         return item, bisect_left(chunks, item.first + item.count, at + 1, key=_first)
 
-    def drop(self, item: Item) -> None:
+    def drop(self, item: CachedChunk) -> None:
         """It is not on the shelf any more."""
         if self._items.get(item.first) is item:
             del self._items[item.first]
@@ -182,7 +182,7 @@ class Row:
         self._items = {}
 
 
-def _columns_weight(span: Span) -> int:
+def _columns_weight(span: RecordColumns) -> int:
     """What the columns cost, about, but for the bytes of bodies."""
     each = RECORD_BYTES
     if span.timestamps is not None:
@@ -197,17 +197,17 @@ def _columns_weight(span: Span) -> int:
     return weight
 
 
-def _readable(chunks: Sequence[Chunk]) -> list[Span]:
+def _readable(chunks: Sequence[Chunk]) -> list[RecordColumns]:
     """Those before the first one that cannot be read. Raises BadChunk if that is the first one."""
-    spans = [span_of(chunks[0])]
+    spans = [columns_of(chunks[0])]
     try:
-        spans.extend(span_of(each) for each in chunks[1:])
+        spans.extend(columns_of(each) for each in chunks[1:])
     except BadChunk:
         pass  # for who reads that far
     return spans
 
 
-def _without_headers(spans: list[Span]) -> list[Span]:
+def _without_headers(spans: list[RecordColumns]) -> list[RecordColumns]:
     """Those before the first one with headers; the first one in any case."""
     for at, span in enumerate(spans):
         if span.headers is not None:
@@ -231,23 +231,23 @@ def _alike(chunks: Sequence[Chunk], at: int) -> int:
     return max(after, at + 1)
 
 
-class Shelf:
+class RecordCache:
     """All items, oldest first, up to about `bytes_max` together."""
 
     __slots__ = ("_bytes_max", "_items", "size")
 
-    def __init__(self, bytes_max: int = SHELF_BYTES_MAX) -> None:
+    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._items: deque[Item] = deque()
+        self._items: deque[CachedChunk] = deque()
         self.size = 0
 
-    def add(self, item: Item) -> None:
+    def add(self, item: CachedChunk) -> None:
         """Keep an item, and let go of others for it."""
         self._items.append(item)
         self.size += item.weight
         self._shed()
 
-    def grow(self, item: Item, size: int) -> None:
+    def grow(self, item: CachedChunk, size: int) -> None:
         """An item that may be here has got larger."""
         if item.weight:
             item.weight += size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millpond.actors.store.changes import Position
-from millpond.actors.streams.messages import PLAIN, U64_MAX, Timestamping, Traits
+from millpond.actors.streams.messages import DEFAULT_OPTIONS, U64_MAX, StreamOptions, Timestamping
 
 
 def next_id(last: Position | None, ms: int | None, now_ms: int, count: int) -> Position | None:
@@ -30,7 +30,7 @@ def _free_id(last: Position | None, now_ms: int, count: int) -> Position | None:
 
 
 def next_timestamps(
-    last: int, given: list[int | None] | None, now_ms: int, traits: Traits = PLAIN
+    last: int, given: list[int | None] | None, now_ms: int, traits: StreamOptions = DEFAULT_OPTIONS
 ) -> list[int] | int:
     """Timestamps that never fall: one for each record, or one for all (http.md A.6)."""
     arrival = now_ms if now_ms > last else last

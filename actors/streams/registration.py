@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from millpond.actors.streams.bounds import Extent
+from millpond.actors.streams.bounds import StreamBounds
 from millpond.actors.streams.directory import Directory
-from millpond.actors.streams.metadata import Properties
+from millpond.actors.streams.metadata import StreamMetadata
 
 
-class Presence:
+class Registration:
     """One stream's, among the names of its node."""
 
     __slots__ = ("_directory", "_extent", "_properties", "name")
 
     def __init__(
-        self, name: bytes, properties: Properties, extent: Extent, directory: Directory
+        self, name: bytes, properties: StreamMetadata, extent: StreamBounds, directory: Directory
     ) -> None:
         self.name = name
         self._properties = properties
@@ -26,23 +26,23 @@ class Presence:
         properties = self._properties
         if properties.created is None:
             return self._directory.is_partition(self.name)
-        return not properties.durable.is_buried
+        return not properties.durable.is_tombstone
 
     @property
     def is_taken(self) -> bool:
         """Nothing can be made under this name, although nothing is there."""
         directory = self._directory
         is_taken = directory.has_topic(self.name) or directory.is_vacated(self.name)
-        return is_taken or self._properties.durable.is_buried
+        return is_taken or self._properties.durable.is_tombstone
 
     def tell(self) -> None:
         """What this stream is, for all who look for names."""
         properties = self._properties
         properties.progress.tail = self._extent.tail
-        is_buried = properties.durable.is_buried
+        is_tombstone = properties.durable.is_tombstone
         self._directory.sync_stream(
             self.name,
-            is_created=properties.created is not None and not is_buried,
+            is_created=properties.created is not None and not is_tombstone,
             progress=properties.progress,
-            is_buried=is_buried,
+            is_tombstone=is_tombstone,
         )

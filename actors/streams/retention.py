@@ -11,7 +11,7 @@ from math import inf
 import msgspec
 
 from millpond.actors.store.changes import Chunk
-from millpond.actors.streams.chunks import after_timestamp, span_of
+from millpond.actors.streams.chunks import columns_of, index_after_timestamp
 
 SLICE_BYTES = 2**20
 REST_S = 1.0
@@ -21,7 +21,7 @@ SPARE = 16
 """Above its size a stream is trimmed by a sixteenth of it, so that not every append trims."""
 
 
-class Cut(msgspec.Struct, frozen=True, gc=False):
+class TrimPlan(msgspec.Struct, frozen=True, gc=False):
     """Records below `point` may go, which are `size` bytes of chunks."""
 
     point: int
@@ -69,7 +69,7 @@ class Retention:
         due_at = -inf if oldest_ms is None else (oldest_ms + self.age_ms) / 1000
         return max(due_at, self._rests_until)
 
-    def cut(self, chunks: list[Chunk], point: int, tail: int, size: int, now: float) -> Cut:
+    def cut(self, chunks: list[Chunk], point: int, tail: int, size: int, now: float) -> TrimPlan:
         """What of the oldest `chunks` goes, from a stream of `point` to `tail` with `size` bytes.
 
         The last chunk of all does not go for its size alone. Raises BadChunk.
@@ -86,10 +86,10 @@ class Retention:
                 break
             point, freed = chunk.end, freed + len(chunk.data)
         if self._oldest_ms is not None and self._oldest_ms <= floor_ms:
-            point = max(point, chunk.first + after_timestamp(span_of(chunk), floor_ms))
+            point = max(point, chunk.first + index_after_timestamp(columns_of(chunk), floor_ms))
             self._oldest_ms = floor_ms
         if self._oldest_ms is not None or not chunks:
             self._rests_until = now + REST_S
         if not freed:
             self._stuck_until = now + REST_S
-        return Cut(point, freed)
+        return TrimPlan(point, freed)

@@ -9,10 +9,10 @@ from itertools import count
 
 import msgspec
 
-from millpond.actors.messages import Mail
+from millpond.actors.messages import CellMessage
 from millpond.actors.store.interface import Health, LogStore, Usage
 from millpond.actors.streams.directory import Directory
-from millpond.actors.streams.record_cache import Shelf
+from millpond.actors.streams.record_cache import RecordCache
 
 
 class StreamLimits(msgspec.Struct, frozen=True):
@@ -46,15 +46,15 @@ class StreamCounters:
     trimmed_bytes: int = 0
 
 
-class StreamShared(msgspec.Struct, frozen=True):
+class StreamContext(msgspec.Struct, frozen=True):
     """What the streams of one node have in common. `post` sends mail to a cell, in a later turn
     if that cell is at work."""
 
     store: LogStore
-    post: Callable[[bytes, Mail], None]
+    post: Callable[[bytes, CellMessage], None]
     directory: Directory
     usage: Usage
     health: Health
     counters: StreamCounters = msgspec.field(default_factory=StreamCounters)
-    shelf: Shelf = msgspec.field(default_factory=Shelf)
+    shelf: RecordCache = msgspec.field(default_factory=RecordCache)
     serials: Iterator[int] = msgspec.field(default_factory=partial(count, 1))

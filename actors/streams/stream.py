@@ -13,36 +13,36 @@ from msgspec.structs import replace
 from millpond.actors.errors import Code
 from millpond.actors.messages import (
     Batch,
+    CellMessage,
+    Detach,
     Drain,
-    Leave,
-    Mail,
     Port,
-    Pour,
-    Poured,
     Reply,
     StreamRequest,
+    TeeAppend,
+    TeeAppended,
 )
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.streams import messages as m
 from millpond.actors.streams import tees
-from millpond.actors.streams.append import Appender
-from millpond.actors.streams.bounds import Extent
-from millpond.actors.streams.chains import Chains
-from millpond.actors.streams.command_records import SetFence, orders_of
-from millpond.actors.streams.consumer_groups import commit
+from millpond.actors.streams.append import StreamAppender
+from millpond.actors.streams.bounds import StreamBounds
+from millpond.actors.streams.chains import AppendSessions
+from millpond.actors.streams.command_records import SetFence, command_records_of
+from millpond.actors.streams.consumer_groups import commit_offset
 from millpond.actors.streams.described import tell
 from millpond.actors.streams.durable import messages as d
-from millpond.actors.streams.durable.requests import DurableDesk
-from millpond.actors.streams.expiry import Upkeep
-from millpond.actors.streams.idempotent_writers import Authors
-from millpond.actors.streams.metadata import Properties
+from millpond.actors.streams.durable.requests import DurableRequests
+from millpond.actors.streams.expiry import Expiry
+from millpond.actors.streams.idempotent_writers import IdempotentWriters
+from millpond.actors.streams.metadata import StreamMetadata
 from millpond.actors.streams.moment import Moment
-from millpond.actors.streams.read import Reader
-from millpond.actors.streams.read_scan import Found
-from millpond.actors.streams.registration import Presence
-from millpond.actors.streams.retention import Cut
-from millpond.actors.streams.settings import StreamLimits, StreamShared
+from millpond.actors.streams.read import StreamReader
+from millpond.actors.streams.read_scan import ChunksLoaded
+from millpond.actors.streams.registration import Registration
+from millpond.actors.streams.retention import TrimPlan
+from millpond.actors.streams.settings import StreamContext, StreamLimits
 
 
 class Stream:
@@ -67,23 +67,23 @@ class Stream:
     )
 
     def __init__(
-        self, name: bytes, outline: LogSnapshot, limits: StreamLimits, shared: StreamShared
+        self, name: bytes, outline: LogSnapshot, limits: StreamLimits, shared: StreamContext
     ) -> None:
         self._cell = shared.directory.cell_of(name)
         self._shared = shared
-        self._extent = extent = Extent(outline)
-        self._properties = properties = Properties(outline.notes, shared.serials)
-        self._presence = Presence(name, properties, extent, shared.directory)
+        self._extent = extent = StreamBounds(outline)
+        self._properties = properties = StreamMetadata(outline.metadata, shared.serials)
+        self._presence = Registration(name, properties, extent, shared.directory)
         self._limits = limits
         self._moment = moment = Moment()
-        self._appender = Appender(extent, properties, limits, shared, moment)
-        self._authors = Authors(self._appender, properties, extent, moment)
-        self._reader = reader = Reader(self._cell, extent, self._appender, shared, moment)
-        self._upkeep = Upkeep(name, extent, properties, reader, moment, limits, shared)
-        self._durable = DurableDesk(
+        self._appender = StreamAppender(extent, properties, limits, shared, moment)
+        self._authors = IdempotentWriters(self._appender, properties, extent, moment)
+        self._reader = reader = StreamReader(self._cell, extent, self._appender, shared, moment)
+        self._upkeep = Expiry(name, extent, properties, reader, moment, limits, shared)
+        self._durable = DurableRequests(
             self._presence, self._cell, extent, properties, self._appender, moment
         )
-        self._chains = Chains()
+        self._chains = AppendSessions()
         self._sweep_at = inf
         if properties.durable.parentage is not None:
             extent.descend(properties.durable.parentage, outline.trim_point)
@@ -100,8 +100,8 @@ class Stream:
         return self._reader.is_idle and self._reader.retention.search is None
 
     @property
-    def owed(self) -> Iterable[tuple[Port, StreamRequest]]:
-        return self._reader.owed()
+    def unanswered(self) -> Iterable[tuple[Port, StreamRequest]]:
+        return self._reader.unanswered()
 
     def handle(self, batch: Batch, now: float) -> Effects:
         effects = Effects()
@@ -124,7 +124,7 @@ class Stream:
         return effects
 
     def _handle_gathered(
-        self, ports: Sequence[Port], messages: Sequence[Mail], effects: Effects
+        self, ports: Sequence[Port], messages: Sequence[CellMessage], effects: Effects
     ) -> None:
         replies = effects.replies
         for port, message in zip(ports, messages, strict=True):
@@ -174,10 +174,10 @@ class Stream:
         """Follow its settings, or the node's."""
         settings = self._properties.settings
         self._appender.has_quota = not self._upkeep.configure()
-        self._appender.traits = traits = settings.traits or m.PLAIN
+        self._appender.traits = traits = settings.traits or m.DEFAULT_OPTIONS
         notes = self._properties.durable
         self._extent.is_closed = notes.is_closed
-        self._appender.has_terms = traits is not m.PLAIN or notes.is_closed
+        self._appender.has_terms = traits is not m.DEFAULT_OPTIONS or notes.is_closed
         self._reader.descend(notes.parentage)
 
     def _next_deadline(self) -> float:
@@ -185,39 +185,39 @@ class Stream:
         waits_until = self._reader.next_at
         return waits_until if waits_until < sweep_at else sweep_at
 
-    def _answer(self, port: Port | None, message: Mail, effects: Effects) -> Reply | None:
+    def _answer(self, port: Port | None, message: CellMessage, effects: Effects) -> Reply | None:
         match message:
-            case Found():
+            case ChunksLoaded():
                 self._find(message, effects)
                 return None
-            case Pour():
+            case TeeAppend():
                 effects.posts += ((message.channel, self._take(message, effects)),)
                 return None
             case Drain():
                 self._reader.is_stopped = True
                 self._reader.dismiss_waiting(effects)
                 return None
-            case Leave() if port is not None:
+            case Detach() if port is not None:
                 self._chains.forget(port)
                 self._reader.cancel(port)
                 return None
-            case m.Cancel() if port is not None:
+            case m.CancelRead() if port is not None:
                 self._reader.cancel(port, message.number)
                 return None
-            case m.Conclude() if port is not None:
+            case m.FinishRead() if port is not None:
                 self._reader.conclude(port, message.number, effects)
                 return None
             case m.Create():
                 return self._create(message, effects)
             case m.Delete():
                 return self._delete(message, effects)
-            case m.ChainedAppend() if port is not None:
+            case m.SessionAppend() if port is not None:
                 return self._append_chained(port, message, effects)
             case d.DurableRequest():
                 return self._answer_durable(port, message, effects)
             case StreamRequest() if not self._presence.is_there:
                 return self._refuse(message, Code.UNKNOWN_STREAM)
-            case m.Publish() | m.AskAuthor():
+            case m.WriterAppend() | m.GetWriter():
                 return self._authors.answer(message, effects.changes)
             case m.Append():
                 return self._append(message, effects)
@@ -238,7 +238,7 @@ class Stream:
         """Requests that are about the stream, not about its records."""
         properties = self._properties
         match message:
-            case m.Describe() | m.Committed():
+            case m.Describe() | m.GetGroupOffset():
                 return tell(message, self._extent, properties, self._reader.waiters.count)
             case m.Configure(settings=settings, expected=expected):
                 if expected not in (None, self._properties.settings):
@@ -250,9 +250,11 @@ class Stream:
                 self._configure()
                 self._presence.tell()
                 return m.Done(message.number)
-            case m.Commit():
+            case m.CommitOffset():
                 now_ms, directory = self._moment.now_ms, self._shared.directory
-                code = commit(message, properties, directory, self._limits, now_ms, effects.changes)
+                code = commit_offset(
+                    message, properties, directory, self._limits, now_ms, effects.changes
+                )
                 self._presence.tell()
                 return m.Done(message.number) if code is None else self._refuse(message, code)
             case _:
@@ -260,17 +262,17 @@ class Stream:
 
     def _refuse(self, request: StreamRequest, code: Code) -> m.StreamFailed:
         failed = self._extent.refusal(request.number, code, self._properties.fence)
-        is_buried = code is Code.UNKNOWN_STREAM and self._properties.durable.is_buried
-        return replace(failed, is_buried=True) if is_buried else failed
+        is_buried = code is Code.UNKNOWN_STREAM and self._properties.durable.is_tombstone
+        return replace(failed, is_tombstone=True) if is_buried else failed
 
     def _answer_durable(
         self, port: Port | None, message: d.DurableRequest, effects: Effects
     ) -> Reply | None:
         desk = self._durable
-        if isinstance(message, d.Submit) and self._presence.is_there:
+        if isinstance(message, d.DurableAppend) and self._presence.is_there:
             self._upkeep.use(effects.changes)
         reply = desk.answer(port, message, effects)
-        if isinstance(reply, d.Established) and reply.is_new:
+        if isinstance(reply, d.DurableCreated) and reply.is_new:
             self._upkeep.begin()
             self._configure()
             self._presence.tell()
@@ -300,7 +302,7 @@ class Stream:
     def _remove(self, effects: Effects) -> bool:
         """Nothing stays of the stream, unless it has forks. False: there was nothing."""
         notes = self._properties.durable
-        if notes.is_buried:
+        if notes.is_tombstone:
             return False
         if not notes.refs:
             return self._erase(effects)
@@ -329,7 +331,7 @@ class Stream:
         reply = self._appender.append(request)
         if request.headers is None or not isinstance(reply, m.Appended):
             return reply
-        for order in orders_of(request.bodies, request.headers):
+        for order in command_records_of(request.bodies, request.headers):
             self._appender.flush(effects.changes)
             if isinstance(order, SetFence):
                 effects.changes.append(self._properties.set_fence(order.token))
@@ -337,7 +339,7 @@ class Stream:
                 self._trim_to(min(order.point, reply.first + order.at + 1), effects)
         return reply
 
-    def _append_chained(self, port: Port, request: m.ChainedAppend, effects: Effects) -> Reply:
+    def _append_chained(self, port: Port, request: m.SessionAppend, effects: Effects) -> Reply:
         code = self._chains.refusal(port, request)
         if not self._presence.is_there or not self._properties.is_it(request.incarnation):
             code = code or Code.UNKNOWN_STREAM
@@ -346,12 +348,12 @@ class Stream:
         self._chains.note(port, reply)
         return reply
 
-    def _take(self, pour: Pour, effects: Effects) -> Poured:
+    def _take(self, pour: TeeAppend, effects: Effects) -> TeeAppended:
         """What a channel is teed with; the first of it makes the stream."""
         if not self._presence.is_there and pour.ids:
             reply = self._create(m.Create(0), effects)
             if isinstance(reply, m.StreamFailed):
-                return Poured(pour.number, code=reply.code)
+                return TeeAppended(pour.number, code=reply.code)
         now_ms = self._moment.now_ms
         return tees.take(pour, self._properties.tees, self._appender, now_ms, effects.changes)
 
@@ -371,7 +373,7 @@ class Stream:
             effects.changes.append(change)
             self._upkeep.vacancy.note(self._moment.now_ms, effects.changes)
 
-    def _find(self, found: Found, effects: Effects) -> None:
+    def _find(self, found: ChunksLoaded, effects: Effects) -> None:
         if self._upkeep.take(found.search):
             self._cut(self._upkeep.cut(found.chunks), effects)
             return
@@ -403,7 +405,7 @@ class Stream:
         else:
             self._cut(upkeep.look(), effects)
 
-    def _cut(self, cut: Cut | None, effects: Effects) -> None:
+    def _cut(self, cut: TrimPlan | None, effects: Effects) -> None:
         if cut is not None:
             self._appender.flush(effects.changes)
             self._trim_to(cut.point, effects, cut.size)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from millpond.actors.store.changes import Change, Noted
+from millpond.actors.store.changes import Change, MetadataSet
 
 TEE_CHANNELS_MAX = 10_000
 """Of one stream. Beyond, those are forgotten of whose messages none can be left."""
@@ -15,7 +15,7 @@ _TEE = b"tee\0"
 _FORM = struct.Struct(">QQQ")
 
 
-class Mark(msgspec.Struct, frozen=True, gc=False):
+class TeeMark(msgspec.Struct, frozen=True, gc=False):
     """How far a channel got: up to `id`. What it had until then expires before `until_ms`."""
 
     run: int
@@ -23,14 +23,14 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
     until_ms: int
 
 
-class TeeNotes:
+class TeeProgress:
     """What changes one gives the change for the store."""
 
     __slots__ = ("_marks",)
 
     def __init__(self, notes: Mapping[bytes, bytes]) -> None:
         self._marks = {
-            name[len(_TEE) :]: Mark(*_FORM.unpack(value))
+            name[len(_TEE) :]: TeeMark(*_FORM.unpack(value))
             for name, value in notes.items()
             if name.startswith(_TEE)
         }
@@ -51,12 +51,12 @@ class TeeNotes:
             return True
         for name in [name for name, mark in marks.items() if mark.until_ms < now_ms]:
             del marks[name]
-            changes.append(Noted(_TEE + name, None))
+            changes.append(MetadataSet(_TEE + name, None))
         return len(marks) < TEE_CHANNELS_MAX
 
-    def advance(self, channel: bytes, run: int, message_id: int, until_ms: int) -> Noted:
+    def advance(self, channel: bytes, run: int, message_id: int, until_ms: int) -> MetadataSet:
         """The stream has the channel's messages up to this one."""
         before = self._marks.get(channel)
         latest_ms = until_ms if before is None else max(until_ms, before.until_ms)
-        self._marks[channel] = mark = Mark(run, message_id, latest_ms)
-        return Noted(_TEE + channel, _FORM.pack(mark.run, mark.id, mark.until_ms))
+        self._marks[channel] = mark = TeeMark(run, message_id, latest_ms)
+        return MetadataSet(_TEE + channel, _FORM.pack(mark.run, mark.id, mark.until_ms))

@@ -6,27 +6,31 @@ The stream notes the last id of each channel that feeds it, in one piece with th
 from __future__ import annotations
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Pour, Poured
+from millpond.actors.messages import TeeAppend, TeeAppended
 from millpond.actors.store.changes import Change
-from millpond.actors.streams.append import Appender
+from millpond.actors.streams.append import StreamAppender
 from millpond.actors.streams.messages import Append, StreamFailed
-from millpond.actors.streams.tee_notes import TeeNotes
+from millpond.actors.streams.tee_notes import TeeProgress
 
 
 def take(
-    pour: Pour, notes: TeeNotes, appender: Appender, now_ms: int, changes: list[Change]
-) -> Poured:
+    pour: TeeAppend,
+    notes: TeeProgress,
+    appender: StreamAppender,
+    now_ms: int,
+    changes: list[Change],
+) -> TeeAppended:
     """Append what the stream has not had, all or none."""
     floor, number = notes.floor(pour.channel, pour.run), pour.number
     if floor < pour.behind:
-        return Poured(number, code=Code.SEQUENCE_MISMATCH)
+        return TeeAppended(number, code=Code.SEQUENCE_MISMATCH)
     fresh = [body for each, body in zip(pour.ids, pour.bodies, strict=True) if each > floor]
     if not fresh:
-        return Poured(number, floor)
+        return TeeAppended(number, floor)
     if not notes.make_room(pour.channel, now_ms, changes):
-        return Poured(number, code=Code.BUFFER_FULL)
+        return TeeAppended(number, code=Code.BUFFER_FULL)
     reply = appender.append(Append(0, fresh))
     if isinstance(reply, StreamFailed):
-        return Poured(number, code=reply.code)
+        return TeeAppended(number, code=reply.code)
     changes.append(notes.advance(pour.channel, pour.run, number, int(pour.until * 1000)))
-    return Poured(number, number)
+    return TeeAppended(number, number)

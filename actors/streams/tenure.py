@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from millpond.actors.store.changes import Change
-from millpond.actors.streams.durable.metadata import DurableNotes
+from millpond.actors.streams.durable.metadata import DurableMetadata
 
 GRAIN_MS_MIN = 1000
 GRAIN_PART = 16
@@ -18,7 +18,7 @@ class Tenure:
 
     __slots__ = ("_notes", "_used_ms", "slides")
 
-    def __init__(self, notes: DurableNotes, now_ms: int | None = None) -> None:
+    def __init__(self, notes: DurableMetadata, now_ms: int | None = None) -> None:
         """`now_ms`: the stream is made now; None: it is built from what is noted."""
         self._notes = notes
         self.slides = notes.lifetime.ttl_s is not None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import inf
 
 from millpond.actors.store.changes import Change
-from millpond.actors.streams.bounds import Extent
-from millpond.actors.streams.metadata import Properties
+from millpond.actors.streams.bounds import StreamBounds
+from millpond.actors.streams.metadata import StreamMetadata
 
 
 class Vacancy:
@@ -14,7 +14,7 @@ class Vacancy:
 
     __slots__ = ("_extent", "_properties")
 
-    def __init__(self, extent: Extent, properties: Properties) -> None:
+    def __init__(self, extent: StreamBounds, properties: StreamMetadata) -> None:
         self._extent = extent
         self._properties = properties
 

@@ -11,9 +11,9 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from millpond.actors.messages import Port
-from millpond.actors.runtime.timers import Agenda
+from millpond.actors.positions import SeekBy
+from millpond.actors.runtime.timers import DeadlineHeap
 from millpond.actors.store.changes import Position
-from millpond.actors.store.interface import Where
 from millpond.actors.streams.messages import Read
 
 SLACK = 64
@@ -40,8 +40,8 @@ class Waiters:
 
     def __init__(self) -> None:
         self._by_port: dict[Port, dict[int, Waiter]] = {}
-        self._agenda: Agenda[Waiter] = Agenda(_is_waiting)
-        self._heaps: dict[Where, list[tuple[Threshold, int, Waiter]]] = {}
+        self._agenda: DeadlineHeap[Waiter] = DeadlineHeap(_is_waiting)
+        self._heaps: dict[SeekBy, list[tuple[Threshold, int, Waiter]]] = {}
         self._entered = 0
         self.count = 0
 
@@ -66,14 +66,14 @@ class Waiters:
     def _enter(self, waiter: Waiter) -> None:
         start = waiter.read.start
         threshold: Threshold
-        match start.where:
-            case Where.SEQUENCE:
+        match start.by:
+            case SeekBy.SEQUENCE:
                 threshold = max(start.sequence, waiter.sequence)
-            case Where.TIMESTAMP:
+            case SeekBy.TIMESTAMP:
                 threshold = start.timestamp
-            case Where.ID:
+            case SeekBy.ID:
                 threshold = (start.id.ms, start.id.seq)
-        heap = self._heaps.setdefault(start.where, [])
+        heap = self._heaps.setdefault(start.by, [])
         if len(heap) > 2 * self.count + SLACK:
             _purge(heap)
         self._entered += 1
@@ -83,10 +83,10 @@ class Waiters:
         """Who may be answered now that the last record is this one. Each is to be `end`ed, or to
         wait `again`."""
         found: list[Waiter] = []
-        limits: tuple[tuple[Where, Threshold], ...] = (
-            (Where.SEQUENCE, tail - 1),
-            (Where.ID, (position.ms, position.seq)),
-            (Where.TIMESTAMP, timestamp),
+        limits: tuple[tuple[SeekBy, Threshold], ...] = (
+            (SeekBy.SEQUENCE, tail - 1),
+            (SeekBy.ID, (position.ms, position.seq)),
+            (SeekBy.TIMESTAMP, timestamp),
         )
         for where, limit in limits:
             heap = self._heaps.get(where)

@@ -8,19 +8,19 @@ from functools import lru_cache
 import msgspec
 
 from millpond.actors.messages import Rights
-from millpond.node.access.grants import PEER_ID, Grant, Kind, Subject
+from millpond.node.access.grants import PEER_ID, Grant, Subject, SubjectKind
 from millpond.node.ip import is_remote
 from millpond.node.peers.address_book import PeerBook
 from millpond.node.peers.identity import peer_id
 from millpond.node.web.login import CHANNEL as PAGE_CHANNEL
-from millpond.transports.p2p.admission import Asker
+from millpond.transports.p2p.admission import Principal
 
 STREAM_LISTENERS = ("s3p", "rustlog", "http")
 """Listeners that serve streams and nothing else."""
 _OWN_KEYS = "mail/{id}!keys"
 
 
-class Peers(msgspec.Struct, frozen=True):
+class TrustedPeers(msgspec.Struct, frozen=True):
     """The node as one of several: its own public key, whom it knows, whether it is a relay."""
 
     own: bytes
@@ -28,7 +28,7 @@ class Peers(msgspec.Struct, frozen=True):
     is_relay: bool = False
 
 
-def is_keeper(asker: Asker, channel: bytes) -> bool:
+def is_channel_owner(asker: Principal, channel: bytes) -> bool:
     """Are these the asker's own prekeys?"""
     if asker.identity is None:
         return False
@@ -38,7 +38,7 @@ def is_keeper(asker: Asker, channel: bytes) -> bool:
 def _rule(
     rights: Rights, where: str, channels: tuple[str, ...] | None, streams: tuple[str, ...] | None
 ) -> Grant:
-    return Grant(Subject(Kind.RULE), rights, channels, streams, None, where)
+    return Grant(Subject(SubjectKind.RULE), rights, channels, streams, None, where)
 
 
 _HERE = _rule(Rights.ALL, "this machine, as there is no access file", None, None)
@@ -48,7 +48,7 @@ _CERTIFIED = _rule(Rights.CHANNEL, "certificates of our authority", None, ())
 _CERTIFIED_STREAMS = _rule(Rights.ALL, "certificates of our authority", (), None)
 
 
-def without_rules(asker: Asker, is_public: bool) -> Iterator[Grant]:
+def default_grants(asker: Principal, is_public: bool) -> Iterator[Grant]:
     """What holds for an asker as long as no file says anything."""
     serves_streams = asker.listener in STREAM_LISTENERS
     if not is_remote(asker.address):
@@ -60,13 +60,13 @@ def without_rules(asker: Asker, is_public: bool) -> Iterator[Grant]:
         yield _CERTIFIED_STREAMS if serves_streams else _CERTIFIED
 
 
-def of_page(rights: Rights | None) -> Iterator[Grant]:
+def page_session_grants(rights: Rights | None) -> Iterator[Grant]:
     """What a session of the chat page may do, and it may nothing else; None: there is none."""
     if rights is not None:
         yield _rule(rights, "a session of the chat page", (PAGE_CHANNEL.decode(),), ())
 
 
-def of_peers(peers: Peers) -> Sequence[Grant]:
+def peer_grants(peers: TrustedPeers) -> Sequence[Grant]:
     """What a trusted peer may do without any line (docs/peers.md)."""
     return _of_peers(peers.own, peers.is_relay)
 

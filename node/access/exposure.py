@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from millpond.node.access.policy import Access
+from millpond.node.access.policy import AccessPolicy
 from millpond.node.config import ConfigError
 from millpond.node.ip import is_loopback
 
@@ -15,7 +15,7 @@ WITHOUT_TOKENS = ("s3p", "rustlog")
 """Listeners whose protocols have no place for a token."""
 
 
-def warn_of_shut_doors(access: Access, listeners: Iterable[str]) -> None:
+def warn_unreachable_listeners(access: AccessPolicy, listeners: Iterable[str]) -> None:
     """Say which listeners nobody can use, for no rule opens them."""
     shut = [name for name in WITHOUT_TOKENS if name in listeners and not access.opens(name)]
     if shut:

@@ -19,7 +19,7 @@ from operator import or_
 import msgspec
 
 from millpond.actors.messages import Rights
-from millpond.node.peers.identity import BadPeerId, peer_id, public_of
+from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
 from millpond.node.peers.peer import checked_name, is_peer_id
 
 RIGHTS = {
@@ -31,7 +31,7 @@ RIGHTS = {
     "admin": Rights.ADMIN,
     "all": Rights.ALL,
 }
-DOORS = ("p2p", "ws", "s3p", "rustlog", "http")
+LISTENERS = ("p2p", "ws", "s3p", "rustlog", "http")
 """What may stand behind `listener:`."""
 STREAM_PREFIX = "stream:"
 REVOKED_PREFIX = "revoked:"
@@ -42,11 +42,11 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 TOKEN_ID = re.compile(r"[0-9a-f]{12,64}")
 
 
-class BadLine(ValueError):
+class BadRule(ValueError):
     """A line says something that is not known; the text says what, never a token."""
 
 
-class Kind(Enum):
+class SubjectKind(Enum):
     """What tells who a line is for."""
 
     TOKEN = "token"
@@ -63,11 +63,11 @@ class Kind(Enum):
 class Subject(msgspec.Struct, frozen=True):
     """Whom a line is for. `value`: a SHA-256, a public key, a name or a network."""
 
-    kind: Kind
+    kind: SubjectKind
     value: bytes | str = ""
 
 
-ANYONE = Subject(Kind.ANYONE)
+ANYONE = Subject(SubjectKind.ANYONE)
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -105,9 +105,9 @@ def parse_line(words: Sequence[str], where: str) -> Grant | Revoked:
     if words[0].startswith(REVOKED_PREFIX):
         token_id = words[0].removeprefix(REVOKED_PREFIX)
         if len(words) > 1 or TOKEN_ID.fullmatch(token_id) is None:
-            raise BadLine("want revoked:ID, and nothing behind it")
+            raise BadRule("want revoked:ID, and nothing behind it")
         return Revoked(token_id)
-    return grant_of(parse_subject(words[0]), words[1:], where)
+    return make_grant(parse_subject(words[0]), words[1:], where)
 
 
 def parse_token_line(words: Sequence[str], where: str) -> Grant:
@@ -115,15 +115,15 @@ def parse_token_line(words: Sequence[str], where: str) -> Grant:
 
     It never spoke of streams: who may administer reaches them all, nobody else any of them.
     """
-    subject = Subject(Kind.TOKEN, sha256(words[0].encode()).digest())
-    grant = grant_of(subject, words[1:], where)
+    subject = Subject(SubjectKind.TOKEN, sha256(words[0].encode()).digest())
+    grant = make_grant(subject, words[1:], where)
     return grant if grant.streams else msgspec.structs.replace(grant, streams=())
 
 
-def grant_of(subject: Subject, words: Sequence[str], where: str) -> Grant:
+def make_grant(subject: Subject, words: Sequence[str], where: str) -> Grant:
     """The rest of a line: rights, patterns, an end. Raises BadLine."""
     if not words:
-        raise BadLine(f"rights are missing after the {subject.kind.value}")
+        raise BadRule(f"rights are missing after the {subject.kind.value}")
     rights = parse_rights(words[0])
     until = None
     patterns: list[str] = []
@@ -132,7 +132,7 @@ def grant_of(subject: Subject, words: Sequence[str], where: str) -> Grant:
             until = parse_time(word.removeprefix(UNTIL_PREFIX))
         elif word == STREAM_PREFIX:
             # The name that it fits is that of all streams together.
-            raise BadLine(f"{STREAM_PREFIX} needs a pattern right behind it")
+            raise BadRule(f"{STREAM_PREFIX} needs a pattern right behind it")
         else:
             patterns.append(word)
     channels, streams = split_patterns(patterns)
@@ -144,11 +144,11 @@ def parse_rights(text: str) -> Rights:
     names = text.split(",")
     unknown = [name for name in names if name not in RIGHTS]
     if unknown:
-        raise BadLine(f"unknown right {unknown[0]!r}; known are: {' '.join(RIGHTS)}")
+        raise BadRule(f"unknown right {unknown[0]!r}; known are: {' '.join(RIGHTS)}")
     return reduce(or_, (RIGHTS[name] for name in names))
 
 
-def words_of(rights: Rights) -> list[str]:
+def right_names(rights: Rights) -> list[str]:
     """The names of rights, one by one."""
     return [name for name, right in RIGHTS.items() if right in rights and right != Rights.ALL]
 
@@ -169,9 +169,9 @@ def parse_time(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise BadLine(f"{text!r} is no time like 2026-12-31T00:00Z") from None
+        raise BadRule(f"{text!r} is no time like 2026-12-31T00:00Z") from None
     if moment.tzinfo is None:
-        raise BadLine(f"{text!r} has no time zone; for UTC append a Z: 2026-12-31T00:00Z")
+        raise BadRule(f"{text!r} has no time zone; for UTC append a Z: 2026-12-31T00:00Z")
     return moment.timestamp()
 
 
@@ -185,33 +185,33 @@ def parse_subject(word: str) -> Subject:
             return _key(value)
         case "token" | "cert", ":":
             if DIGEST.fullmatch(value) is None:
-                raise BadLine(f"want {kind}:SHA256, with 64 digits 0-9 a-f")
-            return Subject(Kind(kind), bytes.fromhex(value))
+                raise BadRule(f"want {kind}:SHA256, with 64 digits 0-9 a-f")
+            return Subject(SubjectKind(kind), bytes.fromhex(value))
         case "listener", ":":
-            if value not in DOORS:
-                raise BadLine(f"unknown listener {value!r}; known are: {' '.join(DOORS)}")
-            return Subject(Kind.LISTENER, value)
+            if value not in LISTENERS:
+                raise BadRule(f"unknown listener {value!r}; known are: {' '.join(LISTENERS)}")
+            return Subject(SubjectKind.LISTENER, value)
         case "address", ":":
-            return Subject(Kind.ADDRESS, _network(value))
+            return Subject(SubjectKind.ADDRESS, _network(value))
         case _:
             known = "key: token: cert: listener: address: anyone revoked:"
-            raise BadLine(f"a line begins with one of: {known} (`millpond token new` makes them)")
+            raise BadRule(f"a line begins with one of: {known} (`millpond token new` makes them)")
 
 
 def _key(value: str) -> Subject:
     if is_peer_id(value):
-        return Subject(Kind.KEY, public_of(value))
+        return Subject(SubjectKind.KEY, public_key_of(value))
     try:
-        return Subject(Kind.NAME, checked_name(value))
+        return Subject(SubjectKind.NAME, checked_name(value))
     except (BadPeerId, ValueError) as exc:
-        raise BadLine(str(exc)) from None
+        raise BadRule(str(exc)) from None
 
 
 def _network(value: str) -> str:
     try:
         return str(ipaddress.ip_network(value))
     except ValueError as exc:
-        raise BadLine(f"want address:NETWORK like 10.0.0.0/8: {exc}") from None
+        raise BadRule(f"want address:NETWORK like 10.0.0.0/8: {exc}") from None
 
 
 def _fits(name: str, pattern: str, own: bytes | None, is_peer: Callable[[str], bool]) -> bool:

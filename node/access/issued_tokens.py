@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from millpond.actors.streams.catalogs.access_tokens import Issued, IssuedBook
-from millpond.node.access.grants import Grant, Kind, Subject
+from millpond.actors.streams.catalogs.access_tokens import AccessToken, AccessTokens
+from millpond.node.access.grants import Grant, Subject, SubjectKind
 from millpond.node.access.tokens import ISSUED_PREFIX, new_token
-from millpond.transports.p2p.admission import Asker
+from millpond.transports.p2p.admission import Principal
 
 if TYPE_CHECKING:
     from millpond.transports.http.s2.codecs.tokens import NameSet
@@ -27,7 +27,7 @@ _ESCAPES = str.maketrans({each: f"[{each}]" for each in "*?[{"})
 class IssuedAccess:
     """Implements `transports.http.s2.interface.IssuedTokens`, for the basin `own` of all views."""
 
-    def __init__(self, book: IssuedBook, own: bytes, now: Callable[[], float]) -> None:
+    def __init__(self, book: AccessTokens, own: bytes, now: Callable[[], float]) -> None:
         self._book = book
         self._own = own
         self._now = now
@@ -37,25 +37,28 @@ class IssuedAccess:
         """Does it say of itself that it was issued so?"""
         return token.startswith(_PREFIX)
 
-    def find(self, token: bytes) -> Issued | None:
+    def find(self, token: bytes) -> AccessToken | None:
         """What is noted of a token; None: it permits nothing, any more or ever."""
         return self._book.find(token, self._now())
 
-    def all(self) -> Iterator[tuple[bytes, Issued]]:
+    def all(self) -> Iterator[tuple[bytes, AccessToken]]:
         """Every token by its id, in their order."""
         return self._book.all(self._now())
 
-    def grants(self, asker: Asker) -> Sequence[Grant]:
+    def grants(self, asker: Principal) -> Sequence[Grant]:
         """What the token of an asker is worth where rights are asked for: in streams of the node's
         own basin, at the listener of S2."""
         found = self.find(asker.token or b"") if asker.listener == LISTENER else None
         if found is None:
             return ()
         # Imported by who shows such a token: a node that serves no S2 does without all of it.
-        from millpond.transports.http.s2.authorization import kept_permit, rights_elsewhere
+        from millpond.transports.http.s2.authorization import (
+            rights_in_other_apis,
+            stored_authorization,
+        )
 
-        permit = kept_permit(found.notes)
-        rights, scope = rights_elsewhere(permit), permit.info.scope
+        permit = stored_authorization(found.metadata)
+        rights, scope = rights_in_other_apis(permit), permit.info.scope
         if not rights or scope.basins is None or scope.streams is None:
             return ()
         if not scope.basins.has(self._own.decode()):
@@ -63,7 +66,7 @@ class IssuedAccess:
         patterns = _patterns(scope.streams)
         until = None if found.expires_ms is None else found.expires_ms / 1000
         where = f"access token {permit.info.id!r} of S2"
-        return (Grant(Subject(Kind.TOKEN), rights, (), patterns, until, where),)
+        return (Grant(Subject(SubjectKind.TOKEN), rights, (), patterns, until, where),)
 
 
 def _patterns(names: NameSet) -> tuple[str, ...]:

@@ -20,13 +20,13 @@ import msgspec
 from millpond.actors.messages import Rights
 from millpond.node.access.default_policy import (
     STREAM_LISTENERS,
-    Peers,
-    is_keeper,
-    of_page,
-    of_peers,
-    without_rules,
+    TrustedPeers,
+    default_grants,
+    is_channel_owner,
+    page_session_grants,
+    peer_grants,
 )
-from millpond.node.access.grants import ANYONE, Grant, Kind, Subject
+from millpond.node.access.grants import ANYONE, Grant, Subject, SubjectKind
 from millpond.node.access.rules_file import (
     FILE_NAME,
     AccessFileError,
@@ -38,9 +38,9 @@ from millpond.node.access.tokens import ISSUED_PREFIX, SIGNED_PREFIX, read_signe
 from millpond.node.client.connect import PROBE
 from millpond.node.ip import ip_of, is_remote
 from millpond.node.peers.address_book import Trust
-from millpond.node.peers.identity import BadPeerId, public_of
+from millpond.node.peers.identity import BadPeerId, public_key_of
 from millpond.node.web.login import PREFIX as PAGE_PREFIX
-from millpond.transports.p2p.admission import Asker
+from millpond.transports.p2p.admission import Principal
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ NODE_MARK = b"!"
 """In the name of a channel that is the node's own."""
 
 
-class Verdict(Enum):
+class GrantOutcome(Enum):
     """What comes of a grant that is for an asker."""
 
     GIVES = "gives"
@@ -57,22 +57,22 @@ class Verdict(Enum):
     REVOKED = "is revoked"
 
 
-class Reason(msgspec.Struct, frozen=True):
+class GrantDecision(msgspec.Struct, frozen=True):
     """A grant that was looked at, and what came of it."""
 
     grant: Grant
-    verdict: Verdict
+    verdict: GrantOutcome
 
 
 class Explanation(msgspec.Struct, frozen=True):
     """How a decision came about. `rights` None: refused at the door."""
 
     rights: Rights | None
-    reasons: list[Reason]
+    reasons: list[GrantDecision]
     notes: list[str]
 
 
-class Sources(msgspec.Struct, frozen=True):
+class RuleFiles(msgspec.Struct, frozen=True):
     """The files that the rules come from; None: there is none, and none is looked for."""
 
     access_file: Path | None = None
@@ -90,7 +90,7 @@ class Sources(msgspec.Struct, frozen=True):
         return found
 
 
-class Access:
+class AccessPolicy:
     """Answers with rights. Tokens are kept as digests, so a dump of the memory shows none.
 
     `is_public`: somebody said that everybody shall be served (`--insecure-public`).
@@ -98,18 +98,18 @@ class Access:
 
     def __init__(
         self,
-        sources: Sources | None = None,
+        sources: RuleFiles | None = None,
         *,
         now: Callable[[], float] = time.time,
         is_public: bool = False,
     ) -> None:
         """Raises AccessFileError."""
-        self.peers: Peers | None = None
+        self.peers: TrustedPeers | None = None
         self.sessions: Callable[[bytes], Rights | None] = lambda token: None
         """The rights that a session of the chat page has, by its token."""
-        self.issued: Callable[[Asker], Sequence[Grant]] = lambda asker: ()
+        self.issued: Callable[[Principal], Sequence[Grant]] = lambda asker: ()
         """What an asker may do that shows a token issued by the API of S2."""
-        self._sources = sources or Sources()
+        self._sources = sources or RuleFiles()
         self._now = now
         self._is_public = is_public
         self._rules: Rules | None = None
@@ -137,11 +137,16 @@ class Access:
 
     def opens(self, listener: str) -> bool:
         """Does any rule let somebody in at a listener that serves streams alone?"""
-        kinds = (Kind.ANYONE, Kind.LISTENER, Kind.ADDRESS, Kind.CERTIFICATE)
+        kinds = (
+            SubjectKind.ANYONE,
+            SubjectKind.LISTENER,
+            SubjectKind.ADDRESS,
+            SubjectKind.CERTIFICATE,
+        )
         return self._rules is None or any(
             grant.streams != () and grant.subject.kind in kinds
             for grant in self._rules.grants
-            if grant.subject.kind is not Kind.LISTENER or grant.subject.value == listener
+            if grant.subject.kind is not SubjectKind.LISTENER or grant.subject.value == listener
         )
 
     def reload(self) -> bool:
@@ -157,53 +162,55 @@ class Access:
         self._take(found)
         return True
 
-    def authorize(self, asker: Asker, channel: bytes) -> Rights | None:
+    def authorize(self, asker: Principal, channel: bytes) -> Rights | None:
         """The rights of an asker in a channel; None = refused."""
         rights = self._rights(asker, channel, is_stream=False)
-        if rights is not None and NODE_MARK in channel and not is_keeper(asker, channel):
+        if rights is not None and NODE_MARK in channel and not is_channel_owner(asker, channel):
             # Only their owner writes to the node's own channels (PS-14).
             rights &= ~Rights.PUT
             if not rights and channel != PROBE:
                 return None
         return rights
 
-    def authorize_stream(self, asker: Asker, name: bytes) -> Rights | None:
+    def authorize_stream(self, asker: Principal, name: bytes) -> Rights | None:
         """The rights of an asker in a stream or topic; None = none. The empty name: everywhere."""
         return self._rights(asker, name, is_stream=True)
 
-    def admits_to_streams(self, asker: Asker) -> bool:
+    def admits_to_streams(self, asker: Principal) -> bool:
         """Might there be a stream in which this asker has a right?"""
         return any(
             grant.streams != () and self._is_alive(grant) for grant in self._grants_for(asker)
         )
 
-    def explain(self, asker: Asker, name: bytes, *, is_stream: bool = False) -> Explanation:
+    def explain(self, asker: Principal, name: bytes, *, is_stream: bool = False) -> Explanation:
         """What `authorize` or `authorize_stream` decides, and how it came to that."""
         judge = self.authorize_stream if is_stream else self.authorize
         reasons = [
-            Reason(grant, self._verdict(grant, asker, name, is_stream=is_stream))
+            GrantDecision(grant, self._verdict(grant, asker, name, is_stream=is_stream))
             for grant in self._grants_for(asker)
         ]
         return Explanation(judge(asker, name), reasons, list(self._notes(asker, name, is_stream)))
 
     # The decision.
 
-    def _rights(self, asker: Asker, name: bytes, *, is_stream: bool) -> Rights | None:
+    def _rights(self, asker: Principal, name: bytes, *, is_stream: bool) -> Rights | None:
         rights = None
         for grant in self._grants_for(asker):
-            if self._verdict(grant, asker, name, is_stream=is_stream) is Verdict.GIVES:
+            if self._verdict(grant, asker, name, is_stream=is_stream) is GrantOutcome.GIVES:
                 rights = grant.rights if rights is None else rights | grant.rights
         return rights
 
-    def _verdict(self, grant: Grant, asker: Asker, name: bytes, *, is_stream: bool) -> Verdict:
+    def _verdict(
+        self, grant: Grant, asker: Principal, name: bytes, *, is_stream: bool
+    ) -> GrantOutcome:
         if not self._is_alive(grant):
-            return Verdict.EXPIRED
+            return GrantOutcome.EXPIRED
         if self._rules is not None and _is_revoked(grant, self._rules):
-            return Verdict.REVOKED
+            return GrantOutcome.REVOKED
         is_covered = grant.covers(
             name, is_stream=is_stream, own=asker.identity, is_peer=self._is_peer
         )
-        return Verdict.GIVES if is_covered else Verdict.ELSEWHERE
+        return GrantOutcome.GIVES if is_covered else GrantOutcome.ELSEWHERE
 
     def _is_alive(self, grant: Grant) -> bool:
         return grant.until is None or self._now() < grant.until
@@ -211,25 +218,25 @@ class Access:
     def _is_peer(self, text: str) -> bool:
         """Is it the id of somebody whom we trust?"""
         try:
-            return self.peers is not None and self.peers.book.is_trusted(public_of(text))
+            return self.peers is not None and self.peers.book.is_trusted(public_key_of(text))
         except BadPeerId:
             return False
 
-    def _grants_for(self, asker: Asker) -> Iterator[Grant]:
+    def _grants_for(self, asker: Principal) -> Iterator[Grant]:
         """Everything that is said of whoever this is; of a key that was revoked, nothing is."""
         trust = self._trust(asker)
         if trust is Trust.REVOKED:
             return
         if asker.token is not None and asker.token.startswith(PAGE_PREFIX.encode()):
             # Wherever the page is opened: when its session ends, so does all that it may do.
-            yield from of_page(self.sessions(asker.token))
+            yield from page_session_grants(self.sessions(asker.token))
             return
         if asker.token is not None and asker.token.startswith(ISSUED_PREFIX.encode()):
             # It narrows whoever shows it, on this machine too; a revoked one permits nothing.
             yield from self.issued(asker)
             return
         if self._rules is None:
-            yield from without_rules(asker, self._is_public)
+            yield from default_grants(asker, self._is_public)
         else:
             for subject in self._subjects(asker):
                 yield from self._by_subject.get(subject, ())
@@ -244,24 +251,24 @@ class Access:
             if signed is not None:
                 yield signed.grant
         if trust is Trust.TRUSTED and self.peers is not None:
-            yield from of_peers(self.peers)
+            yield from peer_grants(self.peers)
 
-    def _subjects(self, asker: Asker) -> Iterator[Subject]:
+    def _subjects(self, asker: Principal) -> Iterator[Subject]:
         yield ANYONE
-        yield Subject(Kind.LISTENER, asker.listener)
+        yield Subject(SubjectKind.LISTENER, asker.listener)
         if asker.token is not None:
             # Looked up by digest: how long a wrong token takes tells nothing about a right one.
-            yield Subject(Kind.TOKEN, sha256(asker.token).digest())
+            yield Subject(SubjectKind.TOKEN, sha256(asker.token).digest())
         if asker.certificate is not None:
-            yield Subject(Kind.CERTIFICATE, asker.certificate)
+            yield Subject(SubjectKind.CERTIFICATE, asker.certificate)
         if asker.identity is not None:
-            yield Subject(Kind.KEY, asker.identity)
+            yield Subject(SubjectKind.KEY, asker.identity)
             peer = None if self.peers is None else self.peers.book.by_public(asker.identity)
             if peer is not None and peer.trust is Trust.TRUSTED:
                 # A name is as good as the trust that its key has; a key stands for itself.
-                yield Subject(Kind.NAME, peer.name)
+                yield Subject(SubjectKind.NAME, peer.name)
 
-    def _trust(self, asker: Asker) -> Trust | None:
+    def _trust(self, asker: Principal) -> Trust | None:
         if asker.identity is None or self.peers is None:
             return None
         peer = self.peers.book.by_public(asker.identity)
@@ -272,13 +279,13 @@ class Access:
         self._by_subject = {}
         self._networks = []
         for grant in () if rules is None else rules.grants:
-            if grant.subject.kind is Kind.ADDRESS:
+            if grant.subject.kind is SubjectKind.ADDRESS:
                 network = ipaddress.ip_network(str(grant.subject.value))
                 self._networks.append((network, grant))
             else:
                 self._by_subject.setdefault(grant.subject, []).append(grant)
 
-    def _notes(self, asker: Asker, name: bytes, is_stream: bool) -> Iterator[str]:
+    def _notes(self, asker: Principal, name: bytes, is_stream: bool) -> Iterator[str]:
         """What no grant shows."""
         match self._trust(asker):
             case Trust.REVOKED:
@@ -296,7 +303,7 @@ class Access:
                 yield "the token was not signed by this node"
         if asker.token is not None and asker.token.startswith(ISSUED_PREFIX.encode()):
             yield "a token of S2's API has what its scope says at the listener http, nothing else"
-        if not is_stream and NODE_MARK in name and not is_keeper(asker, name):
+        if not is_stream and NODE_MARK in name and not is_channel_owner(asker, name):
             yield "nobody but its owner puts into a channel with `!` in its name"
 
 
@@ -310,7 +317,7 @@ def load_access(
     *,
     now: Callable[[], float] = time.time,
     is_public: bool = False,
-) -> Access:
+) -> AccessPolicy:
     """The access of a node whose configuration says this; empty: not given.
 
     Without `access_file` it is `access.conf` in the data folder, if there is one. Raises
@@ -318,8 +325,8 @@ def load_access(
     """
     path = Path(access_file) if access_file else Path(data) / FILE_NAME if data else None
     tokens = Path(token_file) if token_file else None
-    sources = Sources(path, tokens, must_exist=bool(access_file))
-    return Access(sources, now=now, is_public=is_public)
+    sources = RuleFiles(path, tokens, must_exist=bool(access_file))
+    return AccessPolicy(sources, now=now, is_public=is_public)
 
 
 def _is_revoked(grant: Grant, rules: Rules) -> bool:

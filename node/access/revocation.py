@@ -7,17 +7,19 @@ from collections.abc import Callable
 import anyio
 from anyio.lowlevel import checkpoint
 
-from millpond.node.connections import Reception
+from millpond.node.connections import NodeServices
 from millpond.node.peers.address_book import PeerBook
 
 LOOK_EVERY_S = 2.0
-REJUDGE_EVERY_S = 30.0
+REAUTHORIZE_EVERY_S = 30.0
 """Tokens and lines of the access file end at any moment."""
 AT_ONCE = 100
 """Between so many connections others get their turn."""
 
 
-async def keep_door(book: PeerBook, reception: Reception, now: Callable[[], float]) -> None:
+async def watch_revocations(
+    book: PeerBook, reception: NodeServices, now: Callable[[], float]
+) -> None:
     """Judge all connections anew soon after the peer book changed, and every REJUDGE_EVERY_S.
 
     `now` is in seconds. Runs until it is cancelled.
@@ -33,15 +35,15 @@ async def keep_door(book: PeerBook, reception: Reception, now: Callable[[], floa
     while True:
         await anyio.sleep(LOOK_EVERY_S)
         len(book)  # has it look at its file
-        if seen == changes and 0 <= now() - judged_at < REJUDGE_EVERY_S:
+        if seen == changes and 0 <= now() - judged_at < REAUTHORIZE_EVERY_S:
             continue
         seen, judged_at = changes, now()
         await _rejudge(reception)
 
 
-async def _rejudge(reception: Reception) -> None:
+async def _rejudge(reception: NodeServices) -> None:
     for number, connection in enumerate(list(reception.connections), 1):
         if connection in reception.connections:
-            connection.rejudge()
+            connection.reauthorize()
         if number % AT_ONCE == 0:
             await checkpoint()

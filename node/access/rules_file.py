@@ -14,14 +14,14 @@ import msgspec
 
 from millpond.node.access.grants import (
     REVOKED_PREFIX,
-    BadLine,
+    BadRule,
     Grant,
     Revoked,
     parse_line,
     parse_token_line,
 )
 from millpond.node.atomic_files import UnsafeFile, read_private, replace
-from millpond.node.peers.address_book_file import BookBusy, PeerFile
+from millpond.node.peers.address_book_file import AddressBookFile, BookBusy
 
 FILE_NAME = "access.conf"
 FILE_BYTES_MAX = 2**20
@@ -64,7 +64,7 @@ def read_token_file(path: Path) -> Rules:
     for words, where in _lines(path):
         try:
             grants.append(parse_token_line(words, where))
-        except BadLine as exc:
+        except BadRule as exc:
             raise AccessFileError(f"{where}: {exc}") from None
     return Rules(tuple(grants))
 
@@ -149,7 +149,7 @@ def _lines(path: Path) -> Iterable[tuple[list[str], str]]:
 def _parsed(words: list[str], where: str, path: Path) -> Grant | Revoked:
     try:
         return parse_line(words, f"{path.name}:{where.rpartition(':')[2]}")
-    except BadLine as exc:
+    except BadRule as exc:
         raise AccessFileError(f"{where}: {exc}") from None
 
 
@@ -166,7 +166,7 @@ def _text(path: Path) -> str:
 def _locked(path: Path) -> Iterator[None]:
     """Keep other writers away. Raises AccessFileError."""
     try:
-        with PeerFile(path).locked():
+        with AddressBookFile(path).locked():
             yield
     except BookBusy as exc:
         raise AccessFileError(str(exc)) from exc

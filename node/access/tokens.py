@@ -16,7 +16,7 @@ from hashlib import sha256
 import msgspec
 
 from millpond.actors.messages import Rights
-from millpond.node.access.grants import Grant, Kind, Subject, split_patterns
+from millpond.node.access.grants import Grant, Subject, SubjectKind, split_patterns
 from millpond.node.peers.identity import Identity, verify
 
 RANDOM_PREFIX, SIGNED_PREFIX, ISSUED_PREFIX = "mpr1.", "mpt1.", "mpi1."
@@ -42,7 +42,7 @@ class SignedToken(msgspec.Struct, frozen=True):
         channels, streams = split_patterns(self.patterns)
         rights = Rights(self.rights & Rights.ALL)
         where = f"signed token {self.id}"
-        return Grant(Subject(Kind.TOKEN), rights, channels, streams, self.not_after, where)
+        return Grant(Subject(SubjectKind.TOKEN), rights, channels, streams, self.not_after, where)
 
 
 def new_token(entropy: Callable[[int], bytes], prefix: str = RANDOM_PREFIX) -> str:

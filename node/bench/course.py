@@ -32,7 +32,7 @@ class StoreResult(msgspec.Struct, frozen=True):
     ok: bool
 
 
-class Course:
+class StoreRun:
     """A row while it is measured."""
 
     def __init__(self, now: Callable[[], float], name: str, size: int) -> None:

@@ -10,8 +10,8 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.messages import Put, PutAck, Role
 from millpond.node.bench.drivers.p2p import Answer, Peer
-from millpond.node.bench.payload import Content
-from millpond.node.bench.scenarios import Footprint, Idle
+from millpond.node.bench.payload import Payload
+from millpond.node.bench.scenarios import Idle, MemoryRow
 from millpond.node.bench.target import Target, leave_all
 from millpond.node.bench.verify import Faults, Receipts
 from millpond.transports.p2p.handshake import Hello
@@ -25,7 +25,7 @@ REST_S = 0.3
 VISIT_S = 20.0
 
 
-class FootprintResult(msgspec.Struct, frozen=True):
+class MemoryResult(msgspec.Struct, frozen=True):
     """Growth of the node's resident memory, in bytes, for each of `count`.
 
     `channels`: how many more the node has; one that holds nothing and has nobody is forgotten.
@@ -42,7 +42,7 @@ class FootprintResult(msgspec.Struct, frozen=True):
     ok: bool
 
 
-async def weigh(footprint: Footprint, target: Target) -> FootprintResult:
+async def measure_memory(footprint: MemoryRow, target: Target) -> MemoryResult:
     """Read the node's memory before and after.
 
     Raises ConnectionLost, TimeoutError, and RequestError where the right `admin` is missing.
@@ -56,7 +56,7 @@ async def weigh(footprint: Footprint, target: Target) -> FootprintResult:
         await leave_all(visitors.staying)
         tasks.cancel_scope.cancel()
     faults = visitors.faults
-    return FootprintResult(
+    return MemoryResult(
         row=footprint.name,
         kind=footprint.idle,
         count=footprint.count,
@@ -77,7 +77,7 @@ async def _at_rest(target: Target) -> dict[str, int]:
 class _Visitors:
     """Connections that come to channels of their own, do what the footprint says, and leave."""
 
-    def __init__(self, footprint: Footprint, target: Target) -> None:
+    def __init__(self, footprint: MemoryRow, target: Target) -> None:
         self.faults = Faults()
         self.staying: list[Peer] = []
         self._footprint = footprint
@@ -119,7 +119,7 @@ class _Visitors:
 
         peer.take = take
         receipts.outstanding.add(number)
-        data = Content(number, self._footprint.size).make(0)
+        data = Payload(number, self._footprint.size).make(0)
         peer.send([encode(Put(number, TTL_S, data))])
         with anyio.move_on_after(VISIT_S / 2):
             await answered.wait()

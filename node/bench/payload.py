@@ -11,7 +11,7 @@ HEAD_BYTES = _SAID.size + _CHECKSUM.size
 SIZE_MIN = HEAD_BYTES
 
 
-class Content:
+class Payload:
     """Messages of `size` bytes from the producer `tag`: tag u32, sequence u64, crc u32, filler."""
 
     __slots__ = ("_filler", "_tag")

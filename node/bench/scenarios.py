@@ -46,7 +46,7 @@ class Idle(StrEnum):
     CONNECTION = "memory-connection"
 
 
-class Footprint(msgspec.Struct, frozen=True):
+class MemoryRow(msgspec.Struct, frozen=True):
     """The node's memory for `count` idle things, each with a message of `size` bytes or none."""
 
     idle: Idle
@@ -58,7 +58,7 @@ class Footprint(msgspec.Struct, frozen=True):
         return self.idle.value
 
 
-Row = Load | Footprint
+Row = Load | MemoryRow
 
 
 def rows(
@@ -73,9 +73,9 @@ def rows(
     shapes = product(Kind, _either(connections, CONNECTIONS), _either(pipeline, PIPELINES))
     loads = [Load(*shape, each) for shape in shapes for each in _either(size, SIZES)]
     footprints = [
-        Footprint(Idle.CHANNEL, channels),
-        Footprint(Idle.WAITING, channels, size or WAITING_SIZE),
-        Footprint(Idle.CONNECTION, connections or IDLE_CONNECTIONS),
+        MemoryRow(Idle.CHANNEL, channels),
+        MemoryRow(Idle.WAITING, channels, size or WAITING_SIZE),
+        MemoryRow(Idle.CONNECTION, connections or IDLE_CONNECTIONS),
     ]
     everything: list[Row] = [*loads, *footprints]
     return [row for row in everything if fnmatchcase(row.name, pattern)]

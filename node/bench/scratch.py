@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-OF_A_NODE = ("catalogue.sqlite3", "journal", "partitions")
-VOLATILE = ("tmpfs", "ramfs")
+NODE_FILES = ("catalogue.sqlite3", "journal", "partitions")
+MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 
 
-class HoldsNode(Exception):
+class FolderHoldsNode(Exception):
     """The folder is a node's data folder: nothing of ours belongs there."""
 
 
 @contextmanager
-def scratch(below: Path) -> Iterator[Path]:
+def scratch_folder(below: Path) -> Iterator[Path]:
     """A new folder below another, gone at the end. Raises HoldsNode, and OSError."""
-    found = [name for name in OF_A_NODE if (below / name).exists()]
+    found = [name for name in NODE_FILES if (below / name).exists()]
     if found:
-        raise HoldsNode(f"{below} holds a node's data ({', '.join(found)})")
+        raise FolderHoldsNode(f"{below} holds a node's data ({', '.join(found)})")
     with ending_like_ctrl_c():
         folder = Path(tempfile.mkdtemp(prefix="millpond-bench-", dir=below))
         try:
@@ -33,7 +33,7 @@ def scratch(below: Path) -> Iterator[Path]:
             shutil.rmtree(folder)
 
 
-def usual_place() -> Path:
+def default_folder() -> Path:
     """On the disk that `serve` uses unless it is told another: that is the one to be measured."""
     home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     place = Path(home).absolute()

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from millpond.node.bench.drivers.interface import RustlogSpeech, S3pSpeech, Speech
-from millpond.node.bench.drivers.peers import NatsSpeech, RedisSpeech
-from millpond.node.bench.drivers.s2 import S2Speech
+from millpond.node.bench.drivers.interface import Driver, RustlogDriver, S3pDriver
+from millpond.node.bench.drivers.peers import NatsDriver, RedisDriver
+from millpond.node.bench.drivers.s2 import S2Driver
 from millpond.node.bench.own_node import cpu_of, end, on_disk, own_node
 from millpond.node.bench.scratch import ending_like_ctrl_c
 from millpond.node.bench.stream_load import StreamTarget
@@ -26,10 +26,10 @@ from millpond.transports.io.address import parse_address
 
 HOST = "127.0.0.1"
 READY_S, POLL_S = 10.0, 0.02
-SPEECHES: dict[str, Callable[[StreamKind], Speech]] = {
-    "s3p": lambda _kind: S3pSpeech(),
-    "rustlog": lambda _kind: RustlogSpeech(),
-    "s2": S2Speech,
+DRIVERS: dict[str, Callable[[StreamKind], Driver]] = {
+    "s3p": lambda _kind: S3pDriver(),
+    "rustlog": lambda _kind: RustlogDriver(),
+    "s2": S2Driver,
 }
 """How a node is spoken to in each protocol, in rows of a kind."""
 LISTENERS = {"s2": "http"}
@@ -38,11 +38,11 @@ UNLIMITED = {"stream_bytes_max": str(2**40), "node_stream_bytes_max": str(2**40)
 """A row appends as much as it can: the usual limits would refuse it on a fast machine."""
 
 
-class Missing(Exception):
+class ServerMissing(Exception):
     """A server cannot be measured here, and why."""
 
 
-class Measured(msgspec.Struct, frozen=True):
+class MeasuredServer(msgspec.Struct, frozen=True):
     """A server that runs, and how much processor time it has taken, if that can be seen."""
 
     target: StreamTarget
@@ -50,30 +50,30 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def node_of_its_own(
+def own_stream_node(
     protocol: str, kind: StreamKind, prefix: str, folder: Path | None, durability: str
-) -> Iterator[Measured]:
+) -> Iterator[MeasuredServer]:
     """A fresh node with this protocol's listener, its data below `folder` (None: in memory).
 
     Raises NodeNotReady.
     """
-    listener, speech = LISTENERS.get(protocol, protocol), partial(SPEECHES[protocol], kind)
+    listener, speech = LISTENERS.get(protocol, protocol), partial(DRIVERS[protocol], kind)
     store = () if folder is None else on_disk(folder, durability)
     with own_node(*store, listener=listener, **UNLIMITED) as found:
         if listener not in found.listeners:
-            raise Missing(f"the node has no listener for {protocol}")
+            raise ServerMissing(f"the node has no listener for {protocol}")
         host, port = parse_address(found.listeners[listener])
         target = StreamTarget("node", host, port, prefix, speech, rss_of(found.pid), folder)
-        yield Measured(target, found.cpu)
+        yield MeasuredServer(target, found.cpu)
 
 
 @contextmanager
-def peer_of_its_own(
+def own_peer_server(
     name: str, prefix: str, folder: Path | None, durability: str
-) -> Iterator[Measured]:
+) -> Iterator[MeasuredServer]:
     """Redis or NATS on a free port, keeping its data as durably below `folder`. Raises Missing."""
     if shutil.which(PROGRAMS[name]) is None:
-        raise Missing(f"{PROGRAMS[name]} is not installed")
+        raise ServerMissing(f"{PROGRAMS[name]} is not installed")
     with tempfile.TemporaryDirectory(prefix="millpond-bench-", dir=folder) as data:
         port = _free_port()
         command, speech = COMMANDS[name](port, data, durability)
@@ -94,7 +94,7 @@ def peer_of_its_own(
                 kept = None if durability == "memory" else Path(data)
                 rss = rss_of(process.pid)
                 target = StreamTarget(name, HOST, port, prefix, speech, rss, kept)
-                yield Measured(target, cpu_of(process.pid))
+                yield MeasuredServer(target, cpu_of(process.pid))
             finally:
                 end(process)
 
@@ -108,16 +108,16 @@ def rss_of(pid: int) -> Callable[[], int] | None:
     return lambda: int(statm.read_text().split()[1]) * page
 
 
-def _redis(port: int, data: str, durability: str) -> tuple[list[str], Callable[[], Speech]]:
+def _redis(port: int, data: str, durability: str) -> tuple[list[str], Callable[[], Driver]]:
     kept = ["--appendonly", "no" if durability == "memory" else "yes"]
     sync = ["--appendfsync", "always" if durability == "disk" else "everysec"]
     where = ["--bind", HOST, "--port", str(port), "--dir", data]
-    return [*where, "--save", "", *kept, *sync, "--daemonize", "no"], RedisSpeech
+    return [*where, "--save", "", *kept, *sync, "--daemonize", "no"], RedisDriver
 
 
-def _nats(port: int, data: str, durability: str) -> tuple[list[str], Callable[[], Speech]]:
+def _nats(port: int, data: str, durability: str) -> tuple[list[str], Callable[[], Driver]]:
     where = ["--addr", HOST, "--port", str(port), "--jetstream", "--store_dir", data]
-    return where, partial(NatsSpeech, "memory" if durability == "memory" else "file")
+    return where, partial(NatsDriver, "memory" if durability == "memory" else "file")
 
 
 PROGRAMS = {"redis": "redis-server", "nats": "nats-server"}
@@ -138,4 +138,4 @@ def _wait(process: subprocess.Popen[bytes], port: int, name: str) -> None:
             if probe.connect_ex((HOST, port)) == 0:
                 return
         time.sleep(POLL_S)
-    raise Missing(f"{PROGRAMS[name]} did not come up")
+    raise ServerMissing(f"{PROGRAMS[name]} did not come up")

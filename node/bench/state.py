@@ -18,7 +18,7 @@ from millpond.actors.state.events import ChangeEvent, decode
 from millpond.actors.state.fold import Fold
 from millpond.actors.state.materialized import MaterializedState
 from millpond.actors.state.schema import Collection, StreamState
-from millpond.actors.state.table import Holding
+from millpond.actors.state.table import StateTable
 from millpond.node.bench.own_node import OwnNode
 from millpond.node.client.state.follower import FollowSettings, follow_state
 from millpond.node.client.streams.connect import connect_streams
@@ -129,7 +129,7 @@ def _as_typed(batches: Batches) -> MaterializedState:
 
 
 def _as_held(batches: Batches) -> MaterializedState:
-    holding = Holding()
+    holding = StateTable()
     for batch in batches:
         for body in batch:
             holding.take(body)

@@ -11,18 +11,18 @@ from pathlib import Path
 from random import Random
 
 from millpond.actors.messages import Durability
-from millpond.actors.store.changes import Kind, Row, Snapshot
+from millpond.actors.store.changes import PartitionKind, Snapshot, StoredMessage
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.interface import Fault as StoreFault
-from millpond.actors.store.partitions.file_pool import Shelf
-from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.partitions.file_pool import FilePool
+from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.settings import StoreSettings
-from millpond.node.bench.course import Course, StoreResult
-from millpond.node.bench.payload import Content
+from millpond.node.bench.course import StoreResult, StoreRun
+from millpond.node.bench.payload import Payload
 from millpond.node.bench.verify import Fault
-from millpond.node.bench.writing import TTL_S, Writing, channel_name
-from millpond.node.data_folder import LoopSurroundings
+from millpond.node.bench.writing import TTL_S, WriterLoad, channel_name
+from millpond.node.data_folder import LoopRuntime
 
 WRITERS = (1, 16, 100, 1000)
 SYNC_BYTES, SYNC_FILE_BYTES = 4096, 2**20
@@ -68,7 +68,7 @@ class StoreBench:
 
     def sync(self) -> StoreResult:
         """Write 4 KiB into reserved space, and have the disk confirm it."""
-        row, page = Course(self._now, "sync", self._size), bytes(SYNC_BYTES)
+        row, page = StoreRun(self._now, "sync", self._size), bytes(SYNC_BYTES)
         file = self._disk.create(self._folder / "sync", SYNC_FILE_BYTES)
         try:
             while not row.count or row.elapsed < self._seconds:
@@ -89,7 +89,7 @@ class StoreBench:
         folder, row = self._folder / f"commit-{writers}", self._course(f"commit-{writers}")
         store = self._open(folder)
         syncs = store.counters.syncs
-        writing = Writing(store, row, writers, self._time, asyncio.get_running_loop().call_soon)
+        writing = WriterLoad(store, row, writers, self._time, asyncio.get_running_loop().call_soon)
         writing.start()
         await asyncio.sleep(self._seconds)
         # A slow disk, or little time.
@@ -112,10 +112,10 @@ class StoreBench:
         row, shelf = self._course("flush"), self._shelf()
         expires_at = self._time() + TTL_S
         for number in range(FLUSHED_CHANNELS):
-            layer = QueueLayer(is_base=True)
+            layer = QueueMemtable(is_base=True)
             layer.fold(self._rows(number, FLUSHED_MESSAGES, expires_at))
             began = self._now()
-            shelf.open(channel_name(number), Kind.QUEUE).apply(layer, number + 1)
+            shelf.open(channel_name(number), PartitionKind.QUEUE).apply(layer, number + 1)
             row.add(began, FLUSHED_MESSAGES)
         shelf.close()
         return row.result(seconds=row.worked)
@@ -125,9 +125,9 @@ class StoreBench:
         row, shelf = self._course("load"), self._shelf()
         for number in range(FLUSHED_CHANNELS):
             began = self._now()
-            snapshot = shelf.open(channel_name(number), Kind.QUEUE).load()
+            snapshot = shelf.open(channel_name(number), PartitionKind.QUEUE).load()
             row.add(began)
-            content = Content(number, self._size)
+            content = Payload(number, self._size)
             row.check(snapshot, map(content.make, range(FLUSHED_MESSAGES)), channel_name(number))
         shelf.close()
         return row.result(seconds=row.worked)
@@ -149,7 +149,7 @@ class StoreBench:
             text = f"{store.usage.messages} messages of {channels * LIVE_EACH} were recovered"
             row.faults.note(Fault.LOST, text)
         for number in range(0, channels, max(1, channels // LOADS_MAX)):
-            content = Content(number, self._size)
+            content = Payload(number, self._size)
             snapshot = await _loaded(store, channel_name(number))
             row.check(snapshot, map(content.make, range(LIVE_EACH)), channel_name(number))
         store.close()
@@ -166,23 +166,24 @@ class StoreBench:
         for _ in range(FILL_WRITES):
             await under_way.acquire()
 
-    def _rows(self, channel: int, count: int, expires_at: float) -> list[Row]:
-        content, first = Content(channel, self._size), (channel + 1) << 32
+    def _rows(self, channel: int, count: int, expires_at: float) -> list[StoredMessage]:
+        content, first = Payload(channel, self._size), (channel + 1) << 32
         return [
-            Row(first + each, each, TTL_S, expires_at, content.make(each)) for each in range(count)
+            StoredMessage(first + each, each, TTL_S, expires_at, content.make(each))
+            for each in range(count)
         ]
 
     def _open(self, folder: Path) -> DurableStore:
-        around = LoopSurroundings(self._time, Random())
+        around = LoopRuntime(self._time, Random())
         store = DurableStore(folder, self._disk, StoreSettings(), around, lambda _: Durability.DISK)
         store.open()
         return store
 
-    def _shelf(self) -> Shelf:
-        return Shelf(self._folder / "files", self._disk)
+    def _shelf(self) -> FilePool:
+        return FilePool(self._folder / "files", self._disk)
 
-    def _course(self, name: str) -> Course:
-        return Course(self._now, name, self._size)
+    def _course(self, name: str) -> StoreRun:
+        return StoreRun(self._now, name, self._size)
 
 
 async def _loaded(store: DurableStore, name: bytes) -> Snapshot | StoreFault:

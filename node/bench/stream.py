@@ -11,7 +11,7 @@ import anyio
 
 from millpond.actors.messages import Mode, Msg, PutAck, Role
 from millpond.node.bench.drivers.p2p import Answer, Peer
-from millpond.node.bench.payload import Content
+from millpond.node.bench.payload import Payload
 from millpond.node.bench.scenarios import Kind, Load
 from millpond.node.bench.target import Target
 from millpond.node.bench.verify import Deliveries, Fault, Faults, Receipts
@@ -48,7 +48,7 @@ class Stream:
         self.kept: list[tuple[int, bytes]] = []
         """Ids and contents of messages that the node has to hold at the end."""
         self._run = run
-        self._content = Content(number, load.size)
+        self._content = Payload(number, load.size)
         self._receipts = Receipts(run.faults)
         self._pipeline = load.pipeline
         self._next = 0

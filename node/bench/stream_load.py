@@ -9,8 +9,8 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from millpond.node.bench.drivers.connection import Line
-from millpond.node.bench.drivers.interface import Speech
+from millpond.node.bench.drivers.connection import DriverConnection
+from millpond.node.bench.drivers.interface import Driver
 from millpond.node.bench.load import (
     CONNECT_S,
     SETTLE_BROKEN_S,
@@ -22,7 +22,7 @@ from millpond.node.bench.load import (
     without_collector,
 )
 from millpond.node.bench.stream_rows import StreamKind, StreamLoad
-from millpond.node.bench.stream_workloads import Work, work_of
+from millpond.node.bench.stream_workloads import Workload, workload_of
 from millpond.node.bench.target import LEAVE_S
 from millpond.node.bench.verify import Fault
 from millpond.node.client.errors import ConnectionLost
@@ -41,7 +41,7 @@ class StreamTarget(msgspec.Struct, frozen=True):
     host: str
     port: int
     prefix: str
-    speech: Callable[[], Speech]
+    speech: Callable[[], Driver]
     rss: Callable[[], int] | None = None
     folder: Path | None = None
 
@@ -84,11 +84,11 @@ async def measure_streams(
     """Run one load. Raises ConnectionLost and TimeoutError when it cannot even begin."""
     run = Run(clocks.now)
 
-    def dialled() -> Line:
-        return Line(target.speech(), run.faults, run.broken.set)
+    def dialled() -> DriverConnection:
+        return DriverConnection(target.speech(), run.faults, run.broken.set)
 
     works = [
-        work_of(load, number, f"{target.prefix}-{number}", run, dialled)
+        workload_of(load, number, f"{target.prefix}-{number}", run, dialled)
         for number in range(load.connections)
     ]
     lines = [line for work in works for line in work.lines]
@@ -116,8 +116,8 @@ async def measure_streams(
     )
 
 
-async def _dial_all(tasks: TaskGroup, target: StreamTarget, lines: list[Line]) -> None:
-    async def dial(line: Line) -> None:
+async def _dial_all(tasks: TaskGroup, target: StreamTarget, lines: list[DriverConnection]) -> None:
+    async def dial(line: DriverConnection) -> None:
         try:
             await tcp.dial(tasks, target.host, target.port, line)
         except OSError as error:
@@ -129,13 +129,13 @@ async def _dial_all(tasks: TaskGroup, target: StreamTarget, lines: list[Line]) -
                 dials.start_soon(dial, line)
 
 
-async def _prepare_all(works: list[Work]) -> None:
+async def _prepare_all(works: list[Workload]) -> None:
     async with anyio.create_task_group() as preparing:
         for work in works:
             preparing.start_soon(work.prepare)
 
 
-async def _poll(works: list[Work]) -> None:
+async def _poll(works: list[Workload]) -> None:
     while True:
         await anyio.sleep(POLL_S)
         for work in works:
@@ -143,7 +143,7 @@ async def _poll(works: list[Work]) -> None:
 
 
 async def _timed(
-    run: Run, works: list[Work], load: StreamLoad, server: str, seconds: float, clocks: Clocks
+    run: Run, works: list[Workload], load: StreamLoad, server: str, seconds: float, clocks: Clocks
 ) -> StreamResult:
     for work in works:
         work.start()
@@ -182,7 +182,7 @@ async def _timed(
     )
 
 
-async def _settle(run: Run, works: list[Work]) -> int:
+async def _settle(run: Run, works: list[Workload]) -> int:
     """Send no more, wait for what is under way, and read back; how many records were checked."""
     run.is_sending = False
     is_broken = run.broken.is_set()
@@ -206,7 +206,7 @@ async def _settle(run: Run, works: list[Work]) -> int:
     return checked
 
 
-async def _leave_all(lines: list[Line]) -> None:
+async def _leave_all(lines: list[DriverConnection]) -> None:
     for line in lines:
         line.leave()
     with anyio.move_on_after(LEAVE_S):

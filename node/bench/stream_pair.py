@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import anyio
 
-from millpond.node.bench.drivers.connection import Line
-from millpond.node.bench.drivers.interface import START, Answer, Found, Kept, Place, after
+from millpond.node.bench.drivers.connection import DriverConnection
+from millpond.node.bench.drivers.interface import (
+    START,
+    Answer,
+    Appended,
+    RecordPosition,
+    Records,
+    after,
+)
 from millpond.node.bench.load import Run
-from millpond.node.bench.payload import Content
+from millpond.node.bench.payload import Payload
 from millpond.node.bench.stream_rows import BATCH, StreamLoad
 from millpond.node.bench.verify import Fault
 
 WAIT_MS = 5_000
 
 
-class Pair:
+class TailWorkload:
     """One connection appends single records, another follows the stream and times them.
 
     `pipeline` records are under way, each until it has its answer and was seen.
     """
 
     def __init__(
-        self, load: StreamLoad, number: int, name: str, run: Run, producer: Line, follower: Line
+        self,
+        load: StreamLoad,
+        number: int,
+        name: str,
+        run: Run,
+        producer: DriverConnection,
+        follower: DriverConnection,
     ) -> None:
         self.lines = [producer, follower]
         self.appended = 0
@@ -29,9 +42,9 @@ class Pair:
         self._name = name
         self._run = run
         self._producer, self._follower = producer, follower
-        self._content = Content(number, load.size)
+        self._content = Payload(number, load.size)
         self._next = self._seen = 0
-        self._last: Place = (-1, -1)
+        self._last: RecordPosition = (-1, -1)
         self._sent_at: dict[int, float] = {}
         self._place = START
         self._must_poll = False
@@ -90,7 +103,7 @@ class Pair:
     def _take_kept(self, batch: list[Answer]) -> None:
         for answer in batch:
             match answer:
-                case Kept(first=first, last=last):
+                case Appended(first=first, last=last):
                     if first <= self._last:
                         text = f"place {first} was given after {self._last}"
                         self._run.faults.note(Fault.DISORDERED, text)
@@ -104,7 +117,7 @@ class Pair:
         now = self._run.now()
         for answer in batch:
             match answer:
-                case Found(records=records):
+                case Records(records=records):
                     for place, body in records:
                         self._see(body, now)
                         self._place = after(place)

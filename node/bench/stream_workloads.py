@@ -8,11 +8,11 @@ from typing import Protocol
 
 import anyio
 
-from millpond.node.bench.drivers.connection import Line
-from millpond.node.bench.drivers.interface import Answer, Found, Kept, Place, Refused
+from millpond.node.bench.drivers.connection import DriverConnection
+from millpond.node.bench.drivers.interface import Answer, Appended, RecordPosition, Records, Refused
 from millpond.node.bench.load import Run
-from millpond.node.bench.payload import Content
-from millpond.node.bench.stream_pair import Pair
+from millpond.node.bench.payload import Payload
+from millpond.node.bench.stream_pair import TailWorkload
 from millpond.node.bench.stream_rows import BATCH, StreamKind, StreamLoad
 from millpond.node.bench.stream_walk import Walk
 from millpond.node.bench.verify import Fault
@@ -23,10 +23,10 @@ READ_BACK = 100_000
 """Records of all streams that are read back after appends; of each at least the last ones."""
 
 
-class Work(Protocol):
+class Workload(Protocol):
     """What happens in one stream. Its `lines` are connected before `prepare`."""
 
-    lines: list[Line]
+    lines: list[DriverConnection]
     appended: int
 
     async def prepare(self) -> None:
@@ -48,23 +48,25 @@ class Work(Protocol):
         """Everything has been waited for: what is not here now is a fault."""
 
 
-def work_of(
-    load: StreamLoad, number: int, name: str, run: Run, dialled: Callable[[], Line]
-) -> Work:
+def workload_of(
+    load: StreamLoad, number: int, name: str, run: Run, dialled: Callable[[], DriverConnection]
+) -> Workload:
     """The work of stream `number`; `dialled` makes a connection for it."""
     match load.kind:
         case StreamKind.APPEND | StreamKind.BATCH | StreamKind.SESSION:
-            return Appends(load, number, name, run, dialled())
+            return AppendWorkload(load, number, name, run, dialled())
         case StreamKind.READ | StreamKind.CATCHUP:
-            return Reads(load, number, name, run, dialled())
+            return ReadWorkload(load, number, name, run, dialled())
         case StreamKind.TAIL:
-            return Pair(load, number, name, run, dialled(), dialled())
+            return TailWorkload(load, number, name, run, dialled(), dialled())
 
 
-class Appends:
+class AppendWorkload:
     """Keeps `pipeline` appends under way; their places have to ascend."""
 
-    def __init__(self, load: StreamLoad, number: int, name: str, run: Run, line: Line) -> None:
+    def __init__(
+        self, load: StreamLoad, number: int, name: str, run: Run, line: DriverConnection
+    ) -> None:
         self.lines = [line]
         self.appended = 0
         """Records that the server says are kept."""
@@ -72,10 +74,10 @@ class Appends:
         self._name = name
         self._run = run
         self._line = line
-        self._content = Content(number, load.size)
+        self._content = Payload(number, load.size)
         self._next = 0
         self._sent_at: deque[float] = deque()
-        self._last: Place = (-1, -1)
+        self._last: RecordPosition = (-1, -1)
         self._quiet: anyio.Event | None = None
 
     async def prepare(self) -> None:
@@ -132,7 +134,7 @@ class Appends:
 
     def _is_kept(self, answer: Answer) -> bool:
         match answer:
-            case Kept(first=first, last=last, count=count) if count == self._load.batch:
+            case Appended(first=first, last=last, count=count) if count == self._load.batch:
                 if first <= self._last:
                     text = f"place {first} was given after {self._last}"
                     self._run.faults.note(Fault.DISORDERED, text)
@@ -146,18 +148,20 @@ class Appends:
         return False
 
 
-class Reads:
+class ReadWorkload:
     """Walks over records that are there, so many at a time, again and again."""
 
-    def __init__(self, load: StreamLoad, number: int, name: str, run: Run, line: Line) -> None:
+    def __init__(
+        self, load: StreamLoad, number: int, name: str, run: Run, line: DriverConnection
+    ) -> None:
         self.lines = [line]
         self.appended = 0
         self._load = load
         self._name = name
         self._run = run
         self._line = line
-        self._content = Content(number, load.size)
-        self._blocks: list[tuple[Place, list[bytes]]] = []
+        self._content = Payload(number, load.size)
+        self._blocks: list[tuple[RecordPosition, list[bytes]]] = []
         self._next = 0
         self._asked: deque[tuple[float, int]] = deque()
         self._quiet: anyio.Event | None = None
@@ -168,7 +172,7 @@ class Reads:
         for start in range(0, max(count // block, 1) * block, BATCH):
             bodies = [self._content.make(sequence) for sequence in range(start, start + BATCH)]
             answer = await self._line.ask(self._line.speech.append(self._name, bodies))
-            if isinstance(answer, Kept):
+            if isinstance(answer, Appended):
                 if start % block == 0:
                     self._blocks.append((answer.first, []))
                 self._blocks[-1][1].extend(bodies)
@@ -221,7 +225,7 @@ class Reads:
     def _is_block(self, answer: Answer, block: int) -> bool:
         place, bodies = self._blocks[block]
         match answer:
-            case Found(records=records):
+            case Records(records=records):
                 is_right = [body for _, body in records] == bodies and records[0][0] == place
                 if not is_right:
                     text = f"a read of {self._name} at {place} found {len(records)} other records"

@@ -6,7 +6,7 @@ from collections import Counter
 from enum import StrEnum
 
 from millpond.actors.messages import PutAck
-from millpond.node.bench.payload import Content
+from millpond.node.bench.payload import Payload
 
 
 class Fault(StrEnum):
@@ -75,7 +75,7 @@ class Deliveries:
 
     __slots__ = ("_ahead", "_content", "_faults", "_floor", "duplicates")
 
-    def __init__(self, content: Content, faults: Faults) -> None:
+    def __init__(self, content: Payload, faults: Faults) -> None:
         self._content = content
         self._faults = faults
         self._floor = 0

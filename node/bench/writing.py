@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from millpond.actors.store.changes import Change, Gone, Row
+from millpond.actors.store.changes import Change, MessageRemoved, StoredMessage
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.interface import Fault as StoreFault
-from millpond.node.bench.course import Course
-from millpond.node.bench.payload import Content
+from millpond.node.bench.course import StoreRun
+from millpond.node.bench.payload import Payload
 from millpond.node.bench.verify import Fault
 
 TTL_S = 3600
@@ -21,13 +21,13 @@ def channel_name(number: int) -> bytes:
     return b"bench/%d" % number
 
 
-class Writing:
+class WriterLoad:
     """Channels that each put one message at a time, and let go of the one before."""
 
     def __init__(
         self,
         store: DurableStore,
-        row: Course,
+        row: StoreRun,
         writers: int,
         time: Callable[[], float],
         soon: Callable[[Callable[[], None]], object],
@@ -36,7 +36,7 @@ class Writing:
         self._row = row
         self._time = time
         self._soon = soon
-        self._contents = [Content(number, row.size) for number in range(writers)]
+        self._contents = [Payload(number, row.size) for number in range(writers)]
         self._counts = [0] * writers
         self._ids = [0] * writers
         self._last_id = 0
@@ -54,7 +54,7 @@ class Writing:
         self._look()
         await self._quiet.wait()
 
-    def kept(self) -> Iterator[tuple[bytes, Content, int]]:
+    def kept(self) -> Iterator[tuple[bytes, Payload, int]]:
         """What each channel has to hold: the last message."""
         for number, content in enumerate(self._contents):
             yield channel_name(number), content, self._counts[number] - 1
@@ -69,9 +69,11 @@ class Writing:
             self._counts[number] += 1
             self._last_id += 1
             data = self._contents[number].make(sequence)
-            changes: list[Change] = [Row(self._last_id, sequence, TTL_S, expires_at, data)]
+            changes: list[Change] = [
+                StoredMessage(self._last_id, sequence, TTL_S, expires_at, data)
+            ]
             if old:
-                changes.insert(0, Gone(old, sequence - 1, None, self._row.size))
+                changes.insert(0, MessageRemoved(old, sequence - 1, None, self._row.size))
             self._ids[number] = self._last_id
             commit = self._store.write(channel_name(number), changes)
             assert commit is not None

@@ -12,14 +12,14 @@ from anyio.abc import TaskGroup
 from millpond.actors.errors import Malformed, NotAllowed, RequestError, UnknownPeer
 from millpond.actors.runtime.supervisor import contain
 from millpond.node.chat import messages as b
-from millpond.node.chat.conversation import Last
-from millpond.node.chat.conversation_task import Talk
-from millpond.node.chat.local_stream import Ledger
-from millpond.node.chat.records import COUNT_MAX, conversation_of
-from millpond.node.outbox.context import Report
+from millpond.node.chat.conversation import LatestMessage
+from millpond.node.chat.conversation_task import ConversationTask
+from millpond.node.chat.local_stream import LocalStream
+from millpond.node.chat.records import COUNT_MAX, conversation_stream
+from millpond.node.outbox.context import DeliveryStatus
 from millpond.node.outbox.messages import PeerOperation, write_body
-from millpond.node.outbox.outbox import Post
-from millpond.node.outbox.requests import Desk
+from millpond.node.outbox.outbox import Outbox
+from millpond.node.outbox.requests import PeerRequests
 from millpond.node.peers.address_book import Peer, Trust
 from millpond.node.peers.envelope import UUID_BYTES
 from millpond.node.peers.identity import peer_id
@@ -36,17 +36,17 @@ TALKS_MAX = 1000
 class Chat:
     """One per node. `run` it as a task. `ledger` gives the stream of a name."""
 
-    def __init__(self, post: Post, ledger: Callable[[bytes], Ledger]) -> None:
+    def __init__(self, post: Outbox, ledger: Callable[[bytes], LocalStream]) -> None:
         self._post = post
         self._ledger = ledger
-        self._talks: dict[bytes, Talk] = {}
+        self._talks: dict[bytes, ConversationTask] = {}
         self._scopes: dict[bytes, anyio.CancelScope] = {}
         self._is_book_new = True
         post.on_report(self._report)
         post.on_prekey(self._prekey_came)
-        post.office.book.on_change(self._note_change)
+        post.context.book.on_change(self._note_change)
 
-    def register(self, desk: Desk) -> None:
+    def register(self, desk: PeerRequests) -> None:
         """Answer operations 7 to 9."""
         desk.register(PeerOperation.CHAT_SEND, self._send)
         desk.register(PeerOperation.CHATS, self._chats)
@@ -67,10 +67,10 @@ class Chat:
         self._is_book_new = True  # in any thread; `run` acts on it
 
     def _look(self, tasks: TaskGroup) -> None:
-        own = self._post.office.identity.public
+        own = self._post.context.identity.public
         trusted = [
             each.public
-            for each in self._post.office.book.peers
+            for each in self._post.context.book.peers
             if each.trust is Trust.TRUSTED and each.public != own
         ]
         if len(trusted) > TALKS_MAX:
@@ -84,21 +84,21 @@ class Chat:
             self._scopes[public] = scope = anyio.CancelScope()
             tasks.start_soon(self._tend, self._talk(public), scope)
 
-    def _talk(self, public: bytes) -> Talk:
+    def _talk(self, public: bytes) -> ConversationTask:
         """Also before its task is under way; what is asked of it waits for that."""
         talk = self._talks.get(public)
         if talk is None:
-            ledger = self._ledger(conversation_of(public))
-            talk = self._talks[public] = Talk(public, self._post, ledger)
+            ledger = self._ledger(conversation_stream(public))
+            talk = self._talks[public] = ConversationTask(public, self._post, ledger)
         return talk
 
-    async def _tend(self, talk: Talk, scope: anyio.CancelScope) -> None:
+    async def _tend(self, talk: ConversationTask, scope: anyio.CancelScope) -> None:
         with scope:
             while True:
                 await contain(f"chat/{peer_id(talk.peer)}", partial(self._attempt, talk))
                 await anyio.sleep(RETRY_S)
 
-    async def _attempt(self, talk: Talk) -> None:
+    async def _attempt(self, talk: ConversationTask) -> None:
         try:
             await talk.run()
         except* RequestError as errors:
@@ -106,7 +106,7 @@ class Chat:
 
     # What the post tells.
 
-    async def _report(self, peer: bytes, uuid: bytes, report: Report) -> None:
+    async def _report(self, peer: bytes, uuid: bytes, report: DeliveryStatus) -> None:
         while (talk := self._talks.get(peer)) is not None:
             try:
                 await talk.report(uuid, report)
@@ -124,7 +124,7 @@ class Chat:
 
     async def _send(self, body: bytes) -> bytes:
         request = read_body(body, b.ChatSendRequest)
-        uuid = self._post.office.entropy(UUID_BYTES) if request.uuid is None else request.uuid
+        uuid = self._post.context.entropy(UUID_BYTES) if request.uuid is None else request.uuid
         if len(uuid) != UUID_BYTES:
             raise Malformed(f"a uuid has {UUID_BYTES} bytes")
         talk = self._talk_with(request.peer)
@@ -142,7 +142,7 @@ class Chat:
         if request.peer is not None:
             found = [self._found(request.peer)]
         else:
-            known = self._post.office.book.peers
+            known = self._post.context.book.peers
             found = [
                 each
                 for each in known
@@ -166,21 +166,21 @@ class Chat:
                     await talk.loaded()
 
     def _is_wanted(self, peer: Peer) -> bool:
-        own = self._post.office.identity.public
+        own = self._post.context.identity.public
         is_room = len(self._talks) < TALKS_MAX
         return is_room and peer.trust is Trust.TRUSTED and peer.public != own
 
     def _found(self, text: str) -> Peer:
-        peer = self._post.office.book.resolve(text)
+        peer = self._post.context.book.resolve(text)
         if peer is None:
             raise UnknownPeer
         return peer
 
-    def _talk_with(self, text: str) -> Talk:
+    def _talk_with(self, text: str) -> ConversationTask:
         peer = self._found(text)
         if peer.trust is not Trust.TRUSTED:
             raise NotAllowed(f"{peer.name} is {peer.trust.value}, and not trusted")
-        if peer.public == self._post.office.identity.public:
+        if peer.public == self._post.context.identity.public:
             raise UnknownPeer
         if len(self._talks) >= TALKS_MAX and peer.public not in self._talks:
             raise NotAllowed(f"this node talks with {TALKS_MAX} peers at most")
@@ -189,11 +189,11 @@ class Chat:
     def _info(self, peer: Peer) -> b.ChatInfo:
         talk = self._talks.get(peer.public)
         conversation = None if talk is None else talk.conversation
-        sighting = self._post.presence.look(peer.public)
+        sighting = self._post.presence.last_seen(peer.public)
         info = b.ChatInfo(
             name=peer.name,
             id=peer.id,
-            stream=conversation_of(peer.public).decode(),
+            stream=conversation_stream(peer.public).decode(),
             trust=peer.trust.value,
             here=sighting.here,
             seen_at=sighting.seen_at,
@@ -210,7 +210,7 @@ class Chat:
         return info
 
 
-def _preview(last: Last | None) -> b.LastWords | None:
+def _preview(last: LatestMessage | None) -> b.LastMessage | None:
     if last is None:
         return None
-    return b.LastWords(last.kind.value, last.text[: b.PREVIEW_CHARS], last.at)
+    return b.LastMessage(last.kind.value, last.text[: b.PREVIEW_CHARS], last.at)

@@ -14,7 +14,7 @@ import msgspec
 
 from millpond.node.chat.payloads import Text
 from millpond.node.chat.records import VERSION, Kind, Record, State, is_news
-from millpond.node.chat.reorder import Gap, Heard, Order
+from millpond.node.chat.reorder import Gap, OrderedMessage, ReorderBuffer
 
 KNOWN_MAX = 100_000
 """So many messages of each side are told apart from what comes again, or hears of its fate."""
@@ -22,7 +22,7 @@ UNREAD_MAX = 10_000
 """So many messages are counted as unread, and so many wait for a receipt of each kind."""
 
 
-class Ours(msgspec.Struct):
+class OwnMessage(msgspec.Struct):
     """A message of ours: record `sequence`."""
 
     uuid: str
@@ -31,7 +31,7 @@ class Ours(msgspec.Struct):
     text: Text
 
 
-class Last(msgspec.Struct, frozen=True):
+class LatestMessage(msgspec.Struct, frozen=True):
     """The last message of a conversation."""
 
     kind: Kind
@@ -39,7 +39,7 @@ class Last(msgspec.Struct, frozen=True):
     at: int
 
 
-class Owed(msgspec.Struct, frozen=True):
+class PendingReceipts(msgspec.Struct, frozen=True):
     """A receipt that the peer has to get, for the messages below record `end`."""
 
     state: State
@@ -47,7 +47,7 @@ class Owed(msgspec.Struct, frozen=True):
     end: int
 
 
-class Marks(msgspec.Struct, frozen=True):
+class ReadPositions(msgspec.Struct, frozen=True):
     """Sequences: records below `read` were read; receipts were sent for those below the others."""
 
     read: int = 0
@@ -59,19 +59,21 @@ class Conversation:
     """`life_ms`: for so long a letter may be under way, and then some. Not `is_whole`: it had a
     beginning that is not replayed."""
 
-    def __init__(self, life_ms: int, marks: Marks | None = None, *, is_whole: bool = True) -> None:
-        marks = marks or Marks()
+    def __init__(
+        self, life_ms: int, marks: ReadPositions | None = None, *, is_whole: bool = True
+    ) -> None:
+        marks = marks or ReadPositions()
         self.read = marks.read
         """Records below this sequence were read."""
         self.tail = 0
         """The sequence of the next record."""
-        self.last: Last | None = None
-        self.order = Order(is_whole=is_whole)
+        self.last: LatestMessage | None = None
+        self.order = ReorderBuffer(is_whole=is_whole)
         self._life_ms = life_ms
         self._line = ""
         self._count = 0
-        self._ours: OrderedDict[str, Ours] = OrderedDict()
-        self._waiting: OrderedDict[str, Ours] = OrderedDict()
+        self._ours: OrderedDict[str, OwnMessage] = OrderedDict()
+        self._waiting: OrderedDict[str, OwnMessage] = OrderedDict()
         self._known: OrderedDict[str, int] = OrderedDict()
         self._unread: OrderedDict[int, str] = OrderedDict()
         self._told = {State.DELIVERED: marks.delivered_told, State.READ: marks.read_told}
@@ -86,11 +88,11 @@ class Conversation:
         return len(self._unread)
 
     @property
-    def waiting(self) -> Sequence[Ours]:
+    def waiting(self) -> Sequence[OwnMessage]:
         """Messages of ours that are not sealed yet, in order."""
         return list(self._waiting.values())
 
-    def ours(self, uuid: str) -> Ours | None:
+    def ours(self, uuid: str) -> OwnMessage | None:
         """A message of ours, if it is not too long ago."""
         return self._ours.get(uuid)
 
@@ -98,12 +100,12 @@ class Conversation:
         """Did this message come before, and was it kept?"""
         return uuid in self._known
 
-    def owed(self, count_max: int) -> Owed | None:
+    def owed(self, count_max: int) -> PendingReceipts | None:
         """The next receipt to be sent, if one is owed, for at most so many messages."""
         for state, owed in self._owed.items():
             places = list(islice(owed, count_max))
             if places:
-                return Owed(state, [owed[each] for each in places], places[-1] + 1)
+                return PendingReceipts(state, [owed[each] for each in places], places[-1] + 1)
         return None
 
     # What happens: each gives the records that have to be kept.
@@ -191,13 +193,13 @@ class Conversation:
             self._line, self._count = record.line, 0
         self._count = max(self._count, record.n)
         text = Text(record.line, record.n, record.at, record.text)
-        ours = Ours(record.uuid, sequence, State.WAITING, text)
+        ours = OwnMessage(record.uuid, sequence, State.WAITING, text)
         self._ours[record.uuid] = self._waiting[record.uuid] = ours
-        self.last = Last(Kind.OUT, record.text, record.at)
+        self.last = LatestMessage(Kind.OUT, record.text, record.at)
         while self._is_over(next(iter(self._ours.values())), record.at):
             self._ours.popitem(last=False)
 
-    def _is_over(self, ours: Ours, at: int) -> bool:
+    def _is_over(self, ours: OwnMessage, at: int) -> bool:
         if ours.uuid in self._waiting:  # what becomes of it has to be told yet
             return False
         return len(self._ours) > KNOWN_MAX or ours.text.at < at - self._life_ms
@@ -206,7 +208,7 @@ class Conversation:
         self._learn(record.uuid, record.at)
         if record.line:
             self.order.recall(record.line, record.n)
-        self.last = Last(Kind.IN, record.text, record.at)
+        self.last = LatestMessage(Kind.IN, record.text, record.at)
         if sequence < self.read:
             self._owe(State.READ, sequence, record.uuid)
             return
@@ -227,10 +229,10 @@ class Conversation:
             self._known.popitem(last=False)
 
 
-def _shown(each: Heard | Gap, now: float) -> Record:
+def _shown(each: OrderedMessage | Gap, now: float) -> Record:
     now_ms = int(now * 1000)
     match each:
-        case Heard(uuid=uuid, text=text, late=late):
+        case OrderedMessage(uuid=uuid, text=text, late=late):
             return Record(
                 v=VERSION,
                 kind=Kind.IN,

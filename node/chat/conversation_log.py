@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import anyio
 
 from millpond.actors.errors import OutcomeUnknown, UnknownPeer, UnknownStream
-from millpond.node.chat.conversation import Conversation, Marks, Owed
-from millpond.node.chat.local_stream import Ledger
+from millpond.node.chat.conversation import Conversation, PendingReceipts, ReadPositions
+from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.records import Record, State, Unreadable, decode_record, encode_record
 
 log = logging.getLogger(__name__)
@@ -26,11 +26,11 @@ READ_GROUP = b"read"
 """What the peer was told, and what was read, is how far these groups of the stream got."""
 
 
-class Keeping:
+class ConversationLog:
     """The history in `ledger`. A letter lives for less than `life_s`. `open` comes first; what else
     is asked waits for it."""
 
-    def __init__(self, ledger: Ledger, life_s: float, now: Callable[[], float]) -> None:
+    def __init__(self, ledger: LocalStream, life_s: float, now: Callable[[], float]) -> None:
         self.now = now
         self.lock = anyio.Lock()
         """Held by who changes the conversation."""
@@ -123,7 +123,7 @@ class Keeping:
         await self._ledger.commit(READ_GROUP, end)
         conversation.replay_read(end)
 
-    async def mark_told(self, conversation: Conversation, owed: Owed) -> None:
+    async def mark_told(self, conversation: Conversation, owed: PendingReceipts) -> None:
         """A receipt was sent."""
         await self._ledger.commit(GROUPS[owed.state], owed.end)
         conversation.replay_told(owed.state, owed.end)
@@ -137,7 +137,7 @@ class Keeping:
         start = max(info.trim_point, min(recent, max(0, info.tail - REPLAYED_MAX)))
         conversation = Conversation(
             int(self._life_s * 1000),
-            Marks(
+            ReadPositions(
                 read=info.groups.get(READ_GROUP, 0),
                 delivered_told=info.groups.get(GROUPS[State.DELIVERED], 0),
                 read_told=info.groups.get(GROUPS[State.READ], 0),

@@ -6,30 +6,36 @@ import anyio
 
 from millpond.actors.errors import BufferFull, DataTooLarge, EmptyData, OutcomeUnknown
 from millpond.node.chat.conversation import Conversation
-from millpond.node.chat.conversation_log import Keeping
-from millpond.node.chat.local_stream import Ledger
+from millpond.node.chat.conversation_log import ConversationLog
+from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.payloads import LINE_DIGITS, TEXT_BYTES_MAX
-from millpond.node.chat.receiver import Listener
+from millpond.node.chat.receiver import Receiver
 from millpond.node.chat.records import State
-from millpond.node.chat.sender import Speaker
-from millpond.node.outbox.context import Report
-from millpond.node.outbox.outbox import Post
+from millpond.node.chat.sender import Sender
+from millpond.node.outbox.context import DeliveryStatus
+from millpond.node.outbox.outbox import Outbox
 
 WAITING_MAX = 10_000
 DAY_S = 86_400.0
-FATES = {Report.SENT: State.SENT, Report.EXPIRED: State.EXPIRED, Report.REFUSED: State.REFUSED}
+FATES = {
+    DeliveryStatus.SENT: State.SENT,
+    DeliveryStatus.EXPIRED: State.EXPIRED,
+    DeliveryStatus.REFUSED: State.REFUSED,
+}
 
 
-class Talk:
+class ConversationTask:
     """With the peer whose key is `peer`. `run` it as a task, again and again; the rest is called
     by others meanwhile, and waits until the history was read."""
 
-    def __init__(self, peer: bytes, post: Post, ledger: Ledger) -> None:
+    def __init__(self, peer: bytes, post: Outbox, ledger: LocalStream) -> None:
         self.peer = peer
         self._post = post
-        self._keeping = Keeping(ledger, post.office.settings.ttl_s + DAY_S, post.office.now)
-        self._speaker = Speaker(peer, post, self._keeping)
-        self._listener = Listener(peer, post, self._keeping, self._speaker.something_owed)
+        self._keeping = ConversationLog(
+            ledger, post.context.settings.ttl_s + DAY_S, post.context.now
+        )
+        self._speaker = Sender(peer, post, self._keeping)
+        self._listener = Receiver(peer, post, self._keeping, self._speaker.something_owed)
 
     @property
     def conversation(self) -> Conversation | None:
@@ -78,7 +84,7 @@ class Talk:
             if ours is None:
                 if len(conversation.waiting) >= WAITING_MAX:
                     raise BufferFull(f"{WAITING_MAX} messages wait for this peer already")
-                line = self._post.office.entropy(LINE_DIGITS // 2).hex()
+                line = self._post.context.entropy(LINE_DIGITS // 2).hex()
                 record = conversation.say(uuid, text, line, keeping.now_ms)
                 await keeping.keep(conversation, [record])
                 ours = conversation.ours(uuid)
@@ -96,6 +102,6 @@ class Talk:
                 self._speaker.something_owed()
         return conversation.unread
 
-    async def report(self, uuid: bytes, report: Report) -> None:
+    async def report(self, uuid: bytes, report: DeliveryStatus) -> None:
         """What became of a letter of ours; returns when it is kept. Raises RequestErrors."""
         await self._keeping.tell([(uuid.hex(), FATES[report])])

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from millpond.actors.errors import ERRORS, StreamExists
 from millpond.actors.messages import Batch, Failed, Port, Reply, StreamReply, StreamRequest
-from millpond.actors.positions import Seek, Where
+from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.runtime.scheduler import Scheduler
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
-from millpond.node.client.future import Answer
+from millpond.node.client.future import ReplyFuture
 
 PAGE = 1000
 PAGE_BYTES = 2**20
@@ -22,15 +22,15 @@ NUMBER = 1
 Told = TypeVar("Told", bound=StreamReply)
 
 
-class _Slip(Port):
+class _ReplyPort(Port):
     """Stands at the counter for one answer."""
 
-    __slots__ = ("answer", "heard_at", "number")
+    __slots__ = ("answer", "number", "received_at")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.heard_at = inf
-        self.answer: Answer[StreamReply] = Answer()
+        self.received_at = inf
+        self.answer: ReplyFuture[StreamReply] = ReplyFuture()
 
     @property
     def writable(self) -> bool:
@@ -52,7 +52,7 @@ class _Slip(Port):
         """Nothing is held back."""
 
 
-class Ledger:
+class LocalStream:
     """The stream `name`. Everything raises RequestErrors. `number`: one that no connection has."""
 
     def __init__(
@@ -74,24 +74,24 @@ class Ledger:
         """Add records, all or none; gives the sequence of the first once they are kept."""
         return (await self._ask(m.Append(NUMBER, list(bodies)), m.Appended)).first
 
-    async def describe(self) -> m.Described:
+    async def describe(self) -> m.StreamDescription:
         """What there is of it."""
-        return await self._ask(m.Describe(NUMBER), m.Described)
+        return await self._ask(m.Describe(NUMBER), m.StreamDescription)
 
     async def commit(self, group: bytes, offset: int) -> None:
         """A group got as far as `offset`, exclusive."""
-        await self._ask(m.Commit(NUMBER, group, offset), m.Done)
+        await self._ask(m.CommitOffset(NUMBER, group, offset), m.Done)
 
     async def at_time(self, timestamp_ms: int) -> int:
         """The sequence of the first record of this time or later; the tail if there is none."""
-        seek = Seek(Where.TIMESTAMP, timestamp=timestamp_ms)
+        seek = Seek(SeekBy.TIMESTAMP, timestamp=timestamp_ms)
         found = await self._ask(m.Read(NUMBER, seek, 1, 1), m.Records)
         return found.spans[0].first if found.spans else found.tail
 
     async def read(self, start: int, end: int) -> AsyncIterator[tuple[int, bytes]]:
         """Sequences and bodies from `start` to before `end`; what is trimmed is passed over."""
         while start < end:
-            seek = Seek(Where.SEQUENCE, sequence=start)
+            seek = Seek(SeekBy.SEQUENCE, sequence=start)
             page = await self._ask(m.Read(NUMBER, seek, PAGE, PAGE_BYTES), m.Records)
             for span in page.spans:
                 for place, body in enumerate(span.bodies, span.first):
@@ -102,7 +102,7 @@ class Ledger:
             start = page.next
 
     async def _ask(self, request: StreamRequest, shape: type[Told]) -> Told:
-        slip = _Slip(self._number)
+        slip = _ReplyPort(self._number)
         self._scheduler.submit(stream_cell(self.name), Batch(slip, [request]), self._now())
         told = await slip.answer
         assert isinstance(told, shape)

@@ -33,7 +33,7 @@ class ChatsRequest(msgspec.Struct):
     peer: str | None = None
 
 
-class LastWords(msgspec.Struct):
+class LastMessage(msgspec.Struct):
     """The last message: `kind` is `out` or `in`, `text` its beginning, `at` milliseconds."""
 
     kind: str
@@ -59,7 +59,7 @@ class ChatInfo(msgspec.Struct):
     read: int
     unread: int
     waiting: int
-    last: LastWords | None
+    last: LastMessage | None
 
 
 class ChatsAnswer(msgspec.Struct):

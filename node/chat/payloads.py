@@ -50,28 +50,28 @@ class Receipt(msgspec.Struct, frozen=True, tag_field="kind", tag="receipt"):
         return State(self.state)
 
 
-Words = Text | Receipt
+Payload = Text | Receipt
 
 
-class NotUnderstood(ValueError):
+class UnknownPayload(ValueError):
     """A peer says something that this version does not know."""
 
 
-_decoder: msgspec.json.Decoder[Words] = msgspec.json.Decoder(Words)
+_decoder: msgspec.json.Decoder[Payload] = msgspec.json.Decoder(Payload)
 _encoder = msgspec.json.Encoder()
 
 
-def encode_words(words: Words) -> bytes:
+def encode_payload(words: Payload) -> bytes:
     """What is sealed."""
     return _encoder.encode(words)
 
 
-def decode_words(clear: bytes) -> Words:
+def decode_payload(clear: bytes) -> Payload:
     """Raises NotUnderstood."""
     try:
         words = _decoder.decode(clear)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise NotUnderstood(str(error)) from error
+        raise UnknownPayload(str(error)) from error
     if isinstance(words, Text) and not 0 < len(words.text.encode()) <= TEXT_BYTES_MAX:
-        raise NotUnderstood("a text without words, or with too many")
+        raise UnknownPayload("a text without words, or with too many")
     return words

@@ -8,13 +8,13 @@ from math import inf
 
 import anyio
 
-from millpond.actors.messages import Ack, Msg, Nack, Reason
+from millpond.actors.messages import Ack, Msg, Nack, NackReason
 from millpond.node.chat.conversation import Conversation
-from millpond.node.chat.conversation_log import Keeping
-from millpond.node.chat.payloads import NotUnderstood, Receipt, Text, Words, decode_words
-from millpond.node.chat.records import conversation_of
-from millpond.node.outbox.local_channels import Guest
-from millpond.node.outbox.outbox import Post
+from millpond.node.chat.conversation_log import ConversationLog
+from millpond.node.chat.payloads import Payload, Receipt, Text, UnknownPayload, decode_payload
+from millpond.node.chat.records import conversation_stream
+from millpond.node.outbox.local_channels import LocalConsumer
+from millpond.node.outbox.outbox import Outbox
 from millpond.node.peers.envelope import CannotOpen
 from millpond.node.peers.identity import peer_id
 
@@ -23,26 +23,26 @@ log = logging.getLogger(__name__)
 WINDOW = 64
 NOT_UNDERSTOOD = "a message came that this version does not understand"
 
-Heard = tuple[str, Words | None]
+Heard = tuple[str, Payload | None]
 """The uuid of a message and what it says; None: that is not understood."""
 
 
-class Listener:
+class Receiver:
     """To the holder of the key `peer`. `on_kept` is called when something was kept."""
 
     def __init__(
-        self, peer: bytes, post: Post, keeping: Keeping, on_kept: Callable[[], None]
+        self, peer: bytes, post: Outbox, keeping: ConversationLog, on_kept: Callable[[], None]
     ) -> None:
         self._peer = peer
         self._post = post
         self._keeping = keeping
         self._on_kept = on_kept
-        self._channel = conversation_of(peer)
+        self._channel = conversation_stream(peer)
 
     async def listen(self) -> None:
         """Until cancelled. Raises RequestErrors of the history."""
         unsettled: dict[str, list[Msg]] = {}
-        with self._post.office.local.guest(self._channel, WINDOW) as guest:
+        with self._post.context.local.consumer(self._channel, WINDOW) as guest:
             while True:
                 conversation = await self._keeping.opened()
                 messages = await self._arrived(guest, conversation.order.deadline)
@@ -53,7 +53,7 @@ class Listener:
                         guest.tell(Ack(message.id))
                 self._on_kept()
 
-    async def _arrived(self, guest: Guest, deadline: float) -> list[Msg]:
+    async def _arrived(self, guest: LocalConsumer, deadline: float) -> list[Msg]:
         """What came, together; nothing once it is time to go on without what is missing."""
         messages: list[Msg] = []
         left_s = max(0.0, deadline - self._keeping.now())
@@ -90,20 +90,20 @@ class Listener:
             records += conversation.tell(fates, now_ms)
             await self._keeping.keep(conversation, records)
 
-    async def _open(self, guest: Guest, message: Msg) -> Heard | None:
+    async def _open(self, guest: LocalConsumer, message: Msg) -> Heard | None:
         """None for what somebody else wrote, or nobody can open: it is never pushed again."""
         try:
             opened = await self._post.open(self._channel, message.data)
         except CannotOpen as error:
             log.warning("message not opened: channel=%r: %s", self._channel, error)
-            guest.tell(Nack(message.id, Reason.CANNOT_DECRYPT))
+            guest.tell(Nack(message.id, NackReason.CANNOT_DECRYPT))
             return None
         if opened.sender != self._peer:
             log.warning("message of %s in %r", peer_id(opened.sender), self._channel)
-            guest.tell(Nack(message.id, Reason.CANNOT_DECRYPT))
+            guest.tell(Nack(message.id, NackReason.CANNOT_DECRYPT))
             return None
         try:
-            return opened.uuid.hex(), decode_words(opened.clear)
-        except NotUnderstood as error:
+            return opened.uuid.hex(), decode_payload(opened.clear)
+        except UnknownPayload as error:
             log.warning("message not understood: channel=%r: %s", self._channel, error)
             return opened.uuid.hex(), None

@@ -103,6 +103,6 @@ def decode_record(body: bytes) -> Record:
     return record
 
 
-def conversation_of(public: bytes) -> bytes:
+def conversation_stream(public: bytes) -> bytes:
     """The stream of the conversation with this peer; the channel in which its messages arrive."""
     return PREFIX + peer_id(public).encode()

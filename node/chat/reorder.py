@@ -19,7 +19,7 @@ HELD_MAX = 48
 LINES_MAX = 8
 
 
-class Heard(msgspec.Struct, frozen=True):
+class OrderedMessage(msgspec.Struct, frozen=True):
     """A message to be shown now. `late`: a gap was told where it belongs."""
 
     uuid: str
@@ -35,7 +35,7 @@ class Gap(msgspec.Struct, frozen=True):
     last: int
 
 
-class Order:
+class ReorderBuffer:
     """Of one sender. `expected` is what every known line goes on with, the present line last.
 
     Not `is_whole`: there may be an earlier history that is not recalled, so the line that comes
@@ -45,7 +45,7 @@ class Order:
     def __init__(self, *, is_whole: bool = True) -> None:
         self._is_whole = is_whole
         self._expected: dict[str, int] = {}
-        self._held: dict[int, Heard] = {}
+        self._held: dict[int, OrderedMessage] = {}
         self._since = inf
 
     @property
@@ -63,17 +63,17 @@ class Order:
         self._begin(line)
         self._expected[line] = max(self._expected[line], n + 1)
 
-    def take(self, uuid: str, text: Text, now: float) -> list[Heard | Gap]:
+    def take(self, uuid: str, text: Text, now: float) -> list[OrderedMessage | Gap]:
         """A message came. Gives what is to be shown now, in order."""
-        shown: list[Heard | Gap] = []
+        shown: list[OrderedMessage | Gap] = []
         if text.line not in self._expected:
             shown += self._give_up()
             is_new = self._is_whole or bool(self._expected)
             self._begin(text.line, 1 if is_new else text.n)
         expected = self._expected[text.line]
         if text.line != self._line or text.n < expected or text.n in self._held:
-            return [*shown, Heard(uuid, text, late=True)]
-        self._held[text.n] = Heard(uuid, text)
+            return [*shown, OrderedMessage(uuid, text, late=True)]
+        self._held[text.n] = OrderedMessage(uuid, text)
         shown += self._run()
         if len(self._held) >= HELD_MAX:
             shown += self._skip()
@@ -83,7 +83,7 @@ class Order:
             self._since = now
         return shown
 
-    def wake(self, now: float) -> list[Heard | Gap]:
+    def wake(self, now: float) -> list[OrderedMessage | Gap]:
         """Time has passed: what waited for long enough is shown, behind its gap."""
         if now < self.deadline:
             return []
@@ -101,23 +101,23 @@ class Order:
             if len(self._expected) > LINES_MAX:
                 del self._expected[next(iter(self._expected))]
 
-    def _run(self) -> Iterator[Heard]:
+    def _run(self) -> Iterator[OrderedMessage]:
         """What can be shown without a gap."""
         line = self._line
         while (heard := self._held.pop(self._expected[line], None)) is not None:
             self._expected[line] += 1
             yield heard
 
-    def _skip(self) -> list[Heard | Gap]:
+    def _skip(self) -> list[OrderedMessage | Gap]:
         """Past the first gap."""
         first, line = min(self._held), self._line
         gap = Gap(line, self._expected[line], first - 1)
         self._expected[line] = first
         return [gap, *self._run()]
 
-    def _give_up(self) -> list[Heard | Gap]:
+    def _give_up(self) -> list[OrderedMessage | Gap]:
         """Past all gaps: the sender began anew."""
-        shown: list[Heard | Gap] = []
+        shown: list[OrderedMessage | Gap] = []
         while self._held:
             shown += self._skip()
         self._since = inf

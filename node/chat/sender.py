@@ -12,12 +12,12 @@ from millpond.actors.errors import (
     RequestError,
     UnknownPeer,
 )
-from millpond.node.chat.conversation import Conversation, Ours, Owed
-from millpond.node.chat.conversation_log import Keeping
-from millpond.node.chat.payloads import RECEIPTS_MAX, Receipt, encode_words
-from millpond.node.chat.records import State, conversation_of
-from millpond.node.outbox.context import Nudge
-from millpond.node.outbox.outbox import Post
+from millpond.node.chat.conversation import Conversation, OwnMessage, PendingReceipts
+from millpond.node.chat.conversation_log import ConversationLog
+from millpond.node.chat.payloads import RECEIPTS_MAX, Receipt, encode_payload
+from millpond.node.chat.records import State, conversation_stream
+from millpond.node.outbox.context import Wakeup
+from millpond.node.outbox.outbox import Outbox
 from millpond.node.peers.identity import peer_id
 
 log = logging.getLogger(__name__)
@@ -28,17 +28,17 @@ LOOK_S = 60.0
 FOR_GOOD = (DataTooLarge, EmptyData, NotAllowed)
 
 
-class Speaker:
+class Sender:
     """To the holder of the key `peer`. `nudge` when there may be something to send."""
 
-    def __init__(self, peer: bytes, post: Post, keeping: Keeping) -> None:
-        self.something_said = Nudge()
-        self.something_owed = Nudge()
+    def __init__(self, peer: bytes, post: Outbox, keeping: ConversationLog) -> None:
+        self.something_said = Wakeup()
+        self.something_owed = Wakeup()
         self._peer = peer
         self._post = post
         self._keeping = keeping
-        self._channel = conversation_of(post.office.identity.public)
-        self._ttl_s = float(post.office.settings.ttl_s)
+        self._channel = conversation_stream(post.context.identity.public)
+        self._ttl_s = float(post.context.settings.ttl_s)
 
     async def keep_speaking(self) -> None:
         """Send what waits, in order, until cancelled. Raises RequestErrors of the history."""
@@ -74,11 +74,11 @@ class Speaker:
         await self._keeping.tell(fates)
         return rest_s
 
-    async def _seal(self, ours: Ours) -> State:
+    async def _seal(self, ours: OwnMessage) -> State:
         left_s = ours.text.at / 1000 + self._ttl_s - self._keeping.now()
         if left_s <= 0:
             return State.EXPIRED
-        clear, uuid = encode_words(ours.text), bytes.fromhex(ours.uuid)
+        clear, uuid = encode_payload(ours.text), bytes.fromhex(ours.uuid)
         # Rather for as long as a key is good than not at all before there is a new one.
         ttl = left_s if self._post.can_seal(self._peer, left_s) else 0.0
         try:
@@ -88,8 +88,8 @@ class Speaker:
             return State.REFUSED
         return State.KEPT
 
-    async def _send_receipt(self, conversation: Conversation, owed: Owed) -> float:
-        clear = encode_words(Receipt.of_state(owed.state, owed.uuids))
+    async def _send_receipt(self, conversation: Conversation, owed: PendingReceipts) -> float:
+        clear = encode_payload(Receipt.of_state(owed.state, owed.uuids))
         try:
             await self._post.send(self._peer, self._channel, clear)
         except (NoPrekey, UnknownPeer):

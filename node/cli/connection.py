@@ -22,8 +22,8 @@ from millpond.actors.errors import (
     StorageFailed,
     UnknownStream,
 )
-from millpond.node.cli.exit_codes import Exit, Failure, first_cause, usage
-from millpond.node.cli.options.identity import explain_mismatch, introducing
+from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause, usage_error
+from millpond.node.cli.options.identity import explain_mismatch, identity_options
 from millpond.node.cli.options.tls import tls_context
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import PROBE, ModeName, RoleName, connect
@@ -31,7 +31,7 @@ from millpond.node.client.errors import ConnectionLost, HandshakeRefused, ModeMi
 from millpond.node.client.events import Connected, Disconnected, Event, Retrying
 from millpond.node.client.url import parse_url
 from millpond.node.tls.errors import reason_of
-from millpond.transports.io.tls import HandshakeBroken
+from millpond.transports.io.tls import HandshakeFailed
 from millpond.transports.p2p.nacks import HelloCode
 
 INFO = 1
@@ -43,12 +43,12 @@ ACCESS_CODES = (HelloCode.AUTHENTICATION_FAILED, HelloCode.NOT_ALLOWED)
 
 def run_in_loop(args: argparse.Namespace, work: Callable[[], Awaitable[int]]) -> int:
     """Run a command's work to its exit code, within `args.timeout` seconds."""
-    with explained(args):
+    with explain_errors(args):
         return anyio.run(_within, args.timeout, work)
 
 
 @asynccontextmanager
-async def joined(
+async def open_channel(
     args: argparse.Namespace,
     channel: bytes,
     role: RoleName,
@@ -64,8 +64,8 @@ async def joined(
     does, on stderr.
     `window` 0: nothing is pushed here, so nothing is leased to a command that only looks.
     """
-    patience = Patience(reconnect_s, tell or _complain)
-    known = introducing(args, tell or _complain)
+    patience = ReconnectLimit(reconnect_s, tell or _complain)
+    known = identity_options(args, tell or _complain)
     with patience.scope:
         async with connect(
             args.connect,
@@ -86,7 +86,7 @@ async def joined(
         raise ConnectionLost(f"the connection was lost and not back within {reconnect_s:g} s")
 
 
-class Patience:
+class ReconnectLimit:
     """Cancels its scope when a connection stays away too long; tells the user meanwhile."""
 
     def __init__(self, reconnect_s: float, tell: Callable[[str], None]) -> None:
@@ -122,23 +122,23 @@ def read_token(file: str | None) -> str | None:
         mode = Path(file).stat().st_mode
         lines = Path(file).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
-        raise usage(f"--token-file: {exc}") from exc
+        raise usage_error(f"--token-file: {exc}") from exc
     if mode & (stat.S_IRGRP | stat.S_IROTH):
-        raise usage(f"--token-file: others can read it; `chmod 600 {file}` first")
+        raise usage_error(f"--token-file: others can read it; `chmod 600 {file}` first")
     for line in lines:
         words = line.split()
         if words and not words[0].startswith("#"):
             return words[0]
-    raise usage(f"--token-file: there is no token in {file}")
+    raise usage_error(f"--token-file: there is no token in {file}")
 
 
 @contextmanager
-def explained(args: argparse.Namespace) -> Generator[None]:
+def explain_errors(args: argparse.Namespace) -> Generator[None]:
     """Turn what the client raises into the line and the exit code that the user gets."""
     try:
         parse_url(args.connect)
     except ValueError as exc:
-        raise usage(f"--connect: {exc}") from exc
+        raise usage_error(f"--connect: {exc}") from exc
     try:
         yield
     except (RequestError, OSError, BaseExceptionGroup) as exc:
@@ -154,7 +154,7 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
             return explain_mismatch(error, where)
         case HandshakeRefused():
             return _refused(error, args, where)
-        case ConnectionLost(__cause__=ssl.SSLError() | HandshakeBroken() as cause):
+        case ConnectionLost(__cause__=ssl.SSLError() | HandshakeFailed() as cause):
             return Failure(f"{where}: {reason_of(cause)}")
         case ConnectionLost(__cause__=ConnectionRefusedError() | OSError(errno=None)):
             # Without a number: a name with several addresses, each of which refused.
@@ -166,20 +166,20 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
             return None
         case TimeoutError():
             text = f"no answer from {where} within {args.timeout:g} s (--timeout)"
-            return Failure(text, Exit.TIMEOUT)
+            return Failure(text, ExitCode.TIMEOUT)
         case OSError():
             return Failure(f"cannot write the output: {error.strerror}")
         case NotFound():
-            return Failure(str(error), Exit.NOT_FOUND)
+            return Failure(str(error), ExitCode.NOT_FOUND)
         case UnknownStream():
             name = getattr(args, "name", None)
             about = "" if name is None else f"{os.fsdecode(name)!r}: "
-            return Failure(f"{about}{error}", Exit.NOT_FOUND)
+            return Failure(f"{about}{error}", ExitCode.NOT_FOUND)
         case NotAllowed() if args.command == "put" and b"!" in args.channel:
-            return Failure(f"{error}: clients do not write to names with `!`", Exit.REFUSED)
+            return Failure(f"{error}: clients do not write to names with `!`", ExitCode.REFUSED)
         case NotAllowed():
             text = f"{error}; use a token with the right for it (--token-file)"
-            return Failure(text, Exit.REFUSED)
+            return Failure(text, ExitCode.REFUSED)
         case StorageFailed():
             return Failure(f"{error}; `millpond doctor` tells why")
         case NotNegotiated():
@@ -202,7 +202,7 @@ def _refused(error: HandshakeRefused, args: argparse.Namespace, where: str) -> F
     if error.code in ACCESS_CODES or error.status in ACCESS_STATUSES:
         name = os.fsdecode(getattr(args, "channel", None) or PROBE)
         text = f"the node at {where} refuses access to channel {name!r}: {_way_in(args)}"
-        return Failure(text, Exit.REFUSED)
+        return Failure(text, ExitCode.REFUSED)
     if isinstance(error, ModeMismatch):
         return Failure(f"{error}; leave --mode out, or use another channel")
     if error.code == HelloCode.STORAGE_FAILED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """Others build on these numbers (architecture.md, "Command line and defaults")."""
 
     OK = 0
@@ -21,14 +21,14 @@ class Exit(IntEnum):
 class Failure(Exception):
     """The command cannot go on; the text says what failed and what to do about it."""
 
-    def __init__(self, text: str, code: Exit = Exit.FAILURE) -> None:
+    def __init__(self, text: str, code: ExitCode = ExitCode.FAILURE) -> None:
         super().__init__(text)
         self.code = code
 
 
-def usage(text: str) -> Failure:
+def usage_error(text: str) -> Failure:
     """The command was asked for something that cannot be."""
-    return Failure(text, Exit.USAGE)
+    return Failure(text, ExitCode.USAGE)
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -13,7 +13,7 @@ STDIN = 0
 CHUNK_BYTES = 65_536
 
 
-async def read_soon(fd: int = STDIN) -> bytes:
+async def read_available(fd: int = STDIN) -> bytes:
     """What is there now, or will be first; nothing at the end."""
     try:
         await anyio.wait_readable(fd)
@@ -22,17 +22,17 @@ async def read_soon(fd: int = STDIN) -> bytes:
     return os.read(fd, CHUNK_BYTES)
 
 
-async def lines_soon(bytes_max: int, fd: int = STDIN) -> AsyncIterator[bytes]:
+async def read_lines(bytes_max: int, fd: int = STDIN) -> AsyncIterator[bytes]:
     """Lines without their ends. Raises Failure for one above `bytes_max`."""
-    async for lines in line_groups_soon(bytes_max, fd):
+    async for lines in read_line_groups(bytes_max, fd):
         for line in lines:
             yield line
 
 
-async def line_groups_soon(bytes_max: int, fd: int = STDIN) -> AsyncIterator[list[bytes]]:
+async def read_line_groups(bytes_max: int, fd: int = STDIN) -> AsyncIterator[list[bytes]]:
     """The same, those together that came together."""
     rest = bytearray()
-    while chunk := await read_soon(fd):
+    while chunk := await read_available(fd):
         first, *ends = chunk.split(b"\n")
         rest += first
         if len(rest) > bytes_max:

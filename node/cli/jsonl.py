@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 
 from millpond.actors.messages import U64_MAX, Mode
-from millpond.actors.store.changes import Origin, Row
+from millpond.actors.store.changes import Origin, StoredMessage
 from millpond.node.cli.options.node import NAME_BYTES_MAX, U32_MAX
 from millpond.node.cli.output import data_field
 from millpond.transports.p2p.jobs.bodies import UNIQUE_BYTES_MAX
@@ -32,14 +32,14 @@ class BadLine(ValueError):
     """A line that is no message; the text says why."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class MessageLine(msgspec.Struct, frozen=True):
     """A message with its channel, and the mode that the channel had.
 
     `due` 0: not later; `unique` empty: by nothing.
     """
 
     channel: bytes
-    row: Row
+    row: StoredMessage
     attempts: int = 0
     mode: Mode | None = None
     due: float = 0.0
@@ -72,7 +72,7 @@ class _Fields(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Fields)
 
 
-def encode_line(line: Line) -> bytes:
+def encode_line(line: MessageLine) -> bytes:
     """One line, with its end."""
     row = line.row
     fields: dict[str, Any] = _channel_field(line.channel)
@@ -98,14 +98,14 @@ def encode_line(line: Line) -> bytes:
     return json.dumps(fields | data_field(row.data), ensure_ascii=False).encode() + b"\n"
 
 
-def decode_line(text: bytes) -> Line:
+def decode_line(text: bytes) -> MessageLine:
     """The message in a line. Raises BadLine."""
     try:
         fields = _decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise BadLine(str(exc)) from exc
     origin = fields.origin
-    row = Row(
+    row = StoredMessage(
         _number(fields.id, 1, ID_MAX, "id"),
         _number(fields.key, 0, U64_MAX, "key"),
         _within(fields.ttl, 1, U32_MAX, "ttl"),
@@ -120,7 +120,7 @@ def decode_line(text: bytes) -> Line:
     if fields.unique is not None or fields.unique_base64 is not None:
         unique = _bytes(fields.unique, fields.unique_base64, "unique")
         _within(len(unique), 1, UNIQUE_BYTES_MAX, "the length of unique")
-    return Line(channel, row, attempts, _mode(fields.mode), fields.due, unique)
+    return MessageLine(channel, row, attempts, _mode(fields.mode), fields.due, unique)
 
 
 def _channel_field(name: bytes) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from traceback import extract_tb
 
-from millpond.node.cli.exit_codes import Exit, Failure, first_cause
+from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause
 
 COMMANDS = {
     "serve": ("commands.serve", "run a node"),
@@ -58,9 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except SystemExit as end:  # argparse ends so, after --help and after usage errors
-        return end.code if isinstance(end.code, int) else Exit.FAILURE
+        return end.code if isinstance(end.code, int) else ExitCode.FAILURE
     except KeyboardInterrupt:
-        return Exit.INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BaseException as exc:
         return _end(first_cause(exc), words)
 
@@ -90,10 +90,10 @@ def _without_command(parser: argparse.ArgumentParser, args: argparse.Namespace) 
         from millpond.node.cli.versions import installed
 
         print(f"millpond {installed('millpond') or 'unknown (not installed)'}")
-        return Exit.OK
+        return ExitCode.OK
     if args.command is None:
         parser.print_help(sys.stderr)
-        return Exit.USAGE
+        return ExitCode.USAGE
     parser.error(f"{args.command}: options of a command come after it")
 
 
@@ -106,16 +106,16 @@ def _end(error: BaseException, words: list[str]) -> int:
         case BrokenPipeError():
             # Whoever read our output has gone; the interpreter's last flush must not complain.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return Exit.OK
+            return ExitCode.OK
         case KeyboardInterrupt():
-            return Exit.INTERRUPTED
+            return ExitCode.INTERRUPTED
         case SystemExit(code=int(code)):
             return code
         case _:
             frames = extract_tb(error.__traceback__)
             where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
             _complain(f"internal error{where}: {type(error).__name__}: {error}", words)
-            return Exit.FAILURE
+            return ExitCode.FAILURE
 
 
 def _complain(text: str, words: list[str]) -> None:

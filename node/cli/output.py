@@ -26,7 +26,7 @@ def write(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-async def write_soon(data: bytes) -> None:
+async def write_async(data: bytes) -> None:
     """Write and flush, letting the connection work on while the reader is slow.
 
     A pipe that is writable takes PIPE_BUF bytes without blocking, and promises no more.

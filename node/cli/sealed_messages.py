@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from millpond.actors.errors import NoPrekey, NotAllowed, NotNegotiated, OutcomeUnknown, UnknownPeer
-from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.output import data_field, print_json, print_line, printable
 from millpond.node.client.channel import Channel
 from millpond.node.client.message import Message
@@ -26,7 +26,7 @@ ENVELOPE = b"\xe2\x01"
 UUID_BYTES = 16
 
 
-class Opened(msgspec.Struct, frozen=True):
+class OpenedMessage(msgspec.Struct, frozen=True):
     """What an envelope held. `sender` signed it: a peer id, and the name that we have for it."""
 
     uuid: str
@@ -54,7 +54,7 @@ async def send(channel: Channel, args: argparse.Namespace, data: bytes) -> None:
         body = await _ask(channel, PeerOperation.SEND, request)
     except UnknownPeer as exc:
         text = f"there is no trusted peer {args.to!r}; `millpond peer ls` lists them"
-        raise Failure(text, Exit.NOT_FOUND) from exc
+        raise Failure(text, ExitCode.NOT_FOUND) from exc
     except NoPrekey as exc:
         text = (
             f"nothing can be sealed for {args.to!r} before its node was reached once; "
@@ -81,21 +81,21 @@ def is_envelope(data: bytes) -> bool:
     return True
 
 
-async def opened(channel: Channel, name: bytes, message: Message) -> Opened | None:
+async def opened(channel: Channel, name: bytes, message: Message) -> OpenedMessage | None:
     """Have the node open a message of the channel `name`; None, and why on stderr: it cannot."""
     request = {"channel": name, "envelope": message.data}
     try:
         body = await _ask(channel, PeerOperation.OPEN, request)
     except (NotAllowed, NotNegotiated) as exc:
         text = f"message {message.id} is sealed, and the node opens it for who has the right admin"
-        raise Failure(f"{text}; --sealed prints it as it is", Exit.REFUSED) from exc
+        raise Failure(f"{text}; --sealed prints it as it is", ExitCode.REFUSED) from exc
     answer = msgspec.convert(body, OpenAnswer)
     if answer.data is None or answer.sender is None:
         reason = answer.reason or "the node does not say why"
         print(f"millpond: message {message.id} was not opened: {reason}", file=sys.stderr)
         return None
     sender_name = printable(answer.name or answer.sender)
-    return Opened(answer.uuid.hex(), answer.sender, sender_name, answer.data)
+    return OpenedMessage(answer.uuid.hex(), answer.sender, sender_name, answer.data)
 
 
 async def _ask(channel: Channel, operation: PeerOperation, body: dict[str, Any]) -> dict[str, Any]:

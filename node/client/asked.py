@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millpond.actors.errors import OutcomeUnknown, RequestError
-from millpond.node.client.flow_limit import Room
-from millpond.node.client.future import Answer
+from millpond.node.client.flow_limit import FlowLimit
+from millpond.node.client.future import ReplyFuture
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.streams.operations import REPEATABLE, Operation
 
@@ -28,16 +28,16 @@ class _Pending:
         self.operation = operation
         self.packet = packet
         self.parts = bytearray()
-        self.answer: Answer[bytes] = Answer()
+        self.answer: ReplyFuture[bytes] = ReplyFuture()
 
 
-class Asked:
+class PendingStreamRequests:
     """At most as many requests at a time as a node answers: each has taken `room`, and a read that
     waits has taken one place of `waiting` before."""
 
     def __init__(self) -> None:
-        self.room = Room(REQUESTS_MAX, REQUESTS_BYTES_MAX)
-        self.waiting = Room(WAITING_MAX, WAITING_MAX)
+        self.room = FlowLimit(REQUESTS_MAX, REQUESTS_BYTES_MAX)
+        self.waiting = FlowLimit(WAITING_MAX, WAITING_MAX)
         self._pending: dict[int, _Pending] = {}
         self._number = 0
 
@@ -46,7 +46,7 @@ class Asked:
         """Something is not answered that must not be asked twice."""
         return any(pending.operation not in REPEATABLE for pending in self._pending.values())
 
-    def add(self, operation: Operation, body: bytes) -> tuple[int, bytes, Answer[bytes]]:
+    def add(self, operation: Operation, body: bytes) -> tuple[int, bytes, ReplyFuture[bytes]]:
         """The request's number, its packet, and its answer.
 
         Room for the packet must have been taken; it is given back with the answer.
@@ -75,7 +75,7 @@ class Asked:
             self._pop(reply.request_id)
             pending.answer.resolve(bytes(pending.parts) + reply.body)
 
-    def refused(self, number: int | None) -> Answer[bytes] | None:
+    def refused(self, number: int | None) -> ReplyFuture[bytes] | None:
         """The answer to a request that the node refuses; without a number, to the oldest."""
         if number is None:
             number = next(iter(self._pending), None)

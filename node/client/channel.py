@@ -14,13 +14,13 @@ import msgspec
 from millpond.actors.errors import DataTooLarge, EmptyData, NotNegotiated
 from millpond.actors.messages import U64_MAX, Durability, Mode, Put
 from millpond.node.client.errors import ChannelClosed
-from millpond.node.client.future import Answer
+from millpond.node.client.future import ReplyFuture
 from millpond.node.client.idempotency import KEYS, KeyCounter
 from millpond.node.client.in_flight import Receipt
 from millpond.node.client.inbox import Counts
 from millpond.node.client.link import Link
 from millpond.node.client.message import Message
-from millpond.node.client.patience import LATER, Patience
+from millpond.node.client.patience import RETRYABLE, RetryBudget
 from millpond.transports.p2p.packets import ADMIN, CREDIT, JOBS, OPERATION_BYTES, PEERS
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ LIST_LIMIT_MAX = 2**16 - 1
 DRAIN_S = 5.0
 
 Ids = list[int]
-Request = Callable[[int, bytes], tuple[bytes, Answer[bytes]]]
+Request = Callable[[int, bytes], tuple[bytes, ReplyFuture[bytes]]]
 Data = bytes | bytearray | memoryview
 
 
@@ -74,7 +74,7 @@ class Channel:
     def silent_s(self) -> float:
         """For how many seconds nothing was heard of the node; infinity without a connection."""
         session = self._link.session
-        return inf if session is None else self._link.now() - session.heard_at
+        return inf if session is None else self._link.now() - session.received_at
 
     @property
     def closed(self) -> bool:
@@ -114,7 +114,9 @@ class Channel:
             await self._link.inflight.room.take(size)
         return await self._put(data, ttl, key, size)
 
-    def put_nowait(self, data: bytes, *, ttl: int = 0, key: int | None = None) -> Answer[Receipt]:
+    def put_nowait(
+        self, data: bytes, *, ttl: int = 0, key: int | None = None
+    ) -> ReplyFuture[Receipt]:
         """Send without waiting; await what it returns for the receipt. See `put`.
 
         Raises anyio.WouldBlock when too much is in flight.
@@ -280,7 +282,7 @@ class Channel:
             return key
         return _number(key, KEYS - 1, "a key")
 
-    def _put(self, data: bytes, ttl: int, key: int | None, size: int) -> Answer[Receipt]:
+    def _put(self, data: bytes, ttl: int, key: int | None, size: int) -> ReplyFuture[Receipt]:
         """Room for `size` bytes was taken, and is given back here if the put comes to nothing."""
         link = self._link
         is_taken = False
@@ -299,11 +301,11 @@ class Channel:
         return answer
 
     async def _put_patiently(self, data: bytes, ttl: int, key: int, retry_for: float) -> Receipt:
-        patience = Patience(retry_for, self._rng, self._link.now)
+        patience = RetryBudget(retry_for, self._rng, self._link.now)
         while True:
             try:
                 return await self.put(data, ttl=ttl, key=key)
-            except LATER as error:
+            except RETRYABLE as error:
                 await patience.rest(error)
 
 

@@ -19,20 +19,20 @@ from anyio.abc import TaskGroup
 from millpond.actors.messages import Mode, Role
 from millpond.node.client.channel import Channel
 from millpond.node.client.events import Event
-from millpond.node.client.flow_limit import Room
+from millpond.node.client.flow_limit import FlowLimit
 from millpond.node.client.idempotency import KeyCounter
 from millpond.node.client.link import Dial, Link, LinkSettings
-from millpond.node.client.retry import Backoff
+from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.session import Session
 from millpond.node.client.url import Address, parse_url
-from millpond.node.environment import outside
+from millpond.node.environment import current_environment
 from millpond.node.peers.authentication import Credentials
 from millpond.node.peers.identity import KEY_BYTES
 from millpond.transports.errors import MalformedHandshake
 from millpond.transports.io import tcp
 from millpond.transports.p2p.framing import Framing, LengthPrefixed
 from millpond.transports.p2p.handshake import NONCE_BYTES, Hello, encode_hello
-from millpond.transports.p2p.packets import BEGUN, USUAL
+from millpond.transports.p2p.packets import BEGUN, DEFAULT_EXTENSIONS
 from millpond.transports.server.interface import Signer
 
 FRAME_SIZE_MAX = 2**24 - 1
@@ -99,8 +99,8 @@ async def connect(
     """
     name = _name(channel)
     address = _address(url, name)
-    rng, now = rng or outside().rng(), now or outside().monotonic
-    entropy = entropy or outside().entropy
+    rng, now = rng or current_environment().rng(), now or current_environment().monotonic
+    entropy = entropy or current_environment().entropy
     hello = _hello(
         name, role, mode, token, window, resume_after, keep_alive_s, ordered=ordered, begins=begins
     )
@@ -117,7 +117,7 @@ async def connect(
         idle_s=keep_alive_s,
     )
     keys = KeyCounter(rng, None if key_counter is None else Path(key_counter))
-    link = Link(settings, Room(in_flight_max, IN_FLIGHT_BYTES_MAX), Backoff(rng), now)
+    link = Link(settings, FlowLimit(in_flight_max, IN_FLIGHT_BYTES_MAX), ReconnectBackoff(rng), now)
     async with _running(link):
         joined = Channel(channel if channel is not None else b"", link, keys, rng)
         yield joined
@@ -223,7 +223,7 @@ def _hello(
         ordered=ordered,
         channel=name,
         role=_member(Role, role),
-        extensions=USUAL | {BEGUN} if begins else USUAL,
+        extensions=DEFAULT_EXTENSIONS | {BEGUN} if begins else DEFAULT_EXTENSIONS,
         token=token.encode() if isinstance(token, str) else token,
         window=window,
         keep_alive_ms=round(keep_alive_s * 1000),

@@ -41,7 +41,7 @@ class PeerMismatch(HandshakeRefused):
         self.public = public
 
 
-class MetOurselves(PeerMismatch):
+class SelfConnection(PeerMismatch):
     """The other end shows our own key: our own node, or somebody who turns our words against us."""
 
 

@@ -16,7 +16,7 @@ class _Ticket:
         self.event = anyio.Event()
 
 
-class Room:
+class FlowLimit:
     """A request larger than `bytes_max` is admitted alone, so that it cannot wait for ever."""
 
     def __init__(self, count_max: int, bytes_max: int) -> None:

@@ -10,7 +10,7 @@ import anyio
 T = TypeVar("T")
 
 
-class Answer(Generic[T]):
+class ReplyFuture(Generic[T]):
     """Settled once, from synchronous code; awaitable before and after.
 
     The event exists only while somebody waits, so an answer that is in before anybody asks is free.

@@ -15,9 +15,9 @@ import msgspec
 
 from millpond.actors.errors import DataTooLarge, KeyReused, LeaseLost, OutcomeUnknown
 from millpond.actors.messages import Durability, Get, GetAck, List, Put, PutAck, Touch, TouchAck
-from millpond.node.client.asked import Asked
-from millpond.node.client.flow_limit import Room
-from millpond.node.client.future import Answer
+from millpond.node.client.asked import PendingStreamRequests
+from millpond.node.client.flow_limit import FlowLimit
+from millpond.node.client.future import ReplyFuture
 from millpond.transports.p2p import packets as wire
 from millpond.transports.p2p.nacks import correlation_number, decode_refused
 from millpond.transports.p2p.packets import (
@@ -57,7 +57,7 @@ class _Put:
 
     def __init__(self, packet: bytes) -> None:
         self.packet = packet
-        self.answer: Answer[Receipt] = Answer()
+        self.answer: ReplyFuture[Receipt] = ReplyFuture()
 
 
 class _Operation:
@@ -65,7 +65,7 @@ class _Operation:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.answer: Answer[bytes] = Answer()
+        self.answer: ReplyFuture[bytes] = ReplyFuture()
 
 
 class _List:
@@ -73,7 +73,7 @@ class _List:
 
     def __init__(self, packet: bytes) -> None:
         self.packet = packet
-        self.answer: Answer[list[int]] = Answer()
+        self.answer: ReplyFuture[list[int]] = ReplyFuture()
 
 
 class _Ping:
@@ -81,23 +81,23 @@ class _Ping:
 
     def __init__(self, sent_at: float) -> None:
         self.sent_at = sent_at
-        self.answer: Answer[float] = Answer()
+        self.answer: ReplyFuture[float] = ReplyFuture()
 
 
 class InFlight:
     """Every method that adds a request returns its packet and its answer, in this order."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: FlowLimit) -> None:
         self.room = room
-        self.operations = Room(OPERATIONS_MAX, OPERATIONS_BYTES_MAX)
-        self.streams = Asked()
+        self.operations = FlowLimit(OPERATIONS_MAX, OPERATIONS_BYTES_MAX)
+        self.streams = PendingStreamRequests()
         self.durability: Durability | None = None
         self.receipts = 0
         """So many came with the last read."""
         self._puts: dict[int, _Put] = {}
-        self._gets: dict[int, Answer[bytes]] = {}
+        self._gets: dict[int, ReplyFuture[bytes]] = {}
         self._lists: deque[_List] = deque()
-        self._touches: dict[int, Answer[float]] = {}
+        self._touches: dict[int, ReplyFuture[float]] = {}
         self._operations: dict[int, _Operation] = {}
         self._pings: deque[_Ping] = deque()
         self._request_id = 0
@@ -105,7 +105,7 @@ class InFlight:
     def __contains__(self, key: int) -> bool:
         return key in self._puts
 
-    def put(self, put: Put) -> tuple[bytes, Answer[Receipt]]:
+    def put(self, put: Put) -> tuple[bytes, ReplyFuture[Receipt]]:
         """Room for `len(packet)` bytes must have been taken; it is given back with the answer.
 
         The same key with the same bytes joins the request that is in flight, and needs no room of
@@ -121,35 +121,35 @@ class InFlight:
         pending = self._puts[put.key] = _Put(packet)
         return packet, pending.answer
 
-    def get(self, message_id: int) -> tuple[bytes, Answer[bytes]]:
+    def get(self, message_id: int) -> tuple[bytes, ReplyFuture[bytes]]:
         """GETs of one message share one request."""
         if (answer := self._gets.get(message_id)) is not None:
             return b"", answer
         packet = encode(Get(message_id))
-        answer = self._gets[message_id] = Answer()
+        answer = self._gets[message_id] = ReplyFuture()
         return packet, answer
 
-    def listing(self, start: int, end: int, limit: int) -> tuple[bytes, Answer[list[int]]]:
+    def listing(self, start: int, end: int, limit: int) -> tuple[bytes, ReplyFuture[list[int]]]:
         pending = _List(encode(List(limit, start, end)))
         self._lists.append(pending)
         return pending.packet, pending.answer
 
-    def touch(self, message_id: int, ms: int) -> tuple[bytes, Answer[float]]:
+    def touch(self, message_id: int, ms: int) -> tuple[bytes, ReplyFuture[float]]:
         """The answer is the lease in seconds; a later TOUCH of the same message takes over."""
         packet = encode(Touch(message_id, ms))
-        return packet, self._touches.setdefault(message_id, Answer())
+        return packet, self._touches.setdefault(message_id, ReplyFuture())
 
-    def admin(self, operation: int, body: bytes) -> tuple[bytes, Answer[bytes]]:
+    def admin(self, operation: int, body: bytes) -> tuple[bytes, ReplyFuture[bytes]]:
         """Room for the packet was taken from `operations`, as for `peers` and `jobs`."""
         return self._operation(Admin(self._next_id(), operation, body))
 
-    def peers(self, operation: int, body: bytes) -> tuple[bytes, Answer[bytes]]:
+    def peers(self, operation: int, body: bytes) -> tuple[bytes, ReplyFuture[bytes]]:
         return self._operation(Peers(self._next_id(), operation, body))
 
-    def jobs(self, operation: int, body: bytes) -> tuple[bytes, Answer[bytes]]:
+    def jobs(self, operation: int, body: bytes) -> tuple[bytes, ReplyFuture[bytes]]:
         return self._operation(Jobs(self._next_id(), operation, body))
 
-    def _operation(self, request: Admin | Peers | Jobs) -> tuple[bytes, Answer[bytes]]:
+    def _operation(self, request: Admin | Peers | Jobs) -> tuple[bytes, ReplyFuture[bytes]]:
         packet = encode(request)
         pending = self._operations[request.request_id] = _Operation(len(packet))
         return packet, pending.answer
@@ -158,7 +158,7 @@ class InFlight:
         self._request_id = (self._request_id + 1) % REQUEST_IDS
         return self._request_id
 
-    def ping(self, now: float) -> tuple[bytes, Answer[float]]:
+    def ping(self, now: float) -> tuple[bytes, ReplyFuture[float]]:
         """The answer is the round trip in seconds."""
         pending = _Ping(now)
         self._pings.append(pending)
@@ -260,7 +260,13 @@ class InFlight:
 
     def _refused_answer(
         self, refused: Refused
-    ) -> Answer[Receipt] | Answer[bytes] | Answer[list[int]] | Answer[float] | None:
+    ) -> (
+        ReplyFuture[Receipt]
+        | ReplyFuture[bytes]
+        | ReplyFuture[list[int]]
+        | ReplyFuture[float]
+        | None
+    ):
         match refused.packet_type:
             case wire.PUT:
                 put = _named(self._puts, refused)
@@ -293,7 +299,7 @@ def _named(pending: dict[int, T], refused: Refused) -> T | None:
     return pending.pop(next(iter(pending))) if pending else None
 
 
-def _fail(pending: dict[int, Answer[T]], error: Exception) -> None:
+def _fail(pending: dict[int, ReplyFuture[T]], error: Exception) -> None:
     for answer in pending.values():
         answer.fail(error)
     pending.clear()

@@ -12,11 +12,11 @@ from anyio.abc import TaskGroup
 from millpond.actors.messages import Ack, Credit, Durability, Mode, Role
 from millpond.node.client.errors import ChannelClosed, ConnectionLost, HandshakeRefused
 from millpond.node.client.events import Connected, Disconnected, Event, Retrying
-from millpond.node.client.flow_limit import Room
-from millpond.node.client.future import Answer
+from millpond.node.client.flow_limit import FlowLimit
+from millpond.node.client.future import ReplyFuture
 from millpond.node.client.in_flight import InFlight
 from millpond.node.client.inbox import Counts, Inbox
-from millpond.node.client.retry import Backoff
+from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.session import WINDOW, Desk, Session
 from millpond.node.peers.authentication import Credentials
 from millpond.node.tls.errors import reason_of
@@ -58,12 +58,16 @@ class Link:
     """One channel's way to its node. `run` it as a task; everything else is called beside it."""
 
     def __init__(
-        self, settings: LinkSettings, room: Room, backoff: Backoff, now: Callable[[], float]
+        self,
+        settings: LinkSettings,
+        room: FlowLimit,
+        backoff: ReconnectBackoff,
+        now: Callable[[], float],
     ) -> None:
         self.counts = Counts()
         self.inflight = InFlight(room)
         self.inbox = Inbox(self.counts)
-        self.first: Answer[None] = Answer()
+        self.first: ReplyFuture[None] = ReplyFuture()
         self.error: Exception | None = None
         self.mode: Mode | None = None
         self.durability: Durability | None = None
@@ -225,17 +229,17 @@ class Link:
         tries = 0
         while tries < PING_TRIES:
             # Against a point in time: a rest of less than the clock can tell would never pass.
-            wait_s = session.heard_at + self._settings.idle_s - self.now()
+            wait_s = session.received_at + self._settings.idle_s - self.now()
             if wait_s > 0:
                 await anyio.sleep(wait_s)
                 continue
-            heard_at = session.heard_at
+            heard_at = session.received_at
             packet, answer = self.inflight.ping(self.now())
             answer.abandoned = True
             session.send(packet)
             session.flush()
             await anyio.sleep(self._settings.pong_s)
-            tries = tries + 1 if session.heard_at == heard_at else 0
+            tries = tries + 1 if session.received_at == heard_at else 0
         session.failure = ConnectionLost("the node does not answer")
         session.leave()
 

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from millpond.actors.errors import LeaseLost, NotNegotiated
-from millpond.actors.messages import Begun, Nack, Reason
+from millpond.actors.messages import AttemptStarted, Nack, NackReason
 from millpond.node.client.inbox import Delivery
 from millpond.node.client.link import Link
 from millpond.transports.p2p.packets import BEGUN, TOUCH, encode
@@ -45,13 +45,13 @@ class Message:
     async def nack(self, delay: float | None = None, *, reject: bool = False) -> None:
         """Give the message back: for another attempt, in `delay` seconds, or as a dead letter."""
         delay_ms = None if delay is None or reject else _milliseconds(delay)
-        self._give_back(Reason.REJECT if reject else Reason.LATER, delay_ms)
+        self._give_back(NackReason.REJECT if reject else NackReason.LATER, delay_ms)
 
     async def decline(self) -> None:
         """It is not for us to read: kept for others, and not pushed again on this connection."""
-        self._give_back(Reason.CANNOT_DECRYPT, None)
+        self._give_back(NackReason.CANNOT_DECRYPT, None)
 
-    def _give_back(self, reason: Reason, delay_ms: int | None) -> None:
+    def _give_back(self, reason: NackReason, delay_ms: int | None) -> None:
         self._settled = True
         if self._link.error is not None:
             raise self._link.error.with_traceback(None)
@@ -75,7 +75,7 @@ class Message:
         session = self._link.session
         if session is not None and session.number == self._connection:
             if session.negotiated(BEGUN):
-                self._link.send(encode(Begun(self.id)), at_once=at_once)
+                self._link.send(encode(AttemptStarted(self.id)), at_once=at_once)
 
     async def touch(self, seconds: float) -> float:
         """Hold the message for so long from now; the seconds granted. Raises LeaseLost."""

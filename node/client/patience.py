@@ -17,11 +17,11 @@ from millpond.actors.errors import (
 )
 
 RETRY_S = 0.05, 2.0
-REFUSED_FOR_NOW = (BufferFull, SlowDown, IdsExhausted, StorageFailed)
-LATER = (*REFUSED_FOR_NOW, OutcomeUnknown)
+TEMPORARY = (BufferFull, SlowDown, IdsExhausted, StorageFailed)
+RETRYABLE = (*TEMPORARY, OutcomeUnknown)
 
 
-class Patience:
+class RetryBudget:
     """Of one request: `retry_for` seconds from now. Rests are random, and grow."""
 
     def __init__(self, retry_for: float, rng: Random, now: Callable[[], float]) -> None:

@@ -7,7 +7,7 @@ from random import Random
 DOUBLINGS_MAX = 32
 
 
-class Backoff:
+class ReconnectBackoff:
     """Full jitter per attempt: uniform between 0 and `base_s` * 2^n, at most `max_s`.
 
     A connection that stood longer than `stable_s` forgives what went before it, and its first

@@ -15,7 +15,7 @@ from millpond.actors.messages import GetAck, ListAck, Mode, Msg, PutAck, TouchAc
 from millpond.node.client.errors import ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch
 from millpond.node.client.in_flight import InFlight
 from millpond.node.client.inbox import Counts, Inbox
-from millpond.node.peers.authentication import Credentials, Introduction
+from millpond.node.peers.authentication import Credentials, MutualAuth
 from millpond.transports.errors import MalformedHandshake, MalformedPacket, UpgradeRefused
 from millpond.transports.io.interface import Wire
 from millpond.transports.p2p import packets as p
@@ -56,7 +56,7 @@ class Session:
         self.live = False
         self.failure: Exception | None = None
         self.told_to_leave = False
-        self.heard_at = desk.now()
+        self.received_at = desk.now()
         self.settled = anyio.Event()
         self.leaving = anyio.Event()
         self.gone = anyio.Event()
@@ -65,7 +65,7 @@ class Session:
         self._desk = desk
         self._bare = bare
         self._credentials = credentials
-        self._introduction: Introduction | None = None
+        self._introduction: MutualAuth | None = None
         self._greeted = False
         self._closing = False
         self._lingers = False
@@ -76,12 +76,12 @@ class Session:
 
     def opened(self, wire: Wire) -> None:
         self._wire = wire
-        self.heard_at = self._desk.now()
+        self.received_at = self._desk.now()
         self._greet()
         self.flush()
 
     def received(self, data: bytes) -> None:
-        self.heard_at = self._desk.now()
+        self.received_at = self._desk.now()
         self._desk.inflight.receipts = 0
         for raw in self._framing.feed(data):
             if self._closing:
@@ -128,8 +128,8 @@ class Session:
         if self._closing or self._wire is None:
             return
         framing = self._framing
-        if framing.speaks:
-            self._wire.write(framing.outgoing())
+        if framing.has_output:
+            self._wire.write(framing.take_output())
         if self._out:
             self._wire.write(framing.frame(self._out))
             self._out.clear()
@@ -155,7 +155,7 @@ class Session:
         self.settled.set()
         self.leaving.set()
         if self._wire is not None:
-            farewell = self._framing.farewell(code)
+            farewell = self._framing.close_frame(code)
             if farewell:
                 self._wire.write(farewell)
             self._wire.close()
@@ -194,7 +194,7 @@ class Session:
             case p.StreamReply():
                 desk.inflight.streams.answered(packet)
             case p.Pong():
-                desk.inflight.ponged(self.heard_at)
+                desk.inflight.ponged(self.received_at)
             case p.Ping(timestamp=timestamp):
                 times = None if timestamp is None else (timestamp, 0, 0)
                 self.send(p.encode(p.Pong(times)))
@@ -206,7 +206,7 @@ class Session:
     def _take_greeting(self, packet: p.Packet) -> None:
         """Handshake and farewell; everything else has no meaning here (P2P-19)."""
         match packet:
-            case p.Closing(goodbye=goodbye):
+            case p.Close(goodbye=goodbye):
                 self._told_to_leave(goodbye)
             case p.Handshake(packet_type=p.READY, raw=raw):
                 self._welcomed(raw)
@@ -226,7 +226,7 @@ class Session:
         if self._credentials is None or self._wire is None:
             return encode_hello(self._hello)
         certificate_hash = self._wire.peer_certificate_hash
-        self._introduction = Introduction(self._credentials, self._hello, certificate_hash)
+        self._introduction = MutualAuth(self._credentials, self._hello, certificate_hash)
         return self._introduction.packet
 
     def _challenged(self, raw: bytes) -> None:

@@ -9,21 +9,21 @@ from operator import or_
 from anyio.abc import TaskGroup
 
 from millpond.actors.messages import Rights
-from millpond.actors.runtime.supervisor import contain, sheltered
+from millpond.actors.runtime.supervisor import contain, contain_call
 from millpond.actors.streams.settings import StreamCounters
-from millpond.node.admin import Sources
+from millpond.node.admin import StatusSources
 from millpond.node.config import Config
-from millpond.node.connections import Reception
-from millpond.node.http.health import Alive, Ready
+from millpond.node.connections import NodeServices
+from millpond.node.http.health import HealthApi, ReadyApi
 from millpond.node.http.listener import HttpListener, listen
-from millpond.node.http.metrics import Metrics
-from millpond.node.http.sources import Figures
+from millpond.node.http.metric_sources import MetricSources
+from millpond.node.http.metrics import MetricsApi
 from millpond.node.http.state_page import PREFIX as PAGE_PREFIX
 from millpond.node.http.state_page import StatePage
 from millpond.node.tls.listeners import TlsListeners
-from millpond.transports.http.active_request import Visit
+from millpond.transports.http.active_request import ActiveRequest
 from millpond.transports.http.app import Api, Application
-from millpond.transports.http.direct import ErrandVisit
+from millpond.transports.http.direct import DirectExchange
 from millpond.transports.http.durable.app import DurableApi
 from millpond.transports.http.durable.context import PREFIX as DURABLE
 from millpond.transports.http.durable.interface import DurableSettings
@@ -32,28 +32,28 @@ from millpond.transports.http.s2.app import PREFIXES, S2Api
 from millpond.transports.http.state.app import PREFIX, StateApi
 from millpond.transports.http.transactions.app import PREFIX as TRANSACTIONS
 from millpond.transports.http.transactions.app import TransactionsApi, finish_all
-from millpond.transports.p2p.admission import Asker
-from millpond.transports.server.interface import Visitor
+from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.interface import ServerConnection
 from millpond.transports.server.stream_visit import StreamVisit
 
 
-class HttpRoom:
+class HttpServices:
     """One per node. `apis`: what is served, by the first segments of the path; add to it before
     `listen`."""
 
     def __init__(
         self,
         config: Config,
-        reception: Reception,
+        reception: NodeServices,
         tls: TlsListeners,
-        sources: Callable[[], Sources],
+        sources: Callable[[], StatusSources],
         streams: StreamCounters,
     ) -> None:
         self._config = config
         self._reception = reception
         self._tls = tls
         self._is_started = False
-        figures = Figures(
+        figures = MetricSources(
             sources=sources,
             config=config,
             visitors=lambda: reception.connections,
@@ -66,7 +66,7 @@ class HttpRoom:
             groups=lambda: reception.directory.groups,
             rustlog=reception.rustlog_metrics,
         )
-        ready = Ready(
+        ready = ReadyApi(
             self._rights_of,
             sources().store.health,
             lambda: self._is_started,
@@ -75,10 +75,10 @@ class HttpRoom:
         origins = frozenset(config.origins)
         page = StatePage(origins)
         self.apis: dict[tuple[bytes, ...], Api] = {
-            (b"health",): Alive(),
-            (b"ping",): Alive(),
+            (b"health",): HealthApi(),
+            (b"ping",): HealthApi(),
             (b"ready",): ready,
-            (b"metrics",): Metrics(figures, self._rights_of),
+            (b"metrics",): MetricsApi(figures, self._rights_of),
             PREFIX: StateApi(reception, origins, page.front, config.http_heartbeat_s),
             PAGE_PREFIX: page,
             **dict.fromkeys(PREFIXES, S2Api(reception)),
@@ -105,7 +105,7 @@ class HttpRoom:
             body_s=config.http_body_s,
         )
         guard = partial(contain, "request/http")
-        shelter = partial(sheltered, "request/http")
+        shelter = partial(contain_call, "request/http")
         return Application(self._reception, self.apis, guard, limits, shelter)
 
     async def listen(self, tasks: TaskGroup, host: str, port: int) -> HttpListener:
@@ -120,28 +120,28 @@ class HttpRoom:
             self._config,
             self._reception,
             self._cut_off,
-            self._tls.doorway(LISTENER),
+            self._tls.acceptor(LISTENER),
         )
 
     def started(self) -> None:
         """All listeners of the node are open."""
         self._is_started = True
 
-    def _rights_of(self, asker: Asker) -> Rights:
+    def _rights_of(self, asker: Principal) -> Rights:
         reception = self._reception
         everywhere = (reception.authorize_stream(asker, b""), reception.authorize(asker, b""))
         return reduce(or_, (each or Rights.NONE for each in everywhere))
 
     def _cut_off(self) -> None:
         for visitor in list(self._reception.connections):
-            if isinstance(visitor, Visit | ErrandVisit):
+            if isinstance(visitor, ActiveRequest | DirectExchange):
                 visitor.close()
 
 
-def listener_of(visitor: Visitor) -> str:
+def listener_of(visitor: ServerConnection) -> str:
     """The name of the door that a connection came by; WebSocket is told with P2P."""
     match visitor:
-        case Visit() | ErrandVisit():
+        case ActiveRequest() | DirectExchange():
             return LISTENER
         case StreamVisit():
             return visitor.LISTENER

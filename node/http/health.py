@@ -11,33 +11,38 @@ from collections.abc import Callable, Iterator
 from millpond.actors.messages import Rights
 from millpond.actors.store.interface import Health
 from millpond.node.ip import is_remote
-from millpond.transports.http.rejections import Refused
+from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
-from millpond.transports.http.response import Answer, Response, json_response, plain_refusal
-from millpond.transports.p2p.admission import Asker
+from millpond.transports.http.response import (
+    Response,
+    ResponseWriter,
+    json_response,
+    plain_rejection,
+)
+from millpond.transports.p2p.admission import Principal
 
 _PLAIN = ((b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store"))
 _NO_STORE = ((b"cache-control", b"no-store"),)
 READING = ("GET", "HEAD")
 
-RightsOf = Callable[[Asker], Rights]
+RightsOf = Callable[[Principal], Rights]
 """What somebody may do in all streams, and in all channels."""
 
 
-def may_look(asker: Asker, rights_of: RightsOf) -> bool:
+def may_inspect(asker: Principal, rights_of: RightsOf) -> bool:
     """May it be told how the node is?"""
     return not is_remote(asker.address) or Rights.ADMIN in rights_of(asker)
 
 
-def turned_away(request: Request, rights_of: RightsOf | None) -> Response | None:
+def rejection_of(request: Request, rights_of: RightsOf | None) -> Response | None:
     """Why this request is not answered; None: it is. `rights_of` None: everybody may ask."""
     if len(request.segments) != 1:
-        return plain_refusal(Refused.NOT_FOUND)
+        return plain_rejection(Rejection.NOT_FOUND)
     if request.method not in READING:
         allow = ((b"allow", b"GET, HEAD"),)
         return json_response(405, {"code": "method", "message": "only GET and HEAD"}, allow)
-    if rights_of is not None and not may_look(request.asker, rights_of):
-        if request.asker.token is None:
+    if rights_of is not None and not may_inspect(request.principal, rights_of):
+        if request.principal.token is None:
             challenge = ((b"www-authenticate", b"Bearer"),)
             message = "a token is needed (Authorization: Bearer)"
             return json_response(401, {"code": "authn", "message": message}, challenge)
@@ -46,20 +51,20 @@ def turned_away(request: Request, rights_of: RightsOf | None) -> Response | None
     return None
 
 
-class Alive:
+class HealthApi:
     """`/health`, `/ping`: 200 as long as the process answers, whatever else is the matter."""
 
     name = "health"
 
-    async def __call__(self, request: Request, answer: Answer) -> None:
-        refusal = turned_away(request, None)
+    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
+        refusal = rejection_of(request, None)
         await answer.whole(refusal or Response(200, _PLAIN, b"OK\n"))
 
-    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
-        return None if why in (Refused.DRAINING, Refused.TOO_MANY) else plain_refusal(why)
+    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
+        return None if why in (Rejection.DRAINING, Rejection.TOO_MANY) else plain_rejection(why)
 
 
-class Ready:
+class ReadyApi:
     """`/ready`: 200, or 503 with the reasons. `is_started`: all listeners are open."""
 
     name = "ready"
@@ -76,11 +81,11 @@ class Ready:
         self._is_started = is_started
         self._is_draining = is_draining
 
-    async def __call__(self, request: Request, answer: Answer) -> None:
-        await answer.whole(turned_away(request, self._rights_of) or self._state())
+    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
+        await answer.whole(rejection_of(request, self._rights_of) or self._state())
 
-    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
-        return None if why in (Refused.DRAINING, Refused.TOO_MANY) else plain_refusal(why)
+    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
+        return None if why in (Rejection.DRAINING, Rejection.TOO_MANY) else plain_rejection(why)
 
     def _state(self) -> Response:
         reasons = list(self._reasons())

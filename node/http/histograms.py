@@ -9,13 +9,13 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.utils import floatToGoString
 
 from millpond.actors.histogram import Histogram
-from millpond.actors.store.timings import Timings
+from millpond.actors.store.timings import JournalStats
 from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.request import LISTENER
-from millpond.transports.server.traffic import Traffic
+from millpond.transports.server.protocol_stats import ProtocolStats
 
 
-def of_protocols(traffic: Mapping[str, Traffic], http: HttpCounters) -> Iterator[Metric]:
+def of_protocols(traffic: Mapping[str, ProtocolStats], http: HttpCounters) -> Iterator[Metric]:
     """Rates and latencies, by protocol."""
     label = ("protocol",)
     connections = CounterMetricFamily("millpond_connections", "Accepted.", labels=label)
@@ -42,7 +42,7 @@ def of_protocols(traffic: Mapping[str, Traffic], http: HttpCounters) -> Iterator
     yield from (connections, requests, received, latency)
 
 
-def of_journal(timings: Timings) -> Iterator[Metric]:
+def of_journal(timings: JournalStats) -> Iterator[Metric]:
     """What the journal takes of those who wait for it."""
     for name, text, histogram in (
         ("commit_seconds", "To write a group of changes, and to sync it.", timings.commit_s),

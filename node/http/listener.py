@@ -15,7 +15,7 @@ from millpond.transports.http.server.server import Clock, HttpServer
 from millpond.transports.http.server.settings import ServerSettings
 from millpond.transports.io.interface import Listener
 from millpond.transports.io.tcp import listen as listen_by_bytes
-from millpond.transports.io.tls_handshake import Doorway
+from millpond.transports.io.tls_handshake import TlsAcceptor
 
 HIGH_WATER_BYTES = 2**18
 
@@ -31,7 +31,7 @@ class HttpListener:
     async def aclose(self) -> None:
         """Let nobody in any more. Requests under way are answered, each connection then closed."""
         await self._accepting.aclose()
-        self._server.say_goodbye()
+        self._server.start_drain()
 
 
 async def listen(
@@ -42,7 +42,7 @@ async def listen(
     config: Config,
     clock: Clock,
     cut: Callable[[], None],
-    doorway: Doorway | None = None,
+    doorway: TlsAcceptor | None = None,
 ) -> HttpListener:
     """Serve at one address; port 0 is any port. Ends with `tasks`. Raises OSError.
 
@@ -50,7 +50,7 @@ async def listen(
     """
     guard = partial(contain, "request/http")
     server = HttpServer(
-        application, settings_of(config), clock, guard, Dates(clock.now), application.prompt
+        application, settings_of(config), clock, guard, DateHeader(clock.now), application.prompt
     )
     inner: TaskGroup = await tasks.start(server.run)
     try:
@@ -70,7 +70,7 @@ async def listen(
     return HttpListener(server, accepting)
 
 
-class Dates:
+class DateHeader:
     """The value of the header `date`; made once a second."""
 
     def __init__(self, now: Callable[[], float]) -> None:

@@ -10,12 +10,12 @@ from anyio.lowlevel import checkpoint
 from millpond.actors.channels.channel import Channel
 from millpond.actors.errors import Code
 from millpond.actors.runtime.cell import Cell
-from millpond.node.admin import Sources
-from millpond.node.http.health import RightsOf, turned_away
-from millpond.node.http.sources import Figures, Totals
-from millpond.transports.http.rejections import Refused
+from millpond.node.admin import StatusSources
+from millpond.node.http.health import RightsOf, rejection_of
+from millpond.node.http.metric_sources import CellTotals, MetricSources
+from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
-from millpond.transports.http.response import Answer, Response, plain_refusal
+from millpond.transports.http.response import Response, ResponseWriter, plain_rejection
 
 AT_ONCE = 200
 """Between so many cells others get their turn."""
@@ -23,17 +23,17 @@ MESSAGES_PER_CELL = 20
 """To look at so many messages takes as long as to look at a cell."""
 
 
-class Metrics:
+class MetricsApi:
     """`/metrics`, for who may ask for `info`."""
 
     name = "metrics"
 
-    def __init__(self, figures: Figures, rights_of: RightsOf) -> None:
+    def __init__(self, figures: MetricSources, rights_of: RightsOf) -> None:
         self._figures = figures
         self._rights_of = rights_of
 
-    async def __call__(self, request: Request, answer: Answer) -> None:
-        refusal = turned_away(request, self._rights_of)
+    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
+        refusal = rejection_of(request, self._rights_of)
         if refusal is not None:
             await answer.whole(refusal)
             return
@@ -46,12 +46,12 @@ class Metrics:
         headers = ((b"content-type", content_type.encode()), (b"cache-control", b"no-store"))
         await answer.whole(Response(200, headers, text))
 
-    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
-        return None if why in (Refused.DRAINING, Refused.TOO_MANY) else plain_refusal(why)
+    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
+        return None if why in (Rejection.DRAINING, Rejection.TOO_MANY) else plain_rejection(why)
 
 
-async def _totals(sources: Sources) -> Totals:
-    totals, done = Totals(), 0
+async def _totals(sources: StatusSources) -> CellTotals:
+    totals, done = CellTotals(), 0
     for cell in list(sources.scheduler.cells.values()):
         done += _count(cell, totals)
         if done >= AT_ONCE:
@@ -67,7 +67,7 @@ async def _totals(sources: Sources) -> Totals:
     return totals
 
 
-def _count(cell: Cell, totals: Totals) -> int:
+def _count(cell: Cell, totals: CellTotals) -> int:
     """Gives what that cost, in cells that are at rest."""
     totals.quarantined += cell.refusal is Code.QUARANTINED
     totals.unreadable += cell.refusal is Code.STORAGE_FAILED

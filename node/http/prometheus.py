@@ -16,17 +16,17 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from millpond.actors.channels.context import DeliveryCounters
-from millpond.actors.runtime.scheduler import Counters
+from millpond.actors.runtime.scheduler import RuntimeCounters
 from millpond.actors.store.durable import DurableStore
 from millpond.node.http.histograms import of_journal, of_protocols
-from millpond.node.http.sources import Figures, Totals
+from millpond.node.http.metric_sources import CellTotals, MetricSources
 
 Amount = int | float
 Rows = Iterable[tuple[str, str, Amount]]
 """Name without prefix, what it is, how much."""
 
 
-def expose(figures: Figures, totals: Totals, accept: str) -> tuple[str, bytes]:
+def expose(figures: MetricSources, totals: CellTotals, accept: str) -> tuple[str, bytes]:
     """Content type and text, in the form that the header `accept` asks for."""
     registry = CollectorRegistry()
     registry.register(_Reading(figures, totals))
@@ -37,7 +37,7 @@ def expose(figures: Figures, totals: Totals, accept: str) -> tuple[str, bytes]:
 class _Reading(Collector):
     """One look at everything."""
 
-    def __init__(self, figures: Figures, totals: Totals) -> None:
+    def __init__(self, figures: MetricSources, totals: CellTotals) -> None:
         self._figures = figures
         self._sources = figures.sources()
         self._totals = totals
@@ -46,7 +46,7 @@ class _Reading(Collector):
         yield from _families(GaugeMetricFamily, self._gauges())
         yield from _families(CounterMetricFamily, self._counters())
         yield from self._labelled()
-        yield from of_protocols(self._sources.traffic, self._figures.http)
+        yield from of_protocols(self._sources.protocol_stats, self._figures.http)
         if isinstance(self._sources.store, DurableStore):
             yield from of_journal(self._sources.store.timings)
 
@@ -153,7 +153,7 @@ class _Reading(Collector):
         yield from _families(GaugeMetricFamily, _process(sources.rss_bytes), prefix="process_")
 
 
-def _transactions(figures: Figures) -> Iterator[tuple[str, str, Amount]]:
+def _transactions(figures: MetricSources) -> Iterator[tuple[str, str, Amount]]:
     counters, expired = figures.transactions, figures.stages.expired
     yield "transaction_rows_staged", "Rows taken in for batches.", counters.staged_rows
     yield "transactions_published", "Batches published, whole.", counters.published
@@ -178,7 +178,7 @@ def _deliveries(counters: DeliveryCounters) -> Iterator[tuple[str, str, Amount]]
     yield "tee_missed", "Messages that left before such a stream took them.", counters.tee_missed
 
 
-def _cells(counters: Counters) -> Iterator[tuple[str, str, Amount]]:
+def _cells(counters: RuntimeCounters) -> Iterator[tuple[str, str, Amount]]:
     restarts = counters.crashes - counters.quarantines
     yield "mailbox_batches", "Batches that had to wait for a cell.", counters.queued
     yield "cell_crashes", "Crashes of channels and streams.", counters.crashes

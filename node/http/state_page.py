@@ -6,9 +6,14 @@ from importlib.resources import files
 
 from millpond.node.web.pages import CSS, HTML, ICON, POLICY, SCRIPT
 from millpond.transports.errors import UpgradeRefused
-from millpond.transports.http.rejections import Refused
+from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
-from millpond.transports.http.response import Answer, Response, json_response, plain_refusal
+from millpond.transports.http.response import (
+    Response,
+    ResponseWriter,
+    json_response,
+    plain_rejection,
+)
 from millpond.transports.websocket.origin import check_host
 
 PREFIX = (b"millpond", b"page")
@@ -41,15 +46,15 @@ class StatePage:
             name: _file(home, name.decode(), kind) for name, (home, kind) in FILES.items()
         }
 
-    async def __call__(self, request: Request, answer: Answer) -> None:
+    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
         """A file."""
         found = self._files.get(b"/".join(request.segments[len(PREFIX) :]))
         if found is None or request.method not in ("GET", "HEAD"):
-            found = plain_refusal(Refused.NOT_FOUND)
+            found = plain_rejection(Rejection.NOT_FOUND)
         await answer.whole(found)
 
-    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
-        return plain_refusal(why)
+    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
+        return plain_rejection(why)
 
     def front(self, request: Request) -> Response:
         """The page, or why it is not shown."""

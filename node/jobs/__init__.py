@@ -5,12 +5,12 @@ from millpond.node.jobs.handle import Handle
 from millpond.node.jobs.job import Job
 from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.task import Backoff, Task, task
-from millpond.node.jobs.worker.outcome import Ended
+from millpond.node.jobs.worker.outcome import AttemptResult
 from millpond.node.jobs.worker.worker import Worker
 
 __all__ = [
+    "AttemptResult",
     "Backoff",
-    "Ended",
     "Handle",
     "Job",
     "JobCancelled",

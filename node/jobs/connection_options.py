@@ -11,11 +11,11 @@ from typing import TypedDict
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import Dialer, ModeName, RoleName, connect
 from millpond.node.client.events import Event
-from millpond.node.environment import outside
+from millpond.node.environment import current_environment
 from millpond.transports.server.interface import Signer
 
 
-class WayOptions(TypedDict, total=False):
+class ConnectionOptions(TypedDict, total=False):
     """As in `node.connect`."""
 
     token: str | bytes | None
@@ -42,24 +42,24 @@ def single_errors() -> Generator[None]:
         raise error from error.__cause__
 
 
-class Way:
+class Connector:
     """A node's address and the credentials for it."""
 
-    def __init__(self, url: str, options: WayOptions) -> None:
+    def __init__(self, url: str, options: ConnectionOptions) -> None:
         self._url = url
-        self._options: WayOptions = {**options}
+        self._options: ConnectionOptions = {**options}
 
     @property
     def rng(self) -> Random:
         """The source of chance, of the running loop where none was given."""
         rng = self._options.get("rng")
         if rng is None:
-            rng = self._options["rng"] = outside().rng()
+            rng = self._options["rng"] = current_environment().rng()
         return rng
 
     def entropy(self, count: int) -> bytes:
         """So many unpredictable bytes."""
-        return (self._options.get("entropy") or outside().entropy)(count)
+        return (self._options.get("entropy") or current_environment().entropy)(count)
 
     @property
     def has_identity(self) -> bool:
@@ -68,7 +68,7 @@ class Way:
 
     def now(self) -> Callable[[], float]:
         """The clock of the running library, as it is now also within a turn of the loop."""
-        return self._options.get("now") or outside().monotonic
+        return self._options.get("now") or current_environment().monotonic
 
     def join(
         self,
@@ -81,7 +81,7 @@ class Way:
         on_event: Callable[[Event], None] | None = None,
     ) -> AbstractAsyncContextManager[Channel]:
         """The channel, for a block."""
-        options: WayOptions = {**self._options, "rng": self.rng}
+        options: ConnectionOptions = {**self._options, "rng": self.rng}
         return connect(
             self._url,
             channel,

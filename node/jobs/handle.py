@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import msgspec
 
-from millpond.node.client.future import Answer
+from millpond.node.client.future import ReplyFuture
 from millpond.node.jobs.errors import JobCancelled, JobFailed
-from millpond.node.jobs.results import News
+from millpond.node.jobs.results import JobUpdate
 
 PROGRESS_MAX = 1000
 
@@ -22,11 +22,11 @@ class _Failure(msgspec.Struct):
     error: str = ""
 
 
-class Wait:
+class PendingResult:
     """What came of one job so far. The first result counts: a job that ran twice may have two."""
 
     def __init__(self) -> None:
-        self.answer: Answer[Any] = Answer()
+        self.answer: ReplyFuture[Any] = ReplyFuture()
         self.progress: deque[Any] = deque(maxlen=PROGRESS_MAX)
         self.changed = anyio.Event()
         self.job = 0
@@ -36,7 +36,7 @@ class Wait:
         self.is_overdue = False
         """The job is gone, and its result has not come yet."""
 
-    def hear(self, news: News) -> None:
+    def hear(self, news: JobUpdate) -> None:
         """Take what the mailbox brought."""
         match news.kind:
             case "progress":
@@ -63,7 +63,7 @@ class Wait:
 class Handle:
     """`id` of the job; `existing`: there was one of the same `unique` already, and this is it."""
 
-    def __init__(self, job: int, ttl: int, existing: bool, wait: Wait | None) -> None:
+    def __init__(self, job: int, ttl: int, existing: bool, wait: PendingResult | None) -> None:
         self.id = job
         self.ttl = ttl
         self.existing = existing
@@ -95,7 +95,7 @@ class Handle:
                 return
             await wait.changed.wait()
 
-    def _waited(self) -> Wait:
+    def _waited(self) -> PendingResult:
         if self._wait is None:
             raise ValueError("nobody waits for this job: put it with wait=True")
         return self._wait

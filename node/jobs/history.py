@@ -16,7 +16,7 @@ from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.client.streams.connect import Streams
 from millpond.node.client.streams.stream import Stream
 from millpond.node.jobs.payload import UNREADABLE
-from millpond.node.jobs.worker.outcome import carried
+from millpond.node.jobs.worker.outcome import utf8_text
 
 AGE_S = 7 * 86_400
 BYTES_MAX = 64 * 2**20
@@ -30,7 +30,7 @@ ID_AHEAD_S = 10.0
 log = logging.getLogger(__name__)
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One record: `at` in ms since 1970, `what` as in `outcome.Ended`, `worker` who says so."""
 
     job: str
@@ -46,8 +46,8 @@ class History:
 
     def __init__(self, wall: Callable[[], float], worker: str) -> None:
         self._wall = wall
-        self._worker = carried(worker)
-        self._waiting: deque[tuple[str, Entry]] = deque(maxlen=WAITING_MAX)
+        self._worker = utf8_text(worker)
+        self._waiting: deque[tuple[str, HistoryEntry]] = deque(maxlen=WAITING_MAX)
         self._arrived = anyio.Event()
         self._off = False
         self._writing = anyio.Lock()
@@ -57,8 +57,8 @@ class History:
         if self._off:
             return
         at = round(self._wall() * 1000)
-        text = carried(error[:ERROR_CHARS_MAX])
-        self._waiting.append((queue, Entry(str(job), attempt, at, what, text, self._worker)))
+        text = utf8_text(error[:ERROR_CHARS_MAX])
+        self._waiting.append((queue, HistoryEntry(str(job), attempt, at, what, text, self._worker)))
         self._arrived.set()
 
     async def run(self, streams: Callable[[str], Streams]) -> None:
@@ -84,9 +84,9 @@ class History:
             except (RequestError, ConnectionLost, ChannelClosed, *UNREADABLE) as exc:
                 log.warning("%d entries of history are lost: %s", len(batch), exc)
 
-    def _batch(self) -> tuple[str, list[Entry]]:
+    def _batch(self) -> tuple[str, list[HistoryEntry]]:
         queue = self._waiting[0][0]
-        batch: list[Entry] = []
+        batch: list[HistoryEntry] = []
         while self._waiting and self._waiting[0][0] == queue and len(batch) < BATCH_MAX:
             batch.append(self._waiting.popleft()[1])
         return queue, batch
@@ -97,7 +97,7 @@ def stream_name(queue: str) -> str:
     return f"jobs/{queue}"
 
 
-async def _append(stream: Stream, batch: list[Entry]) -> None:
+async def _append(stream: Stream, batch: list[HistoryEntry]) -> None:
     records = [msgspec.json.encode(entry) for entry in batch]
     try:
         await stream.append(records)
@@ -111,7 +111,7 @@ def id_ms(job: int) -> int:
     return (job >> 22) + SNOWFLAKE_EPOCH_MS
 
 
-async def entries_of(streams: Streams, queue: str, job: int) -> AsyncIterator[Entry]:
+async def entries_of(streams: Streams, queue: str, job: int) -> AsyncIterator[HistoryEntry]:
     """What is known of a job, from the millisecond of its id on. Nothing where there is none."""
     since = datetime.fromtimestamp(id_ms(job) / 1000 - ID_AHEAD_S, UTC)
     wanted = str(job)
@@ -124,8 +124,8 @@ async def entries_of(streams: Streams, queue: str, job: int) -> AsyncIterator[En
         return
 
 
-def _entry(data: Any) -> Entry | None:
+def _entry(data: Any) -> HistoryEntry | None:
     try:
-        return msgspec.json.decode(data, type=Entry)
+        return msgspec.json.decode(data, type=HistoryEntry)
     except UNREADABLE:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millpond.node.jobs.payload import Headers
-from millpond.node.jobs.worker.leased_job import Held
+from millpond.node.jobs.worker.leased_job import LeasedJob
 
 
 class Job:
@@ -14,7 +14,9 @@ class Job:
 
     __slots__ = ("_held", "_now", "_report", "attempt", "headers", "id", "name", "payload", "queue")
 
-    def __init__(self, held: Held, now: Callable[[], float], report: Callable[[Any], None]) -> None:
+    def __init__(
+        self, held: LeasedJob, now: Callable[[], float], report: Callable[[Any], None]
+    ) -> None:
         self.id = held.message.id
         self.attempt = held.message.attempt
         self.name = held.body.name
@@ -46,5 +48,5 @@ class Job:
 
         What is told faster than it can be carried is dropped.
         """
-        if self._held.body.waiter is not None:
+        if self._held.body.reply_to is not None:
             self._report(value)

@@ -25,19 +25,19 @@ UNREADABLE = (
 Headers = dict[str, str]
 
 
-class Waiter(msgspec.Struct, frozen=True):
+class ReplyTo(msgspec.Struct, frozen=True):
     """Who waits for the result: a mailbox, and the number of the wait there."""
 
     mailbox: bytes
     number: int
 
 
-class Body(msgspec.Struct, frozen=True):
+class JobMessage(msgspec.Struct, frozen=True):
     """What a job says. `attempts` None: as its task says. `enqueued_ms` 0: nobody knows."""
 
     payload: Any
     name: str | None = None
-    waiter: Waiter | None = None
+    reply_to: ReplyTo | None = None
     attempts: int | None = None
     headers: Headers = {}
     enqueued_ms: int = 0
@@ -69,11 +69,11 @@ def channel_of(queue: str) -> bytes:
     return b"jobs/" + name
 
 
-def encode_body(body: Body) -> bytes:
+def encode_job(body: JobMessage) -> bytes:
     """The bytes. Raises TypeError for a payload that MessagePack cannot carry."""
     if body.attempts is not None and not 1 <= body.attempts <= ATTEMPTS_MAX:
         raise ValueError(f"attempts must be within 1..{ATTEMPTS_MAX}, not {body.attempts}")
-    waiter = body.waiter
+    waiter = body.reply_to
     return _encoder.encode(
         _Wire(
             1,
@@ -88,14 +88,14 @@ def encode_body(body: Body) -> bytes:
     )
 
 
-def decode_body(data: bytes) -> Body:
+def decode_job(data: bytes) -> JobMessage:
     """What the bytes say. Never raises: foreign bytes are the payload, as JSON if they are that."""
     try:
         wire = _decoder.decode(data)
     except UNREADABLE:
-        return Body(_foreign(data))
-    waiter = None if wire.q is None else Waiter(wire.q, wire.w)
-    return Body(wire.p, wire.n, waiter, wire.a, wire.h, wire.e)
+        return JobMessage(_foreign(data))
+    waiter = None if wire.q is None else ReplyTo(wire.q, wire.w)
+    return JobMessage(wire.p, wire.n, waiter, wire.a, wire.h, wire.e)
 
 
 def _foreign(data: bytes) -> Any:

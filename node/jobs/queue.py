@@ -19,32 +19,32 @@ from millpond.actors.errors import KeyReused, OutcomeUnknown
 from millpond.node.client.channel import Channel
 from millpond.node.client.errors import ChannelClosed
 from millpond.node.client.idempotency import KEYS
-from millpond.node.client.patience import REFUSED_FOR_NOW, Patience
-from millpond.node.environment import outside
-from millpond.node.jobs.connection_options import Way, WayOptions, single_errors
-from millpond.node.jobs.handle import Handle, Wait
-from millpond.node.jobs.history import Entry, entries_of
+from millpond.node.client.patience import TEMPORARY, RetryBudget
+from millpond.node.environment import current_environment
+from millpond.node.jobs.connection_options import ConnectionOptions, Connector, single_errors
+from millpond.node.jobs.handle import Handle, PendingResult
+from millpond.node.jobs.history import HistoryEntry, entries_of
 from millpond.node.jobs.payload import (
     MAILBOX_BYTES,
-    Body,
     Headers,
-    Waiter,
+    JobMessage,
+    ReplyTo,
     channel_of,
-    decode_body,
-    encode_body,
+    decode_job,
+    encode_job,
 )
 from millpond.node.jobs.requests import (
     PAGE,
+    JobInfo,
+    JobState,
     Operation,
     QueueCounts,
-    Row,
-    State,
     ask,
-    counts_of,
-    row_of,
+    job_info,
+    queue_counts,
 )
-from millpond.node.jobs.result_watch import Lookout
-from millpond.node.jobs.results import Mailboxes, decode_news, mailbox_name
+from millpond.node.jobs.result_watch import ResultWatch
+from millpond.node.jobs.results import ResultMailboxes, decode_update, mailbox_name
 
 UNIQUE_BYTES_MAX = 64
 DEAD_IDS_MAX = 1000
@@ -67,15 +67,15 @@ class Queue:
         name: str,
         *,
         wall: Callable[[], float] | None = None,
-        **options: Unpack[WayOptions],
+        **options: Unpack[ConnectionOptions],
     ) -> None:
         self.name = name
         self._channel_name = channel_of(name)
-        self._way = Way(url, options)
+        self._way = Connector(url, options)
         self._given_wall = wall
         self._wall: Callable[[], float]
         self._mailbox = b""
-        self._waits: WeakValueDictionary[int, Wait] = WeakValueDictionary()
+        self._waits: WeakValueDictionary[int, PendingResult] = WeakValueDictionary()
         """As long as somebody has the handle."""
         self._waited = 0
         self._joining = anyio.Lock()
@@ -83,13 +83,13 @@ class Queue:
         self._stack = AsyncExitStack()
         self._channel: Channel | None = None
         self._tasks: TaskGroup
-        self._lookout: Lookout
+        self._lookout: ResultWatch
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
 
     async def __aenter__(self) -> Self:
-        self._wall = self._given_wall or outside().wall
+        self._wall = self._given_wall or current_environment().wall
         self._mailbox = self._mailbox or self._way.entropy(MAILBOX_BYTES)
         await self._stack.__aenter__()
         try:
@@ -145,10 +145,12 @@ class Queue:
             raise ValueError("the result of a unique job is for who put it first: leave wait out")
         channel = self.channel
         number, waiting = (await self._wait()) if wait else (0, None)
-        waiter = Waiter(self._mailbox, number) if wait else None
+        waiter = ReplyTo(self._mailbox, number) if wait else None
         enqueued_ms = round(self._wall() * 1000)
         try:
-            body = encode_body(Body(payload, name, waiter, attempts, headers or {}, enqueued_ms))
+            body = encode_job(
+                JobMessage(payload, name, waiter, attempts, headers or {}, enqueued_ms)
+            )
             # Nobody is pushed what was put under its own identity, but who puts jobs may work, too.
             if due is None and mark is None and not self._way.has_identity:
                 receipt = await channel.put(body, ttl=ttl, retry_for=retry_for)
@@ -164,7 +166,7 @@ class Queue:
             self._lookout.watch(waiting, handle.id, due_s)
         return handle
 
-    async def jobs(self, *states: State) -> AsyncIterator[Row]:
+    async def jobs(self, *states: JobState) -> AsyncIterator[JobInfo]:
         """The jobs that are there, in the order of their ids; of all states if none is named."""
         for state in states or (None,):
             after, more = 0, True
@@ -173,17 +175,17 @@ class Queue:
                 if state is not None:
                     asked["state"] = state  # type: ignore[assignment]
                 answer = await ask(self.channel, Operation.LIST, **asked)
-                rows = [row_of(fields) for fields in answer["jobs"]]
+                rows = [job_info(fields) for fields in answer["jobs"]]
                 for row in rows:
                     yield row
                 more = bool(answer["more"]) and bool(rows)
                 after = rows[-1].id if rows else after
 
-    async def show(self, job: int) -> Row:
+    async def show(self, job: int) -> JobInfo:
         """One job with all its data. Raises NotFound."""
-        return row_of(await ask(self.channel, Operation.SHOW, id=job))
+        return job_info(await ask(self.channel, Operation.SHOW, id=job))
 
-    def history(self, job: int) -> AsyncIterator[Entry]:
+    def history(self, job: int) -> AsyncIterator[HistoryEntry]:
         """What workers told of a job, oldest first. Needs the right to administer the node."""
         return entries_of(self.channel.streams, self.name, job)
 
@@ -196,11 +198,11 @@ class Queue:
 
         Raises NotFound.
         """
-        waiter = decode_body((await self.show(job)).data or b"").waiter
+        waiter = decode_job((await self.show(job)).data or b"").reply_to
         await ask(self.channel, Operation.CANCEL, id=job)
         if waiter is not None:
             async with anyio.create_task_group() as tasks:
-                mailboxes = Mailboxes(self._way, tasks, self._way.now())
+                mailboxes = ResultMailboxes(self._way, tasks, self._way.now())
                 await mailboxes.tell(self.name, waiter, "cancelled")
                 await mailboxes.aclose()
 
@@ -214,7 +216,7 @@ class Queue:
 
     async def counts(self) -> QueueCounts:
         """How many jobs are in each state, and how many workers there are."""
-        return await counts_of(self.channel)
+        return await queue_counts(self.channel)
 
     def _asked(self, body: bytes, ttl: int, due: Due | None, mark: bytes | None) -> dict[str, Any]:
         asked: dict[str, Any] = {"key": self._way.rng.randrange(KEYS), "ttl": ttl, "data": body}
@@ -225,10 +227,10 @@ class Queue:
         return asked
 
     async def _put_with(
-        self, asked: dict[str, Any], retry_for: float, waiting: Wait | None
+        self, asked: dict[str, Any], retry_for: float, waiting: PendingResult | None
     ) -> Handle:
         """By the request that knows `due` and `unique`; one key, however often it is asked."""
-        patience = Patience(retry_for, self._way.rng, self._way.now())
+        patience = RetryBudget(retry_for, self._way.rng, self._way.now())
         while True:
             try:
                 answer = await ask(self.channel, Operation.PUT, **asked)
@@ -238,7 +240,7 @@ class Queue:
             except OutcomeUnknown:
                 await anyio.sleep(self._way.rng.uniform(0.0, AGAIN_S))
                 continue
-            except REFUSED_FOR_NOW as error:
+            except TEMPORARY as error:
                 await patience.rest(error)
                 continue
             return Handle(answer["id"], answer["ttl"], bool(answer["existing"]), waiting)
@@ -267,16 +269,16 @@ class Queue:
             count += int((await ask(self.channel, operation, ids=part))["count"])
         return count
 
-    async def _wait(self) -> tuple[int, Wait]:
+    async def _wait(self) -> tuple[int, PendingResult]:
         """A number of our mailbox, which is open when this returns."""
         async with self._joining:
             if not self._has_mailbox:
-                self._lookout = Lookout(self._waits, self._way.now())
+                self._lookout = ResultWatch(self._waits, self._way.now())
                 await self._tasks.start(self._collect)
                 self._tasks.start_soon(self._lookout.run, self.channel)
                 self._has_mailbox = True
         self._waited += 1
-        wait = self._waits[self._waited] = Wait()
+        wait = self._waits[self._waited] = PendingResult()
         return self._waited, wait
 
     async def _collect(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -293,7 +295,7 @@ class Queue:
                 wait.fail(ChannelClosed("the queue was closed before there was a result"))
 
     def _hear(self, data: bytes) -> None:
-        news = decode_news(data)
+        news = decode_update(data)
         if news is None or (wait := self._waits.get(news.number)) is None:
             return
         wait.hear(news)

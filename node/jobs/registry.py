@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from millpond.node.jobs.errors import Retry
-from millpond.node.jobs.payload import Body
+from millpond.node.jobs.payload import JobMessage
 from millpond.node.jobs.task import Handler, Task
 
 
-class Registry:
+class TaskRegistry:
     """The tasks of a worker.
 
     Raises ValueError where two have the same name, TypeError where one's annotation is unusable.
@@ -43,7 +43,7 @@ class Registry:
         """The queues that the tasks name."""
         return sorted({task.queue for task in self._tasks.values() if task.queue is not None})
 
-    def task_for(self, queue: str, body: Body) -> Task[Any]:
+    def task_for(self, queue: str, body: JobMessage) -> Task[Any]:
         """The task; for a job that none is for, one that fails and says so.
 
         Such a job is tried again: it may be for a newer worker than this one.

@@ -12,7 +12,7 @@ from millpond.node.client.channel import Channel
 
 PAGE = 100
 
-State = Literal["ready", "delayed", "leased", "dead"]
+JobState = Literal["ready", "delayed", "leased", "dead"]
 
 
 class Operation(IntEnum):
@@ -29,7 +29,7 @@ class Operation(IntEnum):
     REJECT = 9
 
 
-class Row(msgspec.Struct, frozen=True):
+class JobInfo(msgspec.Struct, frozen=True):
     """A job as the node has it. Times in ms since 1970, 0 where there is none.
 
     `data` is cut in lists, and None where it does not fit. `origin`, `reason`: of a dead letter, or
@@ -37,7 +37,7 @@ class Row(msgspec.Struct, frozen=True):
     """
 
     id: int
-    state: State
+    state: JobState
     attempt: int = 0
     due: int = 0
     leased_until: int = 0
@@ -64,7 +64,7 @@ async def ask(channel: Channel, operation: Operation, **body: Any) -> dict[str, 
     return await channel.jobs(operation, body)
 
 
-async def counts_of(channel: Channel, *, stop: bool = False) -> QueueCounts:
+async def queue_counts(channel: Channel, *, stop: bool = False) -> QueueCounts:
     """How many jobs there are. `stop`: nothing more is pushed here, once this is answered."""
     asked = {"stop": True} if stop else {}
     return msgspec.convert(await ask(channel, Operation.COUNTS, **asked), QueueCounts)
@@ -73,13 +73,13 @@ async def counts_of(channel: Channel, *, stop: bool = False) -> QueueCounts:
 async def is_empty(channel: Channel) -> bool:
     """Is no job ready? True also where the node cannot tell, False where it could not be asked."""
     try:
-        return not (await counts_of(channel)).ready
+        return not (await queue_counts(channel)).ready
     except (NotNegotiated, NotAllowed):
         return True
     except RequestError:
         return False
 
 
-def row_of(fields: dict[str, Any]) -> Row:
+def job_info(fields: dict[str, Any]) -> JobInfo:
     """A row of an answer."""
-    return msgspec.convert(fields, Row)
+    return msgspec.convert(fields, JobInfo)

@@ -14,8 +14,8 @@ from millpond.actors.errors import NotAllowed, NotAQueue, NotFound, NotNegotiate
 from millpond.node.client.channel import Channel
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.jobs.errors import JobFailed
-from millpond.node.jobs.handle import Wait
-from millpond.node.jobs.requests import Operation, ask, row_of
+from millpond.node.jobs.handle import PendingResult
+from millpond.node.jobs.requests import Operation, ask, job_info
 
 FIRST_S, MOST_S = 10.0, 300.0
 """A job is asked for so long after it is due, then after rests that double up to the second."""
@@ -23,16 +23,16 @@ GRACE_S = 10.0
 """A result is left before the job goes: after this it is here, or it was lost."""
 
 
-class Lookout:
+class ResultWatch:
     """`run` it as a task; `waits` are those that somebody still has."""
 
-    def __init__(self, waits: Mapping[int, Wait], now: Callable[[], float]) -> None:
+    def __init__(self, waits: Mapping[int, PendingResult], now: Callable[[], float]) -> None:
         self._waits = waits
         self._now = now
         self._wakes_at = inf
         self._earlier = anyio.Event()
 
-    def watch(self, wait: Wait, job: int, due_s: float) -> None:
+    def watch(self, wait: PendingResult, job: int, due_s: float) -> None:
         """Ask about this job from `FIRST_S` after it is due on, which is in `due_s` seconds."""
         wait.job, wait.look_at = job, self._now() + due_s + FIRST_S
         if wait.look_at < self._wakes_at:
@@ -51,7 +51,7 @@ class Lookout:
         except (NotAllowed, NotNegotiated, NotAQueue, ConnectionLost, ChannelClosed):
             return
 
-    def _open(self) -> list[Wait]:
+    def _open(self) -> list[PendingResult]:
         return [wait for wait in self._waits.values() if not wait.answer.done]
 
     async def _look_at_all(self, channel: Channel) -> None:
@@ -61,7 +61,7 @@ class Lookout:
             if wait.look_at <= now:
                 await self._look(channel, wait)
 
-    async def _look(self, channel: Channel, wait: Wait) -> None:
+    async def _look(self, channel: Channel, wait: PendingResult) -> None:
         ended = await _ended(channel, wait.job)
         if ended is None:
             wait.rest_s = min(2 * wait.rest_s or FIRST_S, MOST_S)
@@ -79,7 +79,7 @@ async def _ended(channel: Channel, job: int) -> JobFailed | None:
     Raises NotAllowed, NotNegotiated, NotAQueue, ConnectionLost, ChannelClosed.
     """
     try:
-        row = row_of(await ask(channel, Operation.SHOW, id=job))
+        row = job_info(await ask(channel, Operation.SHOW, id=job))
     except NotFound:
         return JobFailed("gone", "its time was over, or its result was lost")
     except (NotAllowed, NotNegotiated, NotAQueue):

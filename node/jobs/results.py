@@ -17,10 +17,10 @@ from anyio.abc import TaskGroup
 from millpond.actors.errors import DataTooLarge, RequestError
 from millpond.node.client.channel import Channel
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
-from millpond.node.client.future import Answer
-from millpond.node.jobs.connection_options import Way
-from millpond.node.jobs.payload import UNREADABLE, Waiter, channel_of
-from millpond.node.jobs.worker.outcome import carried
+from millpond.node.client.future import ReplyFuture
+from millpond.node.jobs.connection_options import Connector
+from millpond.node.jobs.payload import UNREADABLE, ReplyTo, channel_of
+from millpond.node.jobs.worker.outcome import utf8_text
 
 RESULT_TTL_S = 3600
 IDLE_S = 30.0
@@ -31,7 +31,7 @@ EARLY_MAX = 100
 Kind = Literal["progress", "result", "failed", "cancelled"]
 
 
-class News(msgspec.Struct, frozen=True):
+class JobUpdate(msgspec.Struct, frozen=True):
     """What became of a job. `value`: of a failure a map of `reason` and `error`."""
 
     number: int = msgspec.field(name="w")
@@ -40,7 +40,7 @@ class News(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(News)
+_decoder = msgspec.msgpack.Decoder(JobUpdate)
 
 
 def mailbox_name(queue: str, mailbox: bytes) -> bytes:
@@ -48,12 +48,12 @@ def mailbox_name(queue: str, mailbox: bytes) -> bytes:
     return channel_of(queue) + b"/r/" + mailbox.hex().encode()
 
 
-def encode_news(news: News) -> bytes:
+def encode_update(news: JobUpdate) -> bytes:
     """The bytes. Raises TypeError for a value that MessagePack cannot carry."""
     return _encoder.encode(news)
 
 
-def decode_news(data: bytes) -> News | None:
+def decode_update(data: bytes) -> JobUpdate | None:
     """None: these bytes are something else."""
     try:
         return _decoder.decode(data)
@@ -65,7 +65,7 @@ class _Box:
     """A connection to one mailbox; closed when nobody used it for a while."""
 
     def __init__(self) -> None:
-        self.ready: Answer[Channel] = Answer()
+        self.ready: ReplyFuture[Channel] = ReplyFuture()
         self.users = 0
         self.used_at = 0.0
         self.scope = anyio.CancelScope()
@@ -89,30 +89,31 @@ class _Box:
             self._channel.put_nowait(data, ttl=RESULT_TTL_S)
 
 
-class Mailboxes:
+class ResultMailboxes:
     """A worker's connections to those who wait. They live in `tasks`."""
 
-    def __init__(self, way: Way, tasks: TaskGroup, now: Callable[[], float]) -> None:
+    def __init__(self, way: Connector, tasks: TaskGroup, now: Callable[[], float]) -> None:
         self._way = way
         self._tasks = tasks
         self._now = now
         self._boxes: dict[bytes, _Box] = {}
 
-    def tell_soon(self, queue: str, waiter: Waiter, value: Any) -> None:
-        """Leave progress there, if that can be done at once. Raises TypeError as `encode_news`."""
-        data = encode_news(News(waiter.number, "progress", value))
+    def tell_soon(self, queue: str, waiter: ReplyTo, value: Any) -> None:
+        """Leave progress there, if that can be done at once. Raises TypeError as
+        `encode_update`."""
+        data = encode_update(JobUpdate(waiter.number, "progress", value))
         box = self._box(mailbox_name(queue, waiter.mailbox))
         box.say(data)
         box.used_at = self._now()
 
-    async def tell(self, queue: str, waiter: Waiter, kind: Kind, value: Any = None) -> str | None:
+    async def tell(self, queue: str, waiter: ReplyTo, kind: Kind, value: Any = None) -> str | None:
         """Leave it in the mailbox; None, or why it could not be left there within 5 seconds.
 
         A result that cannot be carried, or not in one packet, is told as a failure.
         """
         number = waiter.number
         try:
-            data = encode_news(News(number, kind, value))
+            data = encode_update(JobUpdate(number, kind, value))
         except UNREADABLE as exc:
             data = _too_strange(number, exc)
         name = mailbox_name(queue, waiter.mailbox)
@@ -177,4 +178,6 @@ class Mailboxes:
 
 def _too_strange(number: int, error: Exception) -> bytes:
     text = f"the result cannot be carried: {error}"
-    return encode_news(News(number, "failed", {"reason": "result", "error": carried(text)}))
+    return encode_update(
+        JobUpdate(number, "failed", {"reason": "result", "error": utf8_text(text)})
+    )

@@ -16,11 +16,11 @@ from anyio.from_thread import BlockingPortal
 
 from millpond.node.client.sync.portal import LOOP, iterate
 from millpond.node.jobs import handle, queue
-from millpond.node.jobs.connection_options import WayOptions
-from millpond.node.jobs.history import Entry
+from millpond.node.jobs.connection_options import ConnectionOptions
+from millpond.node.jobs.history import HistoryEntry
 from millpond.node.jobs.payload import Headers
 from millpond.node.jobs.queue import Due
-from millpond.node.jobs.requests import QueueCounts, Row, State
+from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
 
 
 class Handle:
@@ -46,7 +46,7 @@ class Handle:
 class Queue:
     """A queue; every method is that of `millpond.node.jobs.queue.Queue`, blocking."""
 
-    def __init__(self, url: str, name: str, **options: Unpack[WayOptions]) -> None:
+    def __init__(self, url: str, name: str, **options: Unpack[ConnectionOptions]) -> None:
         self.name = name
         self._open = partial(queue.Queue, url, name, **options)
         self._stack = ExitStack()
@@ -96,13 +96,13 @@ class Queue:
         )
         return Handle(self._portal.call(put), self._portal)
 
-    def jobs(self, *states: State) -> Iterator[Row]:
+    def jobs(self, *states: JobState) -> Iterator[JobInfo]:
         return iterate(self._queue.jobs(*states), self._portal)
 
-    def show(self, job: int) -> Row:
+    def show(self, job: int) -> JobInfo:
         return self._portal.call(self._queue.show, job)
 
-    def history(self, job: int) -> Iterator[Entry]:
+    def history(self, job: int) -> Iterator[HistoryEntry]:
         return iterate(self._queue.history(job), self._portal)
 
     def retry(self, job: int) -> None:

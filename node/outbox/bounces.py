@@ -7,10 +7,10 @@ import logging
 import anyio
 
 from millpond.actors.messages import Ack, Msg
-from millpond.node.outbox.context import Office, Report
-from millpond.node.outbox.local_channels import Guest
+from millpond.node.outbox.context import DeliveryStatus, OutboxContext
+from millpond.node.outbox.local_channels import LocalConsumer
 from millpond.node.outbox.mailbox import DEAD_SUFFIX, mailbox_of
-from millpond.node.outbox.relayed_message import MalformedLetter, decode_letter
+from millpond.node.outbox.relayed_message import MalformedRelayedMessage, decode_relayed_message
 from millpond.node.peers.envelope import envelope_uuid
 
 log = logging.getLogger(__name__)
@@ -19,10 +19,10 @@ EXPIRED = "expired"
 IDLE_S = 10.0
 
 
-class Reporter:
+class BounceReader:
     """Works as long as there are dead letters for `peer`; `run` then ends."""
 
-    def __init__(self, office: Office, peer: bytes) -> None:
+    def __init__(self, office: OutboxContext, peer: bytes) -> None:
         self.peer = peer
         self.has_mail = False
         self._office = office
@@ -36,13 +36,13 @@ class Reporter:
     async def run(self) -> None:
         """A dead letter goes when everybody who asked for reports has heard of it."""
         while self.has_mail:
-            with self._office.local.guest(self._channel, 1) as guest:
+            with self._office.local.consumer(self._channel, 1) as guest:
                 await self._read(guest)
                 is_done = not guest.awaits_mail
             if is_done:
                 self.has_mail = False
 
-    async def _read(self, guest: Guest) -> None:
+    async def _read(self, guest: LocalConsumer) -> None:
         while True:
             message = None
             with anyio.move_on_after(IDLE_S):
@@ -54,8 +54,8 @@ class Reporter:
 
     async def _report(self, message: Msg) -> None:
         try:
-            letter = decode_letter(message.data)
-        except MalformedLetter:
+            letter = decode_relayed_message(message.data)
+        except MalformedRelayedMessage:
             return  # whatever it was, nobody waits for it
         if letter.hops > 0:
             return  # a relay does not know who sent it
@@ -63,5 +63,5 @@ class Reporter:
         origin = None if row is None else row.origin
         reason = origin.reason if origin is not None else EXPIRED
         log.info("letter dead: channel=%s reason=%s", self._channel.decode(), reason)
-        fate = Report.EXPIRED if reason == EXPIRED else Report.REFUSED
+        fate = DeliveryStatus.EXPIRED if reason == EXPIRED else DeliveryStatus.REFUSED
         await self._office.report(self.peer, envelope_uuid(letter.envelope), fate)

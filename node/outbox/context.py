@@ -12,17 +12,17 @@ import msgspec
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.outbox.local_channels import LocalChannels
 from millpond.node.outbox.presence import Presence
-from millpond.node.outbox.routes import Reach
+from millpond.node.outbox.routes import RouteDialer
 from millpond.node.peers.address_book import PeerBook
 from millpond.node.peers.identity import Identity
-from millpond.node.peers.prekey_cache import KnownPrekeys
+from millpond.node.peers.prekey_cache import PrekeyCache
 from millpond.node.peers.prekeys import Prekeys
 
 GONE = (ConnectionLost, ChannelClosed, OSError)
 """What somebody elsewhere, or the way there, does to us."""
 
 
-class PostSettings(msgspec.Struct, frozen=True):
+class OutboxSettings(msgspec.Struct, frozen=True):
     """Times in seconds. `via`: relays that keep mail for us, as `places.relay_places` reads them.
 
     `ttl_s` is how long a letter lives at most; `letter_bytes_max` how large it may be;
@@ -38,7 +38,7 @@ class PostSettings(msgspec.Struct, frozen=True):
     idle_s: float = 60.0
 
 
-class Report(Enum):
+class DeliveryStatus(Enum):
     """What became of a message of ours.
 
     SENT: it left this node for its peer or a relay. The others are final.
@@ -49,38 +49,38 @@ class Report(Enum):
     REFUSED = "refused"
 
 
-OnReport = Callable[[bytes, bytes, Report], Awaitable[None]]
+OnDeliveryStatus = Callable[[bytes, bytes, DeliveryStatus], Awaitable[None]]
 """Hears the peer, the message's uuid and its fate; again if the node stops before it returns."""
 
 
-class Office(msgspec.Struct, frozen=True):
+class OutboxContext(msgspec.Struct, frozen=True):
     """One for all tasks of a node's post."""
 
     identity: Identity
     book: PeerBook
     prekeys: Prekeys
-    known: KnownPrekeys
+    known: PrekeyCache
     local: LocalChannels
     presence: Presence
-    reach: Reach
+    reach: RouteDialer
     rng: Random
     entropy: Callable[[int], bytes]
-    settings: PostSettings
+    settings: OutboxSettings
     carriers: anyio.CapacityLimiter
-    on_report: list[OnReport]
+    on_report: list[OnDeliveryStatus]
     on_prekey: list[Callable[[bytes], None]]
 
     def now(self) -> float:
         """Seconds since the Unix epoch."""
         return self.local.now()
 
-    async def report(self, peer: bytes, uuid: bytes, fate: Report) -> None:
+    async def report(self, peer: bytes, uuid: bytes, fate: DeliveryStatus) -> None:
         """Tell all who asked for it."""
         for hear in self.on_report:
             await hear(peer, uuid, fate)
 
 
-class Nudge:
+class Wakeup:
     """An alarm that ends a rest early."""
 
     def __init__(self) -> None:

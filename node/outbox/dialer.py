@@ -12,12 +12,12 @@ from millpond.node.client.connect import Dialer, RoleName, connect
 from millpond.node.client.errors import HandshakeRefused
 from millpond.node.client.url import parse_url
 from millpond.node.outbox.presence import Presence
-from millpond.node.outbox.routes import Place
+from millpond.node.outbox.routes import Route
 from millpond.node.peers.address_book import PeerBook
 from millpond.node.peers.identity import Identity, peer_id
 
 
-class Dialing:
+class PeerDialer:
     """Implements `places.Reach` with the client, whose time and chance are the node's own."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Dialing:
 
     @asynccontextmanager
     async def __call__(
-        self, place: Place, channel: bytes, role: RoleName, window: int = 0, /
+        self, place: Route, channel: bytes, role: RoleName, window: int = 0, /
     ) -> AsyncIterator[Channel]:
         met: list[bytes] = []
 

@@ -11,20 +11,20 @@ import msgspec
 from millpond.actors.errors import KeyReused, RequestError
 from millpond.actors.messages import Put, Reply
 from millpond.node.client.channel import Channel
-from millpond.node.client.future import Answer
+from millpond.node.client.future import ReplyFuture
 from millpond.node.client.message import Message
-from millpond.node.outbox.context import GONE, Nudge, Office
+from millpond.node.outbox.context import GONE, OutboxContext, Wakeup
 from millpond.node.outbox.key_exchange import ASKED_EVERY_S, learn, publish
 from millpond.node.outbox.local_channels import seconds_left
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.relayed_message import (
-    Letter,
-    MalformedLetter,
-    decode_letter,
-    encode_letter,
-    letter_key,
+    MalformedRelayedMessage,
+    RelayedMessage,
+    decode_relayed_message,
+    encode_relayed_message,
+    envelope_idempotency_key,
 )
-from millpond.node.outbox.routes import Patience, Place
+from millpond.node.outbox.routes import RedialDelay, Route
 
 log = logging.getLogger(__name__)
 
@@ -35,24 +35,24 @@ LATE_S = 60.0
 """A letter whose deadline is over by our clock was alive by that of its keeper: it gets so long."""
 
 
-class Errand(msgspec.Struct, frozen=True):
+class FetchSource(msgspec.Struct, frozen=True):
     """Where to fetch. `owner`: whose prekey to read there; `leaves_key`: ours is left there."""
 
-    places: Callable[[], list[Place]]
+    places: Callable[[], list[Route]]
     owner: bytes | None
     leaves_key: bool
 
 
-class Fetcher:
+class RelayFetcher:
     """One errand, for as long as the node runs or until it is cancelled."""
 
-    def __init__(self, office: Office, errand: Errand) -> None:
-        self.nudge = Nudge()
-        self.new_key = Nudge()
+    def __init__(self, office: OutboxContext, errand: FetchSource) -> None:
+        self.nudge = Wakeup()
+        self.new_key = Wakeup()
         self._office = office
         self._errand = errand
         self._mailbox = mailbox_of(office.identity.public)
-        self._patience = Patience(office.rng)
+        self._patience = RedialDelay(office.rng)
 
     async def run(self) -> None:
         """Stay connected to the first place that is there."""
@@ -64,7 +64,7 @@ class Fetcher:
                     log.debug("not fetched: at=%s: %s", place.url, error)
             await self.nudge.rest(self._patience.next_s())
 
-    async def _stay(self, place: Place) -> None:
+    async def _stay(self, place: Route) -> None:
         office = self._office
         async with office.reach(place, self._mailbox, "consumer", WINDOW) as channel:
             self.nudge.forget()  # that the peer is here is said by this very connection
@@ -72,7 +72,7 @@ class Fetcher:
             failure = await self._receive(channel, place)
         raise failure
 
-    async def _receive(self, channel: Channel, place: Place) -> Exception:
+    async def _receive(self, channel: Channel, place: Route) -> Exception:
         """Until there is no more to be received; gives why."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._exchange_keys, place)
@@ -89,7 +89,7 @@ class Fetcher:
                 return error
         raise AssertionError("messages are received until there is an error")
 
-    async def _exchange_keys(self, place: Place) -> None:
+    async def _exchange_keys(self, place: Route) -> None:
         while True:
             try:
                 if self._errand.owner is not None:
@@ -100,11 +100,11 @@ class Fetcher:
                 log.debug("no keys exchanged: at=%s: %s", place.url, error)
             await self.new_key.rest(ASKED_EVERY_S)
 
-    def _read(self, message: Message) -> Letter | None:
+    def _read(self, message: Message) -> RelayedMessage | None:
         """None: it is not for us to have."""
         try:
-            letter = decode_letter(message.data)
-        except MalformedLetter as error:
+            letter = decode_relayed_message(message.data)
+        except MalformedRelayedMessage as error:
             log.warning("no letter fetched: id=%d: %s", message.id, error)
             return None
         if letter.recipient != self._office.identity.public:
@@ -112,15 +112,15 @@ class Fetcher:
             return None
         return letter
 
-    def _keep(self, letter: Letter, attempt: int) -> Answer[Reply]:
+    def _keep(self, letter: RelayedMessage, attempt: int) -> ReplyFuture[Reply]:
         """Put the letter into our own mailbox, with the same bytes whichever way it came."""
         now = self._office.now()
         ttl = seconds_left(max(letter.deadline, now + LATE_S), now)
-        data = encode_letter(msgspec.structs.replace(letter, hops=0))
-        key = letter_key(letter.envelope, attempt, data)
+        data = encode_relayed_message(msgspec.structs.replace(letter, hops=0))
+        key = envelope_idempotency_key(letter.envelope, attempt, data)
         return self._office.local.put_soon(self._mailbox, Put(key, ttl, data))
 
-    async def _is_kept(self, letter: Letter, answer: Answer[Reply]) -> bool:
+    async def _is_kept(self, letter: RelayedMessage, answer: ReplyFuture[Reply]) -> bool:
         for attempt in range(1, KEYS_TRIED_MAX + 1):
             try:
                 await answer
@@ -134,7 +134,9 @@ class Fetcher:
         log.warning("letter not kept: its keys were used for other letters")
         return False
 
-    async def _settle(self, message: Message, letter: Letter, answer: Answer[Reply]) -> None:
+    async def _settle(
+        self, message: Message, letter: RelayedMessage, answer: ReplyFuture[Reply]
+    ) -> None:
         is_kept = await self._is_kept(letter, answer)
         try:
             if is_kept:

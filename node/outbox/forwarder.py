@@ -18,24 +18,24 @@ from millpond.actors.errors import (
     SlowDown,
     StorageFailed,
 )
-from millpond.actors.messages import Ack, Msg, Nack, Reason
+from millpond.actors.messages import Ack, Msg, Nack, NackReason
 from millpond.node.client.channel import Channel
 from millpond.node.client.errors import HandshakeRefused
-from millpond.node.client.future import Answer
+from millpond.node.client.future import ReplyFuture
 from millpond.node.client.in_flight import Receipt
-from millpond.node.outbox.context import GONE, Nudge, Office, Report
+from millpond.node.outbox.context import GONE, DeliveryStatus, OutboxContext, Wakeup
 from millpond.node.outbox.key_exchange import ASKED_EVERY_S, learn
-from millpond.node.outbox.local_channels import Guest, seconds_left
+from millpond.node.outbox.local_channels import LocalConsumer, seconds_left
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.relayed_message import (
     HOPS_MAX,
-    Letter,
-    MalformedLetter,
-    decode_letter,
-    encode_letter,
-    letter_key,
+    MalformedRelayedMessage,
+    RelayedMessage,
+    decode_relayed_message,
+    encode_relayed_message,
+    envelope_idempotency_key,
 )
-from millpond.node.outbox.routes import Patience, Place, places_of
+from millpond.node.outbox.routes import RedialDelay, Route, routes_to
 from millpond.node.peers.envelope import envelope_uuid
 from millpond.node.peers.identity import peer_id
 
@@ -54,17 +54,17 @@ RELAY_STAY_S = 300.0
 """After this a peer that may be back is tried before its relays again."""
 
 
-class Carrier:
+class Forwarder:
     """Works as long as there is something to do for `peer`; `run` then ends."""
 
-    def __init__(self, office: Office, peer: bytes) -> None:
+    def __init__(self, office: OutboxContext, peer: bytes) -> None:
         self.peer = peer
-        self.nudge = Nudge()
+        self.nudge = Wakeup()
         self.wants_key = False
         self.has_mail = False
         self._office = office
         self._mailbox = mailbox_of(peer)
-        self._patience = Patience(office.rng)
+        self._patience = RedialDelay(office.rng)
         self._asked_at = -inf
         self._delivery: _Delivery | None = None
 
@@ -87,7 +87,7 @@ class Carrier:
         while self.is_wanted:
             peer = self._office.book.by_public(self.peer)
             trusted = peer is not None and self._office.book.is_trusted(self.peer)
-            places = list(places_of(peer, self._office.book)) if peer and trusted else []
+            places = list(routes_to(peer, self._office.book)) if peer and trusted else []
             if not places:
                 self.wants_key = self.has_mail = False
                 return
@@ -96,7 +96,7 @@ class Carrier:
             if rest_s is not None:
                 await self.nudge.rest(rest_s)
 
-    async def _visit(self, places: list[Place]) -> float | None:
+    async def _visit(self, places: list[Route]) -> float | None:
         """Go to the first place that is there, and to the next ones while these are relays that
         take nothing now; gives how long to rest before the next time."""
         rests: list[float] = []
@@ -111,7 +111,7 @@ class Carrier:
                 rests.append(rest_s)
         return min(rests, default=None) or self._patience.next_s()
 
-    async def _stay(self, place: Place) -> float | None:
+    async def _stay(self, place: Route) -> float | None:
         office = self._office
         if self.wants_key or office.now() > self._asked_at + ASKED_EVERY_S:
             await learn(office, self.peer, place)
@@ -126,7 +126,7 @@ class Carrier:
             self.nudge.forget()  # that the peer is here is said by this very connection
             self._delivery = _Delivery(office, self.peer, place, channel, self._patience)
             try:
-                with office.local.guest(self._mailbox, IN_FLIGHT_MAX) as guest:
+                with office.local.consumer(self._mailbox, IN_FLIGHT_MAX) as guest:
                     await self._delivery.run(guest)
                     is_done = self._delivery.is_idle and not guest.awaits_mail
                 if is_done:
@@ -142,7 +142,12 @@ class _Delivery:
     """One connection's worth of letters."""
 
     def __init__(
-        self, office: Office, peer: bytes, place: Place, channel: Channel, patience: Patience
+        self,
+        office: OutboxContext,
+        peer: bytes,
+        place: Route,
+        channel: Channel,
+        patience: RedialDelay,
     ) -> None:
         self.rest_s: float | None = None
         self.failure: Exception | None = None
@@ -160,7 +165,7 @@ class _Delivery:
         self.rest_s = rest_s
         self._receiving.cancel()
 
-    async def run(self, guest: Guest) -> None:
+    async def run(self, guest: LocalConsumer) -> None:
         """Carry letters until there are none for a while, or something is wrong."""
         leave_at = self._office.now() + RELAY_STAY_S if self._place.is_relay else inf
         async with anyio.create_task_group() as tasks:
@@ -183,7 +188,7 @@ class _Delivery:
         book, public = self._office.book, self._place.public
         return book.is_trusted(self._peer) and (public is None or book.is_trusted(public))
 
-    async def _next(self, guest: Guest) -> Msg | None:
+    async def _next(self, guest: LocalConsumer) -> Msg | None:
         """None: nothing came for a while and nothing is under way."""
         idle_until = self._office.now() + self._office.settings.idle_s
         while True:
@@ -193,47 +198,53 @@ class _Delivery:
             if not self._pending and (is_awaited or self._office.now() >= idle_until):
                 return None
 
-    def _read(self, guest: Guest, message: Msg) -> Letter | None:
+    def _read(self, guest: LocalConsumer, message: Msg) -> RelayedMessage | None:
         """None: it is not carried any further."""
         try:
-            letter = decode_letter(message.data)
-        except MalformedLetter as error:
+            letter = decode_relayed_message(message.data)
+        except MalformedRelayedMessage as error:
             log.warning("no letter: mailbox=%s id=%d: %s", peer_id(self._peer), message.id, error)
-            self._office.local.bury(guest.channel, message, "malformed")
+            self._office.local.dead_letter(guest.channel, message, "malformed")
             return None
         if letter.recipient != self._peer:
-            self._office.local.bury(guest.channel, message, "malformed")
+            self._office.local.dead_letter(guest.channel, message, "malformed")
             return None
         if letter.hops >= HOPS_MAX:
             # It came as far as it may; its owner can still fetch it.
-            guest.tell(Nack(message.id, Reason.CANNOT_DECRYPT))
+            guest.tell(Nack(message.id, NackReason.CANNOT_DECRYPT))
             return None
         return letter
 
-    def _put(self, letter: Letter, attempt: int) -> Answer[Receipt]:
+    def _put(self, letter: RelayedMessage, attempt: int) -> ReplyFuture[Receipt]:
         """In the order of the calls."""
-        data = encode_letter(msgspec.structs.replace(letter, hops=letter.hops + 1))
+        data = encode_relayed_message(msgspec.structs.replace(letter, hops=letter.hops + 1))
         ttl = seconds_left(letter.deadline, self._office.now())
         try:
-            key = letter_key(letter.envelope, attempt, data)
+            key = envelope_idempotency_key(letter.envelope, attempt, data)
             return self._channel.put_nowait(data, ttl=ttl, key=key)
         except (RequestError, anyio.WouldBlock, *GONE) as error:
-            answer: Answer[Receipt] = Answer()
+            answer: ReplyFuture[Receipt] = ReplyFuture()
             answer.fail(error)
             return answer
 
     async def _settle(
-        self, guest: Guest, message: Msg, letter: Letter, answer: Answer[Receipt]
+        self,
+        guest: LocalConsumer,
+        message: Msg,
+        letter: RelayedMessage,
+        answer: ReplyFuture[Receipt],
     ) -> None:
         try:
             with anyio.fail_after(ANSWERED_WITHIN_S):
                 refusal = await self._fate(letter, answer)
             self._patience.forgive()
             if refusal is not None:
-                self._office.local.bury(guest.channel, message, refusal)
+                self._office.local.dead_letter(guest.channel, message, refusal)
                 return
             if letter.hops == 0:
-                await self._office.report(self._peer, envelope_uuid(letter.envelope), Report.SENT)
+                await self._office.report(
+                    self._peer, envelope_uuid(letter.envelope), DeliveryStatus.SENT
+                )
             guest.tell(Ack(message.id))
         except (*LATER, anyio.WouldBlock) as error:
             delay_ms = error.delay_ms if isinstance(error, RequestError) else None
@@ -247,7 +258,7 @@ class _Delivery:
         self.failure = error
         self.stop(None)
 
-    async def _fate(self, letter: Letter, answer: Answer[Receipt]) -> str | None:
+    async def _fate(self, letter: RelayedMessage, answer: ReplyFuture[Receipt]) -> str | None:
         """None: it is kept there. Else why it is refused for good; raises what may pass.
 
         For good nobody refuses it but the peer itself. What a relay does not take stays here.

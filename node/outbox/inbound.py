@@ -7,13 +7,18 @@ import logging
 import anyio
 
 from millpond.actors.errors import DataTooLarge, EmptyData, KeyReused, RequestError, TtlRefused
-from millpond.actors.messages import Ack, Msg, Nack, Put, Reason, Reply
+from millpond.actors.messages import Ack, Msg, Nack, NackReason, Put, Reply
 from millpond.actors.streams.names import RESERVED
-from millpond.node.client.future import Answer
-from millpond.node.outbox.context import Office
-from millpond.node.outbox.local_channels import Guest, seconds_left
+from millpond.node.client.future import ReplyFuture
+from millpond.node.outbox.context import OutboxContext
+from millpond.node.outbox.local_channels import LocalConsumer, seconds_left
 from millpond.node.outbox.mailbox import PREFIX, mailbox_of
-from millpond.node.outbox.relayed_message import Letter, MalformedLetter, decode_letter, letter_key
+from millpond.node.outbox.relayed_message import (
+    MalformedRelayedMessage,
+    RelayedMessage,
+    decode_relayed_message,
+    envelope_idempotency_key,
+)
 
 log = logging.getLogger(__name__)
 
@@ -25,16 +30,16 @@ NODE_MARK = b"!"
 FOR_GOOD = (DataTooLarge, EmptyData, TtlRefused)
 
 
-class Sorter:
+class InboundRouter:
     """A guest of our own mailbox, for as long as the node runs."""
 
-    def __init__(self, office: Office) -> None:
+    def __init__(self, office: OutboxContext) -> None:
         self._office = office
         self._mailbox = mailbox_of(office.identity.public)
 
     async def run(self) -> None:
         """Sort, in the order in which letters were kept."""
-        with self._office.local.guest(self._mailbox, WINDOW) as guest:
+        with self._office.local.consumer(self._mailbox, WINDOW) as guest:
             async with anyio.create_task_group() as tasks:
                 while True:
                     message = await guest.receive()
@@ -43,10 +48,10 @@ class Sorter:
                         answer = self._put(letter, 0)
                         tasks.start_soon(self._settle, guest, message, letter, answer)
 
-    def _read(self, guest: Guest, message: Msg) -> Letter | None:
+    def _read(self, guest: LocalConsumer, message: Msg) -> RelayedMessage | None:
         try:
-            letter = decode_letter(message.data)
-        except MalformedLetter as error:
+            letter = decode_relayed_message(message.data)
+        except MalformedRelayedMessage as error:
             log.warning("no letter in our mailbox: id=%d: %s", message.id, error)
         else:
             if letter.recipient == self._office.identity.public and is_open(letter.channel):
@@ -55,14 +60,14 @@ class Sorter:
         guest.tell(Ack(message.id))
         return None
 
-    def _put(self, letter: Letter, attempt: int) -> Answer[Reply]:
+    def _put(self, letter: RelayedMessage, attempt: int) -> ReplyFuture[Reply]:
         now = self._office.now()
         ttl = seconds_left(max(letter.deadline, now + LATE_S), now)
-        key = letter_key(letter.envelope, attempt)
+        key = envelope_idempotency_key(letter.envelope, attempt)
         return self._office.local.put_soon(letter.channel, Put(key, ttl, letter.envelope))
 
     async def _settle(
-        self, guest: Guest, message: Msg, letter: Letter, answer: Answer[Reply]
+        self, guest: LocalConsumer, message: Msg, letter: RelayedMessage, answer: ReplyFuture[Reply]
     ) -> None:
         for attempt in range(1, KEYS_TRIED_MAX + 1):
             try:
@@ -70,16 +75,16 @@ class Sorter:
             except KeyReused:
                 answer = self._put(letter, attempt)
             except FOR_GOOD as error:
-                self._office.local.bury(self._mailbox, message, f"refused: {error}")
+                self._office.local.dead_letter(self._mailbox, message, f"refused: {error}")
                 return
             except RequestError as error:
                 log.warning("letter not sorted: channel=%r: %s", letter.channel, error)
-                guest.tell(Nack(message.id, Reason.LATER, LATER_MS))
+                guest.tell(Nack(message.id, NackReason.LATER, LATER_MS))
                 return
             else:
                 guest.tell(Ack(message.id))
                 return
-        self._office.local.bury(self._mailbox, message, "refused: its keys are used")
+        self._office.local.dead_letter(self._mailbox, message, "refused: its keys are used")
 
 
 def is_open(channel: bytes) -> bool:

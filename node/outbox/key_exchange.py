@@ -10,10 +10,10 @@ import anyio
 from millpond.actors.errors import NotFound, RequestError
 from millpond.actors.messages import U64_MAX, Put
 from millpond.node.client.errors import HandshakeRefused
-from millpond.node.outbox.context import Office
+from millpond.node.outbox.context import OutboxContext
 from millpond.node.outbox.local_channels import seconds_left
 from millpond.node.outbox.mailbox import KEYS_SUFFIX, mailbox_of
-from millpond.node.outbox.routes import Place
+from millpond.node.outbox.routes import Route
 from millpond.node.peers.address_book import Peer
 from millpond.node.peers.card import BadCard, decode_card
 from millpond.node.peers.identity import peer_id
@@ -26,7 +26,7 @@ ANSWERED_WITHIN_S = 60.0
 """Who takes longer is as good as away, whatever other life it shows."""
 
 
-async def learn(office: Office, owner: bytes, place: Place) -> bool:
+async def learn(office: OutboxContext, owner: bytes, place: Route) -> bool:
     """Read the newest prekey of `owner` at a place; is it news?
 
     Raises ConnectionLost and OSErrors when nobody is there.
@@ -47,7 +47,7 @@ async def learn(office: Office, owner: bytes, place: Place) -> bool:
     return bool(data) and await take_in(office, owner, data, place.url)
 
 
-async def take_in(office: Office, owner: bytes, data: bytes, source: str) -> bool:
+async def take_in(office: OutboxContext, owner: bytes, data: bytes, source: str) -> bool:
     """Learn a prekey as it is published, and tell who waits for one; is it news?"""
     try:
         prekey = decode_prekey(data)
@@ -57,7 +57,7 @@ async def take_in(office: Office, owner: bytes, data: bytes, source: str) -> boo
     return await _learn(office, owner, prekey)
 
 
-async def _learn(office: Office, owner: bytes, prekey: SignedPrekey) -> bool:
+async def _learn(office: OutboxContext, owner: bytes, prekey: SignedPrekey) -> bool:
     is_news = await anyio.to_thread.run_sync(office.known.learn, owner, prekey)
     if is_news:
         for hear in office.on_prekey:
@@ -65,7 +65,7 @@ async def _learn(office: Office, owner: bytes, prekey: SignedPrekey) -> bool:
     return is_news
 
 
-async def learn_from_cards(office: Office, peers: list[Peer], known: set[str]) -> set[str]:
+async def learn_from_cards(office: OutboxContext, peers: list[Peer], known: set[str]) -> set[str]:
     """Take the prekeys out of the cards by which peers were added, but those `known`; gives all."""
     for peer in peers:
         if not peer.card or peer.card in known:
@@ -80,7 +80,7 @@ async def learn_from_cards(office: Office, peers: list[Peer], known: set[str]) -
     return {peer.card for peer in peers if peer.card}
 
 
-async def publish(office: Office, place: Place) -> None:
+async def publish(office: OutboxContext, place: Route) -> None:
     """Leave our prekey at a relay. Raises ConnectionLost and OSErrors when nobody is there."""
     prekey = await anyio.to_thread.run_sync(office.prekeys.current)
     put = _published(prekey, office.now())
@@ -93,7 +93,7 @@ async def publish(office: Office, place: Place) -> None:
         log.warning("relay does not take our prekey: at=%s: %s", place.url, error)
 
 
-async def publish_here(office: Office) -> SignedPrekey:
+async def publish_here(office: OutboxContext) -> SignedPrekey:
     """Keep our prekey as the one message of its channel on this node. Raises RequestErrors."""
     prekey = await anyio.to_thread.run_sync(office.prekeys.current)
     name = mailbox_of(office.identity.public) + KEYS_SUFFIX
@@ -102,7 +102,7 @@ async def publish_here(office: Office) -> SignedPrekey:
     return prekey
 
 
-async def sweep(office: Office) -> None:
+async def sweep(office: OutboxContext) -> None:
     """Destroy our prekeys that are too old."""
     await anyio.to_thread.run_sync(partial(office.prekeys.sweep, office.now()))
 

@@ -17,15 +17,15 @@ from millpond.actors.errors import ERRORS, OutcomeUnknown
 from millpond.actors.messages import (
     U64_MAX,
     Ack,
+    Attach,
     Batch,
-    Bury,
+    CellMessage,
+    DeadLetter,
     Failed,
     Get,
     GetAck,
-    Join,
     List,
     ListAck,
-    Mail,
     Msg,
     Nack,
     Port,
@@ -35,22 +35,22 @@ from millpond.actors.messages import (
     Role,
 )
 from millpond.actors.runtime.scheduler import Scheduler
-from millpond.actors.store.changes import Row
+from millpond.actors.store.changes import StoredMessage
 from millpond.actors.store.interface import Store
-from millpond.node.client.future import Answer
+from millpond.node.client.future import ReplyFuture
 
 DEAD_SUFFIX = b"!dead"
 
 
-class _Slip(Port):
+class _ReplyPort(Port):
     """Stands at the counter for one answer."""
 
-    __slots__ = ("answer", "heard_at", "number")
+    __slots__ = ("answer", "number", "received_at")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.heard_at = inf
-        self.answer: Answer[Reply] = Answer()
+        self.received_at = inf
+        self.answer: ReplyFuture[Reply] = ReplyFuture()
 
     @property
     def writable(self) -> bool:
@@ -67,15 +67,15 @@ class _Slip(Port):
         """Nothing is held back."""
 
 
-class Guest(Port):
+class LocalConsumer(Port):
     """Is pushed the messages of one channel, at most `window` that are not acknowledged."""
 
-    __slots__ = ("_arrived", "_local", "_pushed", "channel", "heard_at", "number")
+    __slots__ = ("_arrived", "_local", "_pushed", "channel", "number", "received_at")
 
     def __init__(self, local: LocalChannels, channel: bytes, number: int) -> None:
         self.channel = channel
         self.number = number
-        self.heard_at = inf  # never silent, so never asked whether it is there
+        self.received_at = inf  # never silent, so never asked whether it is there
         self._local = local
         self._pushed: deque[Msg] = deque()
         self._arrived = anyio.Event()
@@ -133,7 +133,7 @@ class LocalChannels:
         """Hand a batch to the channel's cell."""
         self._scheduler.submit(channel, batch, self.now())
 
-    def put_soon(self, channel: bytes, put: Put) -> Answer[Reply]:
+    def put_soon(self, channel: bytes, put: Put) -> ReplyFuture[Reply]:
         """Put, in the order of the calls; the answer is a PutAck, or raises a RequestError."""
         return self._ask(channel, put)
 
@@ -158,20 +158,20 @@ class LocalChannels:
     def forget(self, channel: bytes, message_ids: Sequence[int]) -> None:
         """Let go of messages."""
         if message_ids:
-            with self.guest(channel, 0) as guest:
-                acks: list[Mail] = [Ack(each) for each in message_ids]
+            with self.consumer(channel, 0) as guest:
+                acks: list[CellMessage] = [Ack(each) for each in message_ids]
                 self.submit(channel, Batch(guest, acks))
 
-    def bury(self, channel: bytes, message: Msg, reason: str) -> None:
+    def dead_letter(self, channel: bytes, message: Msg, reason: str) -> None:
         """Have a message moved to the dead letters of its channel, in one of them at any time."""
-        letter = Bury(channel, message.id, message.attempt, reason, message.data)
+        letter = DeadLetter(channel, message.id, message.attempt, reason, message.data)
         self.submit(channel + DEAD_SUFFIX, Batch(None, [letter]))
 
     @contextmanager
-    def guest(self, channel: bytes, window: int) -> Iterator[Guest]:
+    def consumer(self, channel: bytes, window: int) -> Iterator[LocalConsumer]:
         """A consumer in the channel, for the block. What it did not acknowledge is ready again."""
-        guest = Guest(self, channel, self._number())
-        join = Join(role=Role.CONSUMER, window=window)
+        guest = LocalConsumer(self, channel, self._number())
+        join = Attach(role=Role.CONSUMER, window=window)
         self._scheduler.attach(channel, guest, join, self.now())
         try:
             yield guest
@@ -183,29 +183,29 @@ class LocalChannels:
         behaviour = self._scheduler.view(channel)
         if isinstance(behaviour, Channel):
             return behaviour.info.messages
-        return self._store.weigh(channel).messages
+        return self._store.partition_usage(channel).messages
 
     def is_keeping(self, channel: bytes) -> bool:
         """Does the channel hold messages that are not as durable as it promises yet?"""
         cell = self._scheduler.cells.get(channel)
         return cell is not None and cell.unkept_from < U64_MAX
 
-    def rows(self, channel: bytes) -> Iterator[Row]:
+    def rows(self, channel: bytes) -> Iterator[StoredMessage]:
         """The channel's messages, as long as nothing changes and it is in memory; else nothing."""
         behaviour = self._scheduler.view(channel)
         if isinstance(behaviour, Channel):
             for row, _ in behaviour.export(0, self._scheduler.cells[channel].unkept_from):
                 yield row
 
-    def row(self, channel: bytes, message_id: int) -> Row | None:
+    def row(self, channel: bytes, message_id: int) -> StoredMessage | None:
         """One message of it."""
         behaviour = self._scheduler.view(channel)
         if not isinstance(behaviour, Channel):
             return None
         return next((row for row, _ in behaviour.export(message_id - 1, message_id + 1)), None)
 
-    def _ask(self, channel: bytes, request: Put | Get | List) -> Answer[Reply]:
-        slip = _Slip(self._own_number)
+    def _ask(self, channel: bytes, request: Put | Get | List) -> ReplyFuture[Reply]:
+        slip = _ReplyPort(self._own_number)
         self.submit(channel, Batch(slip, [request]))
         if isinstance(request, Put) and not request.data:
             slip.answer.fail(OutcomeUnknown("an empty message is ignored"))

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import msgspec
 
 from millpond.actors.channels.channel import Channel
-from millpond.actors.channels.context import Shared
+from millpond.actors.channels.context import ChannelContext
 from millpond.actors.channels.settings import ChannelSettings
-from millpond.actors.messages import Batch, Join, Mode, Port
+from millpond.actors.messages import Attach, Batch, Mode, Port
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import Snapshot
-from millpond.node.peers.identity import BadPeerId, peer_id, public_of
+from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
 
 PREFIX = b"mail/"
 KEYS_SUFFIX = b"!keys"
@@ -33,7 +33,7 @@ def owner_of(channel: bytes) -> bytes | None:
         return None
     name = channel.removeprefix(PREFIX).partition(b"!")[0]
     try:
-        return public_of(name.decode("ascii"))
+        return public_key_of(name.decode("ascii"))
     except (BadPeerId, UnicodeDecodeError):
         return None
 
@@ -55,9 +55,9 @@ class Mailbox(Channel):
         self,
         name: bytes,
         kept: Snapshot,
-        guests: dict[Port, Join],
+        guests: dict[Port, Attach],
         settings: ChannelSettings,
-        shared: Shared,
+        shared: ChannelContext,
         notice: Notice,
     ) -> None:
         super().__init__(name, kept, guests, settings, shared)
@@ -76,6 +76,6 @@ def mailbox_settings(settings: ChannelSettings, ttl_s: int) -> ChannelSettings:
         settings,
         mode=Mode.PAIR,
         ttl_default=min(ttl_s, settings.ttl_max),
-        bury_expired=True,
+        dead_letter_expired=True,
         tee=b"",
     )

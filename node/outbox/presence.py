@@ -7,19 +7,19 @@ from math import inf
 
 import msgspec
 
-from millpond.actors.messages import Join, Port
+from millpond.actors.messages import Attach, Port
 from millpond.actors.runtime.scheduler import Scheduler
 
-HERE_S = 30.0
+ONLINE_S = 30.0
 """A connection that was silent for longer does not say that its peer is here."""
 SEEN_MAX = 10_000
 """So many peers are remembered as seen, the latest ones."""
 
-Attach = Callable[[bytes, Port, Join, float], bool]
-Detach = Callable[[bytes, Port], None]
+AttachCallback = Callable[[bytes, Port, Attach, float], bool]
+DetachCallback = Callable[[bytes, Port], None]
 
 
-class Sighting(msgspec.Struct, frozen=True):
+class LastSeen(msgspec.Struct, frozen=True):
     """`here`, or not since `seen_at` (seconds since the Unix epoch; None: not in this run)."""
 
     here: bool
@@ -39,16 +39,16 @@ class Presence:
         self._now = now
         self._lives: dict[bytes, dict[object, Callable[[], float]]] = {}
         self._fetching: dict[tuple[bytes, bytes], set[Port]] = {}
-        self._joins: dict[tuple[bytes, Port], Join] = {}
+        self._joins: dict[tuple[bytes, Port], Attach] = {}
         self._seen: dict[bytes, float] = {}
 
-    def look(self, peer: bytes) -> Sighting:
+    def last_seen(self, peer: bytes) -> LastSeen:
         """What is known of a peer now."""
         heard_at = max((life() for life in self._lives.get(peer, {}).values()), default=-inf)
-        if heard_at > self._now() - HERE_S:
-            return Sighting(True, heard_at)
+        if heard_at > self._now() - ONLINE_S:
+            return LastSeen(True, heard_at)
         seen_at = max(heard_at, self._seen.get(peer, -inf))
-        return Sighting(False, None if seen_at == -inf else seen_at)
+        return LastSeen(False, None if seen_at == -inf else seen_at)
 
     def is_fetching(self, peer: bytes, channel: bytes) -> bool:
         """Does the peer itself take messages out of a channel here, on a connection of its own?"""
@@ -56,7 +56,7 @@ class Presence:
 
     # Connections to us, from the listeners.
 
-    def joined(self, channel: bytes, port: Port, join: Join) -> None:
+    def joined(self, channel: bytes, port: Port, join: Attach) -> None:
         """An identity proved by its key entered a channel."""
         peer = join.identity
         if peer is None or (channel, port) in self._joins:
@@ -65,7 +65,7 @@ class Presence:
         if join.push and join.role.consumes:
             self._fetching.setdefault((peer, channel), set()).add(port)
             self._tell(self.on_fetching, peer)
-        self.met(peer, (channel, port), lambda: port.heard_at)
+        self.met(peer, (channel, port), lambda: port.received_at)
 
     def left(self, channel: bytes, port: Port) -> None:
         """A connection left a channel, if it was one of an identity."""
@@ -81,10 +81,10 @@ class Presence:
             self._tell(self.on_fetching, peer)
         self.parted(peer, (channel, port))
 
-    def watch(self, scheduler: Scheduler) -> tuple[Attach, Detach]:
+    def watch(self, scheduler: Scheduler) -> tuple[AttachCallback, DetachCallback]:
         """The scheduler's `attach` and `detach` for connections, such that we hear of them."""
 
-        def attach(channel: bytes, port: Port, join: Join, now: float) -> bool:
+        def attach(channel: bytes, port: Port, join: Attach, now: float) -> bool:
             if join.identity is not None:
                 self.joined(channel, port, join)
             return scheduler.attach(channel, port, join, now)
@@ -98,7 +98,7 @@ class Presence:
     # Connections of ours, and what both have in common.
 
     def met(self, peer: bytes, connection: object, heard_at: Callable[[], float]) -> None:
-        """A connection with the peer stands; `heard_at` tells when it last showed life."""
+        """A connection with the peer stands; `received_at` tells when it last showed life."""
         lives = self._lives.setdefault(peer, {})
         lives[connection] = heard_at
         if len(lives) == 1:

@@ -25,11 +25,11 @@ OVERHEAD_BYTES = _HEAD.size
 DEADLINE_MAX = 2**32 - 1
 
 
-class MalformedLetter(ValueError):
+class MalformedRelayedMessage(ValueError):
     """These bytes are no letter."""
 
 
-class Letter(msgspec.Struct, frozen=True, gc=False):
+class RelayedMessage(msgspec.Struct, frozen=True, gc=False):
     """An envelope for the channel `channel` of the node whose public key is `recipient`."""
 
     hops: int
@@ -39,33 +39,33 @@ class Letter(msgspec.Struct, frozen=True, gc=False):
     envelope: bytes
 
 
-def encode_letter(letter: Letter) -> bytes:
+def encode_relayed_message(letter: RelayedMessage) -> bytes:
     """The bytes of a letter; its fields must be within their limits."""
     head = _HEAD.pack(MAGIC, letter.hops, letter.deadline, letter.recipient, len(letter.channel))
     return head + letter.channel + letter.envelope
 
 
-def decode_letter(data: bytes) -> Letter:
-    """Raises MalformedLetter for anything that `encode_letter` would not have written."""
+def decode_relayed_message(data: bytes) -> RelayedMessage:
+    """Raises MalformedLetter for anything that `encode_relayed_message` would not have written."""
     if len(data) < _HEAD.size:
-        raise MalformedLetter("a letter is longer than this")
+        raise MalformedRelayedMessage("a letter is longer than this")
     magic, hops, deadline, recipient, length = _HEAD.unpack_from(data)
     if magic != MAGIC:
-        raise MalformedLetter("not a letter of version 1")
+        raise MalformedRelayedMessage("not a letter of version 1")
     if hops > HOPS_MAX:
-        raise MalformedLetter(f"{hops} hops are more than {HOPS_MAX}")
+        raise MalformedRelayedMessage(f"{hops} hops are more than {HOPS_MAX}")
     channel = data[_HEAD.size : _HEAD.size + length]
     if not 0 < length <= NAME_BYTES_MAX or len(channel) != length:
-        raise MalformedLetter("the channel's name is too short or too long")
+        raise MalformedRelayedMessage("the channel's name is too short or too long")
     envelope = data[_HEAD.size + length :]
     try:
         envelope_uuid(envelope)
     except CannotOpen as error:
-        raise MalformedLetter("there is no envelope in it") from error
-    return Letter(hops, deadline, recipient, channel, envelope)
+        raise MalformedRelayedMessage("there is no envelope in it") from error
+    return RelayedMessage(hops, deadline, recipient, channel, envelope)
 
 
-def letter_key(envelope: bytes, attempt: int = 0, data: bytes = b"") -> int:
+def envelope_idempotency_key(envelope: bytes, attempt: int = 0, data: bytes = b"") -> int:
     """The idempotency key under which an envelope is put: the same one wherever that happens.
 
     Where the key was used for something else, the next `attempt` has another one. That is made of

@@ -19,16 +19,16 @@ from millpond.actors.errors import (
 )
 from millpond.actors.runtime.supervisor import contain
 from millpond.node.outbox import messages as b
-from millpond.node.outbox.outbox import Post
-from millpond.node.outbox.routes import relay_places
+from millpond.node.outbox.outbox import Outbox
+from millpond.node.outbox.routes import relay_routes
 from millpond.node.peers.address_book import DuplicatePeer, Peer, PeerBookError, Trust
 from millpond.node.peers.address_book_file import BookBusy
-from millpond.node.peers.card import BadCard, Card, decode_card, encode_card
+from millpond.node.peers.card import BadCard, ContactCard, decode_card, encode_card
 from millpond.node.peers.envelope import UUID_BYTES, CannotOpen, envelope_uuid
-from millpond.node.peers.fingerprint import fingerprint, words
-from millpond.node.peers.identity import BadPeerId, peer_id, public_of
+from millpond.node.peers.fingerprint import fingerprint, safety_words
+from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
 from millpond.transports.p2p.bodies import read_body
-from millpond.transports.server.interface import Answered
+from millpond.transports.server.interface import PeersCallback
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +36,10 @@ Handler = Callable[[bytes], Awaitable[bytes]]
 """Carries out an operation: the body of the request to that of the answer. Raises RequestErrors."""
 
 
-class Desk:
+class PeerRequests:
     """One per node; `tasks` are those in which requests are carried out."""
 
-    def __init__(self, post: Post, tasks: TaskGroup) -> None:
+    def __init__(self, post: Outbox, tasks: TaskGroup) -> None:
         self._post = post
         self._tasks = tasks
         self._accepted: deque[tuple[str, Callable[[], Awaitable[None]]]] = deque()
@@ -59,7 +59,7 @@ class Desk:
         assert operation not in self._handlers
         self._handlers[operation] = handler
 
-    def ask(self, operation: int, body: bytes, answer: Answered) -> None:
+    def ask(self, operation: int, body: bytes, answer: PeersCallback) -> None:
         """Carry out an operation; `answer` is called once, later."""
         handler = self._handlers.get(operation)
         if handler is None:
@@ -77,7 +77,7 @@ class Desk:
             while self._accepted:
                 self._tasks.start_soon(contain, *self._accepted.popleft())
 
-    async def _carry_out(self, handler: Handler, body: bytes, answer: Answered) -> None:
+    async def _carry_out(self, handler: Handler, body: bytes, answer: PeersCallback) -> None:
         outcome: bytes | RequestError = OutcomeUnknown()
         try:
             outcome = await handler(body)
@@ -93,21 +93,21 @@ class Desk:
 
     async def _who(self, body: bytes) -> bytes:
         read_body(body, b.Nothing)
-        office = self._post.office
+        office = self._post.context
         identity, settings = office.identity, office.settings
         relays = tuple(
             place.url if place.public is None else f"{peer_id(place.public)}@{place.url}"
             for text in settings.via
-            for place in relay_places(text, office.book)
+            for place in relay_routes(text, office.book)
         )
         prekey = await anyio.to_thread.run_sync(office.prekeys.current)
-        card = Card(identity.public, settings.addresses, relays, prekey, office.now())
+        card = ContactCard(identity.public, settings.addresses, relays, prekey, office.now())
         return b.write_body(
             b.WhoAnswer(
                 id=identity.id,
                 key=identity.public,
                 fingerprint=fingerprint(identity.public),
-                words=words(identity.public),
+                words=safety_words(identity.public),
                 addresses=settings.addresses,
                 relays=relays,
                 card=encode_card(card, identity),
@@ -116,7 +116,7 @@ class Desk:
 
     async def _peers(self, body: bytes) -> bytes:
         request = read_body(body, b.PeersRequest)
-        book = self._post.office.book
+        book = self._post.context.book
         if request.peer is not None:
             found = [self._resolved(request.peer)]
         else:
@@ -127,14 +127,14 @@ class Desk:
         return b.write_body(b.PeersAnswer(page, len(found) > limit))
 
     def _info(self, peer: Peer) -> b.PeerInfo:
-        sighting = self._post.presence.look(peer.public)
+        sighting = self._post.presence.last_seen(peer.public)
         return b.PeerInfo(
             name=peer.name,
             id=peer.id,
             key=peer.public,
             trust=peer.trust.value,
             fingerprint=fingerprint(peer.public),
-            words=words(peer.public),
+            words=safety_words(peer.public),
             addresses=peer.addresses,
             relays=peer.relays,
             here=sighting.here,
@@ -158,21 +158,21 @@ class Desk:
         card = None if request.card is None else decode_card(request.card)
         if card is None and request.key is None:
             raise BadCard("a card or a key is needed")
-        public = public_of(request.key) if request.key is not None else b""
+        public = public_key_of(request.key) if request.key is not None else b""
         if card is not None:
             if public not in (b"", card.public):
                 raise BadCard("the card is of another key")
             public = card.public
-        if public == self._post.office.identity.public:
+        if public == self._post.context.identity.public:
             raise BadPeerId("this is the key of this node itself")
         addresses = (*request.addresses, *(card.addresses if card else ()))
         relays = (*request.relays, *(card.relays if card else ()))
-        now, line = self._post.office.now(), request.card or ""
+        now, line = self._post.context.now(), request.card or ""
         return Peer(request.name, public, Trust.TRUSTED, addresses, relays, now, line)
 
     def _entered(self, peer: Peer) -> None:
         """In a thread: the file is written and synced."""
-        book = self._post.office.book
+        book = self._post.context.book
         known = book.by_name(peer.name)
         if known is None:
             book.add(peer)
@@ -183,7 +183,7 @@ class Desk:
 
     async def _remove(self, body: bytes) -> bytes:
         peer = self._resolved(read_body(body, b.RemoveRequest).peer)
-        await anyio.to_thread.run_sync(self._post.office.book.remove, peer.name)
+        await anyio.to_thread.run_sync(self._post.context.book.remove, peer.name)
         self._post.rounds.look_at_book()
         return b.write_body(b.Nothing())
 
@@ -211,7 +211,7 @@ class Desk:
             opened = await self._post.open(request.channel, request.envelope)
         except CannotOpen as error:
             return b.write_body(b.OpenAnswer(uuid, reason=str(error)))
-        peer = self._post.office.book.by_public(opened.sender)
+        peer = self._post.context.book.by_public(opened.sender)
         answer = b.OpenAnswer(uuid, sender=peer_id(opened.sender))
         if peer is None:
             answer.reason = f"nobody known wrote it: {answer.sender}"
@@ -224,7 +224,7 @@ class Desk:
         return b.write_body(answer)
 
     def _resolved(self, text: str) -> Peer:
-        peer = self._post.office.book.resolve(text)
+        peer = self._post.context.book.resolve(text)
         if peer is None:
             raise UnknownPeer
         return peer

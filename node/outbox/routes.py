@@ -12,14 +12,14 @@ import msgspec
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import RoleName
 from millpond.node.peers.address_book import Peer, PeerBook, Trust
-from millpond.node.peers.identity import BadPeerId, public_of
+from millpond.node.peers.identity import BadPeerId, public_key_of
 
 REST_S_MIN, REST_S_MAX = 1.0, 300.0
 DOUBLINGS_MAX = 10
 KEY_MARK = "@"
 
 
-class Place(msgspec.Struct, frozen=True):
+class Route(msgspec.Struct, frozen=True):
     """A node to dial. `public` is the key it has to prove; None: that of any trusted peer."""
 
     url: str
@@ -27,18 +27,18 @@ class Place(msgspec.Struct, frozen=True):
     is_relay: bool
 
 
-class Reach(Protocol):
+class RouteDialer(Protocol):
     """Joins a channel at a place, as ourselves, for the block; the connection is not mended.
 
     Raises ConnectionLost and OSErrors when there is nobody, or somebody else.
     """
 
     def __call__(
-        self, place: Place, channel: bytes, role: RoleName, window: int = 0, /
+        self, place: Route, channel: bytes, role: RoleName, window: int = 0, /
     ) -> AbstractAsyncContextManager[Channel]: ...
 
 
-class Patience:
+class RedialDelay:
     """Rests between attempts: 1 s, 2 s, 4 s and so on up to 5 min, each shortened by chance."""
 
     def __init__(self, rng: Random) -> None:
@@ -56,15 +56,15 @@ class Patience:
         self._failures = 0
 
 
-def places_of(peer: Peer, book: PeerBook) -> Iterator[Place]:
+def routes_to(peer: Peer, book: PeerBook) -> Iterator[Route]:
     """Where mail for the peer can be brought: to itself first."""
     for url in peer.addresses:
-        yield Place(url, peer.public, False)
+        yield Route(url, peer.public, False)
     for relay in peer.relays:
-        yield from relay_places(relay, book)
+        yield from relay_routes(relay, book)
 
 
-def relay_places(text: str, book: PeerBook) -> Iterator[Place]:
+def relay_routes(text: str, book: PeerBook) -> Iterator[Route]:
     """The places of a relay: `PEER-ID@URL`, a URL, or the name or id of a peer in the book.
 
     Of a bare URL the key is that of the trusted peer who has this address, else of any of them. A
@@ -73,21 +73,21 @@ def relay_places(text: str, book: PeerBook) -> Iterator[Place]:
     if "://" not in text:
         peer = _found(text, book)
         if peer is not None and peer.trust is Trust.TRUSTED:
-            yield from (Place(url, peer.public, True) for url in peer.addresses)
+            yield from (Route(url, peer.public, True) for url in peer.addresses)
         return
     head, mark, url = text.partition(KEY_MARK)
     if mark and "://" not in head:
         try:
-            public = public_of(head)
+            public = public_key_of(head)
         except BadPeerId:
             return
         found = book.by_public(public)
         if found is None or found.trust is not Trust.REVOKED:
-            yield Place(url, public, True)
+            yield Route(url, public, True)
         return
     trusted = (each for each in book.peers if each.trust is Trust.TRUSTED)
     known = (each.public for each in trusted if text in each.addresses)
-    yield Place(text, next(known, None), True)
+    yield Route(text, next(known, None), True)
 
 
 def _found(text: str, book: PeerBook) -> Peer | None:

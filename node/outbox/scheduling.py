@@ -12,14 +12,14 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.errors import RequestError
 from millpond.actors.runtime.supervisor import contain
-from millpond.node.outbox.bounces import Reporter
-from millpond.node.outbox.context import Nudge, Office
-from millpond.node.outbox.fetcher import Errand, Fetcher
-from millpond.node.outbox.forwarder import Carrier
-from millpond.node.outbox.inbound import Sorter
+from millpond.node.outbox.bounces import BounceReader
+from millpond.node.outbox.context import OutboxContext, Wakeup
+from millpond.node.outbox.fetcher import FetchSource, RelayFetcher
+from millpond.node.outbox.forwarder import Forwarder
+from millpond.node.outbox.inbound import InboundRouter
 from millpond.node.outbox.key_exchange import learn_from_cards, publish_here, sweep
 from millpond.node.outbox.mailbox import DEAD_SUFFIX, mailbox_of, owner_of
-from millpond.node.outbox.routes import Place, places_of, relay_places
+from millpond.node.outbox.routes import Route, relay_routes, routes_to
 from millpond.node.peers.address_book import BookUnreadable, Peer, Trust
 from millpond.node.peers.identity import peer_id
 
@@ -31,21 +31,21 @@ LOOK_S = 0.5
 RETRY_S = 30.0
 NODE_MARK = b"!"
 
-Goal = bytes | str
+FetchTarget = bytes | str
 """Where a fetcher goes: to a peer, by its key, or to a relay, as it was named to us."""
 
 
-class Rounds:
+class OutboxScheduler:
     """Everything but `run` is synchronous; call it in the loop's thread."""
 
-    def __init__(self, office: Office) -> None:
+    def __init__(self, office: OutboxContext) -> None:
         self._office = office
-        self._carriers: dict[bytes, Carrier] = {}
-        self._reporters: dict[bytes, Reporter] = {}
-        self._working: dict[Carrier | Reporter, None] = {}
-        self._hired: deque[Carrier | Reporter] = deque()
-        self._has_hired = Nudge()
-        self._fetchers: dict[Goal, tuple[Fetcher, anyio.CancelScope]] = {}
+        self._carriers: dict[bytes, Forwarder] = {}
+        self._reporters: dict[bytes, BounceReader] = {}
+        self._working: dict[Forwarder | BounceReader, None] = {}
+        self._hired: deque[Forwarder | BounceReader] = deque()
+        self._has_hired = Wakeup()
+        self._fetchers: dict[FetchTarget, tuple[RelayFetcher, anyio.CancelScope]] = {}
         self._cards: set[str] = set()
         self._is_book_new = True
         self._is_book_bad = False
@@ -74,7 +74,7 @@ class Rounds:
         if owner is None or owner == self._office.identity.public:
             return
         if mailbox.endswith(DEAD_SUFFIX):
-            reporter = self._reporters.setdefault(owner, Reporter(self._office, owner))
+            reporter = self._reporters.setdefault(owner, BounceReader(self._office, owner))
             reporter.has_mail = True
             self._start(reporter)
         elif NODE_MARK not in mailbox:
@@ -98,7 +98,7 @@ class Rounds:
 
     def _seen(self, peer: bytes) -> None:
         """Whoever rests because the peer was away need not any longer."""
-        if not self._office.presence.look(peer).here:
+        if not self._office.presence.last_seen(peer).here:
             return
         if peer in self._carriers:
             self._carriers[peer].nudge()
@@ -114,13 +114,13 @@ class Rounds:
 
     # Carriers and reporters work as long as there is something to do.
 
-    def _carrier(self, peer: bytes) -> Carrier:
+    def _carrier(self, peer: bytes) -> Forwarder:
         carrier = self._carriers.get(peer)
         if carrier is None:
-            carrier = self._carriers[peer] = Carrier(self._office, peer)
+            carrier = self._carriers[peer] = Forwarder(self._office, peer)
         return carrier
 
-    def _start(self, worker: Carrier | Reporter) -> None:
+    def _start(self, worker: Forwarder | BounceReader) -> None:
         if worker in self._working or not worker.is_wanted:
             return
         self._working[worker] = None
@@ -134,7 +134,7 @@ class Rounds:
                 tasks.start_soon(self._work, self._hired.popleft())
             await self._has_hired.rest(HOUR_S)
 
-    async def _work(self, worker: Carrier | Reporter) -> None:
+    async def _work(self, worker: Forwarder | BounceReader) -> None:
         name = f"{type(worker).__name__.lower()}/{peer_id(worker.peer)}"
         await contain(name, worker.run)
         # Nothing comes in between: what is noticed from here on starts another one.
@@ -145,9 +145,9 @@ class Rounds:
         elif not worker.has_mail:
             self._let_go(worker)
 
-    def _let_go(self, worker: Carrier | Reporter) -> None:
+    def _let_go(self, worker: Forwarder | BounceReader) -> None:
         """There may be mailboxes of any number of strangers."""
-        if isinstance(worker, Reporter):
+        if isinstance(worker, BounceReader):
             del self._reporters[worker.peer]
         elif not self._office.book.is_trusted(worker.peer):
             del self._carriers[worker.peer]
@@ -162,35 +162,37 @@ class Rounds:
             if goal in self._fetchers:
                 self._fetchers[goal][0].nudge()
             elif len(self._fetchers) < self._office.settings.fetchers_max:
-                fetcher, scope = Fetcher(self._office, errand), anyio.CancelScope()
+                fetcher, scope = RelayFetcher(self._office, errand), anyio.CancelScope()
                 self._fetchers[goal] = (fetcher, scope)
                 tasks.start_soon(self._fetch, goal, fetcher, scope)
 
-    async def _fetch(self, goal: Goal, fetcher: Fetcher, scope: anyio.CancelScope) -> None:
+    async def _fetch(
+        self, goal: FetchTarget, fetcher: RelayFetcher, scope: anyio.CancelScope
+    ) -> None:
         with scope:
             await contain(f"fetcher/{goal!r}", fetcher.run)
             del self._fetchers[goal]  # it crashed
             await anyio.sleep(RETRY_S)
             self.look_at_book()
 
-    def _errands(self, trusted: list[Peer]) -> Iterator[tuple[Goal, Errand]]:
+    def _errands(self, trusted: list[Peer]) -> Iterator[tuple[FetchTarget, FetchSource]]:
         book = self._office.book
         dialled = dict.fromkeys(peer.public for peer in trusted if peer.addresses)
         also_relays: set[bytes | None] = set()
         for text in self._office.settings.via:
-            publics = {place.public for place in relay_places(text, book)}
+            publics = {place.public for place in relay_routes(text, book)}
             if publics & dialled.keys():
                 also_relays |= publics
             elif publics:
-                yield text, Errand(partial(_relay, text, self._office), None, True)
+                yield text, FetchSource(partial(_relay, text, self._office), None, True)
         # Nobody else has what waits at a relay of ours, and not everybody may have a fetcher.
         for public in sorted(dialled, key=lambda each: each not in also_relays):
             where = partial(self._direct, public)
-            yield public, Errand(where, public, public in also_relays)
+            yield public, FetchSource(where, public, public in also_relays)
 
-    def _direct(self, public: bytes) -> list[Place]:
+    def _direct(self, public: bytes) -> list[Route]:
         peer = self._office.book.by_public(public)
-        places = [] if peer is None else places_of(peer, self._office.book)
+        places = [] if peer is None else routes_to(peer, self._office.book)
         return [place for place in places if not place.is_relay]
 
     # What goes on all the time.
@@ -206,7 +208,7 @@ class Rounds:
                 knows_somebody = await self._look(tasks)
                 if is_alone and knows_somebody:
                     is_alone = False
-                    tasks.start_soon(Sorter(self._office).run)
+                    tasks.start_soon(InboundRouter(self._office).run)
                     tasks.start_soon(self._keep_keys)
             await anyio.sleep(LOOK_S)
 
@@ -265,5 +267,5 @@ class Rounds:
             await anyio.sleep(rest_s)
 
 
-def _relay(text: str, office: Office) -> list[Place]:
-    return list(relay_places(text, office.book))
+def _relay(text: str, office: OutboxContext) -> list[Route]:
+    return list(relay_routes(text, office.book))

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from millpond.node.atomic_files import UnsafeFile
-from millpond.node.peers.address_book_file import NoFile, PeerFile, Stamp
-from millpond.node.peers.address_book_toml import peers_of, text_of
+from millpond.node.peers.address_book_file import AddressBookFile, InMemoryFile, Stamp
+from millpond.node.peers.address_book_toml import format_address_book, parse_address_book
 from millpond.node.peers.errors import (
     BadPeer,
     BookFull,
@@ -25,7 +25,7 @@ from millpond.node.peers.errors import (
     PeerRevoked,
     UnknownPeer,
 )
-from millpond.node.peers.identity import public_of
+from millpond.node.peers.identity import public_key_of
 from millpond.node.peers.known_peers import Known, found, met_at, rekeyed
 from millpond.node.peers.peer import (
     NAME_CHARS_MAX,
@@ -87,7 +87,7 @@ class PeerBook:
     def __init__(self, path: Path | None = None, now: Callable[[], float] = time.time) -> None:
         """Raises BookUnreadable."""
         self._path = path
-        self._file = NoFile() if path is None else PeerFile(path)
+        self._file = InMemoryFile() if path is None else AddressBookFile(path)
         self._now = now
         self._seen = _Seen(None, Known(), is_readable=False)
         self._looked_at = now()
@@ -112,7 +112,7 @@ class PeerBook:
 
     def resolve(self, text: str) -> Peer | None:
         """The peer that somebody means who writes a name or a peer id."""
-        return self.by_public(public_of(text)) if is_peer_id(text) else self.by_name(text)
+        return self.by_public(public_key_of(text)) if is_peer_id(text) else self.by_name(text)
 
     def is_trusted(self, public: bytes) -> bool:
         """May it do what trusted peers may? Not when it is pinned only."""
@@ -225,7 +225,7 @@ class PeerBook:
                     seen = self._read()  # raises: what somebody is editing is not written over
                     has_news = True
                 known = Known(edit(seen.known))
-                self._file.write(text_of(known.by_name.values()))
+                self._file.write(format_address_book(known.by_name.values()))
                 self._seen = _Seen(self._file.stamp(), known, is_readable=True)
                 has_news = True
         finally:
@@ -246,7 +246,7 @@ class PeerBook:
     def _read(self) -> _Seen:
         stamp = self._look()  # before: a change in between is seen the next time
         try:
-            known = Known(map(_checked, peers_of(self._file.read())))
+            known = Known(map(_checked, parse_address_book(self._file.read())))
         except (UnsafeFile, OSError, ValueError, PeerBookError) as exc:
             self._seen = _Seen(stamp, self._seen.known, is_readable=False)
             text = str(exc) if isinstance(exc, UnsafeFile) else f"{self._path}: {exc}"

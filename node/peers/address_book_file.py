@@ -23,7 +23,7 @@ class BookBusy(Exception):
     """Another process has been changing the peer book for seconds."""
 
 
-class PeerFile:
+class AddressBookFile:
     """A small file that several processes change: the node, and commands of its owner."""
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +77,7 @@ class PeerFile:
                 return
 
 
-class NoFile:
+class InMemoryFile:
     """In the place of a file for a book that is in memory alone."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from millpond.node.peers.identity import public_of
+from millpond.node.peers.identity import public_key_of
 from millpond.node.peers.peer import Peer, Trust
 from millpond.node.peers.toml_text import Value, entry
 
@@ -35,7 +35,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peer: list[_Row] = []
 
 
-def peers_of(text: str) -> list[Peer]:
+def parse_address_book(text: str) -> list[Peer]:
     """Read the file; ValueError says where it is wrong. No text is a file without peers.
 
     Whether names and addresses can be is `peer.checked`'s to say.
@@ -47,13 +47,13 @@ def peers_of(text: str) -> list[Peer]:
     return [_peer(row) for row in rows]
 
 
-def text_of(peers: Iterable[Peer]) -> str:
+def format_address_book(peers: Iterable[Peer]) -> str:
     """The reverse. ValueError for a str that is no text (lone surrogates)."""
     return "\n".join([HEADER, *(entry("peer", _fields(peer)) for peer in peers)])
 
 
 def _peer(row: _Row) -> Peer:
-    key, added_at = public_of(row.key), row.added.timestamp()
+    key, added_at = public_key_of(row.key), row.added.timestamp()
     return Peer(row.name, key, row.trust, row.addresses, row.relays, added_at, row.card)
 
 

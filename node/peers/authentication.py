@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from millpond.node.client.errors import MetOurselves, PeerMismatch
-from millpond.node.environment import outside
+from millpond.node.client.errors import PeerMismatch, SelfConnection
+from millpond.node.environment import current_environment
 from millpond.node.peers.errors import PeerBookError
 from millpond.node.peers.identity import peer_id, verify
 from millpond.transports.errors import MalformedHandshake
@@ -40,10 +40,10 @@ class Credentials(msgspec.Struct, frozen=True):
     identity: Signer
     peer: bytes | None = None
     on_peer: Callable[[bytes], None] | None = None
-    nonce: Callable[[], bytes] = lambda: outside().entropy(NONCE_BYTES)
+    nonce: Callable[[], bytes] = lambda: current_environment().entropy(NONCE_BYTES)
 
 
-class Introduction:
+class MutualAuth:
     """One connection's. `packet` is its HELLO; `peer` the other end's key, once it was proved."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Introduction:
     def _check(self, challenge: Challenge, signed_by_both: bytes) -> None:
         public, expected = challenge.public_key, self._credentials.peer
         if public == self._credentials.identity.public:
-            raise MetOurselves("the node shows our own key", public)
+            raise SelfConnection("the node shows our own key", public)
         if not verify(public, challenge.signature, BY_SERVER + signed_by_both):
             raise PeerMismatch("the node cannot prove the key it shows", public)
         if expected is not None and public != expected:

@@ -34,7 +34,7 @@ class BadCard(ValueError):
     """Not a card, or not one that its owner signed."""
 
 
-class Card(msgspec.Struct, frozen=True):
+class ContactCard(msgspec.Struct, frozen=True):
     """Where `public` may be written to. `made_at`: seconds since 1970, in whole milliseconds."""
 
     public: bytes
@@ -56,7 +56,7 @@ class _Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 _decoder = msgspec.msgpack.Decoder(_Body)
 
 
-def encode_card(card: Card, identity: Identity) -> str:
+def encode_card(card: ContactCard, identity: Identity) -> str:
     """The line. ValueError when it is not the identity's card, or its addresses cannot be."""
     if card.public != identity.public:
         raise ValueError("a card is signed by its owner, and by nobody else")
@@ -68,7 +68,7 @@ def encode_card(card: Card, identity: Identity) -> str:
     return PREFIX + urlsafe_b64encode(data).decode("ascii").rstrip("=")
 
 
-def decode_card(text: str) -> Card:
+def decode_card(text: str) -> ContactCard:
     """The reverse; white space that a mail program put in is passed over. Raises BadCard.
 
     Signed by its owner, its prekey, too; an old one may be shown again by anybody.
@@ -86,7 +86,7 @@ def decode_card(text: str) -> Card:
         relays = checked_relays(read.relays)
     except ValueError as exc:
         raise BadCard(f"the card has an address that cannot be used: {exc}") from exc
-    return Card(read.public, addresses, relays, _prekey(read), read.made_at / 1000)
+    return ContactCard(read.public, addresses, relays, _prekey(read), read.made_at / 1000)
 
 
 def _bytes(line: str) -> bytes:

@@ -66,7 +66,7 @@ class UnusablePrekey(ValueError):
     """A prekey that nothing can be sealed for: a low-order point."""
 
 
-class Opened(msgspec.Struct, frozen=True):
+class OpenedEnvelope(msgspec.Struct, frozen=True):
     """What an envelope held. The signature of `sender` is verified; whether we know and trust that
     key is for the caller to ask. `uuid` (16 bytes) is the filter for duplicates."""
 
@@ -126,7 +126,7 @@ def open_envelope(
     recipient: Identity,
     prekey_of: Callable[[bytes], bytes | None],
     channel: bytes,
-) -> Opened:
+) -> OpenedEnvelope:
     """What was sealed for `recipient` in `channel`; CannotOpen otherwise.
 
     `prekey_of` gives the X25519 private key (32 bytes) behind a kid, or None.
@@ -149,7 +149,7 @@ def open_envelope(
     clear = _unpadded(inner[KEY_BYTES + _SIGNATURE_BYTES :])
     if not verify(sender, signature, _SIGNED + _digest(bound, clear)):
         raise CannotOpen(Reason.BAD_SIGNATURE)
-    return Opened(sender, uuid, clear)
+    return OpenedEnvelope(sender, uuid, clear)
 
 
 def envelope_uuid(envelope: bytes) -> bytes:

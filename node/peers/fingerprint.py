@@ -19,6 +19,6 @@ def fingerprint(public: bytes) -> str:
     return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))
 
 
-def words(public: bytes) -> str:
+def safety_words(public: bytes) -> str:
     """10 words, one for each byte, with a space between."""
     return " ".join(WORDS[byte] for byte in sha256(public).digest()[:WORD_COUNT])

@@ -110,7 +110,7 @@ def peer_id(public: bytes) -> str:
     return b32encode(public).decode("ascii").rstrip("=").lower()
 
 
-def public_of(text: str) -> bytes:
+def public_key_of(text: str) -> bytes:
     """The public key that a peer id stands for. Raises BadPeerId; each key has one spelling."""
     try:
         public = b32decode(text.upper().encode("ascii") + b"====")

@@ -12,25 +12,25 @@ from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
 from millpond.node.peers.address_book import PeerBook, PeerBookError
 from millpond.node.peers.identity import FILE_NAME as IDENTITY_FILE
 from millpond.node.peers.identity import Identity, IdentityError, load_or_create
-from millpond.node.peers.prekey_cache import KnownPrekeys
+from millpond.node.peers.prekey_cache import PrekeyCache
 from millpond.node.peers.prekeys import Prekeys
 
 PREKEYS_FOLDER = "prekeys"
 KNOWN_FOLDER = "known-prekeys"
 
 
-class Household(msgspec.Struct, frozen=True):
+class Keyring(msgspec.Struct, frozen=True):
     """A node without a data folder is somebody else each time it starts, and knows nobody."""
 
     identity: Identity
     book: PeerBook
     prekeys: Prekeys
-    known: KnownPrekeys
+    known: PrekeyCache
 
 
-def open_household(
+def open_keyring(
     config: Config, now: Callable[[], float], entropy: Callable[[int], bytes]
-) -> Household:
+) -> Keyring:
     """Read the data folder, and make what is not there. Raises ConfigError, OSError.
 
     `now` is asked in worker threads, so it cannot be the loop's clock. `entropy` gives as many
@@ -53,5 +53,5 @@ def open_household(
         entropy,
         config.ttl_max_s,
     )
-    known = KnownPrekeys(None if folder is None else folder / KNOWN_FOLDER)
-    return Household(identity, book, prekeys, known)
+    known = PrekeyCache(None if folder is None else folder / KNOWN_FOLDER)
+    return Keyring(identity, book, prekeys, known)

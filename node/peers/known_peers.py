@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from millpond.node.peers.errors import BookFull, DuplicatePeer, KeyChanged, PeerRevoked, UnknownPeer
-from millpond.node.peers.identity import public_of
+from millpond.node.peers.identity import public_key_of
 from millpond.node.peers.peer import NAME_CHARS_MAX, Peer, Trust, endpoint, is_peer_id
 
 PEERS_MAX = 10_000
@@ -46,7 +46,7 @@ class Known:
 
 def found(known: Known, who: str) -> Peer:
     """Whoever has this name or id. Raises UnknownPeer."""
-    peer = known.by_public.get(public_of(who)) if is_peer_id(who) else known.named(who)
+    peer = known.by_public.get(public_key_of(who)) if is_peer_id(who) else known.named(who)
     if peer is None:
         raise UnknownPeer(f"there is no peer {who!r}")
     return peer

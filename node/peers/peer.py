@@ -9,7 +9,7 @@ from enum import Enum
 import msgspec
 
 from millpond.node.client.url import parse_url
-from millpond.node.peers.identity import BadPeerId, is_key, peer_id, public_of
+from millpond.node.peers.identity import BadPeerId, is_key, peer_id, public_key_of
 
 NAME_CHARS_MAX = 64
 ADDRESSES_MAX = 8
@@ -67,7 +67,7 @@ def checked_name(text: str) -> str:
 def is_peer_id(text: str) -> bool:
     """Does it look like one, so that nothing else may?"""
     try:
-        public_of(text)
+        public_key_of(text)
     except BadPeerId:
         return False
     return True
@@ -92,7 +92,7 @@ def checked_relays(relays: Sequence[str]) -> tuple[str, ...]:
     for relay in relays:
         owner, mark, url = relay.partition("@")
         if mark:
-            checked_key(public_of(owner))
+            checked_key(public_key_of(owner))
         _checked_url(url if mark else relay)
     return _few(relays, "relays")
 

@@ -14,10 +14,10 @@ from threading import Lock
 import msgspec
 
 from millpond.node.atomic_files import OTHERS_WRITE, UnsafeFile, read_private, replace
-from millpond.node.peers.identity import BadPeerId, peer_id, public_of
+from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
 from millpond.node.peers.prekeys import (
     PUBLISHED_BYTES_MAX,
-    Published,
+    PublishedPrekey,
     SignedPrekey,
     check,
     form_of,
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 OWNERS_MAX = 10_000
 KEPT_EACH = 4
 
-_kept = msgspec.msgpack.Decoder(list[Published])
+_kept = msgspec.msgpack.Decoder(list[PublishedPrekey])
 
 
-class KnownPrekeys:
+class PrekeyCache:
     """The prekeys of others, the newest few of each owner: a file per owner in `path`, a folder.
 
     Files are read when somebody asks for their owner. Of more than `owners_max` the one that was
@@ -99,7 +99,7 @@ def _owners(folder: Path) -> Iterator[bytes]:
     written = {path: path.stat().st_mtime_ns for path in sorted(folder.iterdir())}
     for path in sorted(written, key=written.__getitem__):
         with suppress(BadPeerId):  # a draft of a process that was killed
-            yield public_of(path.name)
+            yield public_key_of(path.name)
 
 
 def _read(path: Path, owner: bytes) -> Iterable[SignedPrekey]:

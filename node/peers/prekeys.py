@@ -99,7 +99,7 @@ _Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 _Time = Annotated[int, msgspec.Meta(ge=0, lt=_SECONDS_MAX * 1000)]
 
 
-class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PublishedPrekey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is on the wire and in files."""
 
     key: _Key
@@ -109,7 +109,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proof: _Signature
 
 
-_published = msgspec.msgpack.Decoder(Published)
+_published = msgspec.msgpack.Decoder(PublishedPrekey)
 
 
 def encode_prekey(prekey: SignedPrekey) -> bytes:
@@ -127,13 +127,13 @@ def decode_prekey(data: bytes) -> SignedPrekey:
         raise MalformedPrekey(str(exc)) from exc
 
 
-def form_of(prekey: SignedPrekey) -> Published:
+def form_of(prekey: SignedPrekey) -> PublishedPrekey:
     """Times as whole milliseconds."""
     made, until = _ms(prekey.made_at), _ms(prekey.good_until)
-    return Published(prekey.public, prekey.signature, made, until, prekey.proof)
+    return PublishedPrekey(prekey.public, prekey.signature, made, until, prekey.proof)
 
 
-def prekey_of(form: Published) -> SignedPrekey:
+def prekey_of(form: PublishedPrekey) -> SignedPrekey:
     """The reverse."""
     made, until = form.made_at / 1000, form.good_until / 1000
     return SignedPrekey(form.key, form.signature, made, until, form.proof)
@@ -144,7 +144,7 @@ def _ms(seconds: float) -> int:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _PrekeyPair:
     private: bytes = field(repr=False)
     prekey: SignedPrekey
 
@@ -183,7 +183,7 @@ class Prekeys:
         self._entropy = entropy
         self._lived_s = ROTATED_S + ttl_s_max + DAY_S
         self._lock = Lock()
-        self._held: dict[bytes, _Held] = {}
+        self._held: dict[bytes, _PrekeyPair] = {}
         if folder is not None and not folder.is_dir():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_folder(folder.parent)
@@ -243,7 +243,7 @@ class Prekeys:
             return self._make()
         if self._folder is not None:
             replace(_path(self._folder, prekey.kid), _text(private, prekey))
-        self._held[prekey.kid] = _Held(private, prekey)
+        self._held[prekey.kid] = _PrekeyPair(private, prekey)
         return prekey
 
     def _load(self) -> None:
@@ -252,7 +252,7 @@ class Prekeys:
         if self._folder is None:
             return
         known = {f"{kid.hex()}{SUFFIX}" for kid in self._held}
-        found: list[_Held] = []
+        found: list[_PrekeyPair] = []
         for path in sorted(self._folder.iterdir()):
             if path.suffix == DRAFT:  # of a process that was killed; nobody has heard of it
                 path.unlink()
@@ -262,7 +262,7 @@ class Prekeys:
             sync_folder(self._folder)
             self._held.update((each.prekey.kid, each) for each in found)
 
-    def _read(self, path: Path) -> _Held | None:
+    def _read(self, path: Path) -> _PrekeyPair | None:
         try:
             held = _parsed(read_private(path, FILE_BYTES_MAX), self._identity)
         except FileNotFoundError:
@@ -299,14 +299,14 @@ def _text(private: bytes, prekey: SignedPrekey) -> bytes:
     return text + f"check {sha256(text).hexdigest()}\n".encode("ascii")
 
 
-def _parsed(data: bytes, owner: Identity) -> _Held | None:
+def _parsed(data: bytes, owner: Identity) -> _PrekeyPair | None:
     """None when it is damaged. The signatures are made again: an owner's are always the same."""
     found = _FILE.fullmatch(data)
     if found is None or sha256(found["text"]).hexdigest().encode("ascii") != found["check"]:
         return None
     private = bytes.fromhex(found["private"].decode("ascii"))
     made, until = int(found["made"]) / 1000, int(found["until"]) / 1000
-    return _Held(private, sign_prekey(owner, _public(private), made, until))
+    return _PrekeyPair(private, sign_prekey(owner, _public(private), made, until))
 
 
 def _public(private: bytes) -> bytes:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from millpond.node.testing.disk.faults import DiskFault, SqlFault
     from millpond.node.testing.disk.simulated import SimulatedDisk
     from millpond.node.testing.failures import TookTooLong
-    from millpond.node.testing.mail import Letter
+    from millpond.node.testing.sealed_messages import SealedMessage
     from millpond.node.testing.sim_node import NotRunning, SimNode
     from millpond.node.testing.time.virtual_time import virtual
     from millpond.node.testing.world import World
@@ -23,7 +23,7 @@ _HOMES = {
     "BadScript": "millpond.node.testing.dialogue.errors",
     "DialogueMismatch": "millpond.node.testing.dialogue.errors",
     "DiskFault": "millpond.node.testing.disk.faults",
-    "Letter": "millpond.node.testing.mail",
+    "SealedMessage": "millpond.node.testing.sealed_messages",
     "NotRunning": "millpond.node.testing.sim_node",
     "Script": "millpond.node.testing.dialogue.script",
     "SimNode": "millpond.node.testing.sim_node",
@@ -38,9 +38,9 @@ __all__ = [
     "BadScript",
     "DialogueMismatch",
     "DiskFault",
-    "Letter",
     "NotRunning",
     "Script",
+    "SealedMessage",
     "SimNode",
     "SimulatedDisk",
     "SqlFault",

@@ -10,10 +10,10 @@ from random import Random
 from anyio.abc import TaskGroup
 
 from millpond.actors.errors import RequestError
-from millpond.node.client.requests.calls import Caller
+from millpond.node.client.requests.calls import RequestLimiter
 from millpond.node.client.requests.errors import InvalidRequest
-from millpond.node.client.requests.reconnecting import Dial, TrunkSettings, running
-from millpond.node.client.retry import Backoff
+from millpond.node.client.requests.reconnecting import Dial, ReconnectSettings, running
+from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.rustlog import client as rustlog_client
 from millpond.node.client.rustlog.client import Rustlog
 from millpond.node.client.s3p import client as s3p_client
@@ -29,25 +29,25 @@ from millpond.transports.s3p.client_codec import Reply, ReplyDecoder
 @asynccontextmanager
 async def s3p_over(dialer: WorldDialer, host: str, rng: Random) -> AsyncIterator[S3p]:
     """See `millpond.node.client.s3p.client.connect_s3p`."""
-    settings: TrunkSettings[Reply] = TrunkSettings(
+    settings: ReconnectSettings[Reply] = ReconnectSettings(
         dial=_dial(dialer, host, S3P_PORT),
         replies=partial(ReplyDecoder, s3p_client.REPLY_LIMITS),
         ends=ends,
     )
-    async with running(settings, Backoff(rng)) as trunk:
-        yield S3p(Caller(trunk, s3p_client.CALLS_MAX, settings.answer_s))
+    async with running(settings, ReconnectBackoff(rng)) as trunk:
+        yield S3p(RequestLimiter(trunk, s3p_client.CALLS_MAX, settings.answer_s))
 
 
 @asynccontextmanager
 async def rustlog_over(dialer: WorldDialer, host: str, rng: Random) -> AsyncIterator[Rustlog]:
     """See `millpond.node.client.rustlog.client.connect_rustlog`."""
-    settings: TrunkSettings[m.Response] = TrunkSettings(
+    settings: ReconnectSettings[m.Response] = ReconnectSettings(
         dial=_dial(dialer, host, RUSTLOG_PORT),
         replies=ResponseDecoder,
         ends=_rustlog_ends,
     )
-    async with running(settings, Backoff(rng)) as trunk:
-        yield Rustlog(Caller(trunk, rustlog_client.CALLS_MAX, settings.answer_s))
+    async with running(settings, ReconnectBackoff(rng)) as trunk:
+        yield Rustlog(RequestLimiter(trunk, rustlog_client.CALLS_MAX, settings.answer_s))
 
 
 def _rustlog_ends(response: m.Response, is_asked: bool) -> RequestError | None:

@@ -6,7 +6,7 @@ Link = frozenset[str]
 """The two names that a link is between."""
 
 
-def covered(a: str | None, b: str | None) -> frozenset[str]:
+def links_meant(a: str | None, b: str | None) -> frozenset[str]:
     """What a test means: a link, all links of a name, or all there are. What is meant covers the
     links between whose names it is. ValueError for a second name without a first."""
     if a is None and b is not None:
@@ -14,7 +14,7 @@ def covered(a: str | None, b: str | None) -> frozenset[str]:
     return frozenset(name for name in (a, b) if name is not None)
 
 
-class Disturbances:
+class LinkFaults:
     """Only what was told is ended: to heal a name leaves partitions between two as they are."""
 
     def __init__(self) -> None:

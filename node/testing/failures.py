@@ -12,8 +12,8 @@ from typing import ClassVar
 import anyio
 
 from millpond.node.testing.disk.faults import DiskFault, SqlFault
-from millpond.node.testing.log_capture import hearing
-from millpond.node.testing.timeouts import Post, TookTooLong, post_of_loop, watching
+from millpond.node.testing.log_capture import capture_errors
+from millpond.node.testing.timeouts import CallSoon, TookTooLong, call_soon_of_loop, time_limit
 
 NOTE = "In the background failed, before this was raised:"
 
@@ -43,7 +43,7 @@ class Failures:
         self._expected: tuple[type[BaseException], ...] = (DiskFault, SqlFault)
         self._guards: list[Guard] = []
         self._thread = threading.get_ident()
-        self._post: Post | None = None
+        self._post: CallSoon | None = None
 
     @property
     def is_guarded(self) -> bool:
@@ -71,10 +71,10 @@ class Failures:
     @contextmanager
     def listening(self) -> Generator[None]:
         """Hear what the project's rooms catch, for the block; of the running loop."""
-        self._thread, self._post = threading.get_ident(), post_of_loop()
+        self._thread, self._post = threading.get_ident(), call_soon_of_loop()
         Failures.living.append(self)
         try:
-            with hearing(self.add):
+            with capture_errors(self.add):
                 yield
         finally:
             Failures.living.remove(self)
@@ -136,7 +136,7 @@ class Failures:
     @contextmanager
     def patience(self, seconds: float) -> Generator[None]:
         """Fail once the block takes longer than so many seconds of real time."""
-        with watching(self, seconds):
+        with time_limit(self, seconds):
             yield
 
     def _interrupt(self) -> None:

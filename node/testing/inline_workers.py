@@ -10,19 +10,19 @@ from typing import Any, Generic, TypeVar
 import anyio
 import anyio.lowlevel
 
-from millpond.actors.store.workers import Lane, Waiting, Work
-from millpond.node.data_folder import LoopSurroundings
+from millpond.actors.store.workers import StoreWorker, TaskQueue, WorkerTask
+from millpond.node.data_folder import LoopRuntime
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class SteppedLane(Generic[Item, Result]):
+class InlineWorker(Generic[Item, Result]):
     """A lane whose work a task does while `is_held` does not say otherwise."""
 
-    def __init__(self, work: Work[Item, Result], is_held: Callable[[], bool]) -> None:
+    def __init__(self, work: WorkerTask[Item, Result], is_held: Callable[[], bool]) -> None:
         self._work = work
-        self._waiting: Waiting[Item] = Waiting()
+        self._waiting: TaskQueue[Item] = TaskQueue()
         self._is_held = is_held
         self._is_cut = False
         self._woken = anyio.Event()
@@ -69,17 +69,17 @@ class SteppedLane(Generic[Item, Result]):
         return True
 
 
-class SteppedSurroundings(LoopSurroundings):
+class InlineSurroundings(LoopRuntime):
     """The running loop as the store sees it, without threads."""
 
     def __init__(self, now: Callable[[], float], rng: Random, is_held: Callable[[], bool]) -> None:
         super().__init__(now, rng)
         self._is_held = is_held
-        self._lanes: list[SteppedLane[Any, Any]] = []
+        self._lanes: list[InlineWorker[Any, Any]] = []
         self._woken = anyio.Event()
 
-    def lane(self, name: str, work: Work[Item, Result]) -> Lane[Item]:
-        lane = SteppedLane(work, self._is_held)
+    def worker(self, name: str, work: WorkerTask[Item, Result]) -> StoreWorker[Item]:
+        lane = InlineWorker(work, self._is_held)
         self._lanes.append(lane)
         return lane
 

@@ -20,7 +20,7 @@ _log_error = logging.Logger.error
 
 
 @contextmanager
-def hearing(hear: Hear) -> Generator[None]:
+def capture_errors(hear: Hear) -> Generator[None]:
     """For the block, `hear` is called with each exception that a room logs as an error."""
     _hearers.append(hear)
     logging.Logger.error = _error  # type: ignore[method-assign]

@@ -17,7 +17,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from millpond.actors.runtime.supervisor import contain
-from millpond.node.testing.disturbances import Disturbances, covered
+from millpond.node.testing.disturbances import LinkFaults, links_meant
 from millpond.node.testing.trace import Trace
 from millpond.transports.io.interface import Listener, Session, SessionFactory, Wire
 from millpond.transports.io.memory import Network
@@ -48,7 +48,7 @@ class Links:
     def __init__(self, seed: int) -> None:
         self.trace: Trace | None = None
         self._seed = seed
-        self._told = Disturbances()
+        self._told = LinkFaults()
         self._healed = anyio.Event()
         self._dialling: list[float] = []
         self._split = False
@@ -140,12 +140,12 @@ class Links:
 
     def partition(self, a: str, b: str | None = None) -> None:
         """Hold everything between two names, or between one and all others, also later ones."""
-        self._told.part(covered(a, b))
+        self._told.part(links_meant(a, b))
         self._part_all()
 
     def heal(self, a: str, b: str | None = None) -> None:
         """End the partition of these very names: what it held goes on unless another does, too."""
-        self._told.heal(covered(a, b))
+        self._told.heal(links_meant(a, b))
         self._part_all()
         self._healed.set()
         self._healed = anyio.Event()
@@ -173,7 +173,7 @@ class Links:
 
     def set_latency(self, seconds: float, a: str | None = None, b: str | None = None) -> None:
         """How long bytes take from now on: on one link, on those of a name, or everywhere."""
-        self._told.delay(covered(a, b), seconds)
+        self._told.delay(links_meant(a, b), seconds)
         for key, network in self._networks.items():
             network.latency_s = self._told.latency_s(key)
 

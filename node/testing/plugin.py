@@ -121,9 +121,9 @@ def _is_async(func: Any) -> bool:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Time begins at 0, whatever ran before."""
     if isinstance(item, pytest.Function) and OURS in item.fixturenames and _is_parametrized(item):
-        from millpond.node.testing.time.virtual_time import renew
+        from millpond.node.testing.time.virtual_time import reset_clock
 
-        renew(item.callspec.params.get(BACKEND))
+        reset_clock(item.callspec.params.get(BACKEND))
 
 
 def _is_parametrized(item: pytest.Function) -> bool:

@@ -16,14 +16,14 @@ from millpond.node.client.channel import Channel
 from millpond.node.client.connect import connect
 from millpond.node.client.requests.reconnecting import single_errors
 from millpond.node.config import LISTENERS, OFF, Config
-from millpond.node.outbox.outbox import Sent
+from millpond.node.outbox.outbox import QueuedMessage
 from millpond.node.peers.address_book import Peer, Trust
-from millpond.node.testing import mail
+from millpond.node.testing import sealed_messages as mail
 from millpond.node.testing.disk.real import RealDisk
 from millpond.node.testing.disk.simulated import SimulatedDisk
+from millpond.node.testing.inline_threads import mark_as_node
 from millpond.node.testing.network import P2P_PORT, WorldDialer
-from millpond.node.testing.task_dump import tasks_of_loop
-from millpond.node.testing.threadless import be_node
+from millpond.node.testing.task_dump import waiting_places
 from millpond.node.testing.timeouts import TookTooLong
 from millpond.node.testing.world_node import WorldNode
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from millpond.node.client.streams.connect import Streams
     from millpond.node.testing.world import World
 
-Kept = Literal["simulated", "real", "nothing"]
+Storage = Literal["simulated", "real", "nothing"]
 """Where a node keeps things: on a simulated disk, on the real one, or in memory alone."""
 WHO = "client"
 ENDS_WITHIN_S = 60.0
@@ -50,7 +50,7 @@ class SimNode:
     """Made by `World.node`. Its name is its host name, and that of its clock and its disk."""
 
     def __init__(
-        self, world: World, name: str, folder: Path, kept: Kept, settings: dict[str, Any]
+        self, world: World, name: str, folder: Path, kept: Storage, settings: dict[str, Any]
     ) -> None:
         self.name = name
         self.url = f"tcp://{name}:{P2P_PORT}"
@@ -123,7 +123,7 @@ class SimNode:
         with anyio.move_on_after(ENDS_WITHIN_S):
             await self._ended.wait()
             return
-        places = "\n".join(f"  {place}" for place in tasks_of_loop())
+        places = "\n".join(f"  {place}" for place in waiting_places())
         raise TookTooLong(
             f"{self.name} was ended, and {ENDS_WITHIN_S:g} s later still cleans up; "
             f"where tasks are:\n{places}"
@@ -137,7 +137,7 @@ class SimNode:
 
     async def _live(self, *, task_status: TaskStatus[None]) -> None:
         """One run. What ends it before it has started is for `start` to raise."""
-        be_node()
+        mark_as_node()
         self._stopping, self._ended = anyio.Event(), anyio.Event()
         node = self._make()
         try:
@@ -253,7 +253,7 @@ class SimNode:
 
     async def send(
         self, peer: SimNode | str, channel: str, data: bytes, *, ttl: float = 0.0
-    ) -> Sent:
+    ) -> QueuedMessage:
         """Seal a message for a peer; it is kept here until it can be carried there.
 
         Raises LookupError for somebody it is not linked with, and what `Post.send` raises.
@@ -261,7 +261,7 @@ class SimNode:
         name = peer if isinstance(peer, str) else peer.name
         return await mail.send(self.node, name, channel, data, ttl)
 
-    async def read(self, channel: str, *, timeout_s: float = 600.0) -> mail.Letter:
+    async def read(self, channel: str, *, timeout_s: float = 600.0) -> mail.SealedMessage:
         """The next sealed message in a channel of this node, opened and acknowledged for good.
 
         Raises TimeoutError, and CannotOpen for what was sealed for somebody else.
@@ -271,7 +271,7 @@ class SimNode:
         return letter
 
 
-def _config(folder: Path, kept: Kept, settings: dict[str, Any]) -> Config:
+def _config(folder: Path, kept: Storage, settings: dict[str, Any]) -> Config:
     base = Config(data=str(folder))
     if kept == "nothing":
         base = replace(base, durability=Durability.MEMORY)

@@ -29,7 +29,7 @@ def frames_of(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def what_runs(frame: FrameType | None) -> str | None:
+def running_place(frame: FrameType | None) -> str | None:
     """The place a loop's thread is at, where that is a task; for a thread that stays there."""
     places = (place for each in _below_loop(frame) if (place := place_of(each)) is not None)
     return next(places, None)
@@ -44,7 +44,7 @@ def _below_loop(frame: FrameType | None) -> list[FrameType]:
     return []
 
 
-def tasks_of_loop() -> Counter[str]:
+def waiting_places() -> Counter[str]:
     """Where the tasks of the running loop wait, and how many do there."""
     places = (_place_of(coroutine) for coroutine in _coroutines())
     return Counter(place for place in places if place is not None)

@@ -18,7 +18,7 @@ from math import isinf
 from types import FrameType
 from typing import Protocol
 
-from millpond.node.testing.task_dump import frames_of, place_of, tasks_of_loop, what_runs
+from millpond.node.testing.task_dump import frames_of, place_of, running_place, waiting_places
 
 GRACE_S = 5.0
 """An interrupted test may take so long to end."""
@@ -27,14 +27,14 @@ LOOK_S = 0.05
 """So long it is looked at what runs."""
 DEBUGGERS = frozenset({"bdb", "cmd", "pdb", "pydevd"})
 
-Post = Callable[[Callable[[], None]], object]
+CallSoon = Callable[[Callable[[], None]], object]
 
 
 class TookTooLong(Exception):
     """A test waits for something that does not happen, or is busy for ever."""
 
 
-class Hearer(Protocol):
+class ErrorSink(Protocol):
     """Who is told; `failures.Failures`."""
 
     @property
@@ -43,7 +43,7 @@ class Hearer(Protocol):
     def add(self, error: BaseException) -> None: ...
 
 
-def post_of_loop() -> Post:
+def call_soon_of_loop() -> CallSoon:
     """Has a callback run soon by the loop that runs now, from any thread."""
     try:
         return asyncio.get_running_loop().call_soon_threadsafe
@@ -54,7 +54,7 @@ def post_of_loop() -> Post:
 
 
 @contextmanager
-def watching(hearer: Hearer, seconds: float) -> Generator[None]:
+def time_limit(hearer: ErrorSink, seconds: float) -> Generator[None]:
     """Tell `hearer` once the block takes longer than `seconds` of real time; inf: never."""
     if isinf(seconds):
         yield
@@ -69,10 +69,10 @@ def watching(hearer: Hearer, seconds: float) -> Generator[None]:
 
 
 class _Watch:
-    def __init__(self, hearer: Hearer, seconds: float) -> None:
+    def __init__(self, hearer: ErrorSink, seconds: float) -> None:
         self._hearer = hearer
         self._seconds = seconds
-        self._post = post_of_loop()
+        self._post = call_soon_of_loop()
         self._thread = threading.get_ident()
         self._is_over = threading.Event()
         self._is_told = False
@@ -122,7 +122,7 @@ class _Watch:
         self._look_away()
         if not self._is_over.is_set() and not self._is_told:
             self._is_told = True
-            self._hearer.add(TookTooLong(self._message(tasks_of_loop())))
+            self._hearer.add(TookTooLong(self._message(waiting_places())))
 
     def _message(self, waits: Counter[str]) -> str:
         lines = [f"the test is not over after {self._seconds:g} s of real time"]
@@ -137,7 +137,7 @@ class _Watch:
         if self._is_over.is_set():
             return
         self._is_told = True
-        place = what_runs(self._frame())
+        place = running_place(self._frame())
         self._ran.update([place] if place else [])
         text = self._message(Counter())
         kind = type("TookTooLong", (TookTooLong,), {"__str__": lambda _: text})

@@ -9,7 +9,7 @@ from typing import Any
 
 
 @contextmanager
-def hearing_loop(hear: Callable[[BaseException], None]) -> Generator[None]:
+def capture_loop_errors(hear: Callable[[BaseException], None]) -> Generator[None]:
     """For the block, `hear` gets the errors of asyncio's loop; trio has none, it ends with them.
 
     What comes without an exception goes where it went.

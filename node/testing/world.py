@@ -17,17 +17,17 @@ import anyio
 from anyio.abc import TaskGroup
 
 from millpond.node.client.requests.reconnecting import single_errors
-from millpond.node.environment import Outside, given
+from millpond.node.environment import Environment, use_environment
 from millpond.node.testing.disk.simulated import SimulatedDisk
 from millpond.node.testing.failures import Failures, Guard
+from millpond.node.testing.inline_threads import counted_threads
 from millpond.node.testing.network import Links
 from millpond.node.testing.ordered_set import ordered_cancellation
-from millpond.node.testing.sim_node import Kept, SimNode
-from millpond.node.testing.threadless import counted_threads
-from millpond.node.testing.time.virtual_time import Pace, pace_of_loop
+from millpond.node.testing.sim_node import SimNode, Storage
+from millpond.node.testing.time.virtual_time import LoopTime, time_of_loop
 from millpond.node.testing.time.world_clock import WorldClock
 from millpond.node.testing.trace import Trace
-from millpond.node.testing.unheard import hearing_loop
+from millpond.node.testing.unheard import capture_loop_errors
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 PATIENCE_S = 20.0
@@ -66,7 +66,7 @@ class World:
         self._has_threads = threads
         self._is_traced = trace
         self._draws: dict[str, int] = {}
-        self._pace: Pace
+        self._pace: LoopTime
         self._guard: Guard
         self._handlers: TaskGroup
         self._stack = AsyncExitStack()
@@ -81,7 +81,7 @@ class World:
         """What is entered first ends last: handlers, then nodes, then what they live on."""
         stack.enter_context(ordered_cancellation())
         threads = stack.enter_context(counted_threads(are_wanted=self._has_threads))
-        self._pace = pace_of_loop(threads)
+        self._pace = time_of_loop(threads)
         self.clock = WorldClock(self._pace)
         self.links = Links(self.seed)
         if self._folder is None:
@@ -92,8 +92,8 @@ class World:
             self.links.trace = self.trace
             stack.enter_context(self.trace.listening())
         stack.enter_context(self.failures.listening())
-        stack.enter_context(hearing_loop(self.failures.add))
-        stack.enter_context(given(self._outside()))
+        stack.enter_context(capture_loop_errors(self.failures.add))
+        stack.enter_context(use_environment(self._outside()))
         stack.enter_context(self.failures.patience(self._patience_s))
         self._guard = stack.enter_context(self.failures.guard())
         stack.enter_context(single_errors())
@@ -129,9 +129,9 @@ class World:
         """The same, of bytes for keys and nonces."""
         return self.rng(f"entropy of {purpose}").randbytes
 
-    def _outside(self) -> Outside:
+    def _outside(self) -> Environment:
         """Of programs that say nothing of chance and time."""
-        return Outside(
+        return Environment(
             rng=lambda: self.rng("program"),
             entropy=self.entropy("programs"),
             monotonic=self.clock.elapsed,
@@ -141,7 +141,7 @@ class World:
 
     # Nodes.
 
-    async def node(self, name: str, *, kept: Kept = "simulated", **settings: Any) -> SimNode:
+    async def node(self, name: str, *, kept: Storage = "simulated", **settings: Any) -> SimNode:
         """Make a node and start it. `settings` are those of `node.Config`.
 
         `name` is its host name: lower case letters, digits and hyphens. Raises ValueError.

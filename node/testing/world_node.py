@@ -14,8 +14,8 @@ from millpond.node.client.connect import Dialer
 from millpond.node.clock import Clock
 from millpond.node.config import Config
 from millpond.node.node import Node
-from millpond.node.testing.inline_workers import SteppedSurroundings
-from millpond.node.testing.threadless import of_node
+from millpond.node.testing.inline_threads import marked_as_node
+from millpond.node.testing.inline_workers import InlineSurroundings
 from millpond.transports.io.interface import SessionFactory
 
 
@@ -33,7 +33,7 @@ class WorldNode(Node):
         disk: Disk | None,
         is_held: Callable[[], bool],
     ) -> None:
-        self.surroundings: SteppedSurroundings | None = None
+        self.surroundings: InlineSurroundings | None = None
         self._is_held = is_held
         self._is_killed = False
         super().__init__(config, rng=rng, clock=clock, disk=disk, dialer=dialer, entropy=entropy)
@@ -42,9 +42,9 @@ class WorldNode(Node):
     def factories(self) -> dict[str, SessionFactory]:
         """What a connection is answered with, by protocol."""
         return {
-            "p2p": of_node(self._p2p_session),
-            "s3p": of_node(self.reception.s3p_connection),
-            "rustlog": of_node(self.reception.rustlog_connection),
+            "p2p": marked_as_node(self._p2p_session),
+            "s3p": marked_as_node(self.services.s3p_connection),
+            "rustlog": marked_as_node(self.services.rustlog_connection),
         }
 
     async def drain(self) -> None:
@@ -65,7 +65,7 @@ class WorldNode(Node):
     def _choose_store(self, disk: Disk) -> DurableStore | MemoryStore:
         if self.durability is Durability.MEMORY:
             return MemoryStore()
-        self.surroundings = SteppedSurroundings(self.clock.now, self._rng, self._is_held)
+        self.surroundings = InlineSurroundings(self.clock.now, self._rng, self._is_held)
         folder = Path(self.config.data)
         return DurableStore(folder, disk, self.config.store, self.surroundings, self._durability_of)
 

@@ -35,7 +35,7 @@ class BadCertificate(ValueError):
     """No certificate can be read there, or made so; the text says why."""
 
 
-class Shown(msgspec.Struct, frozen=True):
+class CertificateInfo(msgspec.Struct, frozen=True):
     """What a certificate says. Times in seconds since 1970; `chain` counts it and what follows."""
 
     der: bytes
@@ -49,7 +49,7 @@ class Shown(msgspec.Struct, frozen=True):
     chain: int = 1
 
 
-class Pair(msgspec.Struct, frozen=True):
+class CertificateAndKey(msgspec.Struct, frozen=True):
     """A certificate with those that vouch for it, and its key, both PEM."""
 
     certificate: bytes
@@ -65,8 +65,8 @@ def make_certificate(
     hosts: Sequence[str],
     days: int,
     now: float,
-    authority: Pair | None = None,
-) -> Pair:
+    authority: CertificateAndKey | None = None,
+) -> CertificateAndKey:
     """A certificate for a node or a client, signed by `authority` or by itself.
 
     `hosts`: names and addresses that it is valid for. Raises BadCertificate.
@@ -82,7 +82,7 @@ def make_certificate(
     return _signed(builder, _named(name), key, authority)
 
 
-def make_authority(name: str, days: int, now: float) -> Pair:
+def make_authority(name: str, days: int, now: float) -> CertificateAndKey:
     """A certificate that signs others. Raises BadCertificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(name, days, now, key.public_key())
@@ -91,12 +91,12 @@ def make_authority(name: str, days: int, now: float) -> Pair:
     return _signed(builder, _named(name), key, None)
 
 
-def read_certificate(path: Path) -> Shown:
+def read_certificate(path: Path) -> CertificateInfo:
     """The first certificate of a PEM file. Raises BadCertificate, OSError."""
     return read_certificates(path)[0]
 
 
-def read_certificates(path: Path) -> list[Shown]:
+def read_certificates(path: Path) -> list[CertificateInfo]:
     """All of a PEM file, at least one. Raises BadCertificate, OSError."""
     return [_shown(each, count) for each, count in _counted(_load(path.read_bytes()))]
 
@@ -107,7 +107,7 @@ def is_chain(path: Path) -> bool:
     return all(_is_issued(each, above) for each, above in pairwise(found))
 
 
-def read_der(der: bytes) -> Shown:
+def read_der(der: bytes) -> CertificateInfo:
     """A certificate as the other end of a connection shows it. Raises BadCertificate."""
     try:
         return _shown(x509.load_der_x509_certificate(der), 1)
@@ -133,7 +133,7 @@ def _counted(found: list[x509.Certificate]) -> list[tuple[x509.Certificate, int]
     return [(each, len(found) - place) for place, each in enumerate(found)]
 
 
-def _shown(certificate: x509.Certificate, chain: int) -> Shown:
+def _shown(certificate: x509.Certificate, chain: int) -> CertificateInfo:
     try:
         extensions = certificate.extensions
     except (ValueError, x509.DuplicateExtension) as exc:
@@ -146,7 +146,7 @@ def _shown(certificate: x509.Certificate, chain: int) -> Shown:
                 names = tuple(str(each.value) for each in found if _is_shown(each))
             case x509.BasicConstraints(ca=is_authority):
                 pass
-    return Shown(
+    return CertificateInfo(
         der=certificate.public_bytes(Encoding.DER),
         subject=certificate.subject.rfc4514_string(),
         issuer=certificate.issuer.rfc4514_string(),
@@ -214,8 +214,8 @@ def _signed(
     builder: x509.CertificateBuilder,
     issuer: x509.Name,
     key: ec.EllipticCurvePrivateKey,
-    authority: Pair | None,
-) -> Pair:
+    authority: CertificateAndKey | None,
+) -> CertificateAndKey:
     signer, above = key, b""
     if authority is not None:
         above = authority.certificate
@@ -225,10 +225,10 @@ def _signed(
     builder = builder.issuer_name(issuer).add_extension(identifier, critical=False)
     certificate = builder.sign(signer, SHA256())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return Pair(certificate.public_bytes(Encoding.PEM) + above, private)
+    return CertificateAndKey(certificate.public_bytes(Encoding.PEM) + above, private)
 
 
-def _issuer(authority: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _issuer(authority: CertificateAndKey) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     certificate = _load(authority.certificate)[0]
     try:
         key = load_pem_private_key(authority.key, None)

@@ -48,7 +48,7 @@ REASONS = {
 """Of OpenSSL's errors, by name."""
 
 
-class Reason(NamedTuple):
+class TlsReason(NamedTuple):
     """Why, and what who runs a client can do about it; `advice` may be empty."""
 
     text: str
@@ -62,18 +62,18 @@ class PinMismatch(ssl.SSLCertVerificationError):
     """The other end shows another certificate than the one it is known by."""
 
 
-def reason_of(error: OSError) -> Reason:
+def reason_of(error: OSError) -> TlsReason:
     """Words for what ended a TLS connection."""
     match error:
         case PinMismatch():
-            return Reason(str(error), "has the node a new one? Compare with `doctor tls` there")
+            return TlsReason(str(error), "has the node a new one? Compare with `doctor tls` there")
         case ssl.SSLCertVerificationError():
             unknown = ("the certificate is refused", TRUST)
             text, advice = VERIFY_CODES.get(error.verify_code, unknown)
-            return Reason(f"{text} ({error.verify_message.rstrip('.')})", advice)
+            return TlsReason(f"{text} ({error.verify_message.rstrip('.')})", advice)
         case ssl.SSLEOFError():
-            return Reason("the other end closed during the TLS handshake", "")
+            return TlsReason("the other end closed during the TLS handshake", "")
         case ssl.SSLError(reason=str(name)):
-            return Reason(*REASONS.get(name, (name.lower().replace("_", " "), "")))
+            return TlsReason(*REASONS.get(name, (name.lower().replace("_", " "), "")))
         case _:
-            return Reason(error.strerror or str(error), "")
+            return TlsReason(error.strerror or str(error), "")

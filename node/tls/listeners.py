@@ -10,8 +10,8 @@ import anyio
 
 from millpond.node.config import Config
 from millpond.node.tls.errors import reason_of
-from millpond.transports.io.tls_handshake import Doorway
-from millpond.transports.server.interface import WireCounters
+from millpond.transports.io.tls_handshake import TlsAcceptor
+from millpond.transports.server.interface import ConnectionCounters
 
 if TYPE_CHECKING:
     from millpond.node.tls.contexts import Certificates
@@ -24,11 +24,11 @@ REASON = "tls handshake"
 """Among the reasons of refusals that `info` tells."""
 
 
-class Doors(Protocol):
+class TlsListenerStats(Protocol):
     """Who says in handshakes which certificate the listeners show, and counts who is refused."""
 
     certificate_hash: bytes | None
-    counters: WireCounters
+    counters: ConnectionCounters
 
 
 class TlsListeners:
@@ -42,16 +42,16 @@ class TlsListeners:
         self.certificates = _certificates(config) if config.tls_cert else None
         self._names = config.tls_names
         self._now = now
-        self._doors: Doors | None = None
+        self._doors: TlsListenerStats | None = None
         self._logged_at = float("-inf")
         self._unlogged = 0
 
-    def tell(self, doors: Doors) -> None:
+    def tell(self, doors: TlsListenerStats) -> None:
         """Have `certificate_hash` there follow what is shown, and count there."""
         self._doors = doors
         self._publish()
 
-    def doorway(self, listener: str) -> Doorway | None:
+    def acceptor(self, listener: str) -> TlsAcceptor | None:
         """The TLS of a listener, None where it speaks plainly."""
         certificates = self.certificates
         if certificates is None or listener not in self._names:
@@ -60,7 +60,7 @@ class TlsListeners:
         def refused(host: str, failure: OSError) -> None:
             self._refused(listener, host, failure)
 
-        return Doorway(lambda: certificates.context(listener), refused)
+        return TlsAcceptor(lambda: certificates.context(listener), refused)
 
     def guards(self, listener: str) -> bool:
         """Does nobody come in there without a certificate that we trust?"""

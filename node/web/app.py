@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millpond.node.access.policy import Access
+from millpond.node.access.policy import AccessPolicy
 from millpond.node.config import OFF, Config
-from millpond.node.outbox.requests import Desk
+from millpond.node.outbox.requests import PeerRequests
 from millpond.node.web.login import FILE_NAME, WebLogin
 from millpond.node.web.pages import chat_site
-from millpond.node.web.requests import WebDesk
+from millpond.node.web.requests import WebRequests
 from millpond.transports.websocket.http_pages import Site
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Revoked = Callable[[], None]
 
 
-class WebRoom:
+class WebServices:
     """One per node. `now`: seconds since 1970; `entropy` gives so many unpredictable bytes."""
 
     def __init__(
@@ -34,7 +34,11 @@ class WebRoom:
         self._site: Site | None = None
 
     def open(
-        self, access: Access, desk: Desk, listeners: dict[str, str], on_revoked: Revoked
+        self,
+        access: AccessPolicy,
+        desk: PeerRequests,
+        listeners: dict[str, str],
+        on_revoked: Revoked,
     ) -> None:
         """Let sessions in, and answer for links. `listeners` tells, by name, where the node
         listens; `on_revoked` is called when sessions have ended before their time."""
@@ -42,7 +46,7 @@ class WebRoom:
         self.login.on_revoked.append(on_revoked)
         is_secure = "ws" in self._config.tls_names
         where = partial(listeners.get, "ws")
-        WebDesk(self.login, where, self._config.origins, is_secure=is_secure).register(desk)
+        WebRequests(self.login, where, self._config.origins, is_secure=is_secure).register(desk)
         if self._config.ws != OFF:
             self._site = chat_site(self.login)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from millpond.node.ip import ip_of
 from millpond.node.outbox.messages import Nothing, write_body
-from millpond.node.outbox.requests import Desk
+from millpond.node.outbox.requests import PeerRequests
 from millpond.node.web.login import LINK_S, WebLogin
 from millpond.transports.io.tcp import parse_address
 from millpond.transports.p2p.bodies import read_body
@@ -37,7 +37,7 @@ class RevokeAnswer(msgspec.Struct):
     sessions: int
 
 
-class WebDesk:
+class WebRequests:
     """`where` gives the address of the WebSocket listener, None without one; `is_secure`: TLS."""
 
     def __init__(
@@ -53,7 +53,7 @@ class WebDesk:
         self._origins = origins
         self._scheme = "https" if is_secure else "http"
 
-    def register(self, desk: Desk) -> None:
+    def register(self, desk: PeerRequests) -> None:
         """Answer at this desk."""
         desk.register(WebOperation.LINK, self._link)
         desk.register(WebOperation.REVOKE, self._revoke)

@@ -34,7 +34,7 @@ _S2S = {"content-type": "s2s/proto", "accept": _COLUMNS}
 T = TypeVar("T")
 
 
-class Lost(Exception):
+class NodeUnreachable(Exception):
     """No answer for now: it is worth another try."""
 
 
@@ -48,7 +48,7 @@ class NoSuchStream(PipelineError):
         return PipelineError, self._parts
 
 
-class NodeWire:
+class NodeClient:
     """One node; one connection, made when it is needed. Not for several threads at once."""
 
     def __init__(self, nodes: Nodes, index: int) -> None:
@@ -117,7 +117,7 @@ class NodeWire:
                     if start >= end:
                         return
                 return
-            except Lost as error:
+            except NodeUnreachable as error:
                 pause = self._rest(pause, give_up_at, error)
 
     def _session(self, stream: str, start: int, count: int) -> Iterator[Columns]:
@@ -181,7 +181,7 @@ class NodeWire:
         if code == "stream_not_found":
             raise NoSuchStream(stream, self.address)
         if status in _LATER:
-            raise Lost(f"{code}: {text}")
+            raise NodeUnreachable(f"{code}: {text}")
         hint = "the options token and tokenFile" if status in (401, 403) else ""
         raise PipelineError(code, f"{self.address} answered {status}: {text}", hint)
 
@@ -192,7 +192,7 @@ class NodeWire:
         answer = self._whole(response)
         if response.status in _LATER:
             code, text = _told(answer)
-            raise Lost(f"{code}: {text}")
+            raise NodeUnreachable(f"{code}: {text}")
         return response.status, answer
 
     def _send(
@@ -232,9 +232,9 @@ class NodeWire:
         self.close()
         raise PipelineError("bad_answer", f"{self.address}: an answer without end")
 
-    def _lost(self, error: Exception) -> Lost:
+    def _lost(self, error: Exception) -> NodeUnreachable:
         self.close()
-        return Lost(str(error) or type(error).__name__)
+        return NodeUnreachable(str(error) or type(error).__name__)
 
     def _dial(self) -> HTTPConnection:
         parts = urlsplit(self.address)
@@ -264,10 +264,10 @@ class NodeWire:
         while True:
             try:
                 return ask()
-            except Lost as error:
+            except NodeUnreachable as error:
                 pause = self._rest(pause, give_up_at, error)
 
-    def _rest(self, pause: float, give_up_at: float, error: Lost) -> float:
+    def _rest(self, pause: float, give_up_at: float, error: NodeUnreachable) -> float:
         """Wait a little; gives the next pause. Raises PipelineError where it is too late."""
         if time.monotonic() + pause > give_up_at:
             text = f"{self.address} did not answer for {self._limit_s:g} s: {error}"

@@ -14,8 +14,8 @@ from millpond.pipeline.commands.progress import Progress, progress
 from millpond.pipeline.errors import BadOption, found_in
 from millpond.pipeline.spark.session import build_session, failures_told
 from millpond.pipeline.state.formats import table_in
-from millpond.pipeline.state.job import Done, JobOptions, run_job, source_of
-from millpond.pipeline.state.progress import Course
+from millpond.pipeline.state.job import BatchReport, JobOptions, run_job, source_of
+from millpond.pipeline.state.progress import QueryProgress
 from millpond.pipeline.state.report import Sample, added, report_page
 from millpond.pipeline.state.schemas import load_schemas
 from millpond.pipeline.state.table import write_whole
@@ -33,11 +33,11 @@ LOOK_S = 0.2
 REPORT_S = 10.0
 
 
-def run_it(args: argparse.Namespace) -> None:
+def run_pipeline(args: argparse.Namespace) -> None:
     """Run a job until it is through, or stopped. Raises PipelineError."""
     options = options_of(args)
     table = table_in(options.table, options.format)
-    with table.lock(), closing(Course(source_of(options), options.checkpoint)) as course:
+    with table.lock(), closing(QueryProgress(source_of(options), options.checkpoint)) as course:
         course.begin()
         conf = dict(_setting(each) for each in args.conf)
         with closing(progress(as_json=args.json)) as telling:
@@ -130,8 +130,8 @@ def _report(args: argparse.Namespace, seen: _Seen) -> None:
 class _Seen:
     """What became known of a job, told as it becomes known; batches come from another thread."""
 
-    def __init__(self, course: Course, telling: Progress) -> None:
-        self.came: SimpleQueue[Done] = SimpleQueue()
+    def __init__(self, course: QueryProgress, telling: Progress) -> None:
+        self.came: SimpleQueue[BatchReport] = SimpleQueue()
         self.samples: list[Sample] = []
         self._telling = telling
         self._course = course

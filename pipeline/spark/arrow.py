@@ -41,7 +41,7 @@ def arrow_schema(*, with_headers: bool) -> pa.Schema:
 
 
 @dataclass
-class Gathered:
+class ArrowBuilder:
     """Records of one partition on their way into a batch."""
 
     topic: str
@@ -113,7 +113,7 @@ def _repeated(value: str | int, kind: Any, count: int) -> pa.Array:
 
 
 def batches(
-    gathered: Gathered, found: Iterable[Columns], rows: int, size: int
+    gathered: ArrowBuilder, found: Iterable[Columns], rows: int, size: int
 ) -> Iterator[pa.RecordBatch]:
     """Columns joined to batches of up to `rows` records, or about `size` bytes of them."""
     for columns in found:

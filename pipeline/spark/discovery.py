@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from millpond.pipeline.client.http_client import NodeWire, NoSuchStream
+from millpond.pipeline.client.http_client import NodeClient, NoSuchStream
 from millpond.pipeline.errors import BadOption, PipelineError
-from millpond.pipeline.options import NODE_STRIDE, Edge, Nodes, Subscription
+from millpond.pipeline.options import NODE_STRIDE, Nodes, OffsetBound, Subscription
 from millpond.pipeline.spark.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 
 NAMES_AGE_S = 2.0
@@ -22,14 +22,14 @@ TAILS_AGE_S = 0.1
 
 
 @dataclass(frozen=True)
-class Place:
+class StreamLocation:
     """Where a partition is: the node's place among the addresses, and the stream."""
 
     node: int
     stream: str
 
 
-Places = dict[TopicPartition, Place]
+StreamLocations = dict[TopicPartition, StreamLocation]
 
 
 class Discovery:
@@ -39,9 +39,9 @@ class Discovery:
         self, nodes: Nodes, subscription: Subscription, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._subscription = subscription
-        self._wires = [NodeWire(nodes, index) for index in range(len(nodes.addresses))]
+        self._wires = [NodeClient(nodes, index) for index in range(len(nodes.addresses))]
         self._now = now
-        self._places: tuple[float, Places] | None = None
+        self._places: tuple[float, StreamLocations] | None = None
         self._tails: tuple[float, Offsets] | None = None
 
     def close(self) -> None:
@@ -49,15 +49,15 @@ class Discovery:
         for wire in self._wires:
             wire.close()
 
-    def places(self) -> Places:
+    def places(self) -> StreamLocations:
         """Every partition there is. Raises PipelineError."""
         if self._places is not None and self._now() < self._places[0] + NAMES_AGE_S:
             return self._places[1]
-        found: Places = {}
+        found: StreamLocations = {}
         for index, wire in enumerate(self._wires):
             for each, stream in _sorted_out(self._subscription, wire.names):
                 placed = TopicPartition(each.topic, each.partition + NODE_STRIDE * index)
-                found[placed] = Place(index, stream)
+                found[placed] = StreamLocation(index, stream)
         assigned = self._subscription.assigned
         if assigned:
             found = {each: place for each, place in found.items() if each in assigned}
@@ -95,7 +95,7 @@ class Discovery:
         place = self.places()[each]
         return self._wires[place.node].earliest(place.stream)
 
-    def at_edge(self, edge: Edge) -> Offsets:
+    def at_edge(self, edge: OffsetBound) -> Offsets:
         """Where a query begins or ends. Raises PipelineError."""
         tails = self.tails()
         named = edge.offsets or edge.times
@@ -105,7 +105,7 @@ class Discovery:
             raise BadOption(f"{text} {odd.partition}")
         return {each: self._at_edge(edge, each, tail) for each, tail in tails.items()}
 
-    def _at_edge(self, edge: Edge, each: TopicPartition, tail: int) -> int:
+    def _at_edge(self, edge: OffsetBound, each: TopicPartition, tail: int) -> int:
         time_ms = edge.times.get(each) if edge.time_ms is None else edge.time_ms
         if time_ms is not None:
             place = self.places()[each]

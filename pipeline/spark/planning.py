@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from millpond.pipeline.errors import DataLost, PipelineError
 from millpond.pipeline.options import Nodes, SourceOptions
-from millpond.pipeline.spark.discovery import Discovery, Place
+from millpond.pipeline.spark.discovery import Discovery, StreamLocation
 from millpond.pipeline.spark.offsets import Offsets, TopicPartition, lag, limited
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class Range:
     """
 
     nodes: Nodes
-    place: Place
+    place: StreamLocation
     topic: str
     partition: int
     start: int
@@ -91,7 +91,7 @@ def batch_ranges(options: SourceOptions, bounds: Bounds = EVERYTHING) -> list[Ra
 def _range(
     options: SourceOptions,
     each: TopicPartition,
-    place: Place,
+    place: StreamLocation,
     start: int,
     end: int,
     *,
@@ -197,5 +197,5 @@ def _check_kept(start: Offsets, tails: Offsets) -> None:
             raise DataLost(f"{text}, and ends at {tails.get(each, 0)} now")
 
 
-def _gone(each: TopicPartition) -> Place:
+def _gone(each: TopicPartition) -> StreamLocation:
     raise PipelineError("no_stream", f"{each.topic!r} {each.partition} is gone, and was to be read")

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.pipeline.client.columns import Columns, Numbers
-from millpond.pipeline.client.http_client import NodeWire, NoSuchStream
+from millpond.pipeline.client.http_client import NodeClient, NoSuchStream
 from millpond.pipeline.errors import DataLost
-from millpond.pipeline.spark.arrow import Gathered, batches
+from millpond.pipeline.spark.arrow import ArrowBuilder, batches
 from millpond.pipeline.spark.planning import Range
 
 log = logging.getLogger(__name__)
@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 
 def read_range(asked: Range) -> Iterator[pa.RecordBatch]:
     """The records of a range. Raises PipelineError."""
-    wire = NodeWire(asked.nodes, asked.place.node)
-    gathered = Gathered(asked.topic, asked.partition, asked.with_headers)
+    wire = NodeClient(asked.nodes, asked.place.node)
+    gathered = ArrowBuilder(asked.topic, asked.partition, asked.with_headers)
     try:
         yield from batches(gathered, _checked(wire, asked), asked.fetch_rows, asked.fetch_bytes)
     finally:
         wire.close()
 
 
-def _checked(wire: NodeWire, asked: Range) -> Iterator[Columns]:
+def _checked(wire: NodeClient, asked: Range) -> Iterator[Columns]:
     expected = asked.start
     is_gap_fine = asked.is_fresh
     try:
@@ -63,7 +63,7 @@ def _gaps(expected: int, sequences: Numbers) -> Iterator[tuple[int, int]]:
         expected = sequence + 1
 
 
-def _judge(wire: NodeWire, asked: Range, first: int, behind: int) -> None:
+def _judge(wire: NodeClient, asked: Range, first: int, behind: int) -> None:
     """Records are missing: they were trimmed, or are too large for the wire, which is no loss."""
     try:
         if wire.earliest(asked.place.stream) <= first < wire.tail(asked.place.stream):

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from millpond.pipeline.client.http_client import NodeWire
+from millpond.pipeline.client.http_client import NodeClient
 from millpond.pipeline.client.s2_codec import Headers, encode_records
 from millpond.pipeline.errors import BadOption, PipelineError
 from millpond.pipeline.options import SinkOptions
@@ -55,7 +55,7 @@ class Stager:
     """Stages the rows of one task, as (writer, batch)."""
 
     def __init__(self, options: SinkOptions, writer: str, batch: int) -> None:
-        self._wire = NodeWire(options.nodes, 0)
+        self._wire = NodeClient(options.nodes, 0)
         self._topic = options.topic
         self._writer = writer
         self._batch = batch
@@ -117,7 +117,7 @@ class Stager:
 def publish(options: SinkOptions, staged: Sequence[Staged], *, once: bool) -> dict[str, str]:
     """Publish what all tasks of a batch staged; what became of it in each stream."""
     found: dict[str, str] = {}
-    wire = NodeWire(options.nodes, 0)
+    wire = NodeClient(options.nodes, 0)
     try:
         for stream, parts in _by_stream(staged).items():
             plan = {"parts": [{"id": each.part, "rows": each.rows} for each in parts], "once": once}
@@ -131,7 +131,7 @@ def publish(options: SinkOptions, staged: Sequence[Staged], *, once: bool) -> di
 
 def abandon(options: SinkOptions, staged: Sequence[Staged]) -> None:
     """Drop parts that nobody will publish. Raises PipelineError; they go by themselves anyway."""
-    wire = NodeWire(options.nodes, 0)
+    wire = NodeClient(options.nodes, 0)
     try:
         for each in staged:
             path = path_of(each.stream, each.writer, each.batch, each.part)

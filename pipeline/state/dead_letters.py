@@ -31,7 +31,7 @@ def claim(folder: Path, query: str) -> None:
         raise PipelineError("bad_option", f"dead letters {folder}: {error.strerror}") from None
 
 
-def write_letters(folder: Path, rows: pa.Table) -> str:
+def stage_dead_letters(folder: Path, rows: pa.Table) -> str:
     """Write rejected records where nobody looks yet; the file's name."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{STAGED}{uuid4().hex}"
@@ -51,7 +51,7 @@ def write_letters(folder: Path, rows: pa.Table) -> str:
     return name
 
 
-def keep_letters(folder: Path, batch: int, names: Sequence[str]) -> None:
+def commit_dead_letters(folder: Path, batch: int, names: Sequence[str]) -> None:
     """The batch's file, of what its tasks wrote; what attempts before it left is removed."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"batch-{batch:08}.jsonl"

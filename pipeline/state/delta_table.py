@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.state.bucket import COLUMNS, STORED, Floors, floors_of, is_before
-from millpond.pipeline.state.dead_letters import keep_letters, write_letters
+from millpond.pipeline.state.dead_letters import commit_dead_letters, stage_dead_letters
 from millpond.pipeline.state.reduce import IDENTITY, REJECTS, RESETS, latest
 from millpond.pipeline.state.summary import Summary
 from millpond.pipeline.state.table import behind, foreign, locked
@@ -77,8 +77,8 @@ class DeltaState:
         rows = rows.sort_by("offset")
         rejects = rows.filter(pc.equal(rows.column("bucket"), REJECTS))
         if letters is not None:
-            names = [write_letters(letters, rejects)] if rejects.num_rows else []
-            keep_letters(letters, batch, names)
+            names = [stage_dead_letters(letters, rejects)] if rejects.num_rows else []
+            commit_dead_letters(letters, batch, names)
         floors = floors_of(rows.filter(pc.equal(rows.column("bucket"), RESETS)))
         changes = rows.filter(pc.greater_equal(rows.column("bucket"), 0))
         changes = latest(changes.select(COLUMNS).cast(STORED))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import pyarrow as pa
 
 from millpond.pipeline.state.bucket import Floors, add_changes, floors_of
-from millpond.pipeline.state.dead_letters import claim, keep_letters, write_letters
+from millpond.pipeline.state.dead_letters import claim, commit_dead_letters, stage_dead_letters
 from millpond.pipeline.state.delta_table import DeltaState
 from millpond.pipeline.state.formats import table_in
 from millpond.pipeline.state.reduce import REJECTS, RESETS, ROWS, reduce_batches
@@ -58,7 +58,7 @@ class JobOptions:
 
 
 @dataclass(frozen=True)
-class Done:
+class BatchReport:
     """A batch, as progress tells it: `rows` are what there was to change in the table."""
 
     batch: int
@@ -70,7 +70,7 @@ class Done:
 def run_job(
     session: SparkSession,
     options: JobOptions,
-    on_batch: Callable[[Done], None] = lambda done: None,
+    on_batch: Callable[[BatchReport], None] = lambda done: None,
     records: DataFrame | None = None,
 ) -> Any:
     """Start; what it gives is Spark's query. Hold the table's lock until that has ended.
@@ -83,7 +83,7 @@ def run_job(
     frame = records
     if frame is None:
         frame = session.readStream.format("millpond").options(**source_of(options)).load()
-    batches = Batches(options, on_batch)
+    batches = BatchWriter(options, on_batch)
     writing = (
         frame.writeStream.queryName("state")
         .option("checkpointLocation", str(options.checkpoint))
@@ -100,10 +100,10 @@ def source_of(options: JobOptions) -> dict[str, str]:
     return usual | options.source
 
 
-class Batches:
+class BatchWriter:
     """Applies the batches of a query to the table."""
 
-    def __init__(self, options: JobOptions, on_batch: Callable[[Done], None]) -> None:
+    def __init__(self, options: JobOptions, on_batch: Callable[[BatchReport], None]) -> None:
         self._options = options
         self._table = table_in(options.table, options.format)
         self._on_batch = on_batch
@@ -122,7 +122,7 @@ class Batches:
             case _:
                 assert_never(self._table)
         if done is not None:
-            self._on_batch(Done(batch, *done, time.monotonic() - began))
+            self._on_batch(BatchReport(batch, *done, time.monotonic() - began))
 
     def _begin(self) -> str:
         """The query; what it puts aside goes where no other's does. Raises PipelineError."""
@@ -185,7 +185,7 @@ def finish(
     """The version with a batch counts from now on; what it put aside is there before."""
     after = _next(before, batch, written)
     if letters is not None:
-        keep_letters(letters, batch, _names(written, REJECTS))
+        commit_dead_letters(letters, batch, _names(written, REJECTS))
     table.commit(after)
     table.vacuum(kept)
     return after
@@ -204,7 +204,7 @@ def _write(frame: DataFrame, options: JobOptions, before: Version) -> pa.Table:
     parse = partial(reduce_batches, buckets=before.buckets, schemas=options.schemas)
     letters = None if options.dead_letters is None else str(options.dead_letters)
     write = partial(
-        write_buckets,
+        add_to_buckets,
         folder=str(options.table),
         letters=letters,
         files=before.files,
@@ -219,7 +219,7 @@ def _write(frame: DataFrame, options: JobOptions, before: Version) -> pa.Table:
     )
 
 
-def write_buckets(
+def add_to_buckets(
     batches: Iterable[pa.RecordBatch],
     folder: str,
     letters: str | None,
@@ -240,7 +240,7 @@ def write_buckets(
         rows, names, resets = part.num_rows, [], []
         if bucket == REJECTS:
             if letters is not None:
-                names = [write_letters(Path(letters), part)]
+                names = [stage_dead_letters(Path(letters), part)]
         elif bucket == RESETS:
             resets = [(*place, floor) for place, floor in floors_of(part).items()]
         else:

@@ -19,7 +19,7 @@ ASK_MS = 2000
 """Who only looks does not wait for a node that is away."""
 
 
-class Course:
+class QueryProgress:
     """Of one query. Not for several threads at once."""
 
     def __init__(self, source: Mapping[str, str], checkpoint: Path) -> None:

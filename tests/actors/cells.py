@@ -6,10 +6,21 @@ from collections.abc import Callable, Sequence
 from math import inf
 from random import Random
 
-from millpond.actors.messages import Ack, Batch, Get, GetAck, Join, Joined, Mail, Mode, Port, Put
+from millpond.actors.messages import (
+    Ack,
+    Attach,
+    Attached,
+    Batch,
+    CellMessage,
+    Get,
+    GetAck,
+    Mode,
+    Port,
+    Put,
+)
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
-from millpond.actors.store.changes import Change, Row, Snapshot
+from millpond.actors.store.changes import Change, Snapshot, StoredMessage
 from millpond.actors.store.interface import Commit, Store
 from millpond.actors.store.memory import MemoryStore
 from tests.actors.ports import RecordingPort
@@ -20,9 +31,9 @@ START_S = 1_763_683_200.0
 class Echo:
     """Answers a Get with its id, keeps what is Put, and does to an Ack what the test says."""
 
-    owed = ()
+    unanswered = ()
 
-    def __init__(self, works: Works, name: bytes, snapshot: Snapshot, guests: dict[Port, Join]):
+    def __init__(self, works: Works, name: bytes, snapshot: Snapshot, guests: dict[Port, Attach]):
         self.works = works
         self.name = name
         self.kept = [row.key for row in snapshot.rows]
@@ -45,11 +56,11 @@ class Echo:
             match message:
                 case Put(key=key, data=data):
                     self.kept.append(key)
-                    effects.changes.append(Row(key, key, 60, now + 60, data))
+                    effects.changes.append(StoredMessage(key, key, 60, now + 60, data))
                 case Get(id=message_id) if batch.port is not None:
                     effects.answers.append(GetAck(message_id, b""))
-                case Join():
-                    effects.answers.append(Joined(Mode.PAIR, 1))
+                case Attach():
+                    effects.answers.append(Attached(Mode.PAIR, 1))
                 case Ack(id=message_id):
                     effects.posts += tuple(self.works.on_ack(self.name, message_id))
                 case _:
@@ -69,10 +80,10 @@ class Works:
 
     def __init__(self, *, store: Store | None = None, seed: int = 1, **settings: object) -> None:
         self.now = START_S
-        self.handled: list[tuple[bytes, Mail]] = []
+        self.handled: list[tuple[bytes, CellMessage]] = []
         self.spawned: list[Echo] = []
         self.deadlines: dict[bytes, float] = {}
-        self.on_ack: Callable[[bytes, int], list[tuple[bytes, Mail]]] = crash_on_ack
+        self.on_ack: Callable[[bytes, int], list[tuple[bytes, CellMessage]]] = crash_on_ack
         self.on_wake: Callable[[bytes, float], None] = lambda name, now: None
         self.store = store or MemoryStore()
         self.scheduler = Scheduler(
@@ -83,12 +94,14 @@ class Works:
             SchedulerSettings(**settings),  # type: ignore[arg-type]
         )
 
-    def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Join]) -> Echo:
+    def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Attach]) -> Echo:
         echo = Echo(self, name, snapshot, guests)
         self.spawned.append(echo)
         return echo
 
-    def submit(self, name: bytes, port: RecordingPort | None, *mail: Mail, size: int = 0) -> bool:
+    def submit(
+        self, name: bytes, port: RecordingPort | None, *mail: CellMessage, size: int = 0
+    ) -> bool:
         return self.scheduler.submit(name, Batch(port, list(mail), size), self.now)
 
     def pass_time(self, seconds: float) -> None:
@@ -101,7 +114,7 @@ class Works:
         return [each.id for cell, each in self.handled if cell == name and isinstance(each, Get)]
 
 
-def crash_on_ack(name: bytes, message_id: int) -> list[tuple[bytes, Mail]]:
+def crash_on_ack(name: bytes, message_id: int) -> list[tuple[bytes, CellMessage]]:
     raise RuntimeError(f"{name!r} cannot handle {message_id}")
 
 

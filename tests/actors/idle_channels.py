@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from millpond.actors.messages import Ack, Batch, Join, Msg, Put
+from millpond.actors.messages import Ack, Attach, Batch, Msg, Put
 from tests.actors.pond import Pond
 from tests.actors.ports import RecordingPort
 
@@ -28,7 +28,7 @@ def name(number: int) -> bytes:
 
 def join_and_leave(pond: Pond, number: int) -> None:
     port = RecordingPort(1, pond.now)
-    pond.scheduler.attach(name(number), port, Join(), pond.now)
+    pond.scheduler.attach(name(number), port, Attach(), pond.now)
     pond.scheduler.detach(name(number), port)
 
 
@@ -37,7 +37,7 @@ def put_push_and_ack(pond: Pond, number: int) -> None:
     channel, scheduler, now = name(number), pond.scheduler, pond.now
     producer, consumer = RecordingPort(1, now), RecordingPort(2, now)
     for port in (producer, consumer):
-        scheduler.attach(channel, port, Join(), now)
+        scheduler.attach(channel, port, Attach(), now)
     scheduler.submit(channel, Batch(producer, [Put(1, 60, b"hi")]), now)
     push = consumer.written[-1]
     assert isinstance(push, Msg)

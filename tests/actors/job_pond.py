@@ -44,7 +44,7 @@ def put(peer: Peer, data: bytes = b"job", *, ttl: int = 3600, **more: Any) -> An
 
 
 def rows(
-    peer: Peer, state: m.State | None = None, after: int = 0, limit: int = 500, size: int = 2**18
+    peer: Peer, state: m.JobState | None = None, after: int = 0, limit: int = 500, size: int = 2**18
 ) -> m.JobPage:
     page = asked(peer, m.ListJobs, state, after, limit, size)
     assert isinstance(page, m.JobPage)
@@ -56,8 +56,8 @@ def states(peer: Peer) -> dict[int, str]:
 
 
 def show(peer: Peer, message_id: int, size: int = 2**20) -> m.JobRow:
-    shown = asked(peer, m.ShowJob, message_id, size)
-    assert isinstance(shown, m.JobShown), shown
+    shown = asked(peer, m.GetJob, message_id, size)
+    assert isinstance(shown, m.JobFound), shown
     return shown.row
 
 
@@ -68,7 +68,7 @@ def counts(peer: Peer) -> m.JobCounts:
 
 
 def dead_ids(peer: Peer) -> list[int]:
-    return [row.id for row in rows(peer, m.State.DEAD).rows]
+    return [row.id for row in rows(peer, m.JobState.DEAD).rows]
 
 
 def worker(pond: Pond, **join: Any) -> Peer:

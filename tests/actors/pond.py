@@ -7,26 +7,26 @@ from random import Random
 from typing import Any
 
 from millpond.actors.channels.channel import Channel
-from millpond.actors.channels.context import ChannelInfo, Shared
+from millpond.actors.channels.context import ChannelContext, ChannelInfo
 from millpond.actors.channels.delivery_settings import DeliverySettings
 from millpond.actors.channels.settings import ChannelSettings, NodeLimits
 from millpond.actors.ids import IdSource
 from millpond.actors.messages import (
     Ack,
+    Attach,
+    Attached,
     Batch,
+    CellMessage,
     Credit,
     Get,
-    Join,
-    Joined,
     List,
-    Mail,
     Mode,
     Msg,
     Nack,
+    NackReason,
     Port,
     Put,
     PutAck,
-    Reason,
     Reply,
     Touch,
 )
@@ -58,7 +58,7 @@ class Pond:
         self.dead = dead or ChannelSettings()
         self.store = store or MemoryStore()
         rng = Random(seed)
-        self.shared = Shared(
+        self.shared = ChannelContext(
             IdSource(5),
             rng,
             self.store.usage,
@@ -78,7 +78,7 @@ class Pond:
         again._ports = self._ports
         return again
 
-    def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Join]) -> Channel:
+    def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Attach]) -> Channel:
         if self.crash_on_spawn(name):
             raise RuntimeError("this channel cannot be built")
         settings = self.dead if name.endswith(b"!dead") else self.settings
@@ -91,10 +91,10 @@ class Pond:
     def join(self, name: bytes = NAME, **join: Any) -> Peer:
         """A connection that asks for pushes unless told otherwise, and never falls silent."""
         peer = Peer(self, name, self.port(), join.get("identity"))
-        self.scheduler.attach(name, peer.port, Join(**{"keep_alive_s": 1e9, **join}), self.now)
+        self.scheduler.attach(name, peer.port, Attach(**{"keep_alive_s": 1e9, **join}), self.now)
         self.spoken()
         match peer.port.take():
-            case [Joined() as joined, *pushes]:
+            case [Attached() as joined, *pushes]:
                 peer.joined = joined
                 peer.port.written += pushes
         return peer
@@ -122,7 +122,7 @@ class Pond:
     def spoken(self) -> None:
         """Somebody said something: nobody else has to answer for it in a turn of their own."""
 
-    def post(self, message: Mail, name: bytes = NAME) -> None:
+    def post(self, message: CellMessage, name: bytes = NAME) -> None:
         """What cells say to one another."""
         self.scheduler.submit(name, Batch(None, [message]), self.now)
 
@@ -143,7 +143,7 @@ class Pond:
 class Peer:
     """A connection in a channel, and what it says."""
 
-    joined: Joined
+    joined: Attached
 
     def __init__(
         self, pond: Pond, name: bytes, port: RecordingPort, identity: bytes | None = None
@@ -154,12 +154,12 @@ class Peer:
         self.identity = identity
         self._key = port.number * 1_000_000
 
-    def say(self, *messages: Mail) -> None:
+    def say(self, *messages: CellMessage) -> None:
         """One read of the connection."""
         self.pond.scheduler.submit(self.name, Batch(self.port, list(messages)), self.pond.now)
         self.pond.spoken()
 
-    def ask(self, *messages: Mail) -> list[Reply]:
+    def ask(self, *messages: CellMessage) -> list[Reply]:
         """What comes back besides pushes, which stay for `pushed`."""
         self.say(*messages)
         taken = self.port.take()
@@ -183,7 +183,9 @@ class Peer:
     def ack(self, *ids: int) -> None:
         assert self.ask(*map(Ack, ids)) == []
 
-    def nack(self, message_id: int, reason: Reason = Reason.LATER, ms: int | None = None) -> None:
+    def nack(
+        self, message_id: int, reason: NackReason = NackReason.LATER, ms: int | None = None
+    ) -> None:
         assert self.ask(Nack(message_id, reason, ms)) == []
 
     def touch(self, message_id: int, ms: int) -> Reply:

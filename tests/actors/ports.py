@@ -12,7 +12,7 @@ class RecordingPort:
 
     def __init__(self, number: int, heard_at: float = 0.0) -> None:
         self.number = number
-        self.heard_at = heard_at
+        self.received_at = heard_at
         self.writable = True
         self.sent: list[Reply] = []
         self.written: list[Reply] = []

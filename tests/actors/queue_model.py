@@ -7,24 +7,24 @@ from random import Random
 
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import (
-    Gone,
-    KeyGone,
-    KeyRow,
+    AttemptsSet,
+    KeyExpired,
+    MessageRemoved,
     ModeSet,
     Origin,
     QueueChange,
-    Row,
     Snapshot,
-    Tried,
+    StoredKey,
+    StoredMessage,
 )
-from millpond.actors.store.message_attributes import Due, Terms, Unique
+from millpond.actors.store.message_attributes import DueAt, MessageAttributes, UniqueKey
 from millpond.actors.store.subscribers import (
     Acked,
     AckedUpTo,
-    Member,
-    MemberGone,
-    MemberSeen,
-    Roster,
+    Subscriber,
+    SubscriberRemoved,
+    SubscriberTable,
+    SubscriberTouched,
 )
 
 
@@ -33,12 +33,12 @@ class Queue:
 
     def __init__(self, rng: Random, last_id: int = 0, step: int = 1) -> None:
         self.rng = rng
-        self.rows: dict[int, Row] = {}
-        self.keys: dict[int, Row | KeyRow] = {}
+        self.rows: dict[int, StoredMessage] = {}
+        self.keys: dict[int, StoredMessage | StoredKey] = {}
         """What a channel remembers; a row whose key was forgotten has none here."""
         self.attempts: dict[int, int] = {}
         self.mode: Mode | None = None
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, Subscriber] = {}
         self.floors: dict[int, int] = {}
         self.acked: set[tuple[int, int]] = set()
         """Numbers of members, and messages that are there."""
@@ -65,7 +65,7 @@ class Queue:
             changes += self._forget(key)
         ttl = rng.choice((1, 60, 604_800))
         origin = Origin(self.id, 3, "often") if rng.random() < 0.2 else None
-        row = Row(self.id, key, ttl, rng.uniform(0, 1e6), rng.randbytes(5), 0, origin)
+        row = StoredMessage(self.id, key, ttl, rng.uniform(0, 1e6), rng.randbytes(5), 0, origin)
         self.rows[row.id] = self.keys[key] = row
         return [*changes, row]
 
@@ -73,21 +73,21 @@ class Queue:
         name, due = self.rng.randbytes(self.rng.randint(1, 64)), self.rng.uniform(1, 1e6)
         changes = self.put()
         self.names[self.id], self.due[self.id] = name, due
-        return [*changes, Due(self.id, due), Unique(self.id, name)]
+        return [*changes, DueAt(self.id, due), UniqueKey(self.id, name)]
 
     def rest(self) -> list[QueueChange]:
         if not self.rows:
             return []
         message_id = self.rng.choice(list(self.rows))
         self.due[message_id] = self.rng.uniform(1, 1e6)
-        return [Due(message_id, self.due[message_id])]
+        return [DueAt(message_id, self.due[message_id])]
 
     def hurry(self) -> list[QueueChange]:
         if not self.due:
             return []
         message_id = self.rng.choice(list(self.due))
         del self.due[message_id]
-        return [Due(message_id, 0.0)]
+        return [DueAt(message_id, 0.0)]
 
     def ack(self) -> list[QueueChange]:
         if not self.rows:
@@ -99,22 +99,22 @@ class Queue:
         self.acked = {each for each in self.acked if each[1] != row.id}
         left = None
         if self.keys.get(row.key) is row:
-            left = KeyRow(row.id, row.ttl, row.until, sha256(row.data).digest())
+            left = StoredKey(row.id, row.ttl, row.until, sha256(row.data).digest())
             self.keys[row.key] = left
-        return [Gone(row.id, row.key, left, len(row.data))]
+        return [MessageRemoved(row.id, row.key, left, len(row.data))]
 
     def forget(self) -> list[QueueChange]:
         return self._forget(self.rng.choice(list(self.keys))) if self.keys else []
 
     def _forget(self, key: int) -> list[QueueChange]:
-        return [KeyGone(key, isinstance(self.keys.pop(key), KeyRow))]
+        return [KeyExpired(key, isinstance(self.keys.pop(key), StoredKey))]
 
     def attempt(self) -> list[QueueChange]:
         if not self.rows:
             return []
         message_id = self.rng.choice(list(self.rows))
         self.attempts[message_id] = self.attempts.get(message_id, 0) + 1
-        return [Tried(message_id, self.attempts[message_id])]
+        return [AttemptsSet(message_id, self.attempts[message_id])]
 
     # Members.
 
@@ -122,7 +122,7 @@ class Queue:
         """The highest number that is free may have been another's before."""
         number = max(self.members, default=0) + 1
         since = self.rng.choice((None, 0, self.id))
-        member = Member(number, self.rng.randbytes(32), self.rng.uniform(0, 1e6), since)
+        member = Subscriber(number, self.rng.randbytes(32), self.rng.uniform(0, 1e6), since)
         self.members[number] = member
         return [member]
 
@@ -132,7 +132,9 @@ class Queue:
     def see(self) -> list[QueueChange]:
         if not self.members:
             return []
-        seen = MemberSeen(self.some_member(), self.rng.uniform(0, 1e6), self.rng.choice((None, 7)))
+        seen = SubscriberTouched(
+            self.some_member(), self.rng.uniform(0, 1e6), self.rng.choice((None, 7))
+        )
         self.members[seen.number] = seen.applied_to(self.members[seen.number])
         return [seen]
 
@@ -158,7 +160,7 @@ class Queue:
         del self.members[number]
         self.floors.pop(number, None)
         self.acked = {each for each in self.acked if each[0] != number}
-        return [MemberGone(number)]
+        return [SubscriberRemoved(number)]
 
     def run(self, steps: int) -> list[QueueChange]:
         return [change for _ in range(steps) for change in self.step()]
@@ -166,26 +168,28 @@ class Queue:
     @property
     def snapshot(self) -> Snapshot:
         """What a channel is rebuilt from: a forgotten key of a kept message is in its row."""
-        keys: dict[int, Row | KeyRow] = {row.key: row for row in self.rows.values()}
-        left = {key: row for key, row in self.keys.items() if isinstance(row, KeyRow)}
+        keys: dict[int, StoredMessage | StoredKey] = {row.key: row for row in self.rows.values()}
+        left = {key: row for key, row in self.keys.items() if isinstance(row, StoredKey)}
         keys = {**keys, **left}
         rows = list(self.rows.values())
-        terms = Terms(dict(self.due), dict(self.names)) if self.due or self.names else None
-        return Snapshot(rows, keys, dict(self.attempts), self.mode, self.roster, terms)
+        terms = (
+            MessageAttributes(dict(self.due), dict(self.names)) if self.due or self.names else None
+        )
+        return Snapshot(rows, keys, dict(self.attempts), self.mode, self.subscribers, terms)
 
     @property
-    def roster(self) -> Roster | None:
+    def subscribers(self) -> SubscriberTable | None:
         """None if nobody is known."""
         if not self.members and not self.acked:
             return None
         acked: dict[int, set[int]] = {}
         for number, message_id in self.acked:
             acked.setdefault(number, set()).add(message_id)
-        return Roster(dict(sorted(self.members.items())), dict(self.floors), acked)
+        return SubscriberTable(dict(sorted(self.members.items())), dict(self.floors), acked)
 
     @property
     def weight(self) -> tuple[int, int, int]:
         """Messages, bytes of data; keys whose message is gone, and members."""
-        left = [row for row in self.keys.values() if isinstance(row, KeyRow)]
+        left = [row for row in self.keys.values() if isinstance(row, StoredKey)]
         size = sum(len(row.data) for row in self.rows.values())
         return len(self.rows), size, len(left) + len(self.members)

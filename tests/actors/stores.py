@@ -11,10 +11,18 @@ from typing import TypeVar
 
 from millpond.actors.ids import EPOCH_MS
 from millpond.actors.messages import Durability
-from millpond.actors.store.changes import Change, Chunk, Gone, LogSnapshot, Row, Snapshot
+from millpond.actors.positions import SeekBy
+from millpond.actors.store.changes import (
+    Change,
+    Chunk,
+    LogSnapshot,
+    MessageRemoved,
+    Snapshot,
+    StoredMessage,
+)
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.interface import Fault, Pending, Seek, Where
+from millpond.actors.store.interface import Deferred, Fault, Seek
 from millpond.actors.store.partitions.file_pool import file_name
 from millpond.actors.store.settings import StoreSettings
 from tests.sim.loop import Clock, Loop
@@ -61,9 +69,9 @@ class Run:
                 return
         raise AssertionError("the lanes find no rest")
 
-    def finish(self, answer: T | Pending[T | Fault]) -> T | Fault:
+    def finish(self, answer: T | Deferred[T | Fault]) -> T | Fault:
         """What the store answers."""
-        if not isinstance(answer, Pending):
+        if not isinstance(answer, Deferred):
             return answer
         results: list[T | Fault] = []
         answer.when_done(results.append)
@@ -86,8 +94,8 @@ class Run:
         assert isinstance(result, Snapshot)
         return result
 
-    def outline(self, name: bytes) -> LogSnapshot:
-        result = self.finish(self.store.outline(name))
+    def log_snapshot(self, name: bytes) -> LogSnapshot:
+        result = self.finish(self.store.log_snapshot(name))
         assert isinstance(result, LogSnapshot)
         return result
 
@@ -98,11 +106,11 @@ class Run:
 
     def read_all(self, name: bytes, bytes_max: int = 2**40) -> list[Chunk]:
         """As a reader does: one range after the other."""
-        outline = self.outline(name)
+        outline = self.log_snapshot(name)
         chunks: list[Chunk] = []
         at = outline.trim_point
         while at < outline.tail:
-            some = self.read(name, Seek(Where.SEQUENCE, at, bytes_max=bytes_max))
+            some = self.read(name, Seek(SeekBy.SEQUENCE, at, bytes_max=bytes_max))
             if not some:
                 break
             chunks += some
@@ -114,9 +122,9 @@ class Run:
         for _ in range(rounds):
             self._fillers += 1
             message_id = FILLER_ID + self._fillers
-            row = Row(message_id, self._fillers, 60, NOW + 60, bytes(4000))
+            row = StoredMessage(message_id, self._fillers, 60, NOW + 60, bytes(4000))
             self.write(FILLER, row)
-            self.write(FILLER, Gone(message_id, row.key, None, 4000))
+            self.write(FILLER, MessageRemoved(message_id, row.key, None, 4000))
 
     def file(self, name: bytes) -> Path:
         return self.folder / "partitions" / file_name(name)

@@ -6,11 +6,11 @@ from math import inf
 from random import Random
 
 from millpond.actors.channels.buffer import SWEEP_SLICE, Buffer
-from millpond.actors.store.changes import Row
+from millpond.actors.store.changes import StoredMessage
 
 
-def row(message_id: int, expires_at: float = 100.0, data: bytes = b"data") -> Row:
-    return Row(message_id, message_id, 60, expires_at, data)
+def row(message_id: int, expires_at: float = 100.0, data: bytes = b"data") -> StoredMessage:
+    return StoredMessage(message_id, message_id, 60, expires_at, data)
 
 
 def test_p2p_14_every_read_leaves_out_what_expired_even_before_a_sweep() -> None:

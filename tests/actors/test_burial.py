@@ -13,7 +13,7 @@ from millpond.actors.store.changes import Origin
 from tests.actors.pond import NAME, Peer, Pond
 
 DEAD = NAME + b"!dead"
-BURYING = [ChannelSettings(mode=mode, bury_expired=True) for mode in Mode]
+BURYING = [ChannelSettings(mode=mode, dead_letter_expired=True) for mode in Mode]
 BY_MODE = pytest.mark.parametrize("settings", BURYING, ids=lambda each: each.mode.name.lower())
 
 
@@ -121,7 +121,7 @@ def test_a_burial_goes_on_and_is_one(how: str) -> None:
 
 
 def test_dead_letters_are_never_buried_themselves() -> None:
-    dead = ChannelSettings(dead_ttl=60, bury_expired=True)
+    dead = ChannelSettings(dead_ttl=60, dead_letter_expired=True)
     pond = Pond(BURYING[0], dead=dead)
     pond.producer().put(ttl=5)
     pond.advance(6)
@@ -138,7 +138,7 @@ def test_by_default_what_expires_is_gone() -> None:
 
 
 def test_a_full_channel_has_room_once_its_dead_have_left() -> None:
-    pond = Pond(ChannelSettings(mode=Mode.PAIR, messages_max=2, bury_expired=True))
+    pond = Pond(ChannelSettings(mode=Mode.PAIR, messages_max=2, dead_letter_expired=True))
     producer = pond.producer()
     producer.put(ttl=5), producer.put(ttl=5)
     pond.advance(6)

@@ -9,26 +9,35 @@ from pathlib import Path
 import pytest
 
 from millpond.actors.messages import Mode
-from millpond.actors.store.changes import KeyLeft, KeyRow, Kind, ModeSet, Row
+from millpond.actors.store.changes import (
+    KeyRetained,
+    ModeSet,
+    PartitionKind,
+    StoredKey,
+    StoredMessage,
+)
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.log_memtable import LogLayer
-from millpond.actors.store.partitions.catalog import Catalogue, rebuild
-from millpond.actors.store.partitions.file_pool import Shelf
-from millpond.actors.store.partitions.partition import Damaged, Outline
+from millpond.actors.store.log_memtable import LogMemtable
+from millpond.actors.store.partitions.catalog import Catalog, rebuild
+from millpond.actors.store.partitions.file_pool import FilePool
+from millpond.actors.store.partitions.metadata import PartitionMetadata
+from millpond.actors.store.partitions.partition import Damaged
 from millpond.actors.store.partitions.sqlite import UnknownFormat
-from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.queue_memtable import QueueMemtable
 
-QUEUE = Outline(b"chat", Kind.QUEUE, 9, 3, 2**40, 2, 1.7e9 + 0.1, 2**63 - 1, Mode.QUEUE)
-LOG = Outline(b"\x00" * 1024, Kind.LOG, 2**62, 5, 7, tail=2**64 - 1)
-EMPTY = Outline(b"", Kind.QUEUE, 0)
+QUEUE = PartitionMetadata(
+    b"chat", PartitionKind.QUEUE, 9, 3, 2**40, 2, 1.7e9 + 0.1, 2**63 - 1, Mode.QUEUE
+)
+LOG = PartitionMetadata(b"\x00" * 1024, PartitionKind.LOG, 2**62, 5, 7, tail=2**64 - 1)
+EMPTY = PartitionMetadata(b"", PartitionKind.QUEUE, 0)
 OUTLINES = {
-    b"chat": Outline(b"chat", Kind.QUEUE, 7, 1, 4, 1, 600.5, 5, Mode.PAIR),
-    b"log": Outline(b"log", Kind.LOG, 8),
+    b"chat": PartitionMetadata(b"chat", PartitionKind.QUEUE, 7, 1, 4, 1, 600.5, 5, Mode.PAIR),
+    b"log": PartitionMetadata(b"log", PartitionKind.LOG, 8),
 }
 
 
-def opened(path: Path) -> Catalogue:
-    return Catalogue(path, OsDisk())
+def opened(path: Path) -> Catalog:
+    return Catalog(path, OsDisk())
 
 
 @pytest.fixture
@@ -52,13 +61,19 @@ def test_everything_comes_back_after_reopening(path: Path) -> None:
 def test_a_marked_partition_is_dirty_until_it_is_recorded_or_removed(path: Path) -> None:
     catalogue = opened(path)
     catalogue.record([QUEUE, LOG], [], {})
-    catalogue.mark([(b"chat", Kind.QUEUE), (b"new", Kind.LOG), (b"brief", Kind.QUEUE)])
+    catalogue.mark(
+        [
+            (b"chat", PartitionKind.QUEUE),
+            (b"new", PartitionKind.LOG),
+            (b"brief", PartitionKind.QUEUE),
+        ]
+    )
     catalogue.close()
     again = opened(path)
     assert again.dirty() == {b"chat", b"new", b"brief"}
     assert again.outlines()[b"chat"] == QUEUE
-    assert again.outlines()[b"new"] == Outline(b"new", Kind.LOG, 0)
-    changed = Outline(b"chat", Kind.QUEUE, 10)
+    assert again.outlines()[b"new"] == PartitionMetadata(b"new", PartitionKind.LOG, 0)
+    changed = PartitionMetadata(b"chat", PartitionKind.QUEUE, 10)
     again.record([changed], [b"brief", b"never was"], {"lsn": 5})
     assert again.dirty() == {b"new"}
     assert set(again.outlines()) == {b"chat", LOG.name, b"new"}
@@ -71,9 +86,9 @@ def test_a_marked_partition_is_dirty_until_it_is_recorded_or_removed(path: Path)
 def test_a_record_that_fails_changes_nothing(path: Path) -> None:
     catalogue = opened(path)
     catalogue.record([QUEUE], [], {"lsn": 1})
-    catalogue.mark([(b"chat", Kind.QUEUE)])
+    catalogue.mark([(b"chat", PartitionKind.QUEUE)])
     with pytest.raises(OverflowError):
-        catalogue.record([Outline(b"chat", Kind.QUEUE, 10)], [], {"lsn": 2**70})
+        catalogue.record([PartitionMetadata(b"chat", PartitionKind.QUEUE, 10)], [], {"lsn": 2**70})
     assert catalogue.outlines() == {b"chat": QUEUE}
     assert catalogue.dirty() == {b"chat"} and catalogue.facts() == {"lsn": 1}
     catalogue.close()
@@ -121,13 +136,15 @@ def test_a_later_version_s_catalogue_is_left_alone(path: Path) -> None:
 
 
 class TestRebuilding:
-    def shelf(self, folder: Path) -> Shelf:
-        shelf = Shelf(folder / "partitions", OsDisk())
-        queue = QueueLayer(is_base=True)
-        left = KeyRow(1, 60, 600.5, bytes(32))
-        queue.fold([ModeSet(Mode.PAIR), Row(5, 5, 60, 900.0, b"data"), KeyLeft(1, left)])
-        shelf.open(b"chat", Kind.QUEUE).apply(queue, 7)
-        shelf.open(b"log", Kind.LOG).apply(LogLayer(is_base=True), 8)
+    def shelf(self, folder: Path) -> FilePool:
+        shelf = FilePool(folder / "partitions", OsDisk())
+        queue = QueueMemtable(is_base=True)
+        left = StoredKey(1, 60, 600.5, bytes(32))
+        queue.fold(
+            [ModeSet(Mode.PAIR), StoredMessage(5, 5, 60, 900.0, b"data"), KeyRetained(1, left)]
+        )
+        shelf.open(b"chat", PartitionKind.QUEUE).apply(queue, 7)
+        shelf.open(b"log", PartitionKind.LOG).apply(LogMemtable(is_base=True), 8)
         return shelf
 
     @pytest.mark.parametrize("content", [None, b"garbage " * 4096])
@@ -148,8 +165,8 @@ class TestRebuilding:
 
     def test_damaged_files_are_named_and_unused_ones_left_out(self, path: Path) -> None:
         shelf = self.shelf(path.parent)
-        shelf.open(b"made and never used", Kind.QUEUE)
-        shelf.open(b"harmed", Kind.QUEUE).apply(QueueLayer(is_base=True), 3)
+        shelf.open(b"made and never used", PartitionKind.QUEUE)
+        shelf.open(b"harmed", PartitionKind.QUEUE).apply(QueueMemtable(is_base=True), 3)
         shelf.close()
         shelf.path(b"harmed").write_bytes(b"\x00" * 100)
         catalogue, unreadable = rebuild(path, shelf, OsDisk())

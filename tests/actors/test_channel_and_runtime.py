@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from millpond.actors.channels.settings import NodeLimits
-from millpond.actors.messages import Joined, Mode
+from millpond.actors.messages import Attached, Mode
 from millpond.actors.runtime.scheduler import SchedulerSettings
 from tests.actors.pond import Pond
 
@@ -21,7 +21,7 @@ def test_ps_05_a_queue_that_was_empty_for_long_is_still_one_after_a_rebuild() ->
         peer.leave()
     pond.advance(1)
     assert pond.scheduler.counters.passivations >= 1
-    assert pond.join().joined == Joined(Mode.QUEUE, 8)
+    assert pond.join().joined == Attached(Mode.QUEUE, 8)
 
 
 def test_pa_09_at_the_nodes_limit_of_keys_a_quiet_channel_keeps_its_own() -> None:

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from millpond.actors.channels.settings import ChannelSettings, NodeLimits
-from millpond.actors.messages import Bury, GetAck, Mode, Put, Reason
+from millpond.actors.messages import DeadLetter, GetAck, Mode, NackReason, Put
 from tests.actors.cells import LateStore
 from tests.actors.pond import NAME, Pond, queue
 
@@ -25,7 +25,7 @@ def reject(pond: Pond, data: bytes = b"bad") -> int:
     producer, worker = pond.producer(), pond.join()
     receipt = producer.put(data, ttl=36_000)
     assert receipt.id in worker.pushed_ids()
-    worker.nack(receipt.id, Reason.REJECT)
+    worker.nack(receipt.id, NackReason.REJECT)
     for each in (worker, producer):
         each.leave()
     pond.settle()
@@ -105,7 +105,7 @@ def test_a_crash_of_the_channel_while_its_burial_waits_keeps_one_letter() -> Non
     for _ in range(10):
         pond.advance(60)
         for each in worker.pushed():
-            worker.nack(each.id, Reason.REJECT)
+            worker.nack(each.id, NackReason.REJECT)
     pond.settle()
     assert letters(pond) == [(b"bad", old)] and pond.kept() == []
 
@@ -131,7 +131,7 @@ def test_what_a_dead_letter_channel_rejects_is_gone() -> None:
     reject(pond)
     reader = pond.join(DEAD)
     (letter,) = reader.pushed()
-    reader.nack(letter.id, Reason.REJECT)
+    reader.nack(letter.id, NackReason.REJECT)
     pond.settle()
     assert pond.kept(DEAD) == [] and list(pond.store._partitions) == [NAME, DEAD]
 
@@ -149,8 +149,8 @@ def test_a_lost_connection_uses_up_the_last_attempt() -> None:
     assert pond.join().pushed() == []
 
 
-@pytest.mark.parametrize("reason", [Reason.LATER, Reason.BUSY, Reason.OTHER])
-def test_nacks_use_up_attempts(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", [NackReason.LATER, NackReason.BUSY, NackReason.OTHER])
+def test_nacks_use_up_attempts(reason: NackReason) -> None:
     pond = Pond(queue(attempts_max=3))
     producer, worker = pond.producer(), pond.join()
     old = producer.put(ttl=36_000).id
@@ -158,7 +158,7 @@ def test_nacks_use_up_attempts(reason: Reason) -> None:
     for _ in range(5):
         for each in worker.pushed():
             attempts.append(each.attempt)
-            worker.nack(each.id, reason, 0 if reason is Reason.LATER else None)
+            worker.nack(each.id, reason, 0 if reason is NackReason.LATER else None)
         pond.advance(60)
     assert attempts == [1, 2, 3] and letters(pond) == [(b"hi", old)]
 
@@ -168,7 +168,7 @@ def test_cannot_decrypt_is_final_in_queue_mode() -> None:
     producer, worker = pond.producer(), pond.join()
     old = producer.put().id
     worker.pushed()
-    worker.nack(old, Reason.CANNOT_DECRYPT)
+    worker.nack(old, NackReason.CANNOT_DECRYPT)
     pond.settle()
     assert letters(pond) == [(b"hi", old)]
 
@@ -177,7 +177,7 @@ def test_a_letter_posted_twice_is_kept_once_even_after_it_was_acked() -> None:
     pond = Pond(queue())
     old = reject(pond)
     pond.settle()
-    again = Bury(NAME, old, 1, "reject", b"bad")
+    again = DeadLetter(NAME, old, 1, "reject", b"bad")
     pond.post(again, DEAD)
     assert len(letters(pond)) == 1
     reader = pond.join(DEAD)
@@ -191,7 +191,7 @@ def test_credit_of_who_rejected_returns_at_once() -> None:
     producer, worker = pond.producer(), pond.join(window=1)
     first, second = producer.put().id, producer.put().id
     assert worker.pushed_ids() == [first]
-    worker.nack(first, Reason.REJECT)
+    worker.nack(first, NackReason.REJECT)
     assert worker.pushed_ids() == [second]
 
 
@@ -211,5 +211,5 @@ def test_ps_14_a_rejection_counts_before_the_dead_letter_is_kept() -> None:
     producer.say(Put(1, 3600, b"one"))
     store.commits[-1].finish(None)
     (message,) = worker.pushed()
-    worker.nack(message.id, Reason.REJECT)
+    worker.nack(message.id, NackReason.REJECT)
     assert store.load(NAME).attempts == {message.id: 1}

@@ -14,17 +14,17 @@ from random import Random
 import pytest
 
 from millpond.actors.channels.channel import Channel
-from millpond.actors.channels.delivery_modes import Queue
+from millpond.actors.channels.delivery_modes import QueueDelivery
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.messages import (
     Credit,
-    Leave,
+    Detach,
     Mode,
     Msg,
     Nack,
+    NackReason,
     Put,
     PutAck,
-    Reason,
     Touch,
     Writable,
 )
@@ -112,7 +112,7 @@ class Life:
         held = [(message_id, peer) for message_id, (peer, _) in self.held.items()]
         if held:
             message_id, peer = self.dice.choice(held)
-            reason = self.dice.choice((Reason.LATER, Reason.BUSY, Reason.OTHER))
+            reason = self.dice.choice((NackReason.LATER, NackReason.BUSY, NackReason.OTHER))
             peer.ask(Nack(message_id, reason, self.dice.choice((None, 0, 1000, 60_000))))
             del self.held[message_id]
 
@@ -297,7 +297,7 @@ def test_a_queue_hands_a_message_to_the_next_only_after_the_last_lost_it() -> No
 def test_leave_and_put_in_one_breath_keep_what_was_put() -> None:
     pond = Pond()
     peer = pond.join()
-    peer.say(Put(1, 60, b"last words"), Leave())
+    peer.say(Put(1, 60, b"last words"), Detach())
     assert pond.kept() == [b"last words"]
     assert [each.data for each in pond.join().pushed() if isinstance(each, Msg)] == [b"last words"]
 
@@ -316,7 +316,7 @@ def test_nothing_is_remembered_of_messages_that_are_gone() -> None:
         for peer in peers:
             peer.ack(*peer.pushed_ids())
     channel = pond.scheduler.view(NAME)
-    assert isinstance(channel, Channel) and isinstance(channel._delivery, Queue)
+    assert isinstance(channel, Channel) and isinstance(channel._delivery, QueueDelivery)
     delivery = channel._delivery
     assert pond.kept() == [] and delivery.attempts == {} and not delivery.has_rests
     assert delivery._backlog._taken == set() and delivery._backlog._returned.heap == []

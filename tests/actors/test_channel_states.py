@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Failed, Get, GetAck, Mode, Msg, Put, PutAck, Reason
+from millpond.actors.messages import Failed, Get, GetAck, Mode, Msg, NackReason, Put, PutAck
 from tests.actors.pond import NAME, START_S, Pond, fanout, pair, queue
 
 DEAD = NAME + b"!dead"
@@ -155,7 +155,7 @@ def test_leased_nack_later_is_ready_after_the_delay(ms) -> None:
     producer, consumer = pond.producer(), pond.join()
     receipt = producer.put(b"hi", ttl=36_000)
     assert consumer.pushed_ids() == [receipt.id]
-    consumer.nack(receipt.id, Reason.LATER, ms)
+    consumer.nack(receipt.id, NackReason.LATER, ms)
     assert pond.info().leased == 0
     pond.advance(ms / 1000 - 0.0005)
     if ms:
@@ -170,7 +170,7 @@ def test_leased_nack_later_rests_an_hour_at_most() -> None:
     producer, consumer = pond.producer(), pond.join()
     receipt = producer.put(b"hi", ttl=36_000)
     consumer.pushed()
-    consumer.nack(receipt.id, Reason.LATER, 2**32 - 1)
+    consumer.nack(receipt.id, NackReason.LATER, 2**32 - 1)
     pond.advance(3600)
     assert consumer.pushed_ids() == [receipt.id]
 
@@ -179,7 +179,7 @@ def test_leased_nack_reject_buries_in_queue_mode() -> None:
     pond = Pond(queue())
     producer, consumer = pond.producer(), pond.join()
     receipt = producer.put(b"hi")
-    consumer.nack(receipt.id, Reason.REJECT)
+    consumer.nack(receipt.id, NackReason.REJECT)
     pond.settle()
     assert pond.kept() == [] and pond.kept(DEAD) == [b"hi"]
     (row,) = pond.store.load(DEAD).rows
@@ -191,7 +191,7 @@ def test_leased_nack_reject_ends_it_in_pair_mode() -> None:
     pond = Pond(pair())
     producer, consumer = pond.producer(), pond.join()
     receipt = producer.put(b"hi")
-    consumer.nack(receipt.id, Reason.REJECT)
+    consumer.nack(receipt.id, NackReason.REJECT)
     pond.settle()
     assert pond.kept() == [] and pond.kept(DEAD) == []
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.actors.channels.delivery_settings import UNBEGUN_MAX
+from millpond.actors.channels.delivery_settings import UNSTARTED_MAX
 from millpond.actors.jobs.messages import CountJobs, JobCounts
-from millpond.actors.messages import Begun, Role
+from millpond.actors.messages import AttemptStarted, Role
 from tests.actors.job_pond import asked, dead_ids, job_pond
 from tests.actors.pond import Peer, Pond
 
 
 def worker(pond: Pond, window: int = 8) -> Peer:
-    return pond.join(role=Role.WORKER, window=window, begins=True)
+    return pond.join(role=Role.WORKER, window=window, reports_start=True)
 
 
 def test_only_what_was_begun_counts_when_the_connection_is_lost() -> None:
@@ -20,7 +20,7 @@ def test_only_what_was_begun_counts_when_the_connection_is_lost() -> None:
     producer, hand = pond.producer(), worker(pond)
     first, second = producer.put(b"1").id, producer.put(b"2").id
     assert len(hand.pushed()) == 2
-    hand.say(Begun(first))
+    hand.say(AttemptStarted(first))
     hand.leave()
     again = {each.id: each.attempt for each in worker(pond).pushed()}
     assert again == {first: 2, second: 1}
@@ -31,7 +31,7 @@ def test_only_what_was_begun_counts_when_the_lease_is_over() -> None:
     producer, hand = pond.producer(), worker(pond)
     first, second = producer.put(b"1").id, producer.put(b"2").id
     hand.pushed()
-    hand.say(Begun(first))
+    hand.say(AttemptStarted(first))
     pond.advance(16)
     again = {each.id: each.attempt for each in hand.pushed()}
     assert again == {first: 2, second: 1}
@@ -42,7 +42,7 @@ def test_a_lease_that_was_prolonged_is_still_begun() -> None:
     producer, hand = pond.producer(), worker(pond)
     job = producer.put(b"1").id
     hand.pushed()
-    hand.say(Begun(job))
+    hand.say(AttemptStarted(job))
     hand.touch(job, 60_000)
     hand.leave()
     assert [each.attempt for each in worker(pond).pushed()] == [2]
@@ -53,7 +53,7 @@ def test_one_attempt_is_enough_for_what_was_begun_and_none_for_the_rest() -> Non
     producer, hand = pond.producer(), worker(pond)
     first, second = producer.put(b"1").id, producer.put(b"2").id
     hand.pushed()
-    hand.say(Begun(first))
+    hand.say(AttemptStarted(first))
     hand.leave()
     pond.settle()
     assert len(dead_ids(producer)) == 1
@@ -70,21 +70,21 @@ def test_what_ends_everybody_before_a_word_is_a_dead_letter_in_the_end() -> None
         shown += len(hand.pushed())
         hand.leave()
         pond.settle()
-        assert shown <= 2 * UNBEGUN_MAX
-    assert shown == 2 * UNBEGUN_MAX
+        assert shown <= 2 * UNSTARTED_MAX
+    assert shown == 2 * UNSTARTED_MAX
 
 
 def test_losses_count_only_in_a_row() -> None:
     pond = job_pond()
     producer = pond.producer()
     job = producer.put(b"1").id
-    for _ in range(UNBEGUN_MAX - 1):
+    for _ in range(UNSTARTED_MAX - 1):
         worker(pond).leave()
     hand = worker(pond)
     hand.pushed()
-    hand.say(Begun(job))
+    hand.say(AttemptStarted(job))
     hand.leave()
-    for _ in range(UNBEGUN_MAX - 1):
+    for _ in range(UNSTARTED_MAX - 1):
         worker(pond).leave()
     assert [each.attempt for each in worker(pond).pushed()] == [2]
 
@@ -93,10 +93,10 @@ def test_losses_count_only_in_a_row() -> None:
 def test_who_never_agreed_to_say_it_has_begun_all_it_holds(begins: bool) -> None:
     pond = job_pond()
     producer = pond.producer()
-    hand = pond.join(role=Role.WORKER, begins=begins)
+    hand = pond.join(role=Role.WORKER, reports_start=begins)
     job = producer.put(b"1").id
     hand.pushed()
-    hand.say(Begun(job + 1))  # nobody's
+    hand.say(AttemptStarted(job + 1))  # nobody's
     hand.leave()
     expected = 1 if begins else 2
     assert [each.attempt for each in pond.join(role=Role.WORKER).pushed()] == [expected]

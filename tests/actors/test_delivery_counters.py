@@ -10,7 +10,7 @@ import pytest
 from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.jobs.messages import RejectJob
-from millpond.actors.messages import Ack, Mode, Put, Reason
+from millpond.actors.messages import Ack, Mode, NackReason, Put
 from tests.actors.pond import NAME, Pond, fanout, pair, queue
 
 ANN, BOB = b"a" * 32, b"b" * 32
@@ -50,7 +50,7 @@ def test_what_comes_back_and_is_pushed_again() -> None:
     pond = Pond(queue(ack_timeout_s=10.0))
     producer, worker = pond.producer(), pond.join()
     receipt = producer.put(ttl=36_000)
-    worker.nack(receipt.id, Reason.LATER, 0)
+    worker.nack(receipt.id, NackReason.LATER, 0)
     pond.settle()
     assert changed(pond) == {"kept": 1, "pushes": 2, "redeliveries": 1, "nacks": 1}
     pond.advance(60)  # nobody acknowledges it: it comes back, and is handed out again
@@ -64,7 +64,7 @@ def test_what_comes_back_and_is_pushed_again() -> None:
 
 def test_a_job_that_was_not_begun_is_lost_and_not_redelivered() -> None:
     pond = Pond(queue(ack_timeout_s=10.0))
-    producer, worker = pond.producer(), pond.join(begins=True)
+    producer, worker = pond.producer(), pond.join(reports_start=True)
     producer.put(ttl=36_000)
     while pond.info().leased:
         pond.advance(0.5)
@@ -84,7 +84,7 @@ def test_a_rejected_message_is_a_dead_letter_which_is_kept(is_job: bool) -> None
     if is_job:
         worker.ask(RejectJob(1, receipt.id, "bad"))
     else:
-        worker.nack(receipt.id, Reason.REJECT)
+        worker.nack(receipt.id, NackReason.REJECT)
     pond.settle()
     assert changed(pond) == {"kept": 2, "pushes": 1, "nacks": 1, "dead_letters": 1}
 
@@ -92,7 +92,7 @@ def test_a_rejected_message_is_a_dead_letter_which_is_kept(is_job: bool) -> None
 def test_a_rejected_message_of_a_pair_counts_as_nack_alone() -> None:
     pond = Pond(pair())
     producer, consumer = pond.producer(), pond.join()
-    consumer.nack(producer.put().id, Reason.REJECT)
+    consumer.nack(producer.put().id, NackReason.REJECT)
     assert pond.kept() == [] and changed(pond) == {"kept": 1, "pushes": 1, "nacks": 1}
 
 
@@ -101,14 +101,14 @@ def test_a_message_that_a_consumer_cannot_read_is_given_back_once() -> None:
     producer, consumer = pond.producer(), pond.join()
     receipt = producer.put()
     for _ in range(2):
-        consumer.nack(receipt.id, Reason.CANNOT_DECRYPT)
+        consumer.nack(receipt.id, NackReason.CANNOT_DECRYPT)
     assert changed(pond) == {"kept": 1, "pushes": 1, "nacks": 1}
 
 
 @pytest.mark.parametrize("bury", [False, True])
 def test_a_message_that_expires(bury: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
-    pond = Pond(ChannelSettings(mode=Mode.QUEUE, bury_expired=bury))
+    pond = Pond(ChannelSettings(mode=Mode.QUEUE, dead_letter_expired=bury))
     pond.producer().put(ttl=5)
     pond.advance(60)
     dead = {"kept": 2, "dead_letters": 1} if bury else {"kept": 1}

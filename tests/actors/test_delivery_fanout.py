@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.actors.messages import Reason
+from millpond.actors.messages import NackReason
 from tests.actors.pond import Pond, fanout
 
 
@@ -90,21 +90,23 @@ def test_a_nack_rests_the_message_for_this_subscriber_alone(pond: Pond) -> None:
     producer, one, two = pond.producer(), pond.join(), pond.join()
     receipt = producer.put()
     one.pushed(), two.pushed()
-    one.nack(receipt.id, Reason.LATER, 10_000)
-    two.nack(receipt.id, Reason.LATER, 1_000)
+    one.nack(receipt.id, NackReason.LATER, 10_000)
+    two.nack(receipt.id, NackReason.LATER, 1_000)
     pond.advance(1)
     assert one.pushed() == [] and two.pushed_ids() == [receipt.id]
     pond.advance(9)
     assert one.pushed_ids() == [receipt.id] and two.pushed() == []
 
 
-@pytest.mark.parametrize("reason", [Reason.LATER, Reason.REJECT, Reason.BUSY])
-def test_what_was_acked_or_rejected_is_not_pushed_here_again(pond: Pond, reason: Reason) -> None:
+@pytest.mark.parametrize("reason", [NackReason.LATER, NackReason.REJECT, NackReason.BUSY])
+def test_what_was_acked_or_rejected_is_not_pushed_here_again(
+    pond: Pond, reason: NackReason
+) -> None:
     producer, one, two = pond.producer(), pond.join(), pond.join()
     receipt = producer.put(ttl=36_000)
     one.pushed()
     one.nack(receipt.id, reason)
-    if reason is not Reason.REJECT:
+    if reason is not NackReason.REJECT:
         one.ack(receipt.id)
     pond.advance(3600)
     assert one.pushed() == [] and two.pushed() != []

@@ -8,13 +8,13 @@ import pytest
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import (
+    Attach,
+    Attached,
     Failed,
-    Join,
-    Joined,
     Mode,
     Msg,
+    NackReason,
     Put,
-    Reason,
     Role,
     Touch,
     TouchAck,
@@ -146,7 +146,7 @@ def test_pushes_ascend_among_what_is_ready() -> None:
     ids = [producer.put().id for _ in range(6)]
     consumer.pushed()
     for each in (ids[2], ids[0]):
-        consumer.nack(each, Reason.LATER, 0)
+        consumer.nack(each, NackReason.LATER, 0)
     pond.settle()
     # What came after them took the credit of the first two; the rest of it goes to the lowest.
     assert consumer.pushed_ids() == ids[4:6]
@@ -226,7 +226,7 @@ def test_busy_shrinks_the_window_down_to_one(settings) -> None:
         producer.put(ttl=36_000)
     for window in (2, 1, 1):
         (first, *_) = consumer.pushed_ids() or [0]
-        consumer.nack(first, Reason.BUSY)
+        consumer.nack(first, NackReason.BUSY)
         assert pond.info().credit + pond.info().leased == window
         pond.advance(60)
     assert consumer.pushed_ids()
@@ -248,7 +248,7 @@ def test_a_message_that_all_gave_back_comes_to_all_again() -> None:
     receipt = producer.put()
     for each in (one, two):
         assert each.pushed_ids() == [receipt.id]
-        each.nack(receipt.id, Reason.LATER, 1000)
+        each.nack(receipt.id, NackReason.LATER, 1000)
     pond.advance(1)
     assert one.pushed_ids() == two.pushed_ids() == [receipt.id]
 
@@ -258,7 +258,7 @@ def test_what_rests_is_not_pushed_to_a_newcomer_before_its_time() -> None:
     producer, one = pond.producer(), pond.join()
     receipt = producer.put()
     one.pushed()
-    one.nack(receipt.id, Reason.LATER, 10_000)
+    one.nack(receipt.id, NackReason.LATER, 10_000)
     two = pond.join()
     assert two.pushed() == [] and two.list() == [receipt.id]
     pond.advance(10)
@@ -279,7 +279,7 @@ def test_ps_11_what_was_skipped_stays_skipped_when_another_gives_it_back() -> No
     producer = pond.producer()
     skipped = producer.put().id
     late, other = pond.join(resume_after=skipped), pond.join()
-    other.nack(skipped, Reason.LATER, 1000)
+    other.nack(skipped, NackReason.LATER, 1000)
     other.pushed()
     pond.advance(1)
     assert other.pushed_ids() == [skipped] and late.pushed() == []
@@ -290,8 +290,8 @@ def test_who_cannot_decrypt_is_not_pushed_it_again_and_it_stays_for_others() -> 
     producer, blind, other = pond.producer(), pond.join(), pond.join()
     receipt = producer.put(ttl=36_000)
     blind.pushed(), other.pushed()
-    blind.nack(receipt.id, Reason.CANNOT_DECRYPT)
-    other.nack(receipt.id, Reason.LATER, 1000)
+    blind.nack(receipt.id, NackReason.CANNOT_DECRYPT)
+    other.nack(receipt.id, NackReason.LATER, 1000)
     pond.advance(1)
     assert other.pushed_ids() == [receipt.id] and blind.pushed() == []
     pond.advance(600)
@@ -302,7 +302,7 @@ def test_nacks_of_what_is_not_leased_here_are_ignored() -> None:
     pond = Pond()
     producer, consumer = pond.producer(), pond.join()
     receipt = producer.put()
-    for reason in Reason:
+    for reason in NackReason:
         producer.nack(receipt.id, reason)
         consumer.nack(receipt.id + 1, reason)
     assert pond.kept() == [b"hi"] and pond.info().leased == 1
@@ -407,7 +407,7 @@ def test_a_second_join_of_a_connection_changes_nothing() -> None:
     producer, consumer = pond.producer(), pond.join(window=2)
     producer.put()
     consumer.pushed()
-    assert consumer.ask(Join(window=9)) == [Joined(Mode.PAIR, 2)]
+    assert consumer.ask(Attach(window=9)) == [Attached(Mode.PAIR, 2)]
     assert (pond.info().leased, pond.info().credit) == (1, 1)
 
 
@@ -429,5 +429,5 @@ def test_who_joins_a_channel_that_rests_is_welcomed_before_anything_is_pushed() 
     late = pond.join()
     pond.advance(1)
     welcome, *pushes = late.port.take()
-    assert welcome == Joined(Mode.PAIR, 32)
+    assert welcome == Attached(Mode.PAIR, 32)
     assert [(type(each), each.id) for each in pushes] == [(Msg, receipt.id)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.actors.messages import Reason
+from millpond.actors.messages import NackReason
 from tests.actors.pond import Pond, queue
 
 
@@ -55,7 +55,7 @@ def test_a_nacked_message_goes_to_whoever_is_free(pond: Pond) -> None:
     receipt = producer.put(ttl=36_000)
     second = pond.join(window=1)
     first.pushed()
-    first.nack(receipt.id, Reason.LATER, 5000)
+    first.nack(receipt.id, NackReason.LATER, 5000)
     producer.put()
     assert len(first.pushed_ids() + second.pushed_ids()) == 1
     pond.advance(5)
@@ -69,7 +69,7 @@ def test_pa_18_what_one_may_not_have_stays_for_the_others(pond: Pond) -> None:
     assert both.pushed_ids() == [foreign]
     worker = pond.join(window=8)
     assert worker.pushed_ids() == own
-    worker.nack(own[1], Reason.LATER, 0)
+    worker.nack(own[1], NackReason.LATER, 0)
     pond.settle()
     assert both.pushed() == [] and worker.pushed_ids() == [own[1]]
     worker.leave()
@@ -98,7 +98,7 @@ def test_a_nack_delay_outlasts_that_everyone_leaves() -> None:
     producer, worker = pond.producer(), pond.join()
     receipt = producer.put(ttl=36_000)
     worker.pushed()
-    worker.nack(receipt.id, Reason.LATER, 600_000)
+    worker.nack(receipt.id, NackReason.LATER, 600_000)
     worker.leave(), producer.leave()
     pond.advance(300)
     late = pond.join()

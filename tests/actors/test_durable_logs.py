@@ -7,14 +7,23 @@ from random import Random
 
 import pytest
 
-from millpond.actors.store.changes import Chunk, Dropped, LogSnapshot, Noted, Position, Row, Trimmed
-from millpond.actors.store.interface import Seek, Where
+from millpond.actors.positions import SeekBy
+from millpond.actors.store.changes import (
+    Chunk,
+    LogDeleted,
+    LogSnapshot,
+    LogTrimmed,
+    MetadataSet,
+    Position,
+    StoredMessage,
+)
+from millpond.actors.store.interface import Seek
 from tests.actors.stores import LAZY, NOW, SMALL, Run, copied, run
 
 LOG = b"streams/orders"
 U64_MAX = 2**64 - 1
-ALL = Seek(Where.SEQUENCE, bytes_max=2**40)
-FROM_THE_START = [ALL, Seek(Where.TIMESTAMP, timestamp=5), Seek(Where.ID, id=Position(1, 1))]
+ALL = Seek(SeekBy.SEQUENCE, bytes_max=2**40)
+FROM_THE_START = [ALL, Seek(SeekBy.TIMESTAMP, timestamp=5), Seek(SeekBy.ID, id=Position(1, 1))]
 
 
 def chunk(first: int, count: int = 10, size: int = 600) -> Chunk:
@@ -60,26 +69,26 @@ class TestReading:
     @pytest.mark.parametrize(
         ("seek", "first"),
         [
-            (Seek(Where.SEQUENCE, 0), 0),
-            (Seek(Where.SEQUENCE, 9), 0),
-            (Seek(Where.SEQUENCE, 10), 10),
-            (Seek(Where.SEQUENCE, 49), 40),
-            (Seek(Where.SEQUENCE, 50), 50),
-            (Seek(Where.SEQUENCE, 99), 90),
-            (Seek(Where.SEQUENCE, 100), None),
-            (Seek(Where.SEQUENCE, U64_MAX), None),
-            (Seek(Where.TIMESTAMP, timestamp=0), 0),
-            (Seek(Where.TIMESTAMP, timestamp=91), 10),
-            (Seek(Where.TIMESTAMP, timestamp=490), 40),
-            (Seek(Where.TIMESTAMP, timestamp=491), 50),
-            (Seek(Where.TIMESTAMP, timestamp=500), 50),
-            (Seek(Where.TIMESTAMP, timestamp=990), 90),
-            (Seek(Where.TIMESTAMP, timestamp=991), None),
-            (Seek(Where.ID, id=Position(0, 0)), 0),
-            (Seek(Where.ID, id=Position(9, 1)), 10),
-            (Seek(Where.ID, id=Position(49, 0)), 40),
-            (Seek(Where.ID, id=Position(49, 1)), 50),
-            (Seek(Where.ID, id=Position(99, 1)), None),
+            (Seek(SeekBy.SEQUENCE, 0), 0),
+            (Seek(SeekBy.SEQUENCE, 9), 0),
+            (Seek(SeekBy.SEQUENCE, 10), 10),
+            (Seek(SeekBy.SEQUENCE, 49), 40),
+            (Seek(SeekBy.SEQUENCE, 50), 50),
+            (Seek(SeekBy.SEQUENCE, 99), 90),
+            (Seek(SeekBy.SEQUENCE, 100), None),
+            (Seek(SeekBy.SEQUENCE, U64_MAX), None),
+            (Seek(SeekBy.TIMESTAMP, timestamp=0), 0),
+            (Seek(SeekBy.TIMESTAMP, timestamp=91), 10),
+            (Seek(SeekBy.TIMESTAMP, timestamp=490), 40),
+            (Seek(SeekBy.TIMESTAMP, timestamp=491), 50),
+            (Seek(SeekBy.TIMESTAMP, timestamp=500), 50),
+            (Seek(SeekBy.TIMESTAMP, timestamp=990), 90),
+            (Seek(SeekBy.TIMESTAMP, timestamp=991), None),
+            (Seek(SeekBy.ID, id=Position(0, 0)), 0),
+            (Seek(SeekBy.ID, id=Position(9, 1)), 10),
+            (Seek(SeekBy.ID, id=Position(49, 0)), 40),
+            (Seek(SeekBy.ID, id=Position(49, 1)), 50),
+            (Seek(SeekBy.ID, id=Position(99, 1)), None),
         ],
         ids=str,
     )
@@ -92,12 +101,12 @@ class TestReading:
         assert log.read_all(LOG, bytes_max) == [chunk(each) for each in range(0, 100, 10)]
 
     def test_the_outline_is_the_whole_log_s(self, log: Run) -> None:
-        assert log.outline(LOG) == LogSnapshot(0, 100, Position(99, 0), 990, {}, 6000)
+        assert log.log_snapshot(LOG) == LogSnapshot(0, 100, Position(99, 0), 990, {}, 6000)
 
     def test_what_is_trimmed_is_not_shown(self, log: Run) -> None:
-        log.write(LOG, Trimmed(35))
+        log.write(LOG, LogTrimmed(35))
         assert firsts(log.read_all(LOG)) == [30, 40, 50, 60, 70, 80, 90]
-        outline = log.outline(LOG)
+        outline = log.log_snapshot(LOG)
         assert (outline.trim_point, outline.tail) == (35, 100)
 
     @pytest.mark.parametrize("seek", FROM_THE_START)
@@ -105,14 +114,14 @@ class TestReading:
     def test_a_reader_from_before_the_trim_point_misses_nothing_after_it(
         self, log: Run, seek: Seek, bytes_max: int
     ) -> None:
-        log.write(LOG, Trimmed(35))
+        log.write(LOG, LogTrimmed(35))
         seek = Seek(seek.where, seek.sequence, seek.timestamp, seek.id, bytes_max)
         assert firsts(log.read(LOG, seek))[:1] == [30]
 
 
 def test_an_unknown_log_is_empty(tmp_path: Path) -> None:
     with run(tmp_path) as store:
-        assert store.outline(LOG) == LogSnapshot()
+        assert store.log_snapshot(LOG) == LogSnapshot()
         assert store.read(LOG, ALL) == []
         assert not store.file(LOG).exists()
 
@@ -125,10 +134,10 @@ def test_trimming_gives_the_space_back(tmp_path: Path) -> None:
     before = store.file(LOG).stat().st_size
     assert before > 190 * 4096
     with run(tmp_path, SMALL) as store:
-        store.write(LOG, Trimmed(1990))
+        store.write(LOG, LogTrimmed(1990))
         store.flush()
         assert firsts(store.read_all(LOG)) == [1990]
-        assert store.outline(LOG).bytes == 4096
+        assert store.log_snapshot(LOG).bytes == 4096
     assert store.file(LOG).stat().st_size < before / 4
 
 
@@ -141,7 +150,7 @@ def test_a_reader_meets_a_trim_that_is_not_in_the_file_yet(
         append(store, 0, 80)
         store.flush()
         append(store, 80, 100)
-        commit = store.store.write(LOG, [Trimmed(35)])
+        commit = store.store.write(LOG, [LogTrimmed(35)])
         store.loop.finish_pass()
         _, journal = store.loop.lanes
         assert journal.step() and commit is not None and commit.is_done
@@ -154,11 +163,11 @@ def test_a_reader_meets_a_deletion(tmp_path: Path, new: list[Chunk]) -> None:
     """It sees the log as it was or as it is, never some of both."""
     with run(tmp_path, SMALL) as store:
         append(store, 0, 50)
-        store.write(LOG, Trimmed(10))
+        store.write(LOG, LogTrimmed(10))
         store.flush()
         append(store, 50, 60)
         answer = store.store.read(LOG, ALL)
-        store.store.write(LOG, [Dropped(), *new])
+        store.store.write(LOG, [LogDeleted(), *new])
         store.loop.finish_pass()
         _, journal = store.loop.lanes
         assert journal.step()
@@ -170,10 +179,10 @@ def test_the_end_of_a_log_survives_its_trimming(tmp_path: Path) -> None:
         folder = tmp_path / str(settings.segment_bytes)
         with run(folder, settings) as store:
             append(store, 0, 20)
-            store.write(LOG, Trimmed(20))
+            store.write(LOG, LogTrimmed(20))
             store.flush()
         with run(folder, settings) as store:
-            outline = store.outline(LOG)
+            outline = store.log_snapshot(LOG)
             assert (outline.trim_point, outline.tail, outline.last_id) == (20, 20, Position(19, 0))
             assert outline.last_timestamp == 190
             assert store.read_all(LOG) == []
@@ -183,49 +192,54 @@ def test_the_end_of_a_log_survives_its_trimming(tmp_path: Path) -> None:
 
 def test_notes_are_kept_changed_and_forgotten(tmp_path: Path) -> None:
     with run(tmp_path, SMALL) as store:
-        store.write(LOG, Noted(b"type", b"text/plain"), Noted(b"owner", b"x"), Noted(b"empty", b""))
+        store.write(
+            LOG,
+            MetadataSet(b"type", b"text/plain"),
+            MetadataSet(b"owner", b"x"),
+            MetadataSet(b"empty", b""),
+        )
         store.flush()
-        store.write(LOG, Noted(b"type", b"text/html"), Noted(b"owner", None))
-        assert store.outline(LOG).notes == {b"type": b"text/html", b"empty": b""}
+        store.write(LOG, MetadataSet(b"type", b"text/html"), MetadataSet(b"owner", None))
+        assert store.log_snapshot(LOG).metadata == {b"type": b"text/html", b"empty": b""}
     with run(tmp_path, SMALL) as store:
-        assert store.outline(LOG).notes == {b"type": b"text/html", b"empty": b""}
+        assert store.log_snapshot(LOG).metadata == {b"type": b"text/html", b"empty": b""}
         store.flush()
-        assert store.outline(LOG).notes == {b"type": b"text/html", b"empty": b""}
+        assert store.log_snapshot(LOG).metadata == {b"type": b"text/html", b"empty": b""}
 
 
 @pytest.mark.parametrize("is_flushed", [False, True])
 def test_a_deleted_log_leaves_nothing(tmp_path: Path, is_flushed: bool) -> None:
     with run(tmp_path, SMALL) as store:
         append(store, 0, 30)
-        store.write(LOG, Noted(b"type", b"text/plain"), Trimmed(10))
+        store.write(LOG, MetadataSet(b"type", b"text/plain"), LogTrimmed(10))
         if is_flushed:
             store.flush()
-        store.write(LOG, Dropped())
-        assert store.outline(LOG) == LogSnapshot()
+        store.write(LOG, LogDeleted())
+        assert store.log_snapshot(LOG) == LogSnapshot()
         assert store.read(LOG, ALL) == []
         store.flush()
         assert not store.file(LOG).exists()
-        assert store.outline(LOG) == LogSnapshot()
+        assert store.log_snapshot(LOG) == LogSnapshot()
     with run(tmp_path, SMALL) as store:
-        assert store.outline(LOG) == LogSnapshot()
+        assert store.log_snapshot(LOG) == LogSnapshot()
 
 
 @pytest.mark.parametrize("is_flushed", [False, True])
 def test_a_new_incarnation_begins_at_0(tmp_path: Path, is_flushed: bool) -> None:
     with run(tmp_path, SMALL) as store:
         append(store, 0, 30)
-        store.write(LOG, Noted(b"type", b"text/plain"))
+        store.write(LOG, MetadataSet(b"type", b"text/plain"))
         if is_flushed:
             store.flush()
         new = Chunk(0, 1, 7, 8, Position(7, 0), Position(7, 1), b"new")
-        store.write(LOG, Dropped(), new, Noted(b"owner", b"y"))
+        store.write(LOG, LogDeleted(), new, MetadataSet(b"owner", b"y"))
         expected = LogSnapshot(0, 1, Position(7, 1), 8, {b"owner": b"y"}, 3)
-        assert store.outline(LOG) == expected
+        assert store.log_snapshot(LOG) == expected
         assert store.read_all(LOG) == [new]
     with run(tmp_path, SMALL) as store:
-        assert (store.outline(LOG), store.read_all(LOG)) == (expected, [new])
+        assert (store.log_snapshot(LOG), store.read_all(LOG)) == (expected, [new])
         store.flush()
-        assert (store.outline(LOG), store.read_all(LOG)) == (expected, [new])
+        assert (store.log_snapshot(LOG), store.read_all(LOG)) == (expected, [new])
 
 
 @pytest.mark.parametrize("settings", [LAZY, SMALL], ids=["journal", "file"])
@@ -238,16 +252,16 @@ def test_all_64_bits_of_timestamps_and_ids(tmp_path: Path, settings) -> None:
         store.flush()
     with run(tmp_path, settings) as store:
         assert store.read_all(LOG) == [low, high]
-        outline = store.outline(LOG)
+        outline = store.log_snapshot(LOG)
         assert (outline.last_id, outline.last_timestamp) == (Position(U64_MAX, U64_MAX), U64_MAX)
         for timestamp, expected in ((0, [low, high]), (middle, [high]), (U64_MAX, [high])):
-            assert store.read(LOG, Seek(Where.TIMESTAMP, timestamp=timestamp)) == expected
+            assert store.read(LOG, Seek(SeekBy.TIMESTAMP, timestamp=timestamp)) == expected
         for position in (Position(middle - 1, 1), Position(U64_MAX, U64_MAX)):
-            assert store.read(LOG, Seek(Where.ID, id=position)) == [high]
+            assert store.read(LOG, Seek(SeekBy.ID, id=position)) == [high]
 
 
 def test_logs_and_queues_stand_side_by_side(tmp_path: Path) -> None:
-    row = Row(1, 1, 60, NOW + 60, b"data")
+    row = StoredMessage(1, 1, 60, NOW + 60, b"data")
     with run(tmp_path, SMALL) as store:
         store.write(b"channels/orders", row)
         append(store, 0, 20)
@@ -275,20 +289,20 @@ def test_any_history_is_the_same_after_every_step_of_it(tmp_path: Path, seed: in
                 store.write(LOG, new)
             case "t":
                 expected.trim_point = rng.randint(expected.trim_point, expected.tail)
-                store.write(LOG, Trimmed(expected.trim_point))
+                store.write(LOG, LogTrimmed(expected.trim_point))
             case "n":
-                expected.notes[b"n"] = rng.randbytes(2)
-                store.write(LOG, Noted(b"n", expected.notes[b"n"]))
+                expected.metadata[b"n"] = rng.randbytes(2)
+                store.write(LOG, MetadataSet(b"n", expected.metadata[b"n"]))
             case "d":
                 chunks, expected = [], LogSnapshot()
-                store.write(LOG, Dropped())
+                store.write(LOG, LogDeleted())
             case "f":
                 store.flush(2)
             case "r":
                 store.close()
                 store = Run(tmp_path, rng.choice((LAZY, SMALL)))
         chunks = [each for each in chunks if each.end > expected.trim_point]
-        outline = store.outline(LOG)
+        outline = store.log_snapshot(LOG)
         assert outline.bytes >= sum(len(each.data) for each in chunks)
         outline.bytes = 0
         assert outline == expected
@@ -302,13 +316,13 @@ def test_a_killed_node_reads_the_same_twice(tmp_path: Path) -> None:
         append(store, 0, 50)
         store.flush(3)
         append(store, 50, 80)
-        store.write(LOG, Trimmed(20), Noted(b"n", b"v"))
+        store.write(LOG, LogTrimmed(20), MetadataSet(b"n", b"v"))
         killed = copied(store.folder, "killed")
-        expected = store.outline(LOG), store.read_all(LOG)
+        expected = store.log_snapshot(LOG), store.read_all(LOG)
     for _ in range(2):
         left = Run(killed, LAZY)
         again = copied(killed, f"again {_}")
-        assert (left.outline(LOG), left.read_all(LOG)) == expected
+        assert (left.log_snapshot(LOG), left.read_all(LOG)) == expected
         left.close()
         with run(again) as third:
-            assert (third.outline(LOG), third.read_all(LOG)) == expected
+            assert (third.log_snapshot(LOG), third.read_all(LOG)) == expected

@@ -10,15 +10,15 @@ import pytest
 
 from millpond.actors.messages import Durability, Mode
 from millpond.actors.store.changes import (
-    Gone,
-    KeyGone,
-    KeyRow,
+    AttemptsSet,
+    KeyExpired,
+    MessageRemoved,
     ModeSet,
     Origin,
     QueueChange,
-    Row,
     Snapshot,
-    Tried,
+    StoredKey,
+    StoredMessage,
 )
 from millpond.actors.store.interface import Usage
 from tests.actors.queue_model import Queue
@@ -29,16 +29,16 @@ U64_MAX = 2**64 - 1
 OLD, YOUNG = young_id(60), young_id()
 
 
-def row(message_id: int, key: int, data: bytes = b"data", **more: object) -> Row:
-    return Row(message_id, key, 3600, NOW + 3600, data, **more)  # type: ignore[arg-type]
+def row(message_id: int, key: int, data: bytes = b"data", **more: object) -> StoredMessage:
+    return StoredMessage(message_id, key, 3600, NOW + 3600, data, **more)  # type: ignore[arg-type]
 
 
-def left(row: Row) -> KeyRow:
-    return KeyRow(row.id, row.ttl, row.until, sha256(row.data).digest())
+def left(row: StoredMessage) -> StoredKey:
+    return StoredKey(row.id, row.ttl, row.until, sha256(row.data).digest())
 
 
-def gone(row: Row) -> Gone:
-    return Gone(row.id, row.key, left(row), len(row.data))
+def gone(row: StoredMessage) -> MessageRemoved:
+    return MessageRemoved(row.id, row.key, left(row), len(row.data))
 
 
 A = row(OLD, 1)
@@ -46,7 +46,7 @@ B = row(OLD + 1, U64_MAX, b"\x00\xff" * 3000, origin=Origin(7, 3, "too often: \u
 C = row(OLD + 2, 3, b"")
 D = row(YOUNG, 4)
 EVERYTHING: list[QueueChange] = [
-    ModeSet(Mode.QUEUE), A, Tried(A.id, 2), B, C, gone(C), D, Tried(D.id, 9),
+    ModeSet(Mode.QUEUE), A, AttemptsSet(A.id, 2), B, C, gone(C), D, AttemptsSet(D.id, 9),
 ]  # fmt: skip
 EXPECTED = Snapshot([A, B, D], {1: A, U64_MAX: B, 3: left(C), 4: D}, {A.id: 2, D.id: 9}, Mode.QUEUE)
 
@@ -97,7 +97,7 @@ def test_ps_05_the_mode_stays_while_one_message_does(tmp_path: Path, is_flushed:
             store.flush()
     with run(tmp_path, SMALL) as store:
         assert store.load(CHANNEL).mode is Mode.QUEUE
-        assert store.store.weigh(CHANNEL).mode is Mode.QUEUE
+        assert store.store.partition_usage(CHANNEL).mode is Mode.QUEUE
 
 
 def test_a_channel_that_is_empty_has_no_file(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_channel_that_is_empty_has_no_file(tmp_path: Path) -> None:
         store.flush()
         assert store.file(CHANNEL).exists()
         store.write(CHANNEL, gone(A), gone(B))
-        store.write(CHANNEL, KeyGone(A.key), KeyGone(B.key))
+        store.write(CHANNEL, KeyExpired(A.key), KeyExpired(B.key))
         store.flush()
         assert not store.file(CHANNEL).exists()
         assert store.store.usage == Usage()
@@ -125,7 +125,7 @@ def test_pa_08_a_key_that_came_and_was_forgotten_weighs_nothing(
         store.flush()
         store.write(CHANNEL, A)
         store.write(CHANNEL, gone(A))
-        store.write(CHANNEL, KeyGone(A.key))
+        store.write(CHANNEL, KeyExpired(A.key))
         if is_flushed:
             store.flush()
         usage = store.store.usage
@@ -155,7 +155,7 @@ def test_any_history_is_the_same_after_every_step_of_it(
                 if changes:
                     store.write(CHANNEL, *changes)
         expected = queue.snapshot
-        if not expected.rows and not expected.keys and expected.roster is None:
+        if not expected.rows and not expected.keys and expected.subscribers is None:
             expected.mode = None
         assert store.load(CHANNEL) == expected
         # Recovery may miscount keys of a layer that was carried over a file; a load counts them.

@@ -4,45 +4,45 @@ from __future__ import annotations
 
 from millpond.actors.messages import Durability, Mode
 from millpond.actors.store.changes import (
+    AttemptsSet,
     Change,
-    Gone,
-    KeyGone,
-    KeyLeft,
-    KeyRow,
-    Kind,
+    KeyExpired,
+    KeyRetained,
+    MessageRemoved,
     ModeSet,
-    Row,
-    Tried,
+    PartitionKind,
+    StoredKey,
+    StoredMessage,
 )
-from millpond.actors.store.index import Entry, weigh
-from millpond.actors.store.interface import Usage, Weight
+from millpond.actors.store.index import IndexEntry, count_usage
+from millpond.actors.store.interface import PartitionUsage, Usage
 
-LEFT = KeyRow(1, 60, 700.0, b"d" * 32)
+LEFT = StoredKey(1, 60, 700.0, b"d" * 32)
 CHANGES: list[Change] = [
     ModeSet(Mode.QUEUE),
-    Row(1, 10, 60, 100.0, b"one"),
-    Gone(1, 10, LEFT, 3),
-    Row(2, 20, 60, 100.0, b"four"),
-    Tried(2, 1),
-    Gone(7, 70, None, 1000),
-    KeyLeft(30, LEFT),
-    KeyGone(10),
-    KeyGone(20, was_left=False),
-    Row(3, 40, 60, 100.0, b"seventh"),
+    StoredMessage(1, 10, 60, 100.0, b"one"),
+    MessageRemoved(1, 10, LEFT, 3),
+    StoredMessage(2, 20, 60, 100.0, b"four"),
+    AttemptsSet(2, 1),
+    MessageRemoved(7, 70, None, 1000),
+    KeyRetained(30, LEFT),
+    KeyExpired(10),
+    KeyExpired(20, was_left=False),
+    StoredMessage(3, 40, 60, 100.0, b"seventh"),
 ]
 
 
 def test_p2p_30_every_change_counts_once_whatever_stands_next_to_it() -> None:
-    entry, usage = Entry(b"a", Kind.QUEUE, Durability.DISK), Usage(5, 5000, 5)
-    assert weigh(entry, CHANGES, usage, 1)
+    entry, usage = IndexEntry(b"a", PartitionKind.QUEUE, Durability.DISK), Usage(5, 5000, 5)
+    assert count_usage(entry, CHANGES, usage, 1)
     assert usage == Usage(5 + 3 - 2, 5000 + 14 - 1003, 5 + 2 - 1)
-    assert entry.weight() == Weight(1, -989, 2, Mode.QUEUE)
-    assert weigh(entry, CHANGES, usage, -1)
+    assert entry.weight() == PartitionUsage(1, -989, 2, Mode.QUEUE)
+    assert count_usage(entry, CHANGES, usage, -1)
     assert usage == Usage(5, 5000, 5)
     assert (entry.messages, entry.bytes, entry.keys) == (0, 0, 0)
 
 
 def test_ps_13_nobody_waits_for_what_goes() -> None:
-    entry = Entry(b"a", Kind.QUEUE, Durability.DISK)
-    soft = [each for each in CHANGES if not isinstance(each, Row)]
-    assert not weigh(entry, soft, Usage(), 1)
+    entry = IndexEntry(b"a", PartitionKind.QUEUE, Durability.DISK)
+    soft = [each for each in CHANGES if not isinstance(each, StoredMessage)]
+    assert not count_usage(entry, soft, Usage(), 1)

@@ -11,12 +11,12 @@ from random import Random
 import pytest
 
 from millpond.actors.messages import Durability
-from millpond.actors.store.changes import Gone, Row
+from millpond.actors.store.changes import MessageRemoved, StoredMessage
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import File, OsDisk
 from millpond.actors.store.interface import Commit
 from millpond.actors.store.settings import Item, Result, StoreSettings
-from millpond.actors.store.workers import Lane, ThreadLane, Work
+from millpond.actors.store.workers import StoreWorker, WorkerTask, WorkerThread
 
 NOW = 1_700_000_000.0
 CHANNELS = 100
@@ -62,9 +62,9 @@ class Around:
     def soon(self, callback) -> None:
         asyncio.get_running_loop().call_soon(callback)
 
-    def lane(self, name: str, work: Work[Item, Result]) -> Lane[Item]:
+    def worker(self, name: str, work: WorkerTask[Item, Result]) -> StoreWorker[Item]:
         loop = asyncio.get_running_loop()
-        return ThreadLane(name, work, lambda callback: loop.call_soon_threadsafe(callback))
+        return WorkerThread(name, work, lambda callback: loop.call_soon_threadsafe(callback))
 
     def salt(self) -> int:
         return Random(1).getrandbits(32)
@@ -76,8 +76,8 @@ def opened(folder: Path, disk: OsDisk, durability: Durability) -> DurableStore:
     return store
 
 
-def row(message_id: int) -> Row:
-    return Row(message_id, message_id, 600, NOW + 600, b"%d" % message_id)
+def row(message_id: int) -> StoredMessage:
+    return StoredMessage(message_id, message_id, 600, NOW + 600, b"%d" % message_id)
 
 
 def put(store: DurableStore, channel: int, message_id: int) -> Commit:
@@ -153,7 +153,7 @@ async def test_an_ack_alone_causes_no_sync(tmp_path: Path):
     store = opened(tmp_path, disk, Durability.DISK)
     await kept([put(store, 0, 1)])
     before = Counter(disk.calls)
-    assert store.write(b"channel/0", [Gone(1, 1, None, 1)]) is None
+    assert store.write(b"channel/0", [MessageRemoved(1, 1, None, 1)]) is None
     await asyncio.sleep(0.02)
     assert (disk.calls - before)["sync"] == 0
     store.close()

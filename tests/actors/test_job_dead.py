@@ -30,10 +30,10 @@ def test_dead_jobs_come_back_with_new_ids_and_all_attempts() -> None:
     producer = pond.producer()
     olds = [buried(pond, producer, data) for data in (b"a", b"b", b"c")]
     letters = dead_ids(producer)
-    done = asked(producer, m.RetryDead, (letters[2], letters[0], 77))
+    done = asked(producer, m.RetryDeadLetters, (letters[2], letters[0], 77))
     assert (done.count, done.more) == (2, False)
     assert dead_ids(producer) == [letters[1]] and sorted(pond.kept()) == [b"a", b"c"]
-    live = rows(producer, m.State.READY).rows
+    live = rows(producer, m.JobState.READY).rows
     assert not {row.id for row in live} & {*olds, *letters}
     assert [(row.attempt, row.origin, row.reason) for row in live] == [
         (0, olds[2], "no way"),
@@ -43,8 +43,8 @@ def test_dead_jobs_come_back_with_new_ids_and_all_attempts() -> None:
     message = taken(hand)
     assert (message.attempt, message.data) == (1, b"c")
     hand.ack(message.id)
-    assert asked(producer, m.RetryDead, None).count == 1
-    assert asked(producer, m.RetryDead, None).count == 0
+    assert asked(producer, m.RetryDeadLetters, None).count == 1
+    assert asked(producer, m.RetryDeadLetters, None).count == 0
     assert counts(producer).dead == 0 and pond.kept(DEAD) == []
 
 
@@ -52,7 +52,7 @@ def test_what_comes_back_and_dies_again_is_a_dead_letter_of_its_own() -> None:
     pond = job_pond()
     producer = pond.producer()
     buried(pond, producer)
-    asked(producer, m.RetryDead, None)
+    asked(producer, m.RetryDeadLetters, None)
     hand = worker(pond)
     second = taken(hand).id
     asked(hand, m.RejectJob, second, "still not")
@@ -66,8 +66,8 @@ def test_dead_jobs_are_deleted() -> None:
     old = buried(pond, producer)
     for _ in range(3):
         buried(pond, producer)
-    assert asked(producer, m.PurgeDead, (old, old, 5)).count == 1, "by the id that it had"
-    assert asked(producer, m.PurgeDead, None).count == 3
+    assert asked(producer, m.PurgeDeadLetters, (old, old, 5)).count == 1, "by the id that it had"
+    assert asked(producer, m.PurgeDeadLetters, None).count == 3
     assert dead_ids(producer) == [] and pond.kept(DEAD) == []
 
 
@@ -77,11 +77,11 @@ def test_many_are_moved_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> 
     producer = pond.producer()
     for _ in range(5):
         buried(pond, producer)
-    done = asked(producer, m.RetryDead, None)
+    done = asked(producer, m.RetryDeadLetters, None)
     assert (done.count, done.more) == (2, True)
-    done = asked(producer, m.PurgeDead, None)
+    done = asked(producer, m.PurgeDeadLetters, None)
     assert (done.count, done.more) == (2, True)
-    done = asked(producer, m.RetryDead, None)
+    done = asked(producer, m.RetryDeadLetters, None)
     assert (done.count, done.more) == (1, False)
 
 
@@ -91,9 +91,9 @@ def test_for_what_there_is_no_room_stays_dead() -> None:
     for _ in range(3):
         buried(pond, producer)
     put(producer, due_in=100)
-    done = asked(producer, m.RetryDead, None)
+    done = asked(producer, m.RetryDeadLetters, None)
     assert (done.count, done.more, len(dead_ids(producer))) == (1, True, 2)
-    assert asked(producer, m.RetryDead, None) is Code.BUFFER_FULL
+    assert asked(producer, m.RetryDeadLetters, None) is Code.BUFFER_FULL
     assert len(dead_ids(producer)) == 2 and len(pond.kept()) == 2
 
 
@@ -103,7 +103,7 @@ def test_a_crash_before_the_dead_letter_is_let_go_of_does_not_double_the_job() -
     producer = pond.producer()
     buried(pond, producer)
     before = pond.store.load(DEAD)
-    asked(producer, m.RetryDead, None)
+    asked(producer, m.RetryDeadLetters, None)
     (letter,) = before.rows
     pond.store.write(DEAD, [letter])  # as if its end had not been kept
     again = pond.restarted()
@@ -119,14 +119,14 @@ def test_the_second_retry_after_such_a_crash_is_none(is_done: bool) -> None:
     producer = pond.producer()
     buried(pond, producer)
     (letter,) = pond.store.load(DEAD).rows
-    asked(producer, m.RetryDead, None)
+    asked(producer, m.RetryDeadLetters, None)
     if is_done:
         hand = worker(pond)
         hand.ack(taken(hand).id)
         hand.leave()
     pond.store.write(DEAD, [letter])
     pond.scheduler.cells.pop(DEAD, None)
-    done = asked(producer, m.RetryDead, None)
+    done = asked(producer, m.RetryDeadLetters, None)
     assert (done.count, done.more) == (0, False)
     assert len(pond.kept()) == (0 if is_done else 1) and pond.kept(DEAD) == []
 
@@ -136,5 +136,5 @@ def test_a_failing_disk_leaves_them_dead() -> None:
     producer = pond.producer()
     buried(pond, producer)
     pond.store.health.is_writable = False
-    assert asked(producer, m.RetryDead, None) is Code.STORAGE_FAILED
+    assert asked(producer, m.RetryDeadLetters, None) is Code.STORAGE_FAILED
     assert len(dead_ids(producer)) == 1 and pond.kept() == []

@@ -9,7 +9,7 @@ import pytest
 
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.jobs import messages as m
-from millpond.actors.messages import Mode, Reason
+from millpond.actors.messages import Mode, NackReason
 from tests.actors.job_pond import asked, counts, put, rows, worker
 from tests.actors.pond import Peer, Pond, queue
 
@@ -58,16 +58,16 @@ class Life:
                 self.held[message.data] = end
         page = rows(self.producer)
         assert not page.more
-        living = [row for row in page.rows if row.state is not m.State.DEAD]
+        living = [row for row in page.rows if row.state is not m.JobState.DEAD]
         assert {row.data: row.id for row in living} == self.live and len(living) == len(self.live)
-        buried = [row.data for row in page.rows if row.state is m.State.DEAD]
+        buried = [row.data for row in page.rows if row.state is m.JobState.DEAD]
         assert set(buried) == self.dead and len(buried) == len(self.dead)
-        assert {row.data for row in living if row.state is m.State.LEASED} == set(self.held)
+        assert {row.data for row in living if row.state is m.JobState.LEASED} == set(self.held)
         found = counts(self.producer)
         assert found.ready + found.delayed + found.leased == len(living)
         assert (found.leased, found.dead) == (len(self.held), len(self.dead))
         for row in living:
-            assert row.state is not m.State.DELAYED or row.due > self.pond.now
+            assert row.state is not m.JobState.DELAYED or row.due > self.pond.now
 
     def some(self, data: dict[bytes, object] | set[bytes]) -> bytes | None:
         return self.rng.choice(sorted(data)) if data else None
@@ -101,7 +101,7 @@ class Life:
         data = self.some(self.held)
         if data is not None:
             delay = self.rng.choice((1, 40))
-            self.held.pop(data).nack(self.live[data], Reason.LATER, delay * 1000)
+            self.held.pop(data).nack(self.live[data], NackReason.LATER, delay * 1000)
             self.due[data] = self.pond.now + delay
 
     def reject(self) -> None:
@@ -115,7 +115,7 @@ class Life:
         data = self.some(self.held)
         if data is not None:
             end = self.held.pop(data)
-            assert asked(end, m.RetryJob, self.live[data]).state is m.State.LEASED
+            assert asked(end, m.RetryJob, self.live[data]).state is m.JobState.LEASED
             self.look()
             if self.rng.random() < 0.7:
                 end.credit(1)
@@ -134,13 +134,13 @@ class Life:
 
     def retry_dead(self) -> None:
         before = dict(self.live)
-        buried = {row.data: row.id for row in rows(self.producer, m.State.DEAD).rows}
+        buried = {row.data: row.id for row in rows(self.producer, m.JobState.DEAD).rows}
         wanted = {each for each in sorted(buried) if self.rng.random() < 0.6}
         if wanted:
             ids = tuple(buried[each] for each in sorted(wanted))
-            assert asked(self.producer, m.RetryDead, ids).count == len(wanted)
+            assert asked(self.producer, m.RetryDeadLetters, ids).count == len(wanted)
         for row in rows(self.producer).rows:
-            if row.state is not m.State.DEAD and row.data not in before:
+            if row.state is not m.JobState.DEAD and row.data not in before:
                 assert row.data in wanted
                 self.live[row.data], self.due[row.data] = row.id, 0.0
         self.dead -= wanted
@@ -148,7 +148,7 @@ class Life:
 
     def purge(self) -> None:
         if self.rng.random() < 0.2:
-            assert asked(self.producer, m.PurgeDead, None).count == len(self.dead)
+            assert asked(self.producer, m.PurgeDeadLetters, None).count == len(self.dead)
             self.dead.clear()
 
     def wait(self) -> None:

@@ -7,11 +7,11 @@ import pytest
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.errors import Code
 from millpond.actors.jobs import messages as m
-from millpond.actors.jobs.listing import merged, paged
-from millpond.actors.jobs.schedule import Ledger
-from millpond.actors.messages import Mode, Reason
+from millpond.actors.jobs.listing import first_page, merge_pages
+from millpond.actors.jobs.schedule import JobSchedule
+from millpond.actors.messages import Mode, NackReason
 from millpond.actors.runtime.scheduler import SchedulerSettings
-from millpond.actors.store.message_attributes import Terms
+from millpond.actors.store.message_attributes import MessageAttributes
 from tests.actors.job_pond import (
     asked,
     buried,
@@ -95,7 +95,7 @@ def test_the_wait_before_another_attempt_survives_a_restart() -> None:
     pond = job_pond()
     producer, hand = pond.producer(), worker(pond)
     kept = put(producer).id
-    hand.nack(taken(hand).id, Reason.LATER, 300_000)
+    hand.nack(taken(hand).id, NackReason.LATER, 300_000)
     again = pond.restarted()
     hand = worker(again)
     again.advance(298)
@@ -207,10 +207,10 @@ def test_lists_tell_where_each_job_stands() -> None:
         held: "leased", waiting: "delayed", ready: "ready", letter: "dead"
     }  # fmt: skip
     assert list(states(producer)) == sorted(states(producer))
-    for state in m.State:
+    for state in m.JobState:
         found = [row for row in rows(producer).rows if row.state is state]
         assert list(rows(producer, state).rows) == found != []
-    (row,) = rows(producer, m.State.LEASED).rows
+    (row,) = rows(producer, m.JobState.LEASED).rows
     assert (row.attempt, row.size, row.data) == (1, 300, b"h" * 256)
     assert START_S + 20 < row.leased_until < START_S + 40 and row.due == 0
     row = show(producer, letter)
@@ -218,7 +218,7 @@ def test_lists_tell_where_each_job_stands() -> None:
     assert show(producer, dead) == row, "by the id that it had, as well"
     assert show(producer, held).data == b"h" * 300
     assert show(producer, held, size=400).data is None, "too large for the answer"
-    assert asked(producer, m.ShowJob, 12345, 1000) is Code.NOT_FOUND
+    assert asked(producer, m.GetJob, 12345, 1000) is Code.NOT_FOUND
 
 
 @pytest.mark.parametrize("size", [2**18, 700])
@@ -255,15 +255,15 @@ def test_counts_are_those_of_the_states() -> None:
     found = counts(producer)
     assert (found.ready, found.delayed, found.leased, found.dead) == (2, 1, 1, 1)
     assert (found.workers, found.oldest) == (1, START_S + 5)
-    assert show(producer, first).state is m.State.READY and len(hand.pushed()) == 1
+    assert show(producer, first).state is m.JobState.READY and len(hand.pushed()) == 1
 
 
 def test_a_job_that_rests_can_be_had_at_once_also_after_a_restart() -> None:
     pond = job_pond()
     producer = pond.producer()
     kept = put(producer, due_in=600).id
-    assert asked(producer, m.RetryJob, kept).state is m.State.DELAYED
-    assert asked(producer, m.RetryJob, kept).state is m.State.READY
+    assert asked(producer, m.RetryJob, kept).state is m.JobState.DELAYED
+    assert asked(producer, m.RetryJob, kept).state is m.JobState.READY
     assert asked(producer, m.RetryJob, 99) is Code.NOT_FOUND
     again = pond.restarted()
     assert taken(worker(again)).id == kept
@@ -275,7 +275,7 @@ def test_a_cancelled_job_is_gone_and_its_worker_has_lost_the_lease() -> None:
     producer, hand = pond.producer(), worker(pond)
     kept = put(producer).id
     assert taken(hand).id == kept
-    assert asked(producer, m.CancelJob, kept).state is m.State.LEASED
+    assert asked(producer, m.CancelJob, kept).state is m.JobState.LEASED
     assert getattr(hand.touch(kept, 1000), "code", None) is Code.LEASE_LOST
     assert asked(producer, m.CancelJob, kept) is Code.NOT_FOUND and pond.kept() == []
     other = put(producer).id
@@ -300,8 +300,8 @@ def test_a_job_given_back_counts_no_attempt_and_its_worker_gets_no_other() -> No
     producer, hand = pond.producer(), worker(pond, window=2)
     ids = [put(producer).id for _ in range(3)]
     assert hand.pushed_ids() == ids[:2]
-    assert asked(hand, m.RetryJob, ids[0]).state is m.State.LEASED
-    assert asked(producer, m.RetryJob, ids[1]).state is m.State.LEASED, "of others it stays"
+    assert asked(hand, m.RetryJob, ids[0]).state is m.JobState.LEASED
+    assert asked(producer, m.RetryJob, ids[1]).state is m.JobState.LEASED, "of others it stays"
     hand.ack(ids[1])
     pond.advance(1)
     assert hand.pushed() == [] and states(producer) == {ids[0]: "ready", ids[2]: "ready"}
@@ -327,7 +327,7 @@ def test_a_channel_is_not_put_away_while_a_rest_is_in_memory_alone() -> None:
     producer, hand = pond.producer(), worker(pond)
     put(producer, due_in=900)
     kept = put(producer).id
-    hand.nack(taken(hand).id, Reason.BUSY)
+    hand.nack(taken(hand).id, NackReason.BUSY)
     hand.leave()
     producer.leave()
     pond.advance(120)
@@ -355,20 +355,20 @@ def test_a_dead_job_that_finds_no_room_is_in_no_list_and_its_name_is_free() -> N
 
 
 def row(message_id: int, size: int = 0) -> m.JobRow:
-    return m.JobRow(message_id, m.State.READY, 0, 0.0, 0.0, 0.0, size, bytes(size))
+    return m.JobRow(message_id, m.JobState.READY, 0, 0.0, 0.0, 0.0, size, bytes(size))
 
 
 def test_what_lies_above_a_page_that_goes_on_is_for_the_next_one() -> None:
     few = (row(1),), True
-    assert merged(few, ((row(9),), False), 5, 10_000) == ((row(1),), True)
-    assert merged(few, ((row(0), row(2)), True), 5, 10_000) == ((row(0), row(1)), True)
-    assert merged(((), False), ((row(3),), False), 5, 10_000) == ((row(3),), False)
-    assert paged([row(1, 200), row(2, 200)], 5, 500) == ((row(1, 200),), True)
-    assert paged([row(1, 200)], 5, 1) == ((row(1, 200),), False), "one at least"
+    assert merge_pages(few, ((row(9),), False), 5, 10_000) == ((row(1),), True)
+    assert merge_pages(few, ((row(0), row(2)), True), 5, 10_000) == ((row(0), row(1)), True)
+    assert merge_pages(((), False), ((row(3),), False), 5, 10_000) == ((row(3),), False)
+    assert first_page([row(1, 200), row(2, 200)], 5, 500) == ((row(1, 200),), True)
+    assert first_page([row(1, 200)], 5, 1) == ((row(1, 200),), False), "one at least"
 
 
 def test_a_ledger_forgets_all_and_a_name_belongs_to_its_last_claimant() -> None:
-    ledger = Ledger(Terms({1: 5.0}, {1: b"a", 2: b"b"}))
+    ledger = JobSchedule(MessageAttributes({1: 5.0}, {1: b"a", 2: b"b"}))
     assert (ledger.find(b"a"), ledger.find(b"b")) == (1, 2)
     ledger.claim(3, b"a")
     ledger.forget(1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millpond.actors.messages import Mode
-from millpond.actors.store.changes import ModeSet, Row
+from millpond.actors.store.changes import ModeSet, StoredMessage
 from millpond.actors.store.interface import Fault
 from tests.actors.stores import NOW, SMALL, Run, young_id
 
@@ -24,7 +24,7 @@ def closed_with_file(folder: Path) -> Path:
     """A node that ended; gives the file of its channel."""
     run = Run(folder, SMALL)
     old = young_id(60)
-    run.write(NAME, ModeSet(Mode.PAIR), Row(old, 1, 600, NOW + 600, b"data" * 1000))
+    run.write(NAME, ModeSet(Mode.PAIR), StoredMessage(old, 1, 600, NOW + 600, b"data" * 1000))
     run.flush()
     path = run.file(NAME)
     assert path.exists()

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from millpond.actors.store.changes import Kind
+from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.filesystem import Disk, OsDisk
 from millpond.actors.store.journal.format import (
     CUTS_MAX,
@@ -20,8 +20,14 @@ from millpond.actors.store.journal.format import (
     decode_header,
     encode_record,
 )
-from millpond.actors.store.journal.reader import Found, read_journal
-from millpond.actors.store.journal.writer import Group, Journal, Outcome, Tail, segment_path
+from millpond.actors.store.journal.reader import JournalContents, read_journal
+from millpond.actors.store.journal.writer import (
+    CommitGroup,
+    CommitOutcome,
+    Journal,
+    JournalTail,
+    segment_path,
+)
 from tests.sim.disk import SimDisk
 from tests.sim.faults import Trouble
 
@@ -33,11 +39,16 @@ class Desk:
     """A journal, and the store's part in it: numbers and epochs."""
 
     def __init__(
-        self, folder: Path, disk: Disk, *, segment_bytes: int = 4096, tail: Tail | None = None
+        self,
+        folder: Path,
+        disk: Disk,
+        *,
+        segment_bytes: int = 4096,
+        tail: JournalTail | None = None,
     ) -> None:
         self.folder = folder
         self.disk = disk
-        tail = tail or Tail()
+        tail = tail or JournalTail()
         self.lsn = tail.lsn
         self.epoch = 0
         self.now = 0.0
@@ -51,25 +62,25 @@ class Desk:
             now=lambda: self.now,
         )
 
-    def group(self, *bodies: bytes, sync: bool = True, last_id: int = 0) -> Group:
-        group = Group(self.epoch, self.lsn + 1)
+    def group(self, *bodies: bytes, sync: bool = True, last_id: int = 0) -> CommitGroup:
+        group = CommitGroup(self.epoch, self.lsn + 1)
         group.needs_sync = sync
         group.last_id = last_id
         for body in bodies:
             self.lsn += 1
-            group.records.append(encode_record(SALT, self.lsn, Kind.QUEUE, b"name", body))
+            group.records.append(encode_record(SALT, self.lsn, PartitionKind.QUEUE, b"name", body))
         group.last_lsn = self.lsn
         return group
 
-    def write(self, *bodies: bytes, sync: bool = True, last_id: int = 0) -> Outcome:
+    def write(self, *bodies: bytes, sync: bool = True, last_id: int = 0) -> CommitOutcome:
         return self.commit(self.group(*bodies, sync=sync, last_id=last_id))
 
-    def commit(self, *groups: Group) -> Outcome:
+    def commit(self, *groups: CommitGroup) -> CommitOutcome:
         outcome = self.journal.commit(list(groups))
         self.epoch = outcome.epoch
         return outcome
 
-    def found(self) -> Found:
+    def found(self) -> JournalContents:
         return read_journal(self.folder, self.disk)
 
     def bodies(self) -> list[bytes]:
@@ -106,7 +117,7 @@ def shaky(tmp_path: Path, sim: SimDisk) -> Desk:
 
 class TestWriting:
     def test_what_was_committed_can_be_read(self, desk: Desk) -> None:
-        assert desk.write(b"one") == Outcome(0, 1, HEADER_SIZE + GROUP_SIZE + 39, 1)
+        assert desk.write(b"one") == CommitOutcome(0, 1, HEADER_SIZE + GROUP_SIZE + 39, 1)
         outcome = desk.write(b"two", b"three")
         assert (outcome.epoch, outcome.segment, outcome.synced_lsn) == (0, 1, 3)
         assert desk.bodies() == [b"one", b"two", b"three"]
@@ -190,7 +201,7 @@ class TestSegments:
         assert desk.header(5) == Header(5, 9, SALT, 107)
         found = desk.found()
         assert [number for number, _ in found.records] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-        assert (found.tail, found.last_id, found.damages) == (Tail(5, 10), 107, [])
+        assert (found.tail, found.last_id, found.damages) == (JournalTail(5, 10), 107, [])
 
     def test_a_group_larger_than_a_segment_has_one_of_its_own(self, desk: Desk) -> None:
         desk.write(b"small")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.actors.store.changes import Kind
+from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.journal.format import (
     GROUP_SIZE,
@@ -24,8 +24,8 @@ from millpond.actors.store.journal.format import (
     encode_header,
     encode_record,
 )
-from millpond.actors.store.journal.reader import Found, read_journal, segment_numbers
-from millpond.actors.store.journal.writer import Group, Journal, Tail, segment_path
+from millpond.actors.store.journal.reader import JournalContents, read_journal, segment_numbers
+from millpond.actors.store.journal.writer import CommitGroup, Journal, JournalTail, segment_path
 
 SALT = 99
 ROOM = bytes(512)
@@ -37,7 +37,8 @@ Records = list[tuple[int, bytes]]
 def group(records: Records, synced_lsn: int, salt: int = SALT) -> bytes:
     """Records are (lsn, name); their bodies are "body of " and the lsn."""
     encoded = [
-        encode_record(salt, lsn, Kind.QUEUE, name, b"body of %d" % lsn) for lsn, name in records
+        encode_record(salt, lsn, PartitionKind.QUEUE, name, b"body of %d" % lsn)
+        for lsn, name in records
     ]
     return encode_group(salt, encoded, records[0][0], synced_lsn)
 
@@ -50,7 +51,7 @@ def put(folder: Path, number: int, first_lsn: int, *groups: bytes, **header: obj
     return bytearray(data)
 
 
-def read(folder: Path) -> Found:
+def read(folder: Path) -> JournalContents:
     return read_journal(folder, DISK)
 
 
@@ -59,7 +60,7 @@ def cut(end: int) -> Cut:
     return Cut(end, end)
 
 
-def lsns(found: Found) -> list[int]:
+def lsns(found: JournalContents) -> list[int]:
     return [record.lsn for _, record in found.records]
 
 
@@ -81,7 +82,7 @@ class TestSound:
     @pytest.mark.parametrize("is_made", [True, False])
     def test_no_journal_holds_nothing(self, tmp_path: Path, is_made: bool) -> None:
         found = read(tmp_path if is_made else tmp_path / "none")
-        assert (found.records, found.tail, found.damages) == ([], Tail(), [])
+        assert (found.records, found.tail, found.damages) == ([], JournalTail(), [])
 
     def test_all_records_in_order_of_segments(self, tmp_path: Path) -> None:
         put(tmp_path, 10, 5, THREE, last_id=77)
@@ -91,7 +92,7 @@ class TestSound:
             (9, 1), (9, 2), (9, 3), (9, 4), (10, 5),
         ]  # fmt: skip
         assert [record.body for _, record in found.records][-1] == b"body of 5"
-        assert (found.tail, found.last_id, found.synced_lsn) == (Tail(10, 5), 77, 4)
+        assert (found.tail, found.last_id, found.synced_lsn) == (JournalTail(10, 5), 77, 4)
         assert (found.damages, found.torn_bytes) == ([], 0)
         assert found.segments == {
             number: segment_path(tmp_path, number).stat().st_size for number in (9, 10)
@@ -141,7 +142,7 @@ class TestTornTail:
             assert 4 <= found.tail.lsn <= 5
             assert end <= found.tail.cuts[1].end <= end + GROUP_SIZE
         else:
-            assert found.tail == Tail(1, 4)
+            assert found.tail == JournalTail(1, 4)
 
     def test_what_follows_it_does_not_count(self, tmp_path: Path) -> None:
         """Durability `os`: groups that were never synced reach the disk in any order. They are
@@ -153,7 +154,7 @@ class TestTornTail:
         segment_path(tmp_path, 1).write_bytes(data)
         found = read(tmp_path)
         assert lsns(found) == [1, 2, 3]
-        assert found.tail == Tail(1, 3, {1: cut(at)})
+        assert found.tail == JournalTail(1, 3, {1: cut(at)})
         assert found.torn_bytes == 4 * len(unsynced[1])
         assert found.damages == []
 
@@ -184,7 +185,7 @@ class TestDamage:
         assert damage.name == b"c"
         at = HEADER_SIZE + len(ONE) + GROUP_SIZE
         assert damage.where == f"{1:020}.journal at byte {at}"
-        assert found.tail == Tail(1, 5)
+        assert found.tail == JournalTail(1, 5)
 
     def test_in_a_head_has_no_owner(self, tmp_path: Path) -> None:
         put(tmp_path, 1, 1, ONE, TWO, THREE)
@@ -237,7 +238,7 @@ class TestDamage:
         found = read(folder)
         assert len(found.damages) == 1
         assert len({1, 2, 3, 4, 5} - set(lsns(found))) <= 1
-        assert found.tail == Tail(1, 5)
+        assert found.tail == JournalTail(1, 5)
 
 
 class TestCuts:
@@ -249,7 +250,7 @@ class TestCuts:
             (1, b"a"), (2, b"b"), (3, b"new"),
         ]  # fmt: skip
         assert (found.damages, found.torn_bytes) == ([], 0)
-        assert found.tail == Tail(2, 3, {1: cut(HEADER_SIZE + len(ONE))})
+        assert found.tail == JournalTail(2, 3, {1: cut(HEADER_SIZE + len(ONE))})
 
     def test_damage_beyond_a_cut_is_none(self, tmp_path: Path) -> None:
         put(tmp_path, 1, 1, ONE, TWO)
@@ -318,10 +319,10 @@ class TestCuts:
 
     def write(self, journal: Journal, lsn: int, boot: int, salt: int) -> tuple[int, list[bytes]]:
         """One group with five records; where it ends."""
-        group = Group(0, lsn + 1)
+        group = CommitGroup(0, lsn + 1)
         bodies = [b"%d of boot %d" % (each, boot) for each in range(5)]
         group.records = [
-            encode_record(salt, lsn + 1 + each, Kind.QUEUE, b"n", body)
+            encode_record(salt, lsn + 1 + each, PartitionKind.QUEUE, b"n", body)
             for each, body in enumerate(bodies)
         ]
         group.last_lsn = lsn + 5

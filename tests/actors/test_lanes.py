@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millpond.actors.store.workers import InlineLane, ThreadLane, Work
+from millpond.actors.store.workers import SteppedWorker, WorkerTask, WorkerThread
 
 
 class Desk:
@@ -20,8 +20,8 @@ class Desk:
         self.done: list[tuple[list[str], str]] = []
         self.crashed: list[list[str]] = []
 
-    def work(self, run: Callable[[list[str]], str], **options: object) -> Work[str, str]:
-        return Work(
+    def work(self, run: Callable[[list[str]], str], **options: object) -> WorkerTask[str, str]:
+        return WorkerTask(
             run,
             lambda items, result: self.done.append((items, result)),
             lambda items, exc: self.crashed.append(items),
@@ -40,7 +40,7 @@ def test_what_gathers_while_the_thread_is_busy_goes_together() -> None:
         gate.wait(5)
         return threading.current_thread().name
 
-    lane = ThreadLane("test", desk.work(run), desk.posted.put)
+    lane = WorkerThread("test", desk.work(run), desk.posted.put)
     lane.submit("a")
     while lane._waiting:
         time.sleep(0.001)
@@ -54,7 +54,7 @@ def test_what_gathers_while_the_thread_is_busy_goes_together() -> None:
 
 def test_urgent_items_go_first_but_not_for_ever() -> None:
     desk = Desk()
-    lane = InlineLane(desk.work("".join, batch_max=1))
+    lane = SteppedWorker(desk.work("".join, batch_max=1))
     for item in "abc":
         lane.submit(item)
     for item in "xyz":
@@ -72,7 +72,7 @@ def test_a_quick_item_is_done_here_unless_others_come_first() -> None:
             gate.wait(5)
         return threading.current_thread().name
 
-    lane = ThreadLane("test", desk.work(run), desk.posted.put)
+    lane = WorkerThread("test", desk.work(run), desk.posted.put)
     lane.submit("quick", quick=True)
     assert desk.done == [(["quick"], threading.current_thread().name)]
     lane.submit("slow")
@@ -96,7 +96,7 @@ def test_a_thread_that_sleeps_deep_is_woken_when_a_quick_item_leaves_something_t
         return "synced"
 
     work = desk.work(run, idle_s=lambda: 0.01 if is_dirty.is_set() else None)
-    lane = ThreadLane("test", work, desk.posted.put)
+    lane = WorkerThread("test", work, desk.posted.put)
     lane.submit("a", quick=True)
     desk.take(1)
     assert desk.done == [(["a"], "written"), ([], "synced")]
@@ -112,7 +112,7 @@ def test_a_crash_is_told_and_the_lane_goes_on(quick: bool) -> None:
             raise ValueError(items)
         return "fine"
 
-    lane = ThreadLane("test", desk.work(run), desk.posted.put)
+    lane = WorkerThread("test", desk.work(run), desk.posted.put)
     lane.submit("bad", quick=quick)
     if not quick:
         desk.take(1)
@@ -129,7 +129,7 @@ def test_close_waits_until_everything_submitted_was_worked_on() -> None:
         worked.extend(items)
         return ""
 
-    lane = ThreadLane("test", desk.work(run, batch_max=1), desk.posted.put)
+    lane = WorkerThread("test", desk.work(run, batch_max=1), desk.posted.put)
     for item in "abcdef":
         lane.submit(item)
     lane.close()
@@ -144,7 +144,7 @@ def test_a_quick_item_never_overtakes_a_report() -> None:
         is_dirty.clear()
         return threading.current_thread().name
 
-    lane = ThreadLane(
+    lane = WorkerThread(
         "test", desk.work(run, idle_s=lambda: 0.001 if is_dirty.is_set() else None), desk.posted.put
     )
     while is_dirty.is_set() or desk.posted.empty():

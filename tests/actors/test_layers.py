@@ -15,50 +15,50 @@ from hypothesis import strategies as st
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import (
     Chunk,
-    Dropped,
-    Gone,
-    KeyGone,
-    KeyLeft,
-    KeyRow,
+    KeyExpired,
+    KeyRetained,
     LogChange,
+    LogDeleted,
     LogSnapshot,
+    LogTrimmed,
+    MessageRemoved,
+    MetadataSet,
     ModeSet,
-    Noted,
     Position,
     QueueChange,
-    Row,
     Snapshot,
-    Trimmed,
+    StoredKey,
+    StoredMessage,
 )
 from millpond.actors.store.journal.change_codec import decode, encode
-from millpond.actors.store.log_memtable import LogLayer
-from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.log_memtable import LogMemtable
+from millpond.actors.store.queue_memtable import QueueMemtable
 from tests.actors.queue_model import Queue
 
 seeds = st.integers(0, 2**32).map(Random)
 lengths = st.integers(0, 60)
 
 
-def queue_layer(changes: list[QueueChange], *, is_base: bool = False) -> QueueLayer:
-    layer = QueueLayer(is_base=is_base)
+def queue_layer(changes: list[QueueChange], *, is_base: bool = False) -> QueueMemtable:
+    layer = QueueMemtable(is_base=is_base)
     layer.fold(changes)
     return layer
 
 
-def said(layer: QueueLayer | LogLayer) -> bytes:
+def said(layer: QueueMemtable | LogMemtable) -> bytes:
     """What a layer says of itself."""
     return encode(layer.changes())
 
 
-def check_sums(layer: QueueLayer) -> None:
+def check_sums(layer: QueueMemtable) -> None:
     assert layer.row_bytes == sum(len(row.data) for row in layer.rows.values())
     assert layer.gone_bytes == sum(layer.gone.values())
     assert layer.size >= layer.row_bytes + layer.lesser_size
     snapshot = layer.apply_to(Snapshot())
     dates = [row.expires_at for row in snapshot.rows]
     dates += [row.until for row in snapshot.keys.values()]
-    if snapshot.roster is not None:
-        dates += [member.until for member in snapshot.roster.members.values()]
+    if snapshot.subscribers is not None:
+        dates += [member.until for member in snapshot.subscribers.members.values()]
     assert layer.deadline <= min(dates, default=inf)
 
 
@@ -85,7 +85,7 @@ class TestQueue:
         assert not layer.gone
         assert not layer.forgotten
         snapshot = queue.snapshot
-        assert bool(layer) is bool(snapshot.rows or snapshot.keys or snapshot.roster)
+        assert bool(layer) is bool(snapshot.rows or snapshot.keys or snapshot.subscribers)
         check_sums(layer)
 
     @given(seeds, lengths, lengths)
@@ -107,7 +107,7 @@ class TestQueue:
         queue.run(0 if is_base else before)
         below = queue.snapshot
         layer = queue_layer(queue.run(after), is_base=is_base)
-        again = QueueLayer(is_base=is_base)
+        again = QueueMemtable(is_base=is_base)
         again.fold(list(decode(said(layer))))  # type: ignore[arg-type]  # changes of a queue
         assert said(again) == said(layer)
         assert (again.row_bytes, again.gone_bytes) == (layer.row_bytes, layer.gone_bytes)
@@ -163,24 +163,24 @@ class TestQueue:
         self, is_gone: bool
     ) -> None:
         """Where there are too many keys the oldest are forgotten."""
-        left = KeyRow(1, 60, 600.0, bytes(32))
-        below = Snapshot(rows=[Row(2, 20, 60, 900.0, b"")], keys={10: left})
-        layer = QueueLayer(is_base=False)
-        again = Row(3, 10, 60, 2000.0, b"")
+        left = StoredKey(1, 60, 600.0, bytes(32))
+        below = Snapshot(rows=[StoredMessage(2, 20, 60, 900.0, b"")], keys={10: left})
+        layer = QueueMemtable(is_base=False)
+        again = StoredMessage(3, 10, 60, 2000.0, b"")
         layer.fold([again])
         below.keys[20] = below.rows[0]
         if is_gone:
-            layer.fold([Gone(3, 10, KeyRow(3, 60, 2000.0, bytes(32)))])
-            layer.add(Row(1, 10, 60, 900.0, b""))
+            layer.fold([MessageRemoved(3, 10, StoredKey(3, 60, 2000.0, bytes(32)))])
+            layer.add(StoredMessage(1, 10, 60, 900.0, b""))
         keys = layer.apply_to(below).keys
         assert [(key, use.id) for key, use in keys.items()] == [(20, 2), (10, 3)]
 
     def test_a_message_that_came_and_went_leaves_its_key_alone(self) -> None:
-        row = Row(1, 7, 60, 100.0, b"data")
-        left = KeyRow(1, 60, 640.0, sha256(b"data").digest())
-        layer = queue_layer([ModeSet(Mode.PAIR), row, Gone(1, 7, left, 4)], is_base=True)
-        assert list(layer.changes()) == [ModeSet(Mode.PAIR), KeyLeft(7, left)]
-        layer.fold([KeyGone(7)])
+        row = StoredMessage(1, 7, 60, 100.0, b"data")
+        left = StoredKey(1, 60, 640.0, sha256(b"data").digest())
+        layer = queue_layer([ModeSet(Mode.PAIR), row, MessageRemoved(1, 7, left, 4)], is_base=True)
+        assert list(layer.changes()) == [ModeSet(Mode.PAIR), KeyRetained(7, left)]
+        layer.fold([KeyExpired(7)])
         assert not layer
 
 
@@ -202,7 +202,7 @@ class Log:
         self.trim_point = 0
         self.tail = 0
         self.last: Chunk | None = None
-        self.notes: dict[bytes, bytes] = {}
+        self.metadata: dict[bytes, bytes] = {}
 
     def step(self) -> LogChange:
         rng = self.rng
@@ -210,18 +210,18 @@ class Log:
             case 0 | 1:
                 self.trim_point = rng.randint(self.trim_point, self.tail)
                 self.chunks = [each for each in self.chunks if each.end > self.trim_point]
-                return Trimmed(self.trim_point)
+                return LogTrimmed(self.trim_point)
             case 2:
                 name, value = rng.choice((b"a", b"b")), rng.choice((b"x", b"y"))
-                self.notes[name] = value
-                return Noted(name, value)
+                self.metadata[name] = value
+                return MetadataSet(name, value)
             case 3:
                 name = rng.choice((b"a", b"b"))
-                self.notes.pop(name, None)
-                return Noted(name, None)
+                self.metadata.pop(name, None)
+                return MetadataSet(name, None)
             case 4 if rng.random() < 0.3:
                 self.clear()
-                return Dropped()
+                return LogDeleted()
             case _:
                 now = 0 if self.last is None else self.last.last_timestamp + rng.randrange(2)
                 self.last = chunk(rng, self.tail, now)
@@ -240,12 +240,12 @@ class Log:
             tail=self.tail,
             last_id=last.last_id if last else Position(0, 0),
             last_timestamp=last.last_timestamp if last else 0,
-            notes=dict(self.notes),
+            metadata=dict(self.metadata),
         )
 
 
-def log_layer(changes: list[LogChange], *, is_base: bool = False) -> LogLayer:
-    layer = LogLayer(is_base=is_base)
+def log_layer(changes: list[LogChange], *, is_base: bool = False) -> LogMemtable:
+    layer = LogMemtable(is_base=is_base)
     layer.fold(changes)
     return layer
 
@@ -256,7 +256,7 @@ def outline(snapshot: LogSnapshot) -> LogSnapshot:
     return snapshot
 
 
-def chunks_over(below: list[Chunk], layer: LogLayer) -> list[Chunk]:
+def chunks_over(below: list[Chunk], layer: LogMemtable) -> list[Chunk]:
     """What is to be read of what was below and a layer over it."""
     kept = [] if layer.is_fresh or layer.is_base else below
     return [each for each in [*kept, *layer.chunks] if each.end > layer.trim_point]
@@ -300,7 +300,7 @@ class TestLog:
         log.run(0 if is_base else before)
         below = log.snapshot
         layer = log_layer(log.run(after), is_base=is_base)
-        again = LogLayer(is_base=is_base)
+        again = LogMemtable(is_base=is_base)
         again.fold(list(decode(said(layer))))  # type: ignore[arg-type]  # changes of a log
         assert chunks_over([], again) == chunks_over([], layer)
         assert again.chunk_bytes <= layer.chunk_bytes
@@ -342,7 +342,7 @@ class TestLog:
     def test_a_log_that_is_deleted_begins_anew_from_0(self, is_base: bool) -> None:
         log = Log(Random(1))
         layer = log_layer(log.run(20), is_base=is_base)
-        layer.fold([Dropped()])
+        layer.fold([LogDeleted()])
         below = LogSnapshot(5, 9, Position(1, 1), 3, {b"a": b"b"}, 10)
         assert layer.apply_to(below) == LogSnapshot()
         assert bool(layer) is not is_base, "below a base nothing has to be deleted"
@@ -352,7 +352,7 @@ class TestLog:
 
     def test_the_end_of_a_log_survives_its_trimming(self) -> None:
         last = Chunk(3, 2, 8, 9, Position(8, 0), Position(9, 5), b"x")
-        layer = log_layer([last, Trimmed(5)], is_base=True)
+        layer = log_layer([last, LogTrimmed(5)], is_base=True)
         assert chunks_over([], layer) == []
         snapshot = layer.apply_to(LogSnapshot())
         assert (snapshot.tail, snapshot.trim_point) == (5, 5)

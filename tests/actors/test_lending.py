@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millpond.actors.channels.settings import ChannelSettings
-from millpond.actors.messages import Join, Msg, Put, PutAck, Reason
-from millpond.actors.store.changes import Tried
+from millpond.actors.messages import Attach, Msg, NackReason, Put, PutAck
+from millpond.actors.store.changes import AttemptsSet
 from millpond.actors.store.interface import Fault
 from tests.actors.cells import LateStore
 from tests.actors.pond import NAME, Pond, fanout, pair, queue
@@ -180,7 +180,7 @@ class TestFailures:
         finish(store)
         holder.port.take()
         holder.ack(one.id)
-        holder.nack(two.id, Reason.LATER, 1000)
+        holder.nack(two.id, NackReason.LATER, 1000)
         finish(store)
         pond.advance(2)
         finish(store)
@@ -203,7 +203,7 @@ class TestFailures:
         producer.say(Put(1, 3600, b"one"))
         finish(store)
         (message,) = holder.pushed()
-        holder.nack(message.id, Reason.LATER, 1000)
+        holder.nack(message.id, NackReason.LATER, 1000)
         finish(store)
         pond.advance(2)
         finish(store)
@@ -229,7 +229,7 @@ class TestFailures:
         producer.say(Put(2, 3600, b"two"))
         newcomer = pond.port()
         newcomer.on_send = lambda replies: pond.scheduler.detach(NAME, newcomer)
-        pond.scheduler.attach(NAME, newcomer, Join(keep_alive_s=1e9), pond.now)
+        pond.scheduler.attach(NAME, newcomer, Attach(keep_alive_s=1e9), pond.now)
         finish(store, Fault.NOT_KEPT)
         pond.settle()
         worker = pond.join()
@@ -258,7 +258,7 @@ class TestFailures:
         pond = Pond(queue(ack_timeout_s=300, attempts_max=2))
         producer = pond.producer()
         message = producer.put(b"one")
-        pond.store.write(NAME, [Tried(message.id, 2)])
+        pond.store.write(NAME, [AttemptsSet(message.id, 2)])
         again = pond.restarted()
         worker = again.join() if gets_one else again.producer()
         again.advance(60)

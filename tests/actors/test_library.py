@@ -12,11 +12,11 @@ from random import Random
 import pytest
 
 from millpond.actors.messages import Durability
-from millpond.actors.store.changes import Row
+from millpond.actors.store.changes import StoredMessage
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.partitions.catalog import CATALOGUE, Catalogue
-from millpond.actors.store.repair.quarantine import read_notes
+from millpond.actors.store.partitions.catalog import CATALOG, Catalog
+from millpond.actors.store.repair.quarantine import read_reports
 from tests.actors.stores import NOW, SMALL, Run, copied, young_id
 from tests.sim.loop import Clock, Loop
 
@@ -24,8 +24,8 @@ FACTS = {"instance": 7}
 OLD_ID = young_id(60.0)
 
 
-def row(number: int, size: int = 100) -> Row:
-    return Row(OLD_ID + number, number, 3600, NOW + 3600, b"%d" % number + bytes(size))
+def row(number: int, size: int = 100) -> StoredMessage:
+    return StoredMessage(OLD_ID + number, number, 3600, NOW + 3600, b"%d" % number + bytes(size))
 
 
 def drop_table(path: Path) -> None:
@@ -58,13 +58,13 @@ def used(tmp_path: Path) -> Run:
 
 
 def catalogued(folder: Path) -> tuple[set[bytes], dict[str, int], list[str]]:
-    with closing(Catalogue(folder / CATALOGUE, OsDisk())) as catalogue:
+    with closing(Catalog(folder / CATALOG, OsDisk())) as catalogue:
         return set(catalogue.outlines()), catalogue.facts(), catalogue.verify()
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_it_is_mended_without_a_restart(used: Run, damage: Callable[[Path], None]) -> None:
-    damage(used.folder / CATALOGUE)
+    damage(used.folder / CATALOG)
     flushes = used.store.counters.flushes
     used.write(b"three", row(3))
     used.flush()
@@ -80,7 +80,7 @@ def test_it_is_mended_without_a_restart(used: Run, damage: Callable[[Path], None
 
 def test_it_is_mended_again_when_it_is_damaged_again(used: Run) -> None:
     for number in range(3, 6):
-        drop_table(used.folder / CATALOGUE)
+        drop_table(used.folder / CATALOG)
         used.write(b"one", row(number))
         used.flush()
     assert catalogued(copied(used.folder, "killed")) == ({b"one", b"two"}, FACTS, [])
@@ -89,10 +89,10 @@ def test_it_is_mended_again_when_it_is_damaged_again(used: Run) -> None:
 def test_files_that_cannot_be_read_for_it_are_noted(used: Run) -> None:
     """Nothing else would know of them after a restart."""
     used.file(b"two").write_bytes(b"nothing" * 1000)
-    drop_table(used.folder / CATALOGUE)
+    drop_table(used.folder / CATALOG)
     used.write(b"one", row(3))
     used.flush()
-    [note] = read_notes(used.folder / "damaged", OsDisk())
+    [note] = read_reports(used.folder / "damaged", OsDisk())
     assert note.where == used.file(b"two").name
     assert [each.id for each in used.load(b"one").rows] == [OLD_ID + 1, OLD_ID + 3]
 
@@ -103,7 +103,7 @@ class FullOnce(OsDisk):
     refusals = 0
 
     def install(self, path: Path, data: bytes) -> None:
-        if path.name == CATALOGUE and self.refusals:
+        if path.name == CATALOG and self.refusals:
             self.refusals -= 1
             raise OSError(errno.ENOSPC, "No space left on device")
         super().install(path, data)
@@ -127,7 +127,7 @@ def test_a_full_disk_delays_it(tmp_path: Path) -> None:
     run.store.note(FACTS)
     run.write(b"one", row(1))
     run.flush()
-    drop_table(run.folder / CATALOGUE)
+    drop_table(run.folder / CATALOG)
     run.disk.refusals = 2
     run.write(b"one", row(2))
     run.flush()

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from millpond.actors.channels.heartbeat import Liveness, Verdict
+from millpond.actors.channels.heartbeat import Heartbeat, HeartbeatResult
 from millpond.actors.messages import Hangup, Probe
 from tests.actors.pond import Pond
 
 
 def test_pa_28_pings_after_20_and_30_seconds_and_the_end_after_40() -> None:
-    liveness = Liveness(20.0)
+    liveness = Heartbeat(20.0)
     verdicts = [(now, liveness.check(0.0, float(now))) for now in range(41)]
-    assert [each for each in verdicts if each[1] is not Verdict.ALIVE] == [
-        (20, Verdict.PROBE),
-        (30, Verdict.PROBE),
-        (40, Verdict.DEAD),
+    assert [each for each in verdicts if each[1] is not HeartbeatResult.ALIVE] == [
+        (20, HeartbeatResult.PROBE),
+        (30, HeartbeatResult.PROBE),
+        (40, HeartbeatResult.DEAD),
     ]
 
 
 def test_pa_28_any_traffic_starts_the_silence_anew() -> None:
-    liveness = Liveness(20.0)
-    assert liveness.check(0.0, 20.0) is Verdict.PROBE
+    liveness = Heartbeat(20.0)
+    assert liveness.check(0.0, 20.0) is HeartbeatResult.PROBE
     assert liveness.due_at(25.0) == 45.0
-    assert liveness.check(25.0, 44.0) is Verdict.ALIVE
+    assert liveness.check(25.0, 44.0) is HeartbeatResult.ALIVE
     assert [liveness.check(25.0, now) for now in (45.0, 55.0, 65.0)] == [
-        Verdict.PROBE,
-        Verdict.PROBE,
-        Verdict.DEAD,
+        HeartbeatResult.PROBE,
+        HeartbeatResult.PROBE,
+        HeartbeatResult.DEAD,
     ]
 
 
@@ -35,7 +35,7 @@ def test_pa_28_a_channel_pings_only_its_silent_connections() -> None:
     told = []
     for _ in range(39):
         pond.advance(1)
-        alive.port.heard_at = pond.now
+        alive.port.received_at = pond.now
         told.append(silent.port.take())
         assert alive.port.take() == []
     assert [second for second, replies in enumerate(told, 1) if replies == [Probe()]] == [20, 30]

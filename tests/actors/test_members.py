@@ -8,8 +8,8 @@ import pytest
 
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.errors import Code
-from millpond.actors.messages import Failed, GetAck, Mode, Put, PutAck, Reason, Role
-from millpond.actors.store.changes import SENDER_SHIFT, Row
+from millpond.actors.messages import Failed, GetAck, Mode, NackReason, Put, PutAck, Role
+from millpond.actors.store.changes import SENDER_SHIFT, StoredMessage
 from tests.actors.pond import NAME, START_S, Peer, Pond, fanout, pair, queue
 
 ANN, BOB, CAT = (bytes([each]) * 32 for each in b"abc")
@@ -171,7 +171,7 @@ class TestOnesOwn:
         """The table of members is gone, and messages still have the number of one."""
         pond = Pond()
         key = 3 << SENDER_SHIFT | 1
-        pond.store.write(NAME, [Row(5, key, 3600, START_S + 3600, b"whose?")])
+        pond.store.write(NAME, [StoredMessage(5, key, 3600, START_S + 3600, b"whose?")])
         ann = pond.join(identity=ANN)
         own = ann.put(key=1)
         assert ann.pushed_ids() == [5]
@@ -318,7 +318,7 @@ class TestSubscribers:
     def test_a_reject_counts_as_had_also_after_a_restart(self, pond: Pond) -> None:
         producer, bob, _cat = pond.producer(), pond.join(identity=BOB), pond.join(identity=CAT)
         receipt = producer.put()
-        bob.nack(receipt.id, Reason.REJECT)
+        bob.nack(receipt.id, NackReason.REJECT)
         pond = pond.restarted()
         assert pond.join(identity=BOB).pushed() == []
         assert pond.join(identity=CAT).pushed_ids() == [receipt.id]

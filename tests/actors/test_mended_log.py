@@ -14,12 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.actors.store.changes import Chunk, Dropped, Kind, Noted, Position, Trimmed
+from millpond.actors.positions import SeekBy
+from millpond.actors.store.changes import (
+    Chunk,
+    LogDeleted,
+    LogTrimmed,
+    MetadataSet,
+    PartitionKind,
+    Position,
+)
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.interface import Seek, Where
-from millpond.actors.store.log_memtable import LogLayer
-from millpond.actors.store.partitions.metadata import Meta
-from millpond.actors.store.repair.rebuilt_log import Base, mend
+from millpond.actors.store.interface import Seek
+from millpond.actors.store.log_memtable import LogMemtable
+from millpond.actors.store.partitions.metadata import FileMetadata
+from millpond.actors.store.repair.rebuilt_log import LogBase, rebuild_log
 from millpond.actors.store.repair.repair import Repaired, repair
 from millpond.actors.store.repair.salvage import SalvagedLog
 from tests.actors.stores import LAZY, SMALL, Run
@@ -39,11 +47,11 @@ def chunk(first: int, count: int = 10, mark: bytes = b"") -> Chunk:
 CHUNKS = [chunk(first) for first in range(0, COUNT, 10)]
 
 
-def meta(*, tail: int = COUNT, trim_point: int = 0) -> Meta:
+def meta(*, tail: int = COUNT, trim_point: int = 0) -> FileMetadata:
     last = Position(tail - 1, 0)
-    return Meta(
+    return FileMetadata(
         LOG,
-        Kind.LOG,
+        PartitionKind.LOG,
         9,
         tail=tail,
         trim_point=trim_point,
@@ -52,13 +60,15 @@ def meta(*, tail: int = COUNT, trim_point: int = 0) -> Meta:
     )
 
 
-def layer_of(*changes: Chunk | Trimmed | Noted | Dropped, is_base: bool = False) -> LogLayer:
-    layer = LogLayer(is_base=is_base)
+def layer_of(
+    *changes: Chunk | LogTrimmed | MetadataSet | LogDeleted, is_base: bool = False
+) -> LogMemtable:
+    layer = LogMemtable(is_base=is_base)
     layer.fold(changes)
     return layer
 
 
-def good(layer: LogLayer) -> list[Chunk]:
+def good(layer: LogMemtable) -> list[Chunk]:
     return [each for each in layer.chunks if each.data]
 
 
@@ -76,7 +86,7 @@ class TestMending:
         )
         above = layer_of(*(each for each in left if each.first >= 10 * flushed))
         above.trim_point = trim_point
-        mended = mend(below, above, None)
+        mended = rebuild_log(below, above, None)
         layer = mended.layer
         kept = [each for each in left if each.end > trim_point]
         assert good(layer) == kept
@@ -88,7 +98,7 @@ class TestMending:
         assert not told & there and told | there >= set(range(trim_point, tail))
         assert mended.records == len({each for each in there if each >= layer.trim_point})
         assert tail >= max((each.end for each in left), default=0)
-        assert layer.notes == {b"type": b"json"}
+        assert layer.metadata == {b"type": b"json"}
 
     def test_no_sequence_is_given_out_again_though_the_end_is_lost(self) -> None:
         for below, tail in (
@@ -96,45 +106,47 @@ class TestMending:
             (SalvagedLog(CHUNKS[:5], {}, None), COUNT),
             (SalvagedLog([], {}, meta()), None),
         ):
-            mended = mend(below, None, tail)
+            mended = rebuild_log(below, None, tail)
             assert mended.layer.chunks[-1].end == COUNT
             assert mended.lost == [(50 if below.chunks else 0, 99)]
         assert mended.layer.chunks[-1].last_id == Position(99, 0)
         assert mended.layer.chunks[-1].last_timestamp == 990
 
     def test_what_nobody_can_tell_is_told(self) -> None:
-        mended = mend(SalvagedLog(CHUNKS[3:5], {}, None), None, None)
+        mended = rebuild_log(SalvagedLog(CHUNKS[3:5], {}, None), None, None)
         assert not mended.is_whole_known and mended.lost == []
         assert (mended.layer.trim_point, mended.records) == (30, 20)
 
     def test_records_that_are_in_file_and_journal_count_once(self) -> None:
         below = SalvagedLog(CHUNKS[:6], {b"a": b"1", b"b": b"2"}, meta(tail=60))
-        above = layer_of(*CHUNKS[4:], Noted(b"a", None), Noted(b"c", b"3"))
-        mended = mend(below, above, 60)
+        above = layer_of(*CHUNKS[4:], MetadataSet(b"a", None), MetadataSet(b"c", b"3"))
+        mended = rebuild_log(below, above, 60)
         assert good(mended.layer) == CHUNKS and mended.lost == [] and mended.records == COUNT
-        assert mended.layer.notes == {b"b": b"2", b"c": b"3"}
+        assert mended.layer.metadata == {b"b": b"2", b"c": b"3"}
 
     @pytest.mark.parametrize("is_told", [True, False])
     def test_a_log_that_was_deleted_does_not_come_back(self, is_told: bool) -> None:
         """Also if the record that deleted it is what is lost: then its sequences come again."""
         anew = chunk(0, 5, b"another log")
-        changes = [Dropped(), anew] if is_told else [anew]
+        changes = [LogDeleted(), anew] if is_told else [anew]
         below = SalvagedLog(CHUNKS, {b"type": b"json"}, meta())
-        mended = mend(below, layer_of(*changes), COUNT)
-        assert good(mended.layer) == [anew] and mended.lost == [] and mended.layer.notes == {}
+        mended = rebuild_log(below, layer_of(*changes), COUNT)
+        assert good(mended.layer) == [anew] and mended.lost == [] and mended.layer.metadata == {}
         both = layer_of(*CHUNKS, *changes, is_base=True)
-        assert good(mend(None, both, None).layer) == [anew]
+        assert good(rebuild_log(None, both, None).layer) == [anew]
 
     @given(st.sets(st.integers(3, 9)), st.integers(0, COUNT), st.booleans())
     def test_what_is_another_logs_is_neither_lost_nor_trimmed(
         self, lost: set[int], trim_point: int, is_meta_lost: bool
     ) -> None:
         """The own records of a fork begin at 30."""
-        base = Base(30, Position(29, 0), 290)
+        base = LogBase(30, Position(29, 0), 290)
         left = [each for at, each in enumerate(CHUNKS) if at >= 3 and at not in lost]
         known = None if is_meta_lost else meta(trim_point=trim_point)
         below = SalvagedLog(left, {b"fork": b"note"}, known)
-        mended = mend(below, None, COUNT, lambda notes: base if b"fork" in notes else Base())
+        mended = rebuild_log(
+            below, None, COUNT, lambda notes: base if b"fork" in notes else LogBase()
+        )
         layer = mended.layer
         told = {each for first, last in mended.lost for each in range(first, last + 1)}
         point = 0 if is_meta_lost else trim_point
@@ -150,13 +162,13 @@ class TestMending:
     def test_a_fork_without_records_of_its_own_keeps_its_trim_point(self) -> None:
         known = meta(tail=1, trim_point=20)
         known = msgspec.structs.replace(known, tail=0, end_id=Position(0, 0))
-        mended = mend(SalvagedLog([], {}, known), None, 0, lambda notes: Base(30))
+        mended = rebuild_log(SalvagedLog([], {}, known), None, 0, lambda notes: LogBase(30))
         assert (mended.layer.trim_point, mended.lost, mended.records) == (20, [], 10)
 
     def test_an_empty_log_stays_one(self) -> None:
-        mended = mend(SalvagedLog([], {b"type": b"json"}, meta(tail=0)), None, 0)
+        mended = rebuild_log(SalvagedLog([], {b"type": b"json"}, meta(tail=0)), None, 0)
         assert (mended.layer.chunks, mended.lost, mended.records) == ([], [], 0)
-        all_trimmed = mend(SalvagedLog([], {}, meta(trim_point=COUNT)), None, COUNT)
+        all_trimmed = rebuild_log(SalvagedLog([], {}, meta(trim_point=COUNT)), None, COUNT)
         assert (all_trimmed.lost, all_trimmed.records) == ([], 0)
         assert all_trimmed.layer.chunks[-1].end == COUNT
 
@@ -168,7 +180,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = Run(folder, SMALL)
     for each in CHUNKS[:5]:
         run.write(LOG, each)
-    run.write(LOG, Noted(b"type", b"json"), Trimmed(5))
+    run.write(LOG, MetadataSet(b"type", b"json"), LogTrimmed(5))
     run.flush()
     path = run.file(LOG)
     run.close()
@@ -215,21 +227,21 @@ def test_what_is_good_is_served_and_the_log_goes_on_where_it_ended(folder: Path)
     spoil(folder, 20, 70)
     told = repaired(folder)
     assert told.lost_records == [(20, 29), (70, 79)]
-    assert (told.kind, told.messages, told.in_file) == (Kind.LOG, COUNT - 5 - 20, 40)
+    assert (told.kind, told.messages, told.in_file) == (PartitionKind.LOG, COUNT - 5 - 20, 40)
     assert told.aside is not None and b"chunk 10 " in told.aside.read_bytes()
     run = Run(folder, SMALL)
     assert run.found.damages == []
     left = [each for each in CHUNKS if each.first not in (20, 70)]
     assert run.read_all(LOG) == left and run.read_all(LOG, 1) == left
-    outline = run.outline(LOG)
-    assert (outline.trim_point, outline.tail, outline.notes) == (5, COUNT, {b"type": b"json"})
+    outline = run.log_snapshot(LOG)
+    assert (outline.trim_point, outline.tail, outline.metadata) == (5, COUNT, {b"type": b"json"})
     assert (outline.last_id, outline.last_timestamp) == (Position(99, 0), 990)
     run.write(LOG, chunk(COUNT))
     run.flush()
     run.close()
     run = Run(folder, SMALL)
     assert run.read_all(LOG) == [*left, chunk(COUNT)]
-    run.write(LOG, Trimmed(25))
+    run.write(LOG, LogTrimmed(25))
     run.flush()
     assert run.read_all(LOG) == [*left[2:], chunk(COUNT)]
     run.close()
@@ -238,10 +250,10 @@ def test_what_is_good_is_served_and_the_log_goes_on_where_it_ended(folder: Path)
 @pytest.mark.parametrize(
     "seek",
     [
-        Seek(Where.SEQUENCE, 20),
-        Seek(Where.SEQUENCE, 25),
-        Seek(Where.TIMESTAMP, timestamp=200),
-        Seek(Where.ID, id=Position(22, 0)),
+        Seek(SeekBy.SEQUENCE, 20),
+        Seek(SeekBy.SEQUENCE, 25),
+        Seek(SeekBy.TIMESTAMP, timestamp=200),
+        Seek(SeekBy.ID, id=Position(22, 0)),
     ],
     ids=str,
 )
@@ -257,7 +269,7 @@ def test_the_first_chunks_that_are_lost_count_as_trimmed(folder: Path) -> None:
     spoil(folder, 0, 10)
     assert repaired(folder).lost_records == [(5, 19)]
     run = Run(folder, LAZY)
-    assert run.outline(LOG).trim_point == 20 and run.read_all(LOG) == CHUNKS[2:]
+    assert run.log_snapshot(LOG).trim_point == 20 and run.read_all(LOG) == CHUNKS[2:]
     run.close()
 
 
@@ -268,9 +280,9 @@ def test_the_last_chunks_that_are_lost_leave_their_sequences(folder: Path) -> No
     spoil(folder, 30, 40)
     assert repaired(folder).lost_records == [(30, 49)]
     run = Run(folder, LAZY)
-    assert run.read_all(LOG) == CHUNKS[:3] and run.outline(LOG).tail == 50
-    assert run.outline(LOG).last_id == Position(49, 0)
-    assert run.read(LOG, Seek(Where.SEQUENCE, 35)) == []
+    assert run.read_all(LOG) == CHUNKS[:3] and run.log_snapshot(LOG).tail == 50
+    assert run.log_snapshot(LOG).last_id == Position(49, 0)
+    assert run.read(LOG, Seek(SeekBy.SEQUENCE, 35)) == []
     run.write(LOG, CHUNKS[5])
     assert run.read_all(LOG)[-1] == CHUNKS[5]
     run.close()
@@ -282,9 +294,9 @@ def test_of_a_file_that_is_no_database_the_end_is_known_and_the_journal_is_kept(
 ) -> None:
     file_of(folder).write_bytes(content)
     told = repaired(folder)
-    assert (told.kind, told.in_file, told.messages) == (Kind.LOG, 0, 50)
+    assert (told.kind, told.in_file, told.messages) == (PartitionKind.LOG, 0, 50)
     run = Run(folder, LAZY)
-    assert run.read_all(LOG) == CHUNKS[5:] and run.outline(LOG).trim_point == 50
+    assert run.read_all(LOG) == CHUNKS[5:] and run.log_snapshot(LOG).trim_point == 50
     run.close()
 
 
@@ -297,7 +309,7 @@ def test_without_a_catalogue_the_file_itself_tells_that_it_is_a_log(folder: Path
         connection.commit()
     (folder / "catalogue.sqlite3").unlink()
     told = repaired(folder)
-    assert told.kind is Kind.LOG and not told.is_whole_known
+    assert told.kind is PartitionKind.LOG and not told.is_whole_known
     run = Run(folder, LAZY)
     assert run.read_all(LOG) == CHUNKS[:5]
     run.close()
@@ -330,7 +342,7 @@ def test_a_log_whose_only_trace_is_a_damaged_record_is_a_log(tmp_path: Path) -> 
     assert b"chunk 0 " in content
     segment.write_bytes(content.replace(b"chunk 0 ", b"chunk X ", 1))
     told = repaired(folder)
-    assert (told.kind, told.messages, told.in_file) == (Kind.LOG, 0, 0)
+    assert (told.kind, told.messages, told.in_file) == (PartitionKind.LOG, 0, 0)
     run = Run(folder, LAZY)
     assert run.found.damages == []
     run.write(LOG, CHUNKS[0])

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 import pytest
 
 from millpond.actors.messages import (
+    Attach,
+    Attached,
     Get,
     GetAck,
     Hangup,
-    Join,
-    Joined,
     Msg,
     Probe,
     Put,
     PutAck,
     Reply,
 )
-from millpond.actors.store.interface import Fault, Pending
+from millpond.actors.store.interface import Deferred, Fault
 from tests.actors.cells import LateStore, Works
 from tests.actors.pond import NAME, Pond, pair
 from tests.actors.ports import RecordingPort
@@ -60,12 +60,12 @@ class TestVerdicts:
         pond = Pond(store=(store := LateStore()))
         producer, newcomer = pond.producer(), pond.port()
         producer.say(Put(1, 3600, b"one"))
-        pond.scheduler.attach(NAME, newcomer, Join(keep_alive_s=20), pond.now)
+        pond.scheduler.attach(NAME, newcomer, Attach(keep_alive_s=20), pond.now)
         pond.advance(25)
         assert newcomer.take() == []
         for commit in store.commits:
             commit.finish(None)
-        assert [type(each) for each in newcomer.take()] == [Joined, Msg, Probe]
+        assert [type(each) for each in newcomer.take()] == [Attached, Msg, Probe]
 
 
 class TestFailures:
@@ -159,7 +159,7 @@ def test_many_who_ask_on_when_they_are_answered_are_no_levels() -> None:
 
 
 def test_everybody_who_waits_hears_of_it_although_some_fail() -> None:
-    pending: Pending[int] = Pending()
+    pending: Deferred[int] = Deferred()
     heard: list[int] = []
 
     def broken(value: int) -> None:

@@ -12,31 +12,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millpond.actors.positions import SeekBy
 from millpond.actors.store.changes import (
     Chunk,
-    Dropped,
-    Kind,
     LogChange,
+    LogDeleted,
     LogSnapshot,
-    Noted,
+    LogTrimmed,
+    MetadataSet,
+    PartitionKind,
     Position,
-    Trimmed,
 )
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.interface import Seek, Where
-from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.interface import Seek
+from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.partitions import flush_batches as flush
 from millpond.actors.store.partitions import log_tables as log
-from millpond.actors.store.partitions.partition import Damaged, Outline, Partition, template
+from millpond.actors.store.partitions.metadata import PartitionMetadata
+from millpond.actors.store.partitions.partition import Damaged, Partition, template
 
 U64_MAX = 2**64 - 1
 FILE = "partition.sqlite3"
 NAME = b"stream/1"
-ALL = Seek(Where.SEQUENCE, bytes_max=2**40)
+ALL = Seek(SeekBy.SEQUENCE, bytes_max=2**40)
 
 
-def layer_of(*changes: LogChange) -> LogLayer:
-    layer = LogLayer(is_base=False)
+def layer_of(*changes: LogChange) -> LogMemtable:
+    layer = LogMemtable(is_base=False)
     layer.fold(changes)
     return layer
 
@@ -44,8 +46,8 @@ def layer_of(*changes: LogChange) -> LogLayer:
 def opened(path: Path, disk: OsDisk | None = None) -> Partition:
     disk = disk or OsDisk()
     if not path.exists():
-        disk.install(path, template(Kind.LOG))
-    return Partition(disk.connect(path), NAME, Kind.LOG)
+        disk.install(path, template(PartitionKind.LOG))
+    return Partition(disk.connect(path), NAME, PartitionKind.LOG)
 
 
 def chunk(first: int, count: int, size: int = 10) -> Chunk:
@@ -57,11 +59,11 @@ def chunk(first: int, count: int, size: int = 10) -> Chunk:
 
 
 def by_time(timestamp: int) -> Seek:
-    return Seek(Where.TIMESTAMP, timestamp=timestamp)
+    return Seek(SeekBy.TIMESTAMP, timestamp=timestamp)
 
 
 def by_id(ms: int, seq: int) -> Seek:
-    return Seek(Where.ID, id=Position(ms, seq))
+    return Seek(SeekBy.ID, id=Position(ms, seq))
 
 
 class TestReading:
@@ -75,12 +77,12 @@ class TestReading:
     @pytest.mark.parametrize(
         ("seek", "first"),
         [
-            (Seek(Where.SEQUENCE, 0), 0),
-            (Seek(Where.SEQUENCE, 9), 0),
-            (Seek(Where.SEQUENCE, 10), 10),
-            (Seek(Where.SEQUENCE, 99), 90),
-            (Seek(Where.SEQUENCE, 100), None),
-            (Seek(Where.SEQUENCE, U64_MAX), None),
+            (Seek(SeekBy.SEQUENCE, 0), 0),
+            (Seek(SeekBy.SEQUENCE, 9), 0),
+            (Seek(SeekBy.SEQUENCE, 10), 10),
+            (Seek(SeekBy.SEQUENCE, 99), 90),
+            (Seek(SeekBy.SEQUENCE, 100), None),
+            (Seek(SeekBy.SEQUENCE, U64_MAX), None),
             (by_time(0), 0),
             (by_time(90), 0),
             (by_time(91), 10),
@@ -102,8 +104,8 @@ class TestReading:
         assert log.read(seek) == wanted
 
     def test_stops_at_about_so_many_bytes_but_gives_one_chunk(self, log: Partition) -> None:
-        assert log.read(Seek(Where.SEQUENCE, 25, bytes_max=0)) == [chunk(20, 10)]
-        assert log.read(Seek(Where.SEQUENCE, 25, bytes_max=25)) == [
+        assert log.read(Seek(SeekBy.SEQUENCE, 25, bytes_max=0)) == [chunk(20, 10)]
+        assert log.read(Seek(SeekBy.SEQUENCE, 25, bytes_max=25)) == [
             chunk(20, 10),
             chunk(30, 10),
             chunk(40, 10),
@@ -118,15 +120,15 @@ class TestReading:
         with closing(sqlite3.connect(path)) as connection:
             steps: list[None] = []
             connection.set_progress_handler(lambda: steps.append(None), 1)
-            (found,) = log.read(connection, Seek(Where.TIMESTAMP, 2990, 1, bytes_max=0))
+            (found,) = log.read(connection, Seek(SeekBy.TIMESTAMP, 2990, 1, bytes_max=0))
             assert found.first == 2990 and len(steps) < 500
-            (found,) = log.read(connection, Seek(Where.ID, 5, id=Position(2995, 0), bytes_max=0))
+            (found,) = log.read(connection, Seek(SeekBy.ID, 5, id=Position(2995, 0), bytes_max=0))
             assert found.first == 2995
 
     def test_what_is_trimmed_is_not_read(self, log: Partition) -> None:
-        outline = log.apply(layer_of(Trimmed(35)), 2)
+        outline = log.apply(layer_of(LogTrimmed(35)), 2)
         assert (outline.messages, outline.bytes, outline.tail) == (70, 70, 100)
-        for seek in (Seek(Where.SEQUENCE, 0), by_time(0), by_id(0, 0)):
+        for seek in (Seek(SeekBy.SEQUENCE, 0), by_time(0), by_id(0, 0)):
             assert log.read(seek)[0] == chunk(30, 10)
         assert log.log_outline() == LogSnapshot(
             trim_point=35, tail=100, last_id=Position(99, 0), last_timestamp=990, bytes=70
@@ -134,7 +136,7 @@ class TestReading:
         assert log.verify() == []
 
     def test_a_log_trimmed_to_its_end_goes_on_from_there(self, log: Partition) -> None:
-        log.apply(layer_of(Trimmed(100)), 2)
+        log.apply(layer_of(LogTrimmed(100)), 2)
         assert log.read(ALL) == []
         log.apply(layer_of(chunk(100, 5)), 3)
         assert log.read(ALL) == [chunk(100, 5)]
@@ -142,14 +144,16 @@ class TestReading:
         assert (outline.trim_point, outline.tail, outline.bytes) == (100, 105, 10)
 
     def test_a_deleted_log_begins_anew(self, log: Partition) -> None:
-        log.apply(layer_of(Noted(b"type", b"old"), Trimmed(50)), 2)
-        anew = layer_of(Dropped(), chunk(0, 3), Noted(b"new", b""))
+        log.apply(layer_of(MetadataSet(b"type", b"old"), LogTrimmed(50)), 2)
+        anew = layer_of(LogDeleted(), chunk(0, 3), MetadataSet(b"new", b""))
         outline = log.apply(anew, 3)
-        assert outline == Outline(NAME, Kind.LOG, 3, messages=3, bytes=10, tail=3)
+        assert outline == PartitionMetadata(
+            NAME, PartitionKind.LOG, 3, messages=3, bytes=10, tail=3
+        )
         assert log.apply(anew, 3) == outline
         assert log.read(ALL) == [chunk(0, 3)]
         assert log.log_outline() == LogSnapshot(
-            tail=3, last_id=Position(2, 0), last_timestamp=20, notes={b"new": b""}, bytes=10
+            tail=3, last_id=Position(2, 0), last_timestamp=20, metadata={b"new": b""}, bytes=10
         )
 
     def test_equal_timestamps_are_read_from_the_first_of_them(self, tmp_path: Path) -> None:
@@ -168,7 +172,7 @@ def test_all_64_bits_of_timestamps_and_ids_come_back_and_are_ordered(tmp_path: P
     top = Position(U64_MAX, U64_MAX)
     low = Chunk(0, 1, 2**63 - 1, 2**63 - 1, Position(0, U64_MAX), Position(0, U64_MAX), b"low")
     high = Chunk(1, 2**31, 2**63, U64_MAX, Position(2**63, 0), top, b"x")
-    outline = partition.apply(layer_of(low, high, Trimmed(0)), 2**62)
+    outline = partition.apply(layer_of(low, high, LogTrimmed(0)), 2**62)
     assert (outline.applied, outline.tail) == (2**62, 2**31 + 1)
     assert partition.read(ALL) == [low, high]
     assert partition.read(by_time(2**63)) == partition.read(by_id(1, 0)) == [high]
@@ -177,18 +181,20 @@ def test_all_64_bits_of_timestamps_and_ids_come_back_and_are_ordered(tmp_path: P
     assert again.log_outline() == LogSnapshot(
         tail=2**31 + 1, last_id=top, last_timestamp=U64_MAX, bytes=4
     )
-    again.apply(layer_of(Trimmed(U64_MAX)), 2**62 + 1)
+    again.apply(layer_of(LogTrimmed(U64_MAX)), 2**62 + 1)
     assert again.read(ALL) == [] and again.log_outline().trim_point == U64_MAX
     again.close()
 
 
 def test_the_same_layer_twice_changes_nothing(tmp_path: Path) -> None:
     partition = opened(tmp_path / FILE)
-    layer = layer_of(chunk(0, 10), chunk(10, 5), Trimmed(4), Noted(b"a", b"1"), Noted(b"b", None))
+    layer = layer_of(
+        chunk(0, 10), chunk(10, 5), LogTrimmed(4), MetadataSet(b"a", b"1"), MetadataSet(b"b", None)
+    )
     once, read = partition.apply(layer, 1), partition.read(ALL)
     assert partition.apply(layer, 1) == once == partition.outline
     assert partition.read(ALL) == read == [chunk(0, 10), chunk(10, 5)]
-    assert partition.log_outline().notes == {b"a": b"1"}
+    assert partition.log_outline().metadata == {b"a": b"1"}
     partition.close()
 
 
@@ -206,12 +212,12 @@ def histories(draw: st.DrawFn) -> list[list[LogChange]]:
                     tail += count
                 case "trim":
                     trimmed = draw(st.integers(trimmed, tail))
-                    changes.append(Trimmed(trimmed))
+                    changes.append(LogTrimmed(trimmed))
                 case "note":
                     name = draw(st.sampled_from([b"", b"a", b"b"]))
-                    changes.append(Noted(name, draw(st.none() | st.binary(max_size=3))))
+                    changes.append(MetadataSet(name, draw(st.none() | st.binary(max_size=3))))
                 case "drop" if draw(st.booleans()):
-                    changes.append(Dropped())
+                    changes.append(LogDeleted())
                     tail = trimmed = 0
         layers.append(changes)
     return layers
@@ -229,7 +235,7 @@ def test_layers_in_the_file_are_the_layers_over_one_another(
         layer = layer_of(*changes)
         model = layer.apply_to(model)
         for change in changes:
-            kept = [] if isinstance(change, Dropped) else kept
+            kept = [] if isinstance(change, LogDeleted) else kept
             kept += [change] if isinstance(change, Chunk) else []
         kept = [each for each in kept if each.end > model.trim_point]
         for _ in range(data.draw(st.integers(1, 2))):
@@ -242,7 +248,7 @@ def test_layers_in_the_file_are_the_layers_over_one_another(
         assert partition.read(ALL) == kept
         assert partition.verify() == []
         at = data.draw(st.integers(0, model.tail + 1))
-        for seek in (Seek(Where.SEQUENCE, at), by_time(10 * at), by_id(at, 0)):
+        for seek in (Seek(SeekBy.SEQUENCE, at), by_time(10 * at), by_id(at, 0)):
             assert partition.read(seek) == [each for each in kept if each.end > at]
     partition.close()
 
@@ -285,8 +291,8 @@ def test_a_kill_between_slices_leaves_only_what_the_layer_says_again(
     before = [chunk(first, 10, 300) for first in range(0, 100, 10)]
     start = 0 if is_fresh else 100
     appended = [chunk(start + first, 10, 700) for first in range(0, 200, 10)]
-    first_change = Dropped() if is_fresh else Trimmed(35)
-    layer = layer_of(first_change, Noted(b"n", b"v"), *appended)
+    first_change = LogDeleted() if is_fresh else LogTrimmed(35)
+    layer = layer_of(first_change, MetadataSet(b"n", b"v"), *appended)
     after = appended if is_fresh else before[3:] + appended
     for cut in range(100):
         path = tmp_path / str(cut) / FILE
@@ -320,7 +326,7 @@ class TestDamage:
         partition = opened(path)
         chunks = [chunk(first, 10, 50) for first in range(0, 1000, 10)]
         marked = Chunk(1000, 1, 10_000, 10_000, Position(1000, 0), Position(1000, 0), b"find me")
-        partition.apply(layer_of(*chunks, marked, Noted(b"type", b"text/plain")), 1)
+        partition.apply(layer_of(*chunks, marked, MetadataSet(b"type", b"text/plain")), 1)
         partition.close()
 
     def test_a_changed_byte_harms_its_chunk_only(self, tmp_path: Path) -> None:
@@ -331,8 +337,8 @@ class TestDamage:
         path.write_bytes(content.replace(b"find me", b"fond me"))
         partition = opened(path)
         with pytest.raises(Damaged, match="chunk 1000"):
-            partition.read(Seek(Where.SEQUENCE, 1000))
-        assert len(partition.read(Seek(Where.SEQUENCE, 0, bytes_max=1000))) == 20
+            partition.read(Seek(SeekBy.SEQUENCE, 1000))
+        assert len(partition.read(Seek(SeekBy.SEQUENCE, 0, bytes_max=1000))) == 20
         assert "chunk 1000 is not what was written (crc)" in partition.verify()
         partition.close()
 
@@ -370,5 +376,5 @@ class TestDamage:
         connection.close()
         partition = opened(path)
         with pytest.raises(Damaged, match="records 500 to 509"):
-            partition.read(Seek(Where.SEQUENCE, 480))
+            partition.read(Seek(SeekBy.SEQUENCE, 480))
         partition.close()

@@ -8,23 +8,29 @@ from pathlib import Path
 import pytest
 
 from millpond.actors.messages import Mode
-from millpond.actors.store.changes import Gone, Kind, ModeSet, Row, Snapshot
+from millpond.actors.store.changes import (
+    MessageRemoved,
+    ModeSet,
+    PartitionKind,
+    Snapshot,
+    StoredMessage,
+)
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.partitions.partition import Damaged, template
 from millpond.actors.store.repair.salvage import salvage
 from millpond.actors.store.subscribers import (
     Acked,
     AckedUpTo,
-    Member,
-    MemberGone,
-    MemberSeen,
-    Roster,
+    Subscriber,
+    SubscriberRemoved,
+    SubscriberTable,
+    SubscriberTouched,
 )
 from tests.actors.test_partition_queue import FILE, layer_of, opened
 
-A, B = (Row(each, each, 60, 1000.0, b"hi") for each in (1, 2))
-ANN, BOB = Member(1, b"a" * 32, 900.5), Member(2**32 - 1, b"b" * 32, 950.0, 0)
-ROSTER = Roster({1: ANN, BOB.number: BOB}, {BOB.number: 1}, {0: {2}, BOB.number: {2}})
+A, B = (StoredMessage(each, each, 60, 1000.0, b"hi") for each in (1, 2))
+ANN, BOB = Subscriber(1, b"a" * 32, 900.5), Subscriber(2**32 - 1, b"b" * 32, 950.0, 0)
+ROSTER = SubscriberTable({1: ANN, BOB.number: BOB}, {BOB.number: 1}, {0: {2}, BOB.number: {2}})
 
 
 def filled(path: Path) -> Path:
@@ -60,7 +66,7 @@ def test_ps_06_everything_of_them_comes_back_after_reopening(tmp_path: Path) -> 
 def test_a_file_has_place_for_them_from_when_it_needs_it(tmp_path: Path) -> None:
     """Files without are those of version 1, byte for byte."""
     path = tmp_path / FILE
-    OsDisk().install(path, template(Kind.QUEUE))
+    OsDisk().install(path, template(PartitionKind.QUEUE))
     partition = opened(path)
     partition.apply(layer_of(A), 1)
     partition.close()
@@ -74,31 +80,45 @@ def test_a_file_has_place_for_them_from_when_it_needs_it(tmp_path: Path) -> None
 def test_they_change_and_go_and_so_do_acks_of_what_is_gone(tmp_path: Path) -> None:
     partition = opened(filled(tmp_path / FILE))
     outline = partition.apply(
-        layer_of(MemberSeen(1, 990.0, 5), Gone(2, 2, None, 2), MemberGone(BOB.number)), 2
+        layer_of(
+            SubscriberTouched(1, 990.0, 5),
+            MessageRemoved(2, 2, None, 2),
+            SubscriberRemoved(BOB.number),
+        ),
+        2,
     )
     assert outline.keys == 1
-    assert partition.load().roster == Roster({1: Member(1, ANN.identity, 990.0, 5)})
+    assert partition.load().subscribers == SubscriberTable(
+        {1: Subscriber(1, ANN.identity, 990.0, 5)}
+    )
     again = partition.apply(layer_of(B, Acked(1, 2), AckedUpTo(1, 1)), 3)
     assert again.keys == 1
-    roster = partition.load().roster
+    roster = partition.load().subscribers
     assert roster is not None and (roster.floors, roster.acked) == ({1: 1}, {1: {2}})
-    partition.apply(layer_of(MemberGone(1), Gone(1, 1, None, 2), Gone(2, 2, None, 2)), 4)
-    assert partition.load().roster is None
+    partition.apply(
+        layer_of(
+            SubscriberRemoved(1), MessageRemoved(1, 1, None, 2), MessageRemoved(2, 2, None, 2)
+        ),
+        4,
+    )
+    assert partition.load().subscribers is None
     partition.close()
 
 
 def test_a_number_that_was_another_s_has_none_of_its_acks(tmp_path: Path) -> None:
     partition = opened(filled(tmp_path / FILE))
-    cat = Member(BOB.number, b"c" * 32, 999.0, 0)
-    partition.apply(layer_of(MemberGone(BOB.number), cat), 2)
-    roster = partition.load().roster
-    assert roster == Roster({1: ANN, cat.number: cat}, {}, {0: {2}})
+    cat = Subscriber(BOB.number, b"c" * 32, 999.0, 0)
+    partition.apply(layer_of(SubscriberRemoved(BOB.number), cat), 2)
+    roster = partition.load().subscribers
+    assert roster == SubscriberTable({1: ANN, cat.number: cat}, {}, {0: {2}})
     partition.close()
 
 
 def test_the_same_layer_twice_changes_nothing(tmp_path: Path) -> None:
     partition = opened(filled(tmp_path / FILE))
-    layer = layer_of(MemberSeen(BOB.number, 999.0, 1), MemberGone(1), Acked(BOB.number, 1))
+    layer = layer_of(
+        SubscriberTouched(BOB.number, 999.0, 1), SubscriberRemoved(1), Acked(BOB.number, 1)
+    )
     once, loaded = partition.apply(layer, 2), partition.load()
     assert partition.apply(layer, 2) == once and partition.load() == loaded
     assert once.keys == 1
@@ -139,7 +159,7 @@ def test_what_is_right_of_a_damaged_file_is_saved(tmp_path: Path, sql: str, left
     change(path, "UPDATE messages SET data = x'00' WHERE message_id = 1")
     found = salvage(path, OsDisk())
     assert found.snapshot.rows == [B] and found.lost == [1]
-    roster = found.snapshot.roster or Roster()
+    roster = found.snapshot.subscribers or SubscriberTable()
     assert set(roster.members) == left
     claims = set() if "DROP TABLE acks" in sql else {2}
     assert roster.acked.get(0, set()) == claims

@@ -15,35 +15,36 @@ from hypothesis import strategies as st
 
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import (
-    Gone,
-    KeyGone,
-    KeyLeft,
-    KeyRow,
-    Kind,
+    AttemptsSet,
+    KeyExpired,
+    KeyRetained,
+    MessageRemoved,
     ModeSet,
     Origin,
+    PartitionKind,
     QueueChange,
-    Row,
     Snapshot,
-    Tried,
+    StoredKey,
+    StoredMessage,
 )
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.partitions import flush_batches as flush
-from millpond.actors.store.partitions.partition import Damaged, Outline, Partition, template
+from millpond.actors.store.partitions.metadata import PartitionMetadata
+from millpond.actors.store.partitions.partition import Damaged, Partition, template
 from millpond.actors.store.partitions.sqlite import UnknownFormat
-from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.queue_memtable import QueueMemtable
 
 U64_MAX, ID_MAX = 2**64 - 1, 2**63 - 1
 FILE = "partition.sqlite3"
 NAME = b"chat/1"
-A = Row(1, 10, 60, 1000.25, b"one")
-B = Row(2, 2**63, 604_800, 1e9, b"", origin=Origin(7, 3, "too often: \u00e9\u4e2d"))
-C = Row(ID_MAX, U64_MAX, 0, 2000.0, b"\x00\xff" * 5000)
-LEFT = KeyRow(1, 60, 600.5, bytes(32))
+A = StoredMessage(1, 10, 60, 1000.25, b"one")
+B = StoredMessage(2, 2**63, 604_800, 1e9, b"", origin=Origin(7, 3, "too often: \u00e9\u4e2d"))
+C = StoredMessage(ID_MAX, U64_MAX, 0, 2000.0, b"\x00\xff" * 5000)
+LEFT = StoredKey(1, 60, 600.5, bytes(32))
 
 
-def layer_of(*changes: QueueChange) -> QueueLayer:
-    layer = QueueLayer(is_base=False)
+def layer_of(*changes: QueueChange) -> QueueMemtable:
+    layer = QueueMemtable(is_base=False)
     layer.fold(changes)
     return layer
 
@@ -51,12 +52,15 @@ def layer_of(*changes: QueueChange) -> QueueLayer:
 def opened(path: Path, disk: OsDisk | None = None) -> Partition:
     disk = disk or OsDisk()
     if not path.exists():
-        disk.install(path, template(Kind.QUEUE))
-    return Partition(disk.connect(path), NAME, Kind.QUEUE)
+        disk.install(path, template(PartitionKind.QUEUE))
+    return Partition(disk.connect(path), NAME, PartitionKind.QUEUE)
 
 
-def rows_of(first: int, count: int, size: int) -> list[Row]:
-    return [Row(i, i, 60, 1000.0, bytes([i % 256]) * size) for i in range(first, first + count)]
+def rows_of(first: int, count: int, size: int) -> list[StoredMessage]:
+    return [
+        StoredMessage(i, i, 60, 1000.0, bytes([i % 256]) * size)
+        for i in range(first, first + count)
+    ]
 
 
 class TestWhatIsKept:
@@ -65,13 +69,22 @@ class TestWhatIsKept:
     ) -> None:
         path = tmp_path / FILE
         partition = opened(path)
-        layer = layer_of(ModeSet(Mode.QUEUE), A, B, C, Tried(2, 9), KeyLeft(U64_MAX - 1, LEFT))
+        layer = layer_of(
+            ModeSet(Mode.QUEUE), A, B, C, AttemptsSet(2, 9), KeyRetained(U64_MAX - 1, LEFT)
+        )
         outline = partition.apply(layer, 77)
-        assert outline == Outline(NAME, Kind.QUEUE, 77, 3, 10_003, 1, 600.5, ID_MAX, Mode.QUEUE)
+        assert outline == PartitionMetadata(
+            NAME, PartitionKind.QUEUE, 77, 3, 10_003, 1, 600.5, ID_MAX, Mode.QUEUE
+        )
         partition.close()
         again = opened(path)
         assert again.outline == outline
-        keys: dict[int, Row | KeyRow] = {10: A, U64_MAX - 1: LEFT, 2**63: B, U64_MAX: C}
+        keys: dict[int, StoredMessage | StoredKey] = {
+            10: A,
+            U64_MAX - 1: LEFT,
+            2**63: B,
+            U64_MAX: C,
+        }
         assert again.load() == Snapshot([A, B, C], keys, {2: 9}, Mode.QUEUE)
         assert list(again.load().keys) == list(keys)
         assert again.verify() == []
@@ -79,14 +92,14 @@ class TestWhatIsKept:
 
     def test_the_source_of_a_message_is_not_kept(self, tmp_path: Path) -> None:
         partition = opened(tmp_path / FILE)
-        partition.apply(layer_of(Row(1, 1, 60, 1000.0, b"x", source=5)), 1)
-        assert partition.load().rows == [Row(1, 1, 60, 1000.0, b"x")]
+        partition.apply(layer_of(StoredMessage(1, 1, 60, 1000.0, b"x", source=5)), 1)
+        assert partition.load().rows == [StoredMessage(1, 1, 60, 1000.0, b"x")]
         partition.close()
 
     def test_the_same_layer_twice_changes_nothing(self, tmp_path: Path) -> None:
         partition = opened(tmp_path / FILE)
-        partition.apply(layer_of(ModeSet(Mode.PAIR), A, B, KeyLeft(5, LEFT)), 1)
-        layer = layer_of(Gone(1, 10, LEFT, 3), C, Tried(2, 4), KeyGone(5))
+        partition.apply(layer_of(ModeSet(Mode.PAIR), A, B, KeyRetained(5, LEFT)), 1)
+        layer = layer_of(MessageRemoved(1, 10, LEFT, 3), C, AttemptsSet(2, 4), KeyExpired(5))
         once = partition.apply(layer, 2)
         loaded = partition.load()
         assert partition.apply(layer, 2) == once
@@ -103,7 +116,9 @@ class TestWhatIsKept:
     ) -> None:
         partition = opened(tmp_path / FILE)
         partition.apply(layer_of(A, B), 1)
-        gone = layer_of(Gone(1, 10, None, 3), Gone(999, 0, None, 50), KeyGone(123))
+        gone = layer_of(
+            MessageRemoved(1, 10, None, 3), MessageRemoved(999, 0, None, 50), KeyExpired(123)
+        )
         outline = partition.apply(gone, 2)
         assert (outline.messages, outline.bytes, outline.keys) == (1, 0, 0)
         partition.close()
@@ -113,15 +128,19 @@ class TestWhatIsKept:
     ) -> None:
         partition = opened(tmp_path / FILE)
         partition.apply(layer_of(ModeSet(Mode.FANOUT), A, B), 1)
-        outline = partition.apply(layer_of(Gone(1, 10, None, 3), Gone(2, 2**63, None, 0)), 2)
-        assert outline == Outline(NAME, Kind.QUEUE, 2, last_id=2, mode=Mode.FANOUT)
+        outline = partition.apply(
+            layer_of(MessageRemoved(1, 10, None, 3), MessageRemoved(2, 2**63, None, 0)), 2
+        )
+        assert outline == PartitionMetadata(
+            NAME, PartitionKind.QUEUE, 2, last_id=2, mode=Mode.FANOUT
+        )
         assert partition.load() == Snapshot(mode=Mode.FANOUT)
         partition.close()
 
     def test_pa_08_a_key_used_again_stands_for_the_younger_message(self, tmp_path: Path) -> None:
         partition = opened(tmp_path / FILE)
-        partition.apply(layer_of(KeyLeft(10, LEFT)), 1)
-        again = Row(3, 10, 60, 9000.0, b"again")
+        partition.apply(layer_of(KeyRetained(10, LEFT)), 1)
+        again = StoredMessage(3, 10, 60, 9000.0, b"again")
         outline = partition.apply(layer_of(again), 2)
         assert outline.keys == 0 and outline.deadline == 9000.0
         assert partition.load().keys == {10: again}
@@ -132,7 +151,7 @@ class TestWhatIsKept:
         self, tmp_path: Path, ttl: int
     ) -> None:
         partition = opened(tmp_path / FILE)
-        row = Row(1, 1, ttl, 1.7e9 + 0.123456, b"x")
+        row = StoredMessage(1, 1, ttl, 1.7e9 + 0.123456, b"x")
         assert partition.apply(layer_of(row), 1).deadline == min(row.expires_at, row.until)
         partition.close()
 
@@ -152,7 +171,7 @@ class TestWhatIsKept:
         partition = opened(path)
         partition.apply(layer_of(*rows_of(1, 20, 2**20)), 1)
         assert path.stat().st_size > 20 * 2**20
-        partition.apply(layer_of(*(Gone(i, i, None, 2**20) for i in range(1, 20))), 2)
+        partition.apply(layer_of(*(MessageRemoved(i, i, None, 2**20) for i in range(1, 20))), 2)
         assert path.stat().st_size < 2 * 2**20
         assert path.with_name(FILE + "-wal").stat().st_size < 2 * 2**20
         assert [row.id for row in partition.load().rows] == [20]
@@ -165,7 +184,7 @@ KEYS = st.integers(U64_MAX - 4, U64_MAX)
 @st.composite
 def histories(draw: st.DrawFn) -> list[list[QueueChange]]:
     """Layers of what a channel may say: ids ascend, and a key is new, or over, before its use."""
-    kept: dict[int, Row] = {}
+    kept: dict[int, StoredMessage] = {}
     left: set[int] = set()
     last = 0
     layers: list[list[QueueChange]] = []
@@ -177,26 +196,30 @@ def histories(draw: st.DrawFn) -> list[list[QueueChange]]:
                 key = draw(KEYS)
                 if key in left:
                     left.discard(key)
-                    changes.append(KeyGone(key))
+                    changes.append(KeyExpired(key))
                 elif any(row.key == key for row in kept.values()):
-                    changes.append(KeyGone(key, was_left=False))
+                    changes.append(KeyExpired(key, was_left=False))
                 last += draw(st.integers(1, 3))
-                kept[last] = Row(last, key, 60, 1e6 + last, draw(st.binary(max_size=9)))
+                kept[last] = StoredMessage(last, key, 60, 1e6 + last, draw(st.binary(max_size=9)))
                 changes.append(kept[last])
             elif what == "gone" and kept:
                 row = kept.pop(draw(st.sampled_from(sorted(kept))))
                 younger = any(each.key == row.key for each in kept.values()) or row.key in left
-                key_row = KeyRow(row.id, row.ttl, row.until, bytes(32))
+                key_row = StoredKey(row.id, row.ttl, row.until, bytes(32))
                 leaves = not younger and draw(st.booleans())
-                changes.append(Gone(row.id, row.key, key_row if leaves else None, len(row.data)))
+                changes.append(
+                    MessageRemoved(row.id, row.key, key_row if leaves else None, len(row.data))
+                )
                 if leaves:
                     left.add(row.key)
             elif what == "over" and left:
                 key = draw(st.sampled_from(sorted(left)))
                 left.discard(key)
-                changes.append(KeyGone(key))
+                changes.append(KeyExpired(key))
             elif what == "tried" and kept:
-                changes.append(Tried(draw(st.sampled_from(sorted(kept))), draw(st.integers(1, 9))))
+                changes.append(
+                    AttemptsSet(draw(st.sampled_from(sorted(kept))), draw(st.integers(1, 9)))
+                )
             elif what == "mode":
                 changes.append(ModeSet(draw(st.sampled_from(list(Mode)))))
         layers.append(changes)
@@ -225,7 +248,7 @@ def test_layers_in_the_file_are_the_layers_over_one_another(
             partition.close()
             partition = opened(path)
         assert partition.load() == model
-        left = sum(isinstance(row, KeyRow) for row in model.keys.values())
+        left = sum(isinstance(row, StoredKey) for row in model.keys.values())
         assert (outline.messages, outline.keys) == (len(model.rows), left)
         assert outline.bytes == sum(len(row.data) for row in model.rows)
         assert outline.mode == mode
@@ -269,13 +292,13 @@ class InterruptedDisk(OsDisk):
 class TestAFlushThatIsCutShort:
     """Several slices: rows, keys and departures of 40 KB, with slices of about 10 KB."""
 
-    BEFORE: tuple[QueueChange, ...] = (*rows_of(1, 30, 100), KeyLeft(900, LEFT))
+    BEFORE: tuple[QueueChange, ...] = (*rows_of(1, 30, 100), KeyRetained(900, LEFT))
     CHANGES: tuple[QueueChange, ...] = (
-        *(Gone(i, i, KeyRow(i, 60, 5e5, bytes(32)), 100) for i in range(1, 15)),
+        *(MessageRemoved(i, i, StoredKey(i, 60, 5e5, bytes(32)), 100) for i in range(1, 15)),
         *rows_of(100, 60, 500),
-        KeyGone(900),
-        Tried(20, 2),
-        Tried(110, 3),
+        KeyExpired(900),
+        AttemptsSet(20, 2),
+        AttemptsSet(110, 3),
     )
 
     def model(self) -> tuple[Snapshot, Snapshot]:
@@ -327,7 +350,7 @@ class TestAFlushThatIsCutShort:
         assert self.each_cut(tmp_path, check) > 15
 
     def test_a_message_acked_between_two_attempts_does_not_come_back(self, tmp_path: Path) -> None:
-        changes = (*self.CHANGES, *(Gone(i, i, None, 500) for i in range(100, 160)))
+        changes = (*self.CHANGES, *(MessageRemoved(i, i, None, 500) for i in range(100, 160)))
 
         def check(partition: Partition, path: Path, cut: int) -> None:
             # What came and went within the layer leaves no trace in it.
@@ -372,7 +395,7 @@ def test_a_flush_is_done_though_its_space_cannot_be_given_back(tmp_path: Path) -
     partition.apply(layer_of(*rows_of(1, 20, 2**16)), 1)
     partition.close()
     cramped = opened(path, CrampedDisk())
-    gone = layer_of(*(Gone(i, i, None, 2**16) for i in range(1, 20)))
+    gone = layer_of(*(MessageRemoved(i, i, None, 2**16) for i in range(1, 20)))
     assert cramped.apply(gone, 2).applied == 2
     cramped.close()
     again = opened(path)
@@ -389,7 +412,12 @@ class TestDamage:
     def filled(self, path: Path) -> None:
         partition = opened(path)
         partition.apply(
-            layer_of(*rows_of(1, 300, 60), Row(400, 4, 60, 1e3, b"find me"), KeyLeft(8000, LEFT)), 3
+            layer_of(
+                *rows_of(1, 300, 60),
+                StoredMessage(400, 4, 60, 1e3, b"find me"),
+                KeyRetained(8000, LEFT),
+            ),
+            3,
         )
         partition.close()
 
@@ -479,7 +507,7 @@ class TestDamage:
     def test_the_file_of_another_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / FILE
         self.filled(path)
-        for name, kind in ((b"chat/2", Kind.QUEUE), (NAME, Kind.LOG)):
+        for name, kind in ((b"chat/2", PartitionKind.QUEUE), (NAME, PartitionKind.LOG)):
             connection = OsDisk().connect(path)
             with pytest.raises(Damaged, match="in the place of"):
                 Partition(connection, name, kind)
@@ -490,7 +518,7 @@ class TestDamage:
         self.filled(path)
         partition = opened(path, InterruptedDisk(0))
         with pytest.raises(sqlite3.OperationalError):
-            partition.apply(layer_of(Gone(1, 1, None, 60)), 4)
+            partition.apply(layer_of(MessageRemoved(1, 1, None, 60)), 4)
         partition.close()
         again = opened(path)
         assert len(again.load().rows) == 301

@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from millpond.actors.messages import Mode
-from millpond.actors.store.changes import Gone, ModeSet, Row
+from millpond.actors.store.changes import MessageRemoved, ModeSet, StoredMessage
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.message_attributes import Due, Terms, Unique
+from millpond.actors.store.message_attributes import DueAt, MessageAttributes, UniqueKey
 from millpond.actors.store.partitions.partition import Damaged
 from millpond.actors.store.repair.salvage import salvage
 from tests.actors.test_partition_members import change, version_of
 from tests.actors.test_partition_queue import FILE, layer_of, opened
 
-A, B = (Row(each, each, 60, 1000.0, b"hi") for each in (1, 2))
+A, B = (StoredMessage(each, each, 60, 1000.0, b"hi") for each in (1, 2))
 NAME = bytes(range(64))
 
 
 def filled(path: Path) -> Path:
     partition = opened(path)
-    terms = [Due(1, 940.5), Unique(1, b"alice"), Unique(2, NAME)]
+    terms = [DueAt(1, 940.5), UniqueKey(1, b"alice"), UniqueKey(2, NAME)]
     partition.apply(layer_of(ModeSet(Mode.QUEUE), A, B, *terms), 1)
     partition.close()
     return path
@@ -32,21 +32,21 @@ def test_they_come_back_after_reopening_in_a_file_of_version_2(tmp_path: Path) -
     assert version_of(path) == 2
     partition = opened(path)
     found = partition.load()
-    assert found.terms == Terms({1: 940.5}, {1: b"alice", 2: NAME})
-    assert (found.roster, partition.outline.keys, partition.verify()) == (None, 0, [])
+    assert found.attributes == MessageAttributes({1: 940.5}, {1: b"alice", 2: NAME})
+    assert (found.subscribers, partition.outline.keys, partition.verify()) == (None, 0, [])
     partition.close()
 
 
 def test_a_rest_ends_and_all_goes_with_its_message(tmp_path: Path) -> None:
     partition = opened(filled(tmp_path / FILE))
-    layer = layer_of(Due(1, 0.0), Due(2, 50.0))
+    layer = layer_of(DueAt(1, 0.0), DueAt(2, 50.0))
     for _ in range(2):  # the same layer twice changes nothing
         partition.apply(layer, 2)
-        assert partition.load().terms == Terms({2: 50.0}, {1: b"alice", 2: NAME})
-    partition.apply(layer_of(Gone(2, 2, None, 2)), 3)
-    assert partition.load().terms == Terms({}, {1: b"alice"})
-    partition.apply(layer_of(Gone(1, 1, None, 2)), 4)
-    assert partition.load().terms is None
+        assert partition.load().attributes == MessageAttributes({2: 50.0}, {1: b"alice", 2: NAME})
+    partition.apply(layer_of(MessageRemoved(2, 2, None, 2)), 3)
+    assert partition.load().attributes == MessageAttributes({}, {1: b"alice"})
+    partition.apply(layer_of(MessageRemoved(1, 1, None, 2)), 4)
+    assert partition.load().attributes is None
     partition.close()
 
 
@@ -71,4 +71,6 @@ def test_what_somebody_else_changed_is_damage_and_the_rest_is_saved(
     saved = salvage(path, OsDisk()).snapshot
     is_due_lost = "dues" in sql
     names = {1: b"alice", 2: NAME} if is_due_lost else {1: b"alice"}
-    assert saved.rows == [A, B] and saved.terms == Terms({} if is_due_lost else {1: 940.5}, names)
+    assert saved.rows == [A, B] and saved.attributes == MessageAttributes(
+        {} if is_due_lost else {1: 940.5}, names
+    )

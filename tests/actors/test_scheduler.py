@@ -8,8 +8,8 @@ import anyio
 import pytest
 import trio.testing
 
-from millpond.actors.messages import Ack, Batch, Get, GetAck, Join, Joined, Mode, Put
-from millpond.actors.store.changes import Row
+from millpond.actors.messages import Ack, Attach, Attached, Batch, Get, GetAck, Mode, Put
+from millpond.actors.store.changes import StoredMessage
 from tests.actors.cells import START_S, LateStore, Works
 from tests.actors.ports import RecordingPort
 
@@ -29,7 +29,7 @@ def test_an_idle_cell_runs_in_its_sender_s_turn_and_flushes_once() -> None:
 
 def test_a_change_is_kept_before_its_reply_is_sent() -> None:
     works, port = Works(), RecordingPort(1)
-    seen: list[list[Row]] = []
+    seen: list[list[StoredMessage]] = []
     port.on_send = lambda replies: seen.append(works.store.load(A).rows)
     works.submit(A, port, Put(7, 60, b"hi"), Get(7))
     assert [[row.key for row in rows] for rows in seen] == [[7]]
@@ -120,7 +120,7 @@ def test_an_empty_cell_without_guests_is_forgotten() -> None:
     works, port = Works(), RecordingPort(1)
     works.submit(A, port, Get(1))
     assert works.scheduler.cells == {}
-    assert works.scheduler.attach(A, port, Join(), works.now)
+    assert works.scheduler.attach(A, port, Attach(), works.now)
     assert list(works.scheduler.cells) == [A]
     works.scheduler.detach(A, port)
     assert works.scheduler.cells == {} and works.scheduler.timers.next_at == float("inf")
@@ -152,7 +152,7 @@ def test_a_passivated_cell_keeps_its_deadline() -> None:
 
 def test_a_cell_with_guests_is_never_passivated() -> None:
     works, port = Works(passivate_after_s=60), RecordingPort(1)
-    works.scheduler.attach(A, port, Join(), works.now)
+    works.scheduler.attach(A, port, Attach(), works.now)
     works.submit(A, port, Put(1, 60, b""))
     works.pass_time(1000)
     assert works.scheduler.cells[A].behaviour is works.spawned[0]
@@ -207,9 +207,9 @@ async def test_run_wakes_cells_on_time_and_earlier_ones_first(anyio_backend: obj
 
 def test_batches_of_strangers_and_guests_are_told_apart() -> None:
     works, port = Works(), RecordingPort(1)
-    works.scheduler.attach(A, port, Join(mode=Mode.QUEUE), works.now)
-    assert port.take() == [Joined(Mode.PAIR, 1)]
-    assert works.scheduler.cells[A].guests == {port: Join(mode=Mode.QUEUE)}
+    works.scheduler.attach(A, port, Attach(mode=Mode.QUEUE), works.now)
+    assert port.take() == [Attached(Mode.PAIR, 1)]
+    assert works.scheduler.cells[A].guests == {port: Attach(mode=Mode.QUEUE)}
     works.scheduler.submit(A, Batch(RecordingPort(2), [Get(1)]), works.now)
     assert list(works.scheduler.cells[A].guests or {}) == [port]
 

@@ -11,23 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from millpond.actors.store.changes import Chunk, Kind, Position, Row
+from millpond.actors.positions import SeekBy
+from millpond.actors.store.changes import Chunk, PartitionKind, Position, StoredMessage
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.interface import Seek, Where
-from millpond.actors.store.log_memtable import LogLayer
-from millpond.actors.store.partitions.file_pool import Shelf, file_name
+from millpond.actors.store.interface import Seek
+from millpond.actors.store.log_memtable import LogMemtable
+from millpond.actors.store.partitions.file_pool import FilePool, file_name
 from millpond.actors.store.partitions.partition import Damaged
-from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.queue_memtable import QueueMemtable
 
 
-def layer_of(*rows: Row) -> QueueLayer:
-    layer = QueueLayer(is_base=False)
+def layer_of(*rows: StoredMessage) -> QueueMemtable:
+    layer = QueueMemtable(is_base=False)
     layer.fold(rows)
     return layer
 
 
-def row(message_id: int) -> Row:
-    return Row(message_id, message_id, 60, 1000.0, b"data")
+def row(message_id: int) -> StoredMessage:
+    return StoredMessage(message_id, message_id, 60, 1000.0, b"data")
 
 
 class CountingDisk(OsDisk):
@@ -60,8 +61,8 @@ def disk() -> CountingDisk:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, disk: CountingDisk) -> Iterator[Shelf]:
-    shelf = Shelf(tmp_path / "partitions", disk, handles_max=8)
+def shelf(tmp_path: Path, disk: CountingDisk) -> Iterator[FilePool]:
+    shelf = FilePool(tmp_path / "partitions", disk, handles_max=8)
     yield shelf
     shelf.close()
     assert disk.open_count == 0
@@ -70,9 +71,9 @@ def shelf(tmp_path: Path, disk: CountingDisk) -> Iterator[Shelf]:
 @pytest.mark.parametrize(
     "name", [b"a", b"", b"../../etc/passwd", b"\x00", b"/", "\u4e2d".encode(), b"\xff" * 1024]
 )
-def test_any_name_is_only_a_hash(tmp_path: Path, shelf: Shelf, name: bytes) -> None:
-    assert shelf.existing(name, Kind.QUEUE) is None and not shelf.has(name)
-    shelf.open(name, Kind.QUEUE).apply(layer_of(row(1)), 1)
+def test_any_name_is_only_a_hash(tmp_path: Path, shelf: FilePool, name: bytes) -> None:
+    assert shelf.existing(name, PartitionKind.QUEUE) is None and not shelf.has(name)
+    shelf.open(name, PartitionKind.QUEUE).apply(layer_of(row(1)), 1)
     assert shelf.has(name)
     (path,) = shelf.paths()
     digits = path.stem
@@ -89,90 +90,94 @@ def test_the_hash_of_a_name_stays_what_it_is() -> None:
     assert file_name(b"chat/1") == "98/98b139e92abe5bf3b46ed4c51bbac435268ce202.sqlite3"
 
 
-def test_few_of_many_are_open_and_all_keep_what_they_have(shelf: Shelf, disk: CountingDisk) -> None:
+def test_few_of_many_are_open_and_all_keep_what_they_have(
+    shelf: FilePool, disk: CountingDisk
+) -> None:
     names = [b"channel/%d" % number for number in range(300)]
     for number, name in enumerate(names):
-        shelf.open(name, Kind.QUEUE).apply(layer_of(row(number + 1)), 1)
+        shelf.open(name, PartitionKind.QUEUE).apply(layer_of(row(number + 1)), 1)
         assert disk.open_count <= 8
         disk.made = [each for each in disk.made if disk.is_open(each)]
     assert len(list(shelf.paths())) == 300
     for number, name in enumerate(names):
-        partition = shelf.existing(name, Kind.QUEUE)
+        partition = shelf.existing(name, PartitionKind.QUEUE)
         assert partition is not None and partition.load().rows == [row(number + 1)]
 
 
-def test_the_least_recently_used_is_closed(shelf: Shelf, disk: CountingDisk) -> None:
+def test_the_least_recently_used_is_closed(shelf: FilePool, disk: CountingDisk) -> None:
     for number in range(8):
-        shelf.open(b"%d" % number, Kind.QUEUE)
-    first = shelf.open(b"0", Kind.QUEUE)
-    shelf.open(b"another", Kind.QUEUE)
-    assert shelf.open(b"0", Kind.QUEUE) is first
+        shelf.open(b"%d" % number, PartitionKind.QUEUE)
+    first = shelf.open(b"0", PartitionKind.QUEUE)
+    shelf.open(b"another", PartitionKind.QUEUE)
+    assert shelf.open(b"0", PartitionKind.QUEUE) is first
     assert [disk.is_open(each) for each in disk.made] == [True, False] + [True] * 7
 
 
-def test_queues_and_logs_stand_side_by_side_and_are_not_mixed_up(shelf: Shelf) -> None:
-    log = LogLayer(is_base=True)
+def test_queues_and_logs_stand_side_by_side_and_are_not_mixed_up(shelf: FilePool) -> None:
+    log = LogMemtable(is_base=True)
     chunk = Chunk(0, 1, 5, 5, Position(1, 0), Position(1, 0), b"record")
     log.fold([chunk])
-    shelf.open(b"stream", Kind.LOG).apply(log, 1)
-    shelf.open(b"channel", Kind.QUEUE).apply(layer_of(row(1)), 1)
-    assert shelf.open(b"stream", Kind.LOG).read(Seek(Where.SEQUENCE)) == [chunk]
+    shelf.open(b"stream", PartitionKind.LOG).apply(log, 1)
+    shelf.open(b"channel", PartitionKind.QUEUE).apply(layer_of(row(1)), 1)
+    assert shelf.open(b"stream", PartitionKind.LOG).read(Seek(SeekBy.SEQUENCE)) == [chunk]
     with pytest.raises(Damaged):
-        shelf.open(b"stream", Kind.QUEUE)
+        shelf.open(b"stream", PartitionKind.QUEUE)
     shelf.forget(b"stream")
     with pytest.raises(Damaged):
-        shelf.existing(b"stream", Kind.QUEUE)
+        shelf.existing(b"stream", PartitionKind.QUEUE)
 
 
-def test_what_is_removed_leaves_nothing_and_may_come_again(tmp_path: Path, shelf: Shelf) -> None:
-    shelf.open(b"a", Kind.QUEUE).apply(layer_of(row(1)), 1)
+def test_what_is_removed_leaves_nothing_and_may_come_again(tmp_path: Path, shelf: FilePool) -> None:
+    shelf.open(b"a", PartitionKind.QUEUE).apply(layer_of(row(1)), 1)
     shelf.remove(b"a")
     shelf.remove(b"a")
     shelf.remove(b"never")
     assert not shelf.has(b"a") and list(shelf.paths()) == []
     assert not [each for each in (tmp_path / "partitions").rglob("*") if each.is_file()]
-    assert shelf.open(b"a", Kind.QUEUE).load().rows == []
+    assert shelf.open(b"a", PartitionKind.QUEUE).load().rows == []
 
 
-def test_a_new_file_does_not_take_the_log_of_its_predecessor(tmp_path: Path, shelf: Shelf) -> None:
+def test_a_new_file_does_not_take_the_log_of_its_predecessor(
+    tmp_path: Path, shelf: FilePool
+) -> None:
     path = tmp_path / "partitions" / file_name(b"a")
-    shelf.open(b"a", Kind.QUEUE).apply(layer_of(row(1)), 1)
+    shelf.open(b"a", PartitionKind.QUEUE).apply(layer_of(row(1)), 1)
     wal = path.with_name(path.name + "-wal")
     shutil.copy(wal, tmp_path / "wal")
     shelf.forget(b"a")
     path.unlink()
     shutil.copy(tmp_path / "wal", wal)
     assert not shelf.has(b"a") and list(shelf.paths()) == []
-    assert shelf.open(b"a", Kind.QUEUE).outline.applied == 0
-    assert shelf.open(b"a", Kind.QUEUE).load().rows == []
+    assert shelf.open(b"a", PartitionKind.QUEUE).outline.applied == 0
+    assert shelf.open(b"a", PartitionKind.QUEUE).load().rows == []
 
 
-def test_a_damaged_file_harms_no_other(shelf: Shelf, disk: CountingDisk) -> None:
+def test_a_damaged_file_harms_no_other(shelf: FilePool, disk: CountingDisk) -> None:
     for name in (b"a", b"b"):
-        shelf.open(name, Kind.QUEUE).apply(layer_of(row(1)), 1)
+        shelf.open(name, PartitionKind.QUEUE).apply(layer_of(row(1)), 1)
         shelf.forget(name)
     shelf.path(b"a").write_bytes(b"no database " * 1000)
     for _ in range(3):
         with pytest.raises(Damaged):
-            shelf.open(b"a", Kind.QUEUE)
+            shelf.open(b"a", PartitionKind.QUEUE)
     assert disk.open_count == 0
-    assert shelf.open(b"b", Kind.QUEUE).load().rows == [row(1)]
+    assert shelf.open(b"b", PartitionKind.QUEUE).load().rows == [row(1)]
     assert shelf.has(b"a")
 
 
-def test_a_file_in_the_place_of_another_is_damaged(shelf: Shelf) -> None:
+def test_a_file_in_the_place_of_another_is_damaged(shelf: FilePool) -> None:
     for name in (b"a", b"b"):
-        shelf.open(name, Kind.QUEUE).apply(layer_of(row(1)), 1)
+        shelf.open(name, PartitionKind.QUEUE).apply(layer_of(row(1)), 1)
         shelf.forget(name)
     shelf.path(b"a").replace(shelf.path(b"b"))
     with pytest.raises(Damaged, match="b'a' in the place of b'b'"):
-        shelf.open(b"b", Kind.QUEUE)
+        shelf.open(b"b", PartitionKind.QUEUE)
     with pytest.raises(Damaged, match="b'a' in the place of another"):
         shelf.look(shelf.path(b"b"))
 
 
-def test_other_files_in_the_folder_are_not_partitions(tmp_path: Path, shelf: Shelf) -> None:
-    shelf.open(b"a", Kind.QUEUE).apply(layer_of(row(1)), 1)
+def test_other_files_in_the_folder_are_not_partitions(tmp_path: Path, shelf: FilePool) -> None:
+    shelf.open(b"a", PartitionKind.QUEUE).apply(layer_of(row(1)), 1)
     folder = shelf.path(b"a").parent
     (folder / "notes.txt").write_text("mine")
     (folder / (shelf.path(b"b").name + ".new")).write_bytes(b"")
@@ -181,24 +186,24 @@ def test_other_files_in_the_folder_are_not_partitions(tmp_path: Path, shelf: She
 
 
 def test_goes_on_with_fewer_handles_when_the_process_has_no_more(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "partitions", OsDisk(), handles_max=256)
+    shelf = FilePool(tmp_path / "partitions", OsDisk(), handles_max=256)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(list(Path("/proc/self/fd").iterdir()))
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + 40, hard))
         for number in range(60):
-            shelf.open(b"%d" % number, Kind.QUEUE).apply(layer_of(row(1)), 1)
+            shelf.open(b"%d" % number, PartitionKind.QUEUE).apply(layer_of(row(1)), 1)
         for number in range(60):
-            assert shelf.open(b"%d" % number, Kind.QUEUE).load().rows == [row(1)]
+            assert shelf.open(b"%d" % number, PartitionKind.QUEUE).load().rows == [row(1)]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         shelf.close()
 
 
 def test_no_handles_at_all_is_an_error_that_passes(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "partitions", OsDisk())
+    shelf = FilePool(tmp_path / "partitions", OsDisk())
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    shelf.open(b"b", Kind.QUEUE).apply(layer_of(row(1)), 1)
+    shelf.open(b"b", PartitionKind.QUEUE).apply(layer_of(row(1)), 1)
     shelf.forget(b"b")
     # The limit is on the numbers of descriptors, and there may be gaps among those in use.
     lowest_free = os.open(os.devnull, os.O_RDONLY)
@@ -206,8 +211,8 @@ def test_no_handles_at_all_is_an_error_that_passes(tmp_path: Path) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
         with pytest.raises((OSError, sqlite3.OperationalError)):
-            shelf.open(b"b", Kind.QUEUE)
+            shelf.open(b"b", PartitionKind.QUEUE)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert shelf.open(b"b", Kind.QUEUE).load().rows == [row(1)]
+    assert shelf.open(b"b", PartitionKind.QUEUE).load().rows == [row(1)]
     shelf.close()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.actors.store.changes import Kind
+from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.journal.format import (
     CUTS_MAX,
     GROUP_SIZE,
@@ -19,11 +19,11 @@ from millpond.actors.store.journal.format import (
     NAME_BYTES_MAX,
     RECORD_SIZE,
     BadHeader,
-    Carry,
     Cut,
     Gap,
     Header,
     Record,
+    Rewrite,
     Scan,
     UnknownVersion,
     decode_header,
@@ -62,9 +62,9 @@ def segment(
         first, records = lsn, []
         at = len(data) + GROUP_SIZE
         for name, body in group:
-            carry = Carry(lsn % 4)
+            carry = Rewrite(lsn % 4)
             as_of = lsn - 1 if carry else 0
-            kind = Kind(lsn % 2)
+            kind = PartitionKind(lsn % 2)
             records.append(encode_record(salt, lsn, kind, name, body, carry, as_of))
             written.records.append(Record(lsn, kind, name, carry, as_of, body, first - 1))
             written.starts.append(at)
@@ -255,7 +255,7 @@ class TestHostileData:
 
     def message(self, salt: int) -> bytes:
         """What a client sends that hopes to be taken for the node's own."""
-        record = encode_record(salt, 2, Kind.QUEUE, b"victim", b"\x08\x00")
+        record = encode_record(salt, 2, PartitionKind.QUEUE, b"victim", b"\x08\x00")
         return b"".join((bytes(64), record, encode_group(salt, [record], 2, U64_MAX), bytes(64)))
 
     @pytest.mark.parametrize("at", [0, GROUP_SIZE, GROUP_SIZE + 10])
@@ -312,7 +312,7 @@ class TestVersions:
 
 def test_the_offsets_of_groups_add_up() -> None:
     """A group's length field is the sum of its records'."""
-    records = [encode_record(SALT, lsn, Kind.LOG, b"n", b"x" * lsn) for lsn in range(1, 5)]
+    records = [encode_record(SALT, lsn, PartitionKind.LOG, b"n", b"x" * lsn) for lsn in range(1, 5)]
     sizes = list(accumulate(map(len, records)))
     group = encode_group(SALT, records, 1, 0)
     assert int.from_bytes(group[4:8], "little") == sizes[-1]

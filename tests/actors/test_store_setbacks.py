@@ -10,18 +10,25 @@ from random import Random
 import pytest
 
 from millpond.actors.messages import Durability
-from millpond.actors.store.changes import Change, Gone, KeyRow, Row, Snapshot, Tried
+from millpond.actors.store.changes import (
+    AttemptsSet,
+    Change,
+    MessageRemoved,
+    Snapshot,
+    StoredKey,
+    StoredMessage,
+)
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import File, OsDisk
-from millpond.actors.store.group_commit import Groups
-from millpond.actors.store.index import Entry
+from millpond.actors.store.group_commit import GroupCommit
+from millpond.actors.store.index import IndexEntry
 from millpond.actors.store.interface import Commit, Fault
 from millpond.actors.store.journal.format import HEADER_SIZE
-from millpond.actors.store.journal.writer import Group, segment_path
-from millpond.actors.store.message_attributes import Due
+from millpond.actors.store.journal.writer import CommitGroup, segment_path
+from millpond.actors.store.message_attributes import DueAt
 from millpond.actors.store.settings import StoreSettings
-from millpond.actors.store.subscribers import Acked, Member
-from millpond.actors.store.workers import InlineLane, Work
+from millpond.actors.store.subscribers import Acked, Subscriber
+from millpond.actors.store.workers import SteppedWorker, WorkerTask
 from tests.actors.stores import LAZY, NOW, SMALL, Run, copied
 from tests.sim.loop import Clock, Loop
 
@@ -93,12 +100,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "node"
 
 
-def row(message_id: int, data: bytes = b"x") -> Row:
-    return Row(message_id, message_id, 600, NOW + 600, data)
+def row(message_id: int, data: bytes = b"x") -> StoredMessage:
+    return StoredMessage(message_id, message_id, 600, NOW + 600, data)
 
 
-def gone(message_id: int, size: int = 1) -> Gone:
-    return Gone(message_id, message_id, None, size)
+def gone(message_id: int, size: int = 1) -> MessageRemoved:
+    return MessageRemoved(message_id, message_id, None, size)
 
 
 def broken() -> OSError:
@@ -170,7 +177,7 @@ def test_while_the_disk_fails_deliveries_may_fail_for_ever_in_bounded_memory(
     run.store.write(NAME, [row(3)])
     run.work()
     for attempt in range(1, 10):
-        run.store.write(NAME, [Tried(1, attempt)])
+        run.store.write(NAME, [AttemptsSet(1, attempt)])
     run.store.write(NAME, [gone(2)])
     run.disk.plan = []
     run.wait()
@@ -240,9 +247,9 @@ def test_what_is_frozen_holds_its_segment_although_what_came_later_is_gone(
 
 def test_a_sync_that_is_asked_for_covers_every_record_and_waits_for_no_other() -> None:
     """Numbers without a record, as rounds use them, are never synced."""
-    submitted: list[Group] = []
-    groups = Groups(1, 10, lambda callback: None)
-    groups.start(InlineLane(Work(submitted.extend, lambda *_: None, lambda *_: None)))
+    submitted: list[CommitGroup] = []
+    groups = GroupCommit(1, 10, lambda callback: None)
+    groups.start(SteppedWorker(WorkerTask(submitted.extend, lambda *_: None, lambda *_: None)))
     assert groups.stamp() == 11
     groups.sync()
     group = groups._open
@@ -254,15 +261,15 @@ def test_a_segment_is_never_made_in_the_loops_thread(folder: Path, size: int) ->
     """To make one means to sync the one before it, which may take long."""
     told: list[bool] = []
 
-    class Noting(InlineLane[Group, object]):
-        def submit(self, item: Group, *, urgent: bool = False, quick: bool = False) -> None:
+    class Noting(SteppedWorker[CommitGroup, object]):
+        def submit(self, item: CommitGroup, *, urgent: bool = False, quick: bool = False) -> None:
             told.append(quick)
             super().submit(item, urgent=urgent)
 
     settings = StoreSettings(segment_bytes=8192)
     run = Run(folder, settings, Durability.OS)
     lane = run.store._writer
-    assert isinstance(lane, InlineLane)
+    assert isinstance(lane, SteppedWorker)
     noting = Noting(lane._work)
     run.loop.lanes[1] = noting
     run.store._groups.start(noting)
@@ -278,8 +285,8 @@ def test_a_key_left_behind_outlives_its_message(folder: Path) -> None:
     run.disk.plan = [broken()] * 10
     run.store.write(b"other", [row(2)])
     run.work()
-    left = KeyRow(1, 600, NOW + 600, bytes(32))
-    run.store.write(NAME, [Gone(1, 1, left, 1)])
+    left = StoredKey(1, 600, NOW + 600, bytes(32))
+    run.store.write(NAME, [MessageRemoved(1, 1, left, 1)])
     run.wait()
     run.disk.plan = []
     run.wait()
@@ -304,7 +311,7 @@ def test_a_disk_that_takes_headers_and_nothing_else_is_not_filled_with_them(fold
     assert [each.id for each in Run(folder).load(NAME).rows] == [1, 30]
 
 
-class Counted(list[tuple[Entry, int, Sequence[Change]]]):
+class Counted(list[tuple[IndexEntry, int, Sequence[Change]]]):
     """What a group holds, and how much of it was looked at."""
 
     looks = 0
@@ -331,8 +338,8 @@ def test_a_channel_is_loaded_at_the_cost_of_what_it_wrote_itself(folder: Path) -
     run.work()
     assert run.fate(refused) is Fault.NOT_KEPT
     for message_id, name in enumerate(names, 1):
-        run.store.write(name, [Tried(message_id, 1)])
-        run.store.write(name, [Tried(message_id, 2), gone(message_id + 100)])
+        run.store.write(name, [AttemptsSet(message_id, 1)])
+        run.store.write(name, [AttemptsSet(message_id, 2), gone(message_id + 100)])
     group = run.store._groups._open
     assert group is not None
     held = group.writes = Counted(group.writes)
@@ -351,7 +358,7 @@ def test_an_ack_behind_a_put_that_is_refused_counts(folder: Path) -> None:
     run.disk.plan = [broken()]
     commit = run.store.write(NAME, [row(4)])
     run.store.write(NAME, [gone(1)])
-    run.store.write(NAME, [Tried(2, 1), Due(2, NOW + 60)])
+    run.store.write(NAME, [AttemptsSet(2, 1), DueAt(2, NOW + 60)])
     run.store.write(NAME, [gone(4)])
     run.work()
     assert run.fate(commit) is Fault.NOT_KEPT
@@ -359,20 +366,20 @@ def test_an_ack_behind_a_put_that_is_refused_counts(folder: Path) -> None:
         left = look(NAME)
         assert [each.id for each in left.rows] == [2, 3]
         assert left.attempts == {2: 1}
-        assert left.terms is not None and left.terms.due == {2: NOW + 60}
+        assert left.attributes is not None and left.attributes.due == {2: NOW + 60}
     assert (run.store.usage.messages, run.store.usage.bytes) == (2, 2)
 
 
 def test_what_a_subscriber_acked_behind_a_put_that_is_refused_counts(folder: Path) -> None:
     run = Setback(folder)
-    known, other = Member(1, b"known", NOW + 600, 0), Member(2, b"other", NOW + 600, 0)
+    known, other = Subscriber(1, b"known", NOW + 600, 0), Subscriber(2, b"other", NOW + 600, 0)
     run.write(NAME, known, row(1), row(2))
     run.disk.plan = [broken()]
     run.store.write(NAME, [other, row(3)])
     run.store.write(NAME, [Acked(1, 2), Acked(1, 3), Acked(2, 2)])
     run.work()
     for look in (run.load, lambda name: after_a_kill(run).load(name)):
-        roster = look(NAME).roster
+        roster = look(NAME).subscribers
         assert roster is not None
         assert [*roster.members] == [1]  # the other's number is said with what it puts next
         assert roster.acked == {1: {2}}

@@ -11,7 +11,7 @@ import pytest
 import trio.testing
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Ack, Failed, Get, GetAck, Join, Joined, Mode, Put
+from millpond.actors.messages import Ack, Attach, Attached, Failed, Get, GetAck, Mode, Put
 from millpond.actors.runtime.supervisor import (
     RestartPolicy,
     Restarts,
@@ -74,7 +74,7 @@ def test_siblings_never_notice() -> None:
 def test_guests_are_admitted_again_and_who_left_meanwhile_is_not() -> None:
     works, stays, leaves = Works(), RecordingPort(1), RecordingPort(2)
     for port in (stays, leaves):
-        works.scheduler.attach(A, port, Join(), works.now)
+        works.scheduler.attach(A, port, Attach(), works.now)
     crashed(works, stays)
     works.scheduler.detach(A, leaves)
     works.pass_time(0.05)
@@ -84,10 +84,10 @@ def test_guests_are_admitted_again_and_who_left_meanwhile_is_not() -> None:
 def test_who_comes_while_a_cell_rests_is_welcomed_afterwards() -> None:
     works, port, guest = Works(), RecordingPort(1), RecordingPort(2)
     crashed(works, port)
-    works.scheduler.attach(A, guest, Join(), works.now)
+    works.scheduler.attach(A, guest, Attach(), works.now)
     assert guest.take() == []
     works.pass_time(0.05)
-    assert guest.take() == [Joined(Mode.PAIR, 1)]
+    assert guest.take() == [Attached(Mode.PAIR, 1)]
 
 
 def test_a_crash_while_waking_is_a_crash_like_any_other() -> None:
@@ -150,7 +150,7 @@ def test_what_waits_for_a_cell_that_is_quarantined_is_answered() -> None:
 
 def test_a_quarantine_ends_and_the_guests_are_still_there() -> None:
     works, port, guest = Works(), RecordingPort(1), RecordingPort(2)
-    works.scheduler.attach(A, guest, Join(), works.now)
+    works.scheduler.attach(A, guest, Attach(), works.now)
     for _ in range(6):
         works.now += crashed(works, port)
     assert works.scheduler.counters.quarantines == 1

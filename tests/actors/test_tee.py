@@ -10,15 +10,15 @@ import pytest
 
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.channels.tee import PATIENCE_S, REST_S_MAX, SLICE_MESSAGES
-from millpond.actors.messages import Ack, Batch, Join, Mail, Mode, Msg, Port, Put
-from millpond.actors.runtime.cell import Behaviour, Content, Loading
+from millpond.actors.messages import Ack, Attach, Batch, CellMessage, Mode, Msg, Port, Put
+from millpond.actors.runtime.cell import Behaviour, CellSnapshot, Loading
 from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
 from millpond.actors.store.changes import LogSnapshot, Snapshot
-from millpond.actors.store.interface import Fault, Pending
+from millpond.actors.store.interface import Deferred, Fault
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.directory import Directory
 from millpond.actors.streams.names import stream_cell, stream_of
-from millpond.actors.streams.settings import StreamLimits, StreamShared
+from millpond.actors.streams.settings import StreamContext, StreamLimits
 from millpond.actors.streams.stream import Stream
 from tests.actors.pond import NAME, Pond
 from tests.actors.ports import RecordingPort
@@ -37,9 +37,9 @@ class Mill(Pond):
         super().__init__(settings, **options)
         self.limits = StreamLimits()
         self.directory = Directory()
-        self.loads: dict[bytes, Pending[LogSnapshot | Fault]] = {}
+        self.loads: dict[bytes, Deferred[LogSnapshot | Fault]] = {}
         """Streams that take their time to load."""
-        self.streams = StreamShared(
+        self.streams = StreamContext(
             self.store,
             lambda cell, message: self.post(message, cell),
             self.directory,
@@ -57,9 +57,9 @@ class Mill(Pond):
     def _load(self, cell: bytes) -> Loading:
         if cell in self.loads:
             return self.loads[cell]
-        return self.store.load(cell) if stream_of(cell) is None else self.store.outline(cell)
+        return self.store.load(cell) if stream_of(cell) is None else self.store.log_snapshot(cell)
 
-    def _build(self, cell: bytes, kept: Content, guests: dict[Port, Join]) -> Behaviour:
+    def _build(self, cell: bytes, kept: CellSnapshot, guests: dict[Port, Attach]) -> Behaviour:
         if isinstance(kept, Snapshot):
             return self._spawn(cell, kept, guests)
         if self.crash_on_spawn(cell):
@@ -75,7 +75,7 @@ class Mill(Pond):
         mill._ports = self._ports
         return mill
 
-    def ask(self, message: Mail, name: bytes = ALL) -> Any:
+    def ask(self, message: CellMessage, name: bytes = ALL) -> Any:
         port = RecordingPort(10_000, self.now)
         self.scheduler.submit(stream_cell(name), Batch(port, [message]), self.now)
         self.settle()
@@ -214,7 +214,7 @@ class TestWaiting:
 
     def _stuck(self) -> tuple[Mill, list[int]]:
         mill = Mill()
-        mill.loads[CELL] = Pending()
+        mill.loads[CELL] = Deferred()
         producer, consumer = mill.producer(), mill.join()
         for body in numbered(5):
             producer.put(body)
@@ -237,7 +237,7 @@ class TestWaiting:
 
     def test_the_store_hears_of_it_when_the_stream_has_it(self) -> None:
         mill, _ = self._stuck()
-        mill.loads.pop(CELL).finish(mill.store.outline(CELL))
+        mill.loads.pop(CELL).finish(mill.store.log_snapshot(CELL))
         mill.settle()
         assert mill.kept() == [b"4"] and mill.bodies() == numbered(5)
 
@@ -252,7 +252,7 @@ class TestWaiting:
     def test_a_key_that_is_forgotten_meanwhile_leaves_nothing_behind(self) -> None:
         mill, _ = self._stuck()
         mill.advance(90_000)
-        mill.loads.pop(CELL).finish(mill.store.outline(CELL))
+        mill.loads.pop(CELL).finish(mill.store.log_snapshot(CELL))
         mill.advance(90_000)
         assert mill.bodies() == numbered(5) and mill.missed == 0
         usage = mill.store.usage
@@ -260,14 +260,14 @@ class TestWaiting:
 
     def test_what_waits_counts_against_the_limits_of_the_channel(self) -> None:
         mill = Mill(msgspec.structs.replace(TEED, messages_max=10))
-        mill.loads[CELL] = Pending()
+        mill.loads[CELL] = Deferred()
         producer, consumer = mill.producer(), mill.join()
         for body in numbered(10):
             producer.put(body)
             consumer.ack(*consumer.pushed_ids())
         (refusal,) = producer.ask(Put(1, 3600, b"more"))
         assert refusal.code.name == "BUFFER_FULL"
-        mill.loads.pop(CELL).finish(mill.store.outline(CELL))
+        mill.loads.pop(CELL).finish(mill.store.log_snapshot(CELL))
         mill.settle()
         producer.put(b"10")
         assert mill.bodies() == numbered(11)
@@ -324,7 +324,7 @@ class TestCommits:
     ) -> None:
         """A put is refused, and the channel forgets what it did; not what it was told."""
         mill = Mill(ChannelSettings(mode=mode, tee=ALL), store=(store := SlowMemory()))
-        mill.loads[CELL] = Pending()
+        mill.loads[CELL] = Deferred()
         producer, consumer = mill.producer(), mill.join(identity=b"i" * 32)
         ids = [producer.put(body).id for body in numbered(4)]
         consumer.ack(*consumer.pushed_ids()[:2])
@@ -338,6 +338,6 @@ class TestCommits:
         assert mill.producer().list() == ids[3:]
         again = [each.id for each in consumer.port.take() if isinstance(each, Msg)]
         assert again == ids[3:]
-        mill.loads.pop(CELL).finish(mill.store.outline(CELL))
+        mill.loads.pop(CELL).finish(mill.store.log_snapshot(CELL))
         mill.settle()
         assert mill.bodies() == numbered(4) and mill.kept() == [b"3"]

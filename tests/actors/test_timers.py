@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import inf
 
-from millpond.actors.runtime.timers import SLACK, Agenda, Timed, Timers
+from millpond.actors.runtime.timers import SLACK, DeadlineHeap, TimerOwner, Timers
 
 
-def due(timers: Timers, now: float) -> list[Timed]:
+def due(timers: Timers, now: float) -> list[TimerOwner]:
     owners = []
     while (owner := timers.take_due(now)) is not None:
         owners.append(owner)
@@ -54,7 +54,7 @@ def test_a_disarmed_owner_is_not_woken_and_may_be_armed_again() -> None:
 
 def test_the_heap_does_not_grow_with_outdated_entries() -> None:
     current: dict[str, float] = {}
-    agenda = Agenda[str](lambda when, item: current.get(item) == when)
+    agenda = DeadlineHeap[str](lambda when, item: current.get(item) == when)
     for number in range(10_000):
         item = f"item {number % 10}"
         current[item] = 1e6 - number

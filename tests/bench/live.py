@@ -29,7 +29,7 @@ from anyio.abc import TaskGroup
 from millpond.actors.messages import Get, GetAck, List, ListAck, Put, PutAck, Role
 from millpond.node.bench.drivers.p2p import Answer, Peer
 from millpond.node.bench.own_node import cpu_of
-from millpond.node.bench.payload import Content
+from millpond.node.bench.payload import Payload
 from millpond.node.bench.results import Latencies
 from millpond.node.bench.scratch import file_system
 from millpond.node.bench.target import Target, leave_all
@@ -170,7 +170,7 @@ async def fill(target: Target, channels: int, each: int, size: int, faults: Faul
 
     async def work() -> None:
         for number in numbers:
-            content = Content(number, size)
+            content = Payload(number, size)
             asking = Asking(target, number, faults)
             await asking.dial(tasks)
             puts = [encode(Put(key, TTL_S, content.make(key))) for key in range(each)]
@@ -200,7 +200,7 @@ async def visit(target: Target, number: int, each: int, size: int, faults: Fault
         if ids:
             answers = await asking.ask([encode(Get(message_id)) for message_id in ids])
             found = [answer.data for answer in answers if isinstance(answer, GetAck)]
-            if found != list(map(Content(number, size).make, range(len(ids)))):
+            if found != list(map(Payload(number, size).make, range(len(ids)))):
                 faults.note(Fault.DAMAGED, f"channel {number} holds something else")
         await leave_all([asking.peer])
         tasks.cancel_scope.cancel()
@@ -248,7 +248,7 @@ async def flow(
     server: Server, total: int, size: int, faults: Faults, peaks: dict[str, float]
 ) -> float:
     """Let so many bytes go through a channel that never holds more than `LIVE_BYTES`; seconds."""
-    content, kept, sequence = Content(0, size), [], 0
+    content, kept, sequence = Payload(0, size), [], 0
     async with anyio.create_task_group() as tasks:
         asking = Asking(server.target, 0, faults)
         await asking.dial(tasks)

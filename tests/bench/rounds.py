@@ -22,13 +22,13 @@ from random import Random
 import uvloop
 
 from millpond.actors.messages import Durability
-from millpond.actors.store.changes import Row
+from millpond.actors.store.changes import StoredMessage
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.settings import StoreSettings
 from millpond.node.bench.scratch import file_system
 from millpond.node.cli.commands.serve import tune_collector
-from millpond.node.data_folder import LoopSurroundings
+from millpond.node.data_folder import LoopRuntime
 from tests.bench.sqlite_peer import INSERT, SCHEMA
 
 FLOOR, GOAL = 2.0, 5.0
@@ -53,7 +53,7 @@ async def ours(folder: Path, seconds: float) -> float:
         folder,
         OsDisk(),
         StoreSettings(),
-        LoopSurroundings(time.time, Random()),
+        LoopRuntime(time.time, Random()),
         lambda _: Durability.DISK,
     )
     store.open()
@@ -62,7 +62,7 @@ async def ours(folder: Path, seconds: float) -> float:
         rounds += 1
         all_kept, expires_at = loop.create_future(), time.time() + TTL_S
         for number, name in enumerate(NAMES, rounds * CHANNELS):
-            commit = store.write(name, [Row(number, number, TTL_S, expires_at, DATA)])
+            commit = store.write(name, [StoredMessage(number, number, TTL_S, expires_at, DATA)])
         assert commit is not None
         commit.when_done(all_kept.set_result)  # all of a pass of the loop are of one group
         assert await all_kept is None

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millpond.node.bench.scratch import VOLATILE, file_system
+from millpond.node.bench.scratch import MEMORY_FILE_SYSTEMS, file_system
 
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 20.0
@@ -71,7 +71,7 @@ def running(spec: ServerSpec, python: str, core: int, disk: Path) -> Iterator[Ru
 
     Raises `NotRun` when it does not come up, or is to be durable where nothing is.
     """
-    if spec.durable and file_system(disk) in VOLATILE:
+    if spec.durable and file_system(disk) in MEMORY_FILE_SYSTEMS:
         raise NotRun(f"{disk} is in memory: durable rows need a disk (--disk DIR)")
     with tempfile.TemporaryDirectory(prefix="bench-", dir=disk) as folder:
         port, data = _free_port(), Path(folder, "data")

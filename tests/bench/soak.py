@@ -26,19 +26,19 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from millpond.actors.store.changes import Position
-from millpond.node.bench.drivers.connection import Line
+from millpond.node.bench.drivers.connection import DriverConnection
 from millpond.node.bench.drivers.interface import (
     START,
     Answer,
-    Found,
-    Kept,
-    Made,
-    Place,
-    S3pSpeech,
+    Appended,
+    Created,
+    RecordPosition,
+    Records,
+    S3pDriver,
     after,
 )
 from millpond.node.bench.own_node import OwnNode, on_disk, own_node
-from millpond.node.bench.payload import Content
+from millpond.node.bench.payload import Payload
 from millpond.node.bench.results import Latencies
 from millpond.node.bench.servers import rss_of
 from millpond.node.bench.verify import Fault, Faults
@@ -87,12 +87,12 @@ class Log:
         "seen",
     )
 
-    def __init__(self, number: int, soak: Soak, line: Line) -> None:
+    def __init__(self, number: int, soak: Soak, line: DriverConnection) -> None:
         self.name = f"soak-{number}"
-        self.content = Content(number, soak.size)
+        self.content = Payload(number, soak.size)
         self.next = self.seen = 0
         self.place = START
-        self.last: Place = (-1, -1)
+        self.last: RecordPosition = (-1, -1)
         self._soak = soak
         self.line = line
         self._untrimmed = 0
@@ -118,16 +118,16 @@ class Log:
         now = time.perf_counter()
         for answer in batch:
             match answer:
-                case Found(records=records):
+                case Records(records=records):
                     for place, body in records:
                         self._see(place, body, now)
                     self.follow()
-                case Made():
+                case Created():
                     pass
                 case _:
                     self._soak.faults.note(Fault.REFUSED, f"{self.name}: {answer}")
 
-    def _see(self, place: Place, body: bytes, now: float) -> None:
+    def _see(self, place: RecordPosition, body: bytes, now: float) -> None:
         sequence = self.content.read(body)
         if sequence != self.seen or place < self.place:
             text = f"{self.name}: record {sequence} at {place} came where {self.seen} was due"
@@ -144,7 +144,7 @@ class Log:
 class Writer:
     """Appends to its streams, one record each, in turn."""
 
-    def __init__(self, logs: list[Log], soak: Soak, line: Line) -> None:
+    def __init__(self, logs: list[Log], soak: Soak, line: DriverConnection) -> None:
         self._logs = logs
         self._soak = soak
         self.line = line
@@ -167,7 +167,7 @@ class Writer:
         logs, self._asked = self._asked[: len(batch)], self._asked[len(batch) :]
         for log, answer in zip(logs, batch, strict=True):
             match answer:
-                case Kept(first=place):
+                case Appended(first=place):
                     if place <= log.last:
                         text = f"{log.name}: {place} was given after {log.last}"
                         self._soak.faults.note(Fault.DISORDERED, text)
@@ -222,11 +222,11 @@ async def _settle(soak: Soak) -> None:
         await anyio.sleep(TICK_S)
 
 
-def _line(soak: Soak) -> Line:
-    return Line(S3pSpeech(), soak.faults, lambda: None)
+def _line(soak: Soak) -> DriverConnection:
+    return DriverConnection(S3pDriver(), soak.faults, lambda: None)
 
 
-async def _dial(tasks: TaskGroup, address: tuple[str, int], lines: list[Line]) -> None:
+async def _dial(tasks: TaskGroup, address: tuple[str, int], lines: list[DriverConnection]) -> None:
     for start in range(0, len(lines), DIALLED_MAX):
         async with anyio.create_task_group() as dials:
             for line in lines[start : start + DIALLED_MAX]:

@@ -75,7 +75,7 @@ def best_us(work: Callable[[Any], object], items: Sequence[Any], each: int = 1) 
 
 
 def client(node: Node, role: Role) -> tuple[Connection, Sink]:
-    connection, wire = node.reception.connection(LengthPrefixed(2**20)), Sink()
+    connection, wire = node.services.connection(LengthPrefixed(2**20)), Sink()
     connection.opened(wire)
     hello = encode_hello(Hello(channel=CHANNEL, role=role, want_push=role is not Role.PRODUCER))
     connection.received(LengthPrefixed(2**20).frame([hello]))

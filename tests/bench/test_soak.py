@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from millpond.node.bench.drivers.connection import Line
-from millpond.node.bench.drivers.interface import Found, Kept, Refused
+from millpond.node.bench.drivers.connection import DriverConnection
+from millpond.node.bench.drivers.interface import Appended, Records, Refused
 from millpond.node.bench.verify import Faults
-from tests.bench.soak import Latencies, Log, S3pSpeech, Soak, Writer, main
+from tests.bench.soak import Latencies, Log, S3pDriver, Soak, Writer, main
 
 
 def soaked(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
@@ -36,7 +36,7 @@ def test_a_thousand_streams_for_five_seconds(capfd, tmp_path, durability: str):
 
 def follower() -> tuple[Log, Soak]:
     soak = Soak(1, 1, 1.0, 20, Faults(), Latencies())
-    log = Log(7, soak, Line(S3pSpeech(), soak.faults, lambda: None))
+    log = Log(7, soak, DriverConnection(S3pDriver(), soak.faults, lambda: None))
     log.follow()
     return log, soak
 
@@ -45,14 +45,14 @@ def follower() -> tuple[Log, Soak]:
 def test_a_follower_sees_gaps_repetitions_and_disorder(order: list[int]):
     log, soak = follower()
     bodies = [log.make(0.0) for _ in range(3)]
-    log.line.take([Found([((5, place), bodies[each]) for place, each in enumerate(order)])])
+    log.line.take([Records([((5, place), bodies[each]) for place, each in enumerate(order)])])
     assert soak.faults.counts["disordered"] > 0
 
 
 def test_a_refused_append_is_a_fault_and_not_kept():
     log, soak = follower()
-    writer = Writer([log], soak, Line(S3pSpeech(), soak.faults, lambda: None))
+    writer = Writer([log], soak, DriverConnection(S3pDriver(), soak.faults, lambda: None))
     writer.append(2, 0.0)
-    writer.line.take([Kept((5, 0), (5, 0), 1), Refused("ERR_LIMITS full")])
+    writer.line.take([Appended((5, 0), (5, 0), 1), Refused("ERR_LIMITS full")])
     assert (soak.appended, soak.kept) == (2, 1)
     assert soak.faults.counts == {"refused": 1}

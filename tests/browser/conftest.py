@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from millpond.node.chat.local_stream import Ledger
-from millpond.node.chat.records import conversation_of
+from millpond.node.chat.local_stream import LocalStream
+from millpond.node.chat.records import conversation_stream
 from millpond.node.node import Node
 from tests.browser.chromium import Browser, Tab, browser, find
 from tests.node.post.neighbours import Neighbour, free_port
@@ -73,11 +73,11 @@ class Person(Neighbour):
         """One that logs in, once."""
         return f"{self.page}#{self.running.web.login.new_link()}"
 
-    def history_with(self, public: bytes) -> Ledger:
+    def history_with(self, public: bytes) -> LocalStream:
         """Where a conversation is kept; to be filled before the peer is known."""
         node = self.running
-        number = node.reception.next_number()
-        return Ledger(node.scheduler, node.clock.now, number, conversation_of(public))
+        number = node.services.next_number()
+        return LocalStream(node.scheduler, node.clock.now, number, conversation_stream(public))
 
     async def enters(self, tab: Tab) -> None:
         """The page, logged in, with its list."""

@@ -182,7 +182,7 @@ async def test_p2p_25_one_key_has_so_many_connections_and_no_more(serve: Serve) 
         await first.aclose()
         await anyio.sleep(0.1)
         p.read_ready(await (await _proved(mill, ALICE)).packet())
-        assert mill.node.reception.counters.reasons == {"too many connections": 1}
+        assert mill.node.services.counters.reasons == {"too many connections": 1}
 
 
 @virtual_time
@@ -210,7 +210,7 @@ async def test_p2p_24_rights_that_end_end_connections_that_are_open(
 
 async def _proved(mill: Served, key: Key) -> Peer:
     """A client that has sent its AUTH."""
-    mill.node.reception.signer = NODE
+    mill.node.services.signer = NODE
     peer = await mill.dial(b"chat/1")
     greeting = hello(key, b"chat/1")
     challenge = await peer.ask(greeting)

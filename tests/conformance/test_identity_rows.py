@@ -21,7 +21,7 @@ WEEK = 604_800
 
 async def known(mill: Served, key: Key, tags: p.Tags | None = None) -> Peer:
     """A client that has proved to be `key`, and is past its READY."""
-    mill.node.reception.signer = NODE
+    mill.node.services.signer = NODE
     peer = await mill.dial(ROOM)
     greeting = hello(key, ROOM, tags)
     challenge = await peer.ask(greeting)

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from millpond.actors.messages import Rights
-from millpond.node.access.default_policy import Peers
+from millpond.node.access.default_policy import TrustedPeers
 from millpond.node.access.tokens import new_signed
 from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
 from millpond.node.peers.address_book import Peer as Known
@@ -33,9 +33,9 @@ def access_file(tmp_path: Path) -> str:
 
 
 def book_of(mill: Served) -> PeerBook:
-    mill.node.reception.signer = NODE
+    mill.node.services.signer = NODE
     peers = mill.node._access.peers
-    assert isinstance(peers, Peers)
+    assert isinstance(peers, TrustedPeers)
     return peers.book
 
 

@@ -39,7 +39,7 @@ async def test_ps_01_an_identity_is_proved_both_ways(serve: Serve) -> None:
         peer, challenge = await _challenged(mill, first)
         p.read_ready(await peer.ask(auth(first, challenge, ALICE)))
         await peer.put(1, b"x")
-        assert mill.node.reception.counters.identified == 1
+        assert mill.node.services.counters.identified == 1
 
 
 @virtual_time

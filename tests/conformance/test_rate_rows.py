@@ -48,7 +48,7 @@ async def test_p2p_24_connections_from_one_address_share_a_rate(serve: Serve) ->
             await here.put(key, b"x")
         await anyio.sleep(0.5)
         await second.put(4, b"x")
-        assert mill.node.reception.counters.reasons == {"too fast": 2}
+        assert mill.node.services.counters.reasons == {"too fast": 2}
 
 
 async def _from(mill: Served, address: str) -> Peer:

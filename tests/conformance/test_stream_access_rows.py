@@ -38,7 +38,7 @@ async def test_s3a_36_p2p_24_a_stream_without_the_right_ends_the_connection(tmp_
         assert await client.rest() == b"-ERR_LIMITS access refused\r\n"
         other = await mill.s3p()
         assert len(await other.records()) == 1
-        assert mill.node.reception.counters.reasons == {"not allowed": 1}
+        assert mill.node.services.counters.reasons == {"not allowed": 1}
 
 
 async def test_rla_33_p2p_24_a_topic_without_the_right_is_an_error_and_hidden(

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from millpond.node.chat.records import Kind
-from millpond.node.cli.chat.client import Asking
+from millpond.node.cli.chat.client import ChatClient
 from millpond.node.client.connect import PROBE, connect
 from tests.node.chat.friends import Friend
 from tests.node.processes import Serving
@@ -55,7 +55,7 @@ class Writer:
 
     async def run(self) -> None:
         async with connect(f"tcp://{self._me.address}", PROBE, role="consumer") as channel:
-            asking = Asking(channel)
+            asking = ChatClient(channel)
             chat = await asking.chat_with(self._other.name)
             while not self.is_over:
                 text = f"{self._me.name} says {len(self.accepted)}"
@@ -66,7 +66,7 @@ class Writer:
 
 async def heard(me: Friend, other: Friend) -> list[str]:
     async with connect(f"tcp://{me.address}", PROBE, role="consumer", wait_s=10.0) as channel:
-        asking = Asking(channel)
+        asking = ChatClient(channel)
         page = await asking.history(await asking.chat_with(other.name), 0)
         return [record.text for _, record in page if record.kind is Kind.IN]
 

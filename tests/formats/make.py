@@ -13,37 +13,37 @@ from pathlib import Path
 from millpond.actors.messages import Durability, Mode
 from millpond.actors.store.changes import (
     SENDER_SHIFT,
+    AttemptsSet,
     Chunk,
-    Dropped,
-    Gone,
-    KeyGone,
-    KeyRow,
-    Kind,
+    KeyExpired,
+    LogDeleted,
     LogSnapshot,
+    LogTrimmed,
+    MessageRemoved,
+    MetadataSet,
     ModeSet,
-    Noted,
     Origin,
+    PartitionKind,
     Position,
-    Row,
     Snapshot,
-    Tried,
-    Trimmed,
+    StoredKey,
+    StoredMessage,
 )
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.journal.change_codec import encode
-from millpond.actors.store.journal.format import Carry, encode_record
+from millpond.actors.store.journal.format import Rewrite, encode_record
 from millpond.actors.store.journal.reader import read_journal
-from millpond.actors.store.journal.writer import Group, Journal
-from millpond.actors.store.message_attributes import Due, Terms, Unique
-from millpond.actors.store.repair.quarantine import Damage, write_note
+from millpond.actors.store.journal.writer import CommitGroup, Journal
+from millpond.actors.store.message_attributes import DueAt, MessageAttributes, UniqueKey
+from millpond.actors.store.repair.quarantine import Damage, write_report
 from millpond.actors.store.settings import StoreSettings
 from millpond.actors.store.subscribers import (
     Acked,
     AckedUpTo,
-    Member,
-    MemberGone,
-    MemberSeen,
-    Roster,
+    Subscriber,
+    SubscriberRemoved,
+    SubscriberTable,
+    SubscriberTouched,
 )
 from tests.actors.stores import NOW, Run, young_id
 
@@ -59,16 +59,16 @@ ANN, BOB, CAT = 1, 2, 4
 OLD, YOUNG = young_id(60), young_id()
 
 
-def row(message_id: int, key: int, data: bytes, origin: Origin | None = None) -> Row:
-    return Row(message_id, key, 3600, NOW + 3600.5, data, 0, origin)
+def row(message_id: int, key: int, data: bytes, origin: Origin | None = None) -> StoredMessage:
+    return StoredMessage(message_id, key, 3600, NOW + 3600.5, data, 0, origin)
 
 
-def left(row: Row) -> KeyRow:
-    return KeyRow(row.id, row.ttl, row.until, sha256(row.data).digest())
+def left(row: StoredMessage) -> StoredKey:
+    return StoredKey(row.id, row.ttl, row.until, sha256(row.data).digest())
 
 
-def gone(row: Row) -> Gone:
-    return Gone(row.id, row.key, left(row), len(row.data))
+def gone(row: StoredMessage) -> MessageRemoved:
+    return MessageRemoved(row.id, row.key, left(row), len(row.data))
 
 
 def chunk(first: int, count: int, data: bytes) -> Chunk:
@@ -142,10 +142,10 @@ MEMBERS = {
         {1: F1, F2.key: F2, F3.key: F3, F4.key: left(F4)},
         {},
         Mode.FANOUT,
-        Roster(
+        SubscriberTable(
             {
-                ANN: Member(ANN, b"a" * 32, NOW + 7200.25),
-                BOB: Member(BOB, b"b" * 32, NOW + 86_400.5, OLD - 1),
+                ANN: Subscriber(ANN, b"a" * 32, NOW + 7200.25),
+                BOB: Subscriber(BOB, b"b" * 32, NOW + 86_400.5, OLD - 1),
             },
             {BOB: F1.id},
             {0: {F1.id, F3.id}, BOB: {F2.id}},
@@ -156,7 +156,7 @@ MEMBERS = {
         {5: G1},
         {},
         Mode.FANOUT,
-        Roster({ANN: Member(ANN, b"a" * 32, NOW + 9000, 0)}, {ANN: G1.id}),
+        SubscriberTable({ANN: Subscriber(ANN, b"a" * 32, NOW + 9000, 0)}, {ANN: G1.id}),
     ),
 }
 TERMS = {
@@ -166,10 +166,12 @@ TERMS = {
         {H4.id: 1},
         Mode.QUEUE,
         None,
-        Terms({H1.id: NOW + 90.5, H4.id: NOW + 300.25}, {H1.id: b"alice", H2.id: b"\xff" * 64}),
+        MessageAttributes(
+            {H1.id: NOW + 90.5, H4.id: NOW + 300.25}, {H1.id: b"alice", H2.id: b"\xff" * 64}
+        ),
     ),
     b"chat/9": Snapshot(
-        [I1], {1: I1}, {}, Mode.QUEUE, None, Terms({I1.id: NOW + 5.0}, {I1.id: b"bob"})
+        [I1], {1: I1}, {}, Mode.QUEUE, None, MessageAttributes({I1.id: NOW + 5.0}, {I1.id: b"bob"})
     ),
 }
 """What version 1 has nothing like, nor like `MEMBERS`."""
@@ -187,7 +189,7 @@ def make(folder: Path) -> None:
     second_run(run)
     run.close()
     tear(folder)
-    write_note(folder / "damaged", OsDisk(), Damage("somewhere", "made for the tests", DAMAGED))
+    write_report(folder / "damaged", OsDisk(), Damage("somewhere", "made for the tests", DAMAGED))
     run = Run(folder, ROOMY, Durability.OS, seed=3)
     third_run(run)
     run.close()
@@ -197,47 +199,61 @@ def make(folder: Path) -> None:
 def first_run(run: Run) -> None:
     run.write(b"chat/1", ModeSet(Mode.QUEUE), A1)
     run.write(b"chat/1", A2, A3, A4, A5, A6)
-    run.write(b"chat/1", Tried(A2.id, 2), gone(A6))
-    run.write(b"chat/2", ModeSet(Mode.FANOUT), B1, B2, Tried(B2.id, 4))
+    run.write(b"chat/1", AttemptsSet(A2.id, 2), gone(A6))
+    run.write(b"chat/2", ModeSet(Mode.FANOUT), B1, B2, AttemptsSet(B2.id, 4))
     run.write(b"chat/3", ModeSet(Mode.PAIR), C1)
     run.write(b"chat/3", gone(C1))
-    run.write(b"log/1", *CHUNKS[:2], Noted(b"type", b"text/html"), Noted(b"owner", b"nobody"))
-    run.write(b"log/2", WIDE, Noted(b"", b""))
-    run.write(b"log/3", chunk(0, 9, b"of the first incarnation" * 30), Noted(b"a", b"b"))
-    run.write(b"chat/6", ModeSet(Mode.FANOUT), Member(ANN, b"a" * 32, NOW + 3600), F1, F2, F4)
-    run.write(b"chat/6", Member(BOB, b"b" * 32, NOW + 86_400.5, OLD - 1), Acked(BOB, F2.id))
-    run.write(b"chat/6", Member(CAT, b"c" * 32, NOW + 60), Acked(0, F1.id), Acked(BOB, F4.id))
+    run.write(
+        b"log/1", *CHUNKS[:2], MetadataSet(b"type", b"text/html"), MetadataSet(b"owner", b"nobody")
+    )
+    run.write(b"log/2", WIDE, MetadataSet(b"", b""))
+    run.write(b"log/3", chunk(0, 9, b"of the first incarnation" * 30), MetadataSet(b"a", b"b"))
+    run.write(b"chat/6", ModeSet(Mode.FANOUT), Subscriber(ANN, b"a" * 32, NOW + 3600), F1, F2, F4)
+    run.write(b"chat/6", Subscriber(BOB, b"b" * 32, NOW + 86_400.5, OLD - 1), Acked(BOB, F2.id))
+    run.write(b"chat/6", Subscriber(CAT, b"c" * 32, NOW + 60), Acked(0, F1.id), Acked(BOB, F4.id))
     run.write(b"chat/6", F5)
-    run.write(b"chat/8", ModeSet(Mode.QUEUE), H1, Due(H1.id, NOW + 60.5), Unique(H1.id, b"alice"))
-    run.write(b"chat/8", H2, Due(H2.id, NOW + 70), Unique(H2.id, b"\xff" * 64))
-    run.write(b"chat/8", H3, Due(H3.id, NOW + 1), Unique(H3.id, b"carol"))
+    run.write(
+        b"chat/8", ModeSet(Mode.QUEUE), H1, DueAt(H1.id, NOW + 60.5), UniqueKey(H1.id, b"alice")
+    )
+    run.write(b"chat/8", H2, DueAt(H2.id, NOW + 70), UniqueKey(H2.id, b"\xff" * 64))
+    run.write(b"chat/8", H3, DueAt(H3.id, NOW + 1), UniqueKey(H3.id, b"carol"))
     run.flush(6)
 
 
 def second_run(run: Run) -> None:
     run.write(b"chat/1", gone(A3))
     run.write(b"chat/1", gone(A4))
-    run.write(b"chat/1", KeyGone(A4.key))
-    run.write(b"chat/1", Tried(A5.id, 1), A7, A8)
-    run.write(b"chat/1", KeyGone(A8.key, was_left=False))
+    run.write(b"chat/1", KeyExpired(A4.key))
+    run.write(b"chat/1", AttemptsSet(A5.id, 1), A7, A8)
+    run.write(b"chat/1", KeyExpired(A8.key, was_left=False))
     run.write(b"chat/2", B3)
-    run.write(b"log/1", CHUNKS[2], Trimmed(5), Noted(b"type", b"text/plain"), Noted(b"owner", None))
-    run.write(b"log/3", Dropped(), NEW)
-    run.write(b"chat/6", MemberSeen(ANN, NOW + 7200.25), MemberGone(CAT), gone(F4))
     run.write(
-        b"chat/6", F3, Acked(0, F3.id), AckedUpTo(BOB, F1.id), Gone(F5.id, 9, None, len(F5.data))
+        b"log/1",
+        CHUNKS[2],
+        LogTrimmed(5),
+        MetadataSet(b"type", b"text/plain"),
+        MetadataSet(b"owner", None),
     )
-    run.write(b"chat/7", ModeSet(Mode.FANOUT), Member(ANN, b"a" * 32, NOW + 60), G1)
-    run.write(b"chat/7", MemberSeen(ANN, NOW + 9000, 0), AckedUpTo(ANN, G1.id))
-    run.write(b"chat/8", Due(H1.id, NOW + 90.5), Due(H2.id, 0.0), gone(H3), H4)
-    run.write(b"chat/8", Tried(H4.id, 1), Due(H4.id, NOW + 300.25))
-    run.write(b"chat/9", ModeSet(Mode.QUEUE), I1, Due(I1.id, NOW + 5.0), Unique(I1.id, b"bob"))
+    run.write(b"log/3", LogDeleted(), NEW)
+    run.write(b"chat/6", SubscriberTouched(ANN, NOW + 7200.25), SubscriberRemoved(CAT), gone(F4))
+    run.write(
+        b"chat/6",
+        F3,
+        Acked(0, F3.id),
+        AckedUpTo(BOB, F1.id),
+        MessageRemoved(F5.id, 9, None, len(F5.data)),
+    )
+    run.write(b"chat/7", ModeSet(Mode.FANOUT), Subscriber(ANN, b"a" * 32, NOW + 60), G1)
+    run.write(b"chat/7", SubscriberTouched(ANN, NOW + 9000, 0), AckedUpTo(ANN, G1.id))
+    run.write(b"chat/8", DueAt(H1.id, NOW + 90.5), DueAt(H2.id, 0.0), gone(H3), H4)
+    run.write(b"chat/8", AttemptsSet(H4.id, 1), DueAt(H4.id, NOW + 300.25))
+    run.write(b"chat/9", ModeSet(Mode.QUEUE), I1, DueAt(I1.id, NOW + 5.0), UniqueKey(I1.id, b"bob"))
     run.write(TORN, row(YOUNG, 1, b"torn"))
 
 
 def third_run(run: Run) -> None:
     run.write(b"chat/4", ModeSet(Mode.PAIR), row(YOUNG + 9, 1, b"soon gone"))
-    run.write(b"chat/4", Gone(YOUNG + 9, 1, None, 9))
+    run.write(b"chat/4", MessageRemoved(YOUNG + 9, 1, None, 9))
 
 
 def mended(folder: Path) -> None:
@@ -245,10 +261,12 @@ def mended(folder: Path) -> None:
     tail = read_journal(folder / "journal", OsDisk()).tail
     place = folder / "journal"
     journal = Journal(place, OsDisk(), 4, tail, segment_bytes=8192, retry_s=1, now=lambda: 0.0)
-    group = Group(0, tail.lsn + 1)
+    group = CommitGroup(0, tail.lsn + 1)
     group.needs_sync = True
     body = encode([ModeSet(Mode.PAIR), D1])
-    record = encode_record(4, group.first_lsn, Kind.QUEUE, b"chat/5", body, Carry.MENDED, tail.lsn)
+    record = encode_record(
+        4, group.first_lsn, PartitionKind.QUEUE, b"chat/5", body, Rewrite.MENDED, tail.lsn
+    )
     group.records.append(record)
     journal.commit([group])
     journal.close()

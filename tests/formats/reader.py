@@ -69,7 +69,7 @@ class Log:
     """`chunks` are (first, count, 2 timestamps, 2 ids, data)."""
 
     chunks: list[tuple[Any, ...]] = field(default_factory=list)
-    notes: dict[bytes, bytes] = field(default_factory=dict)
+    metadata: dict[bytes, bytes] = field(default_factory=dict)
     trim_point: int = 0
     tail: int = 0
     last_id: tuple[int, int] = (0, 0)
@@ -266,9 +266,9 @@ def change_log(log: Log, op: int, fields: list[Any]) -> None:
         case 17, [point]:
             log.trim_point = max(log.trim_point, point)
         case 18, [_, _, name, value]:
-            log.notes[name] = value
+            log.metadata[name] = value
         case 19, [_, name]:
-            log.notes.pop(name, None)
+            log.metadata.pop(name, None)
         case 20, []:
             log.__init__()  # type: ignore[misc]  # a new log begins
         case _:
@@ -383,7 +383,7 @@ def read_log(connection: sqlite3.Connection, meta: tuple[Any, ...]) -> Log:
         log.chunks.append((first, count, *times, *ids, data))
     for row in connection.execute("SELECT name, value, crc FROM notes"):
         name, value = checked(row)
-        log.notes[name] = value
+        log.metadata[name] = value
     return log
 
 

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from millpond.actors.messages import Mode
-from millpond.actors.store.changes import Gone, KeyRow, Kind, ModeSet, Row
+from millpond.actors.store.changes import (
+    MessageRemoved,
+    ModeSet,
+    PartitionKind,
+    StoredKey,
+    StoredMessage,
+)
 from millpond.actors.store.journal import change_codec as codec
 from millpond.actors.store.journal import format as frames
 from millpond.actors.store.partitions import attribute_tables as terms
@@ -27,8 +33,8 @@ LINE = re.compile(r"^    ([0-9a-f]{4})  ((?:[0-9a-f]{2} ?)+|00 x \d+)(?:   .*)?$
 TYPES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "4 bytes": 4, "16 bytes": 16, "64 x 24 bytes": 1536}
 
 SALT = 0x01020304
-ROW = Row(7, 8, 60, 1763683260.0, b"hello")
-LEFT = KeyRow(7, 60, 1763683800.0, sha256(b"hello").digest())
+ROW = StoredMessage(7, 8, 60, 1763683260.0, b"hello")
+LEFT = StoredKey(7, 60, 1763683800.0, sha256(b"hello").digest())
 
 
 def section(title: str) -> str:
@@ -38,8 +44,12 @@ def section(title: str) -> str:
 def segment() -> bytes:
     """The one that is shown in full."""
     records = [
-        frames.encode_record(SALT, 1, Kind.QUEUE, b"chat", codec.encode([ModeSet(Mode.PAIR), ROW])),
-        frames.encode_record(SALT, 2, Kind.QUEUE, b"chat", codec.encode([Gone(7, 8, LEFT, 5)])),
+        frames.encode_record(
+            SALT, 1, PartitionKind.QUEUE, b"chat", codec.encode([ModeSet(Mode.PAIR), ROW])
+        ),
+        frames.encode_record(
+            SALT, 2, PartitionKind.QUEUE, b"chat", codec.encode([MessageRemoved(7, 8, LEFT, 5)])
+        ),
     ]
     header = frames.encode_header(frames.Header(1, 1, SALT))
     return header + frames.encode_group(SALT, records, 1, 0)
@@ -63,7 +73,7 @@ def test_the_segment_in_full_is_what_is_read() -> None:
     (group,) = reader.read_segment(shown()).groups
     assert [record.lsn for record in group.records] == [1, 2]
     changes = [change for record in group.records for change in codec.decode(record.body)]
-    assert changes == [ModeSet(Mode.PAIR), ROW, Gone(7, 8, LEFT, 5)]
+    assert changes == [ModeSet(Mode.PAIR), ROW, MessageRemoved(7, 8, LEFT, 5)]
 
 
 @pytest.mark.parametrize(
@@ -102,14 +112,14 @@ def tables(data: bytes) -> Iterator[str]:
     connection.close()
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_the_tables_of_partitions_are_those_shown(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(PartitionKind))
+def test_the_tables_of_partitions_are_those_shown(kind: PartitionKind) -> None:
     found = statements("".join(tables(template(kind))))
     assert found <= statements(section("Partition"))
 
 
 def test_nothing_is_shown_that_partitions_do_not_have() -> None:
-    found = "".join(sql for kind in Kind for sql in tables(template(kind)))
+    found = "".join(sql for kind in PartitionKind for sql in tables(template(kind)))
     found += members.SCHEMA + terms.SCHEMA
     assert statements(section("Partition")) == statements(found)
 

@@ -10,23 +10,24 @@ from zlib import crc32
 import pytest
 
 from millpond.actors.messages import Mode
-from millpond.actors.store.changes import Kind, Row, Snapshot
+from millpond.actors.positions import SeekBy
+from millpond.actors.store.changes import PartitionKind, Snapshot, StoredMessage
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.interface import Fault, Seek, Where
+from millpond.actors.store.interface import Fault, Seek
 from millpond.actors.store.journal.change_codec import decode, encode
 from millpond.actors.store.journal.format import (
-    Carry,
     Cut,
     Header,
+    Rewrite,
     UnknownVersion,
     encode_group,
     encode_header,
     encode_record,
 )
 from millpond.actors.store.journal.reader import read_journal
-from millpond.actors.store.message_attributes import Terms
+from millpond.actors.store.message_attributes import MessageAttributes
 from millpond.actors.store.partitions.sqlite import UnknownFormat
-from millpond.actors.store.subscribers import Acked, Member, Roster
+from millpond.actors.store.subscribers import Acked, Subscriber, SubscriberTable
 from tests.actors.stores import Run, run
 from tests.formats import make, reader
 
@@ -53,11 +54,11 @@ def check(opened: Run, queues: dict[bytes, Snapshot]) -> None:
     for name, snapshot in queues.items():
         assert opened.load(name) == snapshot
     for name, (outline, chunks) in make.LOGS.items():
-        found = opened.outline(name)
+        found = opened.log_snapshot(name)
         assert (found.bytes, outline.bytes) == (sum(len(each.data) for each in chunks), 0)
         found.bytes = 0
         assert found == outline
-        assert opened.read(name, Seek(Where.SEQUENCE, bytes_max=2**40)) == chunks
+        assert opened.read(name, Seek(SeekBy.SEQUENCE, bytes_max=2**40)) == chunks
     assert opened.load(make.TORN) == Snapshot()
     assert {kept.name for kept in opened.store.kept()} >= set(queues)
 
@@ -69,7 +70,7 @@ def test_everything_in_it_is_what_was_written(golden: Path) -> None:
 
 
 def test_it_can_be_written_on(golden: Path) -> None:
-    row = Row(make.YOUNG + 2**30, 1, 60, 2e9, b"new")
+    row = StoredMessage(make.YOUNG + 2**30, 1, 60, 2e9, b"new")
     for settings in (make.ROOMY, make.SETTINGS):
         with run(golden, settings) as opened:
             check(opened, queues_of(golden))
@@ -79,7 +80,7 @@ def test_it_can_be_written_on(golden: Path) -> None:
             opened.write(b"chat/new", make.gone(row))
 
 
-def check_new(opened: Run, row: Row, queues: dict[bytes, Snapshot]) -> None:
+def check_new(opened: Run, row: StoredMessage, queues: dict[bytes, Snapshot]) -> None:
     assert opened.load(b"chat/new").rows == [row]
     for name, snapshot in queues.items():
         assert opened.load(name) == snapshot
@@ -87,14 +88,14 @@ def check_new(opened: Run, row: Row, queues: dict[bytes, Snapshot]) -> None:
 
 def test_its_channels_may_know_members_from_now_on(golden: Path) -> None:
     """In the file of a queue that was made by the first version, and had no place for them."""
-    ann = Member(9, b"x" * 32, make.NOW + 60, 5)
+    ann = Subscriber(9, b"x" * 32, make.NOW + 60, 5)
     with run(golden, make.SETTINGS) as opened:
         opened.write(b"chat/1", ann, Acked(9, make.A1.id), make.row(2**62, 1, bytes(2000)))
         opened.flush()
     for settings in (make.SETTINGS, make.ROOMY):
         with run(golden, settings) as opened:
-            roster = opened.load(b"chat/1").roster
-            assert roster == Roster({9: ann}, {}, {9: {make.A1.id}})
+            roster = opened.load(b"chat/1").subscribers
+            assert roster == SubscriberTable({9: ann}, {}, {9: {make.A1.id}})
     found = reader.read_folder(golden)[b"chat/1"]
     assert isinstance(found, reader.Queue) and found.acks == {(9, make.A1.id)}
 
@@ -106,14 +107,16 @@ def test_whoever_has_the_description_can_read_it(golden: Path) -> None:
         queue = found[name]
         assert isinstance(queue, reader.Queue)
         assert queue.rows == {row.id: plain(row) for row in snapshot.rows}
-        left = {key: row for key, row in snapshot.keys.items() if not isinstance(row, Row)}
+        left = {
+            key: row for key, row in snapshot.keys.items() if not isinstance(row, StoredMessage)
+        }
         assert queue.keys == {
             key: (row.id, row.ttl, row.until, row.digest) for key, row in left.items()
         }
         assert queue.attempts == snapshot.attempts
         assert queue.mode == snapshot.mode
-        check_members(queue, snapshot.roster or Roster())
-        terms = snapshot.terms or Terms()
+        check_members(queue, snapshot.subscribers or SubscriberTable())
+        terms = snapshot.attributes or MessageAttributes()
         assert (queue.due, queue.names) == (terms.due, terms.names)
     for name, (outline, chunks) in make.LOGS.items():
         log = found[name]
@@ -121,8 +124,8 @@ def test_whoever_has_the_description_can_read_it(golden: Path) -> None:
         assert [(each[0], each[1], each[6]) for each in log.chunks] == [
             (each.first, each.count, each.data) for each in chunks
         ]
-        assert (log.trim_point, log.tail, log.notes) == (
-            outline.trim_point, outline.tail, outline.notes,
+        assert (log.trim_point, log.tail, log.metadata) == (
+            outline.trim_point, outline.tail, outline.metadata,
         )  # fmt: skip
         assert log.last_id == (outline.last_id.ms, outline.last_id.seq)
         assert log.last_timestamp == outline.last_timestamp
@@ -131,7 +134,7 @@ def test_whoever_has_the_description_can_read_it(golden: Path) -> None:
     assert reader.read_catalogue(golden)[2] == make.FACTS
 
 
-def check_members(queue: reader.Queue, roster: Roster) -> None:
+def check_members(queue: reader.Queue, roster: SubscriberTable) -> None:
     assert queue.members == {
         number: (each.identity, each.until, each.since) for number, each in roster.members.items()
     }
@@ -139,7 +142,7 @@ def check_members(queue: reader.Queue, roster: Roster) -> None:
     assert queue.acks == {(number, each) for number, ids in roster.acked.items() for each in ids}
 
 
-def plain(row: Row) -> tuple[object, ...]:
+def plain(row: StoredMessage) -> tuple[object, ...]:
     origin = row.origin
     dead = None if origin is None else (origin.id, origin.attempts, origin.reason)
     return row.key, row.ttl, row.expires_at, row.data, dead
@@ -212,10 +215,10 @@ class TestThisVersion:
                     encode_record(
                         segment.salt,
                         each.lsn,
-                        Kind(each.kind),
+                        PartitionKind(each.kind),
                         each.name,
                         encode(decode(each.body)),
-                        Carry(each.carry),
+                        Rewrite(each.carry),
                         each.as_of,
                     )
                     for each in group.records
@@ -238,7 +241,7 @@ class TestThisVersion:
         records = reader.read_journal(NOW / "journal")
         shown = {op for record in records for op, _ in reader.changes_of(record.body)}
         assert shown == set(reader.CHANGES)
-        assert {record.carry for record in records} == set(Carry)
+        assert {record.carry for record in records} == set(Rewrite)
         assert any(segment.cuts for _, segment in self.segments())
         files = list((NOW / "partitions").rglob("*.sqlite3"))
         assert len(files) >= 3 and {version_of(each) for each in files} == {1, 2}

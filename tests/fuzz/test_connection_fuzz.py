@@ -202,7 +202,7 @@ class Session:
             line.end()
             return False
         if rng.random() < 0.01:
-            line.connection.say_goodbye()
+            line.connection.start_drain()
         if line.wire.paused or rng.random() < 0.05:
             line.read()
         else:
@@ -239,7 +239,7 @@ def _run(seed: int, inputs: int) -> None:
         window_bytes=30_000,
         empty_put=fuzzer.rng.choice(list(EmptyPolicy)),
     )
-    reception = rig.node.reception
+    reception = rig.node.services
     reception.settings = structs.replace(reception.settings, unread_bytes_max=UNREAD_BYTES)
     sessions: list[Session] = []
     while inputs or sessions:
@@ -256,7 +256,7 @@ def _settle(rig: Rig) -> None:
     """Nothing crashed, nobody is left over, and after a week there is nothing to remember."""
     node = rig.node
     assert node.scheduler.counters.crashes == 0
-    assert not node.reception.connections
+    assert not node.services.connections
     rig.advance(8 * 86_400)
     usage = node._store.usage
     assert (usage.messages, usage.bytes, usage.keys) == (0, 0, 0)

@@ -23,9 +23,9 @@ from millpond.actors.messages import (
     Mode,
     Msg,
     Nack,
+    NackReason,
     Put,
     PutAck,
-    Reason,
     Role,
     Touch,
     TouchAck,
@@ -59,8 +59,8 @@ PACKETS = [
         GetAck(ID, b"hi"),
         List(5, 1, 0),
         ListAck([1, ID]),
-        Nack(ID, Reason.LATER, 5000),
-        Nack(ID, Reason.REJECT),
+        Nack(ID, NackReason.LATER, 5000),
+        Nack(ID, NackReason.REJECT),
         Touch(ID, 1000),
         TouchAck(ID, 1000),
         Credit(8),
@@ -68,7 +68,7 @@ PACKETS = [
         p.Pong((7, 8, 9)),
         p.Admin(1, 2, b"\x80"),
         p.AdminReply(1, 2, b"\x80"),
-        p.Closing(goodbye=True),
+        p.Close(goodbye=True),
     )
 ] + [
     p.encode_msgx(Msg(ID, 3, b"hi")),
@@ -139,7 +139,7 @@ def test_packets_are_read_or_refused_and_mean_one_thing(rounds: int) -> None:
         except MalformedPacket as error:
             malformed += 1
             answer = encode_malformed(error)
-            assert len(answer) <= 11 and p.decode(answer) != p.Closing(goodbye=True), raw.hex()
+            assert len(answer) <= 11 and p.decode(answer) != p.Close(goodbye=True), raw.hex()
             continue
         understood += not isinstance(value, p.Unknown)
         assert p.decode(rewritten(value, raw[0])) == value, raw.hex()

@@ -24,7 +24,7 @@ from millpond.transports.http.s2.codecs import tokens as token_form
 from millpond.transports.http.s2.codecs.compression import Compression, read_body
 from millpond.transports.http.s2.codecs.json import Format
 from millpond.transports.http.s2.codecs.s2s import Decoder, Frame, encode
-from millpond.transports.http.s2.errors import Refused, S2Error
+from millpond.transports.http.s2.errors import CodedError, S2Error
 from millpond.transports.http.s2.model import AppendInput, check_append
 from millpond.transports.http.s2.read_query import read_query
 
@@ -148,7 +148,7 @@ def test_only_typed_errors_come_of_mutated_input(target: str, rounds: int) -> No
         wire = mutated(rng, make(rng))
         try:
             read(wire)
-        except Refused as error:
+        except CodedError as error:
             refused += 1
             assert 400 <= error.status < 500, wire
             assert json.loads(error.body)["message"], wire

@@ -66,7 +66,7 @@ def sessions(draw: st.DrawFn) -> bytes:
 def answers_to(said: bytes, cuts: list[int]) -> tuple[bytes, int]:
     """What the node says, and how many commands it understood; the client ends its side."""
     rig, wire = Rig(), RecordedWire()
-    connection = rig.node.reception.s3p_connection()
+    connection = rig.node.services.s3p_connection()
     connection.opened(wire)
     edges = sorted({0, len(said), *(cut % (len(said) + 1) for cut in cuts)})
     for start, end in pairwise(edges):
@@ -79,8 +79,8 @@ def answers_to(said: bytes, cuts: list[int]) -> tuple[bytes, int]:
     rig.settle()
     assert wire.closed and not wire.aborted
     connection.ended()
-    assert not rig.node.reception.connections
-    return bytes(wire.written), rig.node.reception.traffic["s3p"].requests
+    assert not rig.node.services.connections
+    return bytes(wire.written), rig.node.services.protocol_stats["s3p"].requests
 
 
 def replies_in(data: bytes) -> list[bytes]:

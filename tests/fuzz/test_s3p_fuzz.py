@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.actors.store.changes import Position
-from millpond.actors.streams.messages import Span
+from millpond.actors.streams.messages import RecordColumns
 from millpond.transports.s3p.client_codec import (
     Records,
     Reply,
@@ -43,7 +43,7 @@ from millpond.transports.s3p.decoder import (
     encode_id,
     encode_records,
 )
-from millpond.transports.s3p.parser import ExactParser
+from millpond.transports.s3p.parser import IncrementalParser
 from millpond.transports.s3p.s3p_last import LastAppend
 
 pytestmark = pytest.mark.wire
@@ -67,7 +67,7 @@ EDGES = b"\0\r\n $*+-:_0159\x7f\xff"
 Outcome = tuple[list[Command], str, bool]
 
 
-class Counting(ExactParser):
+class Counting(IncrementalParser):
     """How many commands the exact parser had to read, beside the fast ways."""
 
     read = 0
@@ -86,7 +86,7 @@ class Counting(ExactParser):
 
 def judged(wire: bytes, limits: S3pLimits) -> Outcome:
     """What the exact parser says to the bytes in one piece."""
-    judge = ExactParser(limits)
+    judge = IncrementalParser(limits)
     found: list[Command] = []
     try:
         judge.feed(wire, found, LastAppend(limits))
@@ -252,7 +252,7 @@ def reply(rng: random.Random) -> bytes:
             return encode_error("ERR_UNKNOWN_STREAM", "x" * rng.choice((0, 5, 40)))
         case _:
             return encode_records(
-                [Span(0, [body(rng) for _ in range(rng.randint(1, 5))], 0, first)]
+                [RecordColumns(0, [body(rng) for _ in range(rng.randint(1, 5))], 0, first)]
             )
 
 

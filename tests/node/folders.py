@@ -10,12 +10,12 @@ from random import Random
 
 from millpond.actors.ids import EPOCH_MS
 from millpond.actors.messages import Durability, Mode
-from millpond.actors.store.changes import Change, ModeSet, Origin, Row
+from millpond.actors.store.changes import Change, ModeSet, Origin, StoredMessage
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.partitions.file_pool import file_name
 from millpond.actors.store.settings import StoreSettings
-from millpond.node.data_folder import FolderLock, StillSurroundings
+from millpond.node.data_folder import FolderLock, OfflineRuntime
 
 SMALL = StoreSettings(
     segment_bytes=32 * 1024, journal_bytes_max=64 * 1024, carry_bytes_max=1024, settle_s=0.0
@@ -25,10 +25,10 @@ FIRST_ID = (1_763_683_200_000 - EPOCH_MS) << 22
 LATER_S = 4_000_000_000.0
 
 
-def row(number: int, data: bytes | None = None, *, origin: Origin | None = None) -> Row:
+def row(number: int, data: bytes | None = None, *, origin: Origin | None = None) -> StoredMessage:
     """Message `number` of a channel, which does not expire while tests run."""
     data = b"message %d " % number + 100 * b"." if data is None else data
-    return Row(FIRST_ID + number, number, 60, LATER_S, data, origin=origin)
+    return StoredMessage(FIRST_ID + number, number, 60, LATER_S, data, origin=origin)
 
 
 def rows(count: int, first: int = 0) -> list[Change]:
@@ -50,7 +50,7 @@ class Stopped:
     """Writes what it is told, and settles at once."""
 
     def __init__(self, folder: Path, settings: StoreSettings) -> None:
-        self._around = StillSurroundings(Random(1))
+        self._around = OfflineRuntime(Random(1))
         self._store = DurableStore(
             folder, OsDisk(), settings, self._around, lambda name: Durability.DISK
         )

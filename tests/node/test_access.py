@@ -7,29 +7,29 @@ from pathlib import Path
 import pytest
 
 from millpond.actors.messages import Rights
-from millpond.node.access.policy import Access, Sources
+from millpond.node.access.policy import AccessPolicy, RuleFiles
 from millpond.node.access.rules_file import AccessFileError
 from millpond.node.ip import is_loopback, is_remote
-from millpond.transports.p2p.admission import Asker
+from millpond.transports.p2p.admission import Principal
 
 NEAR, FAR = "127.0.0.1", "192.0.2.7"
 
 
-def load(tmp_path: Path, text: str | bytes, mode: int = 0o600) -> Access:
+def load(tmp_path: Path, text: str | bytes, mode: int = 0o600) -> AccessPolicy:
     path = tmp_path / "tokens"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     path.chmod(mode)
-    return Access(Sources(token_file=path))
+    return AccessPolicy(RuleFiles(token_file=path))
 
 
 def test_without_tokens_this_machine_administers_and_others_only_where_that_was_said() -> None:
-    access, everybody = Access(), Access(is_public=True)
+    access, everybody = AccessPolicy(), AccessPolicy(is_public=True)
     assert not access.is_controlled
     for token in (None, b"", b"anything"):
-        assert access.authorize(Asker(token, address=NEAR), b"any") == Rights.ALL
-        assert access.authorize(Asker(token, address="::1"), b"any") == Rights.ALL
-        assert access.authorize(Asker(token, address=FAR), b"any") is None
-        assert everybody.authorize(Asker(token, address=FAR), b"any") == Rights.CHANNEL
+        assert access.authorize(Principal(token, address=NEAR), b"any") == Rights.ALL
+        assert access.authorize(Principal(token, address="::1"), b"any") == Rights.ALL
+        assert access.authorize(Principal(token, address=FAR), b"any") is None
+        assert everybody.authorize(Principal(token, address=FAR), b"any") == Rights.CHANNEL
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def test_a_line_names_rights(tmp_path: Path, words: str, rights: Rights) -> None
     access = load(tmp_path, f"token {words}\n")
     assert access.is_controlled
     for address in (NEAR, FAR):
-        assert access.authorize(Asker(b"token", address=address), b"any") == rights
+        assert access.authorize(Principal(b"token", address=address), b"any") == rights
 
 
 @pytest.mark.parametrize("token", [None, b"", b"Token", b"token ", b"tokentoken", b"other"])
 def test_with_tokens_nobody_comes_in_without_one(tmp_path: Path, token: bytes | None) -> None:
-    assert load(tmp_path, "token all\n").authorize(Asker(token, address=NEAR), b"any") is None
+    assert load(tmp_path, "token all\n").authorize(Principal(token, address=NEAR), b"any") is None
 
 
 @pytest.mark.parametrize(
@@ -71,16 +71,16 @@ def test_patterns_choose_channels(
 ) -> None:
     access = load(tmp_path, f"token get {patterns}\n")
     for channel in inside:
-        assert access.authorize(Asker(b"token", address=NEAR), channel) == Rights.GET
+        assert access.authorize(Principal(b"token", address=NEAR), channel) == Rights.GET
     for channel in outside:
-        assert access.authorize(Asker(b"token", address=NEAR), channel) is None
+        assert access.authorize(Principal(b"token", address=NEAR), channel) is None
 
 
 def test_comments_and_empty_lines_mean_nothing(tmp_path: Path) -> None:
     access = load(tmp_path, "\n# a comment\n   \n  one\tput\ntwo get chat/#*\n")
-    assert access.authorize(Asker(b"one", address=NEAR), b"x") == Rights.PUT
-    assert access.authorize(Asker(b"two", address=NEAR), b"chat/#1") == Rights.GET
-    assert access.authorize(Asker(b"#", address=NEAR), b"x") is None
+    assert access.authorize(Principal(b"one", address=NEAR), b"x") == Rights.PUT
+    assert access.authorize(Principal(b"two", address=NEAR), b"chat/#1") == Rights.GET
+    assert access.authorize(Principal(b"#", address=NEAR), b"x") is None
 
 
 def test_a_comment_behind_a_grant_is_refused_because_it_may_be_a_pattern(tmp_path: Path) -> None:
@@ -90,9 +90,9 @@ def test_a_comment_behind_a_grant_is_refused_because_it_may_be_a_pattern(tmp_pat
 
 def test_lines_of_one_token_add_up(tmp_path: Path) -> None:
     access = load(tmp_path, "carol put inbox/*\ncarol get outbox/*\n")
-    assert access.authorize(Asker(b"carol", address=NEAR), b"inbox/a") == Rights.PUT
-    assert access.authorize(Asker(b"carol", address=NEAR), b"outbox/a") == Rights.GET
-    assert access.authorize(Asker(b"carol", address=NEAR), b"other") is None
+    assert access.authorize(Principal(b"carol", address=NEAR), b"inbox/a") == Rights.PUT
+    assert access.authorize(Principal(b"carol", address=NEAR), b"outbox/a") == Rights.GET
+    assert access.authorize(Principal(b"carol", address=NEAR), b"other") is None
 
 
 def test_a_line_without_admin_never_spoke_of_streams(tmp_path: Path) -> None:
@@ -103,13 +103,13 @@ def test_a_line_without_admin_never_spoke_of_streams(tmp_path: Path) -> None:
         (b"owner", b"logs", None),
         (b"logger", b"logs", Rights.PUT),
     ):
-        assert access.authorize_stream(Asker(token, address=NEAR), name) == rights
-    assert access.authorize(Asker(b"logger", address=NEAR), b"logs") is None
+        assert access.authorize_stream(Principal(token, address=NEAR), name) == rights
+    assert access.authorize(Principal(b"logger", address=NEAR), b"logs") is None
 
 
 def test_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:
     access = load(tmp_path, "")
-    assert access.is_controlled and access.authorize(Asker(None, address=NEAR), b"a") is None
+    assert access.is_controlled and access.authorize(Principal(None, address=NEAR), b"a") is None
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> No
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AccessFileError, match="nowhere"):
-        Access(Sources(token_file=tmp_path / "nowhere"))
+        AccessPolicy(RuleFiles(token_file=tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(

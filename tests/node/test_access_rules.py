@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.actors.messages import Rights
-from millpond.node.access.default_policy import Peers
-from millpond.node.access.policy import Access, Sources, Verdict, load_access
+from millpond.node.access.default_policy import TrustedPeers
+from millpond.node.access.policy import AccessPolicy, GrantOutcome, RuleFiles, load_access
 from millpond.node.access.rules_file import AccessFileError
 from millpond.node.access.tokens import new_signed
 from millpond.node.peers.address_book import Peer, PeerBook, Trust
 from millpond.node.peers.identity import Identity
-from millpond.transports.p2p.admission import Asker
+from millpond.transports.p2p.admission import Principal
 
 NEAR, FAR = "127.0.0.1", "192.0.2.7"
 NOW = 1_800_000_000.0
@@ -45,9 +45,9 @@ class Gate:
         self.now = NOW
         if text is not None:
             self.write(text)
-        sources = Sources(path, must_exist=False)
-        self.access = Access(sources, now=lambda: self.now)
-        self.access.peers = Peers(US.public, book(**KNOWN), is_relay)
+        sources = RuleFiles(path, must_exist=False)
+        self.access = AccessPolicy(sources, now=lambda: self.now)
+        self.access.peers = TrustedPeers(US.public, book(**KNOWN), is_relay)
 
     def write(self, text: str) -> None:
         self.path.write_text(text)
@@ -57,7 +57,7 @@ class Gate:
         self, name: str | bytes, who: Identity | None = None, *, stream: bool = False, **known: str
     ) -> Rights | None:
         token = known.get("token")
-        asker = Asker(
+        asker = Principal(
             None if token is None else token.encode(),
             None if who is None else who.public,
             known.get("address", FAR),
@@ -191,14 +191,14 @@ def test_a_line_that_is_not_understood_refuses_the_whole_file(
 
 @given(st.text(max_size=200))
 def test_whatever_a_file_says_it_is_rules_or_an_error_of_its_own(text: str) -> None:
-    from millpond.node.access.grants import BadLine, parse_line
+    from millpond.node.access.grants import BadRule, parse_line
 
     for line in text.splitlines():
         words = line.split()
         if words:
             try:
                 parse_line(words, "here:1")
-            except BadLine:
+            except BadRule:
                 pass
 
 
@@ -235,7 +235,7 @@ def test_the_folders_file_counts_if_it_is_there_and_a_named_one_has_to_be(tmp_pa
     tokens.write_text("old put\n")
     tokens.chmod(0o600)
     both = load_access("", str(tokens), str(tmp_path))
-    assert both.authorize(Asker(b"old", address=FAR), b"a") == Rights.PUT | Rights.GET
+    assert both.authorize(Principal(b"old", address=FAR), b"a") == Rights.PUT | Rights.GET
 
 
 def test_a_trusted_peer_may_what_the_page_says_and_nothing_else(path: Path) -> None:
@@ -324,22 +324,22 @@ def test_the_rights_and_their_explanation_are_of_one_mind(path: Path) -> None:
     gate = Gate(
         path, "anyone get a until=2020-01-01T00:00Z\nkey:alice put a\nlistener:p2p list b\n"
     )
-    told = gate.access.explain(Asker(None, ALICE.public, FAR), b"a")
+    told = gate.access.explain(Principal(None, ALICE.public, FAR), b"a")
     assert told.rights == Rights.PUT
     verdicts = [(each.grant.where, each.verdict) for each in told.reasons]
     assert verdicts[:3] == [
-        ("access.conf:1", Verdict.EXPIRED),
-        ("access.conf:3", Verdict.ELSEWHERE),
-        ("access.conf:2", Verdict.GIVES),
+        ("access.conf:1", GrantOutcome.EXPIRED),
+        ("access.conf:3", GrantOutcome.ELSEWHERE),
+        ("access.conf:2", GrantOutcome.GIVES),
     ]
-    assert {verdict for _, verdict in verdicts[3:]} == {Verdict.ELSEWHERE}
-    pinned = gate.access.explain(Asker(None, BOB.public, FAR), b"a")
+    assert {verdict for _, verdict in verdicts[3:]} == {GrantOutcome.ELSEWHERE}
+    pinned = gate.access.explain(Principal(None, BOB.public, FAR), b"a")
     assert pinned.rights is None and any("pinned" in note for note in pinned.notes)
-    revoked = gate.access.explain(Asker(None, EVE.public, FAR), b"a")
+    revoked = gate.access.explain(Principal(None, EVE.public, FAR), b"a")
     assert revoked.reasons == [] and any("revoked" in note for note in revoked.notes)
 
 
 def test_no_token_is_in_the_words_for_an_asker() -> None:
-    asker = Asker(b"s3cret", ALICE.public, FAR)
+    asker = Principal(b"s3cret", ALICE.public, FAR)
     assert "s3cret" not in repr(asker) and "s3cret" not in str(asker)
     assert msgspec.structs.asdict(asker)["token"] == b"s3cret"

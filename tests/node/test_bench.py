@@ -17,7 +17,7 @@ from millpond import Node
 from millpond.actors.messages import PutAck
 from millpond.node.bench import load as measuring
 from millpond.node.bench.load import Clocks, LoadResult, measure
-from millpond.node.bench.payload import SIZE_MIN, Content
+from millpond.node.bench.payload import SIZE_MIN, Payload
 from millpond.node.bench.results import Latencies
 from millpond.node.bench.scenarios import Kind, Load, rows
 from millpond.node.bench.target import Target
@@ -294,7 +294,7 @@ def test_receipts_come_once_and_ascend():
 
 def test_deliveries_may_come_in_disorder_and_again_but_all_must_come():
     """P2P-15."""
-    faults, content = Faults(), Content(7, 40)
+    faults, content = Faults(), Payload(7, 40)
     deliveries = Deliveries(content, faults)
     order = [0, 2, 1, 2, 0, 5, 4]
     assert [deliveries.take(content.make(each), 6) for each in order] == [0, 2, 1, None, None, 5, 4]
@@ -305,13 +305,13 @@ def test_deliveries_may_come_in_disorder_and_again_but_all_must_come():
 
 
 def test_a_message_that_nobody_put_is_damaged():
-    faults, content = Faults(), Content(7, 40)
+    faults, content = Faults(), Payload(7, 40)
     deliveries = Deliveries(content, faults)
     whole = content.make(0)
     flipped = [bytearray(whole) for _ in whole]
     for place, data in enumerate(flipped):
         data[place] ^= 0x10
-    strange = [*map(bytes, flipped), b"", whole[:-1], whole + b"x", Content(8, 40).make(0)]
+    strange = [*map(bytes, flipped), b"", whole[:-1], whole + b"x", Payload(8, 40).make(0)]
     assert {deliveries.take(data, 1) for data in strange} == {None}
     assert deliveries.take(content.make(1), 1) is None, "not put yet"
     assert faults.counts == {Fault.DAMAGED: len(strange) + 1}
@@ -320,7 +320,7 @@ def test_a_message_that_nobody_put_is_damaged():
 
 @pytest.mark.parametrize("size", [SIZE_MIN, 100, 1024])
 def test_contents_have_their_size_and_their_place(size: int):
-    content = Content(3, size)
+    content = Payload(3, size)
     assert [len(content.make(each)) for each in (0, 2**63)] == [size, size]
     assert [content.read(content.make(each)) for each in (0, 2**63)] == [0, 2**63]
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from millpond.node.bench.drivers.http import NotHttp, Piece, Responses
-from millpond.node.bench.drivers.interface import Found, Kept, Made, Refused
+from millpond.node.bench.drivers.interface import Appended, Created, Records, Refused
 from millpond.node.bench.drivers.peers import RespReader
-from millpond.node.bench.drivers.s2 import S2Speech
+from millpond.node.bench.drivers.s2 import S2Driver
 from millpond.node.bench.stream_rows import StreamKind, s2_rows
 from millpond.node.cli.main import main
 from millpond.transports.http.s2 import s2_pb2
@@ -124,7 +124,7 @@ def _batch(first: int, *bodies: bytes) -> bytes:
 
 
 def test_appends_are_what_the_generated_code_reads() -> None:
-    speech = S2Speech()
+    speech = S2Driver()
     for bodies in ([b"x" * 20], [b"y" * 300, b"z" * 20_000], [b"", b"a"]):
         request = speech.append("s", bodies)
         head, _, body = request.partition(b"\r\n\r\n")
@@ -134,50 +134,50 @@ def test_appends_are_what_the_generated_code_reads() -> None:
 
 
 def test_requests_are_answered_in_their_order() -> None:
-    speech = S2Speech()
+    speech = S2Driver()
     speech.create("s")
     speech.append("s", [b"a", b"b"])
     speech.read("s", (0, 7), 2, 1, 0)
     wire = _ok(b"{}") + _ok(_ack(7, 9)) + _ok(_batch(7, b"a", b"b"))
     made, kept, found = speech.feed(wire)
-    assert made == Made() and kept == Kept((0, 7), (0, 8), 2)
-    assert found == Found([((0, 7), b"a"), ((0, 8), b"b")])
+    assert made == Created() and kept == Appended((0, 7), (0, 8), 2)
+    assert found == Records([((0, 7), b"a"), ((0, 8), b"b")])
 
 
 def test_a_session_is_one_request_until_something_else_is_asked() -> None:
-    speech = S2Speech(StreamKind.SESSION)
+    speech = S2Driver(StreamKind.SESSION)
     assert speech.append("s", [b"a"]).startswith(b"POST ")
     assert not speech.append("s", [b"b"]).startswith(b"POST ")
     assert speech.read("s", (0, 0), 10, 1, 0).startswith(b"0\r\n\r\nGET ")
     acks = _chunks(frames.encode((_ack(0, 1),)) + frames.encode((_ack(1, 2),)), b"")
     first, second, found = speech.feed(acks + _ok(_batch(0, b"a", b"b")))
-    assert (first, second) == (Kept((0, 0), (0, 0), 1), Kept((0, 1), (0, 1), 1))
-    assert isinstance(found, Found) and len(found.records) == 2
+    assert (first, second) == (Appended((0, 0), (0, 0), 1), Appended((0, 1), (0, 1), 1))
+    assert isinstance(found, Records) and len(found.records) == 2
 
 
 def test_a_session_of_reads_is_found_whole_and_a_follower_as_it_comes() -> None:
     pieces = (frames.encode((_batch(0, b"a"),)), frames.encode((_batch(1, b"b"),)))
-    walk = S2Speech(StreamKind.CATCHUP)
+    walk = S2Driver(StreamKind.CATCHUP)
     walk.read("s", (0, 0), 2, 1, 0)
     assert walk.feed(_chunks(*pieces)) == []
-    assert walk.feed(b"0\r\n\r\n") == [Found([((0, 0), b"a"), ((0, 1), b"b")])]
-    follower = S2Speech(StreamKind.TAIL)
+    assert walk.feed(b"0\r\n\r\n") == [Records([((0, 0), b"a"), ((0, 1), b"b")])]
+    follower = S2Driver(StreamKind.TAIL)
     assert follower.read("s", (0, 0), 1, 1, 100) and not follower.read("s", (0, 1), 1, 1, 100)
     heartbeat = frames.encode((_batch(0),))
     found = follower.feed(_chunks(heartbeat, *pieces))
-    assert found == [Found([((0, 0), b"a")]), Found([((0, 1), b"b")])]
+    assert found == [Records([((0, 0), b"a")]), Records([((0, 1), b"b")])]
 
 
 def test_refusals_and_nonsense_are_told() -> None:
-    speech = S2Speech()
+    speech = S2Driver()
     speech.append("s", [b"a"])
     (refused,) = speech.feed(b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\nno")
     assert refused == Refused("404 no")
-    session = S2Speech(StreamKind.SESSION)
+    session = S2Driver(StreamKind.SESSION)
     session.append("s", [b"a"])
     terminal = (3 + 2 << 8 | 0x80).to_bytes(4, "big") + b"\x01\x94no"
     (refused,) = session.feed(_chunks(terminal))
     assert isinstance(refused, Refused)
-    nonsense = S2Speech()
+    nonsense = S2Driver()
     nonsense.append("s", [b"a"])
     assert nonsense.feed(b"?\r\n\r\n") == [] and nonsense.error

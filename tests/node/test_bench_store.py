@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
-from millpond.actors.store.changes import Row, Snapshot
+from millpond.actors.store.changes import Snapshot, StoredMessage
 from millpond.actors.store.interface import Fault as StoreFault
-from millpond.node.bench.course import Course, StoreResult
-from millpond.node.bench.scratch import OF_A_NODE
+from millpond.node.bench.course import StoreResult, StoreRun
+from millpond.node.bench.scratch import NODE_FILES
 from millpond.node.bench.verify import Fault
 from millpond.node.cli.main import main
 from tests.node.processes import started
@@ -71,7 +71,7 @@ def test_the_table_of_the_store_says_what_it_measured(bench: Bench, tmp_path: Pa
     assert [line.split()[0] for line in lines] == STORE_ROWS
 
 
-@pytest.mark.parametrize("name", OF_A_NODE)
+@pytest.mark.parametrize("name", NODE_FILES)
 def test_a_folder_of_a_node_is_not_touched(bench: Bench, tmp_path: Path, name: str):
     (tmp_path / name).mkdir()
     for what in ("store", "p2p"):
@@ -106,7 +106,9 @@ def test_an_interrupted_benchmark_leaves_no_data_behind(tmp_path: Path, number: 
 
 
 def snapshot(*contents: bytes) -> Snapshot:
-    return Snapshot(rows=[Row(1 + at, at, 60, 1.0, data) for at, data in enumerate(contents)])
+    return Snapshot(
+        rows=[StoredMessage(1 + at, at, 60, 1.0, data) for at, data in enumerate(contents)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def snapshot(*contents: bytes) -> Snapshot:
     ],
 )
 def test_a_store_at_fault_is_found_out(found: Snapshot | StoreFault, faults: dict[Fault, int]):
-    course = Course(time.perf_counter, "load", 1)
+    course = StoreRun(time.perf_counter, "load", 1)
     course.add(time.perf_counter())
     course.check(found, [b"a", b"b"], b"name")
     assert course.faults.counts == faults

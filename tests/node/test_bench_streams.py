@@ -14,8 +14,8 @@ import pytest
 from millpond.actors.store.changes import Position
 from millpond.node.bench import servers as stream_servers
 from millpond.node.bench import stream_load as stream_measure
-from millpond.node.bench.drivers.interface import Found, Kept, Made, Refused, S3pSpeech
-from millpond.node.bench.drivers.peers import NatsSpeech, RedisSpeech
+from millpond.node.bench.drivers.interface import Appended, Created, Records, Refused, S3pDriver
+from millpond.node.bench.drivers.peers import NatsDriver, RedisDriver
 from millpond.node.bench.load import Clocks
 from millpond.node.bench.stream_load import StreamResult, StreamTarget, measure_streams
 from millpond.node.bench.stream_rows import StreamKind, StreamLoad, stream_rows
@@ -211,7 +211,7 @@ async def test_a_server_that_is_at_fault_is_seen_through(
     async with byte_server() as server:
         server.answer = Liar(lie).answer
         host, port = parse_address(server.address)
-        target = StreamTarget("node", host, port, "bench", S3pSpeech)
+        target = StreamTarget("node", host, port, "bench", S3pDriver)
         clocks = Clocks(time.perf_counter, time.process_time)
         result = await measure_streams(StreamLoad(kind, 1, 4, 100), target, 0.1, clocks)
     assert result.ok is (fault is None), result.first_fault
@@ -223,7 +223,7 @@ async def test_a_server_that_is_at_fault_is_seen_through(
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
 def test_answers_of_redis_in_any_pieces(step: int):
-    speech = RedisSpeech()
+    speech = RedisDriver()
     speech.create("s")
     speech.append("s", [b"a", b"b"])
     speech.read("s", (0, 0), 10, 1, 0)
@@ -235,10 +235,10 @@ def test_answers_of_redis_in_any_pieces(step: int):
         answer for at in range(0, len(said), step) for answer in speech.feed(said[at : at + step])
     ]
     assert found == [
-        Made(),
-        Kept((5, 0), (5, 1), 2),
-        Found([((5, 0), b"a")]),
-        Found([]),
+        Created(),
+        Appended((5, 0), (5, 1), 2),
+        Records([((5, 0), b"a")]),
+        Records([]),
         Refused("ERR no"),
     ]
 
@@ -247,12 +247,12 @@ def test_answers_of_redis_in_any_pieces(step: int):
     ("start", "word"), [((0, 0), b"0-0"), ((5, 2), b"5-1"), ((5, 0), b"4-18446744073709551615")]
 )
 def test_redis_is_asked_for_what_is_behind_the_id_before(start: tuple[int, int], word: bytes):
-    assert RedisSpeech().read("s", start, 10, 100, 0).endswith(_bulk(word))
+    assert RedisDriver().read("s", start, 10, 100, 0).endswith(_bulk(word))
 
 
 @pytest.mark.parametrize("step", [1, 9, 1000])
 def test_answers_of_nats_in_any_pieces(step: int):
-    speech = NatsSpeech("memory")
+    speech = NatsDriver("memory")
     assert speech.due().startswith(b"CONNECT {")
     speech.create("s")
     speech.append("s", [b"a", b"b"])
@@ -264,5 +264,5 @@ def test_answers_of_nats_in_any_pieces(step: int):
     found = [
         answer for at in range(0, len(said), step) for answer in speech.feed(said[at : at + step])
     ]
-    assert found == [Made(), Kept((0, 1), (0, 2), 2), Refused("{'code': 503}")]
+    assert found == [Created(), Appended((0, 1), (0, 2), 2), Refused("{'code': 503}")]
     assert speech.due() == b"PONG\r\n"

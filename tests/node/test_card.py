@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.node.peers.card import BadCard, Card, decode_card, encode_card
+from millpond.node.peers.card import BadCard, ContactCard, decode_card, encode_card
 from millpond.node.peers.identity import Identity
 from millpond.node.peers.peer import CARD_CHARS_MAX
 from millpond.node.peers.prekeys import Prekeys, SignedPrekey
@@ -25,8 +25,8 @@ def prekey(owner: Identity) -> SignedPrekey:
     return Prekeys(None, owner, lambda: NOON, lambda size: b"\x07" * size).current()
 
 
-FULL = Card(ALICE.public, ADDRESSES, RELAYS, prekey(ALICE), NOON + 0.25)
-BARE = Card(ALICE.public, (), (), None, 0.0)
+FULL = ContactCard(ALICE.public, ADDRESSES, RELAYS, prekey(ALICE), NOON + 0.25)
+BARE = ContactCard(ALICE.public, (), (), None, 0.0)
 LINE = encode_card(FULL, ALICE)
 
 
@@ -35,14 +35,14 @@ def signed(body: bytes, owner: Identity = ALICE) -> str:
     return "millpond:" + base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def body_of(card: Card, prekey_bytes: bytes | None = None, version: int = 1) -> bytes:
+def body_of(card: ContactCard, prekey_bytes: bytes | None = None, version: int = 1) -> bytes:
     made = int(card.made_at * 1000)
     fields = [version, card.public, card.addresses, card.relays, prekey_bytes, made]
     return msgspec.msgpack.encode(fields)
 
 
 @pytest.mark.parametrize("card", [FULL, BARE])
-def test_a_card_is_one_line_and_back(card: Card) -> None:
+def test_a_card_is_one_line_and_back(card: ContactCard) -> None:
     text = encode_card(card, ALICE)
     assert text.isascii() and text.isprintable() and " " not in text
     assert decode_card(text) == card

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from millpond.node.tls.certificates import (
     BadCertificate,
-    Pair,
+    CertificateAndKey,
     is_chain,
     is_host,
     make_authority,
@@ -32,7 +32,7 @@ NOW = 1_700_000_000.0
 HOSTS = ("mill", "Mill.LAN", "*.mill.lan", "192.168.1.5", "[fd00::1]", "xn--mhle-0ra")
 
 
-def of(pair: Pair) -> x509.Certificate:
+def of(pair: CertificateAndKey) -> x509.Certificate:
     return x509.load_pem_x509_certificates(pair.certificate)[0]
 
 
@@ -89,9 +89,9 @@ def test_who_is_no_authority_signs_nothing() -> None:
         make_certificate("bob", ["bob"], 30, NOW, alice)
     home = make_authority("home", 30, NOW)
     with pytest.raises(BadCertificate, match="not that of its certificate"):
-        make_certificate("bob", ["bob"], 30, NOW, Pair(home.certificate, alice.key))
+        make_certificate("bob", ["bob"], 30, NOW, CertificateAndKey(home.certificate, alice.key))
     with pytest.raises(BadCertificate, match="cannot be read"):
-        make_certificate("bob", ["bob"], 30, NOW, Pair(home.certificate, b"rubbish"))
+        make_certificate("bob", ["bob"], 30, NOW, CertificateAndKey(home.certificate, b"rubbish"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millpond.node.chat.records import COUNT_MAX, Kind, Record, State
 from millpond.node.cli.chat.line_editor import is_shown
-from millpond.node.cli.chat.view import QUOTED_CHARS, TOLD, View, clean_lines, quoted
+from millpond.node.cli.chat.view import QUOTED_CHARS, TOLD, ConversationView, clean_lines, quoted
 
 NOON = int(datetime(2026, 11, 21, 12, 0).timestamp() * 1000)
 UUID = "00112233445566778899aabbccddeeff"
@@ -31,13 +31,13 @@ def became(number: int, state: State) -> Record:
     return Record(1, Kind.STATE, NOON, f"{number:032x}", state=state)
 
 
-def shown(view: View, *records: Record) -> list[str]:
+def shown(view: ConversationView, *records: Record) -> list[str]:
     lines = [line for record in records for line in view.take(record)]
     return [line for line in lines if "2026" not in line]
 
 
 def test_messages_have_a_time_and_a_name() -> None:
-    view = View("bob")
+    view = ConversationView("bob")
     assert shown(view, out(1, "hi"), came(2, "hello\nthere")) == [
         "12:00  you: hi",
         "12:00  bob: hello",
@@ -46,14 +46,14 @@ def test_messages_have_a_time_and_a_name() -> None:
 
 
 def test_a_day_is_told_once() -> None:
-    view = View("bob")
+    view = ConversationView("bob")
     lines = [*view.take(out(1, "hi")), *view.take(out(2, "hi"))]
     assert sum("Saturday 21 November 2026" in line for line in lines) == 1
 
 
 def test_what_was_written_long_before_it_came_says_so() -> None:
     hour = 3_600_000
-    view = View("bob")
+    view = ConversationView("bob")
     (line,) = shown(view, came(1, "hi", sent_at=NOON - hour))
     assert line == "12:00  bob (written 11:00): hi"
     (line,) = shown(view, came(2, "hi", sent_at=NOON - 24 * hour))
@@ -64,12 +64,12 @@ def test_what_was_written_long_before_it_came_says_so() -> None:
 
 @pytest.mark.parametrize("at", [0, 10**15, COUNT_MAX])
 def test_a_clock_that_is_wrong_is_no_reason_to_stop(at: int) -> None:
-    view = View("bob")
+    view = ConversationView("bob")
     assert any(": hi" in line for line in view.take(came(1, "hi", at=at, sent_at=COUNT_MAX - at)))
 
 
 def test_news_of_messages_is_told_once_and_together() -> None:
-    view = View("bob")
+    view = ConversationView("bob")
     shown(view, out(1, "one"), out(2, "two"), out(3, "x" * 50))
     shown(view, *(became(number, State.KEPT) for number in (1, 2, 3)))
     shown(view, became(1, State.SENT), became(1, State.DELIVERED), became(3, State.EXPIRED))
@@ -87,20 +87,20 @@ def test_news_of_messages_is_told_once_and_together() -> None:
 def test_history_ends_with_the_last_messages_and_begins_with_all_unread() -> None:
     records = [(place, came(place, f"text {place}")) for place in range(10)]
     records += [(10, out(11, "mine")), (11, became(11, State.READ))]
-    plain = View("bob").history(records, 2, 100, is_plain=True)
+    plain = ConversationView("bob").history(records, 2, 100, is_plain=True)
     assert plain == ["bob: text 9", "you: mine"]
-    lines = View("bob").history(records, 2, 7)
+    lines = ConversationView("bob").history(records, 2, 7)
     assert [line.strip() for line in lines if "2026" not in line] == [
         "-- new:",
         *(f"12:00  bob: text {place}" for place in (7, 8, 9)),
         "12:00  you: mine   (read)",
     ]
-    assert View("bob").history(records, 0, 100) == []
-    assert len(View("bob").history(records, 100, 100, is_plain=True)) == 11
+    assert ConversationView("bob").history(records, 0, 100) == []
+    assert len(ConversationView("bob").history(records, 100, 100, is_plain=True)) == 11
 
 
 def test_what_was_lost_long_ago_is_not_lost_again() -> None:
-    view = View("bob")
+    view = ConversationView("bob")
     view.history([(0, out(1, "old")), (1, became(1, State.EXPIRED))], 10, 2)
     view.take(out(2, "new"))
     assert (view.under_way, view.lost) == (1, 0)
@@ -110,11 +110,11 @@ def test_what_was_lost_long_ago_is_not_lost_again() -> None:
 
 def test_notes_are_shown() -> None:
     note = Record(1, Kind.NOTE, NOON, text="1 message did not arrive")
-    assert shown(View("bob"), note) == [f"{TOLD}1 message did not arrive"]
+    assert shown(ConversationView("bob"), note) == [f"{TOLD}1 message did not arrive"]
 
 
 def test_nobody_can_write_what_the_program_says() -> None:
-    lines = shown(View("bob"), came(1, "hi\n-- delivered: hi\n  -- REFUSED: hi"))
+    lines = shown(ConversationView("bob"), came(1, "hi\n-- delivered: hi\n  -- REFUSED: hi"))
     assert not any(line.startswith(TOLD) for line in lines)
 
 

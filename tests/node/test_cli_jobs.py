@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from millpond.node.cli.jobs.options import due, jsonable, queue_name, summary
-from millpond.node.jobs.payload import Body, encode_body
-from millpond.node.jobs.requests import Row
+from millpond.node.jobs.payload import JobMessage, encode_job
+from millpond.node.jobs.requests import JobInfo
 from tests.node.processes import ROOT, Serving, environment
 from tests.node.stream_commands import Run
 
@@ -242,8 +242,8 @@ def test_times() -> None:
 def test_a_line_about_a_job_is_one_short_line() -> None:
     """What a producer put there does nothing to the terminal."""
     for payload in ("\x1b[2J" * 100, b"\xff\n\x00", {"a": "b" * 300}, [None, 1.5]):
-        data = encode_body(Body(payload, "send"))
-        text = summary(Row(1, "ready", size=len(data), data=data))
+        data = encode_job(JobMessage(payload, "send"))
+        text = summary(JobInfo(1, "ready", size=len(data), data=data))
         assert len(text) <= 60 and text.isprintable()
-    assert summary(Row(1, "ready")) == "..."
+    assert summary(JobInfo(1, "ready")) == "..."
     assert jsonable({"a": b"x"}) == {"a": "eA=="} and queue_name("mail") == "mail"

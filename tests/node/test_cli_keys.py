@@ -13,8 +13,8 @@ import pytest
 from millpond.node.cli.main import main
 from millpond.node.peers.address_book import PeerBook
 from millpond.node.peers.card import decode_card
-from millpond.node.peers.fingerprint import fingerprint, words
-from millpond.node.peers.identity import load_identity, public_of
+from millpond.node.peers.fingerprint import fingerprint, safety_words
+from millpond.node.peers.identity import load_identity, public_key_of
 from tests.node.processes import serving
 from tests.node.stream_commands import Run, Told, objects
 
@@ -70,7 +70,7 @@ def test_new_makes_an_identity_once(run: Run, tmp_path: Path) -> None:
     assert lines == {
         "id": identity.id,
         "fingerprint": fingerprint(identity.public),
-        "words": words(identity.public),
+        "words": safety_words(identity.public),
     }
     assert run("keys", "show", *where).out == made.out
     again = run("keys", "new", *where)
@@ -99,10 +99,10 @@ def test_two_people_get_to_know_each_other_by_a_card(alice: Person, bob: Person)
     """The card goes through a pipe once, and by hand once."""
     shown = bob("keys", "show", "--card", "--address", BOB_AT)
     card = decode_card(shown.out.decode())
-    assert card.public == public_of(bob.id) and card.addresses == (BOB_AT,)
+    assert card.public == public_key_of(bob.id) and card.addresses == (BOB_AT,)
     assert card.prekey is not None
     told = alice("peer", "add", "bob", "--card", shown.out.decode())
-    assert told.code == 0 and words(card.public) in told.out.decode()
+    assert told.code == 0 and safety_words(card.public) in told.out.decode()
     assert alice.book.is_trusted(card.public)
     [kept] = alice.book.peers
     assert decode_card(kept.card).prekey == card.prekey
@@ -167,14 +167,14 @@ def test_a_changed_key_is_told_loudly(alice: Person, bob: Person, run: Run, tmp_
         told = alice(*command, "bob", "--key", other.id)
         assert told.code == 1 and "HAS CHANGED" in told.err
         for person in (bob, other):
-            assert person.id in told.err and words(public_of(person.id)) in told.err
+            assert person.id in told.err and safety_words(public_key_of(person.id)) in told.err
         assert f"keys trust bob --key {other.id} --replace" in told.err
-        assert alice.book.is_trusted(public_of(bob.id))
+        assert alice.book.is_trusted(public_key_of(bob.id))
     assert alice("keys", "trust", "bob", "--key", alice.id, "--replace").code == 2
     told = alice("keys", "trust", "bob", "--key", other.id, "--replace")
     assert told.code == 0 and other.id in told.out.decode()
-    assert alice.book.is_trusted(public_of(other.id))
-    assert not alice.book.is_trusted(public_of(bob.id))
+    assert alice.book.is_trusted(public_key_of(other.id))
+    assert not alice.book.is_trusted(public_key_of(bob.id))
 
 
 def test_a_card_with_the_new_key(alice: Person, bob: Person, run: Run, tmp_path: Path) -> None:
@@ -189,15 +189,15 @@ def test_a_card_with_the_new_key(alice: Person, bob: Person, run: Run, tmp_path:
 
 
 def test_pinned_is_trusted_by_name_and_the_words_are_shown(alice: Person, bob: Person) -> None:
-    alice.book.pin(public_of(bob.id), BOB_AT)
+    alice.book.pin(public_key_of(bob.id), BOB_AT)
     assert b"pinned" in alice("peer", "ls").out
     told = alice("keys", "trust", "203.0.113.7:7400")
-    assert told.code == 0 and words(public_of(bob.id)) in told.out.decode()
-    assert alice.book.is_trusted(public_of(bob.id))
+    assert told.code == 0 and safety_words(public_key_of(bob.id)) in told.out.decode()
+    assert alice.book.is_trusted(public_key_of(bob.id))
 
 
 def test_pinned_gets_the_name_that_it_is_added_by(alice: Person, bob: Person) -> None:
-    alice.book.pin(public_of(bob.id), BOB_AT)
+    alice.book.pin(public_key_of(bob.id), BOB_AT)
     assert alice("peer", "add", "bob", "--key", bob.id).code == 0
     [peer] = alice.book.peers
     assert (peer.name, peer.addresses) == ("bob", (BOB_AT,))
@@ -207,12 +207,12 @@ def test_pinned_gets_the_name_that_it_is_added_by(alice: Person, bob: Person) ->
 def test_revoked_comes_back_only_by_replace(alice: Person, bob: Person) -> None:
     alice("peer", "add", "bob", "--key", bob.id)
     [told] = objects(alice("keys", "revoke", "bob", "--json"))
-    assert told["trust"] == "revoked" and not alice.book.is_trusted(public_of(bob.id))
+    assert told["trust"] == "revoked" and not alice.book.is_trusted(public_key_of(bob.id))
     for words_ in (("peer", "add", "bob", "--key", bob.id), ("keys", "trust", "bob")):
         refused = alice(*words_)
         assert refused.code == 1 and "--replace" in refused.err
     assert alice("keys", "trust", bob.id, "--replace").code == 0
-    assert alice.book.is_trusted(public_of(bob.id))
+    assert alice.book.is_trusted(public_key_of(bob.id))
     assert alice("peer", "rm", "bob").code == 0 and len(alice.book) == 0
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from millpond.actors.messages import Rights
-from millpond.node.access.policy import Access, Sources
+from millpond.node.access.policy import AccessPolicy, RuleFiles
 from millpond.node.access.tokens import digest_of, id_of
 from millpond.node.cli.main import main
 from millpond.node.peers.identity import load_identity
-from millpond.transports.p2p.admission import Asker
+from millpond.transports.p2p.admission import Principal
 from tests.node.processes import Serving, command, environment, serving
 from tests.node.stream_commands import Run, Told, objects
 
@@ -43,9 +43,9 @@ def folder(run: Run, tmp_path: Path) -> str:
 
 
 def rights(folder: str, token: str, name: bytes, *, stream: bool = False) -> Rights | None:
-    access = Access(Sources(Path(folder) / "access.conf"))
+    access = AccessPolicy(RuleFiles(Path(folder) / "access.conf"))
     judge = access.authorize_stream if stream else access.authorize
-    return judge(Asker(token.encode(), address=FAR), name)
+    return judge(Principal(token.encode(), address=FAR), name)
 
 
 def kept(tmp_path: Path, token: str) -> str:

@@ -38,7 +38,17 @@ from millpond.actors.errors import (
     SlowDown,
     WrongRole,
 )
-from millpond.actors.messages import U64_MAX, Ack, Durability, Mode, Msg, Nack, Put, PutAck, Reason
+from millpond.actors.messages import (
+    U64_MAX,
+    Ack,
+    Durability,
+    Mode,
+    Msg,
+    Nack,
+    NackReason,
+    Put,
+    PutAck,
+)
 from millpond.node.client.idempotency import BLOCK, KeyCounter
 from millpond.node.client.url import parse_url
 from millpond.node.config import ChannelRule, Config
@@ -124,7 +134,7 @@ async def test_a_block_acknowledges_on_success_and_gives_back_on_an_error() -> N
         async with await channel.receive(SOON_S) as message:
             await message.nack(delay=1.5)
     said = [packet for packet in peer.line.heard if isinstance(packet, Ack | Nack)]
-    assert said == [Ack(1), Nack(2, Reason.LATER), Ack(3), Nack(4, Reason.LATER, 1500)]
+    assert said == [Ack(1), Nack(2, NackReason.LATER), Ack(3), Nack(4, NackReason.LATER, 1500)]
 
 
 async def test_cancellation_neither_acknowledges_nor_gives_back(url: str) -> None:
@@ -331,7 +341,7 @@ async def test_a_cancelled_block_leaves_in_order_and_at_once() -> None:
             async for _ in channel:
                 raise AssertionError("nothing more was pushed")
     assert scope.cancelled_caught
-    assert peer.line.heard[1:] == [Ack(5), p.Closing(goodbye=True)]
+    assert peer.line.heard[1:] == [Ack(5), p.Close(goodbye=True)]
 
 
 async def test_a_lost_channel_raises_the_same_error_over_and_over_without_growing() -> None:

@@ -28,7 +28,7 @@ from millpond.node.client.connect import connect
 from millpond.node.client.errors import ModeMismatch
 from millpond.node.client.events import Connected, Disconnected, Event, Retrying
 from millpond.node.client.link import PASSING
-from millpond.node.client.retry import Backoff
+from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.clock import Clock
 from millpond.node.config import OFF, Config
 from millpond.node.node import Node
@@ -244,7 +244,7 @@ async def test_a_connection_that_stood_is_replaced_at_once_unless_the_node_said_
 
 
 def test_full_jitter_grows_to_its_ceiling_and_is_forgotten_after_stability() -> None:
-    backoff = Backoff(Random(3), base_s=1, max_s=8, stable_s=10)
+    backoff = ReconnectBackoff(Random(3), base_s=1, max_s=8, stable_s=10)
     delays = [backoff.delay_s(0) for _ in range(2000)]
     assert max(delays[3:]) <= 8 and max(delays[3:]) > 7.5 and min(delays[3:]) < 0.5
     assert backoff.delay_s(11) == 0
@@ -263,7 +263,7 @@ async def test_a_closing_nack_closes_and_waiting_acks_are_flushed(farewell: byte
         first.say(farewell)
         await peer.until(lambda: first.over and len(peer.lines) == 2)
         assert first.of(Ack) == [Ack(5)]
-        assert not first.of(p.Closing)
+        assert not first.of(p.Close)
 
 
 async def test_silence_is_pinged_twice_and_then_the_connection_is_replaced() -> None:
@@ -276,9 +276,9 @@ async def test_silence_is_pinged_twice_and_then_the_connection_is_replaced() -> 
         assert anyio.current_time() - start == pytest.approx(20)
         await peer.until(lambda: len(first.of(p.Ping)) == 2)
         assert anyio.current_time() - start == pytest.approx(30)
-        await peer.until(lambda: first.of(p.Closing))
+        await peer.until(lambda: first.of(p.Close))
         assert anyio.current_time() - start == pytest.approx(40)
-        assert first.of(p.Closing) == [p.Closing(goodbye=True)]
+        assert first.of(p.Close) == [p.Close(goodbye=True)]
         await peer.until(lambda: len(peer.lines) == 2)
 
 
@@ -430,7 +430,7 @@ async def test_a_channel_of_another_mode_is_left_with_a_goodbye() -> None:
     with pytest.raises(ModeMismatch, match="pair"):
         async with join(peer, mode="queue"):
             raise AssertionError("must not get here")
-    assert peer.lines[0].of(p.Closing) == [p.Closing(goodbye=True)]
+    assert peer.lines[0].of(p.Close) == [p.Close(goodbye=True)]
 
 
 async def test_a_put_that_the_next_node_would_not_take_fails_alone() -> None:
@@ -462,7 +462,7 @@ async def test_a_broken_frame_from_the_node_is_answered_with_an_abort() -> None:
         first = peer.line
         first._wire.write(b"\0\0\0\0")
         await peer.until(lambda: first.over and len(peer.lines) == 2)
-        assert first.of(p.Closing) == [p.Closing(goodbye=False)]
+        assert first.of(p.Close) == [p.Close(goodbye=False)]
 
 
 async def test_leaving_says_goodbye_and_a_peer_that_stays_cannot_hold_us() -> None:
@@ -472,7 +472,7 @@ async def test_leaving_says_goodbye_and_a_peer_that_stays_cannot_hold_us() -> No
         push(peer, 5)
         await (await channel.receive()).ack()
     assert peer.line.of(Ack) == [Ack(5)]
-    assert peer.line.heard[-1] == p.Closing(goodbye=True)
+    assert peer.line.heard[-1] == p.Close(goodbye=True)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -12,7 +12,7 @@ import pytest
 from millpond.actors.channels.settings import EmptyPolicy
 from millpond.actors.messages import Durability, Mode
 from millpond.node.cli.main import main
-from millpond.node.config import ChannelRule, Config, ConfigError, channel_book, load
+from millpond.node.config import ChannelRule, Config, ConfigError, channel_rules, load_config
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def settings(tmp_path: Path) -> Path:
 
 def test_flags_win_over_environment_over_file_over_defaults(settings: Path):
     environment = {"MILLPOND_P2P": "127.0.0.1:2", "MILLPOND_WINDOW": "4", "PATH": "/bin"}
-    loaded = load({"p2p": "127.0.0.1:3"}, environment, settings)
+    loaded = load_config({"p2p": "127.0.0.1:3"}, environment, settings)
     assert loaded.config.p2p == "127.0.0.1:3"
     assert loaded.config.window == 4
     assert loaded.config.keep_alive_s == 1.5
@@ -47,7 +47,7 @@ def test_text_becomes_the_type_of_the_setting(settings: Path):
         "MILLPOND_DATA": "/var/lib/millpond",
         "MILLPOND_DURABILITY": "OS",
     }
-    config = load({}, environment, settings).config
+    config = load_config({}, environment, settings).config
     assert config.require_hello is False
     assert config.origins == ("https://a.example", "https://b.example")
     assert config.drain_timeout_s == 0.5
@@ -73,7 +73,7 @@ def test_what_a_setting_cannot_be_is_refused_by_name(environment: dict[str, str]
     [variable] = environment
     name = variable.removeprefix("MILLPOND_").lower().removesuffix("s")
     with pytest.raises(ConfigError, match=f"(?i){name}"):
-        load({}, environment, None)
+        load_config({}, environment, None)
 
 
 @pytest.mark.parametrize("text", ["colour = 1\n", "window = [\n", b"\xff = 1\n"])
@@ -81,30 +81,30 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str | bytes):
     file = tmp_path / "bad.toml"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(ConfigError, match=re.escape(str(file))):
-        load({}, {}, file)
+        load_config({}, {}, file)
 
 
 def test_a_channel_rule_gives_mode_ttl_lease_and_attempts():
     """PS-05: configuration decides the mode, the first rule that matches holds."""
     rules = tuple(map(ChannelRule.parse, ["jobs/*=queue,ttl=60,lease=2.5,attempts=3", "*=FANOUT"]))
-    book = channel_book(Config(channels=rules))
+    book = channel_rules(Config(channels=rules))
     jobs, other = book.settings(b"jobs/mail"), book.settings(b"chat/\xff")
     assert jobs.mode is Mode.QUEUE
     assert (jobs.ttl_default, jobs.delivery.ack_timeout_s) == (60, 2.5)
     assert jobs.delivery.attempts_max == 3
     assert other.mode is Mode.FANOUT
-    assert channel_book(Config()).settings(b"c").mode is None
+    assert channel_rules(Config()).settings(b"c").mode is None
 
 
 def test_a_channel_rule_gives_a_durability_that_the_node_can_keep():
     rules = tuple(
         map(ChannelRule.parse, ["log=fanout,durability=memory", "mail=pair,durability=os"])
     )
-    on_disk = channel_book(Config(channels=rules, data="/var/lib/millpond"))
+    on_disk = channel_rules(Config(channels=rules, data="/var/lib/millpond"))
     assert on_disk.durability(b"log") is Durability.MEMORY
     assert on_disk.durability(b"mail") is Durability.OS
     assert on_disk.durability(b"other") is Durability.DISK
-    without = channel_book(Config(channels=rules))
+    without = channel_rules(Config(channels=rules))
     assert without.durability(b"mail") is without.durability(b"other") is Durability.MEMORY
 
 
@@ -136,7 +136,7 @@ def test_config_show_prints_a_file_that_means_the_same(
     monkeypatch.delenv("MILLPOND_WINDOW")
     copy = settings.with_name("copy.toml")
     copy.write_text(shown)
-    assert load({}, {}, copy).config == load({"window": 5}, {}, settings).config
+    assert load_config({}, {}, copy).config == load_config({"window": 5}, {}, settings).config
 
 
 def test_config_show_writes_toml_whatever_the_text(

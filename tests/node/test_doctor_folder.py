@@ -17,7 +17,7 @@ import pytest
 
 from millpond import Config, Node
 from millpond.actors.messages import Mode
-from millpond.actors.store.changes import Gone, ModeSet
+from millpond.actors.store.changes import MessageRemoved, ModeSet
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.repair.salvage import salvage
 from millpond.node.cli.main import main
@@ -230,7 +230,9 @@ def test_what_the_journal_has_over_a_damaged_file_is_kept(folder: Path):
     """Acks and puts after the last flush are in neither the old file nor lost."""
     with stopped(folder) as store:
         gone = row(5)
-        store.write(b"in/file", [Gone(gone.id, gone.key, None, len(gone.data)), row(40_000)])
+        store.write(
+            b"in/file", [MessageRemoved(gone.id, gone.key, None, len(gone.data)), row(40_000)]
+        )
     flip(partition_of(folder, b"in/file"), b"message 777 ")
     assert main(["doctor", "--data", str(folder), "--repair", "in/file"]) == 0
     data = served(folder, "in/file")

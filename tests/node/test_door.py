@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 
-from millpond.node.access.default_policy import Peers
+from millpond.node.access.default_policy import TrustedPeers
 from millpond.node.peers.address_book import Peer as Known
 from millpond.node.peers.address_book import Trust
 from tests.conformance import packets as p
@@ -14,9 +14,9 @@ from tests.transports.proving import ALICE, NODE, auth, hello
 
 async def test_a_peer_that_is_revoked_is_sent_away_within_seconds() -> None:
     async with serve("tcp-trio") as mill:
-        mill.node.reception.signer = NODE
+        mill.node.services.signer = NODE
         peers = mill.node._access.peers
-        assert isinstance(peers, Peers)
+        assert isinstance(peers, TrustedPeers)
         peers.book.add(Known("alice", ALICE.public, Trust.TRUSTED, (), (), 0.0))
         peer = await mill.dial(b"chat/1")
         greeting = hello(ALICE, b"chat/1")

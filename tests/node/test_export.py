@@ -15,7 +15,7 @@ import pytest
 
 from millpond.actors.errors import NotAllowed
 from millpond.actors.messages import Mode
-from millpond.actors.store.changes import Gone, ModeSet, Origin, Tried
+from millpond.actors.store.changes import AttemptsSet, MessageRemoved, ModeSet, Origin
 from millpond.node.cli.main import main
 from millpond.node.client.sync.channel import connect
 from tests.node.folders import LATER_S, row, rows, stopped
@@ -155,10 +155,10 @@ def test_a_dead_letter_goes_out_with_its_origin_and_comes_in_as_it_was(
 def test_a_stopped_folder_round_trips_to_the_last_field(tmp_path: Path):
     """P2P-30, PS-05: ids, keys, deadlines, attempts, origins and the mode."""
     folder, file = tmp_path / "one", tmp_path / "kept.jsonl"
-    changes = [ModeSet(Mode.QUEUE), *rows(500)[1:], row(600, BINARY), Tried(row(3).id, 2)]
+    changes = [ModeSet(Mode.QUEUE), *rows(500)[1:], row(600, BINARY), AttemptsSet(row(3).id, 2)]
     with stopped(folder) as store:
         store.write(b"jobs/1", [*changes, row(700, b"dead", origin=Origin(7, 3, "later"))])
-        store.write(b"jobs/1", [Gone(row(5).id, 5, None, len(row(5).data))])
+        store.write(b"jobs/1", [MessageRemoved(row(5).id, 5, None, len(row(5).data))])
     assert run("export", "jobs/1", "--data", folder, "-o", file) == 0
     told = lines(file)
     assert len(told) == 501
@@ -182,7 +182,7 @@ def test_import_into_a_folder_leaves_alone_what_is_there(
         store.write(b"box", rows(10))
     assert run("export", "box", "--data", folder, "-o", file) == 0
     with stopped(folder) as store:
-        store.write(b"box", [Gone(row(4).id, 4, None, len(row(4).data))])
+        store.write(b"box", [MessageRemoved(row(4).id, 4, None, len(row(4).data))])
     capfd.readouterr()
     assert run("import", file, "--data", folder, "--json") == 0
     assert json.loads(capfd.readouterr().out) == {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from millpond.node.cli.main import main
-from millpond.node.jobs.requests import Row
+from millpond.node.jobs.requests import JobInfo
 from millpond.node.jobs.sync import Queue
 from tests.node.processes import Serving, serving
 
@@ -34,7 +34,7 @@ def exported(node: Serving, file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_bytes().splitlines()]
 
 
-def jobs(url: str) -> list[Row]:
+def jobs(url: str) -> list[JobInfo]:
     with Queue(url, "mail") as queue:
         return list(queue.jobs())
 
@@ -47,7 +47,7 @@ def put_some(node: Serving) -> None:
         queue.put(4, due=2 * HOUR_S, unique=b"\xff")
 
 
-def shape(rows: list[Row]) -> list[tuple[str, int, int]]:
+def shape(rows: list[JobInfo]) -> list[tuple[str, int, int]]:
     """What is the same in another node: state, due and deadline in seconds."""
     return [(row.state, row.due // 1000, row.expires // 1000) for row in rows]
 

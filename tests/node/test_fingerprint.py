@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.node.peers.fingerprint import fingerprint, words
+from millpond.node.peers.fingerprint import fingerprint, safety_words
 from millpond.node.peers.fingerprint_words import WORDS
 from millpond.node.peers.identity import Identity
 
@@ -31,7 +31,8 @@ def test_what_one_key_looks_like() -> None:
     """People have written these down: they never change."""
     assert fingerprint(PUBLIC) == "5647 5aa7 5463 474c 0285 df5d bf2b cab7"
     assert (
-        words(PUBLIC) == "fiddle drummer forest nickel feather ghost drummer eggplant agent kernel"
+        safety_words(PUBLIC)
+        == "fiddle drummer forest nickel feather ghost drummer eggplant agent kernel"
     )
 
 
@@ -40,7 +41,7 @@ def test_both_show_the_beginning_of_the_digest(public: bytes) -> None:
     digest = sha256(public).digest()
     assert bytes.fromhex(fingerprint(public).replace(" ", "")) == digest[:16]
     assert [len(group) for group in fingerprint(public).split(" ")] == [4] * 8
-    assert bytes(WORDS.index(word) for word in words(public).split(" ")) == digest[:10]
+    assert bytes(WORDS.index(word) for word in safety_words(public).split(" ")) == digest[:10]
 
 
 def test_the_words_can_be_told_apart() -> None:

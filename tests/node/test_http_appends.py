@@ -70,11 +70,11 @@ async def test_each_append_that_was_acknowledged_is_there_once(tmp_path: Path, s
             await _make(address)
             for connection in range(CONNECTIONS):
                 tasks.start_soon(_append_all, address, connection, heard)
-            while node.reception.http.answers.get(("durable", 204), 0) < 2 * CONNECTIONS:
+            while node.services.http.answers.get(("durable", 204), 0) < 2 * CONNECTIONS:
                 await anyio.lowlevel.checkpoint()
             if not stops:
                 everything = CONNECTIONS * EACH
-                await eventually(lambda: node.reception.http.requests > everything)
+                await eventually(lambda: node.services.http.requests > everything)
     kept = await _kept(tmp_path)
     assert len(set(kept)) == len(kept)
     done = 0

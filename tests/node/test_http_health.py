@@ -10,7 +10,7 @@ import pytest
 
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
-from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.cell_client import CellClient
 from tests.node.watched_room import figures, watched
 from tests.transports.http.client import Client
 
@@ -66,7 +66,7 @@ async def test_from_elsewhere_they_need_the_right_admin(path: str, tmp_path: Pat
 async def test_metrics_follow_the_conventions_and_tell_what_happened() -> None:
     async with watched() as (pond, _, application):
         before = await figures(application)
-        with Inquiry(pond.host) as inquiry:
+        with CellClient(pond.host) as inquiry:
             for name in (b"secret-one", b"secret-two"):
                 await inquiry.ask(stream_cell(name), m.Create)
             await inquiry.ask(
@@ -89,7 +89,7 @@ async def test_metrics_follow_the_conventions_and_tell_what_happened() -> None:
 
 async def test_metrics_of_a_store_on_the_disk(tmp_path: Path) -> None:
     async with watched(data=str(tmp_path / "data")) as (pond, _, application):
-        with Inquiry(pond.host) as inquiry:
+        with CellClient(pond.host) as inquiry:
             await inquiry.ask(stream_cell(b"orders"), m.Create)
         told = await figures(application)
         assert told["millpond_journal_bytes", ()] > 0

@@ -18,7 +18,7 @@ from millpond.node.config import OFF, Config, ConfigError
 from millpond.node.http.listener import HttpListener, listen
 from millpond.node.node import Node
 from millpond.transports.http.request import HttpLimits, Request
-from millpond.transports.http.response import Answer, Response
+from millpond.transports.http.response import Response, ResponseWriter
 from tests.node.http_clients import Http2, dial, eventually, get, rest
 from tests.transports.http.served import CLOSED, Does, Run, Served, served
 
@@ -55,7 +55,7 @@ async def _listening(run: Run, **settings: object) -> AsyncIterator[tuple[str, S
             tasks.cancel_scope.cancel()
 
 
-async def _ok(request: Request, answer: Answer) -> None:
+async def _ok(request: Request, answer: ResponseWriter) -> None:
     await answer.whole(Response(200, (), b"%d" % len(await request.body())))
 
 
@@ -120,7 +120,7 @@ def _files() -> int:
 
 
 async def test_nothing_is_left_behind() -> None:
-    async def hold(request: Request, answer: Answer) -> None:
+    async def hold(request: Request, answer: ResponseWriter) -> None:
         await answer.start(200, ())
         await request.while_here(anyio.sleep_forever)
 
@@ -146,7 +146,7 @@ async def test_whoever_does_not_read_holds_nobody_up() -> None:
     """Neither the flood nor the end of the node; what waits for them is bounded."""
     threads, sent = _threads_of_others(), 0
 
-    async def flood(request: Request, answer: Answer) -> None:
+    async def flood(request: Request, answer: ResponseWriter) -> None:
         nonlocal sent
         await answer.start(200, ())
 
@@ -173,7 +173,7 @@ async def test_whoever_does_not_read_holds_nobody_up() -> None:
 
 
 async def test_a_node_that_ends_tells_sessions_and_waits_for_them() -> None:
-    async def polite(request: Request, answer: Answer) -> None:
+    async def polite(request: Request, answer: ResponseWriter) -> None:
         await answer.start(200, ())
         await request.visit.draining.wait()
         await answer.send(b"bye")
@@ -190,7 +190,7 @@ async def test_a_node_that_ends_tells_sessions_and_waits_for_them() -> None:
 async def test_http_0_8_an_upload_that_is_cut_off_reaches_nobody() -> None:
     bodies: list[bytes] = []
 
-    async def keep(request: Request, answer: Answer) -> None:
+    async def keep(request: Request, answer: ResponseWriter) -> None:
         bodies.append(await request.body())
         await answer.whole(Response(200))
 
@@ -216,7 +216,7 @@ async def test_http_0_8_an_upload_that_is_cut_off_reaches_nobody() -> None:
 
 
 async def test_http_0_2_data_behind_an_early_answer_harms_nobody() -> None:
-    async def refuse(request: Request, answer: Answer) -> None:
+    async def refuse(request: Request, answer: ResponseWriter) -> None:
         if request.segments[1:] == (b"slow",):
             await anyio.sleep(0.2)
         await answer.whole(Response(404, (), b"no"))
@@ -236,7 +236,7 @@ async def test_http_0_2_data_behind_an_early_answer_harms_nobody() -> None:
 
 
 async def test_http_0_2_an_early_answer_reaches_who_still_sends() -> None:
-    async def refuse(request: Request, answer: Answer) -> None:
+    async def refuse(request: Request, answer: ResponseWriter) -> None:
         await answer.whole(Response(401, (), b"who are you"))
 
     async with _listening(refuse) as (address, _), await dial(address) as stream:
@@ -254,7 +254,7 @@ async def test_http_0_2_an_early_answer_reaches_who_still_sends() -> None:
 async def test_a_head_is_answered_at_once() -> None:
     """http.md A.1: the status of a session is due before there is anything to send."""
 
-    async def wait(request: Request, answer: Answer) -> None:
+    async def wait(request: Request, answer: ResponseWriter) -> None:
         await answer.start(200, ())
         await request.while_here(anyio.sleep_forever)
 
@@ -269,7 +269,7 @@ async def test_a_head_is_answered_at_once() -> None:
 
 
 async def test_a_stream_that_crashes_is_broken_off() -> None:
-    async def fail(request: Request, answer: Answer) -> None:
+    async def fail(request: Request, answer: ResponseWriter) -> None:
         await answer.start(200, ())
         await answer.send(b"part")
         raise ZeroDivisionError

@@ -21,7 +21,7 @@ from millpond.node.peers.identity import (
     load_identity,
     load_or_create,
     peer_id,
-    public_of,
+    public_key_of,
     verify,
 )
 
@@ -46,14 +46,14 @@ def test_vectors_of_rfc_8032() -> None:
     identity = Identity.from_seed(SEED)
     assert identity.public == PUBLIC and identity.sign(b"") == SIGNED_EMPTY
     assert verify(PUBLIC, SIGNED_EMPTY, b"")
-    assert (identity.id, public_of(ID)) == (ID, PUBLIC)
+    assert (identity.id, public_key_of(ID)) == (ID, PUBLIC)
 
 
 @given(KEYS)
 def test_a_peer_id_is_a_key_and_back(public: bytes) -> None:
     text = peer_id(public)
     assert len(text) == 52 and set(text) <= set(LETTERS)
-    assert public_of(text) == public
+    assert public_key_of(text) == public
 
 
 @given(KEYS, st.integers(0, 51), st.sampled_from(LETTERS + LETTERS.upper() + "=01 "))
@@ -63,7 +63,7 @@ def test_a_key_has_one_spelling(public: bytes, place: int, letter: str) -> None:
     if other == text:
         return
     try:
-        assert public_of(other) != public
+        assert public_key_of(other) != public
     except BadPeerId as refused:
         assert "52 letters" in str(refused)
 
@@ -73,7 +73,7 @@ def test_a_key_has_one_spelling(public: bytes, place: int, letter: str) -> None:
 )
 def test_what_is_no_peer_id(text: str) -> None:
     with pytest.raises(BadPeerId):
-        public_of(text)
+        public_key_of(text)
 
 
 @given(st.binary(max_size=80), st.binary(max_size=80), st.binary(max_size=20))

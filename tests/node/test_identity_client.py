@@ -42,7 +42,7 @@ Answer = Callable[[bytes], bytes]
 async def serving(identity: Signer | None = NODE, **settings: Any) -> AsyncIterator[Node]:
     """A node with the test's identity, in the place of its own."""
     async with Node(replace(CONFIG, **settings), rng=Random(1)) as node:
-        node.reception.signer = identity
+        node.services.signer = identity
         yield node
 
 
@@ -64,7 +64,7 @@ async def test_both_know_each_other_then(listener: str) -> None:
         async with connect(url, "chat/1", **known) as alice:
             receipt = await alice.put(b"x")
             assert await alice.get(receipt.id) == b"x"
-        assert node.reception.counters.identified == 1
+        assert node.services.counters.identified == 1
     assert heard == [NODE.public]
 
 
@@ -90,7 +90,7 @@ def test_the_blocking_client_does_the_same(served: Node, listener: str) -> None:
     with pytest.raises(PeerMismatch):
         with sync.connect(url, "chat/1", identity=ALICE, peer=BOB.public, wait_s=SOON_S):
             pass
-    assert served.reception.counters.identified == 1
+    assert served.services.counters.identified == 1
 
 
 async def test_another_node_than_the_expected_one_is_final(listener: str) -> None:
@@ -101,8 +101,8 @@ async def test_another_node_than_the_expected_one_is_final(listener: str) -> Non
         with pytest.raises(PeerMismatch, match=r"the node is [a-z2-7]{52}, not ") as wrong:
             async with connect(url_of(node, listener), "chat/1", **asked):
                 pass
-        assert node.reception.counters.identified == 0
-        assert node.reception.traffic[listener].connections == 1
+        assert node.services.counters.identified == 0
+        assert node.services.protocol_stats[listener].connections == 1
     assert wrong.value.public == NODE.public
     assert not any(isinstance(event, Retrying) for event in events)
 
@@ -131,18 +131,18 @@ async def test_a_key_is_pinned_at_first_and_a_change_of_it_is_loud(tmp_path: Pat
         for _ in range(2):
             async with connect(url, "chat/1", identity=ALICE, on_peer=pin):
                 pass
-        first.reception.signer = BOB
+        first.services.signer = BOB
         with pytest.raises(PeerMismatch) as changed:
             async with connect(url, "chat/1", identity=ALICE, on_peer=pin, wait_s=60):
                 pass
         assert isinstance(changed.value.__cause__, KeyChanged)
         peers.revoke(str(next(iter(peers.peers)).name))
-        first.reception.signer = NODE
+        first.services.signer = NODE
         with pytest.raises(PeerMismatch) as revoked:
             async with connect(url, "chat/1", identity=ALICE, on_peer=pin, wait_s=60):
                 pass
         assert isinstance(revoked.value.__cause__, PeerRevoked)
-        assert first.reception.counters.identified == 2
+        assert first.services.counters.identified == 2
 
 
 class Impostor:
@@ -357,7 +357,7 @@ async def test_a_thousand_half_open_handshakes_keep_nobody_else_waiting() -> Non
             if number % 100 == 0:
                 with anyio.fail_after(SOON_S):
                     await alice.put(b"served")
-        counters = node.reception.counters
+        counters = node.services.counters
         assert counters.challenged <= 1 + 200 * 20 and counters.identified == 1
         with anyio.fail_after(SOON_S):
             async with connect(url, "chat/1", wait_s=SOON_S) as newcomer:

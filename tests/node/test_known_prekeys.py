@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.node.peers.identity import Identity
-from millpond.node.peers.prekey_cache import KnownPrekeys
+from millpond.node.peers.prekey_cache import PrekeyCache
 from millpond.node.peers.prekeys import SignedPrekey, sign_prekey
 
 DAY = 86_400.0
@@ -32,7 +32,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 
 
 def test_the_newest_that_is_still_good_is_the_best(folder: Path | None) -> None:
-    known = KnownPrekeys(folder)
+    known = PrekeyCache(folder)
     assert known.best(BOB.public, 0.0) is None
     long, short = prekey(0, days=20), prekey(1, days=9)
     assert known.learn(BOB.public, long) and known.learn(BOB.public, short)
@@ -45,7 +45,7 @@ def test_the_newest_that_is_still_good_is_the_best(folder: Path | None) -> None:
 
 def test_an_old_one_that_is_sent_again_changes_nothing(folder: Path | None) -> None:
     """A relay that holds back the newest can at most make us use what we know."""
-    known = KnownPrekeys(folder)
+    known = PrekeyCache(folder)
     assert known.learn(BOB.public, prekey(5))
     for again in (prekey(4), prekey(5), sign_prekey(BOB, EVE.public, START, START + 99 * DAY)):
         assert not known.learn(BOB.public, again)
@@ -54,7 +54,7 @@ def test_an_old_one_that_is_sent_again_changes_nothing(folder: Path | None) -> N
 
 
 def test_what_its_owner_did_not_sign_is_not_taken(folder: Path | None) -> None:
-    known = KnownPrekeys(folder)
+    known = PrekeyCache(folder)
     longer = msgspec.structs.replace(prekey(0), good_until=START + 99 * DAY)
     for forged in (prekey(0, EVE), longer, msgspec.structs.replace(prekey(0), signature=b"")):
         assert not known.learn(BOB.public, forged)
@@ -64,7 +64,7 @@ def test_what_its_owner_did_not_sign_is_not_taken(folder: Path | None) -> None:
 
 @given(st.lists(st.integers(0, 12), max_size=20))
 def test_in_whatever_order_they_come_the_newest_four_news_are_kept(days: list[int]) -> None:
-    known = KnownPrekeys(None)
+    known = PrekeyCache(None)
     news: list[int] = []
     for day in days:
         is_news = known.learn(BOB.public, prekey(day, days=30 - 2 * day))
@@ -79,23 +79,23 @@ def test_in_whatever_order_they_come_the_newest_four_news_are_kept(days: list[in
 
 
 def test_they_survive_a_restart(tmp_path: Path) -> None:
-    known = KnownPrekeys(tmp_path)
+    known = PrekeyCache(tmp_path)
     for day in range(6):
         known.learn(BOB.public, prekey(day, days=20 - 2 * day))
     known.learn(EVE.public, prekey(3, EVE))
-    again = KnownPrekeys(tmp_path)
+    again = PrekeyCache(tmp_path)
     assert again.best(EVE.public, START) == prekey(3, EVE)
     assert again.best(BOB.public, START) == prekey(5, days=10)
     assert again.best(BOB.public, START + 18 * DAY) == prekey(2, days=16)
     assert again.best(BOB.public, START + 18 * DAY + 1) is None
     assert not again.learn(BOB.public, prekey(5, days=10))
     assert again.learn(BOB.public, prekey(6))
-    assert KnownPrekeys(tmp_path).best(BOB.public, START) == prekey(6)
+    assert PrekeyCache(tmp_path).best(BOB.public, START) == prekey(6)
 
 
 def test_of_too_many_owners_the_one_silent_for_longest_is_forgotten(tmp_path: Path) -> None:
     owners = [Identity.from_seed(sha256(b"%d" % number).digest()) for number in range(5)]
-    known = KnownPrekeys(tmp_path, owners_max=3)
+    known = PrekeyCache(tmp_path, owners_max=3)
     for owner in owners[:3]:
         known.learn(owner.public, prekey(0, owner))
     known.learn(owners[0].public, prekey(1, owners[0]))
@@ -103,13 +103,13 @@ def test_of_too_many_owners_the_one_silent_for_longest_is_forgotten(tmp_path: Pa
     assert _known_of(known, owners) == [True, False, True, True, False]
     for age, number in enumerate((3, 0, 2)):
         os.utime(tmp_path / owners[number].id, (START - age, START - age))
-    again = KnownPrekeys(tmp_path, owners_max=3)
+    again = PrekeyCache(tmp_path, owners_max=3)
     again.learn(owners[4].public, prekey(0, owners[4]))
-    for each in (again, KnownPrekeys(tmp_path, owners_max=3)):
+    for each in (again, PrekeyCache(tmp_path, owners_max=3)):
         assert _known_of(each, owners) == [True, False, False, True, True]
 
 
-def _known_of(known: KnownPrekeys, owners: list[Identity]) -> list[bool]:
+def _known_of(known: PrekeyCache, owners: list[Identity]) -> list[bool]:
     return [known.best(owner.public, START) is not None for owner in owners]
 
 
@@ -117,34 +117,34 @@ def _known_of(known: KnownPrekeys, owners: list[Identity]) -> list[bool]:
 def test_a_file_that_cannot_be_read_is_told_of_and_written_again(
     content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    KnownPrekeys(tmp_path).learn(BOB.public, prekey(0))
+    PrekeyCache(tmp_path).learn(BOB.public, prekey(0))
     file = tmp_path / BOB.id
     file.write_bytes(content)
-    known = KnownPrekeys(tmp_path)
+    known = PrekeyCache(tmp_path)
     assert known.best(BOB.public, START) is None
     assert str(file) in caplog.text
     assert known.learn(BOB.public, prekey(0))
-    assert KnownPrekeys(tmp_path).best(BOB.public, START) == prekey(0)
+    assert PrekeyCache(tmp_path).best(BOB.public, START) == prekey(0)
 
 
 def test_what_somebody_put_into_a_file_is_not_believed(tmp_path: Path) -> None:
-    known = KnownPrekeys(tmp_path)
+    known = PrekeyCache(tmp_path)
     known.learn(BOB.public, prekey(0))
     known.learn(EVE.public, prekey(1, EVE))
     (tmp_path / EVE.id).replace(tmp_path / BOB.id)
-    assert KnownPrekeys(tmp_path).best(BOB.public, START) is None
+    assert PrekeyCache(tmp_path).best(BOB.public, START) is None
 
 
 def test_other_files_in_the_folder_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
-    KnownPrekeys(tmp_path).learn(BOB.public, prekey(0))
+    PrekeyCache(tmp_path).learn(BOB.public, prekey(0))
     assert (tmp_path / "notes").read_text() == "mine"
 
 
 def test_a_full_disk_keeps_nobody_from_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    known = KnownPrekeys(tmp_path)
+    known = PrekeyCache(tmp_path)
     known.learn(BOB.public, prekey(0))
 
     def full(*arguments: object) -> None:
@@ -155,4 +155,4 @@ def test_a_full_disk_keeps_nobody_from_writing(
         assert known.learn(BOB.public, prekey(1))
     assert known.best(BOB.public, START) == prekey(1)
     assert "no space" in caplog.text
-    assert KnownPrekeys(tmp_path).best(BOB.public, START) == prekey(0)
+    assert PrekeyCache(tmp_path).best(BOB.public, START) == prekey(0)

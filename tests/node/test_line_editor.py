@@ -10,9 +10,9 @@ from millpond.node.chat.payloads import TEXT_BYTES_MAX
 from millpond.node.cli.chat.line_editor import (
     LINES_KEPT_MAX,
     TEXT_CHARS_MAX,
+    KeyCommand,
     LineEditor,
     Submitted,
-    Wish,
     is_shown,
     text_width,
 )
@@ -74,8 +74,8 @@ def test_ctrl_d_leaves_only_from_an_empty_line() -> None:
     editor = LineEditor()
     assert list(editor.feed(b"ab\x01\x04")) == []
     assert editor.text == "b"
-    assert list(editor.feed(b"\x04\x04")) == [Wish.LEAVE]
-    assert list(editor.feed(b"\x0c")) == [Wish.REDRAW]
+    assert list(editor.feed(b"\x04\x04")) == [KeyCommand.LEAVE]
+    assert list(editor.feed(b"\x0c")) == [KeyCommand.REDRAW]
 
 
 @given(
@@ -133,7 +133,7 @@ def test_limits_hold() -> None:
 )
 def test_a_line_is_completed_as_far_as_it_is_clear(keys: str, text: str, told: list[str]) -> None:
     editor = typed(keys)
-    assert list(editor.feed(b"\t")) == [Wish.COMPLETE]
+    assert list(editor.feed(b"\t")) == [KeyCommand.COMPLETE]
     assert editor.complete(["/list", "/to al", "/to alice", "/to bob"]) == told
     assert editor.text == text
     if not keys.startswith(text):

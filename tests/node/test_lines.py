@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.actors.messages import Mode
-from millpond.actors.store.changes import Origin, Row
-from millpond.node.cli.jsonl import ID_MAX, BadLine, Line, decode_line, encode_line
+from millpond.actors.store.changes import Origin, StoredMessage
+from millpond.node.cli.jsonl import ID_MAX, BadLine, MessageLine, decode_line, encode_line
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 IDS = st.integers(1, ID_MAX)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 ROWS = st.builds(
-    Row,
+    StoredMessage,
     id=IDS,
     key=U64,
     ttl=st.integers(1, 2**32 - 1),
@@ -25,7 +25,7 @@ ROWS = st.builds(
     origin=st.none() | st.builds(Origin, id=IDS, attempts=U32, reason=TEXTS),
 )
 LINES = st.builds(
-    Line,
+    MessageLine,
     channel=st.binary(min_size=1, max_size=255),
     row=ROWS,
     attempts=U32,
@@ -34,7 +34,7 @@ LINES = st.builds(
 
 
 @given(LINES)
-def test_a_line_gives_back_its_message(line: Line) -> None:
+def test_a_line_gives_back_its_message(line: MessageLine) -> None:
     """P2P-30."""
     text = encode_line(line)
     assert text.count(b"\n") == 1 and text.endswith(b"\n")
@@ -43,7 +43,7 @@ def test_a_line_gives_back_its_message(line: Line) -> None:
 
 @given(LINES, st.data())
 def test_a_line_that_was_changed_is_a_message_or_a_bad_line(
-    line: Line, data: st.DataObject
+    line: MessageLine, data: st.DataObject
 ) -> None:
     text = bytearray(encode_line(line))
     at = data.draw(st.integers(0, len(text) - 1))

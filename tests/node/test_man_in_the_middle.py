@@ -11,7 +11,7 @@ import pytest
 
 from millpond.actors.messages import Role
 from millpond.node.client.errors import PeerMismatch
-from millpond.node.peers.authentication import Credentials, Introduction
+from millpond.node.peers.authentication import Credentials, MutualAuth
 from millpond.transports.errors import MalformedHandshake
 from millpond.transports.p2p.challenge import ChallengeRate
 from millpond.transports.p2p.handshake import Hello
@@ -47,13 +47,13 @@ class Middle:
 
     def __init__(self) -> None:
         self.rig = Rig()
-        self.rig.node.reception.signer = NODE
-        self.rig.node.reception.certificate_hash = HASH
-        self.rig.node.reception._challenges = ChallengeRate(10**6, 1)
+        self.rig.node.services.signer = NODE
+        self.rig.node.services.certificate_hash = HASH
+        self.rig.node.services._challenges = ChallengeRate(10**6, 1)
 
     def carry(self, on_hello: Alter = as_it_is, on_challenge: Alter = as_it_is) -> bool:
         """Whether both ends think that they know each other."""
-        client = Introduction(Credentials(ALICE, NODE.public, None, lambda: NONCE), WANTED, HASH)
+        client = MutualAuth(Credentials(ALICE, NODE.public, None, lambda: NONCE), WANTED, HASH)
         line = self.rig.connect()
         line.wire.secure = True
         try:
@@ -62,9 +62,7 @@ class Middle:
             line.connection.close()
             line.end()
 
-    def _carry(
-        self, client: Introduction, line: Line, on_hello: Alter, on_challenge: Alter
-    ) -> bool:
+    def _carry(self, client: MutualAuth, line: Line, on_hello: Alter, on_challenge: Alter) -> bool:
         for answer in line.ask(on_hello(client.packet)):
             if answer[0] != 0x81:
                 continue
@@ -78,7 +76,7 @@ class Middle:
 
     @property
     def identified(self) -> int:
-        return self.rig.node.reception.counters.identified
+        return self.rig.node.services.counters.identified
 
 
 def flipped(place: int, bit: int) -> Alter:
@@ -97,7 +95,7 @@ def test_what_nobody_alters_succeeds() -> None:
 
 def test_no_bit_of_a_hello_can_be_flipped() -> None:
     middle = Middle()
-    size = len(Introduction(Credentials(ALICE), WANTED, HASH).packet)
+    size = len(MutualAuth(Credentials(ALICE), WANTED, HASH).packet)
     for place in range(size):
         assert not any(middle.carry(on_hello=flipped(place, bit)) for bit in range(8)), place
     assert middle.identified == 0
@@ -219,7 +217,7 @@ def test_the_middle_cannot_put_its_own_key_into_the_hello_and_prove_it() -> None
     """The client would be taken for somebody else: it sees that the node signed another HELLO."""
     middle = Middle()
     line = middle.rig.connect()
-    client = Introduction(Credentials(ALICE, NODE.public), Hello(channel=b"chat/1"), None)
+    client = MutualAuth(Credentials(ALICE, NODE.public), Hello(channel=b"chat/1"), None)
     changed = client.packet.replace(ALICE.public, MALLORY.public)
     (answer,) = line.ask(changed)
     with pytest.raises(PeerMismatch, match="cannot prove"):
@@ -231,7 +229,7 @@ def test_a_proof_made_for_one_node_is_no_proof_for_another() -> None:
     """A node that Alice dials passes her HELLO on to another, to be let in there in her name."""
     middle = Middle()
     line = middle.rig.connect()
-    client = Introduction(Credentials(ALICE, MALLORY.public), Hello(channel=b"chat/1"), None)
+    client = MutualAuth(Credentials(ALICE, MALLORY.public), Hello(channel=b"chat/1"), None)
     (answer,) = line.ask(client.packet)
     with pytest.raises(PeerMismatch):
         client.answer(answer)

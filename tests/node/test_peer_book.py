@@ -27,8 +27,8 @@ from millpond.node.peers.address_book import (
     Trust,
     UnknownPeer,
 )
-from millpond.node.peers.address_book_file import BookBusy, PeerFile
-from millpond.node.peers.address_book_toml import peers_of, text_of
+from millpond.node.peers.address_book_file import AddressBookFile, BookBusy
+from millpond.node.peers.address_book_toml import format_address_book, parse_address_book
 from millpond.node.peers.identity import Identity
 from millpond.node.peers.toml_text import line
 
@@ -341,7 +341,7 @@ def test_who_never_gives_the_lock_back_stops_nobody_for_good(
 ) -> None:
     monkeypatch.setattr("millpond.node.peers.address_book_file.LOCK_WAIT_S", 0.05)
     book = PeerBook(path)
-    with PeerFile(path).locked(), pytest.raises(BookBusy):
+    with AddressBookFile(path).locked(), pytest.raises(BookBusy):
         book.add(peer())
     assert len(book) == 0
     book.add(peer())
@@ -404,14 +404,14 @@ def _peers(draw: st.DrawFn) -> Peer:
 @settings(max_examples=50)
 @given(st.lists(_peers(), max_size=5))
 def test_any_peers_are_read_back(peers: list[Peer]) -> None:
-    assert peers_of(text_of(peers)) == peers
+    assert parse_address_book(format_address_book(peers)) == peers
 
 
 @settings(max_examples=100)
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda data: data.decode("latin-1")))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        peers_of(text)
+        parse_address_book(text)
     except ValueError:
         return
     assert tomllib.loads(text).get("format", 1) == 1

@@ -15,7 +15,7 @@ from millpond.node.peers.address_book import (
     PeerRevoked,
     Trust,
 )
-from millpond.node.peers.address_book_toml import peers_of
+from millpond.node.peers.address_book_toml import parse_address_book
 from millpond.node.peers.identity import Identity, peer_id
 
 HERE = "tcp://203.0.113.7:7400"
@@ -55,12 +55,12 @@ def in_the_middle_of_reading(monkeypatch: pytest.MonkeyPatch, happens: Callable[
     todo = [happens]
 
     def parsed(text: str) -> list[Peer]:
-        found = list(peers_of(text))
+        found = list(parse_address_book(text))
         if todo:
             todo.pop()()
         return found
 
-    monkeypatch.setattr("millpond.node.peers.address_book.peers_of", parsed)
+    monkeypatch.setattr("millpond.node.peers.address_book.parse_address_book", parsed)
 
 
 def test_a_key_that_is_revoked_while_the_file_is_read_stays_so(

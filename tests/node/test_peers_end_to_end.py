@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.node.cli.exit_codes import Exit
+from millpond.node.cli.exit_codes import ExitCode
 from millpond.node.cli.main import main
 from tests.node.post.neighbours import free_port
 from tests.node.processes import Serving, command, serving
@@ -94,7 +94,7 @@ def test_what_is_sealed_is_opened_only_where_it_was_sealed_for(alice: Person, bo
         envelope = b64decode(json.loads(shown)["data_base64"])
         assert envelope.startswith(b"\xe2\x01") and b"secret" not in envelope
         bob.puts(envelope, "elsewhere")
-        shown, error = bob.asks("recv", "elsewhere", "--timeout", "1", code=Exit.TIMEOUT)
+        shown, error = bob.asks("recv", "elsewhere", "--timeout", "1", code=ExitCode.TIMEOUT)
     assert shown == "" and "altered, or sealed for another recipient or channel" in error
 
 
@@ -102,12 +102,12 @@ def test_nothing_is_sealed_for_whom_nobody_knows(alice: Person, bob: Person) -> 
     key = json.loads(bob.says("keys", "show", "--json"))["id"]
     alice.says("peer", "add", "bob", "--key", key)
     with alice.starts():
-        _, error = alice.asks("put", "--to", "carol", "notes", "x", code=Exit.NOT_FOUND)
+        _, error = alice.asks("put", "--to", "carol", "notes", "x", code=ExitCode.NOT_FOUND)
         assert "no trusted peer 'carol'" in error
-        _, error = alice.asks("put", "--to", "bob", "notes", "x", code=Exit.FAILURE)
+        _, error = alice.asks("put", "--to", "bob", "notes", "x", code=ExitCode.FAILURE)
         assert "nothing can be sealed for 'bob'" in error
-        _, error = alice.asks("put", "--to", "bob", "mail/x", "x", code=Exit.REFUSED)
-        alice.asks("put", "--to", "bob", "--key", "1", "notes", "x", code=Exit.USAGE)
+        _, error = alice.asks("put", "--to", "bob", "mail/x", "x", code=ExitCode.REFUSED)
+        alice.asks("put", "--to", "bob", "--key", "1", "notes", "x", code=ExitCode.USAGE)
 
 
 def test_by_way_of_a_relay_when_the_two_are_never_up_together(
@@ -172,5 +172,5 @@ def test_kills_of_either_node_lose_nothing_and_repeat_nothing(alice: Person, bob
     with alice.starts(), bob.starts():
         while len(shown) < len(texts):
             read(len(texts) - len(shown))
-        bob.asks("recv", "notes", "--timeout", "0.5", code=Exit.TIMEOUT)
+        bob.asks("recv", "notes", "--timeout", "0.5", code=ExitCode.TIMEOUT)
     assert sorted(shown.values(), key=int) == texts

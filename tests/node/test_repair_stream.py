@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from millpond.actors.state.checkpoint_store import state_file
-from millpond.actors.store.changes import Change, Chunk, Noted, Position
-from millpond.actors.streams.names import TOPICS, Part, part_cell, stream_cell
+from millpond.actors.store.changes import Change, Chunk, MetadataSet, Position
+from millpond.actors.streams.names import TOPICS, StagedPart, staged_cell, stream_cell
 from millpond.node.cli.main import main
 from tests.node.folders import empty_wal, flip, partition_of, rows, stopped
 
@@ -31,8 +31,10 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     with stopped(folder) as store:
         store.write(ORDERS, chunks())
-        store.write(TOPICS, [Noted(b"topic\0lost", bytes(4)), Noted(b"topic\0kept", bytes(4))])
-        store.write(TOPICS, [Noted(b"filler", bytes(2000))])
+        store.write(
+            TOPICS, [MetadataSet(b"topic\0lost", bytes(4)), MetadataSet(b"topic\0kept", bytes(4))]
+        )
+        store.write(TOPICS, [MetadataSet(b"filler", bytes(2000))])
         store.write(b"box", rows(1000))
     for name, data in ((ORDERS, b"record 3 "), (ORDERS, b"record 4 "), (TOPICS, b"topic\0lost")):
         empty_wal(partition_of(folder, name))
@@ -114,7 +116,7 @@ def test_a_name_of_any_bytes_can_be_repaired(
 def test_a_damaged_part_of_a_batch_is_told_as_that(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    part = part_cell(Part(ORDERS, b"q1", 3, b"p1"))
+    part = staged_cell(StagedPart(ORDERS, b"q1", 3, b"p1"))
     with stopped(tmp_path / "data") as store:
         store.write(part, chunks())
         store.write(b"box", rows(1000))

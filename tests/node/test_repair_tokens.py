@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.actors.store.changes import Noted
+from millpond.actors.store.changes import MetadataSet
 from millpond.actors.streams.names import TOKENS
 from millpond.node.cli.main import main
 from tests.node.folders import empty_wal, flip, partition_of, rows, stopped
@@ -17,8 +17,10 @@ def test_the_catalogue_of_tokens_is_named_and_repaired(
 ) -> None:
     folder = tmp_path / "data"
     with stopped(folder) as store:
-        store.write(TOKENS, [Noted(b"token\0lost", bytes(4)), Noted(b"token\0kept", bytes(4))])
-        store.write(TOKENS, [Noted(b"filler", bytes(2000))])
+        store.write(
+            TOKENS, [MetadataSet(b"token\0lost", bytes(4)), MetadataSet(b"token\0kept", bytes(4))]
+        )
+        store.write(TOKENS, [MetadataSet(b"filler", bytes(2000))])
         store.write(b"box", rows(1000))
     empty_wal(partition_of(folder, TOKENS))
     flip(partition_of(folder, TOKENS), b"token\0lost")

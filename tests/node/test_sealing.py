@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from millpond.node.peers.envelope import (
     CannotOpen,
-    Opened,
+    OpenedEnvelope,
     Reason,
     UnusablePrekey,
     envelope_uuid,
@@ -129,7 +129,7 @@ def sealed(clear: bytes, entropy: Callable[[int], bytes] = os.urandom) -> bytes:
 
 def opened(
     envelope: bytes, recipient: Identity = BOB, channel: bytes = CHANNEL, private: bytes = PRIVATE
-) -> Opened:
+) -> OpenedEnvelope:
     return open_envelope(
         envelope, recipient=recipient, prekey_of=lambda kid: private, channel=channel
     )
@@ -191,7 +191,7 @@ def test_another_reader_of_the_text_opens_what_is_sealed_here(clear: bytes) -> N
 
 @given(st.binary(max_size=2000))
 def test_what_another_writer_sealed_is_opened_here(clear: bytes) -> None:
-    assert opened(written(padded(clear), clear)) == Opened(ALICE.public, UUID, clear)
+    assert opened(written(padded(clear), clear)) == OpenedEnvelope(ALICE.public, UUID, clear)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -8,12 +8,12 @@ import anyio
 import pytest
 
 from millpond.actors.messages import Durability
-from millpond.actors.store.changes import Noted
+from millpond.actors.store.changes import MetadataSet
 from millpond.actors.streams.names import TOPICS, stream_cell
 from millpond.actors.streams.stream import Stream
 from millpond.node.cli.commands.config import settings
 from millpond.node.client.streams.connect import connect_streams
-from millpond.node.config import Config, ConfigError, Loaded
+from millpond.node.config import Config, ConfigError, LoadedConfig
 from millpond.node.config_rules import StreamRule
 from millpond.node.node import Node
 from millpond.node.stream_settings import rustlog_settings, s3p_settings, stream_book
@@ -39,7 +39,7 @@ def test_without_a_data_folder_nothing_is_more_than_memory() -> None:
 
 def test_rules_are_shown_as_they_are_given() -> None:
     config = Config(streams=tuple(map(StreamRule.parse, RULES)))
-    assert settings(Loaded(config))["streams"] == list(RULES)
+    assert settings(LoadedConfig(config))["streams"] == list(RULES)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ async def test_a_node_finds_its_streams_again(tmp_path: Path) -> None:
             await streams.stream("spread/1").append(b"c")
     async with Node(config) as node:
         async with connect_streams(f"tcp://{node.listeners['p2p']}") as streams:
-            assert node.reception.topics.partitions(b"spread") == 3
+            assert node.services.topics.partitions(b"spread") == 3
             assert [each async for each in streams.names()] == [b"orders", b"spread/1"]
             assert (await streams.stream("orders").info()).tail == 2
 
@@ -124,7 +124,7 @@ async def test_a_topic_whose_removal_was_stopped_goes_after_the_start(tmp_path: 
         async with connect_streams(f"tcp://{node.listeners['p2p']}") as streams:
             await streams.create_topic("t", 2)
             await streams.stream("t/0").append(b"x")
-        removed = [Noted(b"topic\0t", None), Noted(b"removed\0t", (2).to_bytes(4))]
+        removed = [MetadataSet(b"topic\0t", None), MetadataSet(b"removed\0t", (2).to_bytes(4))]
         node._store.write(TOPICS, removed)
     async with Node(config) as node:
         with anyio.fail_after(5):

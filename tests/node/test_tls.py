@@ -25,7 +25,7 @@ from millpond.node.tls.contexts import (
     pin_of,
     server_context,
 )
-from millpond.node.tls.errors import PinMismatch, Reason, reason_of
+from millpond.node.tls.errors import PinMismatch, TlsReason, reason_of
 from millpond.node.tls.listeners import TlsListeners
 from tests.node.tls_files import Files, authority, files_of, signed_by
 from tests.transports.test_tls import Pipe
@@ -57,7 +57,7 @@ def shaken(
     return ends
 
 
-def refusal(server: ssl.SSLContext, client: ssl.SSLContext, name: str = "mill") -> Reason:
+def refusal(server: ssl.SSLContext, client: ssl.SSLContext, name: str = "mill") -> TlsReason:
     with pytest.raises(ssl.SSLError) as caught:
         shaken(server, client, name)
     return reason_of(caught.value)
@@ -272,11 +272,11 @@ async def test_refusals_are_logged_once_a_second(
 ) -> None:
     now = 1_700_000_000.0
     listeners = TlsListeners(Config(tls_cert=files.cert, tls_key=files.key), lambda: now)
-    doorway = listeners.doorway("p2p")
+    doorway = listeners.acceptor("p2p")
     assert doorway is not None
 
     def knock(host: str) -> None:
-        wire = doorway.through(Recorder)()
+        wire = doorway.wrap(Recorder)()
         below = Pipe()
         below.host = host
         wire.opened(below)
@@ -297,8 +297,8 @@ def test_only_what_is_named_speaks_tls(files: Files) -> None:
         tls_cert=files.cert, tls_key=files.key, tls_listeners=("s3p",), rustlog="off", http="off"
     )
     listeners = TlsListeners(config, time.time)
-    assert [each for each in ("p2p", "ws", "s3p", "rustlog") if listeners.doorway(each)] == ["s3p"]
-    assert TlsListeners(Config(), time.time).doorway("p2p") is None
+    assert [each for each in ("p2p", "ws", "s3p", "rustlog") if listeners.acceptor(each)] == ["s3p"]
+    assert TlsListeners(Config(), time.time).acceptor("p2p") is None
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ async def test_who_speaks_plainly_gets_nothing_but_an_end(files: Files, listener
                 while True:
                     said += await stream.receive()
             assert said[:1] in (b"", b"\x15")  # at most an alert of TLS
-        assert node.reception.counters.reasons[REASON] == 1
+        assert node.services.counters.reasons[REASON] == 1
         await exchange(node, listener, files.client())
 
 

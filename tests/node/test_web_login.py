@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millpond.actors.messages import Rights
-from millpond.node.access.policy import Access, Sources
+from millpond.node.access.policy import AccessPolicy, RuleFiles
 from millpond.node.web.login import (
     CHANNEL,
     FILE_NAME,
@@ -19,7 +19,7 @@ from millpond.node.web.login import (
     SESSIONS_MAX,
     WebLogin,
 )
-from millpond.transports.p2p.admission import Asker
+from millpond.transports.p2p.admission import Principal
 
 
 class Time:
@@ -140,13 +140,13 @@ def test_revoking_is_heard_at_once(login: WebLogin) -> None:
     assert login.exchange(link) is None
 
 
-def asker(token: bytes | None, address: str = "127.0.0.1") -> Asker:
-    return Asker(token=token, address=address, listener="ws")
+def asker(token: bytes | None, address: str = "127.0.0.1") -> Principal:
+    return Principal(token=token, address=address, listener="ws")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "203.0.113.7"])
 def test_a_session_reaches_the_page_alone(login: WebLogin, time: Time, address: str) -> None:
-    access = Access(now=time)
+    access = AccessPolicy(now=time)
     access.sessions = login.rights
     who = asker(token_of(login), address)
     assert access.authorize(who, CHANNEL) == Rights.ADMIN
@@ -156,7 +156,7 @@ def test_a_session_reaches_the_page_alone(login: WebLogin, time: Time, address: 
 
 def test_a_session_that_ended_has_nothing_even_where_others_have_all(login: WebLogin) -> None:
     """Whoever comes from this machine may do everything as long as no file says otherwise."""
-    access = Access(Sources())
+    access = AccessPolicy(RuleFiles())
     access.sessions = login.rights
     who = asker(token_of(login))
     assert access.authorize(asker(None), CHANNEL) is not None
@@ -171,7 +171,7 @@ def test_an_access_file_does_not_shut_the_page_out(
     path = tmp_path / "access.conf"
     path.write_text("")
     path.chmod(0o600)
-    access = Access(Sources(path), now=time)
+    access = AccessPolicy(RuleFiles(path), now=time)
     access.sessions = login.rights
     assert access.authorize(asker(None), CHANNEL) is None
     assert access.authorize(asker(token_of(login)), CHANNEL) == Rights.ADMIN

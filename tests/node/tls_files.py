@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from millpond.node.tls.certificates import Pair, make_authority, make_certificate
+from millpond.node.tls.certificates import CertificateAndKey, make_authority, make_certificate
 from millpond.node.tls.contexts import TlsFiles, client_context, server_context
 
 HOSTS = ("mill", "localhost", "127.0.0.1")
@@ -26,7 +26,7 @@ class Files(NamedTuple):
         return client_context(**{"ca": self.cert, **options})
 
 
-def files_of(folder: Path, pair: Pair | None = None, name: str = "mill") -> Files:
+def files_of(folder: Path, pair: CertificateAndKey | None = None, name: str = "mill") -> Files:
     """The files of a pair; without one, of a new certificate for this machine."""
     pair = pair or make_certificate(name, HOSTS, 30, time.time())
     cert, key = folder / f"{name}.crt", folder / f"{name}.key"
@@ -36,11 +36,11 @@ def files_of(folder: Path, pair: Pair | None = None, name: str = "mill") -> File
     return Files(str(cert), str(key))
 
 
-def authority() -> Pair:
+def authority() -> CertificateAndKey:
     """One that signs certificates of tests."""
     return make_authority("an authority", 30, time.time())
 
 
-def signed_by(authority: Pair, name: str) -> Pair:
+def signed_by(authority: CertificateAndKey, name: str) -> CertificateAndKey:
     """A certificate of that authority for this machine."""
     return make_certificate(name, HOSTS, 30, time.time(), authority)

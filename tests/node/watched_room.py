@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from millpond.node.http.app import HttpRoom
+from millpond.node.http.app import HttpServices
 from millpond.transports.http.app import Application
 from tests.transports.http.client import Client
 from tests.transports.http.served import Served, served
@@ -17,12 +17,12 @@ Figures = dict[tuple[str, tuple[str, ...]], float]
 
 
 @asynccontextmanager
-async def watched(**settings: object) -> AsyncIterator[tuple[Served, HttpRoom, Application]]:
+async def watched(**settings: object) -> AsyncIterator[tuple[Served, HttpServices, Application]]:
     """A node in memory without listeners, unless the settings say otherwise."""
     async with served({}, **settings) as pond:
         node = pond.node
-        room = HttpRoom(
-            node.config, node.reception, node.tls, node._sources, node._streams.counters
+        room = HttpServices(
+            node.config, node.services, node.tls, node._sources, node._streams.counters
         )
         yield pond, room, room.application()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
-from millpond.pipeline.client.http_client import NodeWire
+from millpond.pipeline.client.http_client import NodeClient
 from millpond.pipeline.client.s2_codec import Headers, encode_records
 from millpond.pipeline.options import SourceOptions, sink_options, source_options
 
@@ -72,8 +72,8 @@ class Pond:
         return {"address": self.address, **self._asks}
 
     @contextmanager
-    def wire(self, timeout_ms: int = 10_000) -> Iterator[NodeWire]:
-        wire = NodeWire(sink_options({**self.given, "timeoutMs": str(timeout_ms)}).nodes, 0)
+    def wire(self, timeout_ms: int = 10_000) -> Iterator[NodeClient]:
+        wire = NodeClient(sink_options({**self.given, "timeoutMs": str(timeout_ms)}).nodes, 0)
         try:
             yield wire
         finally:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.pipeline.client.columns import Columns
-from millpond.pipeline.spark.arrow import ALONE_BYTES, Gathered, batches
+from millpond.pipeline.spark.arrow import ALONE_BYTES, ArrowBuilder, batches
 
 
 def columns(first: int, bodies: list[bytes]) -> Columns:
@@ -19,7 +19,7 @@ def columns(first: int, bodies: list[bytes]) -> Columns:
 
 
 def joined(found: list[Columns], rows: int, size: int) -> list[pa.RecordBatch]:
-    return list(batches(Gathered("orders", 3), found, rows, size))
+    return list(batches(ArrowBuilder("orders", 3), found, rows, size))
 
 
 def test_a_large_buffer_is_a_batch_by_itself_and_not_copied() -> None:

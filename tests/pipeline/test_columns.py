@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.actors.store.changes import Position
-from millpond.actors.streams.messages import Span
+from millpond.actors.streams.messages import RecordColumns
 from millpond.pipeline.client.column_blocks import decode_blocks
 from millpond.pipeline.client.columns import Columns, decode_batch
 from millpond.pipeline.client.s2_codec import decode_records
 from millpond.pipeline.errors import PipelineError
-from millpond.pipeline.spark.arrow import Gathered, arrow_schema
+from millpond.pipeline.spark.arrow import ArrowBuilder, arrow_schema
 from millpond.transports.http.s2.codecs.columns import block
 from millpond.transports.http.s2.codecs.protobuf import encode_batch
-from millpond.transports.http.s2.errors import Place
-from millpond.transports.http.s2.model import Batch
+from millpond.transports.http.s2.errors import StreamPosition
+from millpond.transports.http.s2.model import RecordBatch
 
 headers = st.lists(st.tuples(st.binary(min_size=1, max_size=5), st.binary(max_size=5)), max_size=2)
 bodies = st.lists(
@@ -39,8 +39,10 @@ def test_every_batch_of_a_node(
     times = None
     if odd:
         times = data.draw(st.lists(st.integers(0, 2**63), min_size=len(found), max_size=len(found)))
-    span = Span(first, found, timestamp, Position(1, 1), times, None, rows)
-    columns = decode_batch(encode_batch(Batch([span], Place(7, 7) if tail else None)))
+    span = RecordColumns(first, found, timestamp, Position(1, 1), times, None, rows)
+    columns = decode_batch(
+        encode_batch(RecordBatch([span], StreamPosition(7, 7) if tail else None))
+    )
     assert columns.sequences.tolist() == list(range(first, first + len(found)))
     assert columns.timestamps.tolist() == (times or [timestamp] * len(found))
     assert columns.bodies.to_pylist() == found
@@ -72,7 +74,7 @@ def test_hostile_bytes_are_read_alike_or_refused(data: bytes) -> None:
 @settings(deadline=None)
 @given(st.data())
 def test_every_cut_of_a_block_and_every_odd_byte_is_read_or_refused(data: st.DataObject) -> None:
-    span = Span(
+    span = RecordColumns(
         3, [b"some", b"", b"x" * 200], 7, Position(1, 1), [1, 2, 3], None, [[(b"k", b"v")], [], []]
     )
     whole = bytearray(b"".join(block(span)))
@@ -100,8 +102,8 @@ def test_what_is_no_batch_is_an_error_of_ours(data: bytes) -> None:
 
 
 def test_every_cut_of_a_batch_is_read_or_refused() -> None:
-    span = Span(3, [b"some body", b"x" * 200], 1_700_000_000_000, Position(1, 1))
-    whole = encode_batch(Batch([span], Place(9, 9)))
+    span = RecordColumns(3, [b"some body", b"x" * 200], 1_700_000_000_000, Position(1, 1))
+    whole = encode_batch(RecordBatch([span], StreamPosition(9, 9)))
     for end in range(len(whole)):
         try:
             columns = decode_batch(whole[:end])
@@ -111,8 +113,12 @@ def test_every_cut_of_a_batch_is_read_or_refused() -> None:
 
 
 def test_batches_have_the_columns_of_the_kafka_source() -> None:
-    gathered = Gathered("orders", 3, with_headers=True)
-    plain = decode_batch(encode_batch(Batch([Span(1, [b"a"], 2**63, Position(1, 1))], Place(1, 1))))
+    gathered = ArrowBuilder("orders", 3, with_headers=True)
+    plain = decode_batch(
+        encode_batch(
+            RecordBatch([RecordColumns(1, [b"a"], 2**63, Position(1, 1))], StreamPosition(1, 1))
+        )
+    )
     gathered.add(plain)
     row = [(b"key", b"k"), (b"\xff", b"v")]
     keyed = Columns(np.array([2], np.uint64), np.array([5], np.uint64), plain.bodies, [row])

@@ -21,7 +21,7 @@ from millpond.pipeline.errors import DataLost
 from millpond.pipeline.options import source_options
 from millpond.pipeline.spark import java_home as javahome
 from millpond.pipeline.state.job import due, finish
-from millpond.pipeline.state.progress import Course
+from millpond.pipeline.state.progress import QueryProgress
 from millpond.pipeline.state.table import Table
 from tests.pipeline.histories import change, numbered
 from tests.pipeline.ponds import Pond
@@ -223,10 +223,10 @@ def test_how_much_is_left_is_what_the_node_has_behind_the_checkpoint(
     source = pond.given | {"subscribe": "a", "startingOffsets": "earliest"}
 
     def left(batch: int) -> int:
-        with closing(Course(source, tmp_path)) as course:
+        with closing(QueryProgress(source, tmp_path)) as course:
             return course.left(batch)
 
-    with closing(Course(source, tmp_path)) as course:
+    with closing(QueryProgress(source, tmp_path)) as course:
         course.begin()
         assert (course.last(), course.done(-1), course.left(-1)) == (-1, 0, 7)
         (tmp_path / "offsets").mkdir()

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pyarrow as pa
 import pytest
 
-from millpond.pipeline.client.http_client import NodeWire
+from millpond.pipeline.client.http_client import NodeClient
 from millpond.pipeline.errors import DataLost, PipelineError
 from millpond.pipeline.options import SourceOptions, sink_options, source_options
 from millpond.pipeline.spark.offsets import TopicPartition
@@ -292,6 +292,6 @@ def test_a_page_of_streams_that_go_is_passed(monkeypatch: pytest.MonkeyPatch) ->
         streams = [{"name": name, "deleted_at": deleted} for name in names]
         return {"streams": streams, "has_more": has_more}
 
-    wire = NodeWire(sink_options({}).nodes, 0)
+    wire = NodeClient(sink_options({}).nodes, 0)
     monkeypatch.setattr(wire, "ask_json", lambda method, path: ask_json(path))
     assert wire.names() == ["c"]

@@ -65,7 +65,7 @@ def test_the_node_and_the_pipeline_understand_the_same_schemas(schema: Any) -> N
     @settings(deadline=None, max_examples=25)
     @given(values)
     def same(value: Any) -> None:
-        assert check(value) == node.complaint(value)
+        assert check(value) == node.error_in(value)
 
     same()
 

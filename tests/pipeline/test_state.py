@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.state.events import Change, Control, Rejected, read_event
-from millpond.pipeline.state.job import Batches, JobOptions, due, finish, write_buckets
+from millpond.pipeline.state.job import BatchWriter, JobOptions, add_to_buckets, due, finish
 from millpond.pipeline.state.reduce import reduce_batches
 from millpond.pipeline.state.schemas import compiled
 from millpond.pipeline.state.table import Table, Version, write_whole
@@ -44,7 +44,7 @@ def write(folder: Path, before: Version, rows: list[dict[str, Any]], cuts: int) 
     reduced = [each for piece in reversed(pieces) for each in reduce_batches([piece], 2, SCHEMAS)]
     files = before.files
     found = list(
-        write_buckets(reduced, str(folder / "table"), str(folder / "dead"), files, before.floors)
+        add_to_buckets(reduced, str(folder / "table"), str(folder / "dead"), files, before.floors)
     )
     return (
         pa.Table.from_batches(found, found[0].schema)
@@ -179,7 +179,7 @@ def test_dead_letters_of_two_queries_do_not_replace_each_other(tmp_path: Path) -
         table.prepare()
         table.commit(Version(1, query, 0))
         frame: Any = None
-        Batches(options, lambda done: None).apply(frame, 0)
+        BatchWriter(options, lambda done: None).apply(frame, 0)
 
     go_on("one")
     go_on("one")
@@ -222,7 +222,7 @@ def test_what_a_batch_reads_is_on_the_disk_before_the_table_has_it(
     before = len(synced)
     options = JobOptions({}, table.folder, tmp_path / "checkpoint")
     frame: Any = None
-    Batches(options, lambda done: None).apply(frame, 0)
+    BatchWriter(options, lambda done: None).apply(frame, 0)
     assert synced[before:] == [str(plan), str(plan.parent)]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from millpond.pipeline.client.http_client import NodeWire
+from millpond.pipeline.client.http_client import NodeClient
 from millpond.pipeline.client.s2_codec import encode_records
 from millpond.pipeline.errors import BadOption, PipelineError
 from millpond.pipeline.options import SinkOptions, sink_options
@@ -105,7 +105,7 @@ def test_a_repeated_request_adds_nothing(shared_pond: Pond) -> None:
     assert values(shared_pond, "again") == [b"a"] * 6
 
 
-def wire_rows(wire: NodeWire, path: str, at: int, body: bytes) -> int | None:
+def wire_rows(wire: NodeClient, path: str, at: int, body: bytes) -> int | None:
     try:
         answer = wire.ask_bytes("POST", f"{path}?at={at}", body, media=PROTOBUF)
     except PipelineError as error:

@@ -10,22 +10,22 @@ from typing import assert_never
 from millpond.actors.errors import Code
 from millpond.actors.messages import (
     Ack,
+    Attach,
+    Attached,
+    CellMessage,
     Failed,
     Get,
     GetAck,
     Hangup,
-    Join,
-    Joined,
     List,
     ListAck,
-    Mail,
     Mode,
     Msg,
     Nack,
+    NackReason,
     Probe,
     Put,
     PutAck,
-    Reason,
     Reply,
     TouchAck,
 )
@@ -91,13 +91,13 @@ class Client:
     def __init__(self, mind: Mind, ledger: Ledger, number: int, clock: Clock, rng: Random) -> None:
         self.mind = mind
         self.number = number
-        self.heard_at = clock.now
+        self.received_at = clock.now
         self._ledger = ledger
         self._clock = clock
         self._rng = rng
         self._sent: list[Reply] = []
         self._is_gone = False
-        self.asked: list[Mail] = []
+        self.asked: list[CellMessage] = []
         """What was asked and not answered yet."""
         self.held: list[int] = []
         """What was pushed, and is neither acked nor given back."""
@@ -115,8 +115,8 @@ class Client:
 
     # What it asks.
 
-    def puts(self, attempts: list[Attempt]) -> list[Mail]:
-        puts: list[Mail] = []
+    def puts(self, attempts: list[Attempt]) -> list[CellMessage]:
+        puts: list[CellMessage] = []
         for attempt in attempts:
             self.mind.unknown.pop(attempt.put.key, None)
             self.mind.attempts[attempt.put.key] = attempt
@@ -124,30 +124,30 @@ class Client:
         self.asked += puts
         return puts
 
-    def reads(self) -> list[Mail]:
+    def reads(self) -> list[CellMessage]:
         """LIST, and GET of something seen before."""
-        asks: list[Mail] = [List(0, 0, 0)]
+        asks: list[CellMessage] = [List(0, 0, 0)]
         if self.mind.ids:
             asks.append(Get(self._rng.choice(self.mind.ids)))
         self.asked += asks
         return asks
 
-    def settle(self) -> list[Mail]:
+    def settle(self) -> list[CellMessage]:
         """Ack some of what is held, and give some back."""
-        said: list[Mail] = []
+        said: list[CellMessage] = []
         for message_id in self.held[: self._rng.randint(1, 8)]:
             self.held.remove(message_id)
             if self._rng.random() < 0.8:
                 said.append(self.ack(message_id))
             elif self.mind.mode is Mode.QUEUE and self._rng.random() < 0.3:
-                said.append(Nack(message_id, Reason.REJECT))
+                said.append(Nack(message_id, NackReason.REJECT))
             else:
-                said.append(Nack(message_id, Reason.LATER, self._rng.randint(0, 2000)))
+                said.append(Nack(message_id, NackReason.LATER, self._rng.randint(0, 2000)))
         if self.identity is not None and self._rng.random() < 0.3:
             said += self._acks_of_its_own()
         return said
 
-    def _acks_of_its_own(self) -> list[Mail]:
+    def _acks_of_its_own(self) -> list[CellMessage]:
         """PS-10: they change nothing."""
         facts = self._ledger.queue(self.mind.name).facts.values()
         return [Ack(fact.row.id) for fact in facts if fact.identity == self.identity][-3:]
@@ -166,7 +166,7 @@ class Client:
             self._doubt(mail)
         self.asked.clear()
 
-    def _doubt(self, mail: Mail) -> None:
+    def _doubt(self, mail: CellMessage) -> None:
         if isinstance(mail, Put):
             attempt = self.mind.attempts[mail.key]
             if not attempt.id:
@@ -195,15 +195,15 @@ class Client:
                 if reply.code not in EXPECTED:
                     raise Broken(f"a client is told {reply}")
                 self.on_failed(reply)
-                if not isinstance(reply.request, Ack | Nack | Join):
+                if not isinstance(reply.request, Ack | Nack | Attach):
                     self._answered(lambda mail: mail == reply.request)
                     self._doubt(reply.request)
-            case Joined() | TouchAck() | Probe() | Hangup():
+            case Attached() | TouchAck() | Probe() | Hangup():
                 pass
             case _:
                 assert_never(reply)
 
-    def _answered(self, is_it: Callable[[Mail], bool]) -> None:
+    def _answered(self, is_it: Callable[[CellMessage], bool]) -> None:
         """Answers come in the order of the questions."""
         if not self.asked or not is_it(self.asked[0]):
             raise Broken(f"this does not answer {self.asked[:1]}")

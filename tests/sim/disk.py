@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from millpond.node.testing.disk.faults import Call
-from millpond.node.testing.disk.file_bytes import Pages
+from millpond.node.testing.disk.faults import DiskCall
+from millpond.node.testing.disk.file_bytes import FileBytes
 from millpond.node.testing.disk.simulated import SimulatedDisk, SimulatedFile
 from tests.sim.faults import Crashed, StoreFaults
 
@@ -18,7 +18,7 @@ from tests.sim.faults import Crashed, StoreFaults
 class SimFile(SimulatedFile):
     """An open file. After a crash it is of no use to anybody."""
 
-    def __init__(self, disk: SimulatedDisk, pages: Pages) -> None:
+    def __init__(self, disk: SimulatedDisk, pages: FileBytes) -> None:
         super().__init__(disk, pages)
         self._is_open = True
         self._has_failed = False
@@ -34,7 +34,7 @@ class SimFile(SimulatedFile):
     def close(self) -> None:
         self._is_open = False
 
-    def enter(self, call: Call) -> BaseException | None:
+    def enter(self, call: DiskCall) -> BaseException | None:
         if self._boot != self._disk.boots:
             raise Crashed
         assert self._is_open, "the file is closed"
@@ -62,5 +62,5 @@ class SimDisk(SimulatedDisk):
         """Bytes of the files whose name ends like this."""
         return sum(len(each.cache) for path, each in self._files.items() if path.suffix == suffix)
 
-    def _file(self, pages: Pages) -> SimFile:
+    def _file(self, pages: FileBytes) -> SimFile:
         return SimFile(self, pages)

@@ -13,8 +13,16 @@ from pathlib import Path
 from random import Random
 
 from millpond.actors.messages import Mode, Put
-from millpond.actors.store.changes import Change, Chunk, Dropped, Noted, Position, Trimmed
-from millpond.actors.store.interface import Seek, Usage, Where
+from millpond.actors.positions import SeekBy
+from millpond.actors.store.changes import (
+    Change,
+    Chunk,
+    LogDeleted,
+    LogTrimmed,
+    MetadataSet,
+    Position,
+)
+from millpond.actors.store.interface import Seek, Usage
 from tests.sim.clients import Attempt, Client
 from tests.sim.faults import Crashed
 from tests.sim.ledger import Broken
@@ -162,12 +170,12 @@ class Drama:
     def log_change(self, tail: int, trim_point: int, last_ms: int) -> Change:
         kind = self.rng.random()
         if kind < 0.03:
-            return Dropped()
+            return LogDeleted()
         if kind < 0.13:
             value = self.rng.choice((None, b"x" * self.rng.randint(0, 50)))
-            return Noted(self.rng.choice((b"type", b"owner")), value)
+            return MetadataSet(self.rng.choice((b"type", b"owner")), value)
         if kind < 0.25 and tail > trim_point:
-            return Trimmed(self.rng.randint(trim_point, tail))
+            return LogTrimmed(self.rng.randint(trim_point, tail))
         count, ms = self.rng.randint(1, 5), last_ms + self.rng.randint(0, 3)
         data = self.rng.randbytes(self.rng.randint(1, self.plan.data_bytes_max))
         first, last = Position(ms, tail), Position(ms + 1, tail + count)
@@ -178,8 +186,8 @@ class Drama:
         state = self.world.ledger.log(name).state
         sequence = self.rng.randint(state.trim_point, state.tail)
         limit = self.rng.choice((1, 500, 2**20))
-        self.world.ledger.read(name, Seek(Where.SEQUENCE, sequence, bytes_max=limit))
-        self.world.ledger.outline(name)
+        self.world.ledger.read(name, Seek(SeekBy.SEQUENCE, sequence, bytes_max=limit))
+        self.world.ledger.log_snapshot(name)
 
     # The machine.
 

@@ -6,12 +6,12 @@ import errno
 from enum import Enum
 from math import inf
 
-from millpond.node.testing.disk.faults import TAKES_SPACE, Call, Faults
+from millpond.node.testing.disk.faults import SPACE_CALLS, DiskCall, Faults
 
 OPENING = frozenset(
     {
-        *(Call.CREATE, Call.OPEN, Call.READ, Call.INSTALL, Call.NAMES),
-        *(Call.MAKE_FOLDER, Call.SYNC_FOLDER, Call.CONNECT),
+        *(DiskCall.CREATE, DiskCall.OPEN, DiskCall.READ, DiskCall.INSTALL, DiskCall.NAMES),
+        *(DiskCall.MAKE_FOLDER, DiskCall.SYNC_FOLDER, DiskCall.CONNECT),
     }
 )
 
@@ -23,13 +23,13 @@ class Crashed(BaseException):
 class Trouble(Enum):
     """A kind of failure: what its error is, and which calls it befalls."""
 
-    FULL = (errno.ENOSPC, TAKES_SPACE)
-    BROKEN = (errno.EIO, frozenset(Call))
+    FULL = (errno.ENOSPC, SPACE_CALLS)
+    BROKEN = (errno.EIO, frozenset(DiskCall))
     NO_HANDLES = (errno.EMFILE, OPENING)
-    SHORT = (errno.ENOSPC, frozenset({Call.WRITE}))
+    SHORT = (errno.ENOSPC, frozenset({DiskCall.WRITE}))
 
     @property
-    def calls(self) -> frozenset[Call]:
+    def calls(self) -> frozenset[DiskCall]:
         return self.value[1]
 
 
@@ -67,7 +67,7 @@ class StoreFaults(Faults):
         self.is_down = False
         self._crash_in = 0
 
-    def enter(self, call: Call | None) -> BaseException | None:
+    def enter(self, call: DiskCall | None) -> BaseException | None:
         """As the toolkit's. Raises Crashed when the machine is off."""
         if self.is_down:
             raise Crashed

@@ -10,20 +10,34 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from millpond.actors.messages import Durability
-from millpond.actors.store.changes import Change, Chunk, Gone, LogSnapshot, Row, Snapshot, Tried
+from millpond.actors.store.changes import (
+    AttemptsSet,
+    Change,
+    Chunk,
+    LogSnapshot,
+    MessageRemoved,
+    Snapshot,
+    StoredMessage,
+)
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.interface import (
     Commit,
+    Deferred,
     Fault,
     Health,
-    Kept,
-    Pending,
+    PartitionUsage,
     Seek,
+    StoredQueue,
     Usage,
-    Weight,
 )
-from millpond.actors.store.message_attributes import Due
-from millpond.actors.store.subscribers import Acked, AckedUpTo, Member, MemberGone, MemberSeen
+from millpond.actors.store.message_attributes import DueAt
+from millpond.actors.store.subscribers import (
+    Acked,
+    AckedUpTo,
+    Subscriber,
+    SubscriberRemoved,
+    SubscriberTouched,
+)
 from tests.sim.log_facts import LogFacts
 from tests.sim.queue_facts import Fact, Level, QueueFacts, View, Write
 
@@ -46,9 +60,11 @@ def is_log(name: bytes) -> bool:
 
 def named_by(changes: Sequence[Change]) -> tuple[set[int], set[int]]:
     """Messages that come with these changes, and members of whom they say anything."""
-    ids = {each.id for each in changes if isinstance(each, Row)}
+    ids = {each.id for each in changes if isinstance(each, StoredMessage)}
     members = (
-        each.number for each in changes if isinstance(each, Member | MemberSeen | MemberGone)
+        each.number
+        for each in changes
+        if isinstance(each, Subscriber | SubscriberTouched | SubscriberRemoved)
     )
     return ids, set(members)
 
@@ -56,7 +72,7 @@ def named_by(changes: Sequence[Change]) -> tuple[set[int], set[int]]:
 def stays(change: Change, ids: set[int], members: set[int]) -> bool:
     """Is it said again although what was written before it is lost: these messages and members?"""
     match change:
-        case Gone(id=message_id) | Tried(id=message_id) | Due(id=message_id):
+        case MessageRemoved(id=message_id) | AttemptsSet(id=message_id) | DueAt(id=message_id):
             return message_id not in ids
         case Acked(number=number, id=message_id) | AckedUpTo(number=number, id=message_id):
             return number not in members and message_id not in ids
@@ -126,7 +142,7 @@ class Ledger:
         facts = self.queue(name)
         top = facts.last_id
         for change in write.changes:
-            if not isinstance(change, Row):
+            if not isinstance(change, StoredMessage):
                 continue
             if change.id <= top:
                 raise Broken(f"id {change.id} in {name!r} is not above {top}")
@@ -187,26 +203,26 @@ class Ledger:
         while self._open and self._open[0].level is Level.DISK:
             self._open.popleft()
 
-    def load(self, name: bytes) -> Snapshot | Pending[Snapshot | Fault]:
+    def load(self, name: bytes) -> Snapshot | Deferred[Snapshot | Fault]:
         answer = self.store.load(name)
         self._when_read(
             name, answer, lambda snapshot: self.queue(name).check(snapshot, self.promised(name))
         )
         return answer
 
-    def weigh(self, name: bytes) -> Weight:
-        return self.store.weigh(name)
+    def partition_usage(self, name: bytes) -> PartitionUsage:
+        return self.store.partition_usage(name)
 
-    def kept(self) -> Iterator[Kept]:
+    def kept(self) -> Iterator[StoredQueue]:
         return self.store.kept()
 
-    def outline(self, name: bytes) -> LogSnapshot | Pending[LogSnapshot | Fault]:
+    def log_snapshot(self, name: bytes) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
         facts, first = self.log(name), self.log(name).kept(self.promised(name))
-        answer = self.store.outline(name)
+        answer = self.store.log_snapshot(name)
         self._when_read(name, answer, lambda outline: facts.check_outline(outline, first))
         return answer
 
-    def read(self, name: bytes, seek: Seek) -> list[Chunk] | Pending[list[Chunk] | Fault]:
+    def read(self, name: bytes, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
         facts, first = self.log(name), self.log(name).kept(self.promised(name))
         answer = self.store.read(name, seek)
         self._when_read(
@@ -219,7 +235,7 @@ class Ledger:
     def _when_read(
         self,
         name: bytes,
-        answer: T | Pending[T | Fault],
+        answer: T | Deferred[T | Fault],
         check: Callable[[T], Iterator[str]],
     ) -> None:
         def done(result: T | Fault) -> None:
@@ -228,7 +244,7 @@ class Ledger:
             elif result is not Fault.UNREADABLE:
                 raise Broken(f"{name!r} is {result}")
 
-        if isinstance(answer, Pending):
+        if isinstance(answer, Deferred):
             answer.when_done(done)
         else:
             done(answer)
@@ -247,7 +263,7 @@ class Ledger:
         facts = self.queue(name)
         self.judge(name, facts.check(snapshot, view))
         facts.settle(snapshot, self._moment(name))
-        weight = self.store.weigh(name)
+        weight = self.store.partition_usage(name)
         size = sum(len(row.data) for row in snapshot.rows)
         if (weight.messages, weight.bytes) != (len(snapshot.rows), size):
             raise Broken(f"{name!r} weighs {weight}, and has {len(snapshot.rows)} of {size} bytes")

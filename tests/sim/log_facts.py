@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from millpond.actors.store.changes import (
     Change,
     Chunk,
-    Dropped,
+    LogDeleted,
     LogSnapshot,
-    Noted,
+    LogTrimmed,
+    MetadataSet,
     Position,
-    Trimmed,
 )
 from millpond.actors.store.interface import Seek
 from tests.sim.queue_facts import Level, View, Write
@@ -33,14 +33,14 @@ class LogState:
     tail: int = 0
     last_id: Position = NOWHERE
     last_timestamp: int = 0
-    notes: dict[bytes, bytes] = field(default_factory=dict)
+    metadata: dict[bytes, bytes] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"{brief(self.chunks)} from {self.trim_point} to {self.tail} {self.notes}"
+        return f"{brief(self.chunks)} from {self.trim_point} to {self.tail} {self.metadata}"
 
     def after(self, changes: list[Change]) -> LogState:
         """Another state: this one with changes."""
-        state = replace(self, chunks=list(self.chunks), notes=dict(self.notes))
+        state = replace(self, chunks=list(self.chunks), metadata=dict(self.metadata))
         for change in changes:
             state = state._apply(change)
         return state
@@ -51,15 +51,15 @@ class LogState:
                 self.chunks.append(change)
                 self.tail = change.end
                 self.last_id, self.last_timestamp = change.last_id, change.last_timestamp
-            case Trimmed():
+            case LogTrimmed():
                 self.trim_point = max(self.trim_point, change.point)
                 self.chunks = [each for each in self.chunks if each.end > self.trim_point]
-            case Noted(name=name, value=value):
+            case MetadataSet(name=name, value=value):
                 if value is None:
-                    self.notes.pop(name, None)
+                    self.metadata.pop(name, None)
                 else:
-                    self.notes[name] = value
-            case Dropped():
+                    self.metadata[name] = value
+            case LogDeleted():
                 return LogState()
             case _:
                 raise AssertionError(f"a log never says {change}")
@@ -68,7 +68,7 @@ class LogState:
     def has_outline(self, outline: LogSnapshot) -> bool:
         facts = (outline.trim_point, outline.tail, outline.last_id, outline.last_timestamp)
         mine = (self.trim_point, self.tail, self.last_id, self.last_timestamp)
-        return facts == mine and outline.notes == self.notes
+        return facts == mine and outline.metadata == self.metadata
 
     def pick(self, seek: Seek) -> list[Chunk]:
         """What a read by sequence gives."""

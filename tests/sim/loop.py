@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, TypeVar
 
-from millpond.actors.store.workers import InlineLane, Lane, Work
+from millpond.actors.store.workers import SteppedWorker, StoreWorker, WorkerTask
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,7 +30,7 @@ class Loop:
     def __init__(self, clock: Clock, rng: Random) -> None:
         self._clock = clock
         self._rng = rng
-        self.lanes: list[InlineLane[Any, Any]] = []
+        self.lanes: list[SteppedWorker[Any, Any]] = []
         self._waiting: list[Callable[[], None]] = []
 
     def now(self) -> float:
@@ -42,8 +42,8 @@ class Loop:
     def salt(self) -> int:
         return self._rng.getrandbits(32)
 
-    def lane(self, name: str, work: Work[Item, Result]) -> Lane[Item]:
-        lane = InlineLane(work)
+    def worker(self, name: str, work: WorkerTask[Item, Result]) -> StoreWorker[Item]:
+        lane = SteppedWorker(work)
         self.lanes.append(lane)
         return lane
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from millpond.actors.store.changes import Row, Snapshot
+from millpond.actors.store.changes import Snapshot, StoredMessage
 from millpond.actors.store.subscribers import (
     Acked,
     AckedUpTo,
-    Member,
-    MemberChange,
-    MemberGone,
-    MemberSeen,
-    Roster,
+    Subscriber,
+    SubscriberChange,
+    SubscriberRemoved,
+    SubscriberTable,
+    SubscriberTouched,
 )
 from tests.sim.levels import View, Write
 
@@ -41,23 +41,23 @@ class MemberFacts:
         """By member and message."""
         self._floors: dict[int, list[tuple[Write, int]]] = {}
 
-    def record(self, write: Write, change: MemberChange) -> None:
+    def record(self, write: Write, change: SubscriberChange) -> None:
         match change:
-            case Member(number=number, identity=identity):
+            case Subscriber(number=number, identity=identity):
                 self._forget(number)
                 self.names[number] = identity
                 self._written.setdefault((number, identity), []).append(write)
                 self._subscribe(write, change)
-            case MemberSeen():
+            case SubscriberTouched():
                 self._subscribe(write, change)
-            case MemberGone(number=number):
+            case SubscriberRemoved(number=number):
                 self._forget(number)
             case Acked(number=number, id=message_id):
                 self._acked.setdefault((number, message_id), write)
             case AckedUpTo(number=number, id=message_id):
                 self._floors.setdefault(number, []).append((write, message_id))
 
-    def _subscribe(self, write: Write, change: Member | MemberSeen) -> None:
+    def _subscribe(self, write: Write, change: Subscriber | SubscriberTouched) -> None:
         identity, since = self.names[change.number], change.since
         if since is None:
             self.subscribed.pop(identity, None)
@@ -80,11 +80,11 @@ class MemberFacts:
         found = self.subscribed.items()
         self.subscribed = {name: each for name, each in found if each.write is not write}
 
-    def owed(self, row: Row) -> set[bytes]:
+    def owed(self, row: StoredMessage) -> set[bytes]:
         """Who is subscribed, and did not put it."""
         return set(self.subscribed) - {self.names.get(row.sender, b"")}
 
-    def waits_for(self, row: Row, owed: set[bytes], has_acked: HasAcked) -> set[bytes]:
+    def waits_for(self, row: StoredMessage, owed: set[bytes], has_acked: HasAcked) -> set[bytes]:
         """Those it was owed to who are subscribed still, and never said that they have it."""
         return {
             identity
@@ -95,7 +95,7 @@ class MemberFacts:
     # What is wrong with a snapshot.
 
     def check(self, snapshot: Snapshot, view: View, has_acked: HasAcked) -> Iterator[str]:
-        roster = snapshot.roster or Roster()
+        roster = snapshot.subscribers or SubscriberTable()
         for number, member in roster.members.items():
             written = self._written.get((number, member.identity), [])
             if all(map(view.must_not, written)):
@@ -109,7 +109,7 @@ class MemberFacts:
         yield from self._check_acks(snapshot, roster, view)
         yield from self._check_reasons(snapshot, roster, has_acked)
 
-    def _check_acks(self, snapshot: Snapshot, roster: Roster, view: View) -> Iterator[str]:
+    def _check_acks(self, snapshot: Snapshot, roster: SubscriberTable, view: View) -> Iterator[str]:
         """What was acked for sure is known."""
         rows = {row.id for row in snapshot.rows}
         for (number, message_id), write in self._acked.items():
@@ -122,7 +122,7 @@ class MemberFacts:
                 yield f"member {number} acked up to {floor}, and that is forgotten"
 
     def _check_reasons(
-        self, snapshot: Snapshot, roster: Roster, has_acked: HasAcked
+        self, snapshot: Snapshot, roster: SubscriberTable, has_acked: HasAcked
     ) -> Iterator[str]:
         """What counts as acked was acked."""
         for number, member in roster.members.items():
@@ -139,12 +139,12 @@ class MemberFacts:
         }
         self.__init__()  # type: ignore[misc]  # nothing else of before counts
         self._written = written
-        roster = snapshot.roster or Roster()
+        roster = snapshot.subscribers or SubscriberTable()
         for change in roster.changes():
             self.record(seen, change)
 
 
-def _has(roster: Roster, number: int, message_id: int) -> bool:
+def _has(roster: SubscriberTable, number: int, message_id: int) -> bool:
     if message_id in roster.acked.get(number, ()):
         return True
     member = roster.members.get(number)

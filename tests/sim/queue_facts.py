@@ -7,9 +7,17 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from millpond.actors.messages import Mode
-from millpond.actors.store.changes import Gone, KeyGone, KeyRow, ModeSet, Row, Snapshot, Tried
-from millpond.actors.store.message_attributes import Due
-from millpond.actors.store.subscribers import MEMBER_CHANGES
+from millpond.actors.store.changes import (
+    AttemptsSet,
+    KeyExpired,
+    MessageRemoved,
+    ModeSet,
+    Snapshot,
+    StoredKey,
+    StoredMessage,
+)
+from millpond.actors.store.message_attributes import DueAt
+from millpond.actors.store.subscribers import SUBSCRIBER_CHANGES
 from tests.sim.levels import Level as Level
 from tests.sim.levels import View as View
 from tests.sim.levels import Write as Write
@@ -24,7 +32,7 @@ class Fact:
     `identity`: who put it. `owed`: who was subscribed when it was put, without that one.
     """
 
-    row: Row
+    row: StoredMessage
     write: Write
     gone: Write | None = None
     has_key: bool = True
@@ -38,7 +46,7 @@ class Fact:
 
 def due_of(snapshot: Snapshot, message_id: int) -> float:
     """Until when a message rests, as far as the store knows; 0: it does not."""
-    return 0.0 if snapshot.terms is None else snapshot.terms.due.get(message_id, 0.0)
+    return 0.0 if snapshot.attributes is None else snapshot.attributes.due.get(message_id, 0.0)
 
 
 class QueueFacts:
@@ -55,28 +63,28 @@ class QueueFacts:
 
     def record(self, write: Write) -> None:
         for change in write.changes:
-            if isinstance(change, MEMBER_CHANGES):
+            if isinstance(change, SUBSCRIBER_CHANGES):
                 self.members.record(write, change)
         for change in write.changes:
             match change:
-                case Row():
+                case StoredMessage():
                     fact = self.facts[change.id] = Fact(change, write)
                     fact.identity = self.members.names.get(change.sender)
                     fact.owed = self.members.owed(change)
                     self.by_key[change.key] = fact
                     self.forgotten.pop(change.key, None)
-                case Gone(id=message_id):
+                case MessageRemoved(id=message_id):
                     fact = self.facts[message_id]
                     fact.gone, fact.has_key = write, change.left is not None
-                case KeyGone():
+                case KeyExpired():
                     self.forgotten[change.key] = write
-                case Tried(id=message_id):
+                case AttemptsSet(id=message_id):
                     self.facts[message_id].tried.append((write, change.attempts))
-                case Due(id=message_id, at=at):
+                case DueAt(id=message_id, at=at):
                     self.facts[message_id].due.append((write, at))
                 case ModeSet():
                     self.modes.append((write, change.mode))
-                case _ if isinstance(change, MEMBER_CHANGES):
+                case _ if isinstance(change, SUBSCRIBER_CHANGES):
                     pass
                 case _:
                     raise AssertionError(f"a channel never says {change}")
@@ -99,7 +107,7 @@ class QueueFacts:
         )
         return max((fact.row.id for fact in known), default=0)
 
-    def knows_letter(self, letter: Row, now: float) -> bool:
+    def knows_letter(self, letter: StoredMessage, now: float) -> bool:
         """Is there another dead letter of the same message, whose key is remembered?"""
         fact = self.by_key.get(letter.key)
         return (
@@ -131,7 +139,7 @@ class QueueFacts:
 
     def _check_senders(self, snapshot: Snapshot, view: View) -> Iterator[str]:
         """Who put a message, or has a key, is known by it."""
-        found = {} if snapshot.roster is None else snapshot.roster.members
+        found = {} if snapshot.subscribers is None else snapshot.subscribers.members
         kept = [row for row in snapshot.rows if row.expires_at > view.now]
         ids = {row.id for row in kept}
         ids |= {each.id for each in snapshot.keys.values() if each.until > view.now}
@@ -141,7 +149,7 @@ class QueueFacts:
             if fact.identity != (None if member is None else member.identity):
                 yield f"message {message_id} is of {fact.identity!r}, and now of {member}"
 
-    def _check_row(self, fact: Fact, row: Row | None, view: View) -> Iterator[str]:
+    def _check_row(self, fact: Fact, row: StoredMessage | None, view: View) -> Iterator[str]:
         known = fact.row
         if row is None:
             is_due = view.must(fact.write) and (self.buries or known.expires_at > view.now)
@@ -171,7 +179,7 @@ class QueueFacts:
                 yield f"key {known.key} of message {known.id} is forgotten"
             elif (kept.id, kept.until) != (known.id, known.until):
                 yield f"key {known.key} stands for {kept}, not {known}"
-            elif isinstance(kept, KeyRow) and kept.digest != sha256(known.data).digest():
+            elif isinstance(kept, StoredKey) and kept.digest != sha256(known.data).digest():
                 yield f"key {known.key} has the digest of other data"
 
     def _check_tried(self, fact: Fact, attempts: int, view: View) -> Iterator[str]:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from millpond.actors.store.filesystem import Disk, OsDisk
-from millpond.node.testing.disk.faults import Call
+from millpond.node.testing.disk.faults import DiskCall
 from tests.sim.disk import SimDisk
 from tests.sim.drama import scratch
 from tests.sim.faults import Crashed, Trouble
@@ -229,7 +229,7 @@ def test_a_call_fails_once_or_until_it_heals() -> None:
         disk.faults.heal()
         disk.create(home / "other", 0)
         assert disk.read(home / "file") == b"acd"
-        assert disk.faults.calls[Call.CREATE] == 5
+        assert disk.faults.calls[DiskCall.CREATE] == 5
 
 
 def test_a_short_write_leaves_a_part() -> None:
@@ -318,10 +318,10 @@ def test_a_commit_that_fails_or_is_cut_off_took_effect_or_not() -> None:
 def test_statements_are_counted_and_fail_with_the_errors_of_sqlite() -> None:
     for disk, home in simulated(range(20)):
         connection = database(disk, home)
-        before = disk.faults.calls[Call.SQL_CHANGE]
+        before = disk.faults.calls[DiskCall.SQL_CHANGE]
         connection.execute("INSERT INTO t VALUES (1)")
         connection.executemany("INSERT INTO t VALUES (?)", [(2,), (3,)])
-        assert disk.faults.calls[Call.SQL_CHANGE] == before + 2
+        assert disk.faults.calls[DiskCall.SQL_CHANGE] == before + 2
         disk.faults.fail_from(1, Trouble.FULL)
         for _ in range(2):
             with pytest.raises(sqlite3.OperationalError, match="database or disk is full"):

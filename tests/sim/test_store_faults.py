@@ -13,9 +13,9 @@ from random import Random
 import pytest
 
 from millpond.actors.messages import Ack, Durability, Failed, Mode
-from millpond.actors.store.changes import Chunk, Position, Trimmed
+from millpond.actors.store.changes import Chunk, LogTrimmed, Position
 from millpond.actors.store.settings import StoreSettings
-from millpond.node.testing.disk.faults import Call
+from millpond.node.testing.disk.faults import DiskCall
 from tests.sim.clients import Client
 from tests.sim.drama import Drama, scratch
 from tests.sim.faults import Trouble
@@ -89,7 +89,7 @@ class Work:
             where = Position(at, state.tail)
             ledger.write(LOG, [Chunk(state.tail, 3, at, at, where, where, bytes(250))])
             if at == ROUNDS // 2:
-                ledger.write(LOG, [Trimmed(state.tail - 4)])
+                ledger.write(LOG, [LogTrimmed(state.tail - 4)])
         self.drama.read_log()
         self.world.loop.finish_pass()
 
@@ -126,8 +126,8 @@ def test_the_work_does_everything() -> None:
     with node() as world:
         Work(world).run()
         calls = world.disk.faults.calls
-        assert calls[Call.CREATE] >= 5 and calls[Call.UNLINK] >= 3
-        assert calls[Call.SQL_COMMIT] >= 10
+        assert calls[DiskCall.CREATE] >= 5 and calls[DiskCall.UNLINK] >= 3
+        assert calls[DiskCall.SQL_COMMIT] >= 10
         assert world.store.counters.flushes >= 3 and world.store.counters.carries >= 3
 
 

@@ -16,7 +16,7 @@ from millpond.actors.store.changes import Change
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.interface import Commit
 from millpond.actors.store.journal import reader as journal_reader
-from millpond.node.testing.disk.faults import Call
+from millpond.node.testing.disk.faults import DiskCall
 from millpond.node.testing.disk.simulated import SimulatedFile
 from tests.sim.disk import SimDisk
 from tests.sim.drama import play
@@ -41,7 +41,7 @@ def test_the_seeds_do_what_they_are_for() -> None:
     """They crash, flush, reclaim, and meet every kind of trouble."""
     worlds = [play(seed) for seed in range(20)]
     assert sum(world.boots for world in worlds) > 2 * len(worlds)
-    for call in (Call.UNLINK, Call.SQL_COMMIT, Call.CREATE, Call.SYNC):
+    for call in (DiskCall.UNLINK, DiskCall.SQL_COMMIT, DiskCall.CREATE, DiskCall.SYNC):
         assert sum(world.disk.faults.calls[call] for world in worlds) > len(worlds)
     assert sum(world.store_failures for world in worlds) > 0
 

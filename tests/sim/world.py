@@ -13,15 +13,16 @@ from random import Random
 from typing import TypeVar
 
 from millpond.actors.channels.channel import Channel
-from millpond.actors.channels.context import Shared
+from millpond.actors.channels.context import ChannelContext
 from millpond.actors.channels.delivery_settings import DeliverySettings
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.ids import IdSource
-from millpond.actors.messages import Batch, Durability, Join, Mail, Mode, Port, Put
+from millpond.actors.messages import Attach, Batch, CellMessage, Durability, Mode, Port, Put
+from millpond.actors.positions import SeekBy
 from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
-from millpond.actors.store.changes import Chunk, KeyRow, LogSnapshot, Snapshot
+from millpond.actors.store.changes import Chunk, LogSnapshot, Snapshot, StoredKey
 from millpond.actors.store.durable import DurableStore
-from millpond.actors.store.interface import Fault, Pending, Seek, Where
+from millpond.actors.store.interface import Deferred, Fault, Seek
 from tests.sim.clients import Client, Mind
 from tests.sim.disk import SimDisk
 from tests.sim.faults import Crashed
@@ -146,17 +147,19 @@ class World:
     def _start_cells(self) -> None:
         rng = Random(self.rng.getrandbits(32))
         ids = IdSource(5, last_id=self.store.last_id)
-        self._shared = Shared(ids=ids, rng=rng, usage=self.store.usage, health=self.store.health)
+        self._shared = ChannelContext(
+            ids=ids, rng=rng, usage=self.store.usage, health=self.store.health
+        )
         settings = SchedulerSettings(passivate_after_s=self.plan.passivate_after_s)
         self.scheduler = Scheduler(self.ledger, self._spawn, lambda: self.clock.now, rng, settings)
         for kept in self.store.kept():
             self.scheduler.adopt(kept.name, kept.deadline)
 
-    def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Join]) -> Channel:
+    def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Attach]) -> Channel:
         delivery = DeliverySettings(ack_timeout_s=5.0, attempts_max=3)
         buries = name in self.plan.buries
         mode = self.minds[name].mode
-        settings = ChannelSettings(mode=mode, delivery=delivery, bury_expired=buries)
+        settings = ChannelSettings(mode=mode, delivery=delivery, dead_letter_expired=buries)
         return Channel(name, snapshot, guests, settings, self._shared)
 
     def _look_at_everything(self) -> None:
@@ -168,20 +171,20 @@ class World:
             self.ledger.found_queue(name, snapshot, view)
             found[0] += len(snapshot.rows)
             found[1] += sum(len(row.data) for row in snapshot.rows)
-            found[2] += sum(isinstance(each, KeyRow) for each in snapshot.keys.values())
-            found[2] += 0 if snapshot.roster is None else len(snapshot.roster.members)
+            found[2] += sum(isinstance(each, StoredKey) for each in snapshot.keys.values())
+            found[2] += 0 if snapshot.subscribers is None else len(snapshot.subscribers.members)
         usage = self.store.usage
         if [usage.messages, usage.bytes, usage.keys] != found:
             raise Broken(f"usage is {usage}, and there is {found}")
         for name in self.plan.logs:
-            outline = self._finish(self.store.outline(name))
+            outline = self._finish(self.store.log_snapshot(name))
             self.ledger.found_log(name, outline, self._read_all(name, outline), view)
 
     def _read_all(self, name: bytes, outline: LogSnapshot) -> list[Chunk]:
         chunks: list[Chunk] = []
         at = outline.trim_point
         while at < outline.tail:
-            seek = Seek(Where.SEQUENCE, at, bytes_max=self.rng.choice((1, 1000, 100_000)))
+            seek = Seek(SeekBy.SEQUENCE, at, bytes_max=self.rng.choice((1, 1000, 100_000)))
             some = self._finish(self.store.read(name, seek))
             if not some:
                 break
@@ -189,9 +192,9 @@ class World:
             at = chunks[-1].end
         return chunks
 
-    def _finish(self, answer: T | Pending[T | Fault]) -> T:
+    def _finish(self, answer: T | Deferred[T | Fault]) -> T:
         """What the store answers, once its lanes have worked for it."""
-        if not isinstance(answer, Pending):
+        if not isinstance(answer, Deferred):
             return answer
         results: list[T | Fault] = []
         answer.when_done(results.append)
@@ -228,7 +231,7 @@ class World:
     def kill(self) -> None:
         """The process ends; what it wrote is still in the system's memory.
 
-        Where the journal failed before, only what was synced is promised.
+        SeekBy the journal failed before, only what was synced is promised.
         """
         self.note("kill")
         self._hang_up()
@@ -262,7 +265,7 @@ class World:
         client = Client(self.minds[name], self.ledger, self._ports, self.clock, self.rng)
         client.identity = identity
         self.clients.append(client)
-        join = Join(push=push, keep_alive_s=1e9, identity=identity)
+        join = Attach(push=push, keep_alive_s=1e9, identity=identity)
         self.scheduler.attach(name, client, join, self.clock.now)
         self.loop.finish_pass()
         return client
@@ -273,7 +276,7 @@ class World:
         self.scheduler.detach(client.mind.name, client)
         self.loop.finish_pass()
 
-    def say(self, client: Client, mail: list[Mail]) -> None:
+    def say(self, client: Client, mail: list[CellMessage]) -> None:
         """One read of a connection."""
         size = sum(len(each.data) + 16 for each in mail if isinstance(each, Put))
         batch = Batch(client, mail, size)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from millpond.actors.messages import Rights
-from millpond.node.access.policy import Access
-from millpond.transports.p2p.admission import Asker
+from millpond.node.access.policy import AccessPolicy
+from millpond.transports.p2p.admission import Principal
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig
 from tests.transports.proving import ALICE, NODE, Key, auth, hello, is_signed
@@ -15,25 +15,25 @@ REFUSED = [p.AUTHENTICATION_FAILED, p.ABORT]
 REFUSAL_S = 0.2
 
 
-class Door(Access):
+class Door(AccessPolicy):
     """Lets these keys into every channel, with what they may do there, and nobody else."""
 
     def __init__(self, **keys: Rights) -> None:
         super().__init__({})
-        self.askers: list[Asker] = []
+        self.askers: list[Principal] = []
         self._keys = keys
 
-    def authorize(self, asker: Asker, channel: bytes) -> Rights | None:
+    def authorize(self, asker: Principal, channel: bytes) -> Rights | None:
         self.askers.append(asker)
         return self._keys.get(asker.identity.hex()) if asker.identity else None
 
 
-def rig(door: Access | None = None, **settings: Any) -> Rig:
+def rig(door: AccessPolicy | None = None, **settings: Any) -> Rig:
     """A node with an identity."""
     rig = Rig(**settings)
-    rig.node.reception.signer = NODE
+    rig.node.services.signer = NODE
     if door is not None:
-        rig.node.reception._access = door
+        rig.node.services._access = door
     return rig
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Batch, Failed, Leave, Port, Reply, Rights, StreamRequest
-from millpond.transports.p2p.admission import Asker
+from millpond.actors.messages import Batch, Detach, Failed, Port, Reply, Rights, StreamRequest
+from millpond.transports.p2p.admission import Principal
 from millpond.transports.rustlog.metrics import RustlogMetrics
-from millpond.transports.server.batching import Gathering
-from millpond.transports.server.directory import Topics
-from millpond.transports.server.interface import Visitor, WireCounters
-from millpond.transports.server.rate_limit import Bucket
+from millpond.transports.server.batching import CellBatcher
+from millpond.transports.server.directory import TopicDirectory
+from millpond.transports.server.interface import ConnectionCounters, ServerConnection
+from millpond.transports.server.protocol_stats import stats_by_protocol
+from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
-from millpond.transports.server.traffic import traffic
 
 
 class NoTopics:
@@ -36,23 +36,23 @@ class ScriptedHost:
     """
 
     def __init__(self) -> None:
-        self.counters = WireCounters()
-        self.traffic = traffic()
-        self.topics: Topics = NoTopics()
+        self.counters = ConnectionCounters()
+        self.protocol_stats = stats_by_protocol()
+        self.topics: TopicDirectory = NoTopics()
         self.rustlog_metrics = RustlogMetrics(int)
-        self.gathering = Gathering(self.submit, self.now)
+        self.batcher = CellBatcher(self.submit, self.now)
         self.time = 1_700_000_000.0
         self.asked: list[tuple[bytes, StreamRequest]] = []
         self.batches: list[tuple[bytes, int]] = []
         self.detached: list[bytes] = []
         self.resumes: list[Callable[[], None]] = []
         self.has_room = self.is_admitting = self.is_spacious = True
-        self.visitors: set[Visitor] = set()
+        self.visitors: set[ServerConnection] = set()
         self.greetings = 0
         self.rights: dict[bytes, Rights | None] = {}
         self.others = Rights.ALL
-        self.bucket: Bucket | None = None
-        self.askers: list[Asker] = []
+        self.bucket: TokenBucket | None = None
+        self.askers: list[Principal] = []
         self.refusals: list[Refusal] = []
         self._port: Port
 
@@ -73,35 +73,35 @@ class ScriptedHost:
 
     def detach(self, cell: bytes, port: Port) -> None:
         self.detached.append(cell)
-        port.send([Failed(Leave(), Code.QUARANTINED)])
+        port.send([Failed(Detach(), Code.QUARANTINED)])
 
-    def arm(self, visitor: Visitor, when: float) -> None:
+    def arm(self, visitor: ServerConnection, when: float) -> None:
         visitor.deadline = min(when, visitor.deadline)
 
-    def disarm(self, visitor: Visitor) -> None:
+    def disarm(self, visitor: ServerConnection) -> None:
         visitor.deadline = float("inf")
 
-    def entered(self, visitor: Visitor) -> bool:
+    def register(self, visitor: ServerConnection) -> bool:
         self.visitors.add(visitor)
         return self.is_spacious
 
-    def greeted(self, visitor: Visitor) -> None:
+    def handshake_done(self, visitor: ServerConnection) -> None:
         self.greetings += 1
 
-    def left(self, visitor: Visitor) -> None:
+    def unregister(self, visitor: ServerConnection) -> None:
         self.visitors.remove(visitor)
 
-    def admits(self, asker: Asker) -> bool:
+    def may_use_streams(self, asker: Principal) -> bool:
         self.askers.append(asker)
         return self.is_admitting
 
-    def authorize_stream(self, asker: Asker, name: bytes) -> Rights | None:
+    def authorize_stream(self, asker: Principal, name: bytes) -> Rights | None:
         return self.rights.get(name, self.others)
 
-    def shared_bucket(self, asker: Asker) -> Bucket | None:
+    def shared_bucket(self, asker: Principal) -> TokenBucket | None:
         return self.bucket
 
-    def note(self, refusal: Refusal, address: str) -> None:
+    def record_refusal(self, refusal: Refusal, address: str) -> None:
         self.refusals.append(refusal)
 
     def answer(self, *replies: Reply) -> None:
@@ -115,7 +115,7 @@ class ScriptedHost:
         for resume in resumes:
             resume()
 
-    def pass_time(self, visitor: Visitor, seconds: float) -> None:
+    def pass_time(self, visitor: ServerConnection, seconds: float) -> None:
         """Let time pass, with the deadlines on the way."""
         end = self.time + seconds
         while visitor.deadline <= end:

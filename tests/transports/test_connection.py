@@ -110,7 +110,7 @@ def test_ipv6_addresses_of_one_network_count_as_one() -> None:
 
 def test_handshakes_of_one_ipv6_network_are_answered_as_those_of_one_address() -> None:
     rig = Rig(handshakes_per_address_max=2)
-    rig.node.reception.signer = NODE
+    rig.node.services.signer = NODE
     answers = [
         rig.connect(f"2001:db8::{number}").ask(hello(ALICE, b"chat/1"))[0] for number in range(3)
     ]
@@ -142,7 +142,7 @@ def test_p2p_18_nothing_large_is_kept_of_who_was_not_let_in(head_bytes: int) -> 
 
 def test_p2p_18_nothing_large_is_kept_of_who_has_to_prove_an_identity() -> None:
     rig = Rig()
-    rig.node.reception.signer = NODE
+    rig.node.services.signer = NODE
     line = rig.connect()
     (challenge,) = line.ask(hello(ALICE, b"chat/1"))
     assert challenge[0] == 0x81
@@ -188,7 +188,7 @@ def test_large_packets_may_be_the_first_of_a_bare_client_and_come_right_behind_a
 def test_a_goodbye_before_the_greeting_closes_at_once() -> None:
     rig = Rig(default_channel="")
     line = rig.connect()
-    line.connection.say_goodbye()
+    line.connection.start_drain()
     assert line.heard() == [p.GOODBYE] and line.wire.closed
     line.say(p.get(1), p.put(1, b"x"), p.hello(b"chat/1"))
     assert line.heard() == []
@@ -198,7 +198,7 @@ def test_a_goodbye_to_a_silent_bare_client_is_not_taken_back_by_its_hello() -> N
     rig = Rig()
     line = rig.connect()
     rig.advance(1)
-    line.connection.say_goodbye()
+    line.connection.start_drain()
     assert line.heard() == [p.GOODBYE]
     assert all(packet[0] != 0x83 for packet in line.ask(p.hello(b"chat/1")))
 
@@ -207,7 +207,7 @@ def test_a_goodbye_to_one_who_is_about_to_be_refused_closes() -> None:
     rig = Rig()
     line = rig.connect()
     line.say(p.hello(b"chat/1", {p.PUBLIC_KEY: bytes(32), p.NONCE: bytes(32)}))
-    line.connection.say_goodbye()
+    line.connection.start_drain()
     line.say(p.get(1), p.list_(), p.put(1, b"x"), p.ack(1))
     assert line.heard() == [p.GOODBYE] and line.wire.closed
 

@@ -168,4 +168,4 @@ def test_nothing_in_gives_nothing_out() -> None:
 
 def test_plain_tcp_adds_nothing_of_its_own() -> None:
     framing = LengthPrefixed(LIMIT)
-    assert (framing.outgoing(), framing.farewell(1000)) == (b"", b"")
+    assert (framing.take_output(), framing.close_frame(1000)) == (b"", b"")

@@ -8,7 +8,7 @@ import pytest
 
 from millpond.actors.messages import Batch
 from millpond.actors.streams.messages import Append
-from millpond.transports.server.batching import Gathering
+from millpond.transports.server.batching import CellBatcher
 from tests.actors.ports import RecordingPort
 
 
@@ -29,7 +29,7 @@ def test_a_cell_that_raises_does_not_keep_what_others_were_given() -> None:
         return True
 
     ends: list[Callable[[], None]] = []
-    gathering = Gathering(submit, float)
+    gathering = CellBatcher(submit, float)
     for cell in (b"first", b"bad", b"second", b"bad too"):
         gathering.add(cell, Client(1), [Append(0, [b"x"])], 1, ends.append)
     with pytest.raises(RuntimeError):
@@ -47,14 +47,14 @@ def test_s3p_46_what_comes_behind_something_gathered_never_passes_it() -> None:
     def submit(cell: bytes, batch: Batch, now: float) -> bool:
         given.append(cell)
         if cell == b"first":
-            gathering.hand_over_to(b"second")
+            gathering.submit_now(b"second")
             given.append(b"behind the second")
         return True
 
     for cells in ((b"first", b"second"), (b"second", b"first")):
         given.clear()
         ends: list[Callable[[], None]] = []
-        gathering = Gathering(submit, float)
+        gathering = CellBatcher(submit, float)
         for cell in cells:
             gathering.add(cell, Client(1), [Append(0, [b"x"])], 1, ends.append)
         ends.pop()()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.actors.messages import Rights
-from millpond.transports.p2p.admission import Asker
+from millpond.transports.p2p.admission import Principal
 from tests.conformance import packets as p
 from tests.transports.proving import (
     ALICE,
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.wire
 
 def test_ps_01_bytes_of_the_whole_handshake() -> None:
     mill = rig()
-    mill.node.reception.nonce = lambda: NONCE[::-1]
+    mill.node.services.nonce = lambda: NONCE[::-1]
     line, first = mill.connect(), hello()
     assert line.ask(first) == [challenge(first)]
     (ready,) = line.ask(auth(first, challenge(first)))
@@ -42,11 +42,11 @@ def test_a_proved_key_is_the_guest_and_what_access_judges() -> None:
     line = mill.connect("192.0.2.7")
     assert is_ready(prove(line, first=hello(tags={p.TOKEN: b"also a token"})))
     (asker,) = [each for each in door.askers if each.identity]
-    assert asker == Asker(b"also a token", ALICE.public, "192.0.2.7", "p2p")
+    assert asker == Principal(b"also a token", ALICE.public, "192.0.2.7", "p2p")
     assert line.connection._admission is not None
     assert line.connection._admission.join.identity == ALICE.public
     assert line.ask(p.put(1, b"x"))[0][0] == 7
-    assert mill.node.reception.counters.identified == 1
+    assert mill.node.services.counters.identified == 1
 
 
 def test_what_a_key_may_not_do_it_may_not_do() -> None:
@@ -60,7 +60,7 @@ def test_what_a_key_may_not_do_it_may_not_do() -> None:
 def test_who_has_no_identity_comes_in_as_before() -> None:
     mill = rig()
     assert is_ready(mill.connect().ask(p.hello(b"chat/1")))
-    assert mill.node.reception.counters.identified == 0
+    assert mill.node.services.counters.identified == 0
 
 
 def test_a_replayed_hello_and_auth_prove_nothing() -> None:
@@ -149,7 +149,7 @@ def test_a_hello_cut_short_anywhere_lets_nobody_in() -> None:
             assert is_ready(answers), "and one with a channel"
         else:
             assert answers == [p.MALFORMED_HELLO, p.ABORT] and line.wire.closed
-    assert mill.node.reception.counters.identified == 0
+    assert mill.node.services.counters.identified == 0
 
 
 def test_an_auth_of_another_length_is_malformed() -> None:
@@ -173,8 +173,8 @@ def test_a_connection_that_ends_at_any_byte_of_the_handshake_leaves_nothing_behi
         assert all(answer[0] == 0x81 for answer in line.heard())
         line.eof()
         line.end()
-    assert not mill.node.reception.connections and not mill.node.reception._before_ready
-    assert mill.node.reception.counters.identified == 0
+    assert not mill.node.services.connections and not mill.node.services._before_ready
+    assert mill.node.services.counters.identified == 0
 
 
 def test_the_handshake_may_come_in_any_pieces() -> None:

@@ -39,7 +39,7 @@ def _no_channel_of_theirs(mill: Rig, line: Line) -> None:
 
 
 def _no_identity_here(mill: Rig, line: Line) -> None:
-    mill.node.reception.signer = None
+    mill.node.services.signer = None
     line.say(hello())
 
 
@@ -93,7 +93,7 @@ def test_who_was_silent_for_long_has_5_seconds_from_its_hello() -> None:
 
 
 def _secured(mill: Rig, certificate_hash: bytes | None = HASH) -> Line:
-    mill.node.reception.certificate_hash = certificate_hash
+    mill.node.services.certificate_hash = certificate_hash
     line = mill.connect()
     line.wire.secure = True
     return line
@@ -117,7 +117,7 @@ def test_3b_who_saw_another_certificate_is_refused(seen: p.Tags) -> None:
 def test_3b_who_saw_a_certificate_where_the_node_shows_none_is_refused() -> None:
     """Somebody who ends TLS in front of the node is somebody in between."""
     mill = rig()
-    mill.node.reception.certificate_hash = HASH
+    mill.node.services.certificate_hash = HASH
     line, first = mill.connect(), hello(tags={CERTIFICATE_HASH: HASH})
     told = challenged(line, first)
     assert CERTIFICATE_HASH not in dict(tags_of(told))
@@ -129,7 +129,7 @@ def test_3b_a_new_certificate_does_not_break_handshakes_under_way() -> None:
     """What counts is the certificate that the connection was shown."""
     mill = rig()
     line, first = _secured(mill), hello(tags={CERTIFICATE_HASH: HASH})
-    mill.node.reception.certificate_hash = OTHER_HASH
+    mill.node.services.certificate_hash = OTHER_HASH
     assert is_ready(prove(line, first=first))
 
 
@@ -150,7 +150,7 @@ def test_challenges_are_limited_for_one_address_and_in_all() -> None:
     assert answers("192.0.2.99", 1) == [p.TOO_MANY_CONNECTIONS], "200 in all"
     assert answers("127.0.0.1", 1) == [p.TOO_MANY_CONNECTIONS]
     assert is_ready(mill.connect().ask(p.hello(b"chat/1"))), "others are served"
-    counters = mill.node.reception.counters
+    counters = mill.node.services.counters
     assert (counters.challenged, counters.challenges_refused) == (200, 4)
     mill.advance(1)
     assert answers("192.0.2.1", 1)[0][0] == 0x81

@@ -12,7 +12,12 @@ from millpond.actors.jobs import messages as m
 from millpond.actors.messages import Failed, JobReply, JobRequest, Rights
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.jobs.bodies import IDS_MAX, RIGHTS, JobOperation
-from millpond.transports.p2p.jobs.requests import PAGE_BYTES_MAX, READS_MAX, REQUESTS_MAX, JobDesk
+from millpond.transports.p2p.jobs.requests import (
+    PAGE_BYTES_MAX,
+    READS_MAX,
+    REQUESTS_MAX,
+    JobRequests,
+)
 from millpond.transports.p2p.nacks import correlation_number, decode_refused, encode_slow_down
 
 PACKET_MAX = 2**20
@@ -20,8 +25,8 @@ ID = 0x1BA3CA3A0FC05007
 ID_BYTES = "cf1ba3ca3a0fc05007"
 
 
-def desk(rights: Rights = Rights.CHANNEL, packet_max: int = PACKET_MAX) -> JobDesk:
-    return JobDesk(rights, packet_max)
+def desk(rights: Rights = Rights.CHANNEL, packet_max: int = PACKET_MAX) -> JobRequests:
+    return JobRequests(rights, packet_max)
 
 
 def jobs(number: int, operation: int, body: bytes | dict[str, object]) -> p.Jobs:
@@ -48,15 +53,15 @@ def refusal(number: int, code: int) -> bytes:
         (
             2,
             f"83a57374617465a464656164a56166746572{ID_BYTES}a56c696d697405",
-            m.ListJobs(7, m.State.DEAD, ID, 5, PAGE_BYTES_MAX),
+            m.ListJobs(7, m.JobState.DEAD, ID, 5, PAGE_BYTES_MAX),
         ),
         (2, "81a57374617465c0", m.ListJobs(7, None, 0, 100, PAGE_BYTES_MAX)),
-        (3, f"81a26964{ID_BYTES}", m.ShowJob(7, ID, PACKET_MAX - 6)),
+        (3, f"81a26964{ID_BYTES}", m.GetJob(7, ID, PACKET_MAX - 6)),
         (4, f"81a26964{ID_BYTES}", m.RetryJob(7, ID)),
         (5, f"81a26964{ID_BYTES}", m.CancelJob(7, ID)),
-        (6, f"81a36964739201{ID_BYTES}", m.RetryDead(7, (1, ID))),
-        (6, "81a3616c6cc3", m.RetryDead(7, None)),
-        (7, "81a36964739101", m.PurgeDead(7, (1,))),
+        (6, f"81a36964739201{ID_BYTES}", m.RetryDeadLetters(7, (1, ID))),
+        (6, "81a3616c6cc3", m.RetryDeadLetters(7, None)),
+        (7, "81a36964739101", m.PurgeDeadLetters(7, (1,))),
         (8, "80", m.CountJobs(7)),
         (8, "81a473746f70c3", m.CountJobs(7, stop=True)),
         (9, "82a2696405a6726561736f6ea26e6f", m.RejectJob(7, 5, "no")),
@@ -66,13 +71,13 @@ def test_each_request_has_its_bytes(operation: int, body: str, request_: JobRequ
     assert desk().take(jobs(7, operation, bytes.fromhex(body))) == request_
 
 
-ROW = m.JobRow(ID, m.State.DEAD, 3, 1.5, 2.25, 3.0, 2, b"hi", 9, "no")
+ROW = m.JobRow(ID, m.JobState.DEAD, 3, 1.5, 2.25, 3.0, 2, b"hi", 9, "no")
 
 
 @pytest.mark.parametrize(
     ("operation", "body", "reply"),
     [
-        (1, {"id": ID, "ttl": 60, "existing": True}, m.JobKept(7, ID, 60, existing=True)),
+        (1, {"id": ID, "ttl": 60, "existing": True}, m.JobStored(7, ID, 60, existing=True)),
         (
             2,
             {
@@ -92,11 +97,11 @@ ROW = m.JobRow(ID, m.State.DEAD, 3, 1.5, 2.25, 3.0, 2, b"hi", 9, "no")
                 "id": 5, "state": "ready", "attempt": 0, "due": 0, "leased_until": 0, "expires": 0,
                 "size": 2, "data": None,
             },
-            m.JobShown(7, m.JobRow(5, m.State.READY, 0, 0.0, 0.0, 0.0, 2, None)),
+            m.JobFound(7, m.JobRow(5, m.JobState.READY, 0, 0.0, 0.0, 0.0, 2, None)),
         ),
-        (4, {"state": "delayed"}, m.JobDone(7, m.State.DELAYED)),
-        (5, {"state": "leased"}, m.JobDone(7, m.State.LEASED)),
-        (6, {"count": 3, "more": False}, m.DeadDone(7, 3, more=False)),
+        (4, {"state": "delayed"}, m.JobDone(7, m.JobState.DELAYED)),
+        (5, {"state": "leased"}, m.JobDone(7, m.JobState.LEASED)),
+        (6, {"count": 3, "more": False}, m.DeadLettersDone(7, 3, more=False)),
         (
             8,
             {"ready": 1, "delayed": 2, "leased": 3, "dead": 6, "workers": 4, "oldest": 1001},
@@ -165,20 +170,22 @@ def test_each_operation_needs_its_right(operation: JobOperation) -> None:
 def test_so_many_requests_wait_and_no_more() -> None:
     asked = desk()
     for number in range(READS_MAX):
-        assert isinstance(asked.take(jobs(number, 3, {"id": 1})), m.ShowJob)
+        assert isinstance(asked.take(jobs(number, 3, {"id": 1})), m.GetJob)
     assert asked.take(jobs(5000, 2, {})) == refusal(5000, 0x26)
     for number in range(READS_MAX, REQUESTS_MAX):
         assert isinstance(asked.take(jobs(number, 8, {})), m.CountJobs)
     assert asked.take(jobs(5000, 8, {})) == refusal(5000, 0x26)
     assert asked.take(jobs(3, 8, {})) == refusal(3, 0xF0), "the number is in use"
-    assert asked.answered(Failed(m.ShowJob(0, 1, 1), Code.NOT_FOUND)) == refusal(0, 0x02)
+    assert asked.answered(Failed(m.GetJob(0, 1, 1), Code.NOT_FOUND)) == refusal(0, 0x02)
     assert isinstance(asked.take(jobs(5000, 2, {})), m.ListJobs)
 
 
 def test_pages_are_asked_for_as_large_as_the_other_end_takes() -> None:
     asked = desk(packet_max=1024)
     assert asked.take(jobs(1, 2, {})) == m.ListJobs(1, None, 0, 100, 1018)
-    page = m.JobPage(1, (m.JobRow(1, m.State.READY, 0, 0.0, 0.0, 0.0, 1000, bytes(1000)),), False)
+    page = m.JobPage(
+        1, (m.JobRow(1, m.JobState.READY, 0, 0.0, 0.0, 0.0, 1000, bytes(1000)),), False
+    )
     assert asked.answered(page) == refusal(1, 0x27)
 
 

@@ -7,15 +7,15 @@ import pytest
 from millpond.actors.errors import ERRORS, BufferFull, Code, KeyReused, OutcomeUnknown, SlowDown
 from millpond.actors.messages import (
     Ack,
+    Attach,
     Credit,
     Drain,
     Failed,
     Get,
-    Join,
     List,
     Nack,
+    NackReason,
     Put,
-    Reason,
     Request,
     Touch,
 )
@@ -71,8 +71,8 @@ def refused(raw: bytes) -> p.Refused:
         (Touch(ID, 1), Code.NOT_NEGOTIATED, None, "ff 86 f2 1ba3ca3a0fc05007"),
         (Ack(ID), Code.NOT_ALLOWED, None, "ff 03 f6 1ba3ca3a0fc05007"),
         (Credit(1), Code.NOT_NEGOTIATED, None, "ff 84 f2"),
-        (Nack(ID, Reason.BUSY), Code.LEASE_LOST, None, "ff ff 28 1ba3ca3a0fc05007"),
-        (Join(), Code.NOT_ALLOWED, None, "ff 80 f6"),
+        (Nack(ID, NackReason.BUSY), Code.LEASE_LOST, None, "ff ff 28 1ba3ca3a0fc05007"),
+        (Attach(), Code.NOT_ALLOWED, None, "ff 80 f6"),
         (DESCRIBE, Code.STREAM_EXISTS, None, "ff 92 40 00000007"),
         (DESCRIBE, Code.UNKNOWN_STREAM, None, "ff 92 41 00000007"),
         (DESCRIBE, Code.NON_MONOTONIC_ID, None, "ff 92 42 00000007"),

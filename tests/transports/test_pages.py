@@ -46,7 +46,7 @@ def told(wire: bytes, cuts: list[int] | None = None, site: Site | None = SITE) -
     edges = sorted({0, *(cut % len(wire) for cut in cuts or ()), len(wire)})
     for start, end in pairwise(edges):
         assert framing.feed(wire[start:end]) == []
-    answer = framing.outgoing()
+    answer = framing.take_output()
     assert not answer or framing.closed or framing.error is not None
     return answer
 
@@ -160,17 +160,17 @@ def test_only_our_own_pages_send_forms(origin: str, status: int) -> None:
 def test_nothing_is_answered_after_the_answer() -> None:
     framing = ServerFraming(PACKET_MAX, ORIGINS, SITE)
     framing.feed(request("GET / HTTP/1.1"))
-    framing.outgoing()
+    framing.take_output()
     assert framing.closed
     assert framing.feed(request("GET / HTTP/1.1")) == []
-    assert framing.outgoing() == b""
+    assert framing.take_output() == b""
 
 
 @pytest.mark.parametrize("site", [SITE, None])
 def test_websockets_are_taken_as_before(site: Site | None) -> None:
     framing = ServerFraming(PACKET_MAX, ORIGINS, site)
     framing.feed(UPGRADE)
-    assert framing.outgoing().startswith(b"HTTP/1.1 101 ")
+    assert framing.take_output().startswith(b"HTTP/1.1 101 ")
     assert framing.upgrade is not None and not framing.closed
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.transports.s3p.connection import S3pConnection, S3pSettings
-from millpond.transports.server.rate_limit import Allowance, Bucket, SharedBuckets
-from millpond.transports.server.refusals import Refusal, Refusals
+from millpond.transports.server.rate_limit import RateLimit, SharedBuckets, TokenBucket
+from millpond.transports.server.refusals import Refusal, RefusalLog
 from tests.conformance.recorded import RecordedWire
 from tests.transports.scripted_host import ScriptedHost
 from tests.transports.test_s3p_connection import append, appended
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.wire
 def test_no_more_is_let_through_than_the_rate_and_one_second_of_it(
     per_s: int, pauses: list[float]
 ) -> None:
-    bucket, now, taken = Bucket(per_s, 0.0), 0.0, 0
+    bucket, now, taken = TokenBucket(per_s, 0.0), 0.0, 0
     for pause in pauses:
         now += pause
         wait_ms = bucket.take(now)
@@ -32,26 +32,26 @@ def test_no_more_is_let_through_than_the_rate_and_one_second_of_it(
 
 
 def test_who_waits_as_long_as_it_was_told_is_let_through() -> None:
-    bucket = Bucket(3, 0.0)
+    bucket = TokenBucket(3, 0.0)
     assert [bucket.take(0.0) for _ in range(3)] == [0, 0, 0]
     wait_ms = bucket.take(0.0)
     assert wait_ms == 333 and bucket.take(wait_ms / 1000 + 0.001) == 0
 
 
 def test_a_debt_is_paid_by_time() -> None:
-    bucket = Bucket(10, 0.0)
+    bucket = TokenBucket(10, 0.0)
     bucket.spend(30, 0.0)
     assert bucket.debt_ms(0.0) == 2000 and bucket.debt_ms(1.0) == 1000 and bucket.debt_ms(2.0) == 0
 
 
 def test_an_allowance_is_the_tighter_of_ones_own_and_the_shared_one() -> None:
-    shared = Bucket(3, 0.0)
-    first, second = Allowance(Bucket(2, 0.0), shared), Allowance(Bucket(2, 0.0), shared)
+    shared = TokenBucket(3, 0.0)
+    first, second = RateLimit(TokenBucket(2, 0.0), shared), RateLimit(TokenBucket(2, 0.0), shared)
     assert [first.take(0.0) for _ in range(3)] == [0, 0, 500]
     assert [second.take(0.0) > 0 for _ in range(2)] == [False, True]
     assert (first.refused, second.refused) == (1, 1)
     assert first.take(1.0) == 0 and first.refused == 0
-    assert not Allowance(None, None) and first
+    assert not RateLimit(None, None) and first
 
 
 def test_connections_of_one_peer_share_and_the_table_is_bounded() -> None:
@@ -68,7 +68,7 @@ def test_connections_of_one_peer_share_and_the_table_is_bounded() -> None:
 def test_p2p_24_streams_are_read_on_when_it_is_time() -> None:
     """S3P has no error for it, so nothing is refused: the client waits."""
     host, wire = ScriptedHost(), RecordedWire()
-    host.bucket = Bucket(10, host.time)
+    host.bucket = TokenBucket(10, host.time)
     connection = S3pConnection(1, host, S3pSettings())
     connection.opened(wire)
     connection.received(append(b"x") * 20)
@@ -85,13 +85,13 @@ def test_p2p_24_streams_are_read_on_when_it_is_time() -> None:
 def test_each_reason_is_counted_and_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
     counts: dict[str, int] = {}
     now = 0.0
-    refusals = Refusals(counts, lambda: now)
+    refusals = RefusalLog(counts, lambda: now)
     with caplog.at_level(logging.INFO):
         for _ in range(500):
-            refusals.note(Refusal.NOT_ALLOWED, "192.0.2.7")
-        refusals.note(Refusal.BAD_PROOF, "192.0.2.8")
+            refusals.record_refusal(Refusal.NOT_ALLOWED, "192.0.2.7")
+        refusals.record_refusal(Refusal.BAD_PROOF, "192.0.2.8")
         now = 1.0
-        refusals.note(Refusal.NOT_ALLOWED, "192.0.2.9")
+        refusals.record_refusal(Refusal.NOT_ALLOWED, "192.0.2.9")
     assert counts == {"not allowed": 501, "bad proof": 1}
     assert [line.partition(": ")[2] for line in caplog.messages] == [
         "reason='not allowed' address=192.0.2.7 times=1",

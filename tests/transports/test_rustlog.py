@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.actors.store.changes import Position
-from millpond.actors.streams.messages import U64_MAX, Span
+from millpond.actors.streams.messages import U64_MAX, RecordColumns
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.client_codec import ResponseDecoder, encode_request
 from millpond.transports.rustlog.codec import (
@@ -24,7 +24,7 @@ from millpond.transports.rustlog.codec import (
     encode_produced,
     encode_response,
 )
-from millpond.transports.rustlog.json_fallback import Found, MalformedJson
+from millpond.transports.rustlog.json_fallback import DecodedRequest, MalformedJson
 
 pytestmark = pytest.mark.wire
 
@@ -39,7 +39,7 @@ def framed(payload: bytes | str) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-def read(payload: bytes | str) -> Found:
+def read(payload: bytes | str) -> DecodedRequest:
     return decode_request(payload.encode() if isinstance(payload, str) else payload, LIMITS)
 
 
@@ -365,7 +365,7 @@ def test_rla_15_a_key_twice_is_refused(text: str) -> None:
 
 
 def test_rla_15_objects_too_large_to_look_into_are_refused_too() -> None:
-    def ping(size: int) -> Found:
+    def ping(size: int) -> DecodedRequest:
         return read('{"type":"Ping","x":[' + "{}," * (size // 3) + "0]}")
 
     assert ping(2**17) == r.Ping()
@@ -402,7 +402,7 @@ def test_rla_05_a_record_that_could_not_be_fetched_is_refused_as_too_large() -> 
     assert Decoder(LIMITS).feed(encode_request(largest)) == [largest]
     refused = Decoder(LIMITS).feed(encode_request(r.Produce("t", 0, [bytes(RECORD_MAX + 1)])))
     assert isinstance(refused[0], r.Error) and refused[0].code == 413
-    span = Span(U64_MAX, largest.records, U64_MAX, Position(0, 0))
+    span = RecordColumns(U64_MAX, largest.records, U64_MAX, Position(0, 0))
     frame, count, size = encode_fetched([span], U64_MAX)
     assert (count, size) == (1, RECORD_MAX) and len(frame) <= 4 + FRAME_MAX
     (response,) = ResponseDecoder().feed(frame)
@@ -413,8 +413,8 @@ def test_rla_05_a_record_that_could_not_be_fetched_is_refused_as_too_large() -> 
 def test_rla_06_a_frame_carries_what_it_can_and_says_where_to_go_on() -> None:
     bodies = [b"x" * 1_000_000] * 10
     spans = [
-        Span(5, bodies[:3], 7, Position(1, 0)),
-        Span(9, bodies[3:], 0, Position(1, 9), timestamps=list(range(10, 17))),
+        RecordColumns(5, bodies[:3], 7, Position(1, 0)),
+        RecordColumns(9, bodies[3:], 0, Position(1, 9), timestamps=list(range(10, 17))),
     ]
     frame, count, size = encode_fetched(spans, 16)
     assert len(frame) <= 4 + FRAME_MAX
@@ -437,7 +437,7 @@ def test_rla_06_a_frame_carries_what_it_can_and_says_where_to_go_on() -> None:
 )
 def test_rla_06_no_response_is_above_the_limit(bodies: list[bytes], first: int, spare: int) -> None:
     limit = 2048 + spare
-    span = Span(first, bodies, 1_763_683_200_000, Position(1, 1))
+    span = RecordColumns(first, bodies, 1_763_683_200_000, Position(1, 1))
     frame, count, _ = encode_fetched([span], first + len(bodies), limit)
     response = json.loads(frame[4:])
     assert 1 <= count == len(response["records"]) and len(frame) - 4 <= limit

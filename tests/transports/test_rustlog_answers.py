@@ -8,16 +8,16 @@ import pytest
 
 from millpond.actors.errors import Code
 from millpond.actors.store.changes import Position
-from millpond.actors.streams.messages import Described, Settings
+from millpond.actors.streams.messages import Settings, StreamDescription
 from millpond.transports.rustlog.metrics import Lag, RustlogMetrics
 from millpond.transports.rustlog.responses import LAGS_TOLD, all_topics, error_of, lags_of
 
 FRAME_MAX = 10_485_760
 
 
-def described(tail: int, groups: dict[bytes, int]) -> Described:
+def described(tail: int, groups: dict[bytes, int]) -> StreamDescription:
     """A stream's outline, of which its end and its groups matter."""
-    return Described(
+    return StreamDescription(
         0,
         settings=Settings(),
         created_ms=0,

@@ -12,13 +12,13 @@ from millpond.actors.store.changes import Position
 from millpond.actors.streams.messages import (
     Append,
     Appended,
-    Conclude,
     Create,
     Delete,
     Done,
+    FinishRead,
     Read,
+    RecordColumns,
     Records,
-    Span,
     StreamFailed,
     Trim,
 )
@@ -67,7 +67,7 @@ def appended(number: int, ms: int = 7, seq: int = 0) -> Appended:
 
 
 def records(number: int, *bodies: bytes) -> Records:
-    spans = [Span(0, list(bodies), 7, Position(7, 0))] if bodies else []
+    spans = [RecordColumns(0, list(bodies), 7, Position(7, 0))] if bodies else []
     return Records(number, spans, len(bodies), len(bodies), 7)
 
 
@@ -159,7 +159,7 @@ def test_s3a_26_an_end_while_a_read_waits_ends_the_wait_and_answers_the_rest() -
     line.say(read(BLOCK=1000), append(b"1"), read(BLOCK=1000))
     line.asked()
     line.connection.eof()
-    assert line.asked() == [Conclude(0)]
+    assert line.asked() == [FinishRead(0)]
     line.host.answer(records(0))
     following, last = line.asked()
     assert following == Append(1, [b"1"])
@@ -176,8 +176,8 @@ def test_s3p_40_s3a_30_an_end_behind_a_read_whose_answer_is_under_way() -> None:
     line.say(append(b"1"), read(BLOCK=1000))
     line.asked()
     line.connection.eof()
-    assert line.asked() == [Conclude(1)]
-    line.host.answer(Failed(Conclude(1), Code.QUARANTINED))
+    assert line.asked() == [FinishRead(1)]
+    line.host.answer(Failed(FinishRead(1), Code.QUARANTINED))
     line.host.answer(appended(0))
     assert line.heard() == b"$3\r\n7-0\r\n" and not line.wire.closed
     line.host.answer(records(1, b"1"))
@@ -410,12 +410,12 @@ def test_a_node_that_stops_answers_what_it_took_and_closes() -> None:
     line = Line()
     line.say(append(b"1"), read(BLOCK=1000), append(b"2"))
     line.asked()
-    line.connection.say_goodbye()
-    assert line.asked() == [Conclude(1)] and not line.wire.closed
+    line.connection.start_drain()
+    assert line.asked() == [FinishRead(1)] and not line.wire.closed
     line.host.answer(appended(0), records(1))
     assert line.heard() == b"$3\r\n7-0\r\n*0\r\n" and line.wire.closed
     quiet = Line()
-    quiet.connection.say_goodbye()
+    quiet.connection.start_drain()
     assert quiet.wire.closed and quiet.heard() == b""
 
 
@@ -434,9 +434,11 @@ def test_what_came_and_went_is_counted() -> None:
     line.say(said, b"nonsense")
     counters = line.host.counters
     assert counters.malformed == 1
-    traffic = {name: (each.connections, each.requests) for name, each in line.host.traffic.items()}
+    traffic = {
+        name: (each.connections, each.requests) for name, each in line.host.protocol_stats.items()
+    }
     assert traffic.pop("s3p") == (1, 2) and set(traffic.values()) == {(0, 0)}
-    assert line.host.traffic["s3p"].bytes_in == len(said) + 8
+    assert line.host.protocol_stats["s3p"].bytes_in == len(said) + 8
 
 
 def test_a_reply_that_was_not_asked_for_is_a_mistake_of_ours() -> None:

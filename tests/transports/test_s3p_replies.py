@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.actors.store.changes import Position
-from millpond.actors.streams.messages import Span
+from millpond.actors.streams.messages import RecordColumns
 from millpond.transports.s3p.client_codec import (
     ErrorReply,
     Id,
@@ -29,8 +29,10 @@ MS = 1700000001234
 TWO = w("*4~$15~1700000001234-0~$5~hello~$15~1700000001235-0~$5~world~")
 
 
-def span(bodies: list[bytes], ms: int, seq: int, ids: list[Position] | None = None) -> Span:
-    return Span(0, bodies, 0, Position(ms, seq), None, ids)
+def span(
+    bodies: list[bytes], ms: int, seq: int, ids: list[Position] | None = None
+) -> RecordColumns:
+    return RecordColumns(0, bodies, 0, Position(ms, seq), None, ids)
 
 
 EXAMPLES = [

@@ -19,9 +19,9 @@ from millpond.transports.s3p import scanner as s3p_input
 from millpond.transports.s3p.client_codec import ReplyDecoder, encode_append
 from millpond.transports.s3p.commands import Command, S3pLimits
 from millpond.transports.s3p.decoder import Decoder
-from millpond.transports.s3p.fast_parser import SplitParser
+from millpond.transports.s3p.fast_parser import FastParser
 from millpond.transports.s3p.s3p_last import LastAppend
-from millpond.transports.s3p.scanner import Input
+from millpond.transports.s3p.scanner import InputBuffer
 from tests.transports.s3p_samples import w
 
 pytestmark = pytest.mark.wire
@@ -37,7 +37,7 @@ class Moved:
         self.bytes = 0
 
 
-class WeighedInput(Input):
+class WeighedInput(InputBuffer):
     """Counts what becomes its data, and what it keeps apart."""
 
     def __init__(self, moved: Moved) -> None:
@@ -63,7 +63,7 @@ class WeighedInput(Input):
         self._apart = kept
 
 
-class WeighedSplit(SplitParser):
+class WeighedSplit(FastParser):
     """Counts what it is given."""
 
     __slots__ = ("_moved",)

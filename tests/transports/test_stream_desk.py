@@ -10,8 +10,9 @@ import pytest
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import Failed, StreamRequest
+from millpond.actors.positions import SeekBy
 from millpond.actors.store.changes import Position
-from millpond.actors.store.interface import Seek, Where
+from millpond.actors.store.interface import Seek
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import TOPICS, stream_cell
 from millpond.transports.p2p import packets as p
@@ -20,14 +21,14 @@ from millpond.transports.p2p.streams.requests import (
     ANSWERS_BYTES_MAX,
     READ_BYTES_MIN,
     REQUESTS_MAX,
-    StreamDesk,
+    StreamRequests,
 )
 
 pytestmark = pytest.mark.wire
 
 NOW = 1_763_683_200.0
 CELL = stream_cell(b"s")
-SPAN = m.Span(5, [b"a", b"b"], 7, Position(7, 1))
+SPAN = m.RecordColumns(5, [b"a", b"b"], 7, Position(7, 1))
 
 
 class Names:
@@ -55,7 +56,7 @@ class Asker:
     """One end of a desk."""
 
     def __init__(self, packet_bytes_max: int = 2**20) -> None:
-        self.desk = StreamDesk(Host(), packet_bytes_max)
+        self.desk = StreamRequests(Host(), packet_bytes_max)
 
     def say(self, operation: int, number: int = 7, /, **fields: Any) -> list[p.Packet]:
         return self.say_raw(operation, number, msgspec.msgpack.encode(fields))
@@ -105,21 +106,21 @@ ID = {"ms": 2**64 - 1, "seq": 3}
             },
             m.Append(7, [b"x", b"y"], 2**64 - 1, [[], [(b"k", b"v")]], [None, 2**64 - 1], b"f", 0),
         ),
-        (Operation.READ, {}, read(Seek(Where.SEQUENCE))),
+        (Operation.READ, {}, read(Seek(SeekBy.SEQUENCE))),
         (
             Operation.READ,
             {"sequence": 2**64 - 1, "count": 1, "bytes_max": 1, "wait_ms": 1500},
-            read(Seek(Where.SEQUENCE, sequence=2**64 - 1), 1, 1, NOW + 1.5),
+            read(Seek(SeekBy.SEQUENCE, sequence=2**64 - 1), 1, 1, NOW + 1.5),
         ),
-        (Operation.READ, {"timestamp": 9}, read(Seek(Where.TIMESTAMP, timestamp=9))),
-        (Operation.READ, {"id": ID}, read(Seek(Where.ID, id=Position(2**64 - 1, 3)))),
+        (Operation.READ, {"timestamp": 9}, read(Seek(SeekBy.TIMESTAMP, timestamp=9))),
+        (Operation.READ, {"id": ID}, read(Seek(SeekBy.ID, id=Position(2**64 - 1, 3)))),
         (Operation.DESCRIBE, {}, m.Describe(7)),
         (Operation.TRIM, {"sequence": 9}, m.Trim(7, 9)),
         (Operation.TRIM, {"id": ID}, m.Trim(7, Position(2**64 - 1, 3))),
         (Operation.DELETE, {}, m.Delete(7)),
         (Operation.CONFIGURE, {"age_s": 9}, m.Configure(7, m.Settings(9))),
-        (Operation.COMMIT, {"group": b"g", "offset": 9}, m.Commit(7, b"g", 9)),
-        (Operation.COMMITTED, {"group": b""}, m.Committed(7, b"")),
+        (Operation.COMMIT, {"group": b"g", "offset": 9}, m.CommitOffset(7, b"g", 9)),
+        (Operation.COMMITTED, {"group": b""}, m.GetGroupOffset(7, b"")),
     ],
 )
 def test_a_request_reaches_the_cell_of_its_stream(
@@ -307,7 +308,7 @@ def test_a_large_answer_comes_in_parts() -> None:
     asker = Asker(packet_bytes_max=1024)
     asker.say(Operation.READ, stream=b"s")
     record = bytes(range(256)) * 20
-    parts = asker.hear(m.Records(7, [m.Span(0, [record], 1, Position(1, 0))], 1, 1, 1))
+    parts = asker.hear(m.Records(7, [m.RecordColumns(0, [record], 1, Position(1, 0))], 1, 1, 1))
     replies = [part for part in parts if isinstance(part, p.StreamReply)]
     assert len(replies) == len(parts) == 6
     assert all(len(p.encode(part)) <= 1024 for part in parts)
@@ -359,7 +360,7 @@ def test_a_read_is_given_up_and_not_answered() -> None:
     for number in (1, 1, 2, 99):
         assert asker.say_raw(Operation.CANCEL, number, b"") == []
     ((_, requests),) = asker.asked()
-    assert requests[2:] == [m.Cancel(1)]
+    assert requests[2:] == [m.CancelRead(1)]
     assert asker.hear(m.Records(1, [SPAN], 7, 7, 9)) == []
     assert len(asker.hear(m.Appended(2, 0, 1, Position(1, 0), 1, 1))) == 1
     assert asker.desk.is_idle
@@ -371,7 +372,7 @@ def test_at_the_end_of_input_only_waiting_reads_are_given_up() -> None:
     asker.say(Operation.READ, 2, stream=b"s")
     asker.asked()
     asker.desk.stop_waiting()
-    assert asker.asked() == [(CELL, [m.Cancel(1)])] and not asker.desk.is_idle
+    assert asker.asked() == [(CELL, [m.CancelRead(1)])] and not asker.desk.is_idle
     assert len(asker.hear(m.Records(2, [], 0, 0, 0))) == 1
     assert asker.desk.is_idle
 

@@ -20,7 +20,7 @@ from millpond.actors.streams.names import stream_cell
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.nacks import CODES
 from millpond.transports.p2p.streams.operations import Operation
-from millpond.transports.p2p.streams.requests import StreamDesk
+from millpond.transports.p2p.streams.requests import StreamRequests
 from millpond.transports.p2p.streams.stream_rights import LISTED_MAX, listed
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.client_codec import encode_request
@@ -172,11 +172,11 @@ def test_rights_that_are_taken_away_hold_no_longer_on_connections_that_are_open(
     assert len(host.asked) == 1
     host.answer(m.Appended(0, 0, 1, Position(1, 0), 1, 1))
     host.rights[b"mine"] = GET
-    connection.rejudge()
+    connection.reauthorize()
     connection.received(produce)
     assert len(host.asked) == 1 and heard(wire)[-1] == REFUSED_ERROR
     host.is_admitting = False
-    connection.rejudge()
+    connection.reauthorize()
     assert wire.closed
 
 
@@ -218,11 +218,11 @@ FIELDS: dict[Operation, dict[str, Any]] = {
 }
 
 
-def desk(rights: dict[bytes, Rights]) -> StreamDesk:
-    return StreamDesk(Node(), 2**20, rights.get)
+def desk(rights: dict[bytes, Rights]) -> StreamRequests:
+    return StreamRequests(Node(), 2**20, rights.get)
 
 
-def say(at: StreamDesk, operation: Operation, **fields: Any) -> list[p.Packet]:
+def say(at: StreamRequests, operation: Operation, **fields: Any) -> list[p.Packet]:
     body = msgspec.msgpack.encode(fields)
     return list(map(p.decode, at.take(p.Stream(7, operation, body))))
 

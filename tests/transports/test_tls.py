@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from millpond.transports.io.memory import Network
 from millpond.transports.io.tcp import dial, listen, parse_address
-from millpond.transports.io.tls import EmptyTalk, HandshakeBroken, SecureWire
-from millpond.transports.io.tls_handshake import Dialled, Doorway
+from millpond.transports.io.tls import EmptyTalk, HandshakeFailed, SecureWire
+from millpond.transports.io.tls_handshake import TlsAcceptor, TlsConnector
 from tests.node.tls_files import Files, files_of
 from tests.transports.test_wires import Recorder, echo, until
 
@@ -74,12 +74,12 @@ class Pair:
         self.refused: list[OSError] = []
         self.sessions = (Recorder(), Recorder())
         self.pipes = (Pipe(), Pipe())
-        doorway = Doorway(
+        doorway = TlsAcceptor(
             lambda: server, lambda host, failure: self.refused.append(failure), now=lambda: 0.0
         )
-        behind = doorway.through(lambda: self.sessions[1])()
+        behind = doorway.wrap(lambda: self.sessions[1])()
         assert isinstance(behind, SecureWire)
-        self.ends = (SecureWire(self.sessions[0], client, Dialled(), NAME), behind)
+        self.ends = (SecureWire(self.sessions[0], client, TlsConnector(), NAME), behind)
         for end, pipe in zip(self.ends, self.pipes, strict=True):
             end.opened(pipe)
 
@@ -232,7 +232,7 @@ def test_what_is_no_handshake_ends_without_a_session(files: Files, data: bytes):
     assert pair.server.events == []
     assert pair.pipes[1].is_closed and not pair.pipes[1].is_aborted
     [failure] = pair.refused
-    assert isinstance(failure, ssl.SSLError | HandshakeBroken)
+    assert isinstance(failure, ssl.SSLError | HandshakeFailed)
 
 
 @given(st.binary(max_size=300))
@@ -285,11 +285,11 @@ def test_a_handshake_that_takes_too_long_is_over(
 
     async def run() -> None:
         network = Network(Random(1))
-        doorway = Doorway(files.server, lambda *about: told.append(about))
+        doorway = TlsAcceptor(files.server, lambda *about: told.append(about))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(doorway.watch)
-            network.listen("alice", doorway.through(echo), tasks)
-            dialled = Dialled()
+            network.listen("alice", doorway.wrap(echo), tasks)
+            dialled = TlsConnector()
             secured = SecureWire(prompt, files.client(), dialled, NAME)
             await network.connect(tasks, "alice", secured)
             await dialled.within(5, secured)
@@ -300,7 +300,7 @@ def test_a_handshake_that_takes_too_long_is_over(
             assert 9 < anyio.current_time() - began < 12
             assert not prompt.is_over
             [(host, failure)] = told
-            assert host == "mallory" and isinstance(failure, HandshakeBroken)
+            assert host == "mallory" and isinstance(failure, HandshakeFailed)
             tasks.cancel_scope.cancel()
 
     anyio.run(run, backend="trio", backend_options={"clock": mock_clock})
@@ -313,7 +313,7 @@ async def test_a_dialled_handshake_that_takes_too_long_is_an_oserror(
     async with anyio.create_task_group() as tasks:
         listener = await listen(tasks, "127.0.0.1", 0, Recorder)
         session = Recorder()
-        with pytest.raises(HandshakeBroken, match=r"within 0\.2 s"):
+        with pytest.raises(HandshakeFailed, match=r"within 0\.2 s"):
             await dial(tasks, *parse_address(listener.address), session, tls=files.client())
         assert session.events == []
         await listener.aclose()
@@ -327,7 +327,7 @@ async def test_a_thousand_half_open_handshakes_stop_nobody(
     fewer will do: there a thousand take seconds."""
     many = 1000 if anyio_backend_name == "asyncio" else 300
     refused: list[OSError] = []
-    doorway = Doorway(
+    doorway = TlsAcceptor(
         files.server, lambda host, failure: refused.append(failure), handshakes_max=many // 2
     )
     idle: list[socket.socket] = []
@@ -347,7 +347,7 @@ async def test_a_thousand_half_open_handshakes_stop_nobody(
             client.wire.write(b"here")
             await until(lambda: client.data == b"here", within_s=30)
             await until(lambda: len(refused) >= many // 2, within_s=30)
-            assert all(isinstance(each, HandshakeBroken) for each in refused)
+            assert all(isinstance(each, HandshakeFailed) for each in refused)
             for each in idle:
                 each.close()
             await listener.aclose()
@@ -359,7 +359,7 @@ async def test_a_thousand_half_open_handshakes_stop_nobody(
 async def test_plain_bytes_get_a_clean_end(files: Files) -> None:
     """No reset: whoever asks in plain reads an end, and is not left waiting."""
     async with anyio.create_task_group() as tasks:
-        listener = await listen(tasks, "127.0.0.1", 0, echo, tls=Doorway(files.server))
+        listener = await listen(tasks, "127.0.0.1", 0, echo, tls=TlsAcceptor(files.server))
         got: list[bytes] = []
 
         def ask() -> None:
@@ -382,7 +382,7 @@ async def test_a_closed_listener_and_its_task_end_when_the_last_handshake_does(
 ) -> None:
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            doorway = Doorway(files.server, handshake_s=0.1)
+            doorway = TlsAcceptor(files.server, handshake_s=0.1)
             listener = await listen(tasks, "127.0.0.1", 0, echo, tls=doorway)
             idle = socket.create_connection(parse_address(listener.address))
             await anyio.sleep(0.05)

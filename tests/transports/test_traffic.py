@@ -6,7 +6,7 @@ import pytest
 
 from millpond.actors.streams.messages import Done
 from millpond.transports.p2p.watched import first_watched
-from millpond.transports.server.traffic import SAMPLE_GAP_S, Traffic
+from millpond.transports.server.protocol_stats import SAMPLE_GAP_S, ProtocolStats
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line as P2pLine
 from tests.conformance.recorded import Rig
@@ -16,7 +16,7 @@ from tests.transports.test_websocket import request_of
 pytestmark = pytest.mark.wire
 
 
-def timed(traffic: Traffic) -> tuple[int, float]:
+def timed(traffic: ProtocolStats) -> tuple[int, float]:
     return traffic.latency.count, round(traffic.latency.total, 6)
 
 
@@ -26,8 +26,8 @@ class Held:
     def __init__(self) -> None:
         self.rig = Rig()
         self.line: P2pLine = self.rig.greeted()
-        reception = self.rig.node.reception
-        self.traffic = reception.traffic["p2p"]
+        reception = self.rig.node.services
+        self.protocol_stats = reception.protocol_stats["p2p"]
         self._waiting: list[tuple[bytes, object, float]] = []
         self._submit, reception.submit = reception.submit, self._hold  # type: ignore[method-assign]
 
@@ -48,7 +48,7 @@ def test_packets_and_bytes_count_for_the_protocol_they_came_by() -> None:
     line.say(*said)
     web = rig.connect_websocket()
     web.feed(request_of(path="/chat"))
-    traffic = rig.node.reception.traffic
+    traffic = rig.node.services.protocol_stats
     p2p, ws = traffic["p2p"], traffic["ws"]
     assert (p2p.connections, p2p.requests, p2p.bytes_in) == (1, 3, len(p.framed(*said)))
     assert (ws.connections, ws.requests) == (1, 0) and ws.bytes_in > 0
@@ -59,9 +59,9 @@ def test_a_put_is_timed_from_its_read_to_its_receipt() -> None:
     held = Held()
     held.line.say(p.put(1, b"a"), p.put(2, b"b"))
     held.rig.advance(0.25)
-    assert timed(held.traffic) == (0, 0)
+    assert timed(held.protocol_stats) == (0, 0)
     held.release()
-    assert len(held.line.heard()) == 2 and timed(held.traffic) == (1, 0.25)
+    assert len(held.line.heard()) == 2 and timed(held.protocol_stats) == (1, 0.25)
 
 
 @pytest.mark.parametrize("packet", [p.get(99), p.put(1, b"other")], ids=["get", "put"])
@@ -75,13 +75,13 @@ def test_a_refusal_is_an_answer(packet: bytes) -> None:
     held.rig.advance(2)
     held.release()
     assert held.line.heard()[0][:2] == bytes((0xFF, packet[0]))
-    assert timed(held.traffic) == (2, 2.0)
+    assert timed(held.protocol_stats) == (2, 2.0)
 
 
 def test_jobs_and_appends_to_streams_are_timed_by_the_numbers_of_their_requests() -> None:
     ask = bytes.fromhex("96 00000007 01") + b"body"
     watched = first_watched([p.PING, ask], 1.0)
-    assert watched is not None and watched.heard_at == 1.0
+    assert watched is not None and watched.received_at == 1.0
     answers = [bytes.fromhex(each) for each in ("97 00000007 01", "ff 96 e0 00000007")]
     others = [bytes.fromhex(each) for each in ("97 00000008 01", "93 00000007 02", "ff 92 e0")]
     assert [watched.is_answer(each) for each in answers + others] == [True] * 2 + [False] * 3
@@ -98,14 +98,14 @@ def test_pushes_and_answers_to_others_end_no_sample() -> None:
     held.line.heard()
     held.line.say(p.put(2, b"b"), p.PING)
     held.rig.advance(1)
-    assert held.line.heard() == [p.PONG] and timed(held.traffic) == (1, 0)
+    assert held.line.heard() == [p.PONG] and timed(held.protocol_stats) == (1, 0)
     held.release()
-    assert timed(held.traffic) == (2, 1.0)
+    assert timed(held.protocol_stats) == (2, 1.0)
 
 
 def test_samples_keep_a_distance_so_that_many_requests_cost_no_more() -> None:
     rig = Rig()
-    line, traffic = rig.greeted(), rig.node.reception.traffic["p2p"]
+    line, traffic = rig.greeted(), rig.node.services.protocol_stats["p2p"]
     for key in range(100):
         line.ask(p.put(key, b"x"))
     assert traffic.latency.count == 1 and traffic.requests == 101
@@ -117,7 +117,7 @@ def test_samples_keep_a_distance_so_that_many_requests_cost_no_more() -> None:
 
 def test_what_has_no_answer_is_not_timed() -> None:
     rig = Rig()
-    line, traffic = rig.greeted(), rig.node.reception.traffic["p2p"]
+    line, traffic = rig.greeted(), rig.node.services.protocol_stats["p2p"]
     rig.advance(1)
     line.ask(p.ack(1), p.PING, p.list_())
     assert traffic.latency.count == 0
@@ -125,7 +125,7 @@ def test_what_has_no_answer_is_not_timed() -> None:
 
 def test_commands_of_s3p_are_timed_in_their_turn() -> None:
     line = Line()
-    traffic = line.host.traffic["s3p"]
+    traffic = line.host.protocol_stats["s3p"]
     line.say(create(), append(b"1"))
     line.host.time += 0.5
     line.host.answer(appended(1))
@@ -137,7 +137,7 @@ def test_commands_of_s3p_are_timed_in_their_turn() -> None:
 
 def test_a_read_that_waits_for_a_record_is_not_timed() -> None:
     line = Line()
-    traffic = line.host.traffic["s3p"]
+    traffic = line.host.protocol_stats["s3p"]
     line.say(read(BLOCK=60_000))
     line.host.time += 30
     line.host.answer(records(0, b"new"))

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from millpond.transports.io.turn import Turn
+from millpond.transports.io.loop_pass import LoopPass
 
 
 class Echo:
     """A wire that writes what it reads, or raises on the way."""
 
-    def __init__(self, turn: Turn, *, raises_at: str = "") -> None:
+    def __init__(self, turn: LoopPass, *, raises_at: str = "") -> None:
         self._turn = turn
         self._raises_at = raises_at
         self._unwritten = b""
@@ -65,7 +65,7 @@ async def passes(count: int = 10) -> None:
 
 
 async def test_wires_that_raise_at_writing_end_alone(told: Told) -> None:
-    turn = Turn(asyncio.get_running_loop())
+    turn = LoopPass(asyncio.get_running_loop())
     wires = [Echo(turn, raises_at="write" if at in (0, 2, 3) else "") for at in range(6)]
     for wire in wires:
         turn.arrived(wire, b"x")
@@ -79,7 +79,7 @@ async def test_wires_that_raise_at_writing_end_alone(told: Told) -> None:
 
 
 async def test_a_session_and_a_wire_that_raise_in_one_turn(told: Told) -> None:
-    turn = Turn(asyncio.get_running_loop())
+    turn = LoopPass(asyncio.get_running_loop())
     whole, session, wire, last = (Echo(turn, raises_at=at) for at in ("", "take", "write", ""))
     for each in (wire, whole, session, last):
         turn.arrived(each, b"x")
@@ -93,7 +93,7 @@ async def test_a_session_and_a_wire_that_raise_in_one_turn(told: Told) -> None:
 async def test_what_raises_at_the_end_of_the_reads_keeps_back_neither_ends_nor_writes(
     told: Told,
 ) -> None:
-    turn, called = Turn(asyncio.get_running_loop()), list[str]()
+    turn, called = LoopPass(asyncio.get_running_loop()), list[str]()
 
     def fail() -> None:
         raise RuntimeError("end")

@@ -53,15 +53,15 @@ def request_of(path: str = "/v1/channels/chat%2F1", line: str = "", **changes: s
 def upgraded_server(packet_max: int = PACKET_MAX) -> ServerFraming:
     framing = ServerFraming(packet_max, frozenset())
     assert framing.feed(request_of()) == []
-    assert framing.outgoing().startswith(b"HTTP/1.1 101 ")
+    assert framing.take_output().startswith(b"HTTP/1.1 101 ")
     return framing
 
 
 def pair(token: bytes | None = None, *, hello: bool = True) -> tuple[ServerFraming, ClientFraming]:
     server = ServerFraming(PACKET_MAX, frozenset())
     client = ClientFraming(HOST, b"chat/1", hello, token, PACKET_MAX)
-    server.feed(client.outgoing())
-    client.feed(server.outgoing())
+    server.feed(client.take_output())
+    client.feed(server.take_output())
     assert client.ready and client.error is None
     return server, client
 
@@ -85,12 +85,12 @@ def test_an_upgrade_names_the_channel_and_the_subprotocol(subprotocol: str, hell
     framing = ServerFraming(PACKET_MAX, frozenset())
     framing.feed(request_of(Sec_WebSocket_Protocol=f"other, {subprotocol}"))
     assert framing.upgrade == Upgrade(b"chat/1", hello, None)
-    head, end = framing.outgoing().split(b"\r\n\r\n")
+    head, end = framing.take_output().split(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     assert lines[0] == b"HTTP/1.1 101 Switching Protocols"
     assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in lines
     assert b"Sec-WebSocket-Protocol: " + subprotocol.encode() in lines
-    assert b"xtension" not in head and end == b"" and framing.outgoing() == b""
+    assert b"xtension" not in head and end == b"" and framing.take_output() == b""
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_tokens_arrive_and_are_never_echoed_or_logged(
     caplog.set_level(logging.DEBUG)
     server = ServerFraming(PACKET_MAX, frozenset())
     client = ClientFraming(HOST, b"chat/1", True, token, PACKET_MAX)
-    server.feed(client.outgoing())
+    server.feed(client.take_output())
     assert server.upgrade is not None and server.upgrade.token == token
-    answer = server.outgoing()
+    answer = server.take_output()
     assert b"bearer" not in answer and b"secret" not in answer
     client.feed(answer)
     assert client.ready
@@ -165,10 +165,10 @@ def test_a_refused_upgrade_is_an_http_answer_without_secrets(
     framing = ServerFraming(PACKET_MAX, frozenset())
     assert framing.feed(request_of(**changes)) == []
     assert isinstance(framing.error, UpgradeRefused) and framing.error.status == status
-    answer = framing.outgoing()
+    answer = framing.take_output()
     assert answer.startswith(b"HTTP/1.1 %d " % status) and b"secret" not in answer
     assert framing.upgrade is None and framing.feed(request_of()) == []
-    assert framing.frame([b"x"]) == b"" and framing.farewell(1000) == b""
+    assert framing.frame([b"x"]) == b"" and framing.close_frame(1000) == b""
     client = ClientFraming(HOST, b"a", True, None, PACKET_MAX)
     client.feed(answer)
     assert isinstance(client.error, UpgradeRefused) and client.error.status == status
@@ -191,7 +191,7 @@ def test_a_header_without_end_is_refused() -> None:
         framing.feed(b"x" * 1000)
         fed += 1000
         assert fed < 2**17
-    assert framing.outgoing().startswith(b"HTTP/1.1 431 ")
+    assert framing.take_output().startswith(b"HTTP/1.1 431 ")
 
 
 def test_frames_before_the_101_are_refused() -> None:
@@ -218,8 +218,8 @@ def test_a_client_refuses_what_is_no_upgrade(answer: bytes) -> None:
 def test_a_client_refuses_another_subprotocol() -> None:
     server = ServerFraming(PACKET_MAX, frozenset())
     client = ClientFraming(HOST, b"a", True, None, PACKET_MAX)
-    server.feed(client.outgoing())
-    client.feed(server.outgoing().replace(b"p2pbuf.v1.hello", b"p2pbuf.v1"))
+    server.feed(client.take_output())
+    client.feed(server.take_output().replace(b"p2pbuf.v1.hello", b"p2pbuf.v1"))
     assert isinstance(client.error, UpgradeRefused) and not client.ready
 
 
@@ -273,7 +273,7 @@ def test_fragments_and_pings_between_them_in_any_split(
     got, said = [], b""
     for part in cut(wire, cuts):
         got += server.feed(part)
-        said += server.outgoing()
+        said += server.take_output()
     assert got == packets and said == pings
 
 
@@ -289,9 +289,9 @@ def wire_pings(packets: list[bytes]) -> bytes:
 def test_byte_by_byte_from_the_first_to_the_last() -> None:
     server = ServerFraming(PACKET_MAX, frozenset())
     client = ClientFraming(HOST, b"chat/1", False, None, PACKET_MAX)
-    for byte in client.outgoing():
+    for byte in client.take_output():
         server.feed(bytes((byte,)))
-    for byte in server.outgoing() + server.frame([b"one", b"two"]):
+    for byte in server.take_output() + server.frame([b"one", b"two"]):
         client.feed(bytes((byte,)))
     assert client.ready and server.upgrade == Upgrade(b"chat/1", False, None)
     got = [packet for byte in client.frame([b"a" * 300]) for packet in server.feed(bytes((byte,)))]
@@ -301,8 +301,8 @@ def test_byte_by_byte_from_the_first_to_the_last() -> None:
 def test_packets_right_behind_the_101_are_not_lost() -> None:
     server = ServerFraming(PACKET_MAX, frozenset())
     client = ClientFraming(HOST, b"chat/1", True, None, PACKET_MAX)
-    server.feed(client.outgoing())
-    assert client.feed(server.outgoing() + server.frame([b"welcome"])) == [b"welcome"]
+    server.feed(client.take_output())
+    assert client.feed(server.take_output() + server.frame([b"welcome"])) == [b"welcome"]
 
 
 def close_code(said: bytes) -> int:
@@ -352,30 +352,30 @@ def test_a_broken_stream_is_a_typed_error_and_a_close_code(
     good = from_client(Opcode.BINARY, b"good")
     assert server.feed(good + frames) == [b"good"]
     assert type(server.error) is error
-    assert server.feed(good) == [] and server.outgoing() == b""
+    assert server.feed(good) == [] and server.take_output() == b""
     assert server.frame([b"\xff\xff\xff"]) == b"\x82\x03\xff\xff\xff"
-    assert close_code(server.farewell(1002)) == code
-    assert server.frame([b"x"]) == b"" and server.farewell(1000) == b""
+    assert close_code(server.close_frame(1002)) == code
+    assert server.frame([b"x"]) == b"" and server.close_frame(1000) == b""
 
 
 def test_a_close_from_the_other_end_is_answered_once() -> None:
     server, client = pair()
-    said = client.farewell(1001)
+    said = client.close_frame(1001)
     assert client.frame([b"late"]) == b"" and not client.closed
     assert server.feed(said + from_client(Opcode.BINARY, b"late")) == []
     assert server.closed and server.error is None
-    answer = server.outgoing()
+    answer = server.take_output()
     assert close_code(answer) == 1001
-    assert server.farewell(1000) == b"" and server.frame([b"x"]) == b""
-    assert client.feed(answer) == [] and client.closed and client.outgoing() == b""
+    assert server.close_frame(1000) == b"" and server.frame([b"x"]) == b""
+    assert client.feed(answer) == [] and client.closed and client.take_output() == b""
 
 
 def test_packets_still_come_between_our_close_and_theirs() -> None:
     server, client = pair()
-    assert close_code(server.farewell(1000)) == 1000
+    assert close_code(server.close_frame(1000)) == 1000
     assert server.feed(client.frame([b"ack"])) == [b"ack"]
-    server.feed(client.farewell(1000))
-    assert server.closed and server.outgoing() == b""
+    server.feed(client.close_frame(1000))
+    assert server.closed and server.take_output() == b""
 
 
 def test_random_bytes_only_ever_give_typed_errors() -> None:
@@ -385,8 +385,8 @@ def test_random_bytes_only_ever_give_typed_errors() -> None:
         for framing in (server, client):
             packets = framing.feed(rng.randbytes(rng.randint(1, 60)))
             assert all(packets) and isinstance(framing.error, WireError | None)
-            framing.farewell(1002)
-            framing.outgoing()
+            framing.close_frame(1002)
+            framing.take_output()
 
 
 # Over sockets, against another implementation.
@@ -404,9 +404,9 @@ class EchoSession:
 
     def received(self, data: bytes) -> None:
         packets = self.framing.feed(data)
-        self.wire.write(self.framing.outgoing() + self.framing.frame(packets))
+        self.wire.write(self.framing.take_output() + self.framing.frame(packets))
         if self.framing.error is not None or self.framing.closed:
-            self.wire.write(self.framing.farewell(1002))
+            self.wire.write(self.framing.close_frame(1002))
             self.wire.close()
 
     def uncongested(self) -> None: ...
@@ -429,11 +429,11 @@ class AskingSession(EchoSession):
 
     def opened(self, wire: Wire) -> None:
         self.wire = wire
-        wire.write(self.framing.outgoing())
+        wire.write(self.framing.take_output())
 
     def received(self, data: bytes) -> None:
         self.packets += self.framing.feed(data)
-        self.wire.write(self.framing.outgoing())
+        self.wire.write(self.framing.take_output())
         self.changed.set()
 
     async def until(self, count: int) -> None:
@@ -498,7 +498,7 @@ async def test_a_foreign_server_is_asked() -> None:
             session.wire.write(session.framing.frame([b"ab", b"c" * 60_000]))
             await session.until(2)
             assert session.packets == [b"ab", b"c" * 60_000]
-            session.wire.write(session.framing.farewell(1000))
+            session.wire.write(session.framing.close_frame(1000))
             session.wire.close()
     assert tokens == ["Bearer secret"] and session.is_over
 
@@ -513,7 +513,7 @@ async def test_both_ends_of_ours_over_loopback(anyio_backend: object) -> None:
         session.wire.write(session.framing.frame(packets))
         await session.until(len(packets))
         assert session.packets == packets
-        session.wire.write(session.framing.farewell(1000))
+        session.wire.write(session.framing.close_frame(1000))
         session.wire.close()
         await listener.aclose()
 
@@ -523,4 +523,4 @@ def test_the_subprotocol_form_of_a_token_is_base64url_without_padding() -> None:
     encoded = base64.urlsafe_b64encode(b"\xfb\xff\xfe~").decode().rstrip("=")
     framing.feed(request_of(Sec_WebSocket_Protocol=f"bearer.{encoded}, p2pbuf.v1"))
     assert framing.upgrade == Upgrade(b"chat/1", False, b"\xfb\xff\xfe~")
-    assert b"bearer" not in framing.outgoing()
+    assert b"bearer" not in framing.take_output()

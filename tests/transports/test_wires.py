@@ -27,7 +27,7 @@ from millpond.transports.io.interface import Listener, Session, SessionFactory, 
 from millpond.transports.io.memory import Network
 from millpond.transports.io.tcp import dial, format_address, listen, parse_address
 from millpond.transports.io.tls import SecureWire
-from millpond.transports.io.tls_handshake import Dialled, Doorway
+from millpond.transports.io.tls_handshake import TlsAcceptor, TlsConnector
 
 HIGH_WATER_BYTES = 2**18
 CHUNK = bytes(range(256)) * 256
@@ -121,7 +121,7 @@ class Wires:
     async def listen(self, factory: SessionFactory) -> Listener:
         if self.network:
             if self._server_tls:
-                factory = Doorway(lambda: self._server_tls).through(factory)
+                factory = TlsAcceptor(lambda: self._server_tls).wrap(factory)
             return self.network.listen("alice", factory, self._tasks)
         return await listen(
             self._tasks,
@@ -150,7 +150,7 @@ class Wires:
         if not self._client_tls:
             await network.connect(self._tasks, address, session, source="bob")
             return
-        dialled = Dialled()
+        dialled = TlsConnector()
         secured = SecureWire(session, self._client_tls, dialled, "127.0.0.1")
         await network.connect(self._tasks, address, secured, source="bob")
         await dialled.within(5, secured)

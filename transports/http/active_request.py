@@ -7,12 +7,13 @@ from math import inf
 
 import anyio
 
-from millpond.transports.http.cancellation import scope
-from millpond.transports.http.rejections import Refused
+from millpond.transports.http.cancellation import cancel_scope
+from millpond.transports.http.rejections import Rejection
 
 
-class Visit:
-    """Implements `transports.server.interface.Visitor`. An API finds that of its request as
+class ActiveRequest:
+    """Implements `transports.server.interface.ServerConnection`. An API finds that of its request
+    as
     `request.visit`.
 
     A session waits for `draining` and ends itself then; what is not gone after the node's drain
@@ -25,10 +26,10 @@ class Visit:
         self.address = address
         """The other end's host."""
         self.deadline = inf
-        self.scope = scope()
+        self.scope = cancel_scope()
         self.is_draining = False
         self.may_go_on: Callable[[], bool] | None = None
-        self.why_cut: Refused | None = None
+        self.why_cut: Rejection | None = None
         self._draining: anyio.Event | None = None
 
     @property
@@ -45,7 +46,7 @@ class Visit:
                 self._draining.set()
         return self._draining
 
-    def cut(self, why: Refused) -> None:
+    def cut(self, why: Rejection) -> None:
         """End it at once, wherever it is; the client hears why, if it can still be told."""
         if self.why_cut is None:
             self.why_cut = why
@@ -54,15 +55,15 @@ class Visit:
     def wake(self, now: float) -> None:
         """It arms no deadlines."""
 
-    def say_goodbye(self) -> None:
+    def start_drain(self) -> None:
         self.is_draining = True
         if self._draining is not None:
             self._draining.set()
 
-    def rejudge(self) -> None:
+    def reauthorize(self) -> None:
         if self.may_go_on is not None and not self.may_go_on():
-            self.cut(Refused.NOT_ALLOWED)
+            self.cut(Rejection.NOT_ALLOWED)
 
     def close(self) -> None:
         # Not DRAINING: that would promise that nothing was done, and clients would do it again.
-        self.cut(Refused.CUT_OFF)
+        self.cut(Rejection.CUT_OFF)

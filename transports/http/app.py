@@ -11,44 +11,51 @@ from typing import Protocol
 
 import anyio
 
-from millpond.transports.http.active_request import Visit
-from millpond.transports.http.asgi import ADMITTED, Asked, Receive, Scope, Send, told_by_us
-from millpond.transports.http.direct import ErrandApi, ErrandVisit, Shelter
+from millpond.transports.http.active_request import ActiveRequest
+from millpond.transports.http.asgi import (
+    ADMITTED,
+    Receive,
+    Scope,
+    Send,
+    WholeRequest,
+    server_extension,
+)
+from millpond.transports.http.direct import CallGuard, DirectApi, DirectExchange
 from millpond.transports.http.interface import HttpHost
 from millpond.transports.http.question import (
     BadPath,
-    Question,
-    pathless,
-    question_of,
+    RequestHead,
+    head_without_path,
     raw_segments,
+    request_head,
     split_path,
 )
-from millpond.transports.http.rejections import Refused
+from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import (
     BodyTooLarge,
     BodyTooSlow,
     ClientGone,
     HttpLimits,
     Request,
-    nobody,
+    receive_nothing,
 )
-from millpond.transports.http.response import Answer, Response, plain_refusal
+from millpond.transports.http.response import Response, ResponseWriter, plain_rejection
 from millpond.transports.server.refusals import Refusal
 
-Guard = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
+TaskGuard = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 """Awaits a request's coroutine; logs what it raises and lets nobody else feel it."""
 
 LAST_WORDS_S = 1.0
 """A client that does not read hears no last words."""
 
 _BROKEN = {
-    BodyTooLarge: Refused.BODY_TOO_LARGE,
-    BodyTooSlow: Refused.BODY_TOO_SLOW,
-    BadPath: Refused.BAD_PATH,
+    BodyTooLarge: Rejection.BODY_TOO_LARGE,
+    BodyTooSlow: Rejection.BODY_TOO_SLOW,
+    BadPath: Rejection.BAD_PATH,
 }
 
 
-class StreamBrokenOff(Exception):
+class ResponseAborted(Exception):
     """A stream that could not be completed: the server breaks its connection or stream off."""
 
 
@@ -57,10 +64,10 @@ class Api(Protocol):
 
     name: str
 
-    async def __call__(self, request: Request, answer: Answer) -> None:
+    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
         """Answer a request. May let ClientGone, BodyTooLarge, BodyTooSlow and BadPath through."""
 
-    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
+    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
         """A refusal in this API's own form; None: serve the request all the same."""
 
 
@@ -69,17 +76,17 @@ class _Nothing:
 
     name = "none"
 
-    async def __call__(self, request: Request, answer: Answer) -> None:
-        await answer.whole(plain_refusal(Refused.NOT_FOUND))
+    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
+        await answer.whole(plain_rejection(Rejection.NOT_FOUND))
 
-    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
-        return plain_refusal(why)
+    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
+        return plain_rejection(why)
 
 
 _NOTHING = _Nothing()
 AIM = "aim"
 """What is kept of a head here (`asgi.Told.kept`)."""
-Aim = tuple[Question, Api, Refused | None, ErrandApi | None]
+Aim = tuple[RequestHead, Api, Rejection | None, DirectApi | None]
 
 
 class Application:
@@ -89,9 +96,9 @@ class Application:
         self,
         host: HttpHost,
         apis: Mapping[tuple[bytes, ...], Api],
-        guard: Guard,
+        guard: TaskGuard,
         limits: HttpLimits | None = None,
-        shelter: Shelter | None = None,
+        shelter: CallGuard | None = None,
     ) -> None:
         self._host = host
         self._apis = dict(apis)
@@ -117,12 +124,12 @@ class Application:
         host.http.requests += 1
         question, api, why, _ = self._aim(scope)
         request = Request(scope, receive, self._limits, question)
-        answer = Answer(send, request)
-        visit = request.visit = Visit(request.client)
+        answer = ResponseWriter(send, request)
+        visit = request.visit = ActiveRequest(request.client)
         try:
             await self._admit(api, request, answer, why, has_paid=ADMITTED in scope)
         finally:
-            host.left(visit)
+            host.unregister(visit)
             request.let_go()
             answer.let_go()
             answers, key = host.http.answers, (api.name, answer.status)
@@ -131,41 +138,41 @@ class Application:
             host.http.bytes_in += request.bytes_read
             host.http.bytes_out += answer.bytes_sent
 
-    def prompt(self, asked: Asked) -> bool:
+    def prompt(self, asked: WholeRequest) -> bool:
         """Answer a request that came whole without a task, if it is such a one (`asgi.Prompt`)."""
         question, _, why, api = self._aim(asked.scope)
         shelter, host = self._shelter, self._host
         if why is not None or shelter is None or api is None:
             return False
-        request = Request(asked.scope, nobody, self._limits, question)
+        request = Request(asked.scope, receive_nothing, self._limits, question)
         body = asked.body()
         if host.is_draining or len(body) > self._limits.body_bytes_max:
             return False
-        visit = ErrandVisit(host, api, asked, len(body), shelter)
-        if not host.entered(visit):
-            host.left(visit)  # it is refused in a task
+        visit = DirectExchange(host, api, asked, len(body), shelter)
+        if not host.register(visit):
+            host.unregister(visit)  # it is refused in a task
             return False
-        host.greeted(visit)
+        host.handshake_done(visit)
         refusal = self._too_fast(api, request)
         if refusal is not None:
             visit.say(refusal)
         elif not shelter(partial(visit.run, request, body)):
-            visit.fail(Refused.CRASHED)
+            visit.fail(Rejection.CRASHED)
         return True
 
-    def _too_fast(self, api: Api | ErrandApi, request: Request) -> Response | None:
+    def _too_fast(self, api: Api | DirectApi, request: Request) -> Response | None:
         """The answer to who asks more than its share."""
         host = self._host
-        bucket = host.shared_bucket(request.asker)
+        bucket = host.shared_bucket(request.principal)
         delay_ms = bucket.take(host.now()) if bucket is not None else 0
         if not delay_ms:
             return None
-        host.note(Refusal.TOO_FAST, request.client)
-        return api.refuse(Refused.TOO_FAST, delay_ms)
+        host.record_refusal(Refusal.TOO_FAST, request.client)
+        return api.refuse(Rejection.TOO_FAST, delay_ms)
 
     def _aim(self, scope: Scope) -> Aim:
         """What is asked of which API, and why it is refused, as far as its head tells."""
-        told = told_by_us(scope)
+        told = server_extension(scope)
         if told is None:
             return self._find_out(scope)
         found: Aim | None = told.kept.get(AIM)
@@ -179,10 +186,10 @@ class Application:
         try:
             segments = split_path(scope)
             api = self._find(segments)
-            question = question_of(scope, segments)
+            question = request_head(scope, segments)
         except BadPath:
-            return pathless(scope), api, why or Refused.BAD_PATH, None
-        if isinstance(api, ErrandApi) and api.is_errand(question):
+            return head_without_path(scope), api, why or Rejection.BAD_PATH, None
+        if isinstance(api, DirectApi) and api.is_direct(question):
             return question, api, why, api
         return question, api, why, None
 
@@ -197,16 +204,16 @@ class Application:
         self,
         api: Api,
         request: Request,
-        answer: Answer,
-        why: Refused | None,
+        answer: ResponseWriter,
+        why: Rejection | None,
         *,
         has_paid: bool,
     ) -> None:
         host, visit = self._host, request.visit
-        if not host.entered(visit):
-            why = Refused.DRAINING if host.is_draining else Refused.TOO_MANY
-            host.note(Refusal.TOO_MANY, request.client)
-        host.greeted(visit)
+        if not host.register(visit):
+            why = Rejection.DRAINING if host.is_draining else Rejection.TOO_MANY
+            host.record_refusal(Refusal.TOO_MANY, request.client)
+        host.handshake_done(visit)
         if why is not None:
             response = api.refuse(why, None)
         else:
@@ -216,7 +223,9 @@ class Application:
         else:
             await self._run(api, request, answer, visit)
 
-    async def _run(self, api: Api, request: Request, answer: Answer, visit: Visit) -> None:
+    async def _run(
+        self, api: Api, request: Request, answer: ResponseWriter, visit: ActiveRequest
+    ) -> None:
         """Have the API answer, and see to it that the client hears of whatever went wrong."""
         fate = _Fate()
         with visit.scope:
@@ -229,23 +238,23 @@ class Application:
                 await self._say_broken(api, answer)
             return
         why = visit.why_cut or fate.why
-        if why is Refused.CRASHED:
+        if why is Rejection.CRASHED:
             self._host.http.crashed += 1
         with anyio.move_on_after(LAST_WORDS_S):
             if not answer.is_started:
-                await answer.whole(api.refuse(why, None) or plain_refusal(why))
+                await answer.whole(api.refuse(why, None) or plain_rejection(why))
             elif answer.last_words is not None:
                 await answer.send(answer.last_words(why))
                 await answer.end()
         if not answer.is_ended:
-            raise StreamBrokenOff(why.message)
+            raise ResponseAborted(why.message)
 
-    async def _say_broken(self, api: Api, answer: Answer) -> None:
+    async def _say_broken(self, api: Api, answer: ResponseWriter) -> None:
         """Who seems gone may be there with a body that cannot be read, as of bad chunks: servers
         tell both alike. Left without a word it would be told of a mistake of ours."""
-        why = Refused.BODY_BROKEN
+        why = Rejection.BODY_BROKEN
         with anyio.move_on_after(LAST_WORDS_S):
-            await answer.whole(api.refuse(why, None) or plain_refusal(why))
+            await answer.whole(api.refuse(why, None) or plain_rejection(why))
 
 
 class _Fate:
@@ -253,9 +262,9 @@ class _Fate:
 
     def __init__(self) -> None:
         self.has_left = False
-        self.why = Refused.CRASHED
+        self.why = Rejection.CRASHED
 
-    async def settle(self, api: Api, request: Request, answer: Answer) -> None:
+    async def settle(self, api: Api, request: Request, answer: ResponseWriter) -> None:
         """Await the API, and take from what it raises what is no mistake."""
         try:
             await api(request, answer)
@@ -271,14 +280,14 @@ class _Fate:
             self.has_left = True
 
 
-def _oversize(scope: Scope, limits: HttpLimits) -> Refused | None:
+def _oversize(scope: Scope, limits: HttpLimits) -> Rejection | None:
     raw: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogateescape")
     if len(raw) + len(scope.get("query_string", b"")) > limits.url_bytes_max:
-        return Refused.URL_TOO_LONG
+        return Rejection.URL_TOO_LONG
     size = 0
     for name, value in scope["headers"]:
         size += len(name) + len(value)
-    return Refused.HEADERS_TOO_LARGE if size > limits.header_bytes_max else None
+    return Rejection.HEADERS_TOO_LARGE if size > limits.header_bytes_max else None
 
 
 async def _live(receive: Receive, send: Send) -> None:

@@ -16,15 +16,15 @@ AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 """Names in lower case, in the order of the wire, repeated ones kept."""
 
-OURS = "millpond"
+EXTENSION = "millpond"
 """The extension of ASGI by which an application knows that it is our server that serves it."""
 
 
-WHOLE = "millpond.http.response"
+WHOLE_RESPONSE = "millpond.http.response"
 """A whole answer in one message, which our server takes: `status`, `headers` and `body`."""
 
 
-class Told(msgspec.Struct, frozen=True):
+class ServerExtension(msgspec.Struct, frozen=True):
     """What our server adds to a scope: the `certificate` (its hash) that the client showed, if any.
 
     What an application finds out from method, path, query and headers alone may be put into `kept`:
@@ -35,13 +35,13 @@ class Told(msgspec.Struct, frozen=True):
     kept: dict[str, Any]
 
 
-def told_by_us(scope: Scope) -> Told | None:
+def server_extension(scope: Scope) -> ServerExtension | None:
     """None: somebody else serves."""
-    found: Told | None = scope.get("extensions", {}).get(OURS)
+    found: ServerExtension | None = scope.get("extensions", {}).get(EXTENSION)
     return found
 
 
-class Asked(Protocol):
+class WholeRequest(Protocol):
     """A request that came whole, for an application that may answer it without a task."""
 
     @property
@@ -64,5 +64,5 @@ ADMITTED = "millpond.admitted"
 """In a scope: the request has been counted against its client's rate, by an application that then
 deferred it."""
 
-Prompt = Callable[[Asked], bool]
+DirectHandler = Callable[[WholeRequest], bool]
 """Takes a request, to answer it once; False: it wants a task."""

@@ -22,13 +22,13 @@ class Scope(AbstractContextManager["Scope", bool], Protocol):
         """End it. Before it was entered: at its first wait."""
 
 
-def scope(seconds: float = inf) -> Scope:
+def cancel_scope(seconds: float = inf) -> Scope:
     """A block that is ended after so many seconds at the latest."""
     loop = running_loop()
-    return LoopScope(loop, seconds) if loop is not None else _CancelScope(seconds)
+    return AsyncioBlock(loop, seconds) if loop is not None else _CancelScope(seconds)
 
 
-class LoopScope:
+class AsyncioBlock:
     """A block in a task of asyncio, entered once."""
 
     __slots__ = ("_before", "_is_cancelled", "_is_struck", "_loop", "_seconds", "_task", "_timer")
@@ -41,7 +41,7 @@ class LoopScope:
         self._before = 0
         self._is_cancelled = self._is_struck = False
 
-    def __enter__(self) -> LoopScope:
+    def __enter__(self) -> AsyncioBlock:
         task = self._task = asyncio.current_task(self._loop)
         assert task is not None, "a block of a task"
         self._before = task.cancelling()

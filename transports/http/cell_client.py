@@ -12,12 +12,12 @@ from typing import Any, Protocol
 import anyio
 
 from millpond.actors.messages import Batch, Failed, Port, Reply, StreamReply, StreamRequest
-from millpond.actors.streams.messages import Cancel, Conclude, Read
+from millpond.actors.streams.messages import CancelRead, FinishRead, Read
 from millpond.transports.http.cancellation import running_loop
 from millpond.transports.http.interface import HttpHost
 from millpond.transports.http.request import LISTENER
 
-Answered = StreamReply | Failed
+CellReply = StreamReply | Failed
 """Refusals are returned like other answers: as `StreamFailed` by a stream, as `Failed` by what
 carries requests to it (mailbox, store, supervision)."""
 
@@ -27,11 +27,11 @@ class _Slot(Protocol):
 
     def done(self) -> bool: ...
     def cancelled(self) -> bool: ...
-    def result(self) -> Answered: ...
-    def set_result(self, result: Answered, /) -> None: ...
+    def result(self) -> CellReply: ...
+    def set_result(self, result: CellReply, /) -> None: ...
 
 
-class Inquiry(Port):
+class CellClient(Port):
     """The port of one HTTP request. Leaving its block detaches it from the cells it still asks.
 
     `ask` is for one request. A session takes numbers, submits requests that carry them, and awaits
@@ -49,19 +49,19 @@ class Inquiry(Port):
         "_waiters",
         "_watched",
         "_watched_at",
-        "heard_at",
         "number",
+        "received_at",
     )
 
     def __init__(self, host: HttpHost) -> None:
         self.number = host.next_number()
-        self.heard_at = host.now()
+        self.received_at = host.now()
         self._host = host
         self._loop = running_loop()
         self._next = 0
         self._pending: dict[int, bytes] = {}
         """The cells of what is under way, by number."""
-        self._ready: dict[int, Answered] = {}
+        self._ready: dict[int, CellReply] = {}
         self._waiters: dict[int, _Slot] = {}
         self._full = False
         self._room: anyio.Event | None = None
@@ -69,7 +69,7 @@ class Inquiry(Port):
         """The number of a request that is timed."""
         self._watched_at = 0.0
 
-    def __enter__(self) -> Inquiry:
+    def __enter__(self) -> CellClient:
         return self
 
     def __exit__(
@@ -95,7 +95,7 @@ class Inquiry(Port):
         size_bytes: int = 0,
         *,
         gather: bool = False,
-    ) -> Answered:
+    ) -> CellReply:
         """Ask once: `make` gives the request for its number. See `submit`."""
         number = self.take_number()
         await self.submit(cell, (make(number),), size_bytes, gather=gather)
@@ -121,15 +121,15 @@ class Inquiry(Port):
             pending[each.number] = cell
         host = self._host
         now = host.now()
-        if now >= host.traffic[LISTENER].sample_at and not _waits(requests[0]):
-            host.traffic[LISTENER].begin(now)
+        if now >= host.protocol_stats[LISTENER].sample_at and not _waits(requests[0]):
+            host.protocol_stats[LISTENER].begin(now)
             self._watched, self._watched_at = requests[0].number, now
         if gather and self._loop is not None:
-            host.gathering.add(cell, self, list(requests), size_bytes, self._soon)
+            host.batcher.add(cell, self, list(requests), size_bytes, self._soon)
         else:
             self._hand_over(cell, requests, size_bytes)
 
-    def tell(self, cell: bytes, request: Cancel | Conclude) -> None:
+    def tell(self, cell: bytes, request: CancelRead | FinishRead) -> None:
         """Say something that has no answer of its own."""
         self._hand_over(cell, (request,), 0)
 
@@ -139,7 +139,7 @@ class Inquiry(Port):
             self._room = self._room or anyio.Event()
             await self._room.wait()
 
-    async def answer(self, number: int) -> Answered:
+    async def answer(self, number: int) -> CellReply:
         """The answer to a request that was submitted, to be taken once.
 
         A wait that is cancelled loses nothing: it can be awaited again.
@@ -152,7 +152,7 @@ class Inquiry(Port):
         slot = _EventSlot() if self._loop is None else self._loop.create_future()
         self._waiters[number] = slot
         try:
-            result: Answered = await slot
+            result: CellReply = await slot
         except BaseException:
             if slot.done() and not slot.cancelled():
                 self._ready[number] = slot.result()
@@ -161,7 +161,7 @@ class Inquiry(Port):
             raise
         return result
 
-    def peek(self, number: int) -> Answered | None:
+    def peek(self, number: int) -> CellReply | None:
         """What `answer` would give at once; None: it would wait, or gave it already."""
         return self._ready.get(number)
 
@@ -176,7 +176,7 @@ class Inquiry(Port):
         self._pending.clear()
         self._ready.clear()
         for cell in cells:
-            self._host.gathering.hand_over_to(cell)
+            self._host.batcher.submit_now(cell)
             self._host.detach(cell, self)
 
     # What cells call: Port.
@@ -190,7 +190,9 @@ class Inquiry(Port):
         for reply in replies:
             if type(reply) is Failed:
                 request = reply.request
-                if not isinstance(request, StreamRequest) or isinstance(request, Cancel | Conclude):
+                if not isinstance(request, StreamRequest) or isinstance(
+                    request, CancelRead | FinishRead
+                ):
                     continue
                 number = request.number
             elif isinstance(reply, StreamReply):
@@ -201,7 +203,7 @@ class Inquiry(Port):
                 continue
             if number == self._watched:
                 self._watched = -1
-                self._host.traffic[LISTENER].end(self._watched_at, self._host.now())
+                self._host.protocol_stats[LISTENER].end(self._watched_at, self._host.now())
             slot = self._waiters.pop(number, None)
             if slot is None or slot.done():
                 self._ready[number] = reply
@@ -222,7 +224,7 @@ class Inquiry(Port):
 
     def _hand_over(self, cell: bytes, requests: Sequence[StreamRequest], size_bytes: int) -> None:
         host = self._host
-        host.gathering.hand_over_to(cell)
+        host.batcher.submit_now(cell)
         if not host.submit(cell, Batch(self, list(requests), size_bytes), host.now()):
             self.must_wait(cell)
 
@@ -245,7 +247,7 @@ class _EventSlot:
 
     def __init__(self) -> None:
         self._event = anyio.Event()
-        self._result: list[Answered] = []
+        self._result: list[CellReply] = []
 
     def done(self) -> bool:
         return bool(self._result)
@@ -253,13 +255,13 @@ class _EventSlot:
     def cancelled(self) -> bool:
         return False
 
-    def result(self) -> Answered:
+    def result(self) -> CellReply:
         return self._result[0]
 
-    def set_result(self, result: Answered, /) -> None:
+    def set_result(self, result: CellReply, /) -> None:
         self._result.append(result)
         self._event.set()
 
-    def __await__(self) -> Generator[Any, Any, Answered]:
+    def __await__(self) -> Generator[Any, Any, CellReply]:
         yield from self._event.wait().__await__()
         return self._result[0]

@@ -14,45 +14,45 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from millpond.actors.messages import Failed, Port, Reply, StreamReply, StreamRequest
-from millpond.transports.http.asgi import ADMITTED, Asked
-from millpond.transports.http.cell_client import Answered
+from millpond.transports.http.asgi import ADMITTED, WholeRequest
+from millpond.transports.http.cell_client import CellReply
 from millpond.transports.http.interface import HttpHost
-from millpond.transports.http.question import Question
-from millpond.transports.http.rejections import Refused
+from millpond.transports.http.question import RequestHead
+from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import LISTENER, Request
-from millpond.transports.http.response import Response, lines_of, plain_refusal
+from millpond.transports.http.response import Response, plain_rejection, response_headers
 
-Shelter = Callable[[Callable[[], None]], bool]
+CallGuard = Callable[[Callable[[], None]], bool]
 """Calls; logs what is raised, and then gives False."""
 
 
-class Errand(msgspec.Struct, frozen=True, gc=False):
+class DirectRequest(msgspec.Struct, frozen=True, gc=False):
     """What to ask of whom: `request` has the number 0. `tell` makes the answer; None: there is more
     to be done, by a task, and nothing has been done yet."""
 
     cell: bytes
     request: StreamRequest
     size_bytes: int
-    tell: Callable[[Answered], Response | None]
+    tell: Callable[[CellReply], Response | None]
 
 
 @runtime_checkable
-class ErrandApi(Protocol):
+class DirectApi(Protocol):
     """An API with requests that are errands."""
 
     name: str
 
-    def is_errand(self, question: Question) -> bool:
+    def is_direct(self, question: RequestHead) -> bool:
         """Is it one, as far as its head tells? The same head is not asked about twice."""
 
-    def errand(self, request: Request, body: bytes) -> Errand | Response:
+    def direct_request(self, request: Request, body: bytes) -> DirectRequest | Response:
         """What to ask, or what is answered at once."""
 
-    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
+    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
         """See `application.Api`."""
 
 
-class ErrandVisit(Port):
+class DirectExchange(Port):
     """One errand under way: the port of its cell, and what the node counts like a connection."""
 
     __slots__ = (
@@ -66,40 +66,45 @@ class ErrandVisit(Port):
         "_watched_at",
         "address",
         "deadline",
-        "heard_at",
         "number",
+        "received_at",
     )
 
     def __init__(
-        self, host: HttpHost, api: ErrandApi, asked: Asked, size_bytes: int, shelter: Shelter
+        self,
+        host: HttpHost,
+        api: DirectApi,
+        asked: WholeRequest,
+        size_bytes: int,
+        shelter: CallGuard,
     ) -> None:
         self.number = host.next_number()
-        self.heard_at = host.now()
+        self.received_at = host.now()
         self.deadline = inf
         self.address: str = asked.scope["client"][0]
         self._host = host
         self._api = api
-        self._asked: Asked | None = asked
+        self._asked: WholeRequest | None = asked
         self._size_bytes = size_bytes
         self._shelter = shelter
-        self._errand: Errand | None = None
-        self._reply: Answered | None = None
+        self._errand: DirectRequest | None = None
+        self._reply: CellReply | None = None
         self._watched_at = 0.0
 
     def run(self, request: Request, body: bytes) -> None:
         """Ask the cell."""
         asked, host = self._asked, self._host
         assert asked is not None, "nobody has answered yet"
-        found = self._api.errand(request, body)
+        found = self._api.direct_request(request, body)
         if isinstance(found, Response):
             self.say(found)
             return
         self._errand = found
-        traffic = host.traffic[LISTENER]
-        if self.heard_at >= traffic.sample_at:
-            traffic.begin(self.heard_at)
-            self._watched_at = self.heard_at
-        host.gathering.add(found.cell, self, [found.request], found.size_bytes, asked.soon)
+        traffic = host.protocol_stats[LISTENER]
+        if self.received_at >= traffic.sample_at:
+            traffic.begin(self.received_at)
+            self._watched_at = self.received_at
+        host.batcher.add(found.cell, self, [found.request], found.size_bytes, asked.soon)
 
     def say(self, response: Response) -> None:
         """Answer, unless that was done."""
@@ -107,19 +112,19 @@ class ErrandVisit(Port):
         if asked is None:
             return
         self._asked = None
-        host.left(self)
+        host.unregister(self)
         host.http.requests += 1
         key = (self._api.name, response.status)
         host.http.answers[key] = host.http.answers.get(key, 0) + 1
         host.http.bytes_in += self._size_bytes
         host.http.bytes_out += len(response.body)
-        asked.answer(response.status, lines_of(response), response.body)
+        asked.answer(response.status, response_headers(response), response.body)
 
-    def fail(self, why: Refused) -> None:
+    def fail(self, why: Rejection) -> None:
         """Answer that it went wrong."""
-        if why is Refused.CRASHED:
+        if why is Rejection.CRASHED:
             self._host.http.crashed += 1
-        self.say(self._api.refuse(why, None) or plain_refusal(why))
+        self.say(self._api.refuse(why, None) or plain_rejection(why))
 
     # What cells call: Port.
 
@@ -136,7 +141,7 @@ class ErrandVisit(Port):
 
     def flush(self) -> None:
         if self._reply is not None and not self._shelter(self._tell):
-            self.fail(Refused.CRASHED)
+            self.fail(Rejection.CRASHED)
 
     def must_wait(self, cell: bytes) -> None:
         """It asks for nothing more."""
@@ -147,13 +152,13 @@ class ErrandVisit(Port):
         if errand is None or reply is None:
             return
         if self._watched_at:
-            self._host.traffic[LISTENER].end(self._watched_at, self._host.now())
+            self._host.protocol_stats[LISTENER].end(self._watched_at, self._host.now())
         response = errand.tell(reply)
         if response is not None:
             self.say(response)
         elif self._asked is not None:
             asked, self._asked = self._asked, None
-            self._host.left(self)
+            self._host.unregister(self)
             asked.scope[ADMITTED] = True
             asked.defer()
 
@@ -166,11 +171,11 @@ class ErrandVisit(Port):
     def wake(self, now: float) -> None:
         """It arms no deadlines."""
 
-    def say_goodbye(self) -> None:
+    def start_drain(self) -> None:
         """It is answered soon in any case."""
 
-    def rejudge(self) -> None:
+    def reauthorize(self) -> None:
         """It was allowed when it was asked."""
 
     def close(self) -> None:
-        self.fail(Refused.CUT_OFF)
+        self.fail(Rejection.CUT_OFF)

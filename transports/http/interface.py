@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from millpond.actors.messages import Batch, Port, Rights
-from millpond.transports.p2p.admission import Asker
-from millpond.transports.server.batching import Gathering
-from millpond.transports.server.interface import Visitor
-from millpond.transports.server.rate_limit import Bucket
+from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.batching import CellBatcher
+from millpond.transports.server.interface import ServerConnection
+from millpond.transports.server.protocol_stats import ProtocolStats
+from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
-from millpond.transports.server.traffic import Traffic
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class HttpHost(Protocol):
     """The node, as HTTP requests see it; `transports.server.stream_host.StreamHost` says more."""
 
     http: HttpCounters
-    traffic: dict[str, Traffic]
+    protocol_stats: dict[str, ProtocolStats]
 
     @property
     def is_draining(self) -> bool:
@@ -43,7 +43,7 @@ class HttpHost(Protocol):
     @property
     def submit(self) -> Callable[[bytes, Batch, float], bool]: ...
     @property
-    def gathering(self) -> Gathering: ...
+    def batcher(self) -> CellBatcher: ...
     @property
     def on_capacity(self) -> Callable[[bytes, Callable[[], None]], None]: ...
     @property
@@ -52,12 +52,12 @@ class HttpHost(Protocol):
     def next_number(self) -> int:
         """A number that no connection and nobody else has."""
 
-    def entered(self, visitor: Visitor) -> bool:
+    def register(self, visitor: ServerConnection) -> bool:
         """A request came; it counts like a connection. False: there are too many."""
 
-    def greeted(self, visitor: Visitor) -> None: ...
-    def left(self, visitor: Visitor) -> None: ...
-    def note(self, refusal: Refusal, address: str) -> None: ...
-    def shared_bucket(self, asker: Asker) -> Bucket | None: ...
-    def admits(self, asker: Asker) -> bool: ...
-    def authorize_stream(self, asker: Asker, name: bytes) -> Rights | None: ...
+    def handshake_done(self, visitor: ServerConnection) -> None: ...
+    def unregister(self, visitor: ServerConnection) -> None: ...
+    def record_refusal(self, refusal: Refusal, address: str) -> None: ...
+    def shared_bucket(self, asker: Principal) -> TokenBucket | None: ...
+    def may_use_streams(self, asker: Principal) -> bool: ...
+    def authorize_stream(self, asker: Principal, name: bytes) -> Rights | None: ...

@@ -18,7 +18,7 @@ class BadPath(Exception):
     """the path cannot be read (400)"""
 
 
-class Question(msgspec.Struct, frozen=True):
+class RequestHead(msgspec.Struct, frozen=True):
     """`segments`: the raw path split at `/`, each percent-decoded; `query`: decoded pairs, `+` is a
     space, bytes that are no UTF-8 as surrogates (`surrogateescape`). `last` has the last value of
     each header, `bearer` the access token."""
@@ -32,26 +32,26 @@ class Question(msgspec.Struct, frozen=True):
     is_http2: bool
 
 
-def question_of(scope: Scope, segments: tuple[bytes, ...]) -> Question:
+def request_head(scope: Scope, segments: tuple[bytes, ...]) -> RequestHead:
     """What is asked at a path with these segments. Raises BadPath for a query that cannot be
     read."""
     raw: bytes = scope.get("query_string", b"")
-    return _question(scope, segments, read_query(raw) if raw else ())
+    return _question(scope, segments, parse_query(raw) if raw else ())
 
 
-def pathless(scope: Scope) -> Question:
+def head_without_path(scope: Scope) -> RequestHead:
     """The same of a request whose path or query cannot be read."""
     return _question(scope, (), ())
 
 
 def _question(
     scope: Scope, segments: tuple[bytes, ...], query: Sequence[tuple[str, str]]
-) -> Question:
+) -> RequestHead:
     headers: Headers = scope["headers"]
     last = dict(headers)
     found = last.get(b"authorization")
     matched = _BEARER.fullmatch(found) if found is not None else None
-    return Question(
+    return RequestHead(
         scope["method"],
         segments,
         query,
@@ -77,7 +77,7 @@ def split_path(scope: Scope) -> tuple[bytes, ...]:
     else:
         parts = raw.partition(b"?")[0].split(b"/")[1:]
         if b"%" in raw:
-            parts = [decoded(part) for part in parts]
+            parts = [percent_decoded(part) for part in parts]
     root: str = scope.get("root_path", "")
     if root:
         above = root.encode("utf-8", "surrogateescape").strip(b"/").split(b"/")
@@ -86,7 +86,7 @@ def split_path(scope: Scope) -> tuple[bytes, ...]:
     return tuple(parts)
 
 
-def decoded(part: bytes) -> bytes:
+def percent_decoded(part: bytes) -> bytes:
     """A part of a URL without its escapes. Raises BadPath for a `%` that begins none."""
     if b"%" not in part:
         return part
@@ -95,7 +95,7 @@ def decoded(part: bytes) -> bytes:
     return unquote_to_bytes(part)
 
 
-def read_query(raw: bytes) -> list[tuple[str, str]]:
+def parse_query(raw: bytes) -> list[tuple[str, str]]:
     """The pairs of a query, in their order; a key without `=` has the value "". Raises BadPath."""
     pairs = []
     for each in raw.replace(b"+", b" ").split(b"&"):
@@ -106,4 +106,4 @@ def read_query(raw: bytes) -> list[tuple[str, str]]:
 
 
 def _text(part: bytes) -> str:
-    return decoded(part).decode("utf-8", "surrogateescape")
+    return percent_decoded(part).decode("utf-8", "surrogateescape")

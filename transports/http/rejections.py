@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Refused(Enum):
+class Rejection(Enum):
     """Why the application itself answers, in the API's form: status and words."""
 
     NOT_FOUND = (404, "not_found", "there is nothing at this path")

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import anyio
 import msgspec
 
-from millpond.transports.http.active_request import Visit
-from millpond.transports.http.asgi import Message, Receive, Scope, told_by_us
-from millpond.transports.http.cancellation import scope
-from millpond.transports.http.question import Question
-from millpond.transports.p2p.admission import Asker
+from millpond.transports.http.active_request import ActiveRequest
+from millpond.transports.http.asgi import Message, Receive, Scope, server_extension
+from millpond.transports.http.cancellation import cancel_scope
+from millpond.transports.http.question import RequestHead
+from millpond.transports.p2p.admission import Principal
 
 T = TypeVar("T")
 
@@ -60,7 +60,6 @@ class Request:
         "_length",
         "_limits",
         "_receive",
-        "asker",
         "bytes_read",
         "client",
         "has_left",
@@ -70,13 +69,14 @@ class Request:
         "is_ours",
         "kept",
         "method",
+        "principal",
         "query",
         "segments",
         "visit",
     )
 
     def __init__(
-        self, scope: Scope, receive: Receive, limits: HttpLimits, question: Question
+        self, scope: Scope, receive: Receive, limits: HttpLimits, question: RequestHead
     ) -> None:
         self.method = question.method
         self.segments = question.segments
@@ -88,13 +88,13 @@ class Request:
         client = scope.get("client")
         self.client: str = client[0] if client else ""
         """The other end's host, without its port."""
-        told = told_by_us(scope)
+        told = server_extension(scope)
         self.is_ours = told is not None
         """It is our server that serves it."""
         self.kept: dict[str, Any] = {} if told is None else told.kept
         """What was found out from the question alone, when it was asked before."""
         certificate = None if told is None else told.certificate
-        self.asker = Asker(question.bearer, None, self.client, LISTENER, certificate)
+        self.principal = Principal(question.bearer, None, self.client, LISTENER, certificate)
         """Who asks, by its token, its address and its certificate."""
         self._limits = limits
         self._receive = receive
@@ -104,7 +104,7 @@ class Request:
         self.has_left = False
         """The client is gone."""
         self.bytes_read = 0
-        self.visit: Visit
+        self.visit: ActiveRequest
         """How the node tells this request that it has to end."""
 
     def values(self, name: bytes) -> list[bytes]:
@@ -145,7 +145,7 @@ class Request:
             return b""
         if length is not None and length.isdigit():
             self._length = int(length)
-        with scope(self._limits.body_s):
+        with cancel_scope(self._limits.body_s):
             first = await self._next()
             if not self._is_read or len(first) > limit:
                 first = await self._whole(first, limit)
@@ -157,7 +157,7 @@ class Request:
     async def _confirm(self) -> None:
         """Nobody said how long the body is, and other servers take a reset for its end: if it was
         one, the client is gone at once. Raises ClientGone."""
-        with scope(CONFIRM_S):
+        with cancel_scope(CONFIRM_S):
             await self._next()
 
     async def _whole(self, first: bytes, limit: int) -> bytes:
@@ -187,7 +187,7 @@ class Request:
         except ClientGone:
             return
 
-    async def while_here(self, run: Callable[[], Awaitable[T]]) -> T:
+    async def run_until_disconnect(self, run: Callable[[], Awaitable[T]]) -> T:
         """Await `run()`, which is cancelled when the client leaves; then raises ClientGone.
 
         For what may take long and does not read the body: waiting reads, sessions that only send.
@@ -219,7 +219,7 @@ class Request:
     def let_go(self) -> None:
         """The request is over. Task groups leave cycles behind; nothing of the server is in them,
         or it would be held until the garbage collector comes."""
-        self._receive = nobody
+        self._receive = receive_nothing
 
     async def _watch(self, scope: anyio.CancelScope) -> None:
         await self.gone()
@@ -245,7 +245,7 @@ class Request:
         return body
 
 
-async def nobody() -> Message:
+async def receive_nothing() -> Message:
     """Receives nothing."""
     return {"type": "http.disconnect"}
 

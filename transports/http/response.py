@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from millpond.transports.http.asgi import WHOLE, Headers, Message, Send
-from millpond.transports.http.rejections import Refused
+from millpond.transports.http.asgi import WHOLE_RESPONSE, Headers, Message, Send
+from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
 
 Pairs = Sequence[tuple[bytes, bytes]]
@@ -31,12 +31,12 @@ def json_response(status: int, content: object, headers: Pairs = ()) -> Response
     return Response(status, (_JSON, *headers), msgspec.json.encode(content))
 
 
-def plain_refusal(why: Refused) -> Response:
+def plain_rejection(why: Rejection) -> Response:
     """A refusal as JSON `{"code", "message"}`, for who has no form of its own."""
     return json_response(why.status, {"code": why.code, "message": why.message})
 
 
-def lines_of(response: Response) -> Headers:
+def response_headers(response: Response) -> Headers:
     """Its headers, with those that all whole answers have."""
     headers = response.headers
     if response.status == 304 or b"content-length" in [name for name, _ in headers]:
@@ -44,11 +44,12 @@ def lines_of(response: Response) -> Headers:
     return [*headers, (b"content-length", b"%d" % len(response.body)), SERVER]
 
 
-class Answer:
+class ResponseWriter:
     """Where an API answers one request: `whole`, or `start`, any number of `send`, `end`.
 
     Awaiting them is the backpressure. They do not tell whether the client is still there: see
-    `Request.while_here`. `last_words`: what a stream ends with that is cut off or crashes; without
+    `Request.run_until_disconnect`. `last_words`: what a stream ends with that is cut off or
+    crashes; without
     it such a stream is broken off, so that nobody takes it for complete.
     """
 
@@ -72,20 +73,22 @@ class Answer:
         self.status = 0
         self.bytes_sent = 0
         self.is_started = self.is_ended = False
-        self.last_words: Callable[[Refused], bytes] | None = None
+        self.last_words: Callable[[Rejection], bytes] | None = None
 
     async def whole(self, response: Response) -> None:
         """Send an answer and be done. What was not read of the request is read on for a little."""
         lingers = self._request.may_have_body
         status, body = response.status, response.body
-        headers = lines_of(response)
+        headers = response_headers(response)
         self.is_started, self.status = True, status
         if self._is_head:
             body = b""
         self.bytes_sent += len(body)
         self.is_ended = not lingers
         if self._is_ours and not lingers:
-            await self._send({"type": WHOLE, "status": status, "headers": headers, "body": body})
+            await self._send(
+                {"type": WHOLE_RESPONSE, "status": status, "headers": headers, "body": body}
+            )
             return
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body, "more_body": lingers})

@@ -21,7 +21,7 @@ Guard = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 """Runs one connection, and keeps what it raises from ending its siblings."""
 
 
-async def plainly(run: Callable[[], Awaitable[None]]) -> None:
+async def unguarded(run: Callable[[], Awaitable[None]]) -> None:
     """The guard that guards nothing: what a session raises reaches the task group."""
     await run()
 
@@ -33,7 +33,7 @@ async def drive(
     peer: str,
     host: str | None = None,
     high_water_bytes: int = HIGH_WATER_BYTES,
-    guard: Guard = plainly,
+    guard: Guard = unguarded,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run `session` on `stream` until the connection is gone; `host` is `peer` when not given.

@@ -1,6 +1,7 @@
 """A Wire on asyncio's and uvloop's own transports, without a task, a queue or a future of its own.
 
-Idle, it costs its slots (performance.md 2a, 3). Reads and writes go through the listener's `Turn`.
+Idle, it costs its slots (performance.md 2a, 3). Reads and writes go through the listener's
+`LoopPass`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import anyio
 from millpond.transports.io.address import format_address
 from millpond.transports.io.anyio_wire import FLUSH_S, LINGER_BYTES, LINGER_S
 from millpond.transports.io.interface import Session
-from millpond.transports.io.turn import Turn
+from millpond.transports.io.loop_pass import LoopPass
 
 LARGE_BYTES = 2**16
 """So much is written without joining it first."""
 
 
-class LoopWire(asyncio.Protocol):
+class AsyncioWire(asyncio.Protocol):
     """A Wire that is its own asyncio protocol. After `close` it only flushes and discards."""
 
     __slots__ = (
@@ -46,7 +47,7 @@ class LoopWire(asyncio.Protocol):
     peer_certificate_hash: bytes | None = None
     failure: OSError | None = None
 
-    def __init__(self, session: Session, wires: LoopWires, high_water_bytes: int) -> None:
+    def __init__(self, session: Session, wires: AsyncioWires, high_water_bytes: int) -> None:
         self.peer = self.host = ""
         self._session = session
         self._wires = wires
@@ -218,19 +219,19 @@ class LoopWire(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(delay_s, end)
 
 
-class LoopWires:
+class AsyncioWires:
     """The open wires of one listener or dial. They end with the task that holds them."""
 
     def __init__(self) -> None:
-        self.turn = Turn(asyncio.get_running_loop())
-        self._open: set[LoopWire] = set()
+        self.turn = LoopPass(asyncio.get_running_loop())
+        self._open: set[AsyncioWire] = set()
         self._is_complete = False
         self._over = asyncio.Event()
 
-    def add(self, wire: LoopWire) -> None:
+    def add(self, wire: AsyncioWire) -> None:
         self._open.add(wire)
 
-    def remove(self, wire: LoopWire) -> None:
+    def remove(self, wire: AsyncioWire) -> None:
         self._open.discard(wire)
         self._look()
 

@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import ByteStream, TaskGroup
 
-from millpond.transports.io.anyio_wire import HIGH_WATER_BYTES, Guard, drive, plainly
+from millpond.transports.io.anyio_wire import HIGH_WATER_BYTES, Guard, drive, unguarded
 from millpond.transports.io.interface import Listener, Session, SessionFactory
 
 WINDOW_BYTES = 2**16
@@ -39,7 +39,7 @@ class Network:
         split: bool = False,
         window_bytes: int = WINDOW_BYTES,
         high_water_bytes: int = HIGH_WATER_BYTES,
-        guard: Guard = plainly,
+        guard: Guard = unguarded,
     ) -> None:
         self.latency_s = latency_s
         self.split = split

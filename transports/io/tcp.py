@@ -14,11 +14,11 @@ from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup, 
 
 from millpond.transports.io.address import format_address as format_address
 from millpond.transports.io.address import parse_address as parse_address
-from millpond.transports.io.anyio_wire import HIGH_WATER_BYTES, Guard, drive, plainly
-from millpond.transports.io.asyncio_wire import LoopWire, LoopWires
+from millpond.transports.io.anyio_wire import HIGH_WATER_BYTES, Guard, drive, unguarded
+from millpond.transports.io.asyncio_wire import AsyncioWire, AsyncioWires
 from millpond.transports.io.interface import Listener, Session, SessionFactory
 from millpond.transports.io.tls import SecureWire
-from millpond.transports.io.tls_handshake import HANDSHAKE_S, Dialled, Doorway
+from millpond.transports.io.tls_handshake import HANDSHAKE_S, TlsAcceptor, TlsConnector
 
 BACKLOG = 1024
 ACCEPT_RETRY_S = 0.1
@@ -32,28 +32,29 @@ async def listen(
     port: int,
     factory: SessionFactory,
     *,
-    tls: ssl.SSLContext | Doorway | None = None,
+    tls: ssl.SSLContext | TlsAcceptor | None = None,
     high_water_bytes: int = HIGH_WATER_BYTES,
-    guard: Guard = plainly,
+    guard: Guard = unguarded,
 ) -> Listener:
     """Accept connections at one address, each with a session of its own; port 0 is any port.
 
     Listener and connections end with `tasks` at the latest. Where a connection needs a task of its
     own, it runs under `guard`; elsewhere the event loop reports what a session raises. With `tls` a
-    session is opened once TLS's own handshake is done; see `Doorway`. Raises OSError, also when the
+    session is opened once TLS's own handshake is done; see `TlsAcceptor`. Raises OSError, also
+    when the
     port is taken.
     """
-    doorway = Doorway(lambda: tls) if isinstance(tls, ssl.SSLContext) else tls
+    doorway = TlsAcceptor(lambda: tls) if isinstance(tls, ssl.SSLContext) else tls
     bound = await bind(host, port)
     address = format_address(*bound.getsockname()[:2])
     listener: _LoopListener | _StreamListener
     if doorway is not None:
-        factory = doorway.through(factory)
+        factory = doorway.wrap(factory)
         tasks.start_soon(doorway.watch)
     if _asyncio_runs():
-        wires = LoopWires()
+        wires = AsyncioWires()
         server = await asyncio.get_running_loop().create_server(
-            lambda: LoopWire(factory(), wires, high_water_bytes), sock=bound, backlog=BACKLOG
+            lambda: AsyncioWire(factory(), wires, high_water_bytes), sock=bound, backlog=BACKLOG
         )
         tasks.start_soon(wires.hold, server.close)
         return _LoopListener(address, server, wires, doorway)
@@ -72,13 +73,13 @@ async def dial(
     tls: ssl.SSLContext | None = None,
     server_hostname: str | None = None,
     high_water_bytes: int = HIGH_WATER_BYTES,
-    guard: Guard = plainly,
+    guard: Guard = unguarded,
 ) -> None:
     """Connect `session`; returns once its `opened` was called. Raises OSError, TLS's included."""
     if tls is None:
         await _dial(tasks, host, port, session, high_water_bytes, guard)
         return
-    dialled = Dialled()
+    dialled = TlsConnector()
     secured = SecureWire(session, tls, dialled, server_hostname or host)
     await _dial(tasks, host, port, secured, high_water_bytes, guard)
     await dialled.within(HANDSHAKE_S, secured)
@@ -88,9 +89,9 @@ async def _dial(
     tasks: TaskGroup, host: str, port: int, session: Session, high_water_bytes: int, guard: Guard
 ) -> None:
     if _asyncio_runs():
-        wires = LoopWires()
+        wires = AsyncioWires()
         await asyncio.get_running_loop().create_connection(
-            lambda: LoopWire(session, wires, high_water_bytes), host, port
+            lambda: AsyncioWire(session, wires, high_water_bytes), host, port
         )
         wires.complete()
         tasks.start_soon(wires.hold)
@@ -144,8 +145,8 @@ class _LoopListener:
         self,
         address: str,
         server: asyncio.Server,
-        wires: LoopWires,
-        doorway: Doorway | None,
+        wires: AsyncioWires,
+        doorway: TlsAcceptor | None,
     ) -> None:
         self.address = address
         self._server = server
@@ -177,7 +178,7 @@ _Serve = Callable[[SocketStream, Session], Coroutine[Any, Any, None]]
 
 
 class _StreamListener:
-    def __init__(self, address: str, listener: SocketListener, doorway: Doorway | None) -> None:
+    def __init__(self, address: str, listener: SocketListener, doorway: TlsAcceptor | None) -> None:
         self.address = address
         self._listener = listener
         self._doorway = doorway

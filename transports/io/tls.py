@@ -19,7 +19,7 @@ ANSWER_BYTES_MAX = 2**14
 """What TLS itself answers (to demands for new keys) before any data comes in between."""
 
 
-class HandshakeBroken(ConnectionError):
+class HandshakeFailed(ConnectionError):
     """The other end left during the TLS handshake, or let it take too long."""
 
 
@@ -30,10 +30,10 @@ class EmptyTalk(ConnectionError):
 class Handshakes(Protocol):
     """Who is told how a handshake goes on."""
 
-    def begun(self, wire: SecureWire) -> None:
+    def handshake_started(self, wire: SecureWire) -> None:
         """The connection stands, the handshake begins."""
 
-    def settled(self, wire: SecureWire) -> None:
+    def handshake_ended(self, wire: SecureWire) -> None:
         """It is over: it failed if there is a `wire.failure`. Called once."""
 
 
@@ -144,7 +144,7 @@ class SecureWire:
     def opened(self, wire: Wire) -> None:
         self._wire = wire
         self.peer, self.host = wire.peer, wire.host
-        self._handshakes.begun(self)
+        self._handshakes.handshake_started(self)
         self._shake()
 
     def received(self, data: bytes) -> None:
@@ -164,7 +164,7 @@ class SecureWire:
         """Whoever closes without TLS's goodbye is answered all the same: what our protocols frame
         shows by itself whether it is whole."""
         if not self._is_open:
-            self._fail(HandshakeBroken("the other end closed during the TLS handshake"))
+            self._fail(HandshakeFailed("the other end closed during the TLS handshake"))
         elif not self._heard_end:
             self._heard_end = True
             self._session.eof()
@@ -174,13 +174,13 @@ class SecureWire:
         self._unwritten.clear()
         self._unwritten_bytes = 0
         if not self._is_settled:
-            self._settle(HandshakeBroken("the connection broke during the TLS handshake"))
+            self._settle(HandshakeFailed("the connection broke during the TLS handshake"))
         session, was_open = self._session, self._is_open
         del self._session  # the two no longer hold each other: no work for the collector
         if was_open:
             session.ended()
 
-    def give_up(self, failure: OSError) -> None:
+    def fail_handshake(self, failure: OSError) -> None:
         """End a handshake that takes too long, or one too many."""
         self._settle(failure)
         self.abort()
@@ -275,4 +275,4 @@ class SecureWire:
         if not self._is_settled:
             self._is_settled = True
             self.failure = failure
-            self._handshakes.settled(self)
+            self._handshakes.handshake_ended(self)

@@ -8,23 +8,23 @@ from collections.abc import Callable
 import anyio
 
 from millpond.transports.io.interface import SessionFactory
-from millpond.transports.io.tls import HandshakeBroken, SecureWire
+from millpond.transports.io.tls import HandshakeFailed, SecureWire
 
 HANDSHAKE_S = 10.0
 HANDSHAKES_MAX = 4096
 TICK_S = 1.0
 
 
-class Dialled:
+class TlsConnector:
     """The handshake of one connection that was dialled."""
 
     def __init__(self) -> None:
         self._over = anyio.Event()
 
-    def begun(self, wire: SecureWire) -> None:
+    def handshake_started(self, wire: SecureWire) -> None:
         """Nothing waits for that."""
 
-    def settled(self, wire: SecureWire) -> None:
+    def handshake_ended(self, wire: SecureWire) -> None:
         self._over.set()
 
     async def within(self, seconds: float, wire: SecureWire) -> None:
@@ -34,12 +34,12 @@ class Dialled:
                 await self._over.wait()
         finally:
             if not self._over.is_set():
-                wire.give_up(HandshakeBroken(f"no TLS handshake within {seconds:g} s"))
+                wire.fail_handshake(HandshakeFailed(f"no TLS handshake within {seconds:g} s"))
         if wire.failure is not None:
             raise wire.failure
 
 
-class Doorway:
+class TlsAcceptor:
     """The handshakes of one listener: each is over within `handshake_s`, give or take a second.
 
     More than `handshakes_max` at once cost the oldest one its place, so that a flood of connections
@@ -65,17 +65,17 @@ class Doorway:
         self._is_complete = False
         self._over = anyio.Event()
 
-    def through(self, factory: SessionFactory) -> SessionFactory:
+    def wrap(self, factory: SessionFactory) -> SessionFactory:
         """Sessions whose connections come in by TLS."""
         return lambda: SecureWire(factory(), self._context(), self)
 
-    def begun(self, wire: SecureWire) -> None:
+    def handshake_started(self, wire: SecureWire) -> None:
         if len(self._under_way) >= self._handshakes_max:
             oldest = next(iter(self._under_way))
-            oldest.give_up(HandshakeBroken("too many TLS handshakes at once"))
+            oldest.fail_handshake(HandshakeFailed("too many TLS handshakes at once"))
         self._under_way[wire] = self._now() + self._handshake_s
 
-    def settled(self, wire: SecureWire) -> None:
+    def handshake_ended(self, wire: SecureWire) -> None:
         self._under_way.pop(wire, None)
         self._look()
         if wire.failure is not None:
@@ -94,7 +94,9 @@ class Doorway:
             now = self._now()
             late = [wire for wire, until in self._under_way.items() if until <= now]
             for wire in late:
-                wire.give_up(HandshakeBroken(f"no TLS handshake within {self._handshake_s:g} s"))
+                wire.fail_handshake(
+                    HandshakeFailed(f"no TLS handshake within {self._handshake_s:g} s")
+                )
 
     def _look(self) -> None:
         if self._is_complete and not self._under_way:

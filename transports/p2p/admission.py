@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Join, Rights, Role
+from millpond.actors.messages import Attach, Rights, Role
 from millpond.actors.streams.names import RESERVED
 from millpond.transports.p2p.framing import Upgrade
 from millpond.transports.p2p.handshake import VERSION, Hello
@@ -21,7 +21,7 @@ PUSH_OVERHEAD_BYTES = 11
 KEEP_ALIVE_MS_MIN, KEEP_ALIVE_MS_MAX = 1_000, 300_000
 
 
-class Asker(msgspec.Struct, frozen=True):
+class Principal(msgspec.Struct, frozen=True):
     """Who asks to come in, by everything that is known of it; each part adds its rights.
 
     `identity` is a public key of 32 bytes whose holder this is, proved; `address` the other end's
@@ -41,11 +41,11 @@ class Asker(msgspec.Struct, frozen=True):
         return f"<Asker {identity} from {self.address} at {self.listener}>"
 
 
-Authorize = Callable[[Asker, bytes], Rights | None]
+Authorize = Callable[[Principal, bytes], Rights | None]
 """The asker's rights in a channel; None = refused."""
 
 
-class GreetingSettings(msgspec.Struct, frozen=True):
+class LoginSettings(msgspec.Struct, frozen=True):
     """What the node offers to everyone."""
 
     default_channel: bytes | None = None
@@ -58,11 +58,11 @@ class Admission(msgspec.Struct, frozen=True):
     """A place in `channel`. `packet_bytes_max` is what the client takes in one packet."""
 
     channel: bytes
-    join: Join
+    join: Attach
     extensions: frozenset[int]
     packet_bytes_max: int
     keep_alive_ms: int
-    asker: Asker = Asker()
+    principal: Principal = Principal()
 
     def put_refusal(self) -> Code | None:
         if not self.join.role.produces:
@@ -80,18 +80,18 @@ class Admission(msgspec.Struct, frozen=True):
         return self.join.role.consumes and Rights.ACK in self.join.rights
 
 
-def asked_channel(hello: Hello, upgrade: Upgrade, settings: GreetingSettings) -> bytes | HelloCode:
+def requested_channel(hello: Hello, upgrade: Upgrade, settings: LoginSettings) -> bytes | HelloCode:
     """The channel that a HELLO is about, or why it cannot be answered."""
     if not hello.version_min <= VERSION <= hello.version_max:
         return HelloCode.NO_COMMON_VERSION
     channel = hello.channel or upgrade.channel or settings.default_channel
-    if channel is None or not is_name(channel) or upgrade.channel not in (None, channel):
+    if channel is None or not is_channel_name(channel) or upgrade.channel not in (None, channel):
         return HelloCode.MALFORMED
     return channel
 
 
 def admit_hello(
-    hello: Hello, channel: bytes, asker: Asker, settings: GreetingSettings, authorize: Authorize
+    hello: Hello, channel: bytes, asker: Principal, settings: LoginSettings, authorize: Authorize
 ) -> Admission | None:
     """The place that a HELLO earns its asker; None: refused. An identity was proved before."""
     rights = authorize(asker, channel)
@@ -102,7 +102,7 @@ def admit_hello(
         packet_bytes_max = max(PACKET_BYTES_MIN, min(hello.packet_max, packet_bytes_max))
     keep_alive_ms = _keep_alive_ms(hello.keep_alive_ms, settings)
     role = hello.role or Role.BOTH
-    join = Join(
+    join = Attach(
         role=role,
         push=hello.want_push and Rights.PUSH in rights,
         rights=rights,
@@ -114,7 +114,7 @@ def admit_hello(
         resume_after=hello.resume_after,
         cursor_lists=hello.list_mode == 1,
         identity=asker.identity,
-        begins=BEGUN in hello.extensions,
+        reports_start=BEGUN in hello.extensions,
     )
     extensions = hello.extensions & EXTENSIONS
     if role is Role.WORKER:
@@ -123,17 +123,17 @@ def admit_hello(
 
 
 def admit_bare(
-    upgrade: Upgrade, asker: Asker, settings: GreetingSettings, authorize: Authorize
+    upgrade: Upgrade, asker: Principal, settings: LoginSettings, authorize: Authorize
 ) -> Admission | None:
     """The place of a client that says no HELLO; None: it has to say one (PS-09)."""
     channel = upgrade.channel or settings.default_channel
-    if channel is None or settings.require_hello or upgrade.hello or not is_name(channel):
+    if channel is None or settings.require_hello or upgrade.hello or not is_channel_name(channel):
         return None
     rights = authorize(asker, channel)
     if rights is None:
         return None
     keep_alive_ms = _keep_alive_ms(None, settings)
-    join = Join(
+    join = Attach(
         rights=rights,
         push=Rights.PUSH in rights,
         keep_alive_s=keep_alive_ms / 1000,
@@ -143,7 +143,7 @@ def admit_bare(
     return Admission(channel, join, frozenset(), packet_bytes_max, keep_alive_ms, asker)
 
 
-def is_name(channel: bytes) -> bool:
+def is_channel_name(channel: bytes) -> bool:
     """May a client name this channel? A dead-letter channel adds its suffix to its owner's name.
 
     What begins with a NUL is no channel but a stream's cell.
@@ -152,6 +152,6 @@ def is_name(channel: bytes) -> bool:
     return 0 < length <= NAME_BYTES_MAX and not channel.startswith(RESERVED)
 
 
-def _keep_alive_ms(asked: int | None, settings: GreetingSettings) -> int:
+def _keep_alive_ms(asked: int | None, settings: LoginSettings) -> int:
     wanted = settings.keep_alive_ms if asked is None else asked
     return max(KEEP_ALIVE_MS_MIN, min(wanted, KEEP_ALIVE_MS_MAX))

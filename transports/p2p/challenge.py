@@ -20,7 +20,7 @@ from millpond.transports.p2p.handshake import (
 from millpond.transports.server.interface import Host, Signer
 
 
-class Proof(msgspec.Struct, frozen=True, gc=False):
+class PendingProof(msgspec.Struct, frozen=True, gc=False):
     """A HELLO whose sender has yet to show that the public key in it is its own."""
 
     hello: Hello
@@ -50,13 +50,13 @@ def challenge(
     host: Host,
     signer: Signer,
     certificate_hash: bytes | None,
-) -> Proof:
+) -> PendingProof:
     """Sign for `hello`, whose packet was `raw`. `certificate_hash`: of what TLS showed them."""
     unsigned = Challenge(VERSION, signer.public, host.nonce(), b"", certificate_hash)
     signed_by_both = transcript(raw, encode_challenge(unsigned))
     signature = signer.sign(BY_SERVER + signed_by_both)
     signed = msgspec.structs.replace(unsigned, signature=signature)
-    return Proof(hello, channel, signed, signed_by_both)
+    return PendingProof(hello, channel, signed, signed_by_both)
 
 
 class ChallengeRate:

@@ -13,7 +13,10 @@ from math import inf
 from millpond.actors.errors import Code
 from millpond.actors.messages import (
     Ack,
-    Begun,
+    Attach,
+    Attached,
+    AttemptStarted,
+    CellMessage,
     Credit,
     Failed,
     Get,
@@ -21,11 +24,8 @@ from millpond.actors.messages import (
     Hangup,
     JobReply,
     JobRequest,
-    Join,
-    Joined,
     List,
     ListAck,
-    Mail,
     Msg,
     Nack,
     Probe,
@@ -63,7 +63,7 @@ from millpond.transports.p2p.nacks import (
     encode_slow_down,
 )
 from millpond.transports.server.interface import Host
-from millpond.transports.server.rate_limit import Allowance, Bucket
+from millpond.transports.server.rate_limit import RateLimit, TokenBucket
 from millpond.transports.server.refusals import Refusal
 
 HEAVY_BYTES_MAX = 4 * 2**20
@@ -78,18 +78,18 @@ class Connection(Asking):
 
     def __init__(self, number: int, host: Host, framing: Framing) -> None:
         super().__init__(number, host, framing)
-        self._allowance: Allowance | None = None
+        self._allowance: RateLimit | None = None
         self._malformed_at: deque[float] | None = None
 
     # What the wire calls.
 
     def received(self, data: bytes) -> None:
         """Everything that one read brought."""
-        self.heard_at = heard_at = self._host.now()
+        self.received_at = heard_at = self._host.now()
         framing = self._framing
         packets = framing.feed(data)
-        if framing.speaks:
-            self._wire.write(framing.outgoing())
+        if framing.has_output:
+            self._wire.write(framing.take_output())
         if self._phase is OPENING and framing.upgrade is not None:
             self._await_greeting(framing.upgrade)
         traffic = self._traffic
@@ -127,8 +127,8 @@ class Connection(Asking):
     def _enter(self, admission: Admission) -> None:
         host = self._host
         per_s = host.settings.requests_per_s_max
-        own = Bucket(per_s, host.now()) if per_s else None
-        allowance = Allowance(own, host.shared_bucket(admission.asker))
+        own = TokenBucket(per_s, host.now()) if per_s else None
+        allowance = RateLimit(own, host.shared_bucket(admission.principal))
         self._allowance = allowance if allowance else None
         super()._enter(admission)
 
@@ -136,7 +136,7 @@ class Connection(Asking):
         self._phase = CLOSED
         self._host.disarm(self)
         self._leave_channel()
-        self._host.left(self)
+        self._host.unregister(self)
 
     # What the channel calls: Port.
 
@@ -167,24 +167,24 @@ class Connection(Asking):
             case GetAck() | ListAck():
                 self._reads_pending -= 1
                 self._add(p.encode(reply))
-            case Joined():
+            case Attached():
                 self._welcome(reply)
             case Probe():
                 self._add(p.encode(p.Ping()))
             case Hangup():
-                self.say_goodbye()
+                self.start_drain()
                 self._close()
             case _:
                 self._add(p.encode(reply))
 
-    def _welcome(self, joined: Joined) -> None:
+    def _welcome(self, joined: Attached) -> None:
         if not self._owes_ready or self._admission is None:
             if self._has_eof:
                 self._close()
             return
         self._owes_ready = False
         ready = Ready(
-            packet_max=self._host.settings.greeting.packet_bytes_max,
+            packet_max=self._host.settings.login.packet_bytes_max,
             keep_alive_ms=self._admission.keep_alive_ms,
             window=joined.window,
             extensions=self._admission.extensions,
@@ -200,10 +200,10 @@ class Connection(Asking):
         match failed.request:
             case Put() | Get() | List() | Touch():
                 self._add(encode_failed(failed))
-            case Join() if self._owes_ready:
+            case Attach() if self._owes_ready:
                 has_no_disk = failed.code is Code.STORAGE_FAILED
                 self._turn_away(HelloCode.STORAGE_FAILED if has_no_disk else HelloCode.INTERNAL)
-            case Join():
+            case Attach():
                 self._abort()
             case _:
                 pass  # the others have no answer, so their failure has none either
@@ -212,7 +212,7 @@ class Connection(Asking):
 
     def _take(self, packets: list[bytes], size_bytes: int) -> None:
         """Hand the packets to the channel; a slice at a time while their answers may be large."""
-        messages: list[Mail] = []
+        messages: list[CellMessage] = []
         heavy_bytes = 0
         decoders = p.DECODERS
         for position, packet in enumerate(packets):
@@ -236,14 +236,14 @@ class Connection(Asking):
             match value:
                 case Put() if self._put_refusal is None:
                     messages.append(value)
-                case Ack() | Begun():
+                case Ack() | AttemptStarted():
                     if self._may_ack:  # who never agreed on BEGUN has begun all that it holds
                         messages.append(value)
                 case Put():
                     self._tell_failure(Failed(value, self._put_refusal or Code.NOT_ALLOWED))
                 case Get() | List():
                     heavy_bytes += self._take_read(value, messages)
-                case p.Closing():
+                case p.Close():
                     if self._phase is OPEN:
                         self._phase = LEAVING  # what came before it counts; nothing is pushed
                     self._submit(messages, size_bytes)
@@ -257,7 +257,7 @@ class Connection(Asking):
                 # What such requests cost is not known before: others get their turn in between.
                 self._inbox = packets[position + 1 :]
                 self._wire.pause()
-                self._host.arm(self, self.heard_at)
+                self._host.arm(self, self.received_at)
                 return
         if messages or self._desk is not None:
             self._submit(messages, size_bytes)
@@ -271,14 +271,14 @@ class Connection(Asking):
         assert self._allowance is not None
         if not isinstance(value, Put | Get | List | p.Jobs):
             return False
-        delay_ms = self._allowance.take(self.heard_at)
+        delay_ms = self._allowance.take(self.received_at)
         if delay_ms:
             self._host.counters.slowed += 1
-            self._host.note(Refusal.TOO_FAST, self.address)
+            self._host.record_refusal(Refusal.TOO_FAST, self.address)
             self._add(encode_slow_down(value, delay_ms))
         return delay_ms > 0
 
-    def _take_read(self, request: Get | List, messages: list[Mail]) -> int:
+    def _take_read(self, request: Get | List, messages: list[CellMessage]) -> int:
         """Gives how large the answer may be, in bytes."""
         assert self._admission is not None
         right = Rights.GET if isinstance(request, Get) else Rights.LIST
@@ -290,7 +290,7 @@ class Connection(Asking):
         self._tell_failure(Failed(request, refusal))
         return 0
 
-    def _take_rare(self, value: p.Packet, messages: list[Mail]) -> None:
+    def _take_rare(self, value: p.Packet, messages: list[CellMessage]) -> None:
         assert self._admission is not None
         extensions = self._admission.extensions
         match value:
@@ -322,7 +322,7 @@ class Connection(Asking):
         """A NACK for each; True: ten within a minute are enough (PA-23, PS-12)."""
         settings = self._host.settings
         self._host.counters.malformed += 1
-        self._host.note(Refusal.MALFORMED, self.address)
+        self._host.record_refusal(Refusal.MALFORMED, self.address)
         if p.is_ack(error.packet_type):
             return False
         if error.packet_type in p.EXTENSIONS and not self._speaks(error.packet_type):
@@ -345,4 +345,4 @@ class Connection(Asking):
         if ping.timestamp is None:
             return p.Pong()
         now_ms = int(self._host.now() * 1000)
-        return p.Pong((ping.timestamp, int(self.heard_at * 1000), now_ms))
+        return p.Pong((ping.timestamp, int(self.received_at * 1000), now_ms))

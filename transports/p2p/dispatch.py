@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 from millpond.actors.errors import Code, RequestError
-from millpond.actors.messages import Batch, Failed, JobReply, Mail, Rights, StreamReply
+from millpond.actors.messages import Batch, CellMessage, Failed, JobReply, Rights, StreamReply
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.administration import answered_peers, refused_peers
 from millpond.transports.p2p.framing import Framing
-from millpond.transports.p2p.jobs.requests import JobDesk
+from millpond.transports.p2p.jobs.requests import JobRequests
 from millpond.transports.p2p.lifecycle import CLOSED
 from millpond.transports.p2p.login import Arrival
 from millpond.transports.p2p.nacks import encode_refusal
-from millpond.transports.p2p.streams.requests import StreamDesk
+from millpond.transports.p2p.streams.requests import StreamRequests
 from millpond.transports.server.interface import Host
 
 PEERS_ASKED_MAX = 64
@@ -27,8 +27,8 @@ class Asking(Arrival):
 
     def __init__(self, number: int, host: Host, framing: Framing) -> None:
         super().__init__(number, host, framing)
-        self._desk: StreamDesk | None = None
-        self._jobs: JobDesk | None = None
+        self._desk: StreamRequests | None = None
+        self._jobs: JobRequests | None = None
         self._full = 0  # mailboxes that must have room again before more is read
         self._has_eof = False
         self._reads_pending = 0
@@ -44,13 +44,13 @@ class Asking(Arrival):
         admission = self._admission
         assert admission is not None
         is_free = Rights.ADMIN in admission.join.rights
-        if not is_free and not self._host.admits(admission.asker):
+        if not is_free and not self._host.may_use_streams(admission.principal):
             correlation = request.request_id.to_bytes(4, "big")
             self._add(encode_refusal(p.STREAM, Code.NOT_ALLOWED, correlation))
             return
         if self._desk is None:
-            rights = None if is_free else partial(self._host.authorize_stream, admission.asker)
-            self._desk = StreamDesk(self._host, admission.packet_bytes_max, rights)
+            rights = None if is_free else partial(self._host.authorize_stream, admission.principal)
+            self._desk = StreamRequests(self._host, admission.packet_bytes_max, rights)
         for packet in self._desk.take(request):
             self._add(packet)
 
@@ -64,12 +64,12 @@ class Asking(Arrival):
 
     # Jobs.
 
-    def _ask_jobs(self, request: p.Jobs, messages: list[Mail]) -> None:
+    def _ask_jobs(self, request: p.Jobs, messages: list[CellMessage]) -> None:
         """What packet 96 asks goes to the channel, in line with what else does."""
         admission = self._admission
         assert admission is not None
         if self._jobs is None:
-            self._jobs = JobDesk(admission.join.rights, admission.packet_bytes_max)
+            self._jobs = JobRequests(admission.join.rights, admission.packet_bytes_max)
         asked = self._jobs.take(request)
         if isinstance(asked, bytes):
             self._add(asked)
@@ -121,7 +121,7 @@ class Asking(Arrival):
 
     # Backpressure.
 
-    def _submit(self, messages: list[Mail], size_bytes: int) -> None:
+    def _submit(self, messages: list[CellMessage], size_bytes: int) -> None:
         if self._desk is not None:
             for cell, requests, request_bytes in self._desk.batches():
                 self._hand_over(cell, Batch(self, [*requests], request_bytes))
@@ -129,7 +129,7 @@ class Asking(Arrival):
             self._hand_over(self._channel, Batch(self, messages, size_bytes))
 
     def _hand_over(self, cell: bytes, batch: Batch) -> None:
-        if not self._host.submit(cell, batch, self.heard_at):
+        if not self._host.submit(cell, batch, self.received_at):
             self._full += 1
             self._wire.pause()
             self._host.on_capacity(cell, self._mailbox_has_room)
@@ -156,7 +156,7 @@ class Asking(Arrival):
             return
         if self._inbox is not None and self._reads_pending:
             return  # `flush` comes here again with the last of those answers
-        self.heard_at = self._host.now()
+        self.received_at = self._host.now()
         packets, self._inbox = self._inbox, None
         if packets:
             self._take(packets, 0)

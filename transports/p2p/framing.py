@@ -46,7 +46,7 @@ class Framing(Protocol):
         """Why the stream cannot be read any further; set once, later input is ignored."""
 
     @property
-    def awaited_bytes(self) -> int:
+    def pending_frame_bytes(self) -> int:
         """How large the packet is of which a part is there; 0: none, or nothing says yet."""
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -56,13 +56,13 @@ class Framing(Protocol):
         """The packets as bytes of the stream."""
 
     @property
-    def speaks(self) -> bool:
-        """`outgoing` has something."""
+    def has_output(self) -> bool:
+        """`take_output` has something."""
 
-    def outgoing(self) -> bytes:
+    def take_output(self) -> bytes:
         """What the framing wants to send of its own accord; given out once."""
 
-    def farewell(self, code: int) -> bytes:
+    def close_frame(self, code: int) -> bytes:
         """What ends the stream, with a WebSocket close code."""
 
 
@@ -71,7 +71,7 @@ class LengthPrefixed:
 
     upgrade = Upgrade()
     closed = False
-    speaks = False
+    has_output = False
 
     __slots__ = ("_body", "_frame_size_max", "_head", "_midway", "_missing", "error")
 
@@ -84,7 +84,7 @@ class LengthPrefixed:
         self.error: WireError | None = None
 
     @property
-    def awaited_bytes(self) -> int:
+    def pending_frame_bytes(self) -> int:
         """How large the packet is of which a part is there."""
         return len(self._body) + self._missing
 
@@ -111,11 +111,11 @@ class LengthPrefixed:
             parts = [part for packet in packets for part in (_HEADER.pack(len(packet)), packet)]
             return b"".join(parts)
 
-    def outgoing(self) -> bytes:
+    def take_output(self) -> bytes:
         """Nothing: this framing never speaks of itself."""
         return b""
 
-    def farewell(self, code: int) -> bytes:
+    def close_frame(self, code: int) -> bytes:
         """Nothing: the end of the stream is the end of the connection."""
         return b""
 

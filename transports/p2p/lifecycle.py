@@ -16,10 +16,10 @@ from millpond.transports.errors import FrameTooLarge, UpgradeRefused, WireError
 from millpond.transports.io.interface import Wire
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.admission import Admission
-from millpond.transports.p2p.challenge import Proof
+from millpond.transports.p2p.challenge import PendingProof
 from millpond.transports.p2p.framing import Framing, Upgrade
 from millpond.transports.p2p.nacks import HelloCode, encode_hello_refusal
-from millpond.transports.p2p.watched import Watched, first_watched
+from millpond.transports.p2p.watched import LatencySample, first_watched
 from millpond.transports.server.interface import Host
 from millpond.transports.server.refusals import Refusal
 
@@ -75,13 +75,13 @@ class Visit(Port):
         "_watched",
         "_wire",
         "deadline",
-        "heard_at",
         "number",
+        "received_at",
     )
 
     def __init__(self, number: int, host: Host, framing: Framing) -> None:
         self.number = number
-        self.heard_at = 0.0
+        self.received_at = 0.0
         self.deadline = inf
         self._host = host
         self._framing = framing
@@ -89,7 +89,7 @@ class Visit(Port):
         self._phase = OPENING
         self._upgrade: Upgrade | None = None
         self._opened_at = 0.0
-        self._proof: Proof | None = None
+        self._proof: PendingProof | None = None
         # Of the certificate that this connection is shown: the node may get another one meanwhile.
         self._certificate_hash = host.certificate_hash
         self._refusal: HelloCode | None = None
@@ -105,17 +105,17 @@ class Visit(Port):
         self._out_bytes = 0
         self._stalled_since = inf
         # Plain TCP is ready for packets at once; WebSocket has its own handshake.
-        self._traffic = host.traffic["ws" if framing.upgrade is None else "p2p"]
-        self._watched: Watched | None = None
+        self._traffic = host.protocol_stats["ws" if framing.upgrade is None else "p2p"]
+        self._watched: LatencySample | None = None
         """The request that is timed."""
 
     def opened(self, wire: Wire) -> None:
         self._wire = wire
         self._traffic.connections += 1
-        self._opened_at = self.heard_at = self._host.now()
-        if not self._host.entered(self):
+        self._opened_at = self.received_at = self._host.now()
+        if not self._host.register(self):
             self._upgrade = self._framing.upgrade
-            self._host.note(Refusal.TOO_MANY, wire.host)
+            self._host.record_refusal(Refusal.TOO_MANY, wire.host)
             self._turn_away(HelloCode.TOO_MANY_CONNECTIONS)
         elif self._framing.upgrade is not None:
             self._await_greeting(self._framing.upgrade)
@@ -139,7 +139,7 @@ class Visit(Port):
                 self._turn_away(self._refusal or HelloCode.NOT_ALLOWED)
             case Phase.OPENING | Phase.WAITING | Phase.PROVING:
                 if now >= self._opened_at + settings.handshake_s:
-                    self._host.note(Refusal.TIMEOUT, self.address)
+                    self._host.record_refusal(Refusal.TIMEOUT, self.address)
                     self._abort()
                 else:
                     self._host.arm(self, self._opened_at + settings.handshake_s)
@@ -177,7 +177,7 @@ class Visit(Port):
             self._encode_msg = p.encode_msgx
         self._phase = OPEN
         self._host.disarm(self)
-        self._host.greeted(self)
+        self._host.handshake_done(self)
         self._host.attach(admission.channel, self, admission.join, self._host.now())
 
     # What leaves.
@@ -209,16 +209,16 @@ class Visit(Port):
 
     def _watch(self, packets: list[bytes]) -> None:
         """Time one of the requests that were heard just now."""
-        watched = first_watched(packets, self.heard_at)
+        watched = first_watched(packets, self.received_at)
         if watched is not None:
             self._watched = watched
-            self._traffic.begin(self.heard_at)
+            self._traffic.begin(self.received_at)
 
-    def _look_for(self, watched: Watched, packets: list[bytes]) -> None:
+    def _look_for(self, watched: LatencySample, packets: list[bytes]) -> None:
         """Was it answered by these?"""
         if any(map(watched.is_answer, packets)):
             self._watched = None
-            self._traffic.end(watched.heard_at, self._host.now())
+            self._traffic.end(watched.received_at, self._host.now())
 
     def _go_on(self) -> None:
         """Packets wait in `_inbox`, and something was written: perhaps they need not any more."""
@@ -228,7 +228,7 @@ class Visit(Port):
     def _turn_away(self, code: HelloCode) -> None:
         self._host.counters.refused += 1
         if code is HelloCode.MALFORMED:
-            self._host.note(Refusal.MALFORMED, self.address)
+            self._host.record_refusal(Refusal.MALFORMED, self.address)
         if self._upgrade is not None:
             self._add(encode_hello_refusal(code))
         self._abort()
@@ -241,7 +241,7 @@ class Visit(Port):
 
     def _break_off(self, error: WireError) -> None:
         """The stream cannot be read any further (PA-24, PA-34)."""
-        self._host.note(Refusal.MALFORMED, self.address)
+        self._host.record_refusal(Refusal.MALFORMED, self.address)
         match error:
             case UpgradeRefused():
                 self._close()
@@ -250,7 +250,7 @@ class Visit(Port):
             case _:
                 self._abort(PROTOCOL_ERROR)
 
-    def say_goodbye(self) -> None:
+    def start_drain(self) -> None:
         """No new pushes; acks count until the other end closes (PA-36)."""
         if self._phase in (LEAVING, CLOSED):
             return
@@ -263,13 +263,13 @@ class Visit(Port):
         else:
             self._close()
 
-    def rejudge(self) -> None:
+    def reauthorize(self) -> None:
         """What it may do has changed, perhaps: with other rights it has to come in again."""
         admission = self._admission
         if admission is None or self._phase not in TAKING:
             return
-        if self._host.authorize(admission.asker, admission.channel) != admission.join.rights:
-            self.say_goodbye()
+        if self._host.authorize(admission.principal, admission.channel) != admission.join.rights:
+            self.start_drain()
             self._close(POLICY_VIOLATION)
 
     def close(self) -> None:
@@ -280,7 +280,7 @@ class Visit(Port):
         if self._phase is CLOSED:
             return
         self.flush()
-        farewell = self._framing.farewell(close_code)
+        farewell = self._framing.close_frame(close_code)
         if farewell:
             self._wire.write(farewell)
         self._phase = CLOSED

@@ -7,10 +7,10 @@ from millpond.transports.errors import FrameTooLarge, MalformedHandshake
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.admission import (
     Admission,
-    Asker,
+    Principal,
     admit_bare,
     admit_hello,
-    asked_channel,
+    requested_channel,
 )
 from millpond.transports.p2p.challenge import challenge
 from millpond.transports.p2p.framing import Upgrade
@@ -39,16 +39,16 @@ class Arrival(Visit):
             self._host.arm(self, self._opened_at + settings.handshake_s)
 
     def _admit_bare(self, upgrade: Upgrade) -> Admission | None:
-        greeting = self._host.settings.greeting
+        greeting = self._host.settings.login
         return admit_bare(upgrade, self._asker(upgrade), greeting, self._host.authorize)
 
     def _asker(
         self, upgrade: Upgrade, token: bytes | None = None, identity: bytes | None = None
-    ) -> Asker:
+    ) -> Principal:
         listener = "p2p" if upgrade.hello is None else "ws"
         wire = self._wire
         certificate = wire.peer_certificate_hash
-        return Asker(token or upgrade.token, identity, wire.host, listener, certificate)
+        return Principal(token or upgrade.token, identity, wire.host, listener, certificate)
 
     def _hear_first(self, packet_type: int, value: p.Packet) -> bool:
         """What a connection says first decides how it is served. True: there is no more to it."""
@@ -59,7 +59,7 @@ class Arrival(Visit):
                 pass
             case p.Handshake(packet_type=p.HELLO):
                 self._greet(value.raw)
-            case p.Closing():
+            case p.Close():
                 self._close()
             case p.Handshake() | p.Unknown():
                 self._host.counters.dropped += 1
@@ -74,7 +74,7 @@ class Arrival(Visit):
 
     def _check_first(self) -> None:
         """Nothing large is kept of who was not let in, and may not be without a HELLO (P2P-18)."""
-        size = self._framing.awaited_bytes
+        size = self._framing.pending_frame_bytes
         if size <= FIRST_PACKET_BYTES_MAX:
             return
         assert self._upgrade is not None
@@ -93,7 +93,7 @@ class Arrival(Visit):
         except MalformedHandshake:
             self._turn_away(HelloCode.MALFORMED)
             return
-        channel = asked_channel(hello, self._upgrade, self._host.settings.greeting)
+        channel = requested_channel(hello, self._upgrade, self._host.settings.login)
         if isinstance(channel, HelloCode):
             self._turn_away(channel)
         elif hello.public_key is None:
@@ -108,7 +108,7 @@ class Arrival(Visit):
             self._refuse(Refusal.BAD_PROOF)
         elif not host.may_challenge(self.address):
             host.counters.challenges_refused += 1
-            host.note(Refusal.TOO_FAST, self.address)
+            host.record_refusal(Refusal.TOO_FAST, self.address)
             self._turn_away(HelloCode.TOO_MANY_CONNECTIONS)
         else:
             host.counters.challenged += 1
@@ -135,7 +135,7 @@ class Arrival(Visit):
                     self._admit(proof.hello, proof.channel, proof.hello.public_key)
                 else:
                     self._refuse(Refusal.BAD_PROOF)
-            case p.Closing():
+            case p.Close():
                 self._close()
             case _:
                 self._host.counters.dropped += 1
@@ -145,11 +145,11 @@ class Arrival(Visit):
         assert self._upgrade is not None
         asker = self._asker(self._upgrade, hello.token, identity)
         host = self._host
-        admission = admit_hello(hello, channel, asker, host.settings.greeting, host.authorize)
+        admission = admit_hello(hello, channel, asker, host.settings.login, host.authorize)
         if admission is None:
             self._refuse(Refusal.NOT_ALLOWED)
-        elif not host.settle(self, asker):
-            host.note(Refusal.TOO_MANY, self.address)
+        elif not host.count_identity(self, asker):
+            host.record_refusal(Refusal.TOO_MANY, self.address)
             self._turn_away(HelloCode.TOO_MANY_CONNECTIONS)
         else:
             self._owes_ready = True
@@ -157,7 +157,7 @@ class Arrival(Visit):
 
     def _refuse(self, refusal: Refusal) -> None:
         """The same delay and the same bytes, whatever was wrong (PA-39, PS-08)."""
-        self._host.note(refusal, self.address)
+        self._host.record_refusal(refusal, self.address)
         self._phase = REFUSED
         self._refusal = HelloCode.AUTHENTICATION_FAILED
         self._host.disarm(self)
@@ -168,7 +168,7 @@ class Arrival(Visit):
         admission = self._admit_bare(self._upgrade)
         if admission is None:
             self._add(encode_refusal(packet_type, Code.NOT_ALLOWED))
-            self._host.note(Refusal.NOT_ALLOWED, self.address)
+            self._host.record_refusal(Refusal.NOT_ALLOWED, self.address)
             self._host.counters.refused += 1
             self._abort()
             return False

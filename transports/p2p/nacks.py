@@ -8,14 +8,14 @@ from typing import assert_never
 from millpond.actors.errors import ERRORS, Code, RequestError
 from millpond.actors.messages import (
     Ack,
-    Begun,
+    Attach,
+    AttemptStarted,
     Credit,
+    Detach,
     Drain,
     Failed,
     Get,
     JobRequest,
-    Join,
-    Leave,
     List,
     Nack,
     Put,
@@ -170,19 +170,19 @@ def _origin(request: Request) -> tuple[int, bytes]:
             return packet.NACK, message_id.to_bytes(8, "big")
         case Touch(id=message_id):
             return packet.TOUCH, message_id.to_bytes(8, "big")
-        case Begun(id=message_id):
+        case AttemptStarted(id=message_id):
             return packet.BEGUN, message_id.to_bytes(8, "big")
         case List():
             return packet.LIST, b""
         case Credit():
             return packet.CREDIT, b""
-        case Join():
+        case Attach():
             return packet.HELLO, b""
         case StreamRequest(number=number):
             return packet.STREAM, number.to_bytes(4, "big")
         case JobRequest(number=number):
             return packet.JOBS, number.to_bytes(4, "big")
-        case Leave() | Writable() | Drain():
+        case Detach() | Writable() | Drain():
             raise AssertionError(f"{request} has no packet, nobody waits for its answer")
         case _:
             assert_never(request)

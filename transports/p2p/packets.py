@@ -10,7 +10,7 @@ import msgspec
 
 from millpond.actors.messages import (
     Ack,
-    Begun,
+    AttemptStarted,
     Credit,
     Get,
     GetAck,
@@ -18,9 +18,9 @@ from millpond.actors.messages import (
     ListAck,
     Msg,
     Nack,
+    NackReason,
     Put,
     PutAck,
-    Reason,
     Touch,
     TouchAck,
 )
@@ -58,7 +58,7 @@ NACK = 0xFF
 
 EXTENSIONS = frozenset({CREDIT, TOUCH, TOUCH_ACK, MSGX, BEGUN, *range(ADMIN, JOBS_REPLY + 1)})
 """The types that only a handshake makes meaningful (P2P-26); each is listed on its own."""
-USUAL = EXTENSIONS - {BEGUN}
+DEFAULT_EXTENSIONS = EXTENSIONS - {BEGUN}
 """What every client may ask for. `BEGUN` is a promise: to say of each message when it begins."""
 
 MORE = 0x80
@@ -72,12 +72,14 @@ ABORT = b"\xff\xff\xff"
 
 LATER, REJECT, BUSY, CANNOT_DECRYPT, UNSPECIFIED = 0x30, 0x31, 0x32, 0x33, 0xFE
 _REASONS = {
-    LATER: Reason.LATER,
-    REJECT: Reason.REJECT,
-    BUSY: Reason.BUSY,
-    CANNOT_DECRYPT: Reason.CANNOT_DECRYPT,
+    LATER: NackReason.LATER,
+    REJECT: NackReason.REJECT,
+    BUSY: NackReason.BUSY,
+    CANNOT_DECRYPT: NackReason.CANNOT_DECRYPT,
 }
-_REASON_CODES = {reason: code for code, reason in _REASONS.items()} | {Reason.OTHER: UNSPECIFIED}
+_REASON_CODES = {reason: code for code, reason in _REASONS.items()} | {
+    NackReason.OTHER: UNSPECIFIED
+}
 
 _KEY_TTL = struct.Struct(">BII")
 _KEY_TTL_ID = struct.Struct(">BIIQ")
@@ -112,7 +114,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     correlation: bytes = b""
 
 
-class Closing(msgspec.Struct, frozen=True, gc=False):
+class Close(msgspec.Struct, frozen=True, gc=False):
     """The other end closes: gracefully (`goodbye`) or because something is wrong (P2P-17)."""
 
     goodbye: bool
@@ -133,8 +135,8 @@ class Unknown(msgspec.Struct, frozen=True, gc=False):
 
 Message = Put | PutAck | Msg | Ack | Get | GetAck | List | ListAck | Nack
 Operation = Admin | AdminReply | Stream | StreamReply | Peers | PeersReply | Jobs | JobsReply
-Extension = Touch | TouchAck | Begun | Credit | Operation
-Packet = Message | Extension | Ping | Pong | Refused | Closing | Handshake | Unknown
+Extension = Touch | TouchAck | AttemptStarted | Credit | Operation
+Packet = Message | Extension | Ping | Pong | Refused | Close | Handshake | Unknown
 
 
 def is_ack(packet_type: int) -> bool:
@@ -277,12 +279,12 @@ def _decode_unknown(packet: bytes) -> Unknown:
     return Unknown(packet[0])
 
 
-def _decode_nack(packet: bytes) -> Nack | Refused | Closing:
+def _decode_nack(packet: bytes) -> Nack | Refused | Close:
     if len(packet) < 3:
         raise MalformedPacket(NACK)
     refused_type, code, correlation = packet[1], packet[2], packet[3:]
     if refused_type == NACK and code in (0x00, 0xFF):
-        return Closing(code == 0x00)
+        return Close(code == 0x00)
     # A pushed message comes back under the type it went out with. The id is optional by the seed,
     # but without it nothing can be given back.
     if refused_type in (MSG, MSGX) and len(correlation) >= 8:
@@ -294,15 +296,15 @@ def _decode_give_back(code: int, correlation: bytes) -> Nack:
     message_id = int.from_bytes(correlation[:8], "big")
     delay = correlation[8:]
     if code != LATER or not delay:
-        return Nack(message_id, _REASONS.get(code, Reason.OTHER))
+        return Nack(message_id, _REASONS.get(code, NackReason.OTHER))
     if len(delay) != 4:
         raise MalformedPacket(NACK, correlation[:8])
-    return Nack(message_id, Reason.LATER, int.from_bytes(delay, "big"))
+    return Nack(message_id, NackReason.LATER, int.from_bytes(delay, "big"))
 
 
 def _encode_nack(nack: Nack) -> bytes:
     code = _REASON_CODES[nack.reason]
-    if nack.reason is Reason.LATER and nack.delay_ms is not None:
+    if nack.reason is NackReason.LATER and nack.delay_ms is not None:
         return _NACK_ID_MS.pack(NACK, MSG, code, nack.id, nack.delay_ms)
     return _NACK_ID.pack(NACK, MSG, code, nack.id)
 
@@ -337,12 +339,12 @@ ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Nack: _encode_nack,
     Touch: lambda touch: _ID_MS.pack(TOUCH, touch.id, touch.ms),
     TouchAck: lambda ack: _ID_MS.pack(TOUCH_ACK, ack.id, ack.ms),
-    Begun: lambda begun: _ID.pack(BEGUN, begun.id),
+    AttemptStarted: lambda begun: _ID.pack(BEGUN, begun.id),
     Credit: lambda credit: _COUNT.pack(CREDIT, credit.count),
     Ping: _encode_ping,
     Pong: _encode_pong,
     Refused: lambda refused: bytes((NACK, refused.packet_type, refused.code)) + refused.correlation,
-    Closing: lambda closing: GOODBYE if closing.goodbye else ABORT,
+    Close: lambda closing: GOODBYE if closing.goodbye else ABORT,
     Admin: lambda a: _OPERATION.pack(ADMIN, a.request_id, a.operation) + a.body,
     AdminReply: lambda a: _OPERATION.pack(ADMIN_REPLY, a.request_id, a.operation) + a.body,
     Stream: lambda s: _OPERATION.pack(STREAM, s.request_id, s.operation) + s.body,
@@ -374,7 +376,7 @@ _KNOWN: dict[int, Callable[[bytes], Packet]] = {
     TOUCH: _id_and_ms(Touch),
     TOUCH_ACK: _id_and_ms(TouchAck),
     MSGX: _decode_msgx,
-    BEGUN: _id_alone(Begun),
+    BEGUN: _id_alone(AttemptStarted),
     ADMIN: _operation(Admin),
     ADMIN_REPLY: _operation(AdminReply),
     STREAM: _operation(Stream),

@@ -12,10 +12,10 @@ from itertools import accumulate, chain, repeat
 
 import msgspec
 
-from millpond.actors.streams.messages import U64_MAX, Excerpt, Span
+from millpond.actors.streams.messages import U64_MAX, RecordColumns, RecordSlice
 from millpond.transports.errors import FrameTooLarge
 from millpond.transports.p2p.framing import LengthPrefixed
-from millpond.transports.rustlog.json_fallback import Found, MalformedJson, judge
+from millpond.transports.rustlog.json_fallback import DecodedRequest, MalformedJson, decode_fallback
 from millpond.transports.rustlog.messages import (
     FRAME_BYTES_MAX,
     INVALID_REQUEST,
@@ -89,12 +89,12 @@ class Decoder:
         self._framing = LengthPrefixed(limits.frame_bytes_max)
         self.error: Error | None = None
 
-    def feed(self, data: bytes) -> list[Found]:
+    def feed(self, data: bytes) -> list[DecodedRequest]:
         """The requests that `data` completes, also those before an error; an Error in their place
         is the answer to one that is refused (RL-07, RL-08)."""
         if self.error is not None:
             return []
-        found: list[Found] = []
+        found: list[DecodedRequest] = []
         for payload in self._framing.feed(data):
             try:
                 found.append(decode_request(payload, self._limits))
@@ -110,16 +110,16 @@ class Decoder:
         return found
 
 
-def decode_request(payload: bytes, limits: RustlogLimits) -> Found:
+def decode_request(payload: bytes, limits: RustlogLimits) -> DecodedRequest:
     """The request in the payload of a frame, or the answer if it is refused.
 
     Raises MalformedJson where the connection has to end.
     """
-    found: Found
+    found: DecodedRequest
     try:
         found = request = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        found = judge(payload)
+        found = decode_fallback(payload)
     else:
         quotes = _QUOTES[type(request)]
         if type(request) is Produce:
@@ -128,7 +128,7 @@ def decode_request(payload: bytes, limits: RustlogLimits) -> Found:
             quotes += (request.max_bytes is not msgspec.UNSET) * 2
             quotes += (request.group_id is not msgspec.UNSET) * 4
         if payload.count(b'"') != quotes:
-            found = judge(payload)
+            found = decode_fallback(payload)
     if type(found) is Produce:
         records = found.records
         is_short = len(payload) <= limits.frame_bytes_max - 2 * ENVELOPE_BYTES
@@ -137,7 +137,7 @@ def decode_request(payload: bytes, limits: RustlogLimits) -> Found:
     return _refusal(found, limits) or found
 
 
-def _refusal(found: Found, limits: RustlogLimits) -> Error | None:
+def _refusal(found: DecodedRequest, limits: RustlogLimits) -> Error | None:
     """What types do not say of fields."""
     match found:
         case Produce(records=[]):
@@ -207,14 +207,14 @@ def encode_produced(base_offset: int, record_count: int) -> bytes:
 
 
 def encode_fetched(
-    spans: Sequence[Span],
+    spans: Sequence[RecordColumns],
     next_offset: int,
     frame_bytes_max: int = FRAME_BYTES_MAX,
-    excerpts: Sequence[Excerpt] = (),
+    excerpts: Sequence[RecordSlice] = (),
 ) -> tuple[bytes, int, int]:
     """A FetchResponse as a frame, how many records it has, and how many bytes these.
 
-    No more than a frame can carry (RLA-06), at least one if there is any. `excerpts` are the same
+    No more than a frame can carry (RLA-06), at least one if there is any. `slices` are the same
     as `spans`, or there are none.
     """
     count = size = 0
@@ -244,17 +244,17 @@ _OPENING = b'{"type":"FetchResponse","records":['
 class _Rows:
     """Elements of a FetchResponse's array, each with the comma behind it."""
 
-    def write(self, span: Span) -> bytes:
+    def write(self, span: RecordColumns) -> bytes:
         return b"%b," % _encode(list(_rows(span)))[1:-1]
 
-    def ends(self, span: Span) -> Sequence[int]:
+    def ends(self, span: RecordColumns) -> Sequence[int]:
         return list(accumulate(len(_encode(row)) + 1 for row in _rows(span)))
 
 
 ROWS = _Rows()
 
 
-def _rows(span: Span) -> Iterator[FetchedRecord]:
+def _rows(span: RecordColumns) -> Iterator[FetchedRecord]:
     bodies = span.bodies
     offsets = range(span.first, span.first + len(bodies))
     if span.timestamps is None:

@@ -11,8 +11,8 @@ from typing import assert_never
 import msgspec
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Failed, Mail, Reply, Rights, StreamReply
-from millpond.actors.positions import Seek, Where
+from millpond.actors.messages import CellMessage, Failed, Reply, Rights, StreamReply
+from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import TOPICS, stream_cell
 from millpond.transports.io.interface import Wire
@@ -24,7 +24,7 @@ from millpond.transports.rustlog.codec import (
     encode_produced,
     encode_response,
 )
-from millpond.transports.rustlog.json_fallback import Found
+from millpond.transports.rustlog.json_fallback import DecodedRequest
 from millpond.transports.rustlog.responses import (
     NOT_CREATED,
     TO_STREAM,
@@ -38,8 +38,8 @@ from millpond.transports.rustlog.responses import (
     topic_described,
 )
 from millpond.transports.rustlog.rustlog_rights import REFUSED, may_ask
-from millpond.transports.rustlog.scatter import Answers, Survey
-from millpond.transports.server.pipelined import FlowSettings, Said, StreamConnection, Turned
+from millpond.transports.rustlog.scatter import Answers, ScatterGather
+from millpond.transports.server.pipelined import FlowSettings, ReadyAnswer, StreamConnection, Turned
 from millpond.transports.server.refusals import Refusal
 from millpond.transports.server.stream_host import StreamHost
 
@@ -65,7 +65,7 @@ class RustlogSettings(msgspec.Struct, frozen=True):
     fetch_bytes: int = 2**20
 
 
-class RustlogConnection(StreamConnection[Found]):
+class RustlogConnection(StreamConnection[DecodedRequest]):
     """One client of RustLog."""
 
     LISTENER = "rustlog"
@@ -92,7 +92,7 @@ class RustlogConnection(StreamConnection[Found]):
         self._decoder = Decoder(settings.limits)
         self._metrics = host.rustlog_metrics
         # A command is told by its header, which RustLog has no word for.
-        self._view = m.View(commands=False, body_bytes_max=settings.limits.record_bytes_max)
+        self._view = m.RecordFilter(commands=False, body_bytes_max=settings.limits.record_bytes_max)
         self._is_creating = False
         """A topic is being made: what is behind that may be about it."""
         self._is_heavy = False
@@ -124,7 +124,7 @@ class RustlogConnection(StreamConnection[Found]):
         if self._paused and not was_paused and self._wire.congested:
             self._metrics.throttled_consumers += 1
 
-    def _decode(self, data: bytes) -> list[Found]:
+    def _decode(self, data: bytes) -> list[DecodedRequest]:
         requests = self._decoder.feed(data)
         error = self._decoder.error
         if error is not None:
@@ -138,7 +138,7 @@ class RustlogConnection(StreamConnection[Found]):
 
     # Requests.
 
-    def _hand_over(self, requests: list[Found], at: int) -> int:
+    def _hand_over(self, requests: list[DecodedRequest], at: int) -> int:
         """Consecutive requests for one partition go to its stream together."""
         request = requests[at]
         if self._is_creating:
@@ -172,14 +172,14 @@ class RustlogConnection(StreamConnection[Found]):
                 assert_never(request)
         return at + 1
 
-    def _hand_over_run(self, requests: list[Found], at: int, request: ToStream) -> int:
+    def _hand_over_run(self, requests: list[DecodedRequest], at: int, request: ToStream) -> int:
         topic, partition = request.topic, request.partition
         name = self._stream(topic, partition)
         if isinstance(name, r.Error):
             self._say(request, absent(request, name))
             return at + 1
         number = self._next_number
-        messages: list[Mail] = []
+        messages: list[CellMessage] = []
         may_gather = True
         end = at
         for end in range(at, len(requests)):
@@ -248,7 +248,7 @@ class RustlogConnection(StreamConnection[Found]):
             wanted = settings.fetch_bytes
         return m.Read(
             number,
-            Seek(Where.SEQUENCE, fetch.offset),
+            Seek(SeekBy.SEQUENCE, fetch.offset),
             settings.fetch_records_max,
             min(wanted, settings.limits.record_bytes_max),
             view=self._view,
@@ -257,14 +257,14 @@ class RustlogConnection(StreamConnection[Found]):
 
     def _small(
         self, number: int, request: r.OffsetCommit | r.OffsetFetch | r.DescribePartition
-    ) -> Mail:
+    ) -> CellMessage:
         match request:
             case r.OffsetCommit(group=group, offset=offset):
                 self._metrics.watch(request.topic, request.partition)
-                return m.Commit(number, group.encode(), offset)
+                return m.CommitOffset(number, group.encode(), offset)
             case r.OffsetFetch(group=group):
                 self._metrics.watch(request.topic, request.partition)
-                return m.Committed(number, group.encode())
+                return m.GetGroupOffset(number, group.encode())
             case r.DescribePartition():
                 return m.Describe(number)
             case _:
@@ -274,7 +274,7 @@ class RustlogConnection(StreamConnection[Found]):
 
     def _describe_topic(self, request: r.DescribeTopic) -> None:
         """Partitions that were never used have no stream to be asked (3h)."""
-        self._host.gathering.hand_over()
+        self._host.batcher.submit_all()
         name = request.topic.encode()
         topics = self._host.topics
         count = topics.partitions(name)
@@ -287,7 +287,7 @@ class RustlogConnection(StreamConnection[Found]):
         self._survey(request, [names[each] for each in used], told)
 
     def _tell_metrics(self, request: r.MetricsFetch) -> None:
-        self._host.gathering.hand_over()
+        self._host.batcher.submit_all()
         places = []
         names = []
         for topic, partition in islice(reversed(self._metrics.watched), SURVEYED_MAX):
@@ -307,7 +307,7 @@ class RustlogConnection(StreamConnection[Found]):
         self._survey(request, names, told)
 
     def _survey(
-        self, request: Found, names: Sequence[bytes], told: Callable[[Answers], bytes]
+        self, request: DecodedRequest, names: Sequence[bytes], told: Callable[[Answers], bytes]
     ) -> None:
         if not names:
             self._say(request, told({}))
@@ -316,13 +316,13 @@ class RustlogConnection(StreamConnection[Found]):
 
         def finish(answers: Answers) -> None:
             self._is_heavy = False
-            self.send((Said(number, self._large(told(answers))),))
+            self.send((ReadyAnswer(number, self._large(told(answers))),))
             self.flush()
 
         self._is_heavy = True
         self._owed.append(request)
         self._next_number = number + 1
-        Survey(self.number, names, finish).ask(self._host.submit, self._now)
+        ScatterGather(self.number, names, finish).ask(self._host.submit, self._now)
 
     # Answers.
 
@@ -334,7 +334,7 @@ class RustlogConnection(StreamConnection[Found]):
         while runs and (runs[0][0] <= turn or turn < 0):
             runs.popleft()
 
-    def _answer(self, request: Found, reply: StreamReply | Failed) -> bytes:
+    def _answer(self, request: DecodedRequest, reply: StreamReply | Failed) -> bytes:
         if type(reply) is m.Appended and type(request) is r.Produce:
             if self._turn > self._run_end:
                 self._enter_run()
@@ -343,7 +343,7 @@ class RustlogConnection(StreamConnection[Found]):
             metrics.messages_produced += reply.count
             metrics.bytes_in += sum(map(len, request.records))
             return encode_produced(reply.first, reply.count)
-        if type(reply) is Said:
+        if type(reply) is ReadyAnswer:
             return reply.data
         if type(request) is r.Fetch:
             self._is_heavy = False
@@ -359,7 +359,7 @@ class RustlogConnection(StreamConnection[Found]):
         """RLA-03: beyond the end there is nothing, and the client goes on where it was."""
         next_offset = max(found.next, fetch.offset)
         limit = self._settings.limits.frame_bytes_max
-        data, count, size = encode_fetched(found.spans, next_offset, limit, found.excerpts)
+        data, count, size = encode_fetched(found.spans, next_offset, limit, found.slices)
         metrics = self._metrics
         metrics.messages_fetched += count
         metrics.bytes_out += size
@@ -382,7 +382,7 @@ class RustlogConnection(StreamConnection[Found]):
             self._metrics.produce_latency.add(took_ns, self._produced)
             self._produced = 0
 
-    def _tell_failure(self, request: Found, failed: m.StreamFailed | Failed) -> bytes:
+    def _tell_failure(self, request: DecodedRequest, failed: m.StreamFailed | Failed) -> bytes:
         if failed.code is Code.UNKNOWN_STREAM and isinstance(request, TO_STREAM):
             return absent(request, self._no_topic(request.topic))  # it went just now
         if type(request) is r.CreateTopic and failed.code is Code.STREAM_EXISTS:

@@ -16,7 +16,7 @@ from millpond.transports.rustlog.messages import INVALID_REQUEST, Error, Request
 CHECKED_BYTES_MAX = 2**18
 """Objects in fields that nobody knows are looked into, for duplicate keys, up to this size."""
 
-Found = Request | Error
+DecodedRequest = Request | Error
 
 _TYPES: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(Request)}
 _FIELDS: dict[type[Request], list[tuple[str, bool, msgspec.json.Decoder[Any]]]] = {
@@ -35,7 +35,7 @@ class MalformedJson(WireError):
     """The payload is not JSON in UTF-8 (RL-05, RL-06)."""
 
 
-def judge(payload: bytes) -> Found:
+def decode_fallback(payload: bytes) -> DecodedRequest:
     """The request in `payload`, or why it is refused. Raises MalformedJson (RL-04 to RL-10)."""
     try:
         if not payload.isascii():
@@ -58,7 +58,7 @@ def judge(payload: bytes) -> Found:
     return _read(fields)
 
 
-def _read(fields: dict[str, msgspec.Raw]) -> Found:
+def _read(fields: dict[str, msgspec.Raw]) -> DecodedRequest:
     if "type" not in fields:
         return _invalid("missing field 'type'")
     try:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from millpond.actors.errors import Code
 from millpond.actors.messages import Failed, StreamReply
 from millpond.actors.streams import messages as m
-from millpond.actors.streams.messages import Described, StreamFailed
+from millpond.actors.streams.messages import StreamDescription, StreamFailed
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.codec import ENVELOPE_BYTES, encode_response
-from millpond.transports.rustlog.json_fallback import Found
+from millpond.transports.rustlog.json_fallback import DecodedRequest
 from millpond.transports.rustlog.metrics import Lag
 from millpond.transports.rustlog.scatter import Answers
 
@@ -62,7 +62,7 @@ def lags_of(places: Sequence[tuple[str, int]], answers: Answers) -> list[Lag]:
     lags = [
         Lag(*places[place], group.decode(errors="replace"), max(found.tail - offset, 0))
         for place, found in answers.items()
-        if isinstance(found, Described)
+        if isinstance(found, StreamDescription)
         for group, offset in found.groups.items()
     ]
     lags.sort(key=lambda lag: (lag.topic, lag.partition, lag.group_id))
@@ -86,7 +86,7 @@ def topic_described(topic: str, count: int, used: Sequence[int], answers: Answer
     `answers`; the others have never had a record (3h)."""
     rows = [r.PartitionRow(each, 0, 0, 1) for each in range(count)]
     for place, found in answers.items():
-        if isinstance(found, Described):
+        if isinstance(found, StreamDescription):
             row = (found.tail, found.trim_point, found.segments)
             rows[used[place]] = r.PartitionRow(used[place], *row)
         elif found is not Code.UNKNOWN_STREAM:
@@ -94,7 +94,7 @@ def topic_described(topic: str, count: int, used: Sequence[int], answers: Answer
     return encode_response(r.DescribeTopicResponse(topic, rows))
 
 
-def small_answer(request: Found, reply: StreamReply | Failed) -> bytes:
+def small_answer(request: DecodedRequest, reply: StreamReply | Failed) -> bytes:
     """The answer to what is neither a Produce nor a Fetch, and was not refused."""
     match request, reply:
         case r.OffsetCommit(), m.Done():
@@ -103,7 +103,7 @@ def small_answer(request: Found, reply: StreamReply | Failed) -> bytes:
             return encode_response(r.OffsetFetchResponse(offset))
         case r.CreateTopic(partition_count=count), m.Done():
             return encode_response(r.CreateTopicResponse(True, count))
-        case r.DescribePartition(), m.Described():
+        case r.DescribePartition(), m.StreamDescription():
             row = (reply.tail, reply.trim_point, reply.segments)
             return encode_response(
                 r.DescribePartitionResponse(request.topic, request.partition, *row)

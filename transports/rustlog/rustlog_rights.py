@@ -8,7 +8,7 @@ from typing import assert_never
 from millpond.actors.messages import Rights
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.codec import encode_response
-from millpond.transports.rustlog.json_fallback import Found
+from millpond.transports.rustlog.json_fallback import DecodedRequest
 
 MayDo = Callable[[Rights, bytes], bool]
 """Has the client one of these rights in a topic? The empty name: in all of them."""
@@ -18,7 +18,7 @@ REFUSED = encode_response(r.Error(r.INVALID_REQUEST, "access refused"))
 TOLD = Rights.GET | Rights.LIST
 
 
-def may_ask(request: Found, may: MayDo) -> bool:
+def may_ask(request: DecodedRequest, may: MayDo) -> bool:
     """Is this client allowed what it asks? Where a group is, is known to whoever may read."""
     match request:
         case r.Produce() | r.CreateTopic():

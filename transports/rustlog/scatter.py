@@ -6,24 +6,24 @@ from collections.abc import Callable, Sequence
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import Batch, Failed, Port, Reply
-from millpond.actors.streams.messages import Describe, Described, StreamFailed
+from millpond.actors.streams.messages import Describe, StreamDescription, StreamFailed
 from millpond.actors.streams.names import stream_cell
 
 Submit = Callable[[bytes, Batch, float], bool]
-Answers = dict[int, Described | Code]
+Answers = dict[int, StreamDescription | Code]
 """What each stream said, by its place among those that were asked."""
 
 
-class Survey(Port):
+class ScatterGather(Port):
     """Asks streams how they are. `finish` is called once, when all have answered."""
 
-    __slots__ = ("_answers", "_asked", "_finish", "_is_done", "heard_at", "number")
+    __slots__ = ("_answers", "_asked", "_finish", "_is_done", "number", "received_at")
 
     def __init__(
         self, number: int, names: Sequence[bytes], finish: Callable[[Answers], None]
     ) -> None:
         self.number = number
-        self.heard_at = 0.0
+        self.received_at = 0.0
         self._asked = names
         self._answers: Answers = {}
         self._finish = finish
@@ -31,7 +31,7 @@ class Survey(Port):
 
     def ask(self, submit: Submit, now: float) -> None:
         """Ask the streams; their answers are known by their places in `names`."""
-        self.heard_at = now
+        self.received_at = now
         for place, name in enumerate(self._asked):
             submit(stream_cell(name), Batch(self, [Describe(place)]), now)
 
@@ -42,7 +42,7 @@ class Survey(Port):
     def send(self, replies: Sequence[Reply]) -> None:
         for reply in replies:
             match reply:
-                case Described(number=place):
+                case StreamDescription(number=place):
                     self._answers[place] = reply
                 case StreamFailed(number=place, code=code):
                     self._answers[place] = code

@@ -10,7 +10,7 @@ from millpond.actors.positions import Position
 from millpond.transports.errors import WireError
 from millpond.transports.s3p.commands import FIRST_ID, S3pError, bad_format, printable
 from millpond.transports.s3p.s3p_schema import parse_id
-from millpond.transports.s3p.scanner import ARRAY, BULK, CRLF, ERROR, SIMPLE, Input
+from millpond.transports.s3p.scanner import ARRAY, BULK, CRLF, ERROR, SIMPLE, InputBuffer
 
 ID_BYTES_MAX = 41
 
@@ -120,7 +120,7 @@ class ReplyDecoder:
 
     def __init__(self, limits: ReplyLimits | None = None) -> None:
         self._limits = limits or ReplyLimits()
-        self._source = Input()
+        self._source = InputBuffer()
         self._steps: Iterator[Reply | None] | None = None
         self.error: MalformedReply | None = None
 
@@ -205,7 +205,7 @@ def _take_records(parts: list[bytes], at: int, limits: ReplyLimits, found: list[
     return after
 
 
-def _parse_reply(source: Input, limits: ReplyLimits) -> Iterator[Reply | None]:
+def _parse_reply(source: InputBuffer, limits: ReplyLimits) -> Iterator[Reply | None]:
     """Read one reply; gives None as often as more bytes are needed, then the reply."""
     mark = source.mark
     if mark == BULK:
@@ -234,7 +234,7 @@ def _parse_line(mark: int, line: bytes) -> Reply:
 
 
 def _parse_pairs(
-    source: Input, limits: ReplyLimits, pairs: list[tuple[Position, bytes]]
+    source: InputBuffer, limits: ReplyLimits, pairs: list[tuple[Position, bytes]]
 ) -> Iterator[None]:
     while (count := source.number(ARRAY, "records")) < 0:
         yield None

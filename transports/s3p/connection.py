@@ -7,8 +7,8 @@ from typing import assert_never
 import msgspec
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Failed, Mail, Rights, StreamReply
-from millpond.actors.positions import Seek, Where
+from millpond.actors.messages import CellMessage, Failed, Rights, StreamReply
+from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams.messages import (
     Append,
     Appended,
@@ -16,10 +16,10 @@ from millpond.actors.streams.messages import (
     Delete,
     Done,
     Read,
+    RecordFilter,
     Records,
     StreamFailed,
     Trim,
-    View,
 )
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.s3p.commands import (
@@ -57,7 +57,7 @@ class S3pSettings(msgspec.Struct, frozen=True):
     reply_bytes_max: int = 2**22
 
 
-VIEW = View(empty=False, commands=False)
+VIEW = RecordFilter(empty=False, commands=False)
 """S3P cannot spell a record without a byte (section 3), nor one that is a command of S2's."""
 
 
@@ -99,7 +99,7 @@ class S3pConnection(StreamConnection[Command]):
             return self._refuse(requests)
         if name != self._name:
             self._name, self._cell = name, stream_cell(name)
-        messages: list[Mail] = []
+        messages: list[CellMessage] = []
         number = self._next_number
         position = at
         for position in range(at, len(requests)):
@@ -132,14 +132,14 @@ class S3pConnection(StreamConnection[Command]):
         self._last_words = words  # ahead of what else was wrong further behind
         return len(requests)
 
-    def _seek(self, number: int, command: ReadRecords | TrimBelow) -> Mail:
+    def _seek(self, number: int, command: ReadRecords | TrimBelow) -> CellMessage:
         if isinstance(command, TrimBelow):
             return Trim(number, command.min_id)
         wait_until = 0.0
         if command.block_ms and not self._has_eof:
             self._cell_waited_in = self._cell
             wait_until = self._now + command.block_ms / 1000
-        start = Seek(Where.ID, id=command.min_id)
+        start = Seek(SeekBy.ID, id=command.min_id)
         return Read(number, start, command.count, self._settings.reply_bytes_max, wait_until, VIEW)
 
     def _answer(self, request: Command, reply: StreamReply | Failed) -> bytes:
@@ -155,7 +155,7 @@ class S3pConnection(StreamConnection[Command]):
             case Records():
                 if not reply.spans:
                     return NOTHING
-                return self._large(encode_records(reply.spans, reply.excerpts))
+                return self._large(encode_records(reply.spans, reply.slices))
             case StreamFailed() | Failed():
                 return self._tell_failure(request, reply)
             case _:
@@ -204,7 +204,7 @@ def _needed(command: Command) -> Rights:
             assert_never(command)
 
 
-def _request(number: int, command: CreateStream | AppendRecords | DeleteStream) -> Mail:
+def _request(number: int, command: CreateStream | AppendRecords | DeleteStream) -> CellMessage:
     match command:
         case AppendRecords():
             return Append(number, command.records, command.ms)

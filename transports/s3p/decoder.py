@@ -7,10 +7,10 @@ from functools import lru_cache
 from itertools import accumulate
 
 from millpond.actors.positions import Position
-from millpond.actors.streams.messages import Excerpt, Span
+from millpond.actors.streams.messages import RecordColumns, RecordSlice
 from millpond.transports.s3p.commands import AppendRecords, Command, S3pError, S3pLimits
-from millpond.transports.s3p.fast_parser import RECORD_BYTES_MAX, split_parser
-from millpond.transports.s3p.parser import ExactParser
+from millpond.transports.s3p.fast_parser import RECORD_BYTES_MAX, fast_parser
+from millpond.transports.s3p.parser import IncrementalParser
 from millpond.transports.s3p.s3p_last import LastAppend
 from millpond.transports.s3p.scanner import CRLF
 
@@ -33,8 +33,8 @@ class Decoder:
     __slots__ = ("_exact", "_is_plain", "_last", "_split", "error")
 
     def __init__(self, limits: S3pLimits) -> None:
-        self._exact = ExactParser(limits)
-        self._split = split_parser(limits)
+        self._exact = IncrementalParser(limits)
+        self._split = fast_parser(limits)
         self._last = LastAppend(limits)
         self._is_plain = True
         self.error: S3pError | None = None
@@ -101,8 +101,8 @@ def _id_heads(ms: int) -> list[bytes]:
     return [b"$%d\r\n%b" % (len(text) + size - len(CRLF), text) for size in range(23)]
 
 
-def encode_records(spans: Sequence[Span], excerpts: Sequence[Excerpt] = ()) -> bytes:
-    """The reply to a READ (8.3): ids and bodies in turn; no body is empty. `excerpts` are the same
+def encode_records(spans: Sequence[RecordColumns], excerpts: Sequence[RecordSlice] = ()) -> bytes:
+    """The reply to a READ (8.3): ids and bodies in turn; no body is empty. `slices` are the same
     as `spans`, or there are none."""
     count = 0
     for span in spans:
@@ -119,14 +119,14 @@ def encode_records(spans: Sequence[Span], excerpts: Sequence[Excerpt] = ()) -> b
 class _Pairs:
     """Ids and bodies in turn, as a READ is answered."""
 
-    def write(self, span: Span) -> bytes:
+    def write(self, span: RecordColumns) -> bytes:
         if len(span.bodies) == 1 and span.ids is None:
             return _encode_record(span.id, span.bodies[0])
         pieces: list[bytes] = []
         _add_span(pieces, span)
         return b"".join(pieces)
 
-    def ends(self, span: Span) -> Sequence[int]:
+    def ends(self, span: RecordColumns) -> Sequence[int]:
         first, bodies = span.id, span.bodies
         ids = span.ids or [Position(first.ms, first.seq + at) for at in range(len(bodies))]
         return list(accumulate(map(len, map(_encode_record, ids, bodies))))
@@ -135,7 +135,7 @@ class _Pairs:
 PAIRS = _Pairs()
 
 
-def _add_span(pieces: list[bytes], span: Span) -> None:
+def _add_span(pieces: list[bytes], span: RecordColumns) -> None:
     bodies = span.bodies
     if span.ids is not None:
         pieces += map(_encode_record, span.ids, bodies)

@@ -34,7 +34,7 @@ _NONE = b"*0"
 _ONE_RECORD = [b"*0", b"*1"]
 
 
-class SplitParser:
+class FastParser:
     """Whole commands off the front of a buffer; keeps nothing between buffers."""
 
     __slots__ = ("_heads", "_limits", "_names", "_records_max")
@@ -108,6 +108,6 @@ class SplitParser:
 
 
 @lru_cache(maxsize=16)
-def split_parser(limits: S3pLimits) -> SplitParser:
+def fast_parser(limits: S3pLimits) -> FastParser:
     """The parser for these limits: one for all connections, as it keeps nothing."""
-    return SplitParser(limits)
+    return FastParser(limits)

@@ -31,10 +31,10 @@ from millpond.transports.s3p.s3p_schema import (
     schema_of,
     verb_too_long,
 )
-from millpond.transports.s3p.scanner import ARRAY, Input
+from millpond.transports.s3p.scanner import ARRAY, InputBuffer
 
 
-def parse_command(source: Input, limits: S3pLimits) -> Iterator[Command | None]:
+def parse_command(source: InputBuffer, limits: S3pLimits) -> Iterator[Command | None]:
     """Read one command; gives None as often as more bytes are needed, then the command.
 
     Raises S3pError at the first byte that makes it impossible.
@@ -60,7 +60,7 @@ def parse_command(source: Input, limits: S3pLimits) -> Iterator[Command | None]:
 
 
 def _parse_options(
-    source: Input, limits: S3pLimits, schema: Schema, count: int, options: Options
+    source: InputBuffer, limits: S3pLimits, schema: Schema, count: int, options: Options
 ) -> Iterator[None]:
     if count % 2:
         raise bad_format(f"options array has an odd number of elements ({count})")
@@ -75,7 +75,7 @@ def _parse_options(
         option.read(options, value, limits)
 
 
-def _parse_records(source: Input, limits: S3pLimits, records: list[bytes]) -> Iterator[None]:
+def _parse_records(source: InputBuffer, limits: S3pLimits, records: list[bytes]) -> Iterator[None]:
     while (count := source.number(ARRAY, "records")) < 0:
         yield None
     if not count:
@@ -98,20 +98,20 @@ def _parse_records(source: Input, limits: S3pLimits, records: list[bytes]) -> It
             return
 
 
-def _parse_append(source: Input, limits: S3pLimits, name: bytes) -> Iterator[Command | None]:
+def _parse_append(source: InputBuffer, limits: S3pLimits, name: bytes) -> Iterator[Command | None]:
     records: list[bytes] = []
     yield from _parse_records(source, limits, records)
     yield AppendRecords(name, None, records)
 
 
-class ExactParser:
+class IncrementalParser:
     """Commands from any split of the bytes; the judge of what is S3P and what is not."""
 
     __slots__ = ("_limits", "_source", "_steps", "is_midway")
 
     def __init__(self, limits: S3pLimits) -> None:
         self._limits = limits
-        self._source = Input()
+        self._source = InputBuffer()
         self._steps: Iterator[Command | None] = iter(())
         self.is_midway = False
 

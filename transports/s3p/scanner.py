@@ -19,7 +19,7 @@ _CR = 0x0D
 _SIZES = {b"$%d\r\n" % size: size for size in range(1, 1025)}
 
 
-class Input:
+class InputBuffer:
     """Bytes that came and are not used yet; a string that is on its way is kept in a place apart,
     so that it costs the same in however many pieces it comes."""
 

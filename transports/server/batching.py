@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from millpond.actors.messages import Batch, Mail, Port
+from millpond.actors.messages import Batch, CellMessage, Port
 
 
-class Gathered(Port, Protocol):
+class BatchedPort(Port, Protocol):
     """A connection whose requests are gathered."""
 
     def must_wait(self, cell: bytes) -> None:
         """The cell's mailbox is full: ask for nothing more until it has room."""
 
 
-Share = tuple[Gathered, list[Mail], int]
+Share = tuple[BatchedPort, list[CellMessage], int]
 """What one connection gives, and its size in bytes."""
 
 
-class Gathering:
+class CellBatcher:
     """One for all connections of a node. `submit` gives a batch to a cell; False: it is full."""
 
     __slots__ = ("_now", "_shares", "_submit")
@@ -38,8 +38,8 @@ class Gathering:
     def add(
         self,
         cell: bytes,
-        port: Gathered,
-        messages: list[Mail],
+        port: BatchedPort,
+        messages: list[CellMessage],
         size_bytes: int,
         soon: Callable[[Callable[[], None]], None],
     ) -> None:
@@ -51,11 +51,11 @@ class Gathering:
         is_first = not self._shares
         self._shares[cell] = [(port, messages, size_bytes)]
         if is_first:
-            soon(self.hand_over)
+            soon(self.submit_all)
 
-    def hand_over(self) -> None:
+    def submit_all(self) -> None:
         """Everything that was gathered goes to its cell, also if one of them raises."""
-        # One at a time: what is still to be given may be asked for meanwhile (`hand_over_to`).
+        # One at a time: what is still to be given may be asked for meanwhile (`submit_now`).
         waiting, now = self._shares, self._now()
         try:
             while waiting:
@@ -63,9 +63,9 @@ class Gathering:
                 self._give(cell, shares, now)
         finally:
             if waiting:  # nobody else gives these
-                self.hand_over()
+                self.submit_all()
 
-    def hand_over_to(self, cell: bytes) -> None:
+    def submit_now(self, cell: bytes) -> None:
         """What this cell is to be given goes there now: something comes behind it."""
         shares = self._shares.pop(cell, None)
         if shares is not None:
@@ -84,7 +84,7 @@ class Gathering:
 
 def _together(shares: list[Share]) -> Batch:
     ports: list[Port] = []
-    mail: list[Mail] = []
+    mail: list[CellMessage] = []
     for port, messages, _ in shares:
         ports += [port] * len(messages)
         mail += messages

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 
-class Topics(Protocol):
+class TopicDirectory(Protocol):
     """The topics of a node, by name; streams with a topic's name are topics of one partition."""
 
     def partitions(self, topic: bytes) -> int | None:
@@ -19,7 +19,7 @@ class Topics(Protocol):
         """Is there a stream of this name, apart from unused partitions of topics?"""
 
 
-class Names(Topics, Protocol):
+class StreamDirectory(TopicDirectory, Protocol):
     """The streams of a node by name, and its topics."""
 
     def names(self, prefix: bytes, after: bytes, limit: int) -> list[bytes]:

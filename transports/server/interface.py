@@ -9,12 +9,12 @@ from typing import Protocol
 import msgspec
 
 from millpond.actors.errors import RequestError
-from millpond.actors.messages import Batch, Durability, Join, Port, Rights
-from millpond.transports.p2p.admission import Admission, Asker, GreetingSettings
-from millpond.transports.server.directory import Names
-from millpond.transports.server.rate_limit import Bucket
+from millpond.actors.messages import Attach, Batch, Durability, Port, Rights
+from millpond.transports.p2p.admission import Admission, LoginSettings, Principal
+from millpond.transports.server.directory import StreamDirectory
+from millpond.transports.server.protocol_stats import ProtocolStats
+from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
-from millpond.transports.server.traffic import Traffic
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
     `handshakes_per_address_max`.
     """
 
-    greeting: GreetingSettings = GreetingSettings()
+    login: LoginSettings = LoginSettings()
     handshake_s: float = 5.0
     bare_push_after_s: float = 0.25
     refusal_delay_s: float = 0.2
@@ -41,8 +41,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class WireCounters:
-    """What went wrong on connections since the start; `Traffic` counts what came.
+class ConnectionCounters:
+    """What went wrong on connections since the start; `ProtocolStats` counts what came.
 
     `challenged` clients were asked to prove their identity, `identified` ones did;
     `challenges_refused` came too fast. `reasons` is of everybody who was turned away or refused
@@ -61,10 +61,10 @@ class WireCounters:
     reasons: dict[str, int] = field(default_factory=dict)
 
 
-Answered = Callable[[bytes | RequestError], None]
+PeersCallback = Callable[[bytes | RequestError], None]
 """Takes the body of an answer, or why there is none; to be called once."""
 
-AskPeers = Callable[[int, bytes, Answered], None]
+AskPeers = Callable[[int, bytes, PeersCallback], None]
 """An operation and its body, and who hears the answer."""
 
 
@@ -79,7 +79,7 @@ class Signer(Protocol):
         """The signature of any bytes, 64 bytes."""
 
 
-class Visitor(Protocol):
+class ServerConnection(Protocol):
     """A connection, as its node sees it."""
 
     deadline: float
@@ -95,10 +95,10 @@ class Visitor(Protocol):
     def wake(self, now: float) -> None:
         """The deadline that was armed has passed."""
 
-    def say_goodbye(self) -> None:
+    def start_drain(self) -> None:
         """No new pushes; acks count until the other end closes (PA-36)."""
 
-    def rejudge(self) -> None:
+    def reauthorize(self) -> None:
         """What it may do has changed, perhaps."""
 
     def close(self) -> None:
@@ -109,8 +109,8 @@ class Host(Protocol):
     """What a connection needs of its node."""
 
     settings: ConnectionSettings
-    counters: WireCounters
-    traffic: dict[str, Traffic]
+    counters: ConnectionCounters
+    protocol_stats: dict[str, ProtocolStats]
     """By protocol."""
 
     signer: Signer | None
@@ -131,7 +131,7 @@ class Host(Protocol):
         """Whether a HELLO with an identity is answered, of those that this second brought."""
 
     @property
-    def directory(self) -> Names:
+    def directory(self) -> StreamDirectory:
         """What there is of streams and topics."""
 
     @property
@@ -143,42 +143,42 @@ class Host(Protocol):
     @property
     def submit(self) -> Callable[[bytes, Batch, float], bool]: ...
     @property
-    def attach(self) -> Callable[[bytes, Port, Join, float], bool]: ...
+    def attach(self) -> Callable[[bytes, Port, Attach, float], bool]: ...
     @property
     def detach(self) -> Callable[[bytes, Port], None]: ...
     @property
     def on_capacity(self) -> Callable[[bytes, Callable[[], None]], None]: ...
     @property
-    def arm(self) -> Callable[[Visitor, float], None]:
+    def arm(self) -> Callable[[ServerConnection, float], None]:
         """Have `wake` called at a time; an earlier one stands (`actors.runtime.timers`)."""
 
     @property
-    def disarm(self) -> Callable[[Visitor], None]: ...
+    def disarm(self) -> Callable[[ServerConnection], None]: ...
 
-    def entered(self, visitor: Visitor) -> bool:
+    def register(self, visitor: ServerConnection) -> bool:
         """A connection stands. False: there are too many."""
 
-    def left(self, visitor: Visitor) -> None: ...
+    def unregister(self, visitor: ServerConnection) -> None: ...
 
-    def greeted(self, visitor: Visitor) -> None:
+    def handshake_done(self, visitor: ServerConnection) -> None:
         """The connection is past its handshake."""
 
-    def settle(self, visitor: Visitor, asker: Asker) -> bool:
+    def count_identity(self, visitor: ServerConnection, asker: Principal) -> bool:
         """Count the connection for who it proved to be. False: that one has too many."""
 
-    def note(self, refusal: Refusal, address: str) -> None:
+    def record_refusal(self, refusal: Refusal, address: str) -> None:
         """Somebody at this address was refused something."""
 
-    def shared_bucket(self, asker: Asker) -> Bucket | None:
+    def shared_bucket(self, asker: Principal) -> TokenBucket | None:
         """What all connections of the asker may ask for together; None: there is no limit."""
 
-    def authorize(self, asker: Asker, channel: bytes) -> Rights | None:
+    def authorize(self, asker: Principal, channel: bytes) -> Rights | None:
         """The asker's rights in a channel; None = refused."""
 
-    def admits(self, asker: Asker) -> bool:
+    def may_use_streams(self, asker: Principal) -> bool:
         """Might there be a stream that this client may use?"""
 
-    def authorize_stream(self, asker: Asker, name: bytes) -> Rights | None:
+    def authorize_stream(self, asker: Principal, name: bytes) -> Rights | None:
         """The same in a stream or topic; see `StreamHost.authorize_stream`."""
 
     @property

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from millpond.actors.messages import Batch, Failed, Mail, Reply, StreamReply, StreamRequest
-from millpond.actors.streams.messages import Cancel, Conclude
-from millpond.transports.server.rate_limit import Bucket
+from millpond.actors.messages import Batch, CellMessage, Failed, Reply, StreamReply, StreamRequest
+from millpond.actors.streams.messages import CancelRead, FinishRead
+from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
 from millpond.transports.server.stream_host import StreamHost
 from millpond.transports.server.stream_visit import CLOSED, ENDING, OPEN, StreamVisit
@@ -31,7 +31,7 @@ NOTHING = 2**63
 """The number of a request that never comes."""
 
 
-class Said(StreamReply, frozen=True, gc=False):
+class ReadyAnswer(StreamReply, frozen=True, gc=False):
     """An answer that no stream was asked for, waiting for its turn."""
 
     data: bytes
@@ -111,7 +111,7 @@ class StreamConnection(StreamVisit, Generic[C]):
     def received(self, data: bytes) -> None:
         """Everything that one read brought."""
         host = self._host
-        self.heard_at = self._now = host.now()
+        self.received_at = self._now = host.now()
         size = len(data)
         traffic = self._traffic
         traffic.bytes_in += size
@@ -150,7 +150,7 @@ class StreamConnection(StreamVisit, Generic[C]):
 
     def ended(self) -> None:
         self._forget()
-        self._host.left(self)
+        self._host.unregister(self)
 
     # What streams call: Port.
 
@@ -174,7 +174,9 @@ class StreamConnection(StreamVisit, Generic[C]):
                     break
                 self._turn += 1
                 request = owed.popleft()
-                out.append(early.data if type(early) is Said else self._answer(request, early))
+                out.append(
+                    early.data if type(early) is ReadyAnswer else self._answer(request, early)
+                )
         if not owed:
             self._under_way_bytes = 0
         if self._turn > self._watched:
@@ -194,7 +196,12 @@ class StreamConnection(StreamVisit, Generic[C]):
     # Requests.
 
     def _submit(
-        self, cell: bytes, requests: Sequence[C], messages: list[Mail], *, gather: bool = False
+        self,
+        cell: bytes,
+        requests: Sequence[C],
+        messages: list[CellMessage],
+        *,
+        gather: bool = False,
     ) -> None:
         """Give a stream the `messages` for `requests`, one for each, numbered in their order.
 
@@ -211,11 +218,11 @@ class StreamConnection(StreamVisit, Generic[C]):
         size = self._request_bytes * len(requests)
         self._under_way_bytes += size
         host = self._host
-        gathering = host.gathering
+        gathering = host.batcher
         if gather:
             gathering.add(cell, self, messages, size, self._wire.soon)
             return
-        gathering.hand_over_to(cell)
+        gathering.submit_now(cell)
         if not host.submit(cell, Batch(self, messages, size), self._now):
             self.must_wait(cell)
 
@@ -234,7 +241,7 @@ class StreamConnection(StreamVisit, Generic[C]):
         if self._owed:
             self._under_way_bytes += len(data)
             self._owed.append(request)
-            self._early[number] = Said(number, data)
+            self._early[number] = ReadyAnswer(number, data)
         else:
             self._turn = number + 1
             self._out.append(data)
@@ -248,14 +255,14 @@ class StreamConnection(StreamVisit, Generic[C]):
     def _has_waited(self) -> None:
         """The last request of `_owed` waits for nothing any more; the client is idle from here."""
         self._cell_waited_in = None
-        self.heard_at = self._host.now()
+        self.received_at = self._host.now()
 
     def _stop_waiting(self) -> None:
         """The other end waits no more: as if the time was over (S3A-26). It gets what there
         is, also if the store is still looking for it (S3P-40)."""
         cell = self._cell_waited_in
         if cell is not None:
-            self._host.submit(cell, Batch(self, [Conclude(self._next_number - 1)]), self._now)
+            self._host.submit(cell, Batch(self, [FinishRead(self._next_number - 1)]), self._now)
 
     # Backpressure.
 
@@ -320,12 +327,12 @@ class StreamConnection(StreamVisit, Generic[C]):
             return True
         return self._wire.congested and self._wire.unsent_bytes > flow.unread_bytes_max
 
-    def _is_too_fast(self, rate: Bucket) -> bool:
+    def _is_too_fast(self, rate: TokenBucket) -> bool:
         """Nothing is refused for that: it is read on when it is time."""
         debt_ms = rate.debt_ms(self._now)
         if debt_ms:
             self._host.counters.slowed += 1
-            self._host.note(Refusal.TOO_FAST, self.address)
+            self._host.record_refusal(Refusal.TOO_FAST, self.address)
             self._host.arm(self, self._now + debt_ms / 1000)
         return debt_ms > 0
 
@@ -340,7 +347,7 @@ class StreamConnection(StreamVisit, Generic[C]):
 
     # The end.
 
-    def say_goodbye(self) -> None:
+    def start_drain(self) -> None:
         if self._phase is not OPEN:
             return
         self._inbox = []
@@ -368,6 +375,6 @@ class StreamConnection(StreamVisit, Generic[C]):
 def _refused_number(failed: Failed) -> int:
     """Which request was refused; NO_ANSWER: one that has none."""
     request = failed.request
-    if isinstance(request, StreamRequest) and not isinstance(request, Cancel | Conclude):
+    if isinstance(request, StreamRequest) and not isinstance(request, CancelRead | FinishRead):
         return request.number
     return NO_ANSWER

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 
-class Bucket:
+class TokenBucket:
     """Fills at `per_s` tokens a second, up to one second's worth."""
 
     __slots__ = ("_per_s", "_tokens", "_updated_at")
@@ -42,7 +42,7 @@ class Bucket:
         return max(1, round((tokens - self._tokens) / self._per_s * 1000))
 
 
-class Allowance:
+class RateLimit:
     """What one connection may ask for, by its own bucket and one that it shares, if there are any.
 
     `refused` counts in a row.
@@ -50,7 +50,7 @@ class Allowance:
 
     __slots__ = ("_buckets", "refused")
 
-    def __init__(self, *buckets: Bucket | None) -> None:
+    def __init__(self, *buckets: TokenBucket | None) -> None:
         self._buckets = [each for each in buckets if each is not None]
         self.refused = 0
 
@@ -78,15 +78,15 @@ class SharedBuckets:
     def __init__(self, per_s: int, kept_max: int = 10_000) -> None:
         self._per_s = per_s
         self._kept_max = kept_max
-        self._buckets: OrderedDict[bytes | str, Bucket] = OrderedDict()
+        self._buckets: OrderedDict[bytes | str, TokenBucket] = OrderedDict()
 
-    def bucket(self, peer: bytes | str | None, now: float) -> Bucket | None:
+    def bucket(self, peer: bytes | str | None, now: float) -> TokenBucket | None:
         """None: there is no limit, or it holds for nobody who is not known."""
         if not self._per_s or peer is None:
             return None
         bucket = self._buckets.get(peer)
         if bucket is None:
-            bucket = self._buckets[peer] = Bucket(self._per_s, now)
+            bucket = self._buckets[peer] = TokenBucket(self._per_s, now)
             if len(self._buckets) > self._kept_max:
                 self._buckets.popitem(last=False)
         self._buckets.move_to_end(peer)

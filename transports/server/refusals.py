@@ -23,7 +23,7 @@ class Refusal(Enum):
     MALFORMED = "malformed"
 
 
-class Refusals:
+class RefusalLog:
     """Counts refusals by reason in `counts`, and logs one of each reason a second at most.
 
     `now`: seconds, as everywhere on the node.
@@ -34,7 +34,7 @@ class Refusals:
         self._now = now
         self._logged: dict[Refusal, tuple[float, int]] = {}
 
-    def note(self, refusal: Refusal, address: str) -> None:
+    def record_refusal(self, refusal: Refusal, address: str) -> None:
         """One more, of somebody at this address."""
         count = self._counts[refusal.value] = self._counts.get(refusal.value, 0) + 1
         logged_at, told = self._logged.get(refusal, (-inf, 0))

@@ -6,22 +6,22 @@ from collections.abc import Callable
 from typing import Protocol
 
 from millpond.actors.messages import Batch, Port, Rights
-from millpond.transports.p2p.admission import Asker
+from millpond.transports.p2p.admission import Principal
 from millpond.transports.rustlog.metrics import RustlogMetrics
-from millpond.transports.server.batching import Gathering
-from millpond.transports.server.directory import Topics
-from millpond.transports.server.interface import Visitor, WireCounters
-from millpond.transports.server.rate_limit import Bucket
+from millpond.transports.server.batching import CellBatcher
+from millpond.transports.server.directory import TopicDirectory
+from millpond.transports.server.interface import ConnectionCounters, ServerConnection
+from millpond.transports.server.protocol_stats import ProtocolStats
+from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
-from millpond.transports.server.traffic import Traffic
 
 
 class StreamHost(Protocol):
     """The node, as S3P and RustLog connections see it."""
 
-    counters: WireCounters
-    traffic: dict[str, Traffic]
-    topics: Topics
+    counters: ConnectionCounters
+    protocol_stats: dict[str, ProtocolStats]
+    topics: TopicDirectory
     rustlog_metrics: RustlogMetrics
 
     @property
@@ -33,7 +33,7 @@ class StreamHost(Protocol):
         """Give a batch to a cell; False: it was taken, but wait for `on_capacity`."""
 
     @property
-    def gathering(self) -> Gathering:
+    def batcher(self) -> CellBatcher:
         """The same, together with what others give that cell in this pass of the loop."""
 
     @property
@@ -45,32 +45,32 @@ class StreamHost(Protocol):
         """The connection is gone, or waits for nothing of this cell any more."""
 
     @property
-    def arm(self) -> Callable[[Visitor, float], None]:
+    def arm(self) -> Callable[[ServerConnection, float], None]:
         """Have the visitor woken at a time."""
 
     @property
-    def disarm(self) -> Callable[[Visitor], None]:
+    def disarm(self) -> Callable[[ServerConnection], None]:
         """Forget what was armed."""
 
-    def entered(self, visitor: Visitor) -> bool:
+    def register(self, visitor: ServerConnection) -> bool:
         """A connection was accepted. False: there are too many, turn it away."""
 
-    def greeted(self, visitor: Visitor) -> None:
+    def handshake_done(self, visitor: ServerConnection) -> None:
         """Its first request was understood."""
 
-    def left(self, visitor: Visitor) -> None:
+    def unregister(self, visitor: ServerConnection) -> None:
         """The connection is gone."""
 
-    def note(self, refusal: Refusal, address: str) -> None:
+    def record_refusal(self, refusal: Refusal, address: str) -> None:
         """Somebody at this address was refused something."""
 
-    def shared_bucket(self, asker: Asker) -> Bucket | None:
+    def shared_bucket(self, asker: Principal) -> TokenBucket | None:
         """What all connections of the asker may ask for together; None: there is no limit."""
 
-    def admits(self, asker: Asker) -> bool:
+    def may_use_streams(self, asker: Principal) -> bool:
         """Might there be a stream that this client may use?"""
 
-    def authorize_stream(self, asker: Asker, name: bytes) -> Rights | None:
+    def authorize_stream(self, asker: Principal, name: bytes) -> Rights | None:
         """The asker's rights in a stream or topic; None = none. The empty name: in all of them.
 
         put: append and create; get: read; list: be told of it; admin: trim, delete, configure.

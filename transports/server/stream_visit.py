@@ -12,8 +12,8 @@ import msgspec
 
 from millpond.actors.messages import Port, Rights
 from millpond.transports.io.interface import Wire
-from millpond.transports.p2p.admission import Asker
-from millpond.transports.server.rate_limit import Bucket
+from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
 from millpond.transports.server.stream_host import StreamHost
 
@@ -78,30 +78,30 @@ class StreamVisit(Port):
         "_unsent_before",
         "_wire",
         "deadline",
-        "heard_at",
         "number",
+        "received_at",
     )
 
     def __init__(self, number: int, host: StreamHost, flow: FlowSettings) -> None:
         self.number = number
-        self.heard_at = self._now = 0.0
+        self.received_at = self._now = 0.0
         self.deadline = inf
         self._host = host
         self._flow = flow
         self._wire: Wire
         self._phase = OPEN
-        self._asker = Asker()
+        self._asker = Principal()
         self._is_admitted = False
         self._is_free = False
         """It may do everything in all streams, so each of them need not be asked for."""
         self._judged: dict[bytes, Rights] = {}
-        self._rate: Bucket | None = None
+        self._rate: TokenBucket | None = None
         """What it may ask for, together with other connections of the same peer."""
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._unsent_before = 0
         self._last_words = b""
-        self._traffic = host.traffic[self.LISTENER]
+        self._traffic = host.protocol_stats[self.LISTENER]
 
     def _turning_away(self, why: Turned) -> bytes:
         """What a connection hears that is turned away."""
@@ -111,7 +111,7 @@ class StreamVisit(Port):
         """Something changed: perhaps requests that wait need not any more."""
         raise NotImplementedError
 
-    def say_goodbye(self) -> None:
+    def start_drain(self) -> None:
         """The node stops: what streams have is answered, nothing more is taken."""
         raise NotImplementedError
 
@@ -123,25 +123,25 @@ class StreamVisit(Port):
     def opened(self, wire: Wire) -> None:
         self._wire = wire
         host = self._host
-        self.heard_at = self._now = host.now()
+        self.received_at = self._now = host.now()
         self._traffic.connections += 1
-        if not host.entered(self):
+        if not host.register(self):
             self._turn_away(Turned.TOO_MANY)
             return
         certificate = wire.peer_certificate_hash
-        self._asker = Asker(None, None, wire.host, self.LISTENER, certificate)
+        self._asker = Principal(None, None, wire.host, self.LISTENER, certificate)
         self._judge()
         self._rate = host.shared_bucket(self._asker)
         if self._is_admitted:
             # There is no handshake to wait for, and a pool may keep connections for later.
-            host.greeted(self)
-        host.arm(self, self.heard_at + self._flow.idle_s)
+            host.handshake_done(self)
+        host.arm(self, self.received_at + self._flow.idle_s)
 
     # What it may do.
 
     def _judge(self) -> None:
         host, asker = self._host, self._asker
-        self._is_admitted = host.admits(asker)
+        self._is_admitted = host.may_use_streams(asker)
         self._is_free = host.authorize_stream(asker, b"") == Rights.ALL
         self._judged.clear()
 
@@ -159,18 +159,18 @@ class StreamVisit(Port):
 
     def _refused(self, refusal: Refusal) -> None:
         self._host.counters.refused += 1
-        self._host.note(refusal, self.address)
+        self._host.record_refusal(refusal, self.address)
 
     def _is_malformed(self) -> None:
         self._host.counters.malformed += 1
-        self._host.note(Refusal.MALFORMED, self.address)
+        self._host.record_refusal(Refusal.MALFORMED, self.address)
 
-    def rejudge(self) -> None:
+    def reauthorize(self) -> None:
         """What it may do has changed, perhaps; who may do nothing any more is sent away."""
         was_admitted = self._is_admitted
         self._judge()
         if was_admitted and not self._is_admitted:
-            self.say_goodbye()
+            self.start_drain()
 
     # What the node calls: Visitor.
 
@@ -191,9 +191,9 @@ class StreamVisit(Port):
             return
         idle_s = self._flow.idle_s
         unsent = self._wire.unsent_bytes
-        if now < self.heard_at + idle_s:
+        if now < self.received_at + idle_s:
             self._unsent_before = 0
-            self._host.arm(self, self.heard_at + idle_s)
+            self._host.arm(self, self.received_at + idle_s)
         elif self._awaits or self._unsent_before > unsent or unsent > self._unsent_before == 0:
             # Something is awaited of us, or the other end reads, if slowly.
             self._unsent_before = unsent

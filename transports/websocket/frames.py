@@ -87,7 +87,7 @@ class Frames:
         self.upgrade: Upgrade | None = None
 
     @property
-    def awaited_bytes(self) -> int:
+    def pending_frame_bytes(self) -> int:
         """How large the message is of which a part is there, as far as its frames tell."""
         return len(self._message) + (self._needed_bytes if self._tail else 0)
 
@@ -117,25 +117,25 @@ class Frames:
             return b"".join([_header(len(packet), 0) + packet for packet in packets])
 
     @property
-    def speaks(self) -> bool:
-        """`outgoing` has something."""
+    def has_output(self) -> bool:
+        """`take_output` has something."""
         return bool(self._out)
 
-    def outgoing(self) -> bytes:
+    def take_output(self) -> bytes:
         """The HTTP side of the upgrade, pongs, and the answer to a close."""
         out, self._out = self._out, b""
         return out
 
-    def farewell(self, code: int) -> bytes:
+    def close_frame(self, code: int) -> bytes:
         """The close frame: with `code`, or with that of the error which ended the stream."""
         if not self._is_open:
-            return self.outgoing()
+            return self.take_output()
         self._is_open = False
         if not self._last_words:
             core = self._judge()
             core.send_close(code)
             self._last_words = b"".join(core.data_to_send())
-        return self.outgoing() + self._last_words
+        return self.take_output() + self._last_words
 
     def _split(self, data: bytes) -> list[bytes]:
         packets: list[bytes] = []

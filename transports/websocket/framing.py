@@ -118,7 +118,7 @@ class ServerFraming(_Handshake):
 
 
 class ClientFraming(_Handshake):
-    """A client's end: `outgoing` is the request first, `ready` the answer to it.
+    """A client's end: `take_output` is the request first, `ready` the answer to it.
 
     `host` is `host:port`. Without `hello`, the connection is bare. Keys and masks are of `entropy`.
     """

@@ -12,30 +12,30 @@ from typing import assert_never
 
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import (
+    AttemptsSet,
     Change,
     Chunk,
-    Dropped,
-    Gone,
-    KeyGone,
-    KeyLeft,
-    KeyRow,
+    KeyExpired,
+    KeyRetained,
+    LogDeleted,
+    LogTrimmed,
+    MessageRemoved,
+    MetadataSet,
     ModeSet,
-    Noted,
     Origin,
     Position,
-    Row,
-    Tried,
-    Trimmed,
+    StoredKey,
+    StoredMessage,
 )
-from millpond.actors.store.message_attributes import Due, Unique
+from millpond.actors.store.message_attributes import DueAt, UniqueKey
 from millpond.actors.store.subscribers import (
-    MEMBER_CHANGES,
+    SUBSCRIBER_CHANGES,
     Acked,
     AckedUpTo,
-    Member,
-    MemberChange,
-    MemberGone,
-    MemberSeen,
+    Subscriber,
+    SubscriberChange,
+    SubscriberRemoved,
+    SubscriberTouched,
 )
 
 ROW, DEAD, GONE, GONE_LEFT, KEY_LEFT, KEY_GONE, TRIED, MODE = range(1, 9)
@@ -74,7 +74,7 @@ def encode(changes: Iterable[Change]) -> bytes:
     """Changes, one after the other."""
     parts: list[bytes] = []
     for change in changes:
-        if type(change) is Row and change.origin is None:
+        if type(change) is StoredMessage and change.origin is None:
             data = change.data
             head = _pack_row(ROW, change.id, change.key, change.ttl, change.expires_at, len(data))
             parts += (head, data)
@@ -85,50 +85,52 @@ def encode(changes: Iterable[Change]) -> bytes:
 
 def _encode(change: Change) -> tuple[bytes, ...]:
     match change:
-        case Row(id=id_, key=key, ttl=ttl, expires_at=expires_at, data=data, origin=origin):
+        case StoredMessage(
+            id=id_, key=key, ttl=ttl, expires_at=expires_at, data=data, origin=origin
+        ):
             assert origin is not None, "a row without origin is encoded where it arrives"
             reason = origin.reason.encode()
             head = _ROW.pack(DEAD, id_, key, ttl, expires_at, len(data))
             return head, data, _ORIGIN.pack(origin.id, origin.attempts, len(reason)), reason
-        case Gone(id=id_, key=key, left=left, size=size):
+        case MessageRemoved(id=id_, key=key, left=left, size=size):
             if left is None:
                 return (_GONE.pack(GONE, id_, key, size),)
             return _GONE.pack(GONE_LEFT, id_, key, size), _left(left)
-        case KeyLeft(key=key, left=left):
+        case KeyRetained(key=key, left=left):
             return _KEY_LEFT.pack(KEY_LEFT, key, left.id), _left(left)
-        case KeyGone(key=key, was_left=was_left):
+        case KeyExpired(key=key, was_left=was_left):
             return (_KEY_GONE.pack(KEY_GONE, key, was_left),)
-        case Tried(id=id_, attempts=attempts):
+        case AttemptsSet(id=id_, attempts=attempts):
             return (_TRIED.pack(TRIED, id_, attempts),)
         case ModeSet(mode=mode):
             return (_MODE.pack(MODE, mode),)
-        case Due(id=id_, at=at):
+        case DueAt(id=id_, at=at):
             return (_DUE.pack(DUE, id_, at),)
-        case Unique(id=id_, name=name):
+        case UniqueKey(id=id_, name=name):
             return _UNIQUE.pack(UNIQUE, id_, len(name)), name
-        case _ if isinstance(change, MEMBER_CHANGES):
+        case _ if isinstance(change, SUBSCRIBER_CHANGES):
             return (_encode_member(change),)
         case Chunk():
             return _encode_chunk(change)
-        case Trimmed(point=point):
+        case LogTrimmed(point=point):
             return (_TRIMMED.pack(TRIMMED, point),)
-        case Noted(name=name, value=value):
+        case MetadataSet(name=name, value=value):
             if value is None:
                 return _UNNOTED.pack(UNNOTED, len(name)), name
             return _NOTED.pack(NOTED, len(name), len(value)), name, value
-        case Dropped():
+        case LogDeleted():
             return (bytes((DROPPED,)),)
         case _:
             assert_never(change)
 
 
-def _encode_member(change: MemberChange) -> bytes:
+def _encode_member(change: SubscriberChange) -> bytes:
     match change:
-        case Member(number=number, identity=identity, until=until, since=since):
+        case Subscriber(number=number, identity=identity, until=until, since=since):
             return _MEMBER.pack(MEMBER, number, identity, until, _NEVER if since is None else since)
-        case MemberSeen(number=number, until=until, since=since):
+        case SubscriberTouched(number=number, until=until, since=since):
             return _MEMBER_SEEN.pack(MEMBER_SEEN, number, until, _NEVER if since is None else since)
-        case MemberGone(number=number):
+        case SubscriberRemoved(number=number):
             return _MEMBER_GONE.pack(MEMBER_GONE, number)
         case Acked(number=number, id=id_):
             return _ACKED.pack(ACKED, number, id_)
@@ -138,7 +140,7 @@ def _encode_member(change: MemberChange) -> bytes:
             assert_never(change)
 
 
-def _left(left: KeyRow) -> bytes:
+def _left(left: StoredKey) -> bytes:
     return _LEFT.pack(left.ttl, left.until, left.digest)
 
 
@@ -176,27 +178,27 @@ def _decode(body: bytes, at: int) -> tuple[Change, int]:
     if op == ROW:
         _, id_, key, ttl, expires_at, size = _ROW.unpack_from(body, at)
         start = at + _ROW.size
-        return Row(id_, key, ttl, expires_at, body[start : start + size]), start + size
+        return StoredMessage(id_, key, ttl, expires_at, body[start : start + size]), start + size
     match op:
         case 2:
             return _decode_dead(body, at)
         case 3:
             _, id_, key, size = _GONE.unpack_from(body, at)
-            return Gone(id_, key, None, size), at + _GONE.size
+            return MessageRemoved(id_, key, None, size), at + _GONE.size
         case 4:
             _, id_, key, size = _GONE.unpack_from(body, at)
             left, end = _decode_left(id_, body, at + _GONE.size)
-            return Gone(id_, key, left, size), end
+            return MessageRemoved(id_, key, left, size), end
         case 5:
             _, key, id_ = _KEY_LEFT.unpack_from(body, at)
             left, end = _decode_left(id_, body, at + _KEY_LEFT.size)
-            return KeyLeft(key, left), end
+            return KeyRetained(key, left), end
         case 6:
             _, key, was_left = _KEY_GONE.unpack_from(body, at)
-            return KeyGone(key, was_left), at + _KEY_GONE.size
+            return KeyExpired(key, was_left), at + _KEY_GONE.size
         case 7:
             _, id_, attempts = _TRIED.unpack_from(body, at)
-            return Tried(id_, attempts), at + _TRIED.size
+            return AttemptsSet(id_, attempts), at + _TRIED.size
         case 8:
             _, mode = _MODE.unpack_from(body, at)
             return ModeSet(Mode(mode)), at + _MODE.size
@@ -204,11 +206,11 @@ def _decode(body: bytes, at: int) -> tuple[Change, int]:
             return _decode_member(op, body, at)
         case 14:
             _, id_, due = _DUE.unpack_from(body, at)
-            return Due(id_, due), at + _DUE.size
+            return DueAt(id_, due), at + _DUE.size
         case 15:
             _, id_, size = _UNIQUE.unpack_from(body, at)
             start = at + _UNIQUE.size
-            return Unique(id_, body[start : start + size]), start + size
+            return UniqueKey(id_, body[start : start + size]), start + size
         case _:
             return _decode_log(op, body, at)
 
@@ -218,20 +220,20 @@ def _decode_member(op: int, body: bytes, at: int) -> tuple[Change, int]:
         case 9:
             _, number, identity, until, since = _MEMBER.unpack_from(body, at)
             subscribed = None if since == _NEVER else since
-            return Member(number, identity, until, subscribed), at + _MEMBER.size
+            return Subscriber(number, identity, until, subscribed), at + _MEMBER.size
         case 10:
             _, number, until, since = _MEMBER_SEEN.unpack_from(body, at)
             subscribed = None if since == _NEVER else since
-            return MemberSeen(number, until, subscribed), at + _MEMBER_SEEN.size
+            return SubscriberTouched(number, until, subscribed), at + _MEMBER_SEEN.size
         case 11:
-            return MemberGone(_MEMBER_GONE.unpack_from(body, at)[1]), at + _MEMBER_GONE.size
+            return SubscriberRemoved(_MEMBER_GONE.unpack_from(body, at)[1]), at + _MEMBER_GONE.size
         case _:
             _, number, id_ = _ACKED.unpack_from(body, at)
             change = Acked(number, id_) if op == ACKED else AckedUpTo(number, id_)
             return change, at + _ACKED.size
 
 
-def _decode_dead(body: bytes, at: int) -> tuple[Row, int]:
+def _decode_dead(body: bytes, at: int) -> tuple[StoredMessage, int]:
     _, id_, key, ttl, expires_at, size = _ROW.unpack_from(body, at)
     start = at + _ROW.size
     data = body[start : start + size]
@@ -239,12 +241,12 @@ def _decode_dead(body: bytes, at: int) -> tuple[Row, int]:
     text = start + size + _ORIGIN.size
     reason = body[text : text + length].decode()
     origin = Origin(origin_id, attempts, reason)
-    return Row(id_, key, ttl, expires_at, data, 0, origin), text + length
+    return StoredMessage(id_, key, ttl, expires_at, data, 0, origin), text + length
 
 
-def _decode_left(message_id: int, body: bytes, at: int) -> tuple[KeyRow, int]:
+def _decode_left(message_id: int, body: bytes, at: int) -> tuple[StoredKey, int]:
     ttl, until, digest = _LEFT.unpack_from(body, at)
-    return KeyRow(message_id, ttl, until, digest), at + _LEFT.size
+    return StoredKey(message_id, ttl, until, digest), at + _LEFT.size
 
 
 def _decode_log(op: int, body: bytes, at: int) -> tuple[Change, int]:
@@ -258,17 +260,17 @@ def _decode_log(op: int, body: bytes, at: int) -> tuple[Change, int]:
             ids = Position(ms, seq), Position(last_ms, last_seq)
             return Chunk(first, count, since, until, *ids, data), start + size
         case 17:
-            return Trimmed(_TRIMMED.unpack_from(body, at)[1]), at + _TRIMMED.size
+            return LogTrimmed(_TRIMMED.unpack_from(body, at)[1]), at + _TRIMMED.size
         case 18:
             _, name_size, size = _NOTED.unpack_from(body, at)
             start = at + _NOTED.size
             middle = start + name_size
-            return Noted(body[start:middle], body[middle : middle + size]), middle + size
+            return MetadataSet(body[start:middle], body[middle : middle + size]), middle + size
         case 19:
             _, name_size = _UNNOTED.unpack_from(body, at)
             start = at + _UNNOTED.size
-            return Noted(body[start : start + name_size], None), start + name_size
+            return MetadataSet(body[start : start + name_size], None), start + name_size
         case 20:
-            return Dropped(), at + 1
+            return LogDeleted(), at + 1
         case _:
             raise BadChange(f"unknown change {op}")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from millpond.actors.store.changes import Kind
+from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.checksum import crc32
 
 FORMAT_VERSION = 2
@@ -74,7 +74,7 @@ class Header(msgspec.Struct, frozen=True):
     cuts: dict[int, Cut] = {}
 
 
-class Carry(IntEnum):
+class Rewrite(IntEnum):
     """What a record says of its partition as it was at an earlier lsn (`as_of`).
 
     NONE: nothing, these are changes. WHOLE: all there was besides its file, unless the file was
@@ -93,9 +93,9 @@ class Record(NamedTuple):
     """Changes of one partition."""
 
     lsn: int
-    kind: Kind
+    kind: PartitionKind
     name: bytes
-    carry: Carry
+    carry: Rewrite
     as_of: int
     body: bytes
     synced_lsn: int
@@ -109,7 +109,7 @@ class Gap(NamedTuple):
     size: int
     after_lsn: int
     owner: bytes | None = None
-    kind: Kind = Kind.QUEUE
+    kind: PartitionKind = PartitionKind.QUEUE
 
 
 def encode_header(header: Header) -> bytes:
@@ -140,10 +140,10 @@ def decode_header(data: bytes) -> Header:
 def encode_record(
     salt: int,
     lsn: int,
-    kind: Kind,
+    kind: PartitionKind,
     name: bytes,
     body: bytes,
-    carry: Carry = Carry.NONE,
+    carry: Rewrite = Rewrite.NONE,
     as_of: int = 0,
 ) -> bytes:
     """One record; groups are made of them."""
@@ -238,9 +238,11 @@ class Scan:
             body = data[start : start + size]
             if len(body) < size or start + size > end or crc32(body, self._salt) != crc:
                 length = min(start + size, end) - at
-                self.gaps.append(Gap(at, length, self.last_lsn, name, Kind(kind)))
+                self.gaps.append(Gap(at, length, self.last_lsn, name, PartitionKind(kind)))
             else:
-                yield Record(lsn, Kind(kind), name, Carry(carry), as_of, body, synced_lsn)
+                yield Record(
+                    lsn, PartitionKind(kind), name, Rewrite(carry), as_of, body, synced_lsn
+                )
             self.last_lsn = max(self.last_lsn, lsn)
             at = min(start + size, end)
 

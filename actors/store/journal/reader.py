@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from millpond.actors.store.changes import Kind
+from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.journal.format import (
     HEADER_SIZE,
@@ -24,11 +24,11 @@ from millpond.actors.store.journal.format import (
     decode_header,
     merge_cuts,
 )
-from millpond.actors.store.journal.writer import SUFFIX, Tail, segment_path
+from millpond.actors.store.journal.writer import SUFFIX, JournalTail, segment_path
 from millpond.actors.store.repair.quarantine import Damage
 
 
-class Found(msgspec.Struct):
+class JournalContents(msgspec.Struct):
     """What a journal holds: `records` in order; `segments` maps numbers to bytes on the disk.
 
     `damaged_lsns`: the last record of a partition that is damaged, by name; `damaged_kinds`: what
@@ -39,9 +39,9 @@ class Found(msgspec.Struct):
     segments: dict[int, int] = {}
     damages: list[Damage] = []
     damaged_lsns: dict[bytes, int] = {}
-    damaged_kinds: dict[bytes, Kind] = {}
+    damaged_kinds: dict[bytes, PartitionKind] = {}
     torn_bytes: int = 0
-    tail: Tail = Tail()
+    tail: JournalTail = JournalTail()
     last_id: int = 0
     synced_lsn: int = 0
 
@@ -52,9 +52,9 @@ def segment_numbers(folder: Path, disk: Disk) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def read_journal(folder: Path, disk: Disk) -> Found:
+def read_journal(folder: Path, disk: Disk) -> JournalContents:
     """Every record that counts, in order. Raises UnknownVersion, OSError; changes nothing."""
-    found = Found()
+    found = JournalContents()
     headers = _headers(folder, disk, found)
     cuts = merge_cuts(headers)
     gaps: list[tuple[int, Gap]] = []
@@ -77,11 +77,11 @@ def read_journal(folder: Path, disk: Disk) -> Found:
         lsn = max(header.first_lsn - 1 for header in headers.values())
         lsn = max(lsn, found.records[-1][1].lsn)
     number = max(segment_numbers(folder, disk), default=0)
-    found.tail = Tail(number, lsn, cuts)
+    found.tail = JournalTail(number, lsn, cuts)
     return found
 
 
-def _headers(folder: Path, disk: Disk, found: Found) -> dict[int, Header]:
+def _headers(folder: Path, disk: Disk, found: JournalContents) -> dict[int, Header]:
     """Headers by number. A segment without one was never used, unless there is more in it."""
     headers: dict[int, Header] = {}
     for number in segment_numbers(folder, disk):
@@ -97,7 +97,7 @@ def _headers(folder: Path, disk: Disk, found: Found) -> dict[int, Header]:
 
 
 def _judge(
-    found: Found, gaps: list[tuple[int, Gap]], cuts: dict[int, Cut], ends: dict[int, int]
+    found: JournalContents, gaps: list[tuple[int, Gap]], cuts: dict[int, Cut], ends: dict[int, int]
 ) -> None:
     """Tell torn tails from damage; what follows a torn tail does not count."""
     for number, gap in gaps:

@@ -15,7 +15,7 @@ import msgspec
 
 from millpond.actors.store.changes import Change
 from millpond.actors.store.filesystem import Disk, File
-from millpond.actors.store.index import Entry
+from millpond.actors.store.index import IndexEntry
 from millpond.actors.store.interface import Commit
 from millpond.actors.store.journal.format import (
     HEADER_SIZE,
@@ -24,7 +24,7 @@ from millpond.actors.store.journal.format import (
     encode_group,
     encode_header,
 )
-from millpond.actors.store.timings import Timings
+from millpond.actors.store.timings import JournalStats
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def segment_path(folder: Path, number: int) -> Path:
     return folder / f"{number:020}{SUFFIX}"
 
 
-class Group:
+class CommitGroup:
     """Records that are written and synced together, and the commit that tells when they are.
 
     Made in the loop's thread; once submitted, the writer reads all but `writes` and `kept`, which
@@ -67,12 +67,12 @@ class Group:
         self.needs_sync = False
         self.records: list[bytes] = []
         self.commit: Commit = Commit()
-        self.writes: list[tuple[Entry, int, Sequence[Change]]] = []
+        self.writes: list[tuple[IndexEntry, int, Sequence[Change]]] = []
         self.kept: list[Callable[[int | None], None]] = []
-        self._by_entry: dict[Entry, list[Sequence[Change]]] | None = None
+        self._by_entry: dict[IndexEntry, list[Sequence[Change]]] | None = None
         self._sorted = 0
 
-    def writes_of(self, entry: Entry) -> Sequence[Sequence[Change]]:
+    def writes_of(self, entry: IndexEntry) -> Sequence[Sequence[Change]]:
         """What `entry` wrote. Each write is looked at once, however often and for whom this asks:
         while the disk fails a group may hold very many."""
         by_entry = self._by_entry
@@ -84,7 +84,7 @@ class Group:
         return by_entry.get(entry, ())
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class CommitOutcome(msgspec.Struct, frozen=True):
     """What became of some groups: those of an epoch before `epoch` are not kept.
 
     `size` is that of the segment they went to so far; `synced_lsn` is on the disk. `error` tells
@@ -98,7 +98,7 @@ class Outcome(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-class Tail(msgspec.Struct, frozen=True):
+class JournalTail(msgspec.Struct, frozen=True):
     """Where a journal goes on: after segment `number`, `lsn` and the message id `last_id`; `cuts`
     are those to be told."""
 
@@ -120,7 +120,7 @@ class Journal:
         folder: Path,
         disk: Disk,
         salt: int,
-        tail: Tail,
+        tail: JournalTail,
         *,
         segment_bytes: int,
         retry_s: float,
@@ -148,7 +148,7 @@ class Journal:
         """At the start of a call: the last one crashed."""
         self.groups = 0
         self.syncs = 0
-        self.timings = Timings()
+        self.timings = JournalStats()
 
     def idle_s(self) -> float | None:
         """How long to wait for groups before something else is to be done."""
@@ -158,7 +158,7 @@ class Journal:
             return max(0.0, self._unsynced_at + self._retry_s - self._now())
         return None
 
-    def commit(self, groups: list[Group]) -> Outcome:
+    def commit(self, groups: list[CommitGroup]) -> CommitOutcome:
         """Write and sync `groups`; without any, sync what is not, or try to write again."""
         if self._is_at_work:
             # A fault of ours: what it had in hand may be written, or not, or half of it.
@@ -179,9 +179,9 @@ class Journal:
             self._error = None
         self.timings.end()
         self._is_at_work = False
-        return Outcome(self._epoch, self._number, self._offset, self._synced_lsn, self._error)
+        return CommitOutcome(self._epoch, self._number, self._offset, self._synced_lsn, self._error)
 
-    def _write(self, groups: list[Group]) -> None:
+    def _write(self, groups: list[CommitGroup]) -> None:
         records = [record for group in groups for record in group.records]
         if not records:
             self._lsn = groups[-1].last_lsn  # numbers may be given to what is no record

@@ -1,4 +1,4 @@
-"""The tables of what some messages have besides (`store.terms`), in files of format 2.
+"""The tables of what some messages have besides (`store.attributes`), in files of format 2.
 
 They are made together with those of members, when a queue needs any of them first.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TypeVar
 
-from millpond.actors.store.message_attributes import Terms
+from millpond.actors.store.message_attributes import MessageAttributes
 from millpond.actors.store.partitions.sqlite import Damaged, crc_of
 
 SCHEMA = """
@@ -36,7 +36,7 @@ _SELECT_DUES = "SELECT message_id, due, crc FROM dues"
 _SELECT_UNIQUES = "SELECT message_id, name, crc FROM uniques"
 
 
-def apply(connection: sqlite3.Connection, terms: Terms) -> None:
+def apply(connection: sqlite3.Connection, terms: MessageAttributes) -> None:
     """Bring in what a layer says, within its transaction."""
     over = [message_id for message_id, at in terms.due.items() if not at]
     if over:
@@ -53,15 +53,15 @@ def forget_messages(connection: sqlite3.Connection, ids: list[int]) -> None:
         connection.execute(_DELETE.format(table), (among,))
 
 
-def load(connection: sqlite3.Connection) -> Terms:
+def load(connection: sqlite3.Connection) -> MessageAttributes:
     """Everything. Raises Damaged."""
     dues = dict(map(_checked, connection.execute(_SELECT_DUES)))
-    return Terms(dues, dict(map(_checked, connection.execute(_SELECT_UNIQUES))))
+    return MessageAttributes(dues, dict(map(_checked, connection.execute(_SELECT_UNIQUES))))
 
 
-def salvage(connection: sqlite3.Connection) -> Terms:
+def salvage(connection: sqlite3.Connection) -> MessageAttributes:
     """What is right of a damaged file. A lost one makes a message due at once, or its name free."""
-    terms = Terms()
+    terms = MessageAttributes()
     with suppress(sqlite3.Error):
         terms.due.update(_good(connection.execute(_SELECT_DUES)))
     with suppress(sqlite3.Error):

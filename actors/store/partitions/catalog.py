@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from millpond.actors.store.changes import Kind
+from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.filesystem import Disk
-from millpond.actors.store.partitions.file_pool import Shelf, remove_beside
+from millpond.actors.store.partitions.file_pool import FilePool, remove_beside
 from millpond.actors.store.partitions.metadata import (
-    OUTLINE_COLUMNS,
-    OUTLINE_SCHEMA,
-    Outline,
-    outline_of,
-    values_of,
+    METADATA_COLUMNS,
+    METADATA_SCHEMA,
+    PartitionMetadata,
+    metadata_of,
+    metadata_values,
 )
 from millpond.actors.store.partitions.sqlite import (
     Damaged,
@@ -32,13 +32,13 @@ from millpond.actors.store.partitions.sqlite import (
     transaction,
 )
 
-CATALOGUE = "catalogue.sqlite3"
+CATALOG = "catalogue.sqlite3"
 """Its name in the data folder."""
 APPLICATION = int.from_bytes(b"MlpC")
 CACHE_KIB = 2048
 
 SCHEMA = f"""
-CREATE TABLE partitions ({OUTLINE_SCHEMA.format(unique=" PRIMARY KEY")},
+CREATE TABLE partitions ({METADATA_SCHEMA.format(unique=" PRIMARY KEY")},
     is_dirty INTEGER NOT NULL DEFAULT 0,
     crc INTEGER NOT NULL
 );
@@ -47,11 +47,11 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL, crc INTEGER N
 """
 
 _MARKS = ", ".join("?" * 12)
-_INSERT = f"INTO partitions ({OUTLINE_COLUMNS}, crc) VALUES ({_MARKS})"
+_INSERT = f"INTO partitions ({METADATA_COLUMNS}, crc) VALUES ({_MARKS})"
 _INSERT_FACT = "INSERT OR REPLACE INTO facts (name, value, crc) VALUES (?, ?, ?)"
 
 
-class Catalogue:
+class Catalog:
     """Methods raise Damaged, and sqlite3.Error for what may pass."""
 
     __slots__ = ("_connection",)
@@ -72,16 +72,16 @@ class Catalogue:
             self._connection.close()
             raise
 
-    def outlines(self) -> dict[bytes, Outline]:
+    def outlines(self) -> dict[bytes, PartitionMetadata]:
         """All partitions; what is said of dirty ones may be old."""
-        found: dict[bytes, Outline] = {}
+        found: dict[bytes, PartitionMetadata] = {}
         with damage_named():
-            query = f"SELECT {OUTLINE_COLUMNS}, crc FROM partitions"
+            query = f"SELECT {METADATA_COLUMNS}, crc FROM partitions"
             for *values, crc in self._connection.execute(query):
                 if crc_of(tuple(values)) != crc:
                     raise Damaged(f"the row of {values[0]!r} is not what was written (crc)")
                 name, *rest = values
-                found[name] = outline_of((name, *rest))
+                found[name] = metadata_of((name, *rest))
         return found
 
     def dirty(self) -> set[bytes]:
@@ -90,9 +90,9 @@ class Catalogue:
             query = "SELECT name FROM partitions WHERE is_dirty"
             return {name for (name,) in self._connection.execute(query)}
 
-    def mark(self, names: Iterable[tuple[bytes, Kind]]) -> None:
+    def mark(self, names: Iterable[tuple[bytes, PartitionKind]]) -> None:
         """These are about to change: durable once this returns."""
-        rows = [_encode(Outline(name, kind, applied=0)) for name, kind in names]
+        rows = [_encode(PartitionMetadata(name, kind, applied=0)) for name, kind in names]
         if rows:
             with damage_named(), transaction(self._connection):
                 self._connection.executemany(f"INSERT OR IGNORE {_INSERT}", rows)
@@ -102,7 +102,10 @@ class Catalogue:
                 )
 
     def record(
-        self, outlines: Iterable[Outline], removed: Iterable[bytes], facts: Mapping[str, int]
+        self,
+        outlines: Iterable[PartitionMetadata],
+        removed: Iterable[bytes],
+        facts: Mapping[str, int],
     ) -> None:
         """All at once: rows as their files are now, not dirty any more; some gone; facts."""
         with damage_named(), transaction(self._connection):
@@ -141,7 +144,7 @@ class Catalogue:
         self._connection.close()
 
 
-def rebuild(path: Path, shelf: Shelf, disk: Disk) -> tuple[Catalogue, list[tuple[Path, str]]]:
+def rebuild(path: Path, shelf: FilePool, disk: Disk) -> tuple[Catalog, list[tuple[Path, str]]]:
     """A new catalogue at `path`, without facts, from what the partition files say of themselves.
 
     The second: files that say nothing, and why. The catalogue is there complete or not at all.
@@ -166,7 +169,7 @@ def rebuild(path: Path, shelf: Shelf, disk: Disk) -> tuple[Catalogue, list[tuple
         disk.sync_folder(path.parent)
     remove_beside(path, disk)
     disk.install(path, data)
-    return Catalogue(path, disk), unreadable
+    return Catalog(path, disk), unreadable
 
 
 @cache
@@ -174,6 +177,6 @@ def _template() -> bytes:
     return make_file(SCHEMA, APPLICATION, lambda new: None)
 
 
-def _encode(outline: Outline) -> tuple[object, ...]:
-    values = values_of(outline)
+def _encode(outline: PartitionMetadata) -> tuple[object, ...]:
+    values = metadata_values(outline)
     return (*values, crc_of(values))

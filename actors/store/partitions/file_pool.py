@@ -13,11 +13,12 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
-from millpond.actors.store.changes import Kind
+from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.filesystem import Disk
-from millpond.actors.store.log_memtable import LogLayer
-from millpond.actors.store.partitions.partition import Damaged, Outline, Partition, filled, template
-from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.log_memtable import LogMemtable
+from millpond.actors.store.partitions.metadata import PartitionMetadata
+from millpond.actors.store.partitions.partition import Damaged, Partition, filled, template
+from millpond.actors.store.queue_memtable import QueueMemtable
 
 SUFFIX = ".sqlite3"
 BESIDE = ("-wal", "-shm")
@@ -32,7 +33,7 @@ def file_name(name: bytes) -> str:
     return f"{digest[:2]}/{digest}{SUFFIX}"
 
 
-class Shelf:
+class FilePool:
     """At most `handles_max` files are open; the one that was not used for longest is closed first.
 
     Methods raise Damaged, sqlite3.Error and OSError.
@@ -54,24 +55,24 @@ class Shelf:
         """Where the file of `name` is, or would be."""
         return self._folder / file_name(name)
 
-    def open(self, name: bytes, kind: Kind) -> Partition:
+    def open(self, name: bytes, kind: PartitionKind) -> Partition:
         """The partition `name`, made if there is none."""
         return self._held(name, kind) or self._hold(name, kind, self._make)
 
     def make(
         self,
         name: bytes,
-        kind: Kind,
-        layer: QueueLayer | LogLayer,
+        kind: PartitionKind,
+        layer: QueueMemtable | LogMemtable,
         applied: int,
         frozen_at: int = 0,
-    ) -> Outline:
+    ) -> PartitionMetadata:
         """A new file with `layer` in it, there complete or not at all; it is not kept open."""
         data, outline = filled(name, kind, layer, applied, frozen_at)
         self._install(self.path(name), data)
         return outline
 
-    def existing(self, name: bytes, kind: Kind) -> Partition | None:
+    def existing(self, name: bytes, kind: PartitionKind) -> Partition | None:
         """The partition `name`, if there is one."""
         partition = self._held(name, kind)
         if partition is None and self._disk.has(self.path(name)):
@@ -116,7 +117,7 @@ class Shelf:
         for name in list(self._open):
             self.forget(name)
 
-    def _held(self, name: bytes, kind: Kind) -> Partition | None:
+    def _held(self, name: bytes, kind: PartitionKind) -> Partition | None:
         partition = self._open.get(name)
         if partition is not None:
             if partition.outline.kind is not kind:
@@ -125,7 +126,10 @@ class Shelf:
         return partition
 
     def _hold(
-        self, name: bytes, kind: Kind, way: Callable[[Path, bytes, Kind], Partition]
+        self,
+        name: bytes,
+        kind: PartitionKind,
+        way: Callable[[Path, bytes, PartitionKind], Partition],
     ) -> Partition:
         self._close_oldest(len(self._open) + 1 - self._handles_max)
         path = self.path(name)
@@ -140,7 +144,7 @@ class Shelf:
         self._open[name] = partition
         return partition
 
-    def _make(self, path: Path, name: bytes, kind: Kind) -> Partition:
+    def _make(self, path: Path, name: bytes, kind: PartitionKind) -> Partition:
         if not self._disk.has(path):
             self._install(path, template(kind))
         return self._connect(path, name, kind)
@@ -150,7 +154,7 @@ class Shelf:
         remove_beside(path, self._disk)
         self._disk.install(path, data)
 
-    def _connect(self, path: Path, name: bytes | None, kind: Kind | None) -> Partition:
+    def _connect(self, path: Path, name: bytes | None, kind: PartitionKind | None) -> Partition:
         connection = self._disk.connect(path)
         try:
             return Partition(connection, name, kind)

@@ -11,43 +11,44 @@ from pathlib import Path
 
 import msgspec
 
-from millpond.actors.store.changes import Chunk, Kind, LogSnapshot, Snapshot
+from millpond.actors.store.changes import Chunk, LogSnapshot, PartitionKind, Snapshot
 from millpond.actors.store.filesystem import Disk
-from millpond.actors.store.index import Layer
+from millpond.actors.store.index import Memtable
 from millpond.actors.store.interface import Seek
 from millpond.actors.store.journal.writer import segment_path
-from millpond.actors.store.log_memtable import LogLayer
-from millpond.actors.store.partitions.catalog import CATALOGUE, Catalogue, rebuild
-from millpond.actors.store.partitions.file_pool import Shelf
-from millpond.actors.store.partitions.partition import Damaged, Outline, Partition
+from millpond.actors.store.log_memtable import LogMemtable
+from millpond.actors.store.partitions.catalog import CATALOG, Catalog, rebuild
+from millpond.actors.store.partitions.file_pool import FilePool
+from millpond.actors.store.partitions.metadata import PartitionMetadata
+from millpond.actors.store.partitions.partition import Damaged, Partition
 from millpond.actors.store.partitions.sqlite import UnknownFormat
-from millpond.actors.store.queue_memtable import QueueLayer
-from millpond.actors.store.repair.quarantine import Damage, write_note
+from millpond.actors.store.queue_memtable import QueueMemtable
+from millpond.actors.store.repair.quarantine import Damage, write_report
 
 log = logging.getLogger(__name__)
 
 
-class Flushing(msgspec.Struct, frozen=True):
+class FlushJob(msgspec.Struct, frozen=True):
     """A layer on its way to its file: all there is up to `applied`, but what a carry of lsn
     `frozen_at` has. `is_last`: nothing else is kept, so an empty file is not needed."""
 
     name: bytes
-    kind: Kind
-    layer: Layer
+    kind: PartitionKind
+    layer: Memtable
     applied: int
     frozen_at: int
     is_last: bool
 
 
-class Library:
+class PartitionFiles:
     """Raises Damaged, sqlite3.Error and OSError. `facts` are those that the catalogue has."""
 
     def __init__(
         self,
         folder: Path,
         disk: Disk,
-        shelf: Shelf,
-        catalogue: Catalogue,
+        shelf: FilePool,
+        catalogue: Catalog,
         facts: Mapping[str, int],
     ) -> None:
         self._folder = folder
@@ -57,11 +58,11 @@ class Library:
         self._facts = dict(facts)
         self._is_catalogue_lost = False
         self._may_mend = True
-        self._outlines: list[Outline] = []
+        self._outlines: list[PartitionMetadata] = []
         self._removed: list[bytes] = []
         self._is_marked = False
 
-    def mark(self, names: Iterable[tuple[bytes, Kind]]) -> None:
+    def mark(self, names: Iterable[tuple[bytes, PartitionKind]]) -> None:
         """These files are about to change: after a crash they are asked themselves."""
         self._outlines.clear()
         self._removed.clear()
@@ -69,7 +70,7 @@ class Library:
         self._in_catalogue(lambda catalogue: catalogue.mark(names))
         self._is_marked = True
 
-    def apply(self, flush: Flushing) -> bool:
+    def apply(self, flush: FlushJob) -> bool:
         """Write a layer to its file. False: nothing is left in it, and it is gone."""
         if not self._is_marked:
             raise OSError("the catalogue could not be written, so the files must not be")
@@ -98,7 +99,7 @@ class Library:
         self._in_catalogue(lambda catalogue: catalogue.record(self._outlines, self._removed, {}))
         self._may_mend = True
 
-    def _in_catalogue(self, step: Callable[[Catalogue], None]) -> None:
+    def _in_catalogue(self, step: Callable[[Catalog], None]) -> None:
         """A catalogue that turns out to be damaged is made anew at once, as a restart would do."""
         try:
             if not self._is_catalogue_lost:
@@ -121,11 +122,11 @@ class Library:
             self._is_catalogue_lost = True
             self._catalogue.close()
         self._shelf.close()
-        catalogue, unreadable = rebuild(self._folder / CATALOGUE, self._shelf, self._disk)
+        catalogue, unreadable = rebuild(self._folder / CATALOG, self._shelf, self._disk)
         try:
             for file, text in unreadable:
                 log.error("damaged: name=None where=%s: %s", file.name, text)
-                write_note(self._folder / "damaged", self._disk, Damage(file.name, text))
+                write_report(self._folder / "damaged", self._disk, Damage(file.name, text))
             catalogue.record([], [], self._facts)
         except BaseException:
             catalogue.close()
@@ -142,20 +143,20 @@ class Library:
 
     def load(self, name: bytes) -> Snapshot:
         """What the file of a queue has."""
-        partition = self._existing(name, Kind.QUEUE)
+        partition = self._existing(name, PartitionKind.QUEUE)
         return partition.load() if partition is not None else Snapshot()
 
     def log_outline(self, name: bytes) -> LogSnapshot:
         """The outline that the file of a log has."""
-        partition = self._existing(name, Kind.LOG)
+        partition = self._existing(name, PartitionKind.LOG)
         return partition.log_outline() if partition is not None else LogSnapshot()
 
     def read(self, name: bytes, seek: Seek) -> list[Chunk]:
         """Chunks that the file of a log has."""
-        partition = self._existing(name, Kind.LOG)
+        partition = self._existing(name, PartitionKind.LOG)
         return partition.read(seek) if partition is not None else []
 
-    def _existing(self, name: bytes, kind: Kind) -> Partition | None:
+    def _existing(self, name: bytes, kind: PartitionKind) -> Partition | None:
         return self._shelf.existing(name, kind)
 
     def note(self, facts: dict[str, int]) -> None:
@@ -168,10 +169,10 @@ class Library:
         self._catalogue.close()
 
 
-def _is_over(outline: Outline, layer: Layer) -> bool:
+def _is_over(outline: PartitionMetadata, layer: Memtable) -> bool:
     """Does nothing need the file any more?"""
     match layer:
-        case QueueLayer():
+        case QueueMemtable():
             return not outline.messages and not outline.keys
-        case LogLayer():
-            return layer.is_fresh and not layer.chunks and not layer.notes
+        case LogMemtable():
+            return layer.is_fresh and not layer.chunks and not layer.metadata

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from millpond.actors.store.partitions.metadata import Meta, write_meta
+from millpond.actors.store.partitions.metadata import FileMetadata, write_metadata
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ class Flush:
 
     __slots__ = ("_spent", "connection", "meta", "total")
 
-    def __init__(self, connection: sqlite3.Connection, meta: Meta) -> None:
+    def __init__(self, connection: sqlite3.Connection, meta: FileMetadata) -> None:
         self.connection = connection
         self.meta = meta
         self.total = 0
@@ -31,12 +31,12 @@ class Flush:
         self._spent += size
         if self._spent >= SLICE_BYTES:
             self._spent = 0
-            write_meta(self.connection, self.meta)
+            write_metadata(self.connection, self.meta)
             self.connection.execute("COMMIT")
             self.connection.execute("BEGIN IMMEDIATE")
 
 
-def parcels(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
+def batches(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
     """The items in lists that are each about a transaction's worth."""
     parcel: list[T] = []
     size = 0

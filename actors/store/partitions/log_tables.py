@@ -12,11 +12,12 @@ import sqlite3
 from collections.abc import Iterator
 from typing import assert_never
 
+from millpond.actors.positions import SeekBy
 from millpond.actors.store.changes import Chunk, LogSnapshot, Position
-from millpond.actors.store.interface import Seek, Where
-from millpond.actors.store.log_memtable import CHUNK_BYTES, LogLayer
-from millpond.actors.store.partitions.flush_batches import Flush, parcels
-from millpond.actors.store.partitions.metadata import Meta, write_meta
+from millpond.actors.store.interface import Seek
+from millpond.actors.store.log_memtable import CHUNK_BYTES, LogMemtable
+from millpond.actors.store.partitions.flush_batches import Flush, batches
+from millpond.actors.store.partitions.metadata import FileMetadata, write_metadata
 from millpond.actors.store.partitions.sqlite import Damaged, crc_of, transaction
 
 SCHEMA = """
@@ -49,7 +50,7 @@ _SEQUENCE_MAX = 2**63 - 1
 _ChunkValues = tuple[int, int, bytes, bytes, bytes, bytes, bytes, int]
 
 
-def apply(flush: Flush, layer: LogLayer) -> None:
+def apply(flush: Flush, layer: LogMemtable) -> None:
     """Bring a layer into the tables. Chunks count only once all is done; what else is committed
     before harms nothing: the layer, which is still in the journal, says the same again."""
     meta = flush.meta
@@ -60,7 +61,7 @@ def apply(flush: Flush, layer: LogLayer) -> None:
     _note(flush, layer)
     kept = [chunk for chunk in layer.chunks if chunk.end > meta.trim_point]
     new = [chunk for chunk in kept if chunk.first >= meta.tail]
-    for parcel in parcels(new, _size):
+    for parcel in batches(new, _size):
         flush.connection.executemany(_INSERT, map(_encode, parcel))
         flush.spend(sum(map(_size, parcel)))
     # From here on nothing is committed before all is done.
@@ -95,8 +96,8 @@ def _trim(flush: Flush) -> None:
         flush.meta.bytes -= size
 
 
-def _note(flush: Flush, layer: LogLayer) -> None:
-    for name, value in layer.notes.items():
+def _note(flush: Flush, layer: LogMemtable) -> None:
+    for name, value in layer.metadata.items():
         if value is None:
             flush.connection.execute("DELETE FROM notes WHERE name = ?", (name,))
         else:
@@ -106,7 +107,7 @@ def _note(flush: Flush, layer: LogLayer) -> None:
             )
 
 
-def discard_unfinished(connection: sqlite3.Connection, meta: Meta) -> None:
+def discard_unfinished(connection: sqlite3.Connection, meta: FileMetadata) -> None:
     """Remove what a flush left that did not come to its end."""
     (last,) = connection.execute("SELECT max(first) FROM chunks").fetchone()
     (noted,) = connection.execute("SELECT EXISTS (SELECT 1 FROM notes)").fetchone()
@@ -118,16 +119,16 @@ def discard_unfinished(connection: sqlite3.Connection, meta: Meta) -> None:
                 # Nobody knows of a file whose first flush failed: nothing lies over its notes.
                 connection.execute("DELETE FROM notes")
                 meta.trim_point = 0
-                write_meta(connection, meta)
+                write_metadata(connection, meta)
 
 
-def outline(connection: sqlite3.Connection, meta: Meta) -> LogSnapshot:
+def outline(connection: sqlite3.Connection, meta: FileMetadata) -> LogSnapshot:
     """The outline of the log and its notes. Raises Damaged."""
     snapshot = meta.log_snapshot
     for name, value, crc in connection.execute("SELECT name, value, crc FROM notes"):
         if crc != crc_of((name, value)):
             raise Damaged(f"note {name!r} is not what was written (crc)")
-        snapshot.notes[name] = value
+        snapshot.metadata[name] = value
     return snapshot
 
 
@@ -156,7 +157,7 @@ def read(connection: sqlite3.Connection, seek: Seek) -> list[Chunk]:
 
 def _asked_for(chunk: Chunk, seek: Seek) -> int:
     """How many records of the first chunk are meant, at least: most may be before that."""
-    if seek.where is not Where.SEQUENCE:
+    if seek.by is not SeekBy.SEQUENCE:
         return 0
     return chunk.end - max(chunk.first, seek.sequence)
 
@@ -169,15 +170,15 @@ def _find(connection: sqlite3.Connection, seek: Seek) -> int | None:
         return None
     first, last_timestamp, last_id = here
     found: int = first
-    match seek.where:
-        case Where.SEQUENCE:
+    match seek.by:
+        case SeekBy.SEQUENCE:
             return found
-        case Where.TIMESTAMP:
+        case SeekBy.TIMESTAMP:
             column, last, at = "last_timestamp", last_timestamp, _pack(seek.timestamp)
-        case Where.ID:
+        case SeekBy.ID:
             column, last, at = "last_id", last_id, _pack_id(seek.id)
         case _:
-            assert_never(seek.where)
+            assert_never(seek.by)
     if last >= at:
         return found
     # All that is so late is behind that chunk: none before it is looked at.
@@ -209,7 +210,7 @@ def notes_left(connection: sqlite3.Connection) -> Iterator[tuple[bytes, bytes]]:
             yield name, value
 
 
-def verify(connection: sqlite3.Connection, meta: Meta) -> Iterator[str]:
+def verify(connection: sqlite3.Connection, meta: FileMetadata) -> Iterator[str]:
     """Texts of what is wrong."""
     records = size = 0
     end: int | None = None

@@ -11,15 +11,15 @@ from math import inf
 import msgspec
 
 from millpond.actors.messages import Mode
-from millpond.actors.store.changes import Kind, LogSnapshot, Position
+from millpond.actors.store.changes import LogSnapshot, PartitionKind, Position
 from millpond.actors.store.partitions.sqlite import Damaged, crc_of, signed, unsigned
 
-OutlineValues = tuple[bytes, int, int, int, int, int, int, float, int, int | None, int]
+MetadataValues = tuple[bytes, int, int, int, int, int, int, float, int, int | None, int]
 
-OUTLINE_COLUMNS = (
+METADATA_COLUMNS = (
     "name, kind, applied, frozen_at, messages, bytes, keys, deadline, last_id, mode, tail"
 )
-OUTLINE_SCHEMA = """
+METADATA_SCHEMA = """
     name BLOB{unique},
     kind INTEGER NOT NULL,
     applied INTEGER NOT NULL,
@@ -33,7 +33,7 @@ OUTLINE_SCHEMA = """
     tail INTEGER NOT NULL"""
 
 SCHEMA = f"""
-CREATE TABLE meta ({OUTLINE_SCHEMA.format(unique="")},
+CREATE TABLE meta ({METADATA_SCHEMA.format(unique="")},
     trim_point INTEGER NOT NULL,
     end_ms INTEGER NOT NULL,
     end_seq INTEGER NOT NULL,
@@ -41,10 +41,10 @@ CREATE TABLE meta ({OUTLINE_SCHEMA.format(unique="")},
     crc INTEGER NOT NULL
 );
 """
-_COLUMNS = f"{OUTLINE_COLUMNS}, trim_point, end_ms, end_seq, end_timestamp, crc"
+_COLUMNS = f"{METADATA_COLUMNS}, trim_point, end_ms, end_seq, end_timestamp, crc"
 
 
-class Outline(msgspec.Struct, frozen=True):
+class PartitionMetadata(msgspec.Struct, frozen=True):
     """A partition without its content. `applied`: every change up to this lsn is in the file, or
     in the carry with the lsn `frozen_at`; carries with a lower one are out of date.
 
@@ -54,7 +54,7 @@ class Outline(msgspec.Struct, frozen=True):
     """
 
     name: bytes
-    kind: Kind
+    kind: PartitionKind
     applied: int
     messages: int = 0
     bytes: int = 0
@@ -66,11 +66,11 @@ class Outline(msgspec.Struct, frozen=True):
     frozen_at: int = 0
 
 
-class Meta(msgspec.Struct):
+class FileMetadata(msgspec.Struct):
     """The outline while it changes, and the end of a log. An unused file has no name."""
 
     name: bytes | None
-    kind: Kind
+    kind: PartitionKind
     applied: int = 0
     frozen_at: int = 0
     messages: int = 0
@@ -85,8 +85,8 @@ class Meta(msgspec.Struct):
     end_timestamp: int = 0
 
     @property
-    def outline(self) -> Outline:
-        return Outline(
+    def outline(self) -> PartitionMetadata:
+        return PartitionMetadata(
             self.name or b"",
             self.kind,
             self.applied,
@@ -112,7 +112,7 @@ class Meta(msgspec.Struct):
         )
 
 
-def values_of(outline: Outline) -> OutlineValues:
+def metadata_values(outline: PartitionMetadata) -> MetadataValues:
     """The columns of an outline."""
     return (
         outline.name,
@@ -129,12 +129,12 @@ def values_of(outline: Outline) -> OutlineValues:
     )
 
 
-def outline_of(values: OutlineValues) -> Outline:
+def metadata_of(values: MetadataValues) -> PartitionMetadata:
     """The outline of columns whose CRC was right."""
     name, kind, applied, frozen_at, messages, size, keys, deadline, last_id, mode, tail = values
-    return Outline(
+    return PartitionMetadata(
         name,
-        Kind(kind),
+        PartitionKind(kind),
         applied,
         messages,
         size,
@@ -147,11 +147,11 @@ def outline_of(values: OutlineValues) -> Outline:
     )
 
 
-def write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
+def write_metadata(connection: sqlite3.Connection, meta: FileMetadata) -> None:
     """Put the row in the place of the one that is there."""
     values = (
         meta.name,
-        *values_of(meta.outline)[1:],
+        *metadata_values(meta.outline)[1:],
         signed(meta.trim_point),
         signed(meta.end_id.ms),
         signed(meta.end_id.seq),
@@ -164,7 +164,7 @@ def write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
     )
 
 
-def read_meta(connection: sqlite3.Connection) -> Meta:
+def read_metadata(connection: sqlite3.Connection) -> FileMetadata:
     """The row that is there. Raises Damaged."""
     found = connection.execute(f"SELECT {_COLUMNS} FROM meta").fetchall()
     if len(found) != 1:
@@ -174,9 +174,9 @@ def read_meta(connection: sqlite3.Connection) -> Meta:
         raise Damaged("what the file says of itself is not what was written (crc)")
     name, *rest, trim_point, end_ms, end_seq, end_timestamp = values
     kind, applied, frozen_at, messages, size, keys, deadline, last_id, mode, tail = rest
-    return Meta(
+    return FileMetadata(
         name,
-        Kind(kind),
+        PartitionKind(kind),
         applied,
         frozen_at,
         messages,

@@ -12,14 +12,19 @@ from functools import cache
 
 import msgspec
 
-from millpond.actors.store.changes import Chunk, Kind, LogSnapshot, Snapshot
+from millpond.actors.store.changes import Chunk, LogSnapshot, PartitionKind, Snapshot
 from millpond.actors.store.interface import Seek
-from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.partitions import log_tables as log_partition
 from millpond.actors.store.partitions import queue_tables as queue_partition
 from millpond.actors.store.partitions.flush_batches import Flush
-from millpond.actors.store.partitions.metadata import SCHEMA, Meta, read_meta, write_meta
-from millpond.actors.store.partitions.metadata import Outline as Outline
+from millpond.actors.store.partitions.metadata import (
+    SCHEMA,
+    FileMetadata,
+    PartitionMetadata,
+    read_metadata,
+    write_metadata,
+)
 from millpond.actors.store.partitions.sqlite import Damaged as Damaged
 from millpond.actors.store.partitions.sqlite import (
     damage_named,
@@ -30,7 +35,7 @@ from millpond.actors.store.partitions.sqlite import (
     with_wal,
     without_wal,
 )
-from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.queue_memtable import QueueMemtable
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +61,7 @@ class Partition:
     __slots__ = ("_connection", "_is_torn", "_meta", "_name", "is_named")
 
     def __init__(
-        self, connection: sqlite3.Connection, name: bytes | None, kind: Kind | None
+        self, connection: sqlite3.Connection, name: bytes | None, kind: PartitionKind | None
     ) -> None:
         """Read what the file says of itself. Without `name` and `kind` it tells them.
 
@@ -76,11 +81,13 @@ class Partition:
             raise Damaged(f"a {found.kind.name.lower()} in the place of a {kind.name.lower()}")
 
     @property
-    def outline(self) -> Outline:
+    def outline(self) -> PartitionMetadata:
         """As of the last `apply`."""
         return self._meta.outline
 
-    def apply(self, layer: QueueLayer | LogLayer, applied: int, frozen_at: int = 0) -> Outline:
+    def apply(
+        self, layer: QueueMemtable | LogMemtable, applied: int, frozen_at: int = 0
+    ) -> PartitionMetadata:
         """Bring in a layer: every change up to `applied` is in the file then. Applying the same
         layer again changes nothing. Gives space back when much of the file is unused."""
         with damage_named():
@@ -90,13 +97,13 @@ class Partition:
             self._is_torn = True
             with transaction(self._connection):
                 flush = Flush(self._connection, meta)
-                if isinstance(layer, QueueLayer):
+                if isinstance(layer, QueueMemtable):
                     queue_partition.apply(flush, layer)
                 else:
                     log_partition.apply(flush, layer)
                 meta.applied = max(meta.applied, applied)
                 meta.frozen_at = max(meta.frozen_at, frozen_at)
-                write_meta(self._connection, meta)
+                write_metadata(self._connection, meta)
             self._meta, self._is_torn, self.is_named = meta, False, True
             self._give_back(flush.total)
             self._connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
@@ -127,7 +134,7 @@ class Partition:
             with damage_named():
                 self._mend()
                 wrong += quick_check(self._connection)
-                if self._meta.kind is Kind.QUEUE:
+                if self._meta.kind is PartitionKind.QUEUE:
                     wrong.extend(queue_partition.verify(self._connection, self._meta))
                 else:
                     wrong.extend(log_partition.verify(self._connection, self._meta))
@@ -145,12 +152,12 @@ class Partition:
             self._meta = self._read()
             self._is_torn = False
 
-    def _read(self) -> Meta:
-        meta = read_meta(self._connection)
+    def _read(self) -> FileMetadata:
+        meta = read_metadata(self._connection)
         self.is_named = meta.name is not None
         if not self.is_named:
             meta.name = self._name
-        if meta.kind is Kind.QUEUE:
+        if meta.kind is PartitionKind.QUEUE:
             queue_partition.discard_unfinished(self._connection, meta)
         else:
             log_partition.discard_unfinished(self._connection, meta)
@@ -177,8 +184,12 @@ class Partition:
 
 
 def filled(
-    name: bytes, kind: Kind, layer: QueueLayer | LogLayer, applied: int, frozen_at: int
-) -> tuple[bytes, Outline]:
+    name: bytes,
+    kind: PartitionKind,
+    layer: QueueMemtable | LogMemtable,
+    applied: int,
+    frozen_at: int,
+) -> tuple[bytes, PartitionMetadata]:
     """A new file that has `layer` in it already: one write, where a transaction takes four."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
@@ -190,9 +201,11 @@ def filled(
 
 
 @cache
-def template(kind: Kind) -> bytes:
+def template(kind: PartitionKind) -> bytes:
     """An empty partition, as a file."""
-    tables = queue_partition.SCHEMA if kind is Kind.QUEUE else log_partition.SCHEMA
+    tables = queue_partition.SCHEMA if kind is PartitionKind.QUEUE else log_partition.SCHEMA
     return make_file(
-        SCHEMA + tables, APPLICATION, lambda connection: write_meta(connection, Meta(None, kind))
+        SCHEMA + tables,
+        APPLICATION,
+        lambda connection: write_metadata(connection, FileMetadata(None, kind)),
     )

@@ -13,15 +13,22 @@ from contextlib import suppress
 from itertools import islice
 from math import inf
 
-from millpond.actors.store.changes import WINDOW_S_MAX, WINDOW_S_MIN, KeyRow, Origin, Row, Snapshot
+from millpond.actors.store.changes import (
+    WINDOW_S_MAX,
+    WINDOW_S_MIN,
+    Origin,
+    Snapshot,
+    StoredKey,
+    StoredMessage,
+)
 from millpond.actors.store.partitions import attribute_tables as terms_tables
 from millpond.actors.store.partitions import subscriber_tables as members
-from millpond.actors.store.partitions.flush_batches import Flush, parcels
-from millpond.actors.store.partitions.metadata import Meta, write_meta
+from millpond.actors.store.partitions.flush_batches import Flush, batches
+from millpond.actors.store.partitions.metadata import FileMetadata, write_metadata
 from millpond.actors.store.partitions.sqlite import Damaged, crc_of, signed, transaction, unsigned
-from millpond.actors.store.queue_memtable import KEY_BYTES, ROW_BYTES, QueueLayer, snapshot_of
+from millpond.actors.store.queue_memtable import KEY_BYTES, ROW_BYTES, QueueMemtable, snapshot_of
 
-# The same arithmetic as `Row.until`, so that the result is the same to the last bit.
+# The same arithmetic as `StoredMessage.until`, so that the result is the same to the last bit.
 _DEADLINE = f"min(expires_at, expires_at - ttl + max({WINDOW_S_MIN}, min(ttl, {WINDOW_S_MAX})))"
 
 SCHEMA = f"""
@@ -77,7 +84,7 @@ _PARCEL = 2048
 _RowValues = tuple[int, int, int, float, int | None, int | None, bytes | None, bytes, int]
 
 
-def apply(flush: Flush, layer: QueueLayer) -> None:
+def apply(flush: Flush, layer: QueueMemtable) -> None:
     """Bring a layer into the tables. What is said of below goes first, and harms nothing alone:
     the layer, which is still in the journal, says the same again."""
     meta = flush.meta
@@ -90,7 +97,7 @@ def apply(flush: Flush, layer: QueueLayer) -> None:
     ordered = sorted(layer.rows.values(), key=_row_id)
     new = [row for row in ordered if row.id > meta.last_id]
     added = sum(len(row.data) for row in new)
-    for parcel in parcels(new, _row_size):
+    for parcel in batches(new, _row_size):
         _add_rows(flush, parcel)
         flush.spend(sum(map(_row_size, parcel)))
     # From here on nothing is committed before all is done.
@@ -105,11 +112,11 @@ def apply(flush: Flush, layer: QueueLayer) -> None:
         meta.last_id = max(meta.last_id, ordered[-1].id)
     if layer.mode is not None:
         meta.mode = layer.mode
-    if layer.roster:
-        meta.keys += members.apply(flush.connection, layer.roster)
-    if layer.terms:
+    if layer.subscribers:
+        meta.keys += members.apply(flush.connection, layer.subscribers)
+    if layer.attributes:
         members.make_tables(flush.connection)
-        terms_tables.apply(flush.connection, layer.terms)
+        terms_tables.apply(flush.connection, layer.attributes)
     meta.deadline = _deadline(flush.connection)
 
 
@@ -126,7 +133,7 @@ def _remove_rows(flush: Flush, ids: list[int]) -> None:
     flush.spend(count * ROW_BYTES)
 
 
-def _change_keys(flush: Flush, pairs: list[tuple[int, KeyRow | None]]) -> None:
+def _change_keys(flush: Flush, pairs: list[tuple[int, StoredKey | None]]) -> None:
     among = json.dumps([signed(key) for key, _ in pairs])
     deleted = flush.connection.execute(
         "DELETE FROM keys WHERE key IN (SELECT value FROM json_each(?))", (among,)
@@ -137,7 +144,7 @@ def _change_keys(flush: Flush, pairs: list[tuple[int, KeyRow | None]]) -> None:
     flush.spend(len(pairs) * KEY_BYTES)
 
 
-def _add_rows(flush: Flush, rows: list[Row]) -> None:
+def _add_rows(flush: Flush, rows: list[StoredMessage]) -> None:
     flush.connection.executemany(_INSERT_ROW, map(_encode_row, rows))
     if flush.meta.keys:
         # A key that was used again stands for the younger message.
@@ -147,7 +154,7 @@ def _add_rows(flush: Flush, rows: list[Row]) -> None:
         ).rowcount
 
 
-def _replace_rows(flush: Flush, rows: list[Row]) -> None:
+def _replace_rows(flush: Flush, rows: list[StoredMessage]) -> None:
     if rows:
         among = json.dumps([row.id for row in rows])
         count, size = flush.connection.execute(_WEIGH_ROWS + _AMONG, (among,)).fetchone()
@@ -163,7 +170,7 @@ def _deadline(connection: sqlite3.Connection) -> float:
     return min(*dates, members.deadline(connection))
 
 
-def discard_unfinished(connection: sqlite3.Connection, meta: Meta) -> None:
+def discard_unfinished(connection: sqlite3.Connection, meta: FileMetadata) -> None:
     """Remove what a flush left that did not come to its end."""
     (last,) = connection.execute("SELECT max(message_id) FROM messages").fetchone()
     is_first = not meta.applied and meta.keys > 0
@@ -174,13 +181,13 @@ def discard_unfinished(connection: sqlite3.Connection, meta: Meta) -> None:
                 # Nobody knows of a file whose first flush failed: nothing lies over its keys.
                 connection.execute("DELETE FROM keys")
                 meta.keys = 0
-                write_meta(connection, meta)
+                write_metadata(connection, meta)
 
 
-def load(connection: sqlite3.Connection, meta: Meta) -> Snapshot:
+def load(connection: sqlite3.Connection, meta: FileMetadata) -> Snapshot:
     """Everything. Raises Damaged for the first row that is not what was written."""
     attempts: dict[int, int] = {}
-    rows: dict[int, Row] = {}
+    rows: dict[int, StoredMessage] = {}
     size = 0
     for record in connection.execute(_SELECT_ROWS):
         row = rows[record[0]] = _decode_row(record)
@@ -198,7 +205,7 @@ def load(connection: sqlite3.Connection, meta: Meta) -> Snapshot:
 
 def rows_between(
     connection: sqlite3.Connection, low: int, high: int, *, newest_first: bool
-) -> Iterator[tuple[int, tuple[Row, int] | None]]:
+) -> Iterator[tuple[int, tuple[StoredMessage, int] | None]]:
     """Ids, and messages with their attempts, one by one, for a damaged file; None is not what was
     written."""
     order = "DESC" if newest_first else "ASC"
@@ -210,14 +217,14 @@ def rows_between(
             yield record[0], None
 
 
-def keys_left(connection: sqlite3.Connection) -> Iterator[tuple[int, KeyRow]]:
+def keys_left(connection: sqlite3.Connection) -> Iterator[tuple[int, StoredKey]]:
     """Those keys of a damaged file that are what was written."""
     for record in connection.execute(_SELECT_KEYS):
         with suppress(Damaged):
             yield _decode_key(record)
 
 
-def verify(connection: sqlite3.Connection, meta: Meta) -> Iterator[str]:
+def verify(connection: sqlite3.Connection, meta: FileMetadata) -> Iterator[str]:
     """Texts of what is wrong."""
     messages = size = keys = 0
     for record in connection.execute(_SELECT_ROWS):
@@ -240,7 +247,7 @@ def verify(connection: sqlite3.Connection, meta: Meta) -> Iterator[str]:
     yield from _miscounted(meta, messages, size, keys + known)
 
 
-def _miscounted(meta: Meta, messages: int, size: int, keys: int) -> list[str]:
+def _miscounted(meta: FileMetadata, messages: int, size: int, keys: int) -> list[str]:
     counts = (
         ("messages", messages, meta.messages),
         ("bytes of data", size, meta.bytes),
@@ -251,7 +258,7 @@ def _miscounted(meta: Meta, messages: int, size: int, keys: int) -> list[str]:
     ]
 
 
-def _encode_row(row: Row) -> _RowValues:
+def _encode_row(row: StoredMessage) -> _RowValues:
     head = (row.id, signed(row.key), row.ttl, float(row.expires_at))
     origin = row.origin
     if origin is None:
@@ -261,7 +268,7 @@ def _encode_row(row: Row) -> _RowValues:
     return (*dead, crc_of(dead))
 
 
-def _decode_row(record: tuple[object, ...]) -> Row:
+def _decode_row(record: tuple[object, ...]) -> StoredMessage:
     if crc_of(record[:8]) != record[8]:
         raise Damaged(f"message {record[0]} is not what was written (crc)")
     values: _RowValues = record[:9]  # type: ignore[assignment]  # the crc says so
@@ -269,24 +276,24 @@ def _decode_row(record: tuple[object, ...]) -> Row:
     origin = None
     if origin_id is not None and attempts is not None and reason is not None:
         origin = Origin(origin_id, attempts, reason.decode())
-    return Row(message_id, unsigned(key), ttl, expires_at, data, 0, origin)
+    return StoredMessage(message_id, unsigned(key), ttl, expires_at, data, 0, origin)
 
 
-def _encode_key(key: int, row: KeyRow) -> tuple[object, ...]:
+def _encode_key(key: int, row: StoredKey) -> tuple[object, ...]:
     values = (signed(key), row.id, row.ttl, float(row.until), row.digest)
     return (*values, crc_of(values))
 
 
-def _decode_key(record: tuple[int, int, int, float, bytes, int]) -> tuple[int, KeyRow]:
+def _decode_key(record: tuple[int, int, int, float, bytes, int]) -> tuple[int, StoredKey]:
     key, message_id, ttl, until, digest, crc = record
     if crc_of(record[:5]) != crc:
         raise Damaged(f"key {unsigned(key)} is not what was written (crc)")
-    return unsigned(key), KeyRow(message_id, ttl, until, digest)
+    return unsigned(key), StoredKey(message_id, ttl, until, digest)
 
 
-def _row_id(row: Row) -> int:
+def _row_id(row: StoredMessage) -> int:
     return row.id
 
 
-def _row_size(row: Row) -> int:
+def _row_size(row: StoredMessage) -> int:
     return len(row.data) + ROW_BYTES

@@ -14,7 +14,7 @@ from math import inf
 
 from millpond.actors.store.partitions import attribute_tables as terms
 from millpond.actors.store.partitions.sqlite import FORMAT, Damaged, crc_of
-from millpond.actors.store.subscribers import Member, Roster
+from millpond.actors.store.subscribers import Subscriber, SubscriberTable
 
 SCHEMA = """
 CREATE TABLE members (
@@ -43,7 +43,7 @@ _MemberRecord = tuple[int, bytes, float, int | None, int, int]
 
 
 def has_members(connection: sqlite3.Connection) -> bool:
-    """Does the file have the tables, and those of `terms`?"""
+    """Does the file have the tables, and those of `attributes`?"""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return bool(version >= 2)
 
@@ -56,7 +56,7 @@ def make_tables(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA user_version = {FORMAT}")
 
 
-def apply(connection: sqlite3.Connection, roster: Roster) -> int:
+def apply(connection: sqlite3.Connection, roster: SubscriberTable) -> int:
     """Bring in what a layer says, within its transaction. Gives how many members more there are.
 
     Raises Damaged if what is there is not what was written.
@@ -66,7 +66,7 @@ def apply(connection: sqlite3.Connection, roster: Roster) -> int:
     for number in roster.gone:
         connection.execute("DELETE FROM members WHERE number = ?", (number,))
         connection.execute("DELETE FROM acks WHERE number = ?", (number,))
-    below = Roster(
+    below = SubscriberTable(
         {number: member for number, (member, _) in before.items()},
         {number: floor for number, (_, floor) in before.items()},
     )
@@ -94,11 +94,11 @@ def forget_messages(connection: sqlite3.Connection, ids: list[int]) -> None:
     )
 
 
-def load(connection: sqlite3.Connection) -> Roster | None:
+def load(connection: sqlite3.Connection) -> SubscriberTable | None:
     """Everything; None if the file has no members. Raises Damaged."""
     if not has_members(connection):
         return None
-    roster = Roster()
+    roster = SubscriberTable()
     for number, (member, floor) in _members(connection):
         roster.members[number] = member
         if floor:
@@ -107,10 +107,10 @@ def load(connection: sqlite3.Connection) -> Roster | None:
     return roster or None
 
 
-def salvage(connection: sqlite3.Connection) -> Roster | None:
+def salvage(connection: sqlite3.Connection) -> SubscriberTable | None:
     """What is right of a damaged file. A lost ack costs a duplicate, a lost member what it has not
     had yet: it is a newcomer when it comes again."""
-    roster = Roster()
+    roster = SubscriberTable()
     with suppress(sqlite3.Error):
         for record in connection.execute(_SELECT_MEMBERS):
             with suppress(Damaged):
@@ -154,25 +154,25 @@ def deadline(connection: sqlite3.Connection) -> float:
     return inf if until is None else float(until)
 
 
-def _fill_acks(roster: Roster, acks: Iterable[tuple[int, int]]) -> None:
+def _fill_acks(roster: SubscriberTable, acks: Iterable[tuple[int, int]]) -> None:
     for message_id, number in acks:
         roster.acked.setdefault(number, set()).add(message_id)
 
 
-def _members(connection: sqlite3.Connection) -> Iterator[tuple[int, tuple[Member, int]]]:
+def _members(connection: sqlite3.Connection) -> Iterator[tuple[int, tuple[Subscriber, int]]]:
     return map(_decode, connection.execute(_SELECT_MEMBERS))
 
 
-def _encode(member: Member, floor: int) -> _MemberRecord:
+def _encode(member: Subscriber, floor: int) -> _MemberRecord:
     values = (member.number, member.identity, float(member.until), member.since, floor)
     return (*values, crc_of(values))
 
 
-def _decode(record: _MemberRecord) -> tuple[int, tuple[Member, int]]:
+def _decode(record: _MemberRecord) -> tuple[int, tuple[Subscriber, int]]:
     number, identity, until, since, floor, crc = record
     if crc_of(record[:5]) != crc:
         raise Damaged(f"member {number} is not what was written (crc)")
-    return number, (Member(number, identity, until, since), floor)
+    return number, (Subscriber(number, identity, until, since), floor)
 
 
 def _decode_ack(record: tuple[int, int, int]) -> tuple[int, int]:

@@ -23,20 +23,20 @@ class Damage(msgspec.Struct, frozen=True):
     name: bytes | None = None
 
 
-def note_path(folder: Path, damage: Damage) -> Path:
+def report_path(folder: Path, damage: Damage) -> Path:
     """One note for each partition; the first counts."""
     key = damage.where.encode() if damage.name is None else damage.name
     return folder / (blake2b(key, digest_size=20).hexdigest() + SUFFIX)
 
 
-def write_note(folder: Path, disk: Disk, damage: Damage) -> None:
+def write_report(folder: Path, disk: Disk, damage: Damage) -> None:
     """Keep a note, durably. Raises OSError."""
-    path = note_path(folder, damage)
+    path = report_path(folder, damage)
     if not disk.has(path):
         disk.install(path, msgspec.json.encode(damage))
 
 
-def read_notes(folder: Path, disk: Disk) -> list[Damage]:
+def read_reports(folder: Path, disk: Disk) -> list[Damage]:
     """The notes in a folder; one that cannot be read is a damage without a name."""
     notes = []
     for name in disk.names(folder):

@@ -3,7 +3,7 @@
 Every record keeps its sequence, and no sequence that was given out is given out again: where
 records are lost a chunk without data stands for them, which readers step over. What is lost at the
 beginning counts as trimmed; but the records of a log may begin behind those of another one, which
-are not lost (`Base`).
+are not lost (`LogBase`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from itertools import pairwise
 
 import msgspec
 
-from millpond.actors.store.changes import Chunk, LogChange, Noted, Position
-from millpond.actors.store.log_memtable import LogLayer
+from millpond.actors.store.changes import Chunk, LogChange, MetadataSet, Position
+from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.repair.salvage import SalvagedLog
 
 
-class Base(msgspec.Struct, frozen=True):
+class LogBase(msgspec.Struct, frozen=True):
     """Where the own records of a log begin: those below are another log's. The id and timestamp are
     those of the last one there."""
 
@@ -27,23 +27,23 @@ class Base(msgspec.Struct, frozen=True):
     last_timestamp: int = 0
 
 
-BaseOf = Callable[[Mapping[bytes, bytes]], Base]
+BaseOf = Callable[[Mapping[bytes, bytes]], LogBase]
 """Tells it by the notes of a log."""
 
 
-def no_base(notes: Mapping[bytes, bytes]) -> Base:
+def no_base(notes: Mapping[bytes, bytes]) -> LogBase:
     """All records are the log's own."""
-    return Base()
+    return LogBase()
 
 
-class MendedLog(msgspec.Struct):
+class RebuiltLog(msgspec.Struct):
     """`layer` is all of the log. `lost` are ranges of sequences, first and last; below `base` there
     are records of another log.
 
     `is_whole_known`: else records before the first one and after the last one may be lost as well.
     """
 
-    layer: LogLayer
+    layer: LogMemtable
     lost: list[tuple[int, int]]
     is_whole_known: bool
     base: int = 0
@@ -57,15 +57,15 @@ class MendedLog(msgspec.Struct):
         return tail - start - sum(last + 1 - first for first, last in self.lost if first >= start)
 
 
-def mend(
+def rebuild_log(
     below: SalvagedLog | None,
-    above: LogLayer | None,
+    above: LogMemtable | None,
     tail: int | None,
     base_of: BaseOf = no_base,
-) -> MendedLog:
+) -> RebuiltLog:
     """Put together what its file had, what the journal has over that, and the `tail` that the
     catalogue knows (None: it does not)."""
-    above = LogLayer(is_base=True) if above is None else above
+    above = LogMemtable(is_base=True) if above is None else above
     newer, is_fresh = _latest(above)
     older = [] if below is None or is_fresh else below.chunks
     chunks = _merged(older, newer)
@@ -80,16 +80,16 @@ def mend(
     else:
         end = Chunk(tail or 0, 0, 0, 0, Position(0, 0), Position(0, 0), b"")
     point = max(above.trim_point, 0 if meta is None else meta.trim_point)
-    notes = {} if below is None else dict(below.notes)
-    layer = LogLayer(is_base=True)
-    layer.fold(Noted(*each) for each in {**notes, **above.notes}.items())
-    base = base_of({name: value for name, value in layer.notes.items() if value is not None})
+    notes = {} if below is None else dict(below.metadata)
+    layer = LogMemtable(is_base=True)
+    layer.fold(MetadataSet(*each) for each in {**notes, **above.metadata}.items())
+    base = base_of({name: value for name, value in layer.metadata.items() if value is not None})
     if not is_known and chunks and not base.first:
         point = max(point, chunks[0].first)
-    return MendedLog(layer, _fill(layer, chunks, point, end, base), is_known, base.first)
+    return RebuiltLog(layer, _fill(layer, chunks, point, end, base), is_known, base.first)
 
 
-def _latest(layer: LogLayer) -> tuple[list[Chunk], bool]:
+def _latest(layer: LogMemtable) -> tuple[list[Chunk], bool]:
     """The chunks in the journal of the log that there is now. True: it is another one than that in
     the file. That it was deleted in between may be told by nothing but sequences that go back."""
     chunks, start = layer.chunks, 0
@@ -111,7 +111,7 @@ def _merged(older: list[Chunk], newer: list[Chunk]) -> list[Chunk] | None:
 
 
 def _fill(
-    layer: LogLayer, chunks: list[Chunk], point: int, end: Chunk, base: Base
+    layer: LogMemtable, chunks: list[Chunk], point: int, end: Chunk, base: LogBase
 ) -> list[tuple[int, int]]:
     """Bring chunks into a layer, without holes up to `end`; gives what is lost."""
     tail = max(end.first, chunks[-1].end if chunks else 0)

@@ -11,23 +11,23 @@ import msgspec
 
 from millpond.actors.messages import Durability
 from millpond.actors.store.changes import (
-    KeyLeft,
-    KeyRow,
-    Kind,
+    AttemptsSet,
+    KeyRetained,
     ModeSet,
+    PartitionKind,
     QueueChange,
     Snapshot,
-    Tried,
+    StoredKey,
 )
 from millpond.actors.store.filesystem import Disk
-from millpond.actors.store.index import Entry, Layer
-from millpond.actors.store.log_memtable import LogLayer
-from millpond.actors.store.partitions.catalog import CATALOGUE, Catalogue
-from millpond.actors.store.partitions.file_pool import Shelf, file_name
-from millpond.actors.store.queue_memtable import QueueLayer
+from millpond.actors.store.index import IndexEntry, Memtable
+from millpond.actors.store.log_memtable import LogMemtable
+from millpond.actors.store.partitions.catalog import CATALOG, Catalog
+from millpond.actors.store.partitions.file_pool import FilePool, file_name
+from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.recovery import Recovered, recover
-from millpond.actors.store.repair.quarantine import Damage, note_path
-from millpond.actors.store.repair.rebuilt_log import BaseOf, mend, no_base
+from millpond.actors.store.repair.quarantine import Damage, report_path
+from millpond.actors.store.repair.rebuilt_log import BaseOf, no_base, rebuild_log
 from millpond.actors.store.repair.salvage import Salvaged, kind_in, salvage, salvage_log
 from millpond.actors.store.settings import StoreSettings
 
@@ -48,7 +48,7 @@ class Repaired(msgspec.Struct, frozen=True):
     `is_whole_known`, records before the first and after the last one may be lost as well.
     """
 
-    kind: Kind | None
+    kind: PartitionKind | None
     messages: int
     in_file: int
     aside: Path | None = None
@@ -66,19 +66,19 @@ def repair(folder: Path, disk: Disk, name: bytes, base_of: BaseOf = no_base) -> 
     """
     found = recover(folder, disk, lambda name: Durability.DISK, StoreSettings())
     found.library.close()
-    shelf = Shelf(folder / "partitions", disk)
+    shelf = FilePool(folder / "partitions", disk)
     entry = found.entries.get(name)
     if entry is None and not shelf.has(name):
         raise NotRepairable("the node keeps nothing of this name")
     aside = _set_aside(folder / "damaged", shelf.path(name), disk)
     lsn = found.tail.lsn
-    with closing(Catalogue(folder / CATALOGUE, disk)) as catalogue:
+    with closing(Catalog(folder / CATALOG, disk)) as catalogue:
         desk = _Desk(shelf, catalogue, disk, name, entry)
         kind = _kind(found, shelf.path(name), disk, name)
         match kind:
-            case Kind.QUEUE:
+            case PartitionKind.QUEUE:
                 done = desk.queue(lsn, aside)
-            case Kind.LOG:
+            case PartitionKind.LOG:
                 done = desk.log(lsn, aside, base_of)
             case None:
                 done = desk.nothing(aside)
@@ -90,7 +90,7 @@ def repair(folder: Path, disk: Disk, name: bytes, base_of: BaseOf = no_base) -> 
     return done
 
 
-def _kind(found: Recovered, path: Path, disk: Disk, name: bytes) -> Kind | None:
+def _kind(found: Recovered, path: Path, disk: Disk, name: bytes) -> PartitionKind | None:
     """None: nothing is left that could tell."""
     entry = found.entries.get(name)
     if entry is not None and (entry.has_file or entry.layer is not None):
@@ -103,7 +103,7 @@ class _Desk:
     """Makes the new file of one partition."""
 
     def __init__(
-        self, shelf: Shelf, catalogue: Catalogue, disk: Disk, name: bytes, entry: Entry | None
+        self, shelf: FilePool, catalogue: Catalog, disk: Disk, name: bytes, entry: IndexEntry | None
     ) -> None:
         self._shelf = shelf
         self._catalogue = catalogue
@@ -117,12 +117,12 @@ class _Desk:
         old = Salvaged(Snapshot(), []) if aside is None else salvage(path, self._disk)
         in_file = len(old.snapshot.rows)
         snapshot = old.snapshot
-        if isinstance(self._layer, QueueLayer):
+        if isinstance(self._layer, QueueMemtable):
             snapshot = self._layer.apply_to(snapshot)
-        layer = QueueLayer(is_base=True)
+        layer = QueueMemtable(is_base=True)
         layer.fold(_changes(snapshot))
-        self._replace(Kind.QUEUE, layer, lsn)
-        return Repaired(Kind.QUEUE, len(snapshot.rows), in_file, aside, lost=old.lost)
+        self._replace(PartitionKind.QUEUE, layer, lsn)
+        return Repaired(PartitionKind.QUEUE, len(snapshot.rows), in_file, aside, lost=old.lost)
 
     def log(self, lsn: int, aside: Path | None, base_of: BaseOf) -> Repaired:
         """Records keep their sequences, whatever is missing before them."""
@@ -131,11 +131,11 @@ class _Desk:
         outline = None
         if name not in self._catalogue.dirty():
             outline = self._catalogue.outlines().get(name)
-        above = self._layer if isinstance(self._layer, LogLayer) else None
-        mended = mend(old, above, None if outline is None else outline.tail, base_of)
-        self._replace(Kind.LOG, mended.layer, lsn)
+        above = self._layer if isinstance(self._layer, LogMemtable) else None
+        mended = rebuild_log(old, above, None if outline is None else outline.tail, base_of)
+        self._replace(PartitionKind.LOG, mended.layer, lsn)
         return Repaired(
-            Kind.LOG,
+            PartitionKind.LOG,
             mended.records,
             0 if old is None else sum(chunk.count for chunk in old.chunks),
             aside,
@@ -145,12 +145,12 @@ class _Desk:
 
     def nothing(self, aside: Path | None) -> Repaired:
         """What it was cannot be told, so it will be what it is used for next."""
-        self._catalogue.mark([(self._name, Kind.QUEUE)])
+        self._catalogue.mark([(self._name, PartitionKind.QUEUE)])
         self._shelf.remove(self._name)
         self._catalogue.record([], [self._name], {})
         return Repaired(None, 0, 0, aside)
 
-    def _replace(self, kind: Kind, layer: Layer, lsn: int) -> None:
+    def _replace(self, kind: PartitionKind, layer: Memtable, lsn: int) -> None:
         """A file that has everything up to `lsn`, so that the journal's records count no more."""
         self._catalogue.mark([(self._name, kind)])
         outline = self._shelf.make(self._name, kind, layer, lsn, lsn + 1)
@@ -177,18 +177,18 @@ def _changes(snapshot: Snapshot) -> Iterator[QueueChange]:
         yield ModeSet(snapshot.mode)
     yield from snapshot.rows
     for key, left in snapshot.keys.items():
-        if isinstance(left, KeyRow):
-            yield KeyLeft(key, left)
+        if isinstance(left, StoredKey):
+            yield KeyRetained(key, left)
     for message_id, attempts in snapshot.attempts.items():
-        yield Tried(message_id, attempts)
-    if snapshot.roster is not None:
-        yield from snapshot.roster.changes()
-    if snapshot.terms is not None:
-        yield from snapshot.terms.changes()
+        yield AttemptsSet(message_id, attempts)
+    if snapshot.subscribers is not None:
+        yield from snapshot.subscribers.changes()
+    if snapshot.attributes is not None:
+        yield from snapshot.attributes.changes()
 
 
 def _notes(folder: Path, name: bytes) -> Iterator[Path]:
     """The channel's own note, and one of its file from when nobody knew whose that was."""
     path = file_name(name)
-    yield note_path(folder, Damage("", "", name))
-    yield note_path(folder, Damage(path.rpartition("/")[2], ""))
+    yield report_path(folder, Damage("", "", name))
+    yield report_path(folder, Damage(path.rpartition("/")[2], ""))

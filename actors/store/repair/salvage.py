@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import msgspec
 
-from millpond.actors.store.changes import Chunk, KeyRow, Kind, Row, Snapshot
+from millpond.actors.store.changes import Chunk, PartitionKind, Snapshot, StoredKey, StoredMessage
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.partitions import attribute_tables as terms
 from millpond.actors.store.partitions import subscriber_tables as members
 from millpond.actors.store.partitions.log_tables import chunks_between, notes_left
-from millpond.actors.store.partitions.metadata import Meta, read_meta
+from millpond.actors.store.partitions.metadata import FileMetadata, read_metadata
 from millpond.actors.store.partitions.queue_tables import keys_left, rows_between
 from millpond.actors.store.partitions.sqlite import Damaged
 from millpond.actors.store.queue_memtable import snapshot_of
@@ -41,8 +41,8 @@ class SalvagedLog(msgspec.Struct):
     """A log: chunks ascend; `meta` is what the file says of itself, if that can be read."""
 
     chunks: list[Chunk]
-    notes: dict[bytes, bytes]
-    meta: Meta | None
+    metadata: dict[bytes, bytes]
+    meta: FileMetadata | None
 
 
 def salvage(path: Path, disk: Disk) -> Salvaged:
@@ -57,7 +57,7 @@ def salvage(path: Path, disk: Disk) -> Salvaged:
         meta = _meta(connection)
         # What is above was never said to be kept, or the journal has it.
         last_id = NUMBER_MAX if meta is None else meta.last_id
-        rows: dict[int, Row] = {}
+        rows: dict[int, StoredMessage] = {}
         attempts: dict[int, int] = {}
         for message_id, (row, tried) in found.items():
             if message_id <= last_id:
@@ -90,7 +90,7 @@ def salvage_log(path: Path, disk: Disk) -> SalvagedLog:
         return SalvagedLog(chunks, notes, meta)
 
 
-def kind_in(path: Path, disk: Disk) -> Kind | None:
+def kind_in(path: Path, disk: Disk) -> PartitionKind | None:
     """What a damaged file is one of; None if not even that can be told."""
     try:
         connection = disk.connect(path)
@@ -101,22 +101,22 @@ def kind_in(path: Path, disk: Disk) -> Kind | None:
         meta = _meta(connection)
         if meta is not None:
             return meta.kind
-        for table, kind in (("messages", Kind.QUEUE), ("chunks", Kind.LOG)):
+        for table, kind in (("messages", PartitionKind.QUEUE), ("chunks", PartitionKind.LOG)):
             with suppress(sqlite3.Error):
                 connection.execute(f"SELECT 1 FROM {table} LIMIT 0")
                 return kind
     return None
 
 
-def _meta(connection: sqlite3.Connection) -> Meta | None:
+def _meta(connection: sqlite3.Connection) -> FileMetadata | None:
     try:
-        return read_meta(connection)
+        return read_metadata(connection)
     except (Damaged, sqlite3.Error):
         return None
 
 
-def _keys(connection: sqlite3.Connection) -> dict[int, KeyRow]:
-    keys: dict[int, KeyRow] = {}
+def _keys(connection: sqlite3.Connection) -> dict[int, StoredKey]:
+    keys: dict[int, StoredKey] = {}
     with suppress(sqlite3.Error):
         keys.update(keys_left(connection))
     return keys

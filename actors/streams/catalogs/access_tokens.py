@@ -13,23 +13,23 @@ from math import inf
 import msgspec
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Batch, Drain, Leave, Mail, Port, Reply, StreamRequest
+from millpond.actors.messages import Batch, CellMessage, Detach, Drain, Port, Reply, StreamRequest
 from millpond.actors.runtime.cell import Effects
-from millpond.actors.store.changes import LogSnapshot, Noted
-from millpond.actors.streams.messages import Cancel, Done, IssueToken, RevokeToken, StreamFailed
+from millpond.actors.store.changes import LogSnapshot, MetadataSet
+from millpond.actors.streams.messages import CancelRead, Done, IssueToken, RevokeToken, StreamFailed
 
 TOKENS_MAX = 10_000
-NOTES_BYTES_MAX = 4096
+METADATA_BYTES_MAX = 4096
 
 _TOKEN = b"token\0"
 
 
-class Issued(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class AccessToken(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The note of a token, as MessagePack. It ends at `expires_ms`; None: it does not."""
 
     digest: bytes
     expires_ms: int | None
-    notes: bytes
+    metadata: bytes
 
     def has_ended(self, now: float) -> bool:
         """Is its time over?"""
@@ -37,22 +37,22 @@ class Issued(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Issued)
+_DECODER = msgspec.msgpack.Decoder(AccessToken)
 
 
-class IssuedBook:
+class AccessTokens:
     """Which tokens there are. Nothing is decided by it; the catalogue decides."""
 
     def __init__(self) -> None:
-        self._tokens: dict[bytes, Issued] = {}
-        self._by_digest: dict[bytes, Issued] = {}
+        self._tokens: dict[bytes, AccessToken] = {}
+        self._by_digest: dict[bytes, AccessToken] = {}
 
-    def sync(self, tokens: dict[bytes, Issued]) -> None:
+    def sync(self, tokens: dict[bytes, AccessToken]) -> None:
         """The catalogue says which there are."""
         self._tokens = tokens
         self._by_digest = {each.digest: each for each in tokens.values()}
 
-    def find(self, token: bytes, now: float) -> Issued | None:
+    def find(self, token: bytes, now: float) -> AccessToken | None:
         """What is noted of a token; None: it was revoked, has ended, or never was.
 
         Looked up by digest: how long a wrong one takes tells nothing about a right one.
@@ -60,21 +60,21 @@ class IssuedBook:
         found = self._by_digest.get(sha256(token).digest())
         return None if found is None or found.has_ended(now) else found
 
-    def all(self, now: float) -> Iterator[tuple[bytes, Issued]]:
+    def all(self, now: float) -> Iterator[tuple[bytes, AccessToken]]:
         """Every token by its id, in their order."""
         return ((each, row) for each, row in sorted(self._tokens.items()) if not row.has_ended(now))
 
 
-class IssuedTokens:
+class AccessTokenCatalog:
     """The catalogue."""
 
     __slots__ = ("_book", "_tokens", "deadline")
 
-    def __init__(self, outline: LogSnapshot, book: IssuedBook) -> None:
+    def __init__(self, outline: LogSnapshot, book: AccessTokens) -> None:
         self._book = book
         self._tokens = {
             name[len(_TOKEN) :]: _DECODER.decode(value)
-            for name, value in outline.notes.items()
+            for name, value in outline.metadata.items()
             if name.startswith(_TOKEN)
         }
         self._sync()
@@ -88,7 +88,7 @@ class IssuedTokens:
         return True
 
     @property
-    def owed(self) -> Iterable[tuple[Port, StreamRequest]]:
+    def unanswered(self) -> Iterable[tuple[Port, StreamRequest]]:
         return ()
 
     def handle(self, batch: Batch, now: float) -> Effects:
@@ -109,7 +109,7 @@ class IssuedTokens:
         self._sync()
         return effects
 
-    def _answer(self, message: Mail, now: float, effects: Effects) -> Reply | None:
+    def _answer(self, message: CellMessage, now: float, effects: Effects) -> Reply | None:
         match message:
             case IssueToken():
                 return self._issue(message, now, effects)
@@ -119,7 +119,7 @@ class IssuedTokens:
                     return StreamFailed(number, Code.UNKNOWN_STREAM)
                 self._forget(token_id, effects)
                 return Done(number)
-            case Drain() | Leave() | Cancel():
+            case Drain() | Detach() | CancelRead():
                 return None
             case _:
                 raise AssertionError(f"{type(message).__name__} is not for the catalogue")
@@ -128,18 +128,18 @@ class IssuedTokens:
         before = self._tokens.get(request.id)
         if before is not None and not before.has_ended(now):
             return StreamFailed(request.number, Code.STREAM_EXISTS)
-        if len(request.notes) > NOTES_BYTES_MAX:
+        if len(request.metadata) > METADATA_BYTES_MAX:
             return StreamFailed(request.number, Code.DATA_TOO_LARGE)
         if before is None and len(self._tokens) >= TOKENS_MAX:
             return StreamFailed(request.number, Code.BUFFER_FULL)
-        row = Issued(request.digest, request.expires_ms, request.notes)
+        row = AccessToken(request.digest, request.expires_ms, request.metadata)
         self._tokens[request.id] = row
-        effects.changes.append(Noted(_TOKEN + request.id, _ENCODER.encode(row)))
+        effects.changes.append(MetadataSet(_TOKEN + request.id, _ENCODER.encode(row)))
         return Done(request.number)
 
     def _forget(self, token_id: bytes, effects: Effects) -> None:
         del self._tokens[token_id]
-        effects.changes.append(Noted(_TOKEN + token_id, None))
+        effects.changes.append(MetadataSet(_TOKEN + token_id, None))
 
     def _sync(self) -> None:
         self._book.sync(self._tokens)

@@ -14,13 +14,13 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Batch, Drain, Leave, Mail, Port, Reply, StreamRequest
+from millpond.actors.messages import Batch, CellMessage, Detach, Drain, Port, Reply, StreamRequest
 from millpond.actors.runtime.cell import Effects
-from millpond.actors.store.changes import LogSnapshot, Noted
+from millpond.actors.store.changes import LogSnapshot, MetadataSet
 from millpond.actors.streams.directory import Directory
 from millpond.actors.streams.messages import (
-    BasinVacated,
-    Cancel,
+    BasinStreamDeleted,
+    CancelRead,
     ConfigureBasin,
     CreateBasin,
     Delete,
@@ -31,7 +31,7 @@ from millpond.actors.streams.messages import (
 from millpond.actors.streams.names import BASINS, basin_cell
 
 BASINS_MAX = 10_000
-NOTES_BYTES_MAX = 65_536
+METADATA_BYTES_MAX = 65_536
 VACATE_RETRY_S = 30.0
 
 _BASIN = b"basin\0"
@@ -43,7 +43,7 @@ class Basin(msgspec.Struct, frozen=True, gc=False, array_like=True):
     was removed (0: it was not, or nobody noted when)."""
 
     created_ms: int
-    notes: bytes = b""
+    metadata: bytes = b""
     removed_ms: int = 0
 
 
@@ -68,11 +68,11 @@ class BasinDirectory(Directory):
     def is_vacated(self, name: bytes) -> bool:
         return not self.is_open
 
-    def vacated(self, name: bytes) -> tuple[bytes, Mail]:
-        return BASINS, BasinVacated(0, self._basin, name)
+    def vacated(self, name: bytes) -> tuple[bytes, CellMessage]:
+        return BASINS, BasinStreamDeleted(0, self._basin, name)
 
 
-class BasinBook:
+class BasinDirectories:
     """Which basins there are. Nothing is decided by it; the catalogue decides."""
 
     def __init__(self, own: bytes, own_streams: Directory, now_ms: int) -> None:
@@ -134,12 +134,12 @@ class BasinBook:
             self._left[basin] = found
 
 
-class Basins:
+class BasinCatalog:
     """The catalogue."""
 
     __slots__ = ("_basins", "_book", "_removed", "deadline")
 
-    def __init__(self, outline: LogSnapshot, book: BasinBook) -> None:
+    def __init__(self, outline: LogSnapshot, book: BasinDirectories) -> None:
         self._book = book
         self._basins = _basins(outline, _BASIN)
         self._removed = _basins(outline, _REMOVED)
@@ -155,7 +155,7 @@ class Basins:
         return True
 
     @property
-    def owed(self) -> Iterable[tuple[Port, StreamRequest]]:
+    def unanswered(self) -> Iterable[tuple[Port, StreamRequest]]:
         return ()
 
     def handle(self, batch: Batch, now: float) -> Effects:
@@ -174,7 +174,7 @@ class Basins:
         self.deadline = now + VACATE_RETRY_S if self._removed else inf
         return effects
 
-    def _answer(self, message: Mail, now: float, effects: Effects) -> Reply | None:
+    def _answer(self, message: CellMessage, now: float, effects: Effects) -> Reply | None:
         match message:
             case CreateBasin():
                 return self._create(message, int(now * 1000), effects)
@@ -182,10 +182,10 @@ class Basins:
                 return self._configure(message, effects)
             case DeleteBasin():
                 return self._delete(message, now, effects)
-            case BasinVacated(basin=basin):
+            case BasinStreamDeleted(basin=basin):
                 self._forget(basin, effects)
                 return None
-            case Drain() | Leave() | Cancel():
+            case Drain() | Detach() | CancelRead():
                 return None
             case _:
                 raise AssertionError(f"{type(message).__name__} is not for the catalogue")
@@ -194,26 +194,26 @@ class Basins:
         name = request.basin
         if name in self._removed or self._book.find(name) is not None:
             return StreamFailed(request.number, Code.STREAM_EXISTS)
-        if len(request.notes) > NOTES_BYTES_MAX:
+        if len(request.metadata) > METADATA_BYTES_MAX:
             return StreamFailed(request.number, Code.DATA_TOO_LARGE)
         if len(self._basins) + len(self._removed) >= BASINS_MAX:
             return StreamFailed(request.number, Code.BUFFER_FULL)
-        self._keep(name, Basin(now_ms, request.notes), effects)
+        self._keep(name, Basin(now_ms, request.metadata), effects)
         return Done(request.number)
 
     def _configure(self, request: ConfigureBasin, effects: Effects) -> Reply:
         before = self._book.find(request.basin)
         if before is None:
             return StreamFailed(request.number, Code.UNKNOWN_STREAM)
-        if len(request.notes) > NOTES_BYTES_MAX:
+        if len(request.metadata) > METADATA_BYTES_MAX:
             return StreamFailed(request.number, Code.DATA_TOO_LARGE)
-        self._keep(request.basin, Basin(before.created_ms, request.notes), effects)
+        self._keep(request.basin, Basin(before.created_ms, request.metadata), effects)
         return Done(request.number)
 
     def _keep(self, name: bytes, basin: Basin, effects: Effects) -> None:
         self._basins[name] = basin
         self._book.note(name)
-        effects.changes.append(Noted(_BASIN + name, _ENCODER.encode(basin)))
+        effects.changes.append(MetadataSet(_BASIN + name, _ENCODER.encode(basin)))
 
     def _delete(self, request: DeleteBasin, now: float, effects: Effects) -> Reply:
         name = request.basin
@@ -222,8 +222,8 @@ class Basins:
             return StreamFailed(request.number, Code.UNKNOWN_STREAM)
         basin = msgspec.structs.replace(basin, removed_ms=int(now * 1000))
         self._removed[name] = basin
-        effects.changes.append(Noted(_BASIN + name, None))
-        effects.changes.append(Noted(_REMOVED + name, _ENCODER.encode(basin)))
+        effects.changes.append(MetadataSet(_BASIN + name, None))
+        effects.changes.append(MetadataSet(_REMOVED + name, _ENCODER.encode(basin)))
         self._book.note(name)
         self._vacate(name, effects)
         self.deadline = min(self.deadline, now + VACATE_RETRY_S)
@@ -240,12 +240,12 @@ class Basins:
         if basin in self._removed and not self._book.streams(basin).streams:
             del self._removed[basin]
             self._book.forget(basin)
-            effects.changes.append(Noted(_REMOVED + basin, None))
+            effects.changes.append(MetadataSet(_REMOVED + basin, None))
 
 
 def _basins(outline: LogSnapshot, prefix: bytes) -> dict[bytes, Basin]:
     return {
         name[len(prefix) :]: _DECODER.decode(value)
-        for name, value in outline.notes.items()
+        for name, value in outline.metadata.items()
         if name.startswith(prefix)
     }

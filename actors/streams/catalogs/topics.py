@@ -11,26 +11,26 @@ from math import inf
 from millpond.actors.errors import Code
 from millpond.actors.messages import (
     Batch,
+    CellMessage,
+    Detach,
     Drain,
-    Leave,
-    Mail,
     Port,
     Reply,
     StreamReply,
     StreamRequest,
 )
 from millpond.actors.runtime.cell import Effects
-from millpond.actors.store.changes import LogSnapshot, Noted
+from millpond.actors.store.changes import LogSnapshot, MetadataSet
 from millpond.actors.streams.directory import Directory, is_topic_name, partition_name, partition_of
 from millpond.actors.streams.messages import (
-    Cancel,
+    CancelRead,
     Create,
     CreateTopic,
     Delete,
     DeleteTopic,
     Done,
+    PartitionDeleted,
     StreamFailed,
-    Vacated,
 )
 from millpond.actors.streams.names import stream_cell
 
@@ -43,7 +43,7 @@ _TOPIC = b"topic\0"
 _REMOVED = b"removed\0"
 
 
-class Topics:
+class TopicCatalog:
     """The topics of a node."""
 
     __slots__ = ("_directory", "_partitions", "_removed", "_topics", "_vacant", "deadline")
@@ -68,7 +68,7 @@ class Topics:
         return True
 
     @property
-    def owed(self) -> Iterable[tuple[Port, StreamRequest]]:
+    def unanswered(self) -> Iterable[tuple[Port, StreamRequest]]:
         return ()
 
     def handle(self, batch: Batch, now: float) -> Effects:
@@ -88,17 +88,17 @@ class Topics:
         return effects
 
     def _answer(
-        self, port: Port | None, message: Mail, now: float, effects: Effects
+        self, port: Port | None, message: CellMessage, now: float, effects: Effects
     ) -> Reply | None:
         match message:
             case CreateTopic() if port is not None:
                 return self._create(port, message, effects)
             case DeleteTopic() if port is not None:
                 return self._delete(port, message, now, effects)
-            case Vacated(stream=stream):
+            case PartitionDeleted(stream=stream):
                 self._forget(stream, effects)
                 return None
-            case Drain() | Leave() | Cancel():
+            case Drain() | Detach() | CancelRead():
                 return None
             case _:
                 raise AssertionError(f"{type(message).__name__} is not for the catalogue")
@@ -119,7 +119,7 @@ class Topics:
             return StreamFailed(request.number, Code.BUFFER_FULL)
         self._topics[topic] = count
         self._partitions += count
-        effects.changes.append(Noted(_TOPIC + topic, count.to_bytes(4)))
+        effects.changes.append(MetadataSet(_TOPIC + topic, count.to_bytes(4)))
         return Done(request.number)
 
     def _delete(
@@ -134,8 +134,8 @@ class Topics:
         self._partitions -= count
         self._removed[topic] = count
         self._vacant[topic] = set()
-        effects.changes.append(Noted(_TOPIC + topic, None))
-        effects.changes.append(Noted(_REMOVED + topic, count.to_bytes(4)))
+        effects.changes.append(MetadataSet(_TOPIC + topic, None))
+        effects.changes.append(MetadataSet(_REMOVED + topic, count.to_bytes(4)))
         self._vacate(topic, now, effects)
         return Done(request.number)
 
@@ -158,12 +158,12 @@ class Topics:
         gone.add(partition)
         if len(gone) == self._removed[topic]:
             del self._removed[topic], self._vacant[topic]
-            effects.changes.append(Noted(_REMOVED + topic, None))
+            effects.changes.append(MetadataSet(_REMOVED + topic, None))
 
 
 def _counts(outline: LogSnapshot, prefix: bytes) -> dict[bytes, int]:
     return {
         name[len(prefix) :]: int.from_bytes(value)
-        for name, value in outline.notes.items()
+        for name, value in outline.metadata.items()
         if name.startswith(prefix)
     }

@@ -4,36 +4,40 @@ from __future__ import annotations
 
 from millpond.actors.messages import StreamReply
 from millpond.actors.store.changes import Change
-from millpond.actors.streams.append import Appender
-from millpond.actors.streams.bounds import Extent
+from millpond.actors.streams.append import StreamAppender
+from millpond.actors.streams.bounds import StreamBounds
 from millpond.actors.streams.durable.messages import (
-    Accepted,
-    Declined,
+    DurableAppend,
+    DurableAppended,
+    DurableRefused,
     Producer,
-    Submit,
-    Why,
+    RefusalReason,
     media_type,
 )
 from millpond.actors.streams.messages import Append, Appended
-from millpond.actors.streams.metadata import Properties
+from millpond.actors.streams.metadata import StreamMetadata
 from millpond.actors.streams.moment import Moment
-from millpond.actors.streams.producers import Verdict, judge
+from millpond.actors.streams.producers import ProducerCheck, check_producer
 
 _WHY = {
-    Verdict.STALE_EPOCH: Why.STALE_EPOCH,
-    Verdict.EPOCH_BEGINS_AT_ZERO: Why.EPOCH_BEGINS_AT_ZERO,
-    Verdict.GAP: Why.GAP,
+    ProducerCheck.STALE_EPOCH: RefusalReason.STALE_EPOCH,
+    ProducerCheck.EPOCH_BEGINS_AT_ZERO: RefusalReason.EPOCH_BEGINS_AT_ZERO,
+    ProducerCheck.GAP: RefusalReason.GAP,
 }
 
 
-class Entries:
+class DurableAppends:
     """What clients of Durable Streams append to one stream. Checked and done in one step, so
     nothing comes in between."""
 
     __slots__ = ("_appender", "_extent", "_moment", "_properties", "has_closed")
 
     def __init__(
-        self, extent: Extent, properties: Properties, appender: Appender, moment: Moment
+        self,
+        extent: StreamBounds,
+        properties: StreamMetadata,
+        appender: StreamAppender,
+        moment: Moment,
     ) -> None:
         self._extent = extent
         self._properties = properties
@@ -42,7 +46,7 @@ class Entries:
         self.has_closed = False
         """The stream was closed just now."""
 
-    def submit(self, request: Submit, changes: list[Change]) -> StreamReply:
+    def submit(self, request: DurableAppend, changes: list[Change]) -> StreamReply:
         """Do it, if all conditions hold; the stream is there."""
         notes = self._properties.durable
         if notes.is_closed:
@@ -67,53 +71,55 @@ class Entries:
         changes.append(self._properties.durable.close(closer))
         self._extent.is_closed = self._appender.has_terms = self.has_closed = True
 
-    def _refusal(self, request: Submit) -> StreamReply | None:
+    def _refusal(self, request: DurableAppend) -> StreamReply | None:
         notes, number = self._properties.durable, request.number
         tail = self._extent.tail
         if request.bodies and media_type(request.content_type) != media_type(
             self._properties.settings.content_type
         ):
-            return Declined(number, Why.OTHER_TYPE, tail)
+            return DurableRefused(number, RefusalReason.OTHER_TYPE, tail)
         judged = self._judge(request)
         if judged is not None:
             return judged
         if request.order is not None and notes.order is not None:
             if request.order <= notes.order:
-                return Declined(number, Why.OUT_OF_ORDER, tail)
+                return DurableRefused(number, RefusalReason.OUT_OF_ORDER, tail)
         return None
 
-    def _judge(self, request: Submit) -> StreamReply | None:
+    def _judge(self, request: DurableAppend) -> StreamReply | None:
         """What is said of the producer's number, unless it is the next one."""
         producer = request.producer
         if producer is None:
             return None
         known = self._properties.durable.producers.get(producer.id)
-        verdict = judge(known, producer)
-        if verdict is Verdict.NEXT:
+        verdict = check_producer(known, producer)
+        if verdict is ProducerCheck.NEXT:
             return None
-        if verdict is Verdict.DUPLICATE:
+        if verdict is ProducerCheck.DUPLICATE:
             return self._accepted(request, is_new=False)
         epoch = 0 if known is None else known.epoch
         expected = 0 if known is None else known.seq + 1
-        return Declined(request.number, _WHY[verdict], self._extent.tail, epoch, expected)
+        return DurableRefused(request.number, _WHY[verdict], self._extent.tail, epoch, expected)
 
-    def _answer_closed(self, request: Submit) -> StreamReply:
+    def _answer_closed(self, request: DurableAppend) -> StreamReply:
         """What was done before the stream was closed is a duplicate; nothing else is taken."""
         notes = self._properties.durable
-        closed = Declined(request.number, Why.CLOSED, self._extent.tail)
+        closed = DurableRefused(request.number, RefusalReason.CLOSED, self._extent.tail)
         if request.producer is None:
             is_repetition = request.closes and not request.bodies
             return self._accepted(request, is_new=False) if is_repetition else closed
         if request.closes and request.producer == notes.closer:
             return self._accepted(request, is_new=False)
         judged = self._judge(request)
-        if isinstance(judged, Declined):
-            return judged if judged.why is Why.STALE_EPOCH else closed
+        if isinstance(judged, DurableRefused):
+            return judged if judged.why is RefusalReason.STALE_EPOCH else closed
         return closed if judged is None or request.closes else judged
 
-    def _accepted(self, request: Submit, *, is_new: bool = True) -> Accepted:
+    def _accepted(self, request: DurableAppend, *, is_new: bool = True) -> DurableAppended:
         notes, epoch, seq = self._properties.durable, 0, 0
         if request.producer is not None:
             progress = notes.producers[request.producer.id]
             epoch, seq = progress.epoch, progress.seq
-        return Accepted(request.number, self._extent.tail, notes.is_closed, is_new, epoch, seq)
+        return DurableAppended(
+            request.number, self._extent.tail, notes.is_closed, is_new, epoch, seq
+        )

@@ -1,4 +1,4 @@
-"""Where the records of a fork are: its first ones in the partitions of those it comes from."""
+"""SeekBy the records of a fork are: its first ones in the partitions of those it comes from."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from millpond.actors.messages import U64_MAX
+from millpond.actors.positions import SeekBy
 from millpond.actors.store.changes import Chunk, Position
-from millpond.actors.store.interface import Fault, LogStore, Pending, Seek, Where
-from millpond.actors.store.repair.rebuilt_log import Base
-from millpond.actors.streams.chunks import shortened
-from millpond.actors.streams.durable.metadata import DurableNotes
+from millpond.actors.store.interface import Deferred, Fault, LogStore, Seek
+from millpond.actors.store.repair.rebuilt_log import LogBase
+from millpond.actors.streams.chunks import truncate_chunk
+from millpond.actors.streams.durable.metadata import DurableMetadata
 
 Chunks = list[Chunk] | Fault
 
 
-def ancestry(
+def fork_chain(
     lineage: Sequence[tuple[bytes, int]], cell: bytes, point: int
 ) -> list[tuple[bytes, int]]:
     """The lineage of a fork at `point` of the stream `cell`, which has this lineage itself."""
@@ -29,16 +30,16 @@ def ancestry(
     return parts
 
 
-def base_of(notes: Mapping[bytes, bytes]) -> Base:
-    """Where the own records of a stream with these notes begin."""
-    parentage = DurableNotes(notes).parentage
+def base_of(notes: Mapping[bytes, bytes]) -> LogBase:
+    """SeekBy the own records of a stream with these notes begin."""
+    parentage = DurableMetadata(notes).parentage
     if parentage is None:
-        return Base()
+        return LogBase()
     last = Position(parentage.last_ms, parentage.last_seq)
-    return Base(parentage.point, last, parentage.last_timestamp)
+    return LogBase(parentage.point, last, parentage.last_timestamp)
 
 
-class Lineage:
+class ForkLog:
     """Reads a fork as if all its records were its own."""
 
     __slots__ = ("_cell", "_parts", "_store")
@@ -48,11 +49,11 @@ class Lineage:
         self._cell = cell
         self._parts = parts
 
-    def read(self, seek: Seek) -> list[Chunk] | Pending[Chunks]:
+    def read(self, seek: Seek) -> list[Chunk] | Deferred[Chunks]:
         """Chunks in order, as the store gives them of one log."""
         return self._read(0, seek, [])
 
-    def _read(self, at: int, seek: Seek, found: list[Chunk]) -> list[Chunk] | Pending[Chunks]:
+    def _read(self, at: int, seek: Seek, found: list[Chunk]) -> list[Chunk] | Deferred[Chunks]:
         """Go on with a part, behind what was found in those before it."""
         for place in range(at, len(self._parts) + 1):
             cell, end = self._part(place)
@@ -62,8 +63,8 @@ class Lineage:
             if rest is None:
                 return found
             chunks = self._store.read(cell, rest)
-            if isinstance(chunks, Pending):
-                pending: Pending[Chunks] = Pending()
+            if isinstance(chunks, Deferred):
+                pending: Deferred[Chunks] = Deferred()
                 chunks.when_done(partial(self._found, place, seek, found, pending))
                 return pending
             found = _joined(found, chunks, end)
@@ -80,7 +81,7 @@ class Lineage:
         place: int,
         seek: Seek,
         found: list[Chunk],
-        pending: Pending[Chunks],
+        pending: Deferred[Chunks],
         chunks: Chunks,
     ) -> None:
         if isinstance(chunks, Fault):
@@ -88,10 +89,10 @@ class Lineage:
             return
         end = self._part(place)[1]
         found = _joined(found, chunks, end)
-        rest: list[Chunk] | Pending[Chunks] = found
+        rest: list[Chunk] | Deferred[Chunks] = found
         if not found or found[-1].end >= end:
             rest = self._read(place + 1, seek, found)
-        if isinstance(rest, Pending):
+        if isinstance(rest, Deferred):
             rest.when_done(pending.finish)
         else:
             pending.finish(rest)
@@ -105,8 +106,8 @@ def _rest_of(seek: Seek, found: Sequence[Chunk]) -> Seek | None:
     count = seek.count_max - sum(chunk.count for chunk in found[1:])
     if left <= 0 or count <= 0:
         return None
-    # Where an answer begins was found already.
-    return Seek(Where.SEQUENCE, found[-1].end, bytes_max=left, count_max=count)
+    # SeekBy an answer begins was found already.
+    return Seek(SeekBy.SEQUENCE, found[-1].end, bytes_max=left, count_max=count)
 
 
 def _joined(found: list[Chunk], chunks: Sequence[Chunk], end: int) -> list[Chunk]:
@@ -114,4 +115,4 @@ def _joined(found: list[Chunk], chunks: Sequence[Chunk], end: int) -> list[Chunk
     if found and chunks and chunks[0].first > found[-1].end:
         return found
     below = [chunk for chunk in chunks if chunk.first < end]
-    return found + [each if each.end <= end else shortened(each, end) for each in below]
+    return found + [each if each.end <= end else truncate_chunk(each, end) for each in below]

@@ -8,31 +8,31 @@ from __future__ import annotations
 
 from millpond.actors.messages import Batch, Port, StreamReply
 from millpond.actors.runtime.cell import Effects
-from millpond.actors.streams.append import Appender
-from millpond.actors.streams.bounds import Extent
-from millpond.actors.streams.durable.append import Entries
-from millpond.actors.streams.durable.fork_log import ancestry
+from millpond.actors.streams.append import StreamAppender
+from millpond.actors.streams.bounds import StreamBounds
+from millpond.actors.streams.durable.append import DurableAppends
+from millpond.actors.streams.durable.fork_log import fork_chain
 from millpond.actors.streams.durable.messages import (
-    FOR_EVER,
+    NO_EXPIRY,
     BeginFork,
     Claim,
-    Declined,
-    Establish,
-    Established,
+    CreateSpec,
+    DurableCreate,
+    DurableCreated,
+    DurableRefused,
     Fork,
-    Founding,
+    ForkParent,
     Lifetime,
-    Parentage,
+    RefusalReason,
     Release,
-    Why,
     media_type,
 )
 from millpond.actors.streams.messages import Append, Appended, Settings
-from millpond.actors.streams.metadata import Properties
+from millpond.actors.streams.metadata import StreamMetadata
 from millpond.actors.streams.moment import Moment
 
 
-class Founder:
+class Forks:
     """The side of one stream that makes it, and its forks. `is_taken`: there is something that
     excludes a stream of this name."""
 
@@ -42,10 +42,10 @@ class Founder:
         self,
         name: bytes,
         cell: bytes,
-        extent: Extent,
-        properties: Properties,
-        appender: Appender,
-        entries: Entries,
+        extent: StreamBounds,
+        properties: StreamMetadata,
+        appender: StreamAppender,
+        entries: DurableAppends,
         moment: Moment,
     ) -> None:
         self._name = name
@@ -59,17 +59,17 @@ class Founder:
     # The stream itself.
 
     def establish(
-        self, request: Establish, effects: Effects, *, is_there: bool, is_taken: bool
+        self, request: DurableCreate, effects: Effects, *, is_there: bool, is_taken: bool
     ) -> StreamReply:
         """Make it, or say whether it is like this."""
         number, founding = request.number, request.founding
         if is_there:
             return self._compared(number, founding)
         if is_taken:
-            return Declined(number, Why.CONFLICT)
+            return DurableRefused(number, RefusalReason.CONFLICT)
         if founding.fork is not None:
-            return Declined(number, Why.MISSING)
-        return self._make(number, founding, founding.lifetime or FOR_EVER, effects)
+            return DurableRefused(number, RefusalReason.MISSING)
+        return self._make(number, founding, founding.lifetime or NO_EXPIRY, effects)
 
     def begin_fork(
         self, request: BeginFork, effects: Effects, *, is_there: bool, is_taken: bool
@@ -80,12 +80,12 @@ class Founder:
         if is_there:
             reply = self._compared(request.number, request.founding)
         elif is_taken:
-            reply = Declined(request.number, Why.CONFLICT)
+            reply = DurableRefused(request.number, RefusalReason.CONFLICT)
         else:
             self._extent.descend(parentage)
-            lifetime = request.founding.lifetime or FOR_EVER
+            lifetime = request.founding.lifetime or NO_EXPIRY
             reply = self._make(request.number, request.founding, lifetime, effects, request.prefix)
-            if isinstance(reply, Established):
+            if isinstance(reply, DurableCreated):
                 effects.changes.append(self._properties.durable.descend(parentage))
                 return reply
             self._extent.drop()
@@ -95,7 +95,7 @@ class Founder:
     def _make(
         self,
         number: int,
-        founding: Founding,
+        founding: CreateSpec,
         lifetime: Lifetime,
         effects: Effects,
         prefix: list[bytes] | None = None,
@@ -114,7 +114,7 @@ class Founder:
             self._entries.close(None, changes)
         return self._established(number, is_new=True)
 
-    def _compared(self, number: int, founding: Founding) -> StreamReply:
+    def _compared(self, number: int, founding: CreateSpec) -> StreamReply:
         """Is the stream that is there like this? What is left to the source is like anything."""
         properties, notes = self._properties, self._properties.durable
         fork, parentage = founding.fork, notes.parentage
@@ -123,17 +123,19 @@ class Founder:
             mine = media_type(properties.settings.content_type)
             is_same = is_same and media_type(founding.content_type) == mine
         if fork is None or founding.lifetime is not None:
-            is_same = is_same and _alike(founding.lifetime or FOR_EVER, notes.lifetime)
+            is_same = is_same and _alike(founding.lifetime or NO_EXPIRY, notes.lifetime)
         if fork is not None and parentage is not None:
             is_same = is_same and fork.source == parentage.source and fork.sub == parentage.sub
             is_same = is_same and fork.at in (None, parentage.at)
-        return self._established(number) if is_same else Declined(number, Why.CONFLICT)
+        return (
+            self._established(number) if is_same else DurableRefused(number, RefusalReason.CONFLICT)
+        )
 
-    def _established(self, number: int, *, is_new: bool = False) -> Established:
+    def _established(self, number: int, *, is_new: bool = False) -> DurableCreated:
         properties, notes = self._properties, self._properties.durable
         content_type = properties.settings.content_type
         tail = self._extent.tail
-        return Established(number, is_new, tail, notes.is_closed, content_type, notes.lifetime)
+        return DurableCreated(number, is_new, tail, notes.is_closed, content_type, notes.lifetime)
 
     # Its forks.
 
@@ -142,18 +144,18 @@ class Founder:
         extent, properties = self._extent, self._properties
         notes, founding, number = properties.durable, request.founding, request.number
         if not properties.is_it(request.incarnation):
-            return Declined(number, Why.SOURCE_MISSING)
+            return DurableRefused(number, RefusalReason.SOURCE_MISSING)
         mine = properties.settings.content_type
         if founding.content_type is None:
             founding = _with_type(founding, mine)
         elif media_type(founding.content_type) != media_type(mine):
-            return Declined(number, Why.CONFLICT)
+            return DurableRefused(number, RefusalReason.CONFLICT)
         point = extent.tail if request.point is None else request.point
         if not extent.trim_point <= point <= extent.tail and point != 0:
-            return Declined(number, Why.BEYOND)
+            return DurableRefused(number, RefusalReason.BEYOND)
         ref = max(self._moment.now_ms, max(notes.refs, default=0) + 1)
         asked = founding.fork
-        parentage = Parentage(
+        parentage = ForkParent(
             self._name,
             self._cell,
             ref,
@@ -176,7 +178,7 @@ class Founder:
         """Where the records of this stream below `point` are."""
         parentage = self._properties.durable.parentage
         above = [] if parentage is None else parentage.lineage
-        return ancestry(above, self._cell, point)
+        return fork_chain(above, self._cell, point)
 
     def claim_all(self, effects: Effects) -> None:
         """Ask all forks that are noted whether they are there."""
@@ -198,7 +200,7 @@ class Founder:
         notes = self._properties.durable
         if notes.refs.get(request.ref) == request.cell:
             effects.changes.append(notes.release(request.ref))
-        return notes.is_buried and not notes.refs
+        return notes.is_tombstone and not notes.refs
 
     def part(self, effects: Effects) -> None:
         """The stream goes: its source hears of it."""
@@ -213,13 +215,13 @@ def _alike(asked: Lifetime, mine: Lifetime) -> bool:
     return (asked.ttl_s, asked.expires_ms) == (mine.ttl_s, mine.expires_ms)
 
 
-def _with_type(founding: Founding, content_type: bytes | None) -> Founding:
-    return Founding(
+def _with_type(founding: CreateSpec, content_type: bytes | None) -> CreateSpec:
+    return CreateSpec(
         content_type, founding.lifetime, founding.closes, founding.bodies, founding.fork
     )
 
 
-def _with_lifetime(founding: Founding, lifetime: Lifetime) -> Founding:
-    return Founding(
+def _with_lifetime(founding: CreateSpec, lifetime: Lifetime) -> CreateSpec:
+    return CreateSpec(
         founding.content_type, lifetime, founding.closes, founding.bodies, founding.fork
     )

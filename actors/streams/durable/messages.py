@@ -11,7 +11,7 @@ import msgspec
 
 from millpond.actors.messages import StreamReply, StreamRequest
 
-OCTETS = b"application/octet-stream"
+OCTET_STREAM = b"application/octet-stream"
 """The content type of a stream that was told of none."""
 
 _WORD = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -26,7 +26,7 @@ def is_content_type(text: bytes) -> bool:
 @lru_cache(maxsize=64)
 def media_type(content_type: bytes | None) -> bytes:
     """What counts when content types are compared: no parameters, in lower case."""
-    return (content_type or OCTETS).partition(b";")[0].strip().lower()
+    return (content_type or OCTET_STREAM).partition(b";")[0].strip().lower()
 
 
 class Producer(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -46,10 +46,10 @@ class Lifetime(msgspec.Struct, frozen=True, gc=False, array_like=True):
     expires: bytes = b""
 
 
-FOR_EVER = Lifetime()
+NO_EXPIRY = Lifetime()
 
 
-class ForkAsked(msgspec.Struct, frozen=True, gc=False):
+class ForkSource(msgspec.Struct, frozen=True, gc=False):
     """From where a fork is to be made, in the client's words: the source's name, a sequence (None:
     the tail), and how far behind it."""
 
@@ -58,17 +58,17 @@ class ForkAsked(msgspec.Struct, frozen=True, gc=False):
     sub: int
 
 
-class Founding(msgspec.Struct, frozen=True, gc=False):
+class CreateSpec(msgspec.Struct, frozen=True, gc=False):
     """What a stream is to be made as. None: what its source has, or the default."""
 
     content_type: bytes | None
     lifetime: Lifetime | None
     closes: bool
     bodies: list[bytes]
-    fork: ForkAsked | None = None
+    fork: ForkSource | None = None
 
 
-class Parentage(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class ForkParent(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The note of a fork. Its records below `point` are those of `lineage`: cells, and up to which
     sequence each of them counts. Its source knows it by the number `ref`."""
 
@@ -91,8 +91,9 @@ class DurableRequest(StreamRequest, frozen=True, gc=False):
     """Base of all of them."""
 
 
-class Submit(DurableRequest, frozen=True, gc=False):
-    """Append, or close, or both in one step. Answered by `Accepted`, `Declined`, `StreamFailed`.
+class DurableAppend(DurableRequest, frozen=True, gc=False):
+    """Append, or close, or both in one step. Answered by `DurableAppended`, `DurableRefused`,
+    `StreamFailed`.
 
     No bodies: only close; `content_type` counts only with some. `order` is `Stream-Seq`.
     """
@@ -104,22 +105,23 @@ class Submit(DurableRequest, frozen=True, gc=False):
     closes: bool = False
 
 
-class Establish(DurableRequest, frozen=True, gc=False):
-    """Have a stream like this. Answered by `Established`, `Declined`, `StreamFailed`; MISSING where
+class DurableCreate(DurableRequest, frozen=True, gc=False):
+    """Have a stream like this. Answered by `DurableCreated`, `DurableRefused`, `StreamFailed`;
+    MISSING where
     it was to be a fork and is not there."""
 
-    founding: Founding
+    founding: CreateSpec
 
 
 class Fork(DurableRequest, frozen=True, gc=False):
     """To the source: make the stream of the cell `cell` a fork of this one, up to `point` (None:
-    the tail), and then with the records `prefix`. Answered like `Establish`.
+    the tail), and then with the records `prefix`. Answered like `DurableCreate`.
 
     `incarnation`: of the source, as the asker knows it.
     """
 
     cell: bytes
-    founding: Founding
+    founding: CreateSpec
     point: int | None
     prefix: list[bytes]
     incarnation: int
@@ -128,8 +130,8 @@ class Fork(DurableRequest, frozen=True, gc=False):
 class BeginFork(DurableRequest, frozen=True, gc=False):
     """From a source to its fork: begin like this."""
 
-    founding: Founding
-    parentage: Parentage
+    founding: CreateSpec
+    parentage: ForkParent
     prefix: list[bytes]
 
 
@@ -150,7 +152,7 @@ class Release(DurableRequest, frozen=True, gc=False):
 # Answers.
 
 
-class Accepted(StreamReply, frozen=True, gc=False):
+class DurableAppended(StreamReply, frozen=True, gc=False):
     """Kept. `is_new` False: it was before, and nothing was done. `seq`: the producer's highest."""
 
     tail: int
@@ -160,7 +162,7 @@ class Accepted(StreamReply, frozen=True, gc=False):
     seq: int = 0
 
 
-class Established(StreamReply, frozen=True, gc=False):
+class DurableCreated(StreamReply, frozen=True, gc=False):
     """There is such a stream. `is_new`: now."""
 
     is_new: bool
@@ -170,7 +172,7 @@ class Established(StreamReply, frozen=True, gc=False):
     lifetime: Lifetime
 
 
-class Why(Enum):
+class RefusalReason(Enum):
     """Why a request was declined."""
 
     MISSING = auto()
@@ -187,10 +189,10 @@ class Why(Enum):
     BEYOND = auto()
 
 
-class Declined(StreamReply, frozen=True, gc=False):
+class DurableRefused(StreamReply, frozen=True, gc=False):
     """Nothing was done. `epoch` is the producer's current one, `expected` its next sequence."""
 
-    why: Why
+    why: RefusalReason
     tail: int = 0
     epoch: int = 0
     expected: int = 0

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from millpond.actors.store.changes import Noted
-from millpond.actors.streams.durable.messages import FOR_EVER, Lifetime, Parentage, Producer
-from millpond.actors.streams.producers import PRODUCERS_MAX, Progress, quietest
+from millpond.actors.store.changes import MetadataSet
+from millpond.actors.streams.durable.messages import NO_EXPIRY, ForkParent, Lifetime, Producer
+from millpond.actors.streams.producers import PRODUCERS_MAX, ProducerState, least_recent_producer
 
 LIFETIME = b"lifetime"
 TOUCHED = b"touched"
@@ -24,18 +24,18 @@ _REF = b"ref\0"
 
 _encode = msgspec.msgpack.Encoder().encode
 _lifetime = msgspec.msgpack.Decoder(Lifetime)
-_parentage = msgspec.msgpack.Decoder(Parentage)
+_parentage = msgspec.msgpack.Decoder(ForkParent)
 _closer = msgspec.msgpack.Decoder(Producer | None)
-_progress = msgspec.msgpack.Decoder(Progress)
+_progress = msgspec.msgpack.Decoder(ProducerState)
 
 
-class DurableNotes:
+class DurableMetadata:
     """`refs` are the cells of forks by their numbers."""
 
     __slots__ = (
         "closer",
-        "is_buried",
         "is_closed",
+        "is_tombstone",
         "lifetime",
         "order",
         "parentage",
@@ -46,14 +46,14 @@ class DurableNotes:
 
     def __init__(self, notes: Mapping[bytes, bytes]) -> None:
         lifetime, fork, closed = notes.get(LIFETIME), notes.get(FORK), notes.get(CLOSED)
-        self.lifetime = FOR_EVER if lifetime is None else _lifetime.decode(lifetime)
+        self.lifetime = NO_EXPIRY if lifetime is None else _lifetime.decode(lifetime)
         self.touched_ms = int.from_bytes(notes.get(TOUCHED, b""))
         self.parentage = None if fork is None else _parentage.decode(fork)
         self.is_closed = closed is not None
         self.closer = None if closed is None else _closer.decode(closed)
         """The producer whose append closed the stream, if it was one."""
         self.order = notes.get(ORDER)
-        self.is_buried = BURIED in notes
+        self.is_tombstone = BURIED in notes
         self.producers = {
             name[len(_PRODUCER) :]: _progress.decode(value)
             for name, value in notes.items()
@@ -65,55 +65,55 @@ class DurableNotes:
             if name.startswith(_REF)
         }
 
-    def begin(self, lifetime: Lifetime, now_ms: int) -> Iterator[Noted]:
+    def begin(self, lifetime: Lifetime, now_ms: int) -> Iterator[MetadataSet]:
         """The stream is made with this lifetime."""
         self.lifetime = lifetime
-        if lifetime != FOR_EVER:
-            yield Noted(LIFETIME, _encode(lifetime))
+        if lifetime != NO_EXPIRY:
+            yield MetadataSet(LIFETIME, _encode(lifetime))
             if lifetime.ttl_s is not None:
                 yield self.touch(now_ms)
 
-    def touch(self, now_ms: int) -> Noted:
+    def touch(self, now_ms: int) -> MetadataSet:
         """The stream was used."""
         self.touched_ms = now_ms
-        return Noted(TOUCHED, now_ms.to_bytes(8))
+        return MetadataSet(TOUCHED, now_ms.to_bytes(8))
 
-    def descend(self, parentage: Parentage) -> Noted:
+    def descend(self, parentage: ForkParent) -> MetadataSet:
         """The stream is a fork."""
         self.parentage = parentage
-        return Noted(FORK, _encode(parentage))
+        return MetadataSet(FORK, _encode(parentage))
 
-    def close(self, closer: Producer | None) -> Noted:
+    def close(self, closer: Producer | None) -> MetadataSet:
         """The stream takes no more records."""
         self.is_closed, self.closer = True, closer
-        return Noted(CLOSED, _encode(closer))
+        return MetadataSet(CLOSED, _encode(closer))
 
-    def follow(self, order: bytes) -> Noted:
+    def follow(self, order: bytes) -> MetadataSet:
         """What comes next has to come behind this `Stream-Seq`."""
         self.order = order
-        return Noted(ORDER, order)
+        return MetadataSet(ORDER, order)
 
-    def advance(self, producer: Producer, now_ms: int) -> Iterator[Noted]:
+    def advance(self, producer: Producer, now_ms: int) -> Iterator[MetadataSet]:
         """A producer got so far; another is forgotten, if there are too many."""
         if producer.id not in self.producers and len(self.producers) >= PRODUCERS_MAX:
-            oldest = quietest(self.producers)
+            oldest = least_recent_producer(self.producers)
             del self.producers[oldest]
-            yield Noted(_PRODUCER + oldest, None)
-        progress = Progress(producer.epoch, producer.seq, now_ms)
+            yield MetadataSet(_PRODUCER + oldest, None)
+        progress = ProducerState(producer.epoch, producer.seq, now_ms)
         self.producers[producer.id] = progress
-        yield Noted(_PRODUCER + producer.id, _encode(progress))
+        yield MetadataSet(_PRODUCER + producer.id, _encode(progress))
 
-    def refer(self, ref: int, cell: bytes) -> Noted:
+    def refer(self, ref: int, cell: bytes) -> MetadataSet:
         """There is, or is to be, a fork of this number."""
         self.refs[ref] = cell
-        return Noted(_REF + ref.to_bytes(8), cell)
+        return MetadataSet(_REF + ref.to_bytes(8), cell)
 
-    def release(self, ref: int) -> Noted:
+    def release(self, ref: int) -> MetadataSet:
         """There is no fork of this number any more."""
         del self.refs[ref]
-        return Noted(_REF + ref.to_bytes(8), None)
+        return MetadataSet(_REF + ref.to_bytes(8), None)
 
-    def bury(self) -> Noted:
+    def bury(self) -> MetadataSet:
         """The stream is gone for everybody but its forks."""
-        self.is_buried = True
-        return Noted(BURIED, b"1")
+        self.is_tombstone = True
+        return MetadataSet(BURIED, b"1")

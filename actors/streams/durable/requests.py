@@ -5,35 +5,35 @@ from __future__ import annotations
 
 from millpond.actors.messages import Port, Reply
 from millpond.actors.runtime.cell import Effects
-from millpond.actors.streams.append import Appender
-from millpond.actors.streams.bounds import Extent
+from millpond.actors.streams.append import StreamAppender
+from millpond.actors.streams.bounds import StreamBounds
 from millpond.actors.streams.durable import messages as d
-from millpond.actors.streams.durable.append import Entries
-from millpond.actors.streams.durable.forks import Founder
-from millpond.actors.streams.metadata import Properties
+from millpond.actors.streams.durable.append import DurableAppends
+from millpond.actors.streams.durable.forks import Forks
+from millpond.actors.streams.metadata import StreamMetadata
 from millpond.actors.streams.moment import Moment
-from millpond.actors.streams.registration import Presence
+from millpond.actors.streams.registration import Registration
 
 
-class DurableDesk:
+class DurableRequests:
     """One stream's. `is_vacant`: it was buried, and its last fork is gone."""
 
     __slots__ = ("_appender", "_entries", "_founder", "_presence", "_properties", "is_vacant")
 
     def __init__(
         self,
-        presence: Presence,
+        presence: Registration,
         cell: bytes,
-        extent: Extent,
-        properties: Properties,
-        appender: Appender,
+        extent: StreamBounds,
+        properties: StreamMetadata,
+        appender: StreamAppender,
         moment: Moment,
     ) -> None:
         self._presence = presence
         self._properties = properties
         self._appender = appender
-        self._entries = Entries(extent, properties, appender, moment)
-        self._founder = Founder(
+        self._entries = DurableAppends(extent, properties, appender, moment)
+        self._founder = Forks(
             presence.name, cell, extent, properties, appender, self._entries, moment
         )
         self.is_vacant = False
@@ -44,20 +44,26 @@ class DurableDesk:
         """Do it."""
         is_there, is_taken = self._presence.is_there, self._presence.is_taken
         founder, number = self._founder, message.number
-        is_buried = self._properties.durable.is_buried
+        is_buried = self._properties.durable.is_tombstone
         match message:
-            case d.Submit():
+            case d.DurableAppend():
                 if not is_there:
-                    return d.Declined(number, d.Why.BURIED if is_buried else d.Why.MISSING)
+                    return d.DurableRefused(
+                        number, d.RefusalReason.BURIED if is_buried else d.RefusalReason.MISSING
+                    )
                 return self._entries.submit(message, effects.changes)
-            case d.Establish():
+            case d.DurableCreate():
                 return founder.establish(message, effects, is_there=is_there, is_taken=is_taken)
             case d.BeginFork():
                 return founder.begin_fork(message, effects, is_there=is_there, is_taken=is_taken)
             case d.Fork():
                 if not is_there or port is None:
-                    why = d.Why.SOURCE_BURIED if is_buried else d.Why.SOURCE_MISSING
-                    return d.Declined(number, why)
+                    why = (
+                        d.RefusalReason.SOURCE_BURIED
+                        if is_buried
+                        else d.RefusalReason.SOURCE_MISSING
+                    )
+                    return d.DurableRefused(number, why)
                 self._appender.flush(effects.changes)
                 return founder.fork(port, message, effects)
             case d.Claim():

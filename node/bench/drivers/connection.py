@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import anyio
 
-from millpond.node.bench.drivers.interface import Answer, Made, Refused, Speech
+from millpond.node.bench.drivers.interface import Answer, Created, Driver, Refused
 from millpond.node.bench.verify import Fault, Faults
 from millpond.node.client.errors import ConnectionLost
 from millpond.transports.io.interface import Wire
@@ -18,13 +18,13 @@ def ignore(batch: list[Answer]) -> None:
     """For a connection from which nothing is wanted."""
 
 
-class Line:
+class DriverConnection:
     """One connection of the load, as a session on any wire.
 
     What goes wrong is counted in `faults`; `on_end` is called if the server ends the connection.
     """
 
-    def __init__(self, speech: Speech, faults: Faults, on_end: Callable[[], None]) -> None:
+    def __init__(self, speech: Driver, faults: Faults, on_end: Callable[[], None]) -> None:
         self.take: TakeAnswers = ignore
         self.speech = speech
         self.gone = anyio.Event()
@@ -89,7 +89,7 @@ class Line:
     async def make(self, name: str) -> None:
         """Make a stream. Raises ConnectionLost."""
         answer = await self.ask(self.speech.create(name))
-        if not isinstance(answer, Made | Refused):  # a refusal is counted already
+        if not isinstance(answer, Created | Refused):  # a refusal is counted already
             self._faults.note(Fault.UNEXPECTED, f"{answer} where a stream was to be made")
 
     def leave(self) -> None:

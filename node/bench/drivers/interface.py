@@ -13,29 +13,29 @@ from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.client_codec import ResponseDecoder, encode_request
 from millpond.transports.s3p import client_codec as s3p
 
-Place = tuple[int, int]
+RecordPosition = tuple[int, int]
 """Where a record is: milliseconds and number of its id, or 0 and its offset."""
 
-START: Place = (0, 0)
+START: RecordPosition = (0, 0)
 REPLY_BYTES_MAX = 64 * 2**20
 
 
-class Made(msgspec.Struct, frozen=True, gc=False):
+class Created(msgspec.Struct, frozen=True, gc=False):
     """The stream is there."""
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """An append's records have these places."""
 
-    first: Place
-    last: Place
+    first: RecordPosition
+    last: RecordPosition
     count: int
 
 
-class Found(msgspec.Struct, frozen=True):
+class Records(msgspec.Struct, frozen=True):
     """What a read found, ascending; nothing if there was nothing."""
 
-    records: list[tuple[Place, bytes]]
+    records: list[tuple[RecordPosition, bytes]]
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
@@ -44,10 +44,10 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-Answer = Made | Kept | Found | Refused
+Answer = Created | Appended | Records | Refused
 
 
-class Speech(Protocol):
+class Driver(Protocol):
     """One connection's protocol, the client's side. Answers come in the order of the requests.
 
     `error` says why nothing behind it can be read. `kinds` are the rows it can measure; where it
@@ -64,7 +64,7 @@ class Speech(Protocol):
     def append(self, name: str, bodies: list[bytes]) -> bytes:
         """Add records at its end, in one request if the protocol has such."""
 
-    def read(self, name: str, start: Place, count: int, size: int, wait_ms: int) -> bytes:
+    def read(self, name: str, start: RecordPosition, count: int, size: int, wait_ms: int) -> bytes:
         """At most about `count` records of `size` bytes from `start` on."""
 
     def feed(self, data: bytes) -> list[Answer]:
@@ -74,12 +74,12 @@ class Speech(Protocol):
         """What is to be sent without being asked for: a greeting, a sign of life."""
 
 
-def after(place: Place) -> Place:
+def after(place: RecordPosition) -> RecordPosition:
     """The next place in the same stream."""
     return (place[0], place[1] + 1)
 
 
-class S3pSpeech:
+class S3pDriver:
     """S3P v0.2.0."""
 
     kinds = frozenset(StreamKind)
@@ -98,7 +98,7 @@ class S3pSpeech:
         self._counts.append(len(bodies))
         return s3p.encode_append(name.encode(), bodies)
 
-    def read(self, name: str, start: Place, count: int, size: int, wait_ms: int) -> bytes:
+    def read(self, name: str, start: RecordPosition, count: int, size: int, wait_ms: int) -> bytes:
         min_id = Position(*start)
         return s3p.encode_read(name.encode(), count=count, block_ms=wait_ms, min_id=min_id)
 
@@ -114,11 +114,11 @@ class S3pSpeech:
     def _answer(self, reply: s3p.Reply) -> Answer:
         match reply:
             case s3p.Ok():
-                return Made()
+                return Created()
             case s3p.Id(id=last):
                 return self._kept(last)
             case s3p.Records(pairs=pairs):
-                return Found([((id.ms, id.seq), body) for id, body in pairs])
+                return Records([((id.ms, id.seq), body) for id, body in pairs])
             case s3p.ErrorReply(code=code, text=text):
                 return Refused(f"{code} {text}")
             case _:
@@ -129,10 +129,10 @@ class S3pSpeech:
         if not self._counts:
             return Refused(f"an id {last.ms}-{last.seq} that nobody waits for")
         count = self._counts.popleft()
-        return Kept((last.ms, last.seq - count + 1), (last.ms, last.seq), count)
+        return Appended((last.ms, last.seq - count + 1), (last.ms, last.seq), count)
 
 
-class RustlogSpeech:
+class RustlogDriver:
     """RustLog's JSON frames; a stream is a topic of one partition."""
 
     kinds = frozenset(StreamKind)
@@ -148,7 +148,7 @@ class RustlogSpeech:
     def append(self, name: str, bodies: list[bytes]) -> bytes:
         return encode_request(r.Produce(name, 0, bodies))
 
-    def read(self, name: str, start: Place, count: int, size: int, wait_ms: int) -> bytes:
+    def read(self, name: str, start: RecordPosition, count: int, size: int, wait_ms: int) -> bytes:
         return encode_request(r.Fetch(name, 0, start[1], count * size))
 
     def feed(self, data: bytes) -> list[Answer]:
@@ -164,11 +164,11 @@ class RustlogSpeech:
 def _answer(response: r.Response) -> Answer:
     match response:
         case r.ProduceResponse(base_offset=base, record_count=count):
-            return Kept((0, base), (0, base + count - 1), count)
+            return Appended((0, base), (0, base + count - 1), count)
         case r.FetchResponse(records=records):
-            return Found([((0, each.offset), each.payload) for each in records])
+            return Records([((0, each.offset), each.payload) for each in records])
         case r.CreateTopicResponse(success=True):
-            return Made()
+            return Created()
         case r.Error(code=code, message=message):
             return Refused(f"{code} {message}")
         case _:

@@ -121,7 +121,7 @@ class Peer:
                 self._fail(HandshakeRefused(f"the node refused the handshake ({code:#04x})", code))
             case p.Refused():
                 self._faults.note(Fault.REFUSED, str(decode_refused(packet)))
-            case p.Closing(goodbye=goodbye):
+            case p.Close(goodbye=goodbye):
                 text = "said goodbye" if goodbye else "broke the connection off"
                 self._fail(ConnectionLost(f"the node {text}"))
                 self._close()
@@ -129,8 +129,8 @@ class Peer:
                 pass  # unknown to this side: dropped (P2P-19)
 
     def _greet(self) -> None:
-        if self._wire is not None and self._framing.speaks:
-            self._wire.write(self._framing.outgoing())
+        if self._wire is not None and self._framing.has_output:
+            self._wire.write(self._framing.take_output())
         if self._framing.upgrade is not None:
             self._is_greeted = True
             self.send([encode_hello(self._hello)])
@@ -158,7 +158,7 @@ class Peer:
 
     def _close(self) -> None:
         if self._wire is not None:
-            farewell = self._framing.farewell(NORMAL)
+            farewell = self._framing.close_frame(NORMAL)
             if farewell:
                 self._wire.write(farewell)
             self._wire.close()

@@ -6,7 +6,14 @@ import json
 from collections import deque
 from typing import Any
 
-from millpond.node.bench.drivers.interface import Answer, Found, Kept, Made, Place, Refused
+from millpond.node.bench.drivers.interface import (
+    Answer,
+    Appended,
+    Created,
+    RecordPosition,
+    Records,
+    Refused,
+)
 from millpond.node.bench.stream_rows import StreamKind
 
 U64_MAX = 2**64 - 1
@@ -78,7 +85,7 @@ def _part(data: bytes, at: int) -> tuple[Any, int] | None:
             raise ValueError(f"no RESP: {data[at - 2 : at + 20]!r}")
 
 
-class RedisSpeech:
+class RedisDriver:
     """Redis Streams. There is no append of many: they are pipelined."""
 
     kinds = frozenset(StreamKind)
@@ -88,7 +95,7 @@ class RedisSpeech:
         self.error = ""
         self._reader = RespReader()
         self._owed: deque[int] = deque()
-        self._ids: list[Place] = []
+        self._ids: list[RecordPosition] = []
         self._refusal = ""
 
     def create(self, name: str) -> bytes:
@@ -104,7 +111,7 @@ class RedisSpeech:
         )
         return b"".join([b"%b$%d\r\n%b\r\n" % (head, len(body), body) for body in bodies])
 
-    def read(self, name: str, start: Place, count: int, size: int, wait_ms: int) -> bytes:
+    def read(self, name: str, start: RecordPosition, count: int, size: int, wait_ms: int) -> bytes:
         self._owed.append(_FOUND)
         block = [b"BLOCK", b"%d" % wait_ms] if wait_ms else []
         count_words = [b"COUNT", b"%d" % count]
@@ -130,13 +137,13 @@ class RedisSpeech:
             self._ids.append(_place(value) if isinstance(value, bytes) else (0, 0))
             if len(self._ids) < owed:
                 return
-            answers.append(self._settled(Kept(self._ids[0], self._ids[-1], owed)))
+            answers.append(self._settled(Appended(self._ids[0], self._ids[-1], owed)))
             self._ids.clear()
         elif owed == _FOUND:
             rows = value[0][1] if value and isinstance(value, list) else []
-            answers.append(self._settled(Found([(_place(id), body) for id, (_, body) in rows])))
+            answers.append(self._settled(Records([(_place(id), body) for id, (_, body) in rows])))
         else:
-            answers.append(self._settled(Made()))
+            answers.append(self._settled(Created()))
         self._owed.popleft()
 
     def _settled(self, answer: Answer) -> Answer:
@@ -144,12 +151,12 @@ class RedisSpeech:
         return Refused(text) if text else answer
 
 
-def _place(id: bytes) -> Place:
+def _place(id: bytes) -> RecordPosition:
     ms, _, seq = id.partition(b"-")
     return int(ms), int(seq)
 
 
-def _before(place: Place) -> bytes:
+def _before(place: RecordPosition) -> bytes:
     """XREAD begins behind the id that it is told."""
     ms, seq = place
     if seq:
@@ -162,7 +169,7 @@ def _command(*words: bytes) -> bytes:
     return b"*%d\r\n%b" % (len(words), bulks)
 
 
-class NatsSpeech:
+class NatsDriver:
     """NATS JetStream, appends only: a read there is a consumer, not a request."""
 
     kinds = frozenset({StreamKind.APPEND, StreamKind.BATCH, StreamKind.SESSION})
@@ -189,7 +196,7 @@ class NatsSpeech:
         self._owed.append(len(bodies))
         return b"".join([self._publish(name.encode(), body) for body in bodies])
 
-    def read(self, name: str, start: Place, count: int, size: int, wait_ms: int) -> bytes:
+    def read(self, name: str, start: RecordPosition, count: int, size: int, wait_ms: int) -> bytes:
         raise NotImplementedError
 
     def due(self) -> bytes:
@@ -223,12 +230,12 @@ class NatsSpeech:
         owed = self._owed[0]
         if "error" in told:
             self._refusal = self._refusal or str(told["error"])
-        answer: Answer = Made()
+        answer: Answer = Created()
         if owed:
             self._seqs.append(int(told.get("seq", 0)))
             if len(self._seqs) < owed:
                 return
-            answer = Kept((0, self._seqs[0]), (0, self._seqs[-1]), owed)
+            answer = Appended((0, self._seqs[0]), (0, self._seqs[-1]), owed)
             self._seqs.clear()
         self._owed.popleft()
         text, self._refusal = self._refusal, ""

@@ -12,7 +12,14 @@ from typing import assert_never
 from google.protobuf.message import DecodeError
 
 from millpond.node.bench.drivers.http import NotHttp, Piece, Responses
-from millpond.node.bench.drivers.interface import Answer, Found, Kept, Made, Place, Refused
+from millpond.node.bench.drivers.interface import (
+    Answer,
+    Appended,
+    Created,
+    RecordPosition,
+    Records,
+    Refused,
+)
 from millpond.node.bench.stream_rows import StreamKind
 from millpond.transports.http.s2 import s2_pb2
 from millpond.transports.http.s2.codecs import s2s as frames
@@ -32,7 +39,7 @@ class _Owed(Enum):
     FOLLOWED = auto()
 
 
-class S2Speech:
+class S2Driver:
     """One connection. In a session of appends each append is a chunk of its own, as clients have
     it; a request behind it ends the session first."""
 
@@ -45,7 +52,7 @@ class S2Speech:
         self._responses = Responses()
         self._frames = frames.Decoder()
         self._owed: deque[_Owed] = deque()
-        self._walked: list[tuple[Place, bytes]] = []
+        self._walked: list[tuple[RecordPosition, bytes]] = []
         self._is_appending = self._is_following = False
 
     def create(self, name: str) -> bytes:
@@ -66,7 +73,7 @@ class S2Speech:
         head = _head(b"POST", name, b"/records", SESSION)
         return head + b"transfer-encoding: chunked\r\n\r\n" + chunk
 
-    def read(self, name: str, start: Place, count: int, size: int, wait_ms: int) -> bytes:
+    def read(self, name: str, start: RecordPosition, count: int, size: int, wait_ms: int) -> bytes:
         if self._is_following:
             return b""  # it goes on by itself
         last = b"0\r\n\r\n" if self._is_appending else b""
@@ -110,17 +117,17 @@ class S2Speech:
             return
         match owed:
             case _Owed.MADE:
-                answers.append(Made())
+                answers.append(Created())
             case _Owed.ACK:
                 answers.append(_kept(piece.body))
             case _Owed.FOUND:
-                answers.append(Found(_records(piece.body)))
+                answers.append(Records(_records(piece.body)))
             case _Owed.ACKS | _Owed.WALK | _Owed.FOLLOWED:
                 for frame in self._frames.feed(piece.body):
                     self._heard(owed, frame, answers)
                 if owed is _Owed.WALK and piece.is_last:
                     records, self._walked = self._walked, []
-                    answers.append(Found(records))
+                    answers.append(Records(records))
             case _:
                 assert_never(owed)
 
@@ -133,7 +140,7 @@ class S2Speech:
         elif owed is _Owed.WALK:
             self._walked += _records(frame.body)
         elif records := _records(frame.body):
-            answers.append(Found(records))
+            answers.append(Records(records))
 
 
 def _head(verb: bytes, name: str, rest: bytes, media: bytes) -> bytes:
@@ -160,12 +167,12 @@ def _varint(value: int) -> bytes:
     return bytes(found)
 
 
-def _kept(data: bytes) -> Kept:
+def _kept(data: bytes) -> Appended:
     ack = s2_pb2.AppendAck.FromString(data)
     first, end = ack.start.seq_num, ack.end.seq_num
-    return Kept((0, first), (0, end - 1), end - first)
+    return Appended((0, first), (0, end - 1), end - first)
 
 
-def _records(data: bytes) -> list[tuple[Place, bytes]]:
+def _records(data: bytes) -> list[tuple[RecordPosition, bytes]]:
     batch = s2_pb2.ReadBatch.FromString(data)
     return [((0, each.seq_num), each.body) for each in batch.records]

@@ -18,18 +18,18 @@ import anyio
 import msgspec
 
 from millpond.node.bench.load import CONNECT_S, Clocks, LoadResult, measure
-from millpond.node.bench.memory import FootprintResult, weigh
+from millpond.node.bench.memory import MemoryResult, measure_memory
 from millpond.node.bench.own_node import NodeNotReady, OwnNode, on_disk, own_node
 from millpond.node.bench.payload import SIZE_MIN
-from millpond.node.bench.scenarios import CHANNELS, PIPELINE_MAX, Footprint, Load, Row, rows
+from millpond.node.bench.scenarios import CHANNELS, PIPELINE_MAX, Load, MemoryRow, Row, rows
 from millpond.node.bench.target import Target
 from millpond.node.cli.bench import jobs as bench_jobs
 from millpond.node.cli.bench import state as bench_state
 from millpond.node.cli.bench import store as bench_store
 from millpond.node.cli.bench import streams as bench_streams
 from millpond.node.cli.commands.serve import raise_descriptor_limit
-from millpond.node.cli.connection import explained, read_token
-from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.connection import explain_errors, read_token
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.node import positive, seconds
 from millpond.node.cli.options.tls import add_tls_options, tls_context
 from millpond.node.cli.output import print_json, print_line
@@ -77,7 +77,7 @@ how many more the node has.
 BUSY = 0.9
 HEADER = f"{'row':22}{'rate':>12}{'p50':>12}{'p99':>12}{'max':>12}{'node CPU':>11}{'generator':>11}"
 
-Result = LoadResult | FootprintResult
+Result = LoadResult | MemoryResult
 
 
 def add_parser(subparsers: Any) -> None:
@@ -135,13 +135,13 @@ def run(args: argparse.Namespace) -> int:
     if args.what != "p2p":
         return bench_streams.run(args)
     if args.connect is not None and (args.durability or args.data):
-        raise usage("--durability and --data are for a node of its own; leave --connect out")
+        raise usage_error("--durability and --data are for a node of its own; leave --connect out")
     if args.data is not None and args.durability == "memory":
-        raise usage("--data: in memory nothing is kept on disk; leave it out")
+        raise usage_error("--data: in memory nothing is kept on disk; leave it out")
     if args.size is not None and args.size < SIZE_MIN:
-        raise usage(f"--size: a message that can be checked has at least {SIZE_MIN} bytes")
+        raise usage_error(f"--size: a message that can be checked has at least {SIZE_MIN} bytes")
     if args.pipeline is not None and args.pipeline > PIPELINE_MAX:
-        raise usage(f"--pipeline: at most {PIPELINE_MAX}, which is what one LIST can tell")
+        raise usage_error(f"--pipeline: at most {PIPELINE_MAX}, which is what one LIST can tell")
     chosen = rows(
         args.rows,
         connections=args.connections,
@@ -151,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if not chosen:
         names = ", ".join(row.name for row in rows())
-        raise usage(f"--rows {args.rows!r} is the name of no row; there are {names}")
+        raise usage_error(f"--rows {args.rows!r} is the name of no row; there are {names}")
     raise_descriptor_limit()
     return _measure_all(args, chosen)
 
@@ -180,7 +180,7 @@ def _measure_all(args: argparse.Namespace, chosen: list[Row]) -> int:
     bad = [each.row for each in results if not each.ok]
     if bad:
         raise Failure(f"the node was at fault in {', '.join(bad)}")
-    return Exit.OK
+    return ExitCode.OK
 
 
 @contextmanager
@@ -199,7 +199,7 @@ def _progress(text: str) -> Iterator[None]:
 def _measure(args: argparse.Namespace, row: Row) -> Result:
     with _node(args, row) as node:
         where = argparse.Namespace(connect=node.url, timeout=CONNECT_S, token_file=args.token_file)
-        with explained(where):
+        with explain_errors(where):
             return _run_in_loop(row, node, _target(where), args.seconds)
 
 
@@ -208,7 +208,7 @@ def _node(args: argparse.Namespace, row: Row) -> Iterator[OwnNode]:
     if args.connect is not None:
         yield OwnNode(args.connect, None)
         return
-    settings = {"passivate_after_s": "0"} if isinstance(row, Footprint) else {}
+    settings = {"passivate_after_s": "0"} if isinstance(row, MemoryRow) else {}
     try:
         with _store(args) as store, own_node(*store, **settings) as node:
             yield node
@@ -250,8 +250,8 @@ def _run_in_loop(row: Row, node: OwnNode, target: Target, duration_s: float) -> 
             clocks = Clocks(time.perf_counter, time.process_time, node.cpu)
             work = partial(measure, row, target, duration_s, clocks)
             return anyio.run(work, backend_options=options)
-        case Footprint():
-            return anyio.run(weigh, row, target, backend_options=options)
+        case MemoryRow():
+            return anyio.run(measure_memory, row, target, backend_options=options)
         case _:
             assert_never(row)
 
@@ -263,7 +263,7 @@ def _show(result: Result, as_json: bool) -> None:
     match result:
         case LoadResult():
             print_line(_load_line(result))
-        case FootprintResult(row=row, count=count, bytes_each=bytes_each):
+        case MemoryResult(row=row, count=count, bytes_each=bytes_each):
             print_line(f"{row:22}{bytes_each:>10,.0f} B each of {count:,}")
         case _:
             assert_never(result)

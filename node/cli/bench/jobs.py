@@ -19,7 +19,7 @@ from millpond.node.bench.load import Clocks
 from millpond.node.bench.own_node import NodeNotReady, OwnNode, on_disk, own_node
 from millpond.node.cli.bench.store import described, folder
 from millpond.node.cli.commands.serve import raise_descriptor_limit
-from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import positive
 from millpond.node.cli.output import print_json, print_line
 
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         print_line(_line(result))
     if not result.ok:
         raise Failure(f"jobs were lost: {result.faults}")
-    return Exit.OK
+    return ExitCode.OK
 
 
 @contextmanager

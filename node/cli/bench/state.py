@@ -13,7 +13,7 @@ import msgspec
 
 from millpond.node.bench.own_node import NodeNotReady, own_node
 from millpond.node.bench.state import StateResult, in_process, through_node
-from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import positive
 from millpond.node.cli.output import print_json, print_line
 
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             print_line(_line(result))
     if not is_good:
         raise Failure("values are not what they have to be")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _results(args: argparse.Namespace) -> Iterator[StateResult]:

@@ -14,9 +14,15 @@ import msgspec
 from millpond.actors.store.filesystem import OsDisk
 from millpond.node.bench.course import StoreResult
 from millpond.node.bench.payload import SIZE_MIN
-from millpond.node.bench.scratch import VOLATILE, HoldsNode, file_system, scratch, usual_place
+from millpond.node.bench.scratch import (
+    MEMORY_FILE_SYSTEMS,
+    FolderHoldsNode,
+    default_folder,
+    file_system,
+    scratch_folder,
+)
 from millpond.node.bench.store import LIVE_EACH, StoreBench
-from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.node import positive, seconds
 from millpond.node.cli.output import print_json, print_line
 
@@ -76,28 +82,30 @@ def add_parser(kinds: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure all rows, one after the other."""
     if not SIZE_MIN <= args.size <= SIZE_MAX:
-        raise usage(f"--size: {SIZE_MIN} to {SIZE_MAX} bytes, so that a message can be checked")
+        raise usage_error(
+            f"--size: {SIZE_MIN} to {SIZE_MAX} bytes, so that a message can be checked"
+        )
     if not LIVE_EACH <= args.messages <= MESSAGES_MAX:
-        raise usage(f"--messages: {LIVE_EACH} to {MESSAGES_MAX}")
+        raise usage_error(f"--messages: {LIVE_EACH} to {MESSAGES_MAX}")
     if args.seconds <= 0:
-        raise usage("--seconds: a row takes more than 0 seconds")
+        raise usage_error("--seconds: a row takes more than 0 seconds")
     with folder(args.data) as data:
         results = [_shown(result, args.json) for result in _measured(args, data)]
     bad = [result.row for result in results if not result.ok]
     if bad:
         raise Failure(f"the store was at fault in {', '.join(bad)}")
-    return Exit.OK
+    return ExitCode.OK
 
 
 @contextmanager
 def folder(below: Path | None) -> Iterator[Path]:
     """A new folder on the disk to be measured, removed afterwards; a problem becomes one line."""
-    place = usual_place() if below is None else below
+    place = default_folder() if below is None else below
     try:
-        with scratch(place) as data:
+        with scratch_folder(place) as data:
             yield data
-    except HoldsNode as exc:
-        raise usage(f"{exc}; give --data another folder") from exc
+    except FolderHoldsNode as exc:
+        raise usage_error(f"{exc}; give --data another folder") from exc
     except BrokenPipeError:
         raise
     except OSError as exc:
@@ -107,10 +115,10 @@ def folder(below: Path | None) -> Iterator[Path]:
 
 def described(place: Path | None) -> str:
     """Where data goes, and what that is, in words."""
-    place = usual_place() if place is None else place
+    place = default_folder() if place is None else place
     kind = file_system(place)
     told = "" if kind is None else f" ({kind})"
-    warning = ", which is memory and no disk" if kind in VOLATILE else ""
+    warning = ", which is memory and no disk" if kind in MEMORY_FILE_SYSTEMS else ""
     return f"data below {place}{told}{warning}"
 
 

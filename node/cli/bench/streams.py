@@ -20,18 +20,18 @@ from millpond.node.bench.load import Clocks
 from millpond.node.bench.own_node import NodeNotReady
 from millpond.node.bench.payload import SIZE_MIN
 from millpond.node.bench.servers import (
+    DRIVERS,
     PROGRAMS,
-    SPEECHES,
-    Measured,
-    Missing,
-    node_of_its_own,
-    peer_of_its_own,
+    MeasuredServer,
+    ServerMissing,
+    own_peer_server,
+    own_stream_node,
 )
 from millpond.node.bench.stream_load import StreamResult, StreamTarget, measure_streams
 from millpond.node.bench.stream_rows import BATCH, StreamKind, StreamLoad, s2_rows, stream_rows
 from millpond.node.cli.bench.store import described, folder
 from millpond.node.cli.commands.serve import raise_descriptor_limit
-from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.node import positive, seconds
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.client.errors import ConnectionLost
@@ -140,7 +140,7 @@ def _add_parser(kinds: Any, protocol: str) -> None:
 def _rows(protocol: str) -> str:
     if protocol == "s2":
         return S2_ROWS.format(batch=BATCH)
-    polls = ", polling" if SPEECHES[protocol](StreamKind.TAIL).polls else ""
+    polls = ", polling" if DRIVERS[protocol](StreamKind.TAIL).polls else ""
     return ROWS.format(batch=BATCH, polls=polls)
 
 
@@ -152,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = rows(args.rows, **shape)
     if not chosen:
         names = ", ".join(row.name for row in rows())
-        raise usage(f"--rows {args.rows!r} is the name of no row; there are {names}")
+        raise usage_error(f"--rows {args.rows!r} is the name of no row; there are {names}")
     raise_descriptor_limit()
     if not args.json:
         if _durability(args) != "memory":
@@ -166,25 +166,29 @@ def run(args: argparse.Namespace) -> int:
         raise Failure(
             f"the {'server' if args.connect else 'node'} was at fault in {', '.join(bad)}"
         )
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _check(args: argparse.Namespace) -> None:
     if args.connect is not None:
         if args.durability or args.data:
-            raise usage("--durability and --data are for servers of its own; leave --connect out")
+            raise usage_error(
+                "--durability and --data are for servers of its own; leave --connect out"
+            )
         try:
             parse_address(args.connect)
         except ValueError as exc:
-            raise usage(f"--connect: {exc}") from exc
+            raise usage_error(f"--connect: {exc}") from exc
     if args.data is not None and args.durability == "memory":
-        raise usage("--data: in memory nothing is kept on disk; leave it out")
+        raise usage_error("--data: in memory nothing is kept on disk; leave it out")
     if args.size is not None and not SIZE_MIN <= args.size <= SIZE_MAX:
-        raise usage(f"--size: {SIZE_MIN} to {SIZE_MAX} bytes, so that a record can be checked")
+        raise usage_error(
+            f"--size: {SIZE_MIN} to {SIZE_MAX} bytes, so that a record can be checked"
+        )
     if args.pipeline is not None and args.pipeline > PIPELINE_MAX:
-        raise usage(f"--pipeline: at most {PIPELINE_MAX}")
+        raise usage_error(f"--pipeline: at most {PIPELINE_MAX}")
     if args.seconds <= 0:
-        raise usage("--seconds: a row takes more than 0 seconds")
+        raise usage_error("--seconds: a row takes more than 0 seconds")
 
 
 def _measure(args: argparse.Namespace, load: StreamLoad) -> StreamResult:
@@ -203,12 +207,12 @@ def _measure_peer(
     try:
         with (
             _data(args) as data,
-            peer_of_its_own(name, _prefix(), data, _durability(args)) as measured,
+            own_peer_server(name, _prefix(), data, _durability(args)) as measured,
         ):
             if load.kind not in measured.target.speech().kinds:
-                raise Missing(f"{name} is not measured in rows of {load.kind}")
+                raise ServerMissing(f"{name} is not measured in rows of {load.kind}")
             _show(_run(load, measured, args.seconds), ours, args.json)
-    except Missing as exc:
+    except ServerMissing as exc:
         if args.json:
             row = {"row": load.name, "kind": load.kind.value, "server": name}
             print_json(row | {"not_run": str(exc)})
@@ -217,19 +221,19 @@ def _measure_peer(
 
 
 @contextmanager
-def _node(args: argparse.Namespace, kind: StreamKind) -> Iterator[Measured]:
+def _node(args: argparse.Namespace, kind: StreamKind) -> Iterator[MeasuredServer]:
     if args.connect is not None:
         host, port = parse_address(args.connect)
-        speech = partial(SPEECHES[args.what], kind)
-        yield Measured(StreamTarget("node", host, port, _prefix(), speech), None)
+        speech = partial(DRIVERS[args.what], kind)
+        yield MeasuredServer(StreamTarget("node", host, port, _prefix(), speech), None)
         return
     try:
         with (
             _data(args) as data,
-            node_of_its_own(args.what, kind, _prefix(), data, _durability(args)) as measured,
+            own_stream_node(args.what, kind, _prefix(), data, _durability(args)) as measured,
         ):
             yield measured
-    except (NodeNotReady, Missing) as exc:
+    except (NodeNotReady, ServerMissing) as exc:
         raise Failure(str(exc)) from exc
 
 
@@ -252,7 +256,7 @@ def _prefix() -> str:
     return f"bench-{secrets.token_hex(6)}"
 
 
-def _run(load: StreamLoad, measured: Measured, duration_s: float) -> StreamResult:
+def _run(load: StreamLoad, measured: MeasuredServer, duration_s: float) -> StreamResult:
     options = {"use_uvloop": find_spec("uvloop") is not None}
     clocks = Clocks(time.perf_counter, time.process_time, measured.cpu)
     work = partial(measure_streams, load, measured.target, duration_s, clocks)

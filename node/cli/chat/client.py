@@ -20,7 +20,7 @@ from millpond.actors.errors import (
 )
 from millpond.node.chat.messages import ChatInfo, ChatsAnswer
 from millpond.node.chat.records import Record, Unreadable, decode_record
-from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.client.channel import Channel
 from millpond.node.client.streams.records import Record as StreamRecord
 from millpond.node.outbox.messages import PeerOperation
@@ -34,7 +34,7 @@ Page = list[tuple[int, Record]]
 """Records with their sequences."""
 
 
-class Asking:
+class ChatClient:
     """On one connection, which is mended."""
 
     def __init__(self, channel: Channel) -> None:
@@ -56,7 +56,7 @@ class Asking:
             answer = await self._ask(PeerOperation.CHATS, {"peer": name})
         except UnknownPeer as error:
             text = f"there is no peer {name!r}; `millpond peer ls` lists them"
-            raise Failure(text, Exit.NOT_FOUND) from error
+            raise Failure(text, ExitCode.NOT_FOUND) from error
         return msgspec.convert(answer, ChatsAnswer).chats[0]
 
     async def say(self, chat: ChatInfo, text: str) -> int:

@@ -13,11 +13,11 @@ from typing import Any
 import anyio
 
 from millpond.node.chat.payloads import TEXT_BYTES_MAX
-from millpond.node.cli.chat.client import Asking
+from millpond.node.cli.chat.client import ChatClient
 from millpond.node.cli.chat.dialogue import Dialogue, Options, describe
 from millpond.node.cli.chat.screen import PipeScreen, Screen, is_terminal, terminal
-from millpond.node.cli.connection import joined, run_in_loop
-from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.connection import open_channel, run_in_loop
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.interrupt import until_signal
 from millpond.node.cli.options.node import U32_MAX, add_node_options, seconds, u32
 from millpond.node.cli.output import print_json, print_line
@@ -75,9 +75,9 @@ def run(args: argparse.Namespace) -> int:
     """Talk, or tell what there is."""
     args.timeout = None
     if args.open and not args.web:
-        raise usage("--open goes with --web")
+        raise usage_error("--open goes with --web")
     if args.web and args.whom is not None:
-        raise usage("--web is one page for all peers")
+        raise usage_error("--web is one page for all peers")
     if args.web:
         return run_in_loop(args, partial(_give_link, args))
     if args.whom is None:
@@ -105,16 +105,18 @@ async def _talk(args: argparse.Namespace, screen: Screen) -> int:
     tell = notices.append if screen.is_interactive else None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(until_signal, tasks.cancel_scope)
-        async with joined(args, PROBE, "consumer", reconnect_s=reconnect_s, tell=tell) as channel:
+        async with open_channel(
+            args, PROBE, "consumer", reconnect_s=reconnect_s, tell=tell
+        ) as channel:
             code = await Dialogue(channel, screen, options, notices).run(args.whom)
         tasks.cancel_scope.cancel()
         return code
-    return Exit.OK if screen.is_interactive or args.follow else Exit.INTERRUPTED
+    return ExitCode.OK if screen.is_interactive or args.follow else ExitCode.INTERRUPTED
 
 
 async def _list(args: argparse.Namespace) -> int:
-    async with joined(args, PROBE, "consumer") as channel:
-        chats = await Asking(channel).chats()
+    async with open_channel(args, PROBE, "consumer") as channel:
+        chats = await ChatClient(channel).chats()
     for chat in chats:
         if args.json:
             print_json(
@@ -133,13 +135,13 @@ async def _list(args: argparse.Namespace) -> int:
             print_line(describe(chat))
     if not chats and not args.json:
         print_line("nobody is known yet: millpond peer add NAME --card CARD")
-    return Exit.OK
+    return ExitCode.OK
 
 
 async def _give_link(args: argparse.Namespace) -> int:
     from millpond.node.web.requests import WebOperation  # who talks in a terminal needs none of it
 
-    async with joined(args, PROBE, "consumer") as channel:
+    async with open_channel(args, PROBE, "consumer") as channel:
         answer = await channel.peers(WebOperation.LINK, {})
     url = answer.get("url")
     if url is None:
@@ -151,4 +153,4 @@ async def _give_link(args: argparse.Namespace) -> int:
             print_line(str(link))
     if args.open:
         await anyio.to_thread.run_sync(webbrowser.open, url)
-    return Exit.OK
+    return ExitCode.OK

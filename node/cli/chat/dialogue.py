@@ -12,10 +12,18 @@ from anyio.abc import ObjectSendStream
 from millpond.actors.errors import DataTooLarge, EmptyData, NotAllowed, UnknownPeer
 from millpond.node.chat.messages import ChatInfo
 from millpond.node.chat.records import Kind
-from millpond.node.cli.chat.client import Asking, Page
+from millpond.node.cli.chat.client import ChatClient, Page
 from millpond.node.cli.chat.screen import Screen
-from millpond.node.cli.chat.view import MESSAGES, TOLD, View, clean, first_shown, moment_of, quoted
-from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.chat.view import (
+    MESSAGES,
+    TOLD,
+    ConversationView,
+    clean,
+    first_shown,
+    moment_of,
+    quoted,
+)
+from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.client.channel import Channel
 
 LOOK_S = 2.0
@@ -51,11 +59,11 @@ class Dialogue:
     def __init__(
         self, channel: Channel, screen: Screen, options: Options, notices: list[str]
     ) -> None:
-        self._asking = Asking(channel)
+        self._asking = ChatClient(channel)
         self._screen = screen
         self._options = options
         self._chat: ChatInfo  # from `run` on
-        self._view = View("")
+        self._view = ConversationView("")
         self._shown_to = 0
         self._said_to = -1
         self._unread: dict[str, int] = {}
@@ -72,7 +80,7 @@ class Dialogue:
         chat = await self._asking.chat_with(peer)
         self._offer([chat])
         await self._turn_to(chat)
-        code: int = Exit.OK
+        code: int = ExitCode.OK
         async with anyio.create_task_group() as tasks:
             for work in (self._follow_always, self._watch, self._tell_news, self._screen.tend):
                 tasks.start_soon(work)
@@ -146,7 +154,7 @@ class Dialogue:
 
     async def _turn_to(self, info: ChatInfo) -> None:
         self._chat = info
-        self._view = View(info.name)
+        self._view = ConversationView(info.name)
         self._said_to, self._shown_to = -1, info.tail
         if self._screen.is_interactive:
             await self._screen.show([f"--- {describe(info)}   (/help tells of commands)"])
@@ -175,9 +183,9 @@ class Dialogue:
                 await self._changed.wait()
             if self._view.lost:
                 raise Failure(f"{self._view.lost} of the messages will not be delivered")
-            return Exit.OK
+            return ExitCode.OK
         text = "not everything was delivered in time; the node goes on with it"
-        raise Failure(text, Exit.TIMEOUT)
+        raise Failure(text, ExitCode.TIMEOUT)
 
     # What happens in the conversation.
 

@@ -34,7 +34,7 @@ class Submitted(msgspec.Struct, frozen=True):
     text: str
 
 
-class Wish(Enum):
+class KeyCommand(Enum):
     """What else keys ask for."""
 
     COMPLETE = "complete"
@@ -102,7 +102,7 @@ class LineEditor:
             "\x1b[200~": self._begin_paste,
         }
 
-    def feed(self, data: bytes) -> Iterator[Submitted | Wish]:
+    def feed(self, data: bytes) -> Iterator[Submitted | KeyCommand]:
         """Take what was typed; however it is split, the same comes of it."""
         for key in self._keys_of(self._decoder.decode(data)):
             if self._is_pasting:
@@ -111,12 +111,12 @@ class LineEditor:
                 yield self._submit()
             elif key == "\x04":
                 if not self.text:
-                    yield Wish.LEAVE
+                    yield KeyCommand.LEAVE
                 self._delete()
             elif key == "\x0c":
-                yield Wish.REDRAW
+                yield KeyCommand.REDRAW
             elif key == "\t":
-                yield Wish.COMPLETE
+                yield KeyCommand.COMPLETE
             elif key in self._keys:
                 self._keys[key]()
             elif len(key) == 1:

@@ -13,10 +13,10 @@ from typing import Protocol, assert_never
 
 import anyio
 
-from millpond.node.cli.chat.line_editor import LineEditor, Submitted, Wish, text_width
+from millpond.node.cli.chat.line_editor import KeyCommand, LineEditor, Submitted, text_width
 from millpond.node.cli.chat.view import TOLD
-from millpond.node.cli.input import lines_soon, read_soon
-from millpond.node.cli.output import write_soon
+from millpond.node.cli.input import read_available, read_lines
+from millpond.node.cli.output import write_async
 
 COLUMNS = 80
 PROMPT_SHARE = 2
@@ -56,7 +56,7 @@ class PipeScreen:
         """Write lines. Raises BrokenPipeError when nobody reads any more."""
         if lines:
             text = "".join(f"{line}\n" for line in lines)
-            await write_soon(text.encode("utf-8", "backslashreplace"))
+            await write_async(text.encode("utf-8", "backslashreplace"))
 
     async def prompt(self, text: str) -> None:
         """There is none."""
@@ -66,7 +66,7 @@ class PipeScreen:
 
     async def typed(self) -> AsyncGenerator[str]:
         """Until stdin ends."""
-        async for line in lines_soon(self._text_bytes_max):
+        async for line in read_lines(self._text_bytes_max):
             yield line.decode("utf-8", "backslashreplace").rstrip("\r")
 
     async def tend(self) -> None:
@@ -109,12 +109,12 @@ class TerminalScreen:
                     case Submitted(text=text):
                         await self._draw("")
                         yield text
-                    case Wish.LEAVE:
+                    case KeyCommand.LEAVE:
                         return
-                    case Wish.REDRAW:
+                    case KeyCommand.REDRAW:
                         self._column = 0
                         await self._draw("\x1b[H\x1b[2J")
-                    case Wish.COMPLETE:
+                    case KeyCommand.COMPLETE:
                         found = self._editor.complete(self._offered)
                         more = ["..."] if len(found) > OFFERED_MAX else []
                         await self.show(["   ".join(found[:OFFERED_MAX] + more)] if found else [])
@@ -137,7 +137,7 @@ class TerminalScreen:
         async with self._lock:
             columns = _columns()
             text = self._erase(columns) + above + self._bottom(columns)
-            await write_soon(text.encode("utf-8", "replace"))
+            await write_async(text.encode("utf-8", "replace"))
 
     def _erase(self, columns: int) -> str:
         """A window that got narrow has wrapped the line, so that it began rows above."""
@@ -177,7 +177,7 @@ def is_terminal() -> bool:
 
 async def _read() -> bytes:
     try:
-        return await read_soon()
+        return await read_available()
     except OSError:  # the terminal was hung up
         return b""
 

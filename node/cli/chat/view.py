@@ -31,19 +31,19 @@ WORDS = {
 }
 
 
-class Ours(msgspec.Struct):
+class ShownMessage(msgspec.Struct):
     """A message of ours, and what became of it."""
 
     text: str
     state: State
 
 
-class View:
+class ConversationView:
     """One conversation with the peer called `name`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._ours: dict[str, Ours] = {}
+        self._ours: dict[str, ShownMessage] = {}
         self._news: dict[str, None] = {}
         self._day = ""
         self._long_lost: frozenset[str] = frozenset()
@@ -115,7 +115,7 @@ class View:
 
     def _learn(self, record: Record) -> None:
         if record.kind is Kind.OUT:
-            self._ours[record.uuid] = Ours(record.text, record.state or State.WAITING)
+            self._ours[record.uuid] = ShownMessage(record.text, record.state or State.WAITING)
             self._news[record.uuid] = None
             if len(self._ours) > OURS_MAX:
                 self._ours.pop(next(iter(self._ours)))

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from millpond.actors.messages import Durability
-from millpond.node.cli.exit_codes import Exit, usage
+from millpond.node.cli.exit_codes import ExitCode, usage_error
 from millpond.node.cli.options.data_folder import data_folder
 from millpond.node.cli.output import print_json, print_line
-from millpond.node.config import ChannelRule, ConfigError, Loaded, load
+from millpond.node.config import ChannelRule, ConfigError, LoadedConfig, load_config
 from millpond.node.config_rules import StreamRule
 
 EPILOG = """\
@@ -46,9 +46,9 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the configuration."""
     try:
-        loaded = load({}, os.environ, Path(args.config) if args.config else None)
+        loaded = load_config({}, os.environ, Path(args.config) if args.config else None)
     except ConfigError as exc:
-        raise usage(str(exc)) from exc
+        raise usage_error(str(exc)) from exc
     values = settings(loaded)
     if not loaded.config.data and loaded.config.durability is not Durability.MEMORY:
         loaded.origins["data"] += f": {data_folder(os.environ)}"
@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
         for name, value in values.items():
             origin = f"  # {loaded.origins[name]}" if args.origin else ""
             print_line(f"{name} = {_toml(value)}{origin}")
-    return Exit.OK
+    return ExitCode.OK
 
 
-def settings(loaded: Loaded) -> dict[str, Any]:
+def settings(loaded: LoadedConfig) -> dict[str, Any]:
     """Every setting as text, number, truth value or list, the way a file would have it."""
     config = loaded.config
     return {each.name: _plain(getattr(config, each.name)) for each in dataclasses.fields(config)}

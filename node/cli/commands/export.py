@@ -17,14 +17,14 @@ import msgspec
 
 from millpond.actors.errors import NotFound, TooLargeForPeer
 from millpond.actors.messages import Mode
-from millpond.actors.store.changes import Origin, Row, Snapshot
+from millpond.actors.store.changes import Origin, Snapshot, StoredMessage
 from millpond.actors.store.interface import Fault
-from millpond.actors.store.message_attributes import Terms
-from millpond.node.cli.connection import explained, joined
-from millpond.node.cli.exit_codes import Exit, Failure
-from millpond.node.cli.jsonl import Line, encode_line
+from millpond.actors.store.message_attributes import MessageAttributes
+from millpond.node.cli.connection import explain_errors, open_channel
+from millpond.node.cli.exit_codes import ExitCode, Failure
+from millpond.node.cli.jsonl import MessageLine, encode_line
 from millpond.node.cli.options.node import add_channel, add_node_options, add_timeout
-from millpond.node.cli.output import counted, print_json, write, write_soon
+from millpond.node.cli.output import counted, print_json, write, write_async
 from millpond.node.client.channel import Channel
 
 EPILOG = """\
@@ -51,22 +51,22 @@ EXPORT = 2
 PAGE_BYTES, PAGE_BYTES_MIN = 256 * 1024, 512
 
 
-class Sink:
+class ExportFile:
     """Where the lines go. Counts messages."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
         self.count = 0
 
-    async def add_soon(self, line: Line) -> None:
+    async def add_soon(self, line: MessageLine) -> None:
         """Write, and let the connection work on while the reader is slow."""
         if self._fd is None:
-            await write_soon(encode_line(line))
+            await write_async(encode_line(line))
             self.count += 1
         else:
             self.add(line)
 
-    def add(self, line: Line) -> None:
+    def add(self, line: MessageLine) -> None:
         """Write."""
         data = encode_line(line)
         self.count += 1
@@ -98,25 +98,25 @@ def run(args: argparse.Namespace) -> int:
         if args.data is not None:
             _export_stopped(args, sink)
         else:
-            with explained(args):
+            with explain_errors(args):
                 anyio.run(partial(_export_running, args, sink))
         if not sink.count:
             raise Failure(
                 f"channel {name!r} keeps nothing (for a stream: `millpond stream read --json`)",
-                Exit.NOT_FOUND,
+                ExitCode.NOT_FOUND,
             )
     if args.json and args.file is not None:
         print_json({"channel": name, "exported": sink.count})
     else:
         print(f"{counted(sink.count)} of {name!r} exported", file=sys.stderr)
-    return Exit.OK
+    return ExitCode.OK
 
 
 @contextmanager
-def _sink(file: Path | None) -> Iterator[Sink]:
+def _sink(file: Path | None) -> Iterator[ExportFile]:
     """The file is there complete, or as it was before."""
     if file is None:
-        yield Sink(None)
+        yield ExportFile(None)
         return
     if file.is_dir():
         raise Failure(f"cannot write {file}: it is a folder")
@@ -127,7 +127,7 @@ def _sink(file: Path | None) -> Iterator[Sink]:
         raise Failure(f"cannot write {file}: {exc.strerror}") from exc
     try:
         try:
-            yield Sink(fd)
+            yield ExportFile(fd)
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -137,13 +137,13 @@ def _sink(file: Path | None) -> Iterator[Sink]:
         raise
 
 
-async def _export_running(args: argparse.Namespace, sink: Sink) -> None:
-    async with joined(args, args.channel, "consumer") as channel:
+async def _export_running(args: argparse.Namespace, sink: ExportFile) -> None:
+    async with open_channel(args, args.channel, "consumer") as channel:
         async for line in _lines(args, channel):
             await sink.add_soon(line)
 
 
-async def _lines(args: argparse.Namespace, channel: Channel) -> AsyncIterator[Line]:
+async def _lines(args: argparse.Namespace, channel: Channel) -> AsyncIterator[MessageLine]:
     """Page by page; what is too large for a page is asked for alone."""
     request = {"channel": args.channel, "after": 0, "bytes_max": PAGE_BYTES}
     more = True
@@ -174,9 +174,9 @@ async def _alone(args: argparse.Namespace, channel: Channel, message_id: int) ->
             return None  # acknowledged meanwhile
 
 
-def _line(channel: bytes, mode: str, fields: dict[str, Any]) -> Line:
+def _line(channel: bytes, mode: str, fields: dict[str, Any]) -> MessageLine:
     origin = fields["origin"]
-    row = Row(
+    row = StoredMessage(
         fields["id"],
         fields["key"],
         fields["ttl"],
@@ -185,26 +185,26 @@ def _line(channel: bytes, mode: str, fields: dict[str, Any]) -> Line:
         origin=None if origin is None else msgspec.convert(origin, Origin),
     )
     terms = fields.get("due", 0.0), fields.get("unique", b"")
-    return Line(channel, row, fields["attempts"], Mode[mode.upper()], *terms)
+    return MessageLine(channel, row, fields["attempts"], Mode[mode.upper()], *terms)
 
 
-def _export_stopped(args: argparse.Namespace, sink: Sink) -> None:
+def _export_stopped(args: argparse.Namespace, sink: ExportFile) -> None:
     from millpond.node.cli.options.data_folder import as_owner, existing, folder_explained
-    from millpond.node.data_folder import still_store
+    from millpond.node.data_folder import offline_store
 
     name = os.fsdecode(args.channel)
     with folder_explained(existing(args.data)):
         as_owner(args.data)
-        with still_store(args.data) as store:
+        with offline_store(args.data) as store:
             kept = store.load(args.channel)
     match kept:
         case Snapshot():
-            now, terms = time.time(), kept.terms or Terms()
+            now, terms = time.time(), kept.attributes or MessageAttributes()
             for row in kept.rows:
                 if row.expires_at > now:
                     more = terms.due.get(row.id, 0.0), terms.names.get(row.id, b"")
                     tries = kept.attempts.get(row.id, 0)
-                    sink.add(Line(args.channel, row, tries, kept.mode, *more))
+                    sink.add(MessageLine(args.channel, row, tries, kept.mode, *more))
         case Fault.DAMAGED:
             how = f"`millpond doctor --data {args.data}` tells how to repair it"
             raise Failure(f"channel {name!r} is damaged; {how}")

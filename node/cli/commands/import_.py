@@ -21,17 +21,17 @@ import msgspec
 
 from millpond.actors.errors import KeyReused, RequestError
 from millpond.actors.messages import Mode
-from millpond.node.cli.connection import explained, joined
-from millpond.node.cli.exit_codes import Exit, Failure, usage
-from millpond.node.cli.input import STDIN, lines_soon
-from millpond.node.cli.jsonl import LINE_BYTES_MAX, BadLine, Line, decode_line
+from millpond.node.cli.connection import explain_errors, open_channel
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
+from millpond.node.cli.input import STDIN, read_lines
+from millpond.node.cli.jsonl import LINE_BYTES_MAX, BadLine, MessageLine, decode_line
 from millpond.node.cli.options.node import U32_MAX, add_node_options, add_timeout, channel_name
 from millpond.node.cli.output import counted, print_json
 from millpond.node.client.channel import Channel
 from millpond.node.client.errors import ModeMismatch
-from millpond.node.client.future import Answer
+from millpond.node.client.future import ReplyFuture
 from millpond.node.client.in_flight import Receipt
-from millpond.node.client.patience import LATER, Patience
+from millpond.node.client.patience import RETRYABLE, RetryBudget
 from millpond.node.jobs.requests import Operation, ask
 
 EPILOG = """\
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
             if args.data is not None:
                 _import_stopped(args, fd, summary)
             else:
-                with explained(args):
+                with explain_errors(args):
                     anyio.run(partial(_import_running, args, fd, summary))
         if len(args.words) == 1 and file == "-" != args.words[0] and summary.is_empty:
             raise Failure(f"there is no file {args.words[0]!r}, and nothing came on stdin")
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
         print(summary, file=sys.stderr)
         if args.json:
             print_json(msgspec.to_builtins(summary))
-    return Exit.FAILURE if summary.refused else Exit.OK
+    return ExitCode.FAILURE if summary.refused else ExitCode.OK
 
 
 def _channel_and_file(words: list[str]) -> tuple[bytes | None, str]:
@@ -125,17 +125,17 @@ def _channel_and_file(words: list[str]) -> tuple[bytes | None, str]:
             return None, "-"
         case [word]:
             if Path(word).is_dir():
-                raise usage(f"{word} is a folder; give a FILE, or `import CHANNEL -`")
+                raise usage_error(f"{word} is a folder; give a FILE, or `import CHANNEL -`")
             is_file = word == "-" or Path(word).exists()
             channel, file = (None, word) if is_file else (word, "-")
         case [channel, file]:
             pass
         case _:
-            raise usage("give a CHANNEL and a FILE at most")
+            raise usage_error("give a CHANNEL and a FILE at most")
     try:
         return None if channel is None else channel_name(channel), file
     except argparse.ArgumentTypeError as exc:
-        raise usage(str(exc)) from exc
+        raise usage_error(str(exc)) from exc
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def _opened(file: str, words: list[str]) -> Iterator[int]:
     if file == "-":
         if sys.stdin.isatty():
             told = "nothing to import" if len(words) != 1 else f"there is no file {words[0]!r}"
-            raise usage(f"{told}: give a FILE, or pipe the lines in")
+            raise usage_error(f"{told}: give a FILE, or pipe the lines in")
         yield STDIN
         return
     try:
@@ -156,10 +156,10 @@ def _opened(file: str, words: list[str]) -> Iterator[int]:
         os.close(fd)
 
 
-async def messages(args: argparse.Namespace, fd: int) -> AsyncIterator[tuple[int, Line]]:
+async def messages(args: argparse.Namespace, fd: int) -> AsyncIterator[tuple[int, MessageLine]]:
     """The lines with their numbers; a line that is no message ends the import."""
     number = 0
-    async for text in lines_soon(LINE_BYTES_MAX, fd):
+    async for text in read_lines(LINE_BYTES_MAX, fd):
         number += 1
         if text.strip():
             try:
@@ -172,11 +172,11 @@ async def messages(args: argparse.Namespace, fd: int) -> AsyncIterator[tuple[int
 def _import_stopped(args: argparse.Namespace, fd: int, summary: Summary) -> None:
     from millpond.node.cli.commands.import_stopped import store_all
     from millpond.node.cli.options.data_folder import as_owner, folder_explained
-    from millpond.node.data_folder import still_store
+    from millpond.node.data_folder import offline_store
 
     with folder_explained(args.data):
         as_owner(args.data)
-        with still_store(args.data) as store:
+        with offline_store(args.data) as store:
             anyio.run(partial(store_all, messages(args, fd), summary, store))
 
 
@@ -202,11 +202,13 @@ async def _producing(
     wanted: Any = None if mode is None else mode.name.lower()
     async with AsyncExitStack() as stack:
         try:
-            channel = await stack.enter_async_context(joined(args, name, "producer", mode=wanted))
+            channel = await stack.enter_async_context(
+                open_channel(args, name, "producer", mode=wanted)
+            )
         except ModeMismatch as exc:
             told = f"channel {os.fsdecode(name)!r} was in {wanted} mode, and here {exc}"
             print(f"millpond import: {told}", file=sys.stderr)
-            channel = await stack.enter_async_context(joined(args, name, "producer"))
+            channel = await stack.enter_async_context(open_channel(args, name, "producer"))
         yield channel
 
 
@@ -218,9 +220,9 @@ class _Puts:
         self._channel = channel
         self._summary = summary
         self._rng = Random()
-        self._waiting: deque[tuple[int, Line, Answer[Receipt]]] = deque()
+        self._waiting: deque[tuple[int, MessageLine, ReplyFuture[Receipt]]] = deque()
 
-    async def put(self, number: int, line: Line) -> None:
+    async def put(self, number: int, line: MessageLine) -> None:
         """Send one, unless it has expired."""
         if line.unique or line.due > time.time():
             await self._put_job(number, line)
@@ -248,7 +250,7 @@ class _Puts:
                 self._waiting.append((number, line, answer))
                 return
 
-    async def _put_job(self, number: int, line: Line) -> None:
+    async def _put_job(self, number: int, line: MessageLine) -> None:
         """By the request that knows of due times and unique names; the ttl counts from the due."""
         due = line.due if line.due > time.time() else 0.0
         ttl = min(ceil(line.row.expires_at - (due or time.time())), U32_MAX)
@@ -257,12 +259,12 @@ class _Puts:
             return
         asked = {"key": packet_key(line.row.key), "ttl": ttl, "data": line.row.data}
         asked |= {"due": round(due * 1000), "unique": line.unique}
-        patience = Patience(PATIENCE_S, self._rng, time.monotonic)
+        patience = RetryBudget(PATIENCE_S, self._rng, time.monotonic)
         while True:
             try:
                 with anyio.fail_after(self._args.timeout):
                     answer = await ask(self._channel, Operation.PUT, **asked)
-            except LATER as exc:
+            except RETRYABLE as exc:
                 await patience.rest(exc)
             except RequestError as exc:
                 self._summary.refuse(number, exc)
@@ -282,14 +284,14 @@ class _Puts:
         try:
             with anyio.fail_after(self._args.timeout):
                 await answer
-        except LATER:
+        except RETRYABLE:
             await self._again(line)
         except RequestError as exc:
             self._summary.refuse(number, exc)
             return
         self._summary.imported += 1
 
-    async def _again(self, line: Line) -> None:
+    async def _again(self, line: MessageLine) -> None:
         """The node cannot take it now: the whole import waits, and ends if that lasts."""
         ttl = max(ceil(line.row.expires_at - time.time()), 1)
         data, key = line.row.data, packet_key(line.row.key)

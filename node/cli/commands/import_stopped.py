@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from millpond.actors.ids import EPOCH_MS
-from millpond.actors.store.changes import Change, ModeSet, Row, Snapshot, Tried
-from millpond.actors.store.message_attributes import Due, Unique
+from millpond.actors.store.changes import AttemptsSet, Change, ModeSet, Snapshot, StoredMessage
+from millpond.actors.store.message_attributes import DueAt, UniqueKey
 from millpond.node.cli.commands.import_ import Summary, packet_key
 from millpond.node.cli.exit_codes import Failure
-from millpond.node.cli.jsonl import Line
-from millpond.node.data_folder import StillStore
+from millpond.node.cli.jsonl import MessageLine
+from millpond.node.data_folder import OfflineStore
 
 BATCH_BYTES = 256 * 1024
 ID_BITS_BELOW_MS, AHEAD_S = 22, 5.0
@@ -22,7 +22,7 @@ ID_BITS_BELOW_MS, AHEAD_S = 22, 5.0
 
 
 async def store_all(
-    messages: AsyncIterator[tuple[int, Line]], summary: Summary, store: StillStore
+    messages: AsyncIterator[tuple[int, MessageLine]], summary: Summary, store: OfflineStore
 ) -> None:
     """Keep every message as it was. Raises Failure when one cannot be kept."""
     batch: _Batch | None = None
@@ -39,7 +39,7 @@ async def store_all(
 class _Batch:
     """Messages of one channel that are written together."""
 
-    def __init__(self, name: bytes, store: StillStore, summary: Summary) -> None:
+    def __init__(self, name: bytes, store: OfflineStore, summary: Summary) -> None:
         kept = store.load(name)
         if not isinstance(kept, Snapshot):
             raise Failure(f"channel {os.fsdecode(name)!r} is damaged or cannot be read")
@@ -47,12 +47,12 @@ class _Batch:
         self._store = store
         self._summary = summary
         self._ids = {row.id for row in kept.rows}
-        self._names = set() if kept.terms is None else set(kept.terms.names.values())
+        self._names = set() if kept.attributes is None else set(kept.attributes.names.values())
         self._changes: list[Change] = []
         self._count = 0
         self._bytes = 0
 
-    def add(self, number: int, line: Line) -> None:
+    def add(self, number: int, line: MessageLine) -> None:
         """Take one, unless it is there or has expired."""
         row, now = line.row, time.time()
         if (row.id >> ID_BITS_BELOW_MS) + EPOCH_MS > (now + AHEAD_S) * 1000:
@@ -67,12 +67,12 @@ class _Batch:
             self._ids.add(row.id)
             self._changes.append(_ours(row))
             if line.due > now:
-                self._changes.append(Due(row.id, line.due))
+                self._changes.append(DueAt(row.id, line.due))
             if line.unique:
                 self._names.add(line.unique)
-                self._changes.append(Unique(row.id, line.unique))
+                self._changes.append(UniqueKey(row.id, line.unique))
             if line.attempts:
-                self._changes.append(Tried(row.id, line.attempts))
+                self._changes.append(AttemptsSet(row.id, line.attempts))
             self._count += 1
             self._bytes += len(row.data)
             if self._bytes >= BATCH_BYTES:
@@ -86,6 +86,6 @@ class _Batch:
         self._changes, self._count, self._bytes = [], 0, 0
 
 
-def _ours(row: Row) -> Row:
+def _ours(row: StoredMessage) -> StoredMessage:
     """The number of a sender in its key means nothing in another folder, or somebody else."""
     return row if row.origin else msgspec.structs.replace(row, key=packet_key(row.key))

@@ -7,8 +7,8 @@ import json
 from functools import partial
 from typing import Any
 
-from millpond.node.cli.connection import joined, run_in_loop
-from millpond.node.cli.exit_codes import Exit
+from millpond.node.cli.connection import open_channel, run_in_loop
+from millpond.node.cli.exit_codes import ExitCode
 from millpond.node.cli.options.node import (
     add_channel,
     add_node_options,
@@ -76,9 +76,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _join(args: argparse.Namespace) -> int:
-    async with joined(args, args.channel, "consumer") as channel:
+    async with open_channel(args, args.channel, "consumer") as channel:
         await args.work(args, channel)
-    return Exit.OK
+    return ExitCode.OK
 
 
 async def _list(args: argparse.Namespace, channel: Channel) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from millpond.node.cli.commands.peer import relay_texts
-from millpond.node.cli.commands.peer_book import (
+from millpond.node.cli.commands.address_book import (
     add_command,
     add_key_options,
     found,
@@ -23,12 +22,13 @@ from millpond.node.cli.commands.peer_book import (
     peer_object,
     show,
 )
-from millpond.node.cli.exit_codes import usage
+from millpond.node.cli.commands.peer import relay_texts
+from millpond.node.cli.exit_codes import usage_error
 from millpond.node.cli.options.data_folder import as_owner
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser
 from millpond.node.peers.address_book import Trust
-from millpond.node.peers.card import Card, encode_card
+from millpond.node.peers.card import ContactCard, encode_card
 from millpond.node.peers.fingerprint import fingerprint
 from millpond.node.peers.identity import FILE_NAME, create_identity
 from millpond.node.peers.peer import checked_addresses
@@ -120,11 +120,11 @@ def _new(folder: Path, args: argparse.Namespace) -> None:
 def _show(folder: Path, args: argparse.Namespace) -> None:
     if args.card:
         if args.peer is not None:
-            raise usage("a card is signed by its owner: ask the peer for it")
+            raise usage_error("a card is signed by its owner: ask the peer for it")
         _show_card(folder, args)
         return
     if args.address or args.relay:
-        raise usage("--address and --relay are for --card")
+        raise usage_error("--address and --relay are for --card")
     if args.peer is not None:
         peer = found(opened(folder), args.peer)
         show(peer.public, peer, as_json=args.json)
@@ -139,9 +139,9 @@ def _show_card(folder: Path, args: argparse.Namespace) -> None:
         addresses = checked_addresses(args.address)
         relays = relay_texts(opened(folder), args.relay)
     except ValueError as exc:
-        raise usage(str(exc)) from exc
+        raise usage_error(str(exc)) from exc
     prekeys = Prekeys(folder / PREKEYS_FOLDER, identity, time.time, os.urandom)
-    card = Card(identity.public, addresses, relays, prekeys.current(), time.time())
+    card = ContactCard(identity.public, addresses, relays, prekeys.current(), time.time())
     line = encode_card(card, identity)
     if args.json:
         print_json({"card": line})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from millpond.node import atomic_files as files
-from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.node import positive
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import action
@@ -66,7 +66,7 @@ def make(args: argparse.Namespace) -> int:
     certificate, key = _paths(args)
     days = args.days or (AUTHORITY_DAYS if args.ca else DAYS)
     if days > DAYS_MAX:
-        raise usage(f"--days: at most {DAYS_MAX}")
+        raise usage_error(f"--days: at most {DAYS_MAX}")
     try:
         before = _before(args, certificate) if args.renew else ()
         if args.ca:
@@ -75,18 +75,18 @@ def make(args: argparse.Namespace) -> int:
             hosts = _hosts(args.name, args.hosts, before)
             pair = make_certificate(args.name, hosts, days, time.time(), _authority(args.signed_by))
     except BadCertificate as exc:
-        raise usage(str(exc)) from exc
+        raise usage_error(str(exc)) from exc
     except OSError as exc:
         raise Failure(f"{exc.filename}: {exc.strerror}") from exc
     _write(certificate, key, pair.certificate, pair.key, args.renew)
     _tell(certificate, key, args)
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _paths(args: argparse.Namespace) -> tuple[Path, Path]:
     name = args.name
     if "/" in name or "\0" in name or name.startswith((".", "-")):
-        raise usage(f"{name!r} cannot name a file")
+        raise usage_error(f"{name!r} cannot name a file")
     return args.out / f"{name}.crt", args.out / f"{name}.key"
 
 
@@ -96,12 +96,14 @@ def _before(args: argparse.Namespace, certificate: Path) -> tuple[str, ...]:
     try:
         old = read_certificate(certificate)
     except BadCertificate as exc:
-        raise usage(f"{certificate}: {exc}") from exc
+        raise usage_error(f"{certificate}: {exc}") from exc
     if old.is_authority != args.ca:
         what = "an authority: --ca makes a new one" if old.is_authority else "no authority"
-        raise usage(f"{certificate} is {what}")
+        raise usage_error(f"{certificate} is {what}")
     if not old.is_self_signed and args.signed_by is None:
-        raise usage(f"{certificate} is signed by {old.issuer}: give its file with --signed-by")
+        raise usage_error(
+            f"{certificate} is signed by {old.issuer}: give its file with --signed-by"
+        )
     return old.names
 
 
@@ -115,7 +117,7 @@ def _hosts(name: str, given: Sequence[str], before: Sequence[str]) -> list[str]:
 def _authority(path: Path | None) -> Any:
     if path is None:
         return None
-    from millpond.node.tls.certificates import Pair
+    from millpond.node.tls.certificates import CertificateAndKey
     from millpond.node.tls.contexts import TlsError, check_secret
 
     key = path.with_suffix(".key")
@@ -123,7 +125,7 @@ def _authority(path: Path | None) -> Any:
         check_secret(key)
     except TlsError as exc:
         raise Failure(str(exc)) from exc
-    return Pair(path.read_bytes(), key.read_bytes())
+    return CertificateAndKey(path.read_bytes(), key.read_bytes())
 
 
 def _write(certificate: Path, key: Path, shown: bytes, secret: bytes, renew: bool) -> None:

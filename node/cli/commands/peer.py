@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from millpond.node.cli.commands.peer_book import (
+from millpond.node.cli.commands.address_book import (
     add_command,
     add_key_options,
     found,
@@ -20,7 +20,7 @@ from millpond.node.cli.commands.peer_book import (
     peer_object,
     show,
 )
-from millpond.node.cli.exit_codes import usage
+from millpond.node.cli.exit_codes import usage_error
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser
 from millpond.node.peers.address_book import (
@@ -124,7 +124,7 @@ def _add_peer(folder: Path, args: argparse.Namespace) -> None:
         addresses = checked_addresses([*args.address, *(card.addresses if card else ())])
         relays = checked_relays([*relay_texts(book, args.relay), *(card.relays if card else ())])
     except ValueError as exc:
-        raise usage(str(exc)) from exc
+        raise usage_error(str(exc)) from exc
     new = Peer(name, public, Trust.TRUSTED, addresses, relays, time.time(), line)
     peer = _put_in(book, new)
     show(peer.public, peer, as_json=args.json)

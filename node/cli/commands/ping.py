@@ -7,8 +7,8 @@ import os
 from functools import partial
 from typing import Any
 
-from millpond.node.cli.connection import INFO, joined, run_in_loop
-from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.connection import INFO, open_channel, run_in_loop
+from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import add_channel, add_node_options, add_timeout, positive
 from millpond.node.cli.output import counted, print_json, print_line, printable
 from millpond.node.client.channel import Channel
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _ping(args: argparse.Namespace) -> int:
     times_ms: list[float] = []
-    async with joined(args, args.channel or PROBE, "consumer") as channel:
+    async with open_channel(args, args.channel or PROBE, "consumer") as channel:
         for number in range(1, args.count + 1):
             times_ms.append(await channel.ping() * 1000)
             if args.json:
@@ -70,21 +70,21 @@ async def _ping(args: argparse.Namespace) -> int:
     if not args.json and args.count > 1:
         mean_ms = sum(times_ms) / len(times_ms)
         print_line(f"min {min(times_ms):.3f}  mean {mean_ms:.3f}  max {max(times_ms):.3f} ms")
-    return Exit.OK
+    return ExitCode.OK
 
 
 async def _info(args: argparse.Namespace) -> int:
-    async with joined(args, PROBE, "consumer") as channel:
+    async with open_channel(args, PROBE, "consumer") as channel:
         answer = await _all_pages(channel, args.channel)
     if args.channel is not None and not answer["page"]:
         name = os.fsdecode(args.channel)
-        raise Failure(f"the node has no channel {name!r} at present", Exit.NOT_FOUND)
+        raise Failure(f"the node has no channel {name!r} at present", ExitCode.NOT_FOUND)
     if args.json:
         print_json(answer)
     else:
         for line in _page(answer):
             print_line(line)
-    return Exit.OK
+    return ExitCode.OK
 
 
 async def _all_pages(channel: Channel, only: bytes | None) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from millpond.actors.errors import RequestError
 from millpond.node.cli import sealed_messages as sealed
-from millpond.node.cli.connection import explain, joined, run_in_loop
-from millpond.node.cli.exit_codes import Exit, Failure, usage
-from millpond.node.cli.input import lines_soon, read_soon, too_large
+from millpond.node.cli.connection import explain, open_channel, run_in_loop
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
+from millpond.node.cli.input import read_available, read_lines, too_large
 from millpond.node.cli.options.node import U32_MAX, add_channel, add_node_options, seconds, u32
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.client.channel import PUT_BYTES, Channel
 from millpond.node.client.connect import FRAME_SIZE_MAX, PROBE
-from millpond.node.client.future import Answer
+from millpond.node.client.future import ReplyFuture
 from millpond.node.client.in_flight import Receipt
 
 EPILOG = """\
@@ -81,26 +81,28 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Put, and print what the node kept."""
     if args.to is not None and args.key is not None:
-        raise usage("--key and --to do not go together: a sealed message has a name of its own")
+        raise usage_error(
+            "--key and --to do not go together: a sealed message has a name of its own"
+        )
     if args.lines:
         if args.data not in (None, "-"):
-            raise usage("--lines reads stdin; leave DATA out")
+            raise usage_error("--lines reads stdin; leave DATA out")
         return run_in_loop(args, partial(_send_each if args.to else _put_lines, args))
     if args.data is None and sys.stdin.isatty():
-        raise usage("nothing to put: give DATA, or - to type it and end with Ctrl-D")
+        raise usage_error("nothing to put: give DATA, or - to type it and end with Ctrl-D")
     return run_in_loop(args, partial(_put_one, args))
 
 
 async def _data(argument: str | None) -> bytes:
     data = await _read_all() if argument is None or argument == "-" else os.fsencode(argument)
     if not data:
-        raise usage("the message is empty, and a node ignores empty messages")
+        raise usage_error("the message is empty, and a node ignores empty messages")
     return data
 
 
 async def _read_all() -> bytes:
     data = bytearray()
-    while chunk := await read_soon():
+    while chunk := await read_available():
         data += chunk
         if len(data) > DATA_MAX:
             raise too_large("stdin", DATA_MAX)
@@ -110,58 +112,60 @@ async def _read_all() -> bytes:
 async def _put_one(args: argparse.Namespace) -> int:
     data = await _data(args.data)
     if args.to is not None:
-        async with joined(args, PROBE, "producer", reconnect_s=args.reconnect) as channel:
+        async with open_channel(args, PROBE, "producer", reconnect_s=args.reconnect) as channel:
             await sealed.send(channel, args, data)
-        return Exit.OK
-    async with joined(args, args.channel, "producer", reconnect_s=args.reconnect) as channel:
+        return ExitCode.OK
+    async with open_channel(args, args.channel, "producer", reconnect_s=args.reconnect) as channel:
         _show(await channel.put(data, ttl=args.ttl, key=args.key), args.json)
-    return Exit.OK
+    return ExitCode.OK
 
 
 async def _send_each(args: argparse.Namespace) -> int:
     """One after the other, as the peer is to have them."""
-    async with joined(args, PROBE, "producer", reconnect_s=args.reconnect) as channel:
-        async for line in lines_soon(DATA_MAX):
+    async with open_channel(args, PROBE, "producer", reconnect_s=args.reconnect) as channel:
+        async for line in read_lines(DATA_MAX):
             if line:
                 await sealed.send(channel, args, line)
-    return Exit.OK
+    return ExitCode.OK
 
 
 async def _put_lines(args: argparse.Namespace) -> int:
-    send, receive = anyio.create_memory_object_stream[Answer[Receipt]](ANSWERS_MAX)
+    send, receive = anyio.create_memory_object_stream[ReplyFuture[Receipt]](ANSWERS_MAX)
     async with (
-        joined(args, args.channel, "producer", reconnect_s=args.reconnect) as channel,
+        open_channel(args, args.channel, "producer", reconnect_s=args.reconnect) as channel,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(_send_lines, args, channel, send)
         await _show_answers(args, receive)
-    return Exit.OK
+    return ExitCode.OK
 
 
 async def _send_lines(
-    args: argparse.Namespace, channel: Channel, answers: MemoryObjectSendStream[Answer[Receipt]]
+    args: argparse.Namespace,
+    channel: Channel,
+    answers: MemoryObjectSendStream[ReplyFuture[Receipt]],
 ) -> None:
     """Keeps several lines in flight; empty ones are left out, the node would ignore them."""
     count = 0
     with answers:
-        async for line in lines_soon(DATA_MAX):
+        async for line in read_lines(DATA_MAX):
             if line:
                 key = None if args.key is None else (args.key + count) % (U32_MAX + 1)
                 await answers.send(await _sent(channel, line, args.ttl, key))
                 count += 1
 
 
-async def _sent(channel: Channel, data: bytes, ttl: int, key: int | None) -> Answer[Receipt]:
+async def _sent(channel: Channel, data: bytes, ttl: int, key: int | None) -> ReplyFuture[Receipt]:
     try:
         return channel.put_nowait(data, ttl=ttl, key=key)
     except anyio.WouldBlock:
-        answer: Answer[Receipt] = Answer()
+        answer: ReplyFuture[Receipt] = ReplyFuture()
         answer.resolve(await channel.put(data, ttl=ttl, key=key))
         return answer
 
 
 async def _show_answers(
-    args: argparse.Namespace, answers: MemoryObjectReceiveStream[Answer[Receipt]]
+    args: argparse.Namespace, answers: MemoryObjectReceiveStream[ReplyFuture[Receipt]]
 ) -> None:
     number = 0
     with answers:

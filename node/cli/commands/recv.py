@@ -12,11 +12,11 @@ import anyio
 
 from millpond.actors.errors import NotNegotiated
 from millpond.actors.messages import Mode
-from millpond.node.cli.connection import joined, run_in_loop
-from millpond.node.cli.exit_codes import Exit
+from millpond.node.cli.connection import open_channel, run_in_loop
+from millpond.node.cli.exit_codes import ExitCode
 from millpond.node.cli.interrupt import until_signal
 from millpond.node.cli.options.node import add_channel, add_node_options, positive, seconds
-from millpond.node.cli.output import data_field, write_soon
+from millpond.node.cli.output import data_field, write_async
 from millpond.node.cli.sealed_messages import is_envelope, opened
 from millpond.node.client.channel import Channel
 from millpond.node.client.message import Message
@@ -80,11 +80,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _receive(args: argparse.Namespace, timeout_s: float | None) -> int:
-    code = Exit.OK
+    code = ExitCode.OK
     async with anyio.create_task_group() as tasks:
         interrupted = partial(until_signal, tasks.cancel_scope)
         tasks.start_soon(interrupted)
-        async with joined(
+        async with open_channel(
             args,
             args.channel,
             "consumer",
@@ -96,10 +96,10 @@ async def _receive(args: argparse.Namespace, timeout_s: float | None) -> int:
                 await _widen(channel, args)
                 await _print_messages(channel, args)
         if scope.cancelled_caught:
-            code = Exit.TIMEOUT
+            code = ExitCode.TIMEOUT
         tasks.cancel_scope.cancel()
         return code
-    return Exit.OK if args.follow else Exit.INTERRUPTED
+    return ExitCode.OK if args.follow else ExitCode.INTERRUPTED
 
 
 async def _widen(channel: Channel, args: argparse.Namespace) -> None:
@@ -118,7 +118,7 @@ async def _print_messages(channel: Channel, args: argparse.Namespace) -> None:
         if line is None:
             await message.decline()
             continue
-        await write_soon(line)
+        await write_async(line)
         if left is not None:
             left -= 1
         if not args.no_ack:

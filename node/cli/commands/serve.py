@@ -20,16 +20,16 @@ import anyio
 
 from millpond.actors.messages import Durability
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.repair.quarantine import read_notes
+from millpond.actors.store.repair.quarantine import read_reports
 from millpond.node.access.rules_file import AccessFileError
 from millpond.node.cli.commands.systemd import notify
-from millpond.node.cli.exit_codes import Exit, Failure, first_cause, usage
+from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause, usage_error
 from millpond.node.cli.hangup import has_terminal
 from millpond.node.cli.options.data_folder import DATA_DEFAULT, data_folder, explain_folder
-from millpond.node.cli.options.outbox import POST_FIELDS, add_post_options
+from millpond.node.cli.options.outbox import OUTBOX_FIELDS, add_outbox_options
 from millpond.node.cli.options.tls import add_listener_options, key_of
 from millpond.node.cli.output import print_json, print_line
-from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load
+from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load_config
 from millpond.node.node import Node
 from millpond.node.process import installed_version
 
@@ -97,7 +97,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--token-file", metavar="FILE", help="the same by tokens alone; see below")
     add_listener_options(parser)
-    add_post_options(parser)
+    add_outbox_options(parser)
     parser.add_argument(
         "--insecure-public",
         action="store_true",
@@ -161,16 +161,16 @@ def run(args: argparse.Namespace) -> int:
     loop = args.loop or ("uvloop" if find_spec("uvloop") else "asyncio")
     options = {"use_uvloop": True} if loop == "uvloop" else {}
     if loop != "asyncio" and find_spec(loop) is None:
-        raise usage(f"--loop {loop}: {loop} is not installed; leave --loop out")
+        raise usage_error(f"--loop {loop}: {loop} is not installed; leave --loop out")
     backend = "trio" if loop == "trio" else "asyncio"
     return anyio.run(_serve, config, args.json, backend=backend, backend_options=options)
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
     if args.memory and args.durability not in (None, "memory"):
-        raise usage("--memory promises nothing to be kept; leave --durability out")
+        raise usage_error("--memory promises nothing to be kept; leave --durability out")
     if args.data is not None and args.durability == "memory":
-        raise usage("--durability memory would leave the data folder empty; leave --data out")
+        raise usage_error("--durability memory would leave the data folder empty; leave --data out")
 
 
 def _config(args: argparse.Namespace) -> Config:
@@ -179,7 +179,7 @@ def _config(args: argparse.Namespace) -> Config:
         *("access_file", "insecure_public", "origins", "drain_timeout_s", "data", "durability"),
         *("tls_cert", "tls_key", "tls_client_ca", "tls_client", "tls_listeners"),
         "http_long_poll_s",
-        *POST_FIELDS,
+        *OUTBOX_FIELDS,
     )
     given: dict[str, Any] = {name: getattr(args, name) for name in fields}
     flags = {name: value for name, value in given.items() if value is not None}
@@ -187,16 +187,18 @@ def _config(args: argparse.Namespace) -> Config:
         flags |= {"data": "", "durability": "memory"}
     path = args.config or os.environ.get("MILLPOND_CONFIG")
     try:
-        config = load(flags, os.environ, Path(path) if path else None).config
+        config = load_config(flags, os.environ, Path(path) if path else None).config
     except ConfigError as exc:
-        raise usage(str(exc)) from exc
+        raise usage_error(str(exc)) from exc
     if config.durability is Durability.MEMORY:
         config = replace(config, data="")
     elif not config.data:
         config = replace(config, data=str(data_folder(os.environ)))
     config = replace(config, tls_key=key_of(config.tls_cert, config.tls_key))
     if all(getattr(config, name) == OFF for name in LISTENERS):
-        raise usage("every listener is off, so nobody could reach the node; give --p2p or --ws")
+        raise usage_error(
+            "every listener is off, so nobody could reach the node; give --p2p or --ws"
+        )
     return config
 
 
@@ -232,14 +234,14 @@ async def _serve(config: Config, as_json: bool) -> int:
         signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else _exit_at_once)
     notify("STOPPING=1")
     await node.__aexit__(None, None, None)
-    return Exit.OK
+    return ExitCode.OK
 
 
 async def _started(config: Config) -> Node:
     try:
         node = Node(config)
     except (AccessFileError, ConfigError) as exc:
-        raise usage(str(exc)) from exc
+        raise usage_error(str(exc)) from exc
     try:
         return await node.__aenter__()
     except BaseException as exc:
@@ -257,7 +259,7 @@ def _explain(cause: BaseException, node: Node) -> None:
     address = getattr(node.config, name)
     match cause:
         case ConfigError():
-            raise usage(str(cause)) from cause
+            raise usage_error(str(cause)) from cause
         case OSError(errno=errno.EADDRINUSE):
             text = f"{address} is taken: another node? Stop it, or choose another with --{name}"
             raise Failure(f"{name}: {text}") from cause
@@ -266,7 +268,7 @@ def _explain(cause: BaseException, node: Node) -> None:
             raise Failure(f"{name}: {text}") from cause
         case OSError(errno=errno.EADDRNOTAVAIL) | socket.gaierror():
             text = f"{address} is not an address of this machine ({cause.strerror})"
-            raise usage(f"{name}: {text}") from cause
+            raise usage_error(f"{name}: {text}") from cause
         case OSError():
             raise Failure(f"{name}: cannot listen on {address}: {cause.strerror}") from cause
 
@@ -285,7 +287,7 @@ def tune_collector() -> None:
 def _announce(node: Node, as_json: bool) -> None:
     durability = node.durability.name.lower()
     data = node.config.data
-    damaged = len(read_notes(Path(data) / "damaged", OsDisk())) if data else 0
+    damaged = len(read_reports(Path(data) / "damaged", OsDisk())) if data else 0
     if damaged:
         text = f"{damaged} damaged, the rest is served: see `millpond doctor --data {data}`"
         print(f"millpond serve: {text}", file=sys.stderr)
@@ -314,4 +316,4 @@ def _announce(node: Node, as_json: bool) -> None:
 
 def _exit_at_once(number: int, _frame: object) -> NoReturn:
     print(f"millpond serve: {signal.Signals(number).name} again: not drained", file=sys.stderr)
-    os._exit(Exit.FAILURE)
+    os._exit(ExitCode.FAILURE)

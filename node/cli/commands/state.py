@@ -14,12 +14,12 @@ import msgspec
 
 from millpond.actors.state.events import ChangeEvent, Control, ControlEvent, Operation, decode_raw
 from millpond.node.cli.connection import run_in_loop
-from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.interrupt import until_signal
 from millpond.node.cli.options.node import add_node_options, add_timeout, positive, seconds
-from millpond.node.cli.output import data_field, print_json, printable, write_soon
+from millpond.node.cli.output import data_field, print_json, printable, write_async
 from millpond.node.cli.parser import Parser, action
-from millpond.node.cli.stream.command import joined_streams, short_work
+from millpond.node.cli.stream.command import open_streams, run_short
 from millpond.node.cli.stream.options import stream_name
 from millpond.node.client.state.remote import Row, StateInfo
 from millpond.node.client.streams.connect import Streams
@@ -83,7 +83,7 @@ def add_parser(subparsers: Any) -> None:
     for each, work in ((get, _get), (show, _show)):
         add_timeout(each)
         add_node_options(each)
-        each.set_defaults(work=partial(short_work, work))
+        each.set_defaults(work=partial(run_short, work))
     follow = action(actions, "follow", "Show a state and what becomes of it.", FOLLOW_EPILOG)
     follow.add_argument("name", metavar="STREAM", type=stream_name)
     follow.add_argument("kind", metavar="TYPE", type=_text, nargs="?")
@@ -120,8 +120,8 @@ def run(args: argparse.Namespace) -> int:
 async def _get(args: argparse.Namespace, streams: Streams) -> None:
     row = await streams.stream(args.name).state.get(args.kind, args.key)
     if row is None:
-        raise Failure(f"there is no {args.kind!r} {args.key!r}", Exit.NOT_FOUND)
-    await write_soon(_object(row) if args.json else row.written + b"\n")
+        raise Failure(f"there is no {args.kind!r} {args.key!r}", ExitCode.NOT_FOUND)
+    await write_async(_object(row) if args.json else row.written + b"\n")
 
 
 async def _show(args: argparse.Namespace, streams: Streams) -> None:
@@ -130,7 +130,7 @@ async def _show(args: argparse.Namespace, streams: Streams) -> None:
         _print_counts(args, await state.info())
         return
     async for _, rows in state.pages(args.kind):
-        await write_soon(b"".join(map(_object if args.json else _line, rows)))
+        await write_async(b"".join(map(_object if args.json else _line, rows)))
 
 
 def _print_counts(args: argparse.Namespace, info: StateInfo) -> None:
@@ -155,27 +155,27 @@ def _run_follow(args: argparse.Namespace) -> int:
 async def _follow(args: argparse.Namespace, timeout_s: float | None) -> int:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(until_signal, tasks.cancel_scope)
-        async with joined_streams(args, args.reconnect) as streams:
+        async with open_streams(args, args.reconnect) as streams:
             with anyio.move_on_after(timeout_s) as patience:
                 await _follow_one(args, streams.stream(args.name))
         tasks.cancel_scope.cancel()
-        return Exit.TIMEOUT if patience.cancelled_caught else Exit.OK
-    return Exit.OK
+        return ExitCode.TIMEOUT if patience.cancelled_caught else ExitCode.OK
+    return ExitCode.OK
 
 
 async def _follow_one(args: argparse.Namespace, stream: Stream) -> None:
     begin = position = None
     async for position, rows in stream.state.pages(args.kind):
         begin = position if begin is None else begin
-        await write_soon(b"".join(map(_object if args.json else _line, rows)))
+        await write_async(b"".join(map(_object if args.json else _line, rows)))
     live = json.dumps({"live": str(position)}) if args.json else f"= {position}"
-    await write_soon(live.encode() + b"\n")
+    await write_async(live.encode() + b"\n")
     left = args.count
     async for record in _events(stream, begin or 0):
         line = _event_line(args, record)
         if line is None:
             continue
-        await write_soon(line)
+        await write_async(line)
         if left is not None:
             left -= 1
             if left == 0:

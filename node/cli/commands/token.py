@@ -16,12 +16,12 @@ from millpond.node.access.grants import (
     REVOKED_PREFIX,
     STREAM_PREFIX,
     UNTIL_PREFIX,
-    BadLine,
+    BadRule,
     Grant,
     parse_line,
     parse_rights,
     parse_time,
-    words_of,
+    right_names,
 )
 from millpond.node.access.rules_file import (
     FILE_NAME,
@@ -40,9 +40,9 @@ from millpond.node.access.tokens import (
     new_signed,
     new_token,
 )
-from millpond.node.cli.commands.peer_book import add_command, own_identity
+from millpond.node.cli.commands.address_book import add_command, own_identity
 from millpond.node.cli.connection import read_token
-from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import as_owner
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser
@@ -130,7 +130,7 @@ def _new(folder: Path, args: argparse.Namespace) -> None:
         try:
             token, token_id = new_signed(own_identity(folder), rights, patterns, until, os.urandom)
         except ValueError as exc:
-            raise usage(str(exc)) from exc
+            raise usage_error(str(exc)) from exc
         _show(args, token, token_id, None)
         return
     token = new_token(os.urandom)
@@ -187,7 +187,7 @@ def _row(note: str, words: list[str]) -> dict[str, Any] | None:
     """A line that is about a token, in JSON."""
     try:
         parsed = parse_line(words, "")
-    except BadLine as exc:
+    except BadRule as exc:
         raise Failure(f"the access file has a line that is not understood: {exc}") from exc
     if not isinstance(parsed, Grant):
         about: dict[str, Any] = {"id": parsed.token_id, "rights": [], "patterns": [], "until": None}
@@ -197,7 +197,7 @@ def _row(note: str, words: list[str]) -> dict[str, Any] | None:
     patterns = [word for word in words[2:] if not word.startswith(UNTIL_PREFIX)]
     return {
         "id": words[0].removeprefix("token:")[:ID_DIGITS],
-        "rights": words_of(parsed.rights),
+        "rights": right_names(parsed.rights),
         "patterns": patterns,
         "until": parsed.until,
         "note": note,
@@ -214,7 +214,7 @@ def _revoke(folder: Path, args: argparse.Namespace) -> None:
     elif len(token_id) == 2 * ID_BYTES:
         _tell_changed(path, is_new=revoke_signed(path, token_id))
     else:
-        raise Failure(f"{path} has no token {token_id}", Exit.NOT_FOUND)
+        raise Failure(f"{path} has no token {token_id}", ExitCode.NOT_FOUND)
     if args.json:
         print_json({"id": token_id, "revoked": True})
     else:
@@ -223,7 +223,7 @@ def _revoke(folder: Path, args: argparse.Namespace) -> None:
 
 def _id_to_revoke(args: argparse.Namespace) -> str:
     if (args.id is None) == (args.token_file is None):
-        raise usage("give an ID or --token-file")
+        raise usage_error("give an ID or --token-file")
     if args.id is None:
         token = read_token(args.token_file)
         assert token is not None
@@ -231,7 +231,7 @@ def _id_to_revoke(args: argparse.Namespace) -> str:
         return found if token.startswith(SIGNED_PREFIX) else digest_of(token)
     token_id: str = args.id.lower().removeprefix(REVOKED_PREFIX)
     if _ID.fullmatch(token_id) is None:
-        raise usage(f"{args.id!r} is no id of a token: 12 to 64 digits 0-9 a-f")
+        raise usage_error(f"{args.id!r} is no id of a token: 12 to 64 digits 0-9 a-f")
     return token_id
 
 
@@ -242,8 +242,8 @@ def _path(folder: Path, args: argparse.Namespace) -> Path:
 def _rights(text: str) -> Rights:
     try:
         return parse_rights(text)
-    except BadLine as exc:
-        raise usage(str(exc)) from exc
+    except BadRule as exc:
+        raise usage_error(str(exc)) from exc
 
 
 def _patterns(args: argparse.Namespace) -> list[str]:
@@ -254,17 +254,19 @@ def _grant_words(args: argparse.Namespace, until: float | None) -> str:
     """What stands behind the subject, and is read back as what was asked for."""
     _rights(args.rights)
     if not args.note.isprintable():
-        raise usage("--note: one line of printable characters")
+        raise usage_error("--note: one line of printable characters")
     patterns = _patterns(args)
     if "" in args.stream:
-        raise usage("--stream needs a pattern; '*' is all of them")
+        raise usage_error("--stream needs a pattern; '*' is all of them")
     for pattern in patterns:
         if pattern.split() != [pattern] or pattern.startswith("#") or not pattern.isprintable():
-            raise usage(
+            raise usage_error(
                 f"{pattern!r} cannot stand in a line: a pattern has no spaces, and no # first"
             )
     if any(each.startswith((STREAM_PREFIX, UNTIL_PREFIX)) for each in args.channel):
-        raise usage(f"--channel: a pattern cannot begin with {STREAM_PREFIX} or {UNTIL_PREFIX}")
+        raise usage_error(
+            f"--channel: a pattern cannot begin with {STREAM_PREFIX} or {UNTIL_PREFIX}"
+        )
     ends = [] if until is None else [f"{UNTIL_PREFIX}{_text_of(until)}"]
     return " ".join((args.rights, *patterns, *ends))
 
@@ -276,12 +278,12 @@ def _end(text: str) -> float:
         return float(int(time.time()) + int(found[1]) * _UNITS[found[2]])
     try:
         return parse_time(text)
-    except BadLine as exc:
-        raise usage(f"--expires: {exc}, and no time to live like 30d, 12h") from exc
+    except BadRule as exc:
+        raise usage_error(f"--expires: {exc}, and no time to live like 30d, 12h") from exc
 
 
 def _text_of(until: float) -> str:
     try:
         return datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError) as exc:
-        raise usage("--expires: so far away is no date") from exc
+        raise usage_error("--expires: so far away is no date") from exc

@@ -9,12 +9,12 @@ from typing import Any
 from zlib import crc32
 
 from millpond.actors.errors import StreamExists, UnknownStream
-from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import add_node_options, add_timeout, positive
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser, action
 from millpond.node.cli.stream.append import add_records, run_records
-from millpond.node.cli.stream.command import short_work
+from millpond.node.cli.stream.command import run_short
 from millpond.node.cli.stream.options import add_start, partitions, sequence, topic_name
 from millpond.node.cli.stream.read import add_output, run_reading
 from millpond.node.client.streams.connect import Streams
@@ -125,7 +125,7 @@ def _add(
         parser.add_argument("name", metavar="TOPIC", type=topic_name)
     add_timeout(parser)
     add_node_options(parser)
-    parser.set_defaults(work=partial(short_work, work))
+    parser.set_defaults(work=partial(run_short, work))
     return parser
 
 
@@ -215,7 +215,7 @@ async def _offset(args: argparse.Namespace, streams: Streams) -> None:
     offset = await stream.committed(args.group)
     if offset is None:
         told = f"group {os.fsdecode(args.group)!r} never committed an offset there"
-        raise Failure(told, Exit.NOT_FOUND)
+        raise Failure(told, ExitCode.NOT_FOUND)
     if args.json:
         print_json(_place(args) | {"offset": str(offset)})
     else:

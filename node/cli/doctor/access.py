@@ -9,22 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from millpond.actors.messages import Durability, Rights
-from millpond.node.access.default_policy import Peers
-from millpond.node.access.grants import DIGEST, DOORS, words_of
-from millpond.node.access.policy import Access, Explanation, Verdict, load_access
+from millpond.node.access.default_policy import TrustedPeers
+from millpond.node.access.grants import DIGEST, LISTENERS, right_names
+from millpond.node.access.policy import AccessPolicy, Explanation, GrantOutcome, load_access
 from millpond.node.access.rules_file import AccessFileError
-from millpond.node.cli.commands.peer_book import own_identity
+from millpond.node.cli.commands.address_book import own_identity
 from millpond.node.cli.connection import read_token
-from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import data_folder
 from millpond.node.cli.output import print_json, print_line, printable
 from millpond.node.cli.parser import action
-from millpond.node.config import Config, ConfigError, load
+from millpond.node.config import Config, ConfigError, load_config
 from millpond.node.ip import ip_of, is_remote
 from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
 from millpond.node.peers.address_book import BookUnreadable, PeerBook
-from millpond.node.peers.identity import BadPeerId, IdentityError, NoIdentity, peer_id, public_of
-from millpond.transports.p2p.admission import Asker, is_name
+from millpond.node.peers.identity import (
+    BadPeerId,
+    IdentityError,
+    NoIdentity,
+    peer_id,
+    public_key_of,
+)
+from millpond.transports.p2p.admission import Principal, is_channel_name
 
 EPILOG = """\
 examples:
@@ -48,7 +54,7 @@ def add_action(actions: Any) -> None:
     )
     parser.add_argument("name", metavar="CHANNEL", help="or a stream or topic, with --stream")
     parser.add_argument("--stream", action="store_true", help="it is a stream or a topic")
-    parser.add_argument("--listener", choices=DOORS, default="p2p", help="default p2p")
+    parser.add_argument("--listener", choices=LISTENERS, default="p2p", help="default p2p")
     parser.add_argument(
         "--address", default=ELSEWHERE, metavar="IP", help="whence; default: another machine"
     )
@@ -64,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
     """Explain; 5 if nothing is allowed."""
     config, folder = _config(args)
     name = os.fsencode(args.name)
-    if not args.stream and not is_name(name):
-        raise usage(f"{args.name!r} is no name of a channel")
+    if not args.stream and not is_channel_name(name):
+        raise usage_error(f"{args.name!r} is no name of a channel")
     try:
         access = load_access(
             config.access_file, config.token_file, config.data, is_public=config.insecure_public
@@ -81,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for line in _lines(args, asker, told):
             print_line(line)
-    return Exit.OK if told.rights else Exit.REFUSED
+    return ExitCode.OK if told.rights else ExitCode.REFUSED
 
 
 def _config(args: argparse.Namespace) -> tuple[Config, Path | None]:
@@ -89,27 +95,27 @@ def _config(args: argparse.Namespace) -> tuple[Config, Path | None]:
     names = ("access_file", "token_file", "data")
     flags = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     try:
-        config = load(flags, os.environ, Path(args.config) if args.config else None).config
+        config = load_config(flags, os.environ, Path(args.config) if args.config else None).config
     except ConfigError as exc:
-        raise usage(str(exc)) from exc
+        raise usage_error(str(exc)) from exc
     if not config.data and config.durability is not Durability.MEMORY:
         flags["data"] = str(data_folder(os.environ))
-        config = load(flags, os.environ, Path(args.config) if args.config else None).config
+        config = load_config(flags, os.environ, Path(args.config) if args.config else None).config
     return config, Path(config.data) if config.data else None
 
 
-def _peers(folder: Path, *, is_relay: bool) -> Peers | None:
+def _peers(folder: Path, *, is_relay: bool) -> TrustedPeers | None:
     """The node's identity and its peers; None: it has no identity yet, so nobody is a peer."""
     try:
         own = own_identity(folder)
     except NoIdentity:
         return None
-    return Peers(own.public, PeerBook(folder / BOOK_FILE), is_relay)
+    return TrustedPeers(own.public, PeerBook(folder / BOOK_FILE), is_relay)
 
 
-def _asker(args: argparse.Namespace, book: PeerBook | None) -> Asker:
+def _asker(args: argparse.Namespace, book: PeerBook | None) -> Principal:
     if ip_of(args.address) is None:
-        raise usage(f"--address: {args.address!r} is no IP address")
+        raise usage_error(f"--address: {args.address!r} is no IP address")
     kind, _, value = args.who.partition(":")
     token = identity = certificate = None
     match kind:
@@ -121,7 +127,7 @@ def _asker(args: argparse.Namespace, book: PeerBook | None) -> Asker:
             certificate = bytes.fromhex(value)
         case _:
             identity = _key(args.who.removeprefix("key:"), book)
-    return Asker(token, identity, args.address, args.listener, certificate)
+    return Principal(token, identity, args.address, args.listener, certificate)
 
 
 def _key(who: str, book: PeerBook | None) -> bytes:
@@ -129,13 +135,13 @@ def _key(who: str, book: PeerBook | None) -> bytes:
     if peer is not None:
         return peer.public
     try:
-        return public_of(who)
+        return public_key_of(who)
     except BadPeerId:
         known = "a peer's name or id, token:FILE, cert:SHA256, anyone"
-        raise Failure(f"nobody is known as {who!r}; want {known}", Exit.NOT_FOUND) from None
+        raise Failure(f"nobody is known as {who!r}; want {known}", ExitCode.NOT_FOUND) from None
 
 
-def _lines(args: argparse.Namespace, asker: Asker, told: Explanation) -> Iterator[str]:
+def _lines(args: argparse.Namespace, asker: Principal, told: Explanation) -> Iterator[str]:
     who = printable(args.who)
     if asker.identity is not None:
         who = f"{who} ({peer_id(asker.identity)})" if len(who) < 52 else who
@@ -153,7 +159,7 @@ def _lines(args: argparse.Namespace, asker: Asker, told: Explanation) -> Iterato
 def _why(told: Explanation, right: Rights, *, given: bool) -> str:
     """The lines that give a right, or those that would if something were otherwise."""
     about = [each for each in told.reasons if right in each.grant.rights]
-    giving = [each.grant.where for each in about if each.verdict is Verdict.GIVES]
+    giving = [each.grant.where for each in about if each.verdict is GrantOutcome.GIVES]
     if given:
         return ", ".join(giving)
     if giving:
@@ -163,7 +169,7 @@ def _why(told: Explanation, right: Rights, *, given: bool) -> str:
     return "; ".join(f"{each.grant.where} {each.verdict.value}" for each in about)
 
 
-def _object(told: Explanation, access: Access) -> dict[str, Any]:
+def _object(told: Explanation, access: AccessPolicy) -> dict[str, Any]:
     rights = {}
     for word, right in _each_right():
         given = told.rights is not None and right in told.rights
@@ -175,4 +181,4 @@ def _object(told: Explanation, access: Access) -> dict[str, Any]:
 
 
 def _each_right() -> Iterator[tuple[str, Rights]]:
-    return ((word, right) for right in Rights.ALL for word in words_of(right))
+    return ((word, right) for right in Rights.ALL for word in right_names(right))

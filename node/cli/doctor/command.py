@@ -25,12 +25,12 @@ from millpond.node.cli.doctor.finding import Finding
 from millpond.node.cli.doctor.node import node_findings
 from millpond.node.cli.doctor.repair import repair_partition
 from millpond.node.cli.doctor.tls import file_findings
-from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import data_folder, existing, holds_node
 from millpond.node.cli.options.node import add_node_options, add_timeout, channel_name
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.versions import installed
-from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load
+from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load_config
 from millpond.transports.io.address import parse_address
 
 EPILOG = """\
@@ -128,16 +128,16 @@ def run(args: argparse.Namespace) -> int:
         return code
     if args.repair is not None:
         if args.data is None:
-            raise usage("a repair needs --data: the folder of a node that is stopped")
+            raise usage_error("a repair needs --data: the folder of a node that is stopped")
         return repair_partition(existing(args.data), args.repair, as_json=args.json)
-    worst = Exit.OK
+    worst = ExitCode.OK
     for finding in _findings(args):
         if args.json:
             print_json(finding._asdict())
         else:
             print_line(f"{finding.level:5} {finding.check:14} {finding.text}")
         if finding.level == "fail":
-            worst = Exit.FAILURE
+            worst = ExitCode.FAILURE
     return worst
 
 
@@ -148,7 +148,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     yield _clock()
     config = Config()
     try:
-        config = load({}, os.environ, Path(args.config) if args.config else None).config
+        config = load_config({}, os.environ, Path(args.config) if args.config else None).config
         yield Finding("configuration", "ok", args.config or "environment and defaults")
     except ConfigError as exc:
         yield Finding("configuration", "fail", str(exc))

@@ -15,18 +15,18 @@ from tempfile import TemporaryDirectory, gettempdir
 
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.journal.format import UnknownVersion
-from millpond.actors.store.journal.reader import Found, read_journal
-from millpond.actors.store.partitions.catalog import CATALOGUE, Catalogue
-from millpond.actors.store.partitions.file_pool import Shelf, file_name
+from millpond.actors.store.journal.reader import JournalContents, read_journal
+from millpond.actors.store.partitions.catalog import CATALOG, Catalog
+from millpond.actors.store.partitions.file_pool import FilePool, file_name
 from millpond.actors.store.partitions.partition import Damaged
 from millpond.actors.store.partitions.sqlite import UnknownFormat
-from millpond.actors.store.recovery import that_matter
-from millpond.actors.store.repair.quarantine import Damage, read_notes
-from millpond.actors.streams.names import part_of
+from millpond.actors.store.recovery import relevant_damages
+from millpond.actors.store.repair.quarantine import Damage, read_reports
+from millpond.actors.streams.names import staged_part_of
 from millpond.node.cli.doctor.doctor_names import how_to_repair, named
 from millpond.node.cli.doctor.finding import Finding
 from millpond.node.cli.options.data_folder import DISK_ERRORS
-from millpond.node.data_folder import CopyingDisk, FolderInUse, FolderLock
+from millpond.node.data_folder import CopyOnOpenDisk, FolderInUse, FolderLock
 
 SYNCS, SYNC_BYTES = 50, 4096
 SLOW_SYNC_MS = 20.0
@@ -74,7 +74,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _noted(folder: Path) -> Iterator[Finding]:
     """What is known to be damaged, from the notes of the node that uses the folder."""
-    for damage in read_notes(folder / "damaged", OsDisk()):
+    for damage in read_reports(folder / "damaged", OsDisk()):
         whose = "" if damage.name is None else f"{named(damage.name)} is not served; "
         how = f"stop the node, then `millpond doctor --data {folder}`"
         text = f"{whose}{damage.where}: {damage.text}; {how}"
@@ -139,7 +139,7 @@ def _stopped(folder: Path) -> Iterator[Finding]:
         return
     yield _journal(found)
     with TemporaryDirectory() as scratch:
-        copies = CopyingDisk(Path(scratch))
+        copies = CopyOnOpenDisk(Path(scratch))
         inspection = _Inspection(folder, copies, found)
         yield from inspection.catalogue()
         yield from inspection.partitions()
@@ -153,10 +153,10 @@ def known_damages(folder: Path, name: bytes) -> list[str]:
     """
     with TemporaryDirectory() as scratch:
         found = read_journal(folder / "journal", OsDisk())
-        return _Inspection(folder, CopyingDisk(Path(scratch)), found).damages_of(name)
+        return _Inspection(folder, CopyOnOpenDisk(Path(scratch)), found).damages_of(name)
 
 
-def _journal(found: Found) -> Finding:
+def _journal(found: JournalContents) -> Finding:
     size = sum(found.segments.values())
     text = f"{len(found.segments)} segments, {size / 2**20:.1f} MiB, {len(found.records)} records"
     if found.torn_bytes:
@@ -167,23 +167,23 @@ def _journal(found: Found) -> Finding:
 class _Inspection:
     """Everything behind the journal. Use the methods in their order."""
 
-    def __init__(self, folder: Path, disk: CopyingDisk, found: Found) -> None:
+    def __init__(self, folder: Path, disk: CopyOnOpenDisk, found: JournalContents) -> None:
         self._folder = folder
         self._disk = disk
         self._found = found
-        self._shelf = Shelf(folder / "partitions", disk)
-        self._damages = read_notes(folder / "damaged", disk)
+        self._shelf = FilePool(folder / "partitions", disk)
+        self._damages = read_reports(folder / "damaged", disk)
         names = {record.name for _, record in found.records}
         self._names = names | {each.name for each in self._damages if each.name is not None}
 
     def catalogue(self) -> Iterator[Finding]:
         """The catalogue, and what the journal has lost according to it."""
-        path, outlines = self._folder / CATALOGUE, {}
+        path, outlines = self._folder / CATALOG, {}
         if not path.exists():
             yield Finding("catalogue", "ok", "none; the next start makes it")
         else:
             try:
-                with closing(Catalogue(path, self._disk)) as catalogue:
+                with closing(Catalog(path, self._disk)) as catalogue:
                     wrong = catalogue.verify()
                     outlines = catalogue.outlines()
             except UnknownFormat as exc:
@@ -197,7 +197,7 @@ class _Inspection:
             else:
                 yield Finding("catalogue", "ok", f"{len(outlines)} partitions")
         self._names |= outlines.keys()
-        self._damages += that_matter(self._found, outlines)
+        self._damages += relevant_damages(self._found, outlines)
 
     def partitions(self) -> Iterator[Finding]:
         """Every partition file, all of it."""
@@ -242,7 +242,7 @@ class _Inspection:
         what = f"{damage.where}: {damage.text}"
         if damage.name is None:
             return f"{what}; whose it was cannot be told, look into docs/operations.md"
-        if part_of(damage.name) is not None:
+        if staged_part_of(damage.name) is not None:
             how = "the query that wrote it fails, and started again it writes its batch anew"
             return f"{named(damage.name)} is not served; {what}; {how}"
         how = how_to_repair(self._folder, damage.name)

@@ -11,8 +11,8 @@ from millpond.actors.streams.names import (
     TOKENS,
     TOPICS,
     basin_stream_of,
-    label_of,
-    part_of,
+    qualified_name_of,
+    staged_part_of,
     stream_of,
 )
 
@@ -23,7 +23,7 @@ def named(name: bytes) -> str:
     """A channel or a stream by name, or a catalogue; streams of other basins as `basin:name`."""
     if name in CATALOGUES:
         return f"the catalogue of {CATALOGUES[name]}"
-    stream, part = label_of(name), part_of(name)
+    stream, part = qualified_name_of(name), staged_part_of(name)
     if part is not None:
         whose = f"batch {part.batch} of {os.fsdecode(part.writer)!r} for the stream"
         return f"a part of {whose} {os.fsdecode(stream or b'')!r}"
@@ -33,7 +33,7 @@ def named(name: bytes) -> str:
 
 def plain(name: bytes) -> str:
     """The name alone, as its users know it."""
-    stream = label_of(name)
+    stream = qualified_name_of(name)
     if name in CATALOGUES:
         return CATALOGUES[name]
     return os.fsdecode(name if stream is None else stream)

@@ -12,9 +12,9 @@ from typing import Any
 import anyio
 
 from millpond.actors.errors import RequestError
-from millpond.node.cli.connection import INFO, explained, joined
+from millpond.node.cli.connection import INFO, explain_errors, open_channel
 from millpond.node.cli.doctor.finding import Finding
-from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.client.connect import PROBE
 from millpond.node.client.url import parse_url
 from millpond.node.ip import is_loopback
@@ -27,7 +27,7 @@ def node_findings(args: argparse.Namespace) -> Generator[Finding, None, Path | N
     """Ask the node; gives the folder that it uses, if that is on this machine and it tells."""
     folder = None
     try:
-        with explained(args):
+        with explain_errors(args):
             address = parse_url(args.connect)
             ms, answer = anyio.run(partial(_asked, args))
         yield _round_trip(str(address), ms)
@@ -35,11 +35,11 @@ def node_findings(args: argparse.Namespace) -> Generator[Finding, None, Path | N
         yield from _parts(answer)
         if answer is not None and answer["store"] is not None and is_loopback(address.host):
             folder = Path(answer["store"]["folder"])
-        with explained(args):
+        with explain_errors(args):
             anyio.run(partial(_self_test, args))
         yield Finding("self test", "ok", "put, list, get and ack")
     except Failure as exc:
-        level = "warn" if exc.code is Exit.REFUSED else "fail"
+        level = "warn" if exc.code is ExitCode.REFUSED else "fail"
         yield Finding("node", level, str(exc))
     return folder
 
@@ -54,7 +54,7 @@ def _round_trip(where: str, ms: float) -> Finding:
 async def _asked(args: argparse.Namespace) -> tuple[float, dict[str, Any] | None]:
     """A round trip in ms, and what the node tells of itself; None if it does not tell us."""
     with anyio.fail_after(args.timeout):
-        async with joined(args, PROBE, "consumer") as channel:
+        async with open_channel(args, PROBE, "consumer") as channel:
             await channel.ping()
             ms = await channel.ping() * 1000
             try:
@@ -96,7 +96,7 @@ async def _self_test(args: argparse.Namespace) -> None:
     data = os.urandom(16)
     name = b"millpond-doctor/" + data.hex().encode()
     with anyio.fail_after(args.timeout):
-        async with joined(args, name, "both") as channel:
+        async with open_channel(args, name, "both") as channel:
             receipt = await channel.put(data, ttl=SELF_TEST_TTL_S)
             if receipt.id not in await channel.list():
                 raise Failure("the message just put is not listed: report this as a bug")

@@ -6,14 +6,14 @@ import logging
 from pathlib import Path
 
 from millpond.actors.state.checkpoint_store import state_file
-from millpond.actors.store.changes import Kind
+from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.repair.repair import NotRepairable, Repaired, repair
 from millpond.actors.streams.durable.fork_log import base_of
 from millpond.actors.streams.names import stream_of
 from millpond.node.cli.doctor.data_folder import known_damages
 from millpond.node.cli.doctor.doctor_names import named, plain
-from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.data_folder import as_owner, folder_explained
 from millpond.node.cli.output import counted, print_json, print_line
 from millpond.node.data_folder import FolderLock
@@ -34,7 +34,7 @@ def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
             # It was made of records that are lost as well.
             state_file(folder, stream_of(name) or b"").unlink(missing_ok=True)
         except NotRepairable as exc:
-            raise Failure(f"{named(name)}: {exc}", Exit.NOT_FOUND) from exc
+            raise Failure(f"{named(name)}: {exc}", ExitCode.NOT_FOUND) from exc
         finally:
             lock.release()
     if as_json:
@@ -42,12 +42,12 @@ def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
     else:
         for line in _lines(name, done, damages):
             print_line(line)
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _object(name: bytes, done: Repaired, damages: list[str]) -> dict[str, object]:
     aside = None if done.aside is None else str(done.aside)
-    if done.kind is Kind.LOG:
+    if done.kind is PartitionKind.LOG:
         whose, lost = "stream", _ranges(done)
     else:
         whose, lost = "channel", [str(each) for each in done.lost]
@@ -56,7 +56,7 @@ def _object(name: bytes, done: Repaired, damages: list[str]) -> dict[str, object
 
 
 def _lines(name: bytes, done: Repaired, damages: list[str]) -> list[str]:
-    how_many = _records if done.kind is Kind.LOG else counted
+    how_many = _records if done.kind is PartitionKind.LOG else counted
     lines = [f"damaged     {each}" for each in damages]
     if done.aside is not None:
         lines.append(f"set aside   {done.aside}: the old file, as it was")
@@ -64,7 +64,7 @@ def _lines(name: bytes, done: Repaired, damages: list[str]) -> list[str]:
     lost = [str(each) for each in done.lost] or _ranges(done)
     if lost:
         more = f" and {len(lost) - LOST_SHOWN} more" if len(lost) > LOST_SHOWN else ""
-        what = "records " if done.kind is Kind.LOG else ""
+        what = "records " if done.kind is PartitionKind.LOG else ""
         lines.append(
             f"lost        {what}{', '.join(lost[:LOST_SHOWN])}{more}: not what was written"
         )

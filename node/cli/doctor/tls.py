@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millpond.node.cli.doctor.finding import Finding
-from millpond.node.cli.exit_codes import Exit, usage
+from millpond.node.cli.exit_codes import ExitCode, usage_error
 from millpond.node.cli.options.node import add_timeout
 from millpond.node.cli.options.tls import add_listener_options, add_tls_options, key_of, tls_context
 from millpond.node.cli.output import print_json, print_line, printable
 from millpond.node.cli.parser import action
 from millpond.node.client.url import Address, parse_url
-from millpond.node.config import Config, ConfigError, load
+from millpond.node.config import Config, ConfigError, load_config
 from millpond.node.tls.certificates import (
     BadCertificate,
-    Shown,
+    CertificateInfo,
     is_chain,
     read_certificates,
     read_der,
@@ -68,14 +68,14 @@ def add_action(actions: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what is found; 1 if anything failed."""
-    worst = Exit.OK
+    worst = ExitCode.OK
     for finding in _findings(args):
         if args.json:
             print_json(finding._asdict())
         else:
             print_line(f"{finding.level:5} {finding.check:14} {finding.text}")
         if finding.level == "fail":
-            worst = Exit.FAILURE
+            worst = ExitCode.FAILURE
     return worst
 
 
@@ -105,9 +105,9 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     names = ("tls_cert", "tls_key", "tls_client_ca", "tls_client", "tls_listeners")
     flags = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     try:
-        config = load(flags, os.environ, Path(args.config) if args.config else None).config
+        config = load_config(flags, os.environ, Path(args.config) if args.config else None).config
     except ConfigError as exc:
-        raise usage(str(exc)) from exc
+        raise usage_error(str(exc)) from exc
     yield from file_findings(config)
     if not config.tls_cert and args.url is None:
         yield Finding("tls files", "ok", "none: no listener of this node speaks TLS (--tls-cert)")
@@ -115,13 +115,13 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         try:
             address = parse_url(args.url)
         except ValueError as exc:
-            raise usage(str(exc)) from exc
+            raise usage_error(str(exc)) from exc
         if not address.secure:
-            raise usage(f"{args.url}: nothing to see of TLS there; tls:// or wss://")
+            raise usage_error(f"{args.url}: nothing to see of TLS there; tls:// or wss://")
         yield from _server_findings(args, address)
 
 
-def _about(shown: Shown) -> Iterator[Finding]:
+def _about(shown: CertificateInfo) -> Iterator[Finding]:
     yield Finding("certificate", "ok", f"{shown.subject}, {pin_of(sha256(shown.der).digest())}")
     if shown.names:
         yield Finding("names", "ok", printable(" ".join(shown.names)))
@@ -130,7 +130,7 @@ def _about(shown: Shown) -> Iterator[Finding]:
     yield _expiry(shown)
 
 
-def _expiry(shown: Shown, check: str = "validity") -> Finding:
+def _expiry(shown: CertificateInfo, check: str = "validity") -> Finding:
     now = time.time()
     days = (shown.not_after - now) / DAY_S
     until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(shown.not_after))
@@ -144,7 +144,7 @@ def _expiry(shown: Shown, check: str = "validity") -> Finding:
     return Finding(check, "ok", f"{days:.0f} days left, until {until}")
 
 
-def _chain(path: Path, shown: list[Shown]) -> Finding:
+def _chain(path: Path, shown: list[CertificateInfo]) -> Finding:
     if not is_chain(path):
         text = f"{path}: a certificate in it is not signed by the next; order them, own one first"
         return Finding("chain", "fail", text)

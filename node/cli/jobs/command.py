@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from millpond.node.cli.connection import run_in_loop
-from millpond.node.cli.exit_codes import Exit, usage
+from millpond.node.cli.exit_codes import ExitCode, usage_error
 from millpond.node.cli.jobs import put as jobs_put
 from millpond.node.cli.jobs.options import (
     body_fields,
-    joined_queue,
     jsonable,
+    open_queue,
     queue_name,
     row_fields,
     shown_time,
@@ -22,9 +22,9 @@ from millpond.node.cli.jobs.options import (
 from millpond.node.cli.options.node import add_node_options, add_timeout, message_id, positive
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser, action
-from millpond.node.jobs.history import Entry
+from millpond.node.jobs.history import HistoryEntry
 from millpond.node.jobs.queue import Queue
-from millpond.node.jobs.requests import Row, State
+from millpond.node.jobs.requests import JobInfo, JobState
 
 EPILOG = """\
 a first job:
@@ -69,12 +69,12 @@ examples:
   millpond jobs dead retry mail --all
   millpond jobs dead purge mail --all        forget them
 """
-STATES: tuple[State, ...] = ("ready", "delayed", "leased", "dead")
+STATES: tuple[JobState, ...] = ("ready", "delayed", "leased", "dead")
 
 Work = Callable[[argparse.Namespace, Queue], Awaitable[None]]
 
 
-class _Words(Parser):
+class _JobsParser(Parser):
     """Options may stand anywhere; those of a family's commands behind the command's name."""
 
     def _options_first(self, words: list[str]) -> list[str]:
@@ -90,7 +90,7 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(
-        dest="action", metavar="COMMAND", required=True, parser_class=_Words
+        dest="action", metavar="COMMAND", required=True, parser_class=_JobsParser
     )
     jobs_put.add_put(actions)
     ls = _add(actions, "ls", "List jobs.", LS_EPILOG, _ls)
@@ -101,7 +101,9 @@ def add_parser(subparsers: Any) -> None:
     _add_ids(_add(actions, "retry", "Have resting jobs run now.", RETRY_EPILOG, _retry))
     _add_ids(_add(actions, "cancel", "Cancel jobs.", CANCEL_EPILOG, _cancel))
     dead = action(actions, "dead", "Dead letters.", DEAD_EPILOG)
-    deeds = dead.add_subparsers(dest="deed", metavar="COMMAND", required=True, parser_class=_Words)
+    deeds = dead.add_subparsers(
+        dest="deed", metavar="COMMAND", required=True, parser_class=_JobsParser
+    )
     ls = _add(deeds, "ls", "List dead letters.", DEAD_EPILOG, _ls)
     ls.add_argument("-n", dest="count", type=positive, metavar="N", help="at most so many")
     ls.set_defaults(state="dead")
@@ -139,9 +141,9 @@ def _run(work: Work, args: argparse.Namespace) -> int:
 
 
 async def _with_queue(work: Work, args: argparse.Namespace) -> int:
-    async with joined_queue(args) as queue:
+    async with open_queue(args) as queue:
         await work(args, queue)
-    return Exit.OK
+    return ExitCode.OK
 
 
 async def _ls(args: argparse.Namespace, queue: Queue) -> None:
@@ -156,7 +158,7 @@ async def _ls(args: argparse.Namespace, queue: Queue) -> None:
             print_line(_line(row))
 
 
-def _line(row: Row) -> str:
+def _line(row: JobInfo) -> str:
     about = summary(row)
     match row.state:
         case "delayed":
@@ -214,7 +216,7 @@ def _compact(value: Any) -> str:
     return json.dumps(jsonable(value), ensure_ascii=False)
 
 
-def _entry_fields(entry: Entry) -> dict[str, Any]:
+def _entry_fields(entry: HistoryEntry) -> dict[str, Any]:
     fields = {"attempt": entry.attempt, "at": shown_time(entry.at), "what": entry.what}
     return fields | {"error": entry.error, "worker": entry.worker}
 
@@ -238,7 +240,7 @@ def _done(args: argparse.Namespace, job: int, what: str) -> None:
 
 async def _dead(args: argparse.Namespace, queue: Queue) -> None:
     if args.all == bool(args.ids):
-        raise usage("name dead letters by their ids, or say --all")
+        raise usage_error("name dead letters by their ids, or say --all")
     change = queue.retry_dead if args.deed == "retry" else queue.purge_dead
     count = await change(None if args.all else args.ids)
     if args.json:

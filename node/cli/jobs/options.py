@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 
 from millpond.node.cli.connection import read_token
-from millpond.node.cli.exit_codes import usage
-from millpond.node.cli.options.identity import introducing
+from millpond.node.cli.exit_codes import usage_error
+from millpond.node.cli.options.identity import identity_options
 from millpond.node.cli.options.tls import tls_context
 from millpond.node.cli.output import printable
 from millpond.node.client.url import parse_url
-from millpond.node.jobs.connection_options import WayOptions
-from millpond.node.jobs.payload import UNREADABLE, channel_of, decode_body
+from millpond.node.jobs.connection_options import ConnectionOptions
+from millpond.node.jobs.payload import UNREADABLE, channel_of, decode_job
 from millpond.node.jobs.queue import Queue
-from millpond.node.jobs.requests import Row
+from millpond.node.jobs.requests import JobInfo
 
 _SPAN = re.compile(r"\+?((?:\d+(?:\.\d+)?[dhms])+|\d+(?:\.\d+)?)")
 _PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
@@ -51,9 +51,9 @@ def due(text: str) -> float | datetime:
     return moment if moment.tzinfo else moment.astimezone()
 
 
-def way_options(args: argparse.Namespace) -> WayOptions:
+def connection_options(args: argparse.Namespace) -> ConnectionOptions:
     """How `args` say to reach the node. Raises Failure."""
-    known = introducing(args, _complain)
+    known = identity_options(args, _complain)
     return {
         "token": read_token(args.token_file),
         "identity": known.identity,
@@ -64,10 +64,10 @@ def way_options(args: argparse.Namespace) -> WayOptions:
 
 
 @asynccontextmanager
-async def joined_queue(args: argparse.Namespace) -> AsyncIterator[Queue]:
+async def open_queue(args: argparse.Namespace) -> AsyncIterator[Queue]:
     """The queue `args.queue`, for the block."""
     args.channel = channel_of(args.queue)  # for those who explain what went wrong
-    async with Queue(args.connect, args.queue, **way_options(args)) as queue:
+    async with Queue(args.connect, args.queue, **connection_options(args)) as queue:
         yield queue
 
 
@@ -77,10 +77,10 @@ def parsed_json(data: bytes) -> Any:
         return msgspec.json.decode(data)
     except UNREADABLE as exc:
         told = "quote a string twice: '\"hello\"'" if data[:1].isalpha() else str(exc)
-        raise usage(f"the payload is no JSON ({told})") from exc
+        raise usage_error(f"the payload is no JSON ({told})") from exc
 
 
-def row_fields(row: Row) -> dict[str, Any]:
+def row_fields(row: JobInfo) -> dict[str, Any]:
     """A job as JSON; what it has not is left out."""
     fields: dict[str, Any] = {"id": str(row.id), "state": row.state, "attempt": row.attempt}
     for name, ms in (
@@ -96,11 +96,11 @@ def row_fields(row: Row) -> dict[str, Any]:
     return fields
 
 
-def body_fields(row: Row) -> dict[str, Any]:
+def body_fields(row: JobInfo) -> dict[str, Any]:
     """What the job says, of one that is shown in full."""
     if row.data is None:
         return {}
-    body = decode_body(row.data)
+    body = decode_job(row.data)
     fields: dict[str, Any] = {"payload": jsonable(body.payload)}
     if body.name is not None:
         fields["name"] = body.name
@@ -119,11 +119,11 @@ def jsonable(value: Any) -> Any:
         return repr(value)
 
 
-def summary(row: Row) -> str:
+def summary(row: JobInfo) -> str:
     """The beginning of a job on one line, whatever its producer put there."""
     if row.data is None:
         return "..."
-    body = decode_body(row.data)
+    body = decode_job(row.data)
     if isinstance(body.payload, bytes):
         text = body.payload.decode("utf-8", "backslashreplace")
         if row.size > len(row.data) and text[:1] in ("\x84", "\x85"):

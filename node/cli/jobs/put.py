@@ -12,9 +12,9 @@ from typing import Any
 import anyio
 
 from millpond.node.cli.connection import run_in_loop
-from millpond.node.cli.exit_codes import Exit, Failure, usage
-from millpond.node.cli.input import lines_soon, read_soon, too_large
-from millpond.node.cli.jobs.options import due, joined_queue, jsonable, parsed_json, queue_name
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
+from millpond.node.cli.input import read_available, read_lines, too_large
+from millpond.node.cli.jobs.options import due, jsonable, open_queue, parsed_json, queue_name
 from millpond.node.cli.options.node import U32_MAX, add_node_options, positive, seconds, u32
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import action
@@ -62,31 +62,31 @@ def add_put(actions: Any) -> None:
 def run_put(args: argparse.Namespace) -> int:
     """Put, and print the ids."""
     if args.lines and args.data not in (None, "-"):
-        raise usage("--lines reads stdin; leave JSON out")
+        raise usage_error("--lines reads stdin; leave JSON out")
     if args.wait and args.unique is not None:
-        raise usage("the result of a unique job is for who put it first; leave --wait out")
+        raise usage_error("the result of a unique job is for who put it first; leave --wait out")
     if args.attempts is not None and args.attempts > ATTEMPTS_MAX:
-        raise usage(f"--attempts: at most {ATTEMPTS_MAX}")
+        raise usage_error(f"--attempts: at most {ATTEMPTS_MAX}")
     if args.data is None and not args.lines and sys.stdin.isatty():
-        raise usage("nothing to put: give JSON, or - to type it and end with Ctrl-D")
+        raise usage_error("nothing to put: give JSON, or - to type it and end with Ctrl-D")
     assert args.ttl <= U32_MAX
     return run_in_loop(args, partial(_put, args))
 
 
 async def _put(args: argparse.Namespace) -> int:
     if args.lines:
-        async with joined_queue(args) as queue:
-            async for line in lines_soon(DATA_MAX):
+        async with open_queue(args) as queue:
+            async for line in read_lines(DATA_MAX):
                 if line.strip():
                     _show(args, await _put_one(args, queue, parsed_json(line)))
-        return Exit.OK
+        return ExitCode.OK
     payload = parsed_json(await _data(args.data))
-    async with joined_queue(args) as queue:
+    async with open_queue(args) as queue:
         handle = await _put_one(args, queue, payload)
         if args.wait:
             return await _await_result(args, handle)
         _show(args, handle)
-    return Exit.OK
+    return ExitCode.OK
 
 
 async def _put_one(args: argparse.Namespace, queue: Queue, payload: Any) -> Handle:
@@ -105,7 +105,7 @@ async def _data(argument: str | None) -> bytes:
     if argument is not None and argument != "-":
         return os.fsencode(argument)
     data = bytearray()
-    while chunk := await read_soon():
+    while chunk := await read_available():
         data += chunk
         if len(data) > DATA_MAX:
             raise too_large("stdin", DATA_MAX)
@@ -124,7 +124,7 @@ async def _await_result(args: argparse.Namespace, handle: Handle) -> int:
         print_json({"id": str(handle.id), "result": result})
     else:
         print_line(json.dumps(result, ensure_ascii=False))
-    return Exit.OK
+    return ExitCode.OK
 
 
 async def _show_progress(handle: Handle) -> None:

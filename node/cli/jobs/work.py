@@ -15,14 +15,14 @@ from typing import Any
 
 import anyio
 
-from millpond.node.cli.connection import explained
-from millpond.node.cli.exit_codes import Exit, usage
-from millpond.node.cli.jobs.options import way_options
-from millpond.node.cli.jobs.work_status import WorkView
+from millpond.node.cli.connection import explain_errors
+from millpond.node.cli.exit_codes import ExitCode, usage_error
+from millpond.node.cli.jobs.options import connection_options
+from millpond.node.cli.jobs.work_status import WorkStatus
 from millpond.node.cli.options.node import add_node_options, positive, seconds
-from millpond.node.jobs.connection_options import WayOptions
+from millpond.node.jobs.connection_options import ConnectionOptions
 from millpond.node.jobs.task import ATTEMPTS, LEASE_S, LEASE_S_MAX, Backoff, Task
-from millpond.node.jobs.worker.outcome import Ended
+from millpond.node.jobs.worker.outcome import AttemptResult
 from millpond.node.jobs.worker.weighted_queues import parse_queues
 from millpond.node.jobs.worker.worker import CONCURRENCY, GRACE_S, Worker
 
@@ -121,8 +121,8 @@ def run(args: argparse.Namespace) -> int:
         if not 0 < args.lease <= LEASE_S_MAX:
             raise ValueError(f"--lease has up to {LEASE_S_MAX:g} seconds")
     except ValueError as exc:
-        raise usage(str(exc)) from exc
-    with explained(args):
+        raise usage_error(str(exc)) from exc
+    with explain_errors(args):
         code = anyio.run(partial(_work, args, work))
     return _ended(code)
 
@@ -136,21 +136,21 @@ def _found(args: argparse.Namespace) -> Any:
     except ModuleNotFoundError as exc:
         if exc.name is None or not name.startswith(exc.name):
             raise
-        raise usage(f"there is no module {name!r} here ({Path.cwd()})") from exc
+        raise usage_error(f"there is no module {name!r} here ({Path.cwd()})") from exc
     if not colon:
         tasks = [each for each in vars(module).values() if isinstance(each, Task)]
         if not tasks:
-            raise usage(f"module {name!r} has no tasks: name a function, {name}:FUNCTION")
+            raise usage_error(f"module {name!r} has no tasks: name a function, {name}:FUNCTION")
         return list(dict.fromkeys(tasks))
     found = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise usage(f"module {name!r} has no {attribute!r}")
+            raise usage_error(f"module {name!r} has no {attribute!r}")
         found = getattr(found, part)
     return found
 
 
-def _worker(args: argparse.Namespace, work: Any, view: WorkView) -> Worker:
+def _worker(args: argparse.Namespace, work: Any, view: WorkStatus) -> Worker:
     if callable(work) and not isinstance(work, Task):
         options = {"attempts": args.attempts, "backoff": Backoff(args.backoff)}
         work = Task(work, lease=args.lease, any_name=True, **options)
@@ -168,20 +168,20 @@ def _worker(args: argparse.Namespace, work: Any, view: WorkView) -> Worker:
             **_options(args),
         )
     except (TypeError, ValueError) as exc:
-        raise usage(f"{args.handler}: {exc}") from exc
+        raise usage_error(f"{args.handler}: {exc}") from exc
 
 
-def _options(args: argparse.Namespace) -> WayOptions:
-    options = way_options(args)
+def _options(args: argparse.Namespace) -> ConnectionOptions:
+    options = connection_options(args)
     options["wait_s"] = args.wait
     return options
 
 
 async def _work(args: argparse.Namespace, work: Any) -> int:
-    view = WorkView(is_wanted=not args.json)
+    view = WorkStatus(is_wanted=not args.json)
     worker = _worker(args, work, view)
     async with worker:
-        args.channel = worker.feeds[0].name
+        args.channel = worker.subscriptions[0].name
         view.ready(worker)
         async with anyio.create_task_group() as tasks:
             stopped: list[int] = []
@@ -192,7 +192,7 @@ async def _work(args: argparse.Namespace, work: Any) -> int:
             finally:
                 view.close()
             tasks.cancel_scope.cancel()
-    return Exit.FAILURE if len(stopped) > 1 else Exit.OK
+    return ExitCode.FAILURE if len(stopped) > 1 else ExitCode.OK
 
 
 async def _hear_signals(worker: Worker, stopped: list[int]) -> None:
@@ -205,7 +205,7 @@ async def _hear_signals(worker: Worker, stopped: list[int]) -> None:
                 worker.stop()
 
 
-def _tell(args: argparse.Namespace, view: WorkView, ended: Ended) -> None:
+def _tell(args: argparse.Namespace, view: WorkStatus, ended: AttemptResult) -> None:
     view.ended()
     if args.json:
         from millpond.node.cli.output import print_json

@@ -13,7 +13,7 @@ from millpond.node.jobs.worker.worker import Worker
 EVERY_S = 0.5
 
 
-class WorkView:
+class WorkStatus:
     """On stderr: what handlers print is their own. Quiet where stderr is no terminal."""
 
     def __init__(self, *, is_wanted: bool) -> None:
@@ -49,7 +49,7 @@ class WorkView:
         worker = self._worker
         if worker is None:
             return ""
-        tally = worker.tally
+        tally = worker.stats
         now = time.monotonic()
         self._recent = [(at, count) for at, count in self._recent if now - at < 10][-20:]
         at, count = self._recent[0] if self._recent else (self._began_at, 0)

@@ -13,7 +13,7 @@ from pwd import getpwuid
 from millpond.actors.store.journal.format import UnknownVersion
 from millpond.actors.store.partitions.partition import Damaged
 from millpond.actors.store.partitions.sqlite import UnknownFormat
-from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.data_folder import FolderInUse
 
 DATA_DEFAULT = "$XDG_DATA_HOME/millpond or ~/.local/share/millpond"
@@ -32,8 +32,8 @@ def existing(folder: Path) -> Path:
     if not holds_node(folder):
         if not folder.is_dir():
             what = "is no folder" if folder.exists() else "does not exist"
-            raise Failure(f"data folder {folder} {what}", Exit.NOT_FOUND)
-        raise Failure(f"{folder} is not the data folder of a node", Exit.NOT_FOUND)
+            raise Failure(f"data folder {folder} {what}", ExitCode.NOT_FOUND)
+        raise Failure(f"{folder} is not the data folder of a node", ExitCode.NOT_FOUND)
     return folder
 
 

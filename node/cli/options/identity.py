@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.node.cli.exit_codes import Failure, usage
-from millpond.node.client.errors import MetOurselves, PeerMismatch
+from millpond.node.cli.exit_codes import Failure, usage_error
+from millpond.node.client.errors import PeerMismatch, SelfConnection
 from millpond.transports.server.interface import Signer
 
 if TYPE_CHECKING:
     from millpond.node.peers.address_book import PeerBook
 
 
-class Introducing(msgspec.Struct, frozen=True):
+class IdentityOptions(msgspec.Struct, frozen=True):
     """What `millpond.node.client.connect.connect` takes of this."""
 
     identity: Signer | None = None
@@ -44,16 +44,16 @@ def add_identity_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def introducing(args: argparse.Namespace, tell: Callable[[str], None]) -> Introducing:
+def identity_options(args: argparse.Namespace, tell: Callable[[str], None]) -> IdentityOptions:
     """What `args` say of both ends; `tell` hears of a node that nobody has vouched for.
 
     Raises Failure for files and peers that cannot be used.
     """
     if not args.identity:
         if args.peer is not None:
-            raise usage("--peer needs --identity: a node proves itself only to who does, too")
-        return Introducing()
-    from millpond.node.cli.commands.peer_book import opened
+            raise usage_error("--peer needs --identity: a node proves itself only to who does, too")
+        return IdentityOptions()
+    from millpond.node.cli.commands.address_book import opened
     from millpond.node.peers.errors import PeerBookError
     from millpond.node.peers.identity import FILE_NAME, IdentityError, load_identity
 
@@ -62,18 +62,18 @@ def introducing(args: argparse.Namespace, tell: Callable[[str], None]) -> Introd
     try:
         identity = load_identity(path if folder is None else folder / FILE_NAME)
     except IdentityError as exc:
-        raise usage(f"--identity: {exc}") from exc
+        raise usage_error(f"--identity: {exc}") from exc
     try:
         book = None if folder is None else opened(folder, to_change=args.peer is None)
     except PeerBookError as exc:
         raise Failure(str(exc)) from exc
     expected = None if args.peer is None else _key_of(args.peer, book)
-    return Introducing(identity, expected, _Judge(args.connect, expected, book, tell))
+    return IdentityOptions(identity, expected, _PeerCheck(args.connect, expected, book, tell))
 
 
 def explain_mismatch(error: PeerMismatch, where: str) -> Failure:
     """Why the node is not who it has to be, and what to do about it."""
-    from millpond.node.cli.commands.peer_book import changed_text
+    from millpond.node.cli.commands.address_book import changed_text
     from millpond.node.peers.errors import KeyChanged, PeerRevoked
 
     match error.__cause__:
@@ -84,26 +84,28 @@ def explain_mismatch(error: PeerMismatch, where: str) -> Failure:
             return Failure(f"{where}: {error}; to take it again: {again}")
         case _:
             pass
-    if isinstance(error, MetOurselves):
+    if isinstance(error, SelfConnection):
         return Failure(f"{where}: that is the node whose identity this is; leave --identity out")
     return Failure(f"{where}: {error}")
 
 
 def _key_of(text: str, book: PeerBook | None) -> bytes:
-    from millpond.node.peers.identity import public_of
+    from millpond.node.peers.identity import public_key_of
     from millpond.node.peers.peer import is_peer_id
 
     if is_peer_id(text):
-        return public_of(text)
+        return public_key_of(text)
     if book is None:
-        raise usage(f"--peer: {text!r} is no peer id, and names are in data folders (--identity)")
+        raise usage_error(
+            f"--peer: {text!r} is no peer id, and names are in data folders (--identity)"
+        )
     peer = book.by_name(text)
     if peer is None:
-        raise usage(f"--peer: there is no peer {text!r}; `millpond peer ls` lists them")
+        raise usage_error(f"--peer: there is no peer {text!r}; `millpond peer ls` lists them")
     return peer.public
 
 
-class _Judge:
+class _PeerCheck:
     """Hears the key that the node proved, whenever it is connected."""
 
     def __init__(

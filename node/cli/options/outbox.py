@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-POST_FIELDS = ("relay", "via", "addresses")
+OUTBOX_FIELDS = ("relay", "via", "addresses")
 """The settings that the options here give."""
 
 
-def add_post_options(parser: argparse.ArgumentParser) -> None:
+def add_outbox_options(parser: argparse.ArgumentParser) -> None:
     """`--relay`, `--via` and `--address`."""
     parser.add_argument(
         "--relay", action="store_true", default=None, help="keep mail for trusted peers of ours"

@@ -7,7 +7,7 @@ import os
 import ssl
 from pathlib import Path
 
-from millpond.node.cli.exit_codes import usage
+from millpond.node.cli.exit_codes import usage_error
 from millpond.node.client.url import Address
 
 ALPN_WEBSOCKET = ("http/1.1",)
@@ -82,7 +82,7 @@ def tls_context(args: argparse.Namespace, address: Address) -> ssl.SSLContext | 
             alpn=ALPN_WEBSOCKET if address.websocket else (),
         )
     except TlsError as exc:
-        raise usage(str(exc)) from exc
+        raise usage_error(str(exc)) from exc
 
 
 def key_of(cert: str, key: str) -> str:
@@ -99,4 +99,4 @@ def _pins(text: str) -> list[bytes]:
     try:
         return [parse_pin(each) for each in text.split(",") if each.strip()]
     except ValueError as exc:
-        raise usage(f"--pin: {exc}") from exc
+        raise usage_error(f"--pin: {exc}") from exc

@@ -15,13 +15,13 @@ import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
 from millpond.actors.errors import OutcomeUnknown, RequestError
-from millpond.node.cli.connection import explain, joined, run_in_loop
-from millpond.node.cli.exit_codes import Exit, Failure, first_cause, usage
-from millpond.node.cli.input import STDIN, line_groups_soon, read_soon, too_large
+from millpond.node.cli.connection import explain, open_channel, run_in_loop
+from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause, usage_error
+from millpond.node.cli.input import STDIN, read_available, read_line_groups, too_large
 from millpond.node.cli.interrupt import until_signal
 from millpond.node.cli.jsonl import BadLine
 from millpond.node.cli.options.node import add_node_options, positive, seconds
-from millpond.node.cli.output import print_json, write_soon
+from millpond.node.cli.output import print_json, write_async
 from millpond.node.cli.parser import action
 from millpond.node.cli.progress import Progress, counted_records
 from millpond.node.cli.stream.options import header, sequence, stream_name
@@ -124,13 +124,13 @@ def check_source(args: argparse.Namespace) -> None:
     """Raises Failure for options that do not go together."""
     is_given = bool(args.data) and args.data != ["-"]
     if is_given and (args.file or args.whole or args.jsonl):
-        raise usage("give DATA, or the options of an input, but not both")
+        raise usage_error("give DATA, or the options of an input, but not both")
     if args.timestamps and not args.jsonl:
-        raise usage("--timestamps goes with --jsonl")
+        raise usage_error("--timestamps goes with --jsonl")
     if args.batch > RECORDS_MAX:
-        raise usage(f"--batch: an append has {RECORDS_MAX} records at most")
+        raise usage_error(f"--batch: an append has {RECORDS_MAX} records at most")
     if not args.data and args.file is None and sys.stdin.isatty():
-        raise usage("nothing to append: give DATA, or - to type lines and end with Ctrl-D")
+        raise usage_error("nothing to append: give DATA, or - to type lines and end with Ctrl-D")
 
 
 async def _targets(args: argparse.Namespace, streams: Streams) -> list[Stream]:
@@ -159,12 +159,12 @@ async def _until_interrupted(args: argparse.Namespace, choose: Any, fd: int) -> 
     timeout_s, args.timeout = args.timeout, None
     is_done = False
     with Progress("appended", beside_output=args.quiet) as progress:
-        appending = _Appending(args, progress)
+        appending = _Appender(args, progress)
         with anyio.move_on_after(timeout_s) as patience:
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(until_signal, tasks.cancel_scope)
-                    async with joined(
+                    async with open_channel(
                         args, PROBE, "consumer", reconnect_s=args.reconnect
                     ) as channel:
                         await appending.run(channel.streams, choose, fd)
@@ -176,14 +176,14 @@ async def _until_interrupted(args: argparse.Namespace, choose: Any, fd: int) -> 
                     raise
                 raise failure from exc
     if is_done:
-        return Exit.OK
+        return ExitCode.OK
     if patience.cancelled_caught:
-        raise Failure(f"not done within {timeout_s:g} s; {appending.told()}", Exit.TIMEOUT)
+        raise Failure(f"not done within {timeout_s:g} s; {appending.told()}", ExitCode.TIMEOUT)
     print(f"millpond: interrupted; {appending.told()}", file=sys.stderr)
-    return Exit.INTERRUPTED
+    return ExitCode.INTERRUPTED
 
 
-class _Appending:
+class _Appender:
     """Appends one after the other, so that no record is behind one that came later."""
 
     def __init__(self, args: argparse.Namespace, progress: Progress) -> None:
@@ -285,7 +285,7 @@ class _Appending:
             return
         prefix = "" if partition is None else f"{partition} "
         lines = "".join(f"{prefix}{each}\n" for each in range(kept.first, kept.tail))
-        await write_soon(lines.encode())
+        await write_async(lines.encode())
 
 
 def _more(receive: Any) -> Iterator[NewRecord]:
@@ -306,7 +306,7 @@ async def _read_lines(
     number = 0
     text_max = TEXT_OF_RECORD * size_max if args.jsonl else size_max
     async with records:
-        async for lines in line_groups_soon(text_max, fd):
+        async for lines in read_line_groups(text_max, fd):
             group: list[NewRecord] = []
             for line in lines:
                 number += 1
@@ -337,7 +337,7 @@ def _size(record: NewRecord) -> int:
 
 async def _read_all(fd: int, bytes_max: int) -> bytes:
     data = bytearray()
-    while chunk := await read_soon(fd):
+    while chunk := await read_available(fd):
         data += chunk
         if len(data) > bytes_max:
             raise too_large("the input", bytes_max)

@@ -12,14 +12,14 @@ from functools import partial
 from typing import Any
 
 from millpond.actors.errors import StreamExists, UnknownStream
-from millpond.node.cli.connection import joined, run_in_loop
-from millpond.node.cli.exit_codes import Exit, Failure
+from millpond.node.cli.connection import open_channel, run_in_loop
+from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import add_node_options, add_timeout, positive
-from millpond.node.cli.output import data_field, print_json, print_line, printable, write_soon
+from millpond.node.cli.output import data_field, print_json, print_line, printable, write_async
 from millpond.node.cli.parser import Parser, action
 from millpond.node.cli.stream import append as stream_append
 from millpond.node.cli.stream import read as stream_read
-from millpond.node.cli.stream.options import content_type, place, size, stream_name
+from millpond.node.cli.stream.options import content_type, position, size, stream_name
 from millpond.node.client.connect import PROBE
 from millpond.node.client.streams.connect import Streams
 from millpond.node.client.streams.records import StreamInfo
@@ -80,7 +80,7 @@ def add_parser(subparsers: Any) -> None:
     stream_read.add_tail(actions)
     trim = _add(actions, "trim", "Remove records below a place.", TRIM_EPILOG, _trim)
     trim.add_argument("name", metavar="STREAM", type=stream_name)
-    trim.add_argument("below", metavar="SEQ|MS-SEQ", type=place, help="the first that stays")
+    trim.add_argument("below", metavar="SEQ|MS-SEQ", type=position, help="the first that stays")
     delete = _add(actions, "delete", "Remove streams with all they have.", DELETE_EPILOG, _delete)
     delete.add_argument("names", metavar="STREAM", type=stream_name, nargs="+")
     ls = _add(actions, "ls", "List streams.", LS_EPILOG, _ls)
@@ -97,31 +97,31 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def short_work(work: Any, args: argparse.Namespace) -> int:
+def run_short(work: Any, args: argparse.Namespace) -> int:
     """Run what is over at once where all is well."""
     return run_in_loop(args, partial(_with_streams, work, args))
 
 
 @asynccontextmanager
-async def joined_streams(
+async def open_streams(
     args: argparse.Namespace, reconnect_s: float = 0.0
 ) -> AsyncIterator[Streams]:
     """The node's streams, for the block."""
-    async with joined(args, PROBE, "consumer", reconnect_s=reconnect_s) as channel:
+    async with open_channel(args, PROBE, "consumer", reconnect_s=reconnect_s) as channel:
         yield channel.streams
 
 
 async def _with_streams(work: Any, args: argparse.Namespace) -> int:
-    async with joined_streams(args) as streams:
+    async with open_streams(args) as streams:
         await work(args, streams)
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _add(actions: Any, name: str, summary: str, epilog: str, work: Any) -> argparse.ArgumentParser:
     parser = action(actions, name, summary, epilog)
     add_timeout(parser)
     add_node_options(parser)
-    parser.set_defaults(work=partial(short_work, work))
+    parser.set_defaults(work=partial(run_short, work))
     return parser
 
 
@@ -175,7 +175,7 @@ async def _delete(args: argparse.Namespace, streams: Streams) -> None:
             if args.json:
                 print_json(data_field(name, "stream") | {"deleted": True})
     if missing:
-        raise Failure(f"there is no stream {', '.join(missing)}", Exit.NOT_FOUND)
+        raise Failure(f"there is no stream {', '.join(missing)}", ExitCode.NOT_FOUND)
 
 
 async def _ls(args: argparse.Namespace, streams: Streams) -> None:
@@ -192,7 +192,7 @@ async def _ls(args: argparse.Namespace, streams: Streams) -> None:
             count = info.tail - info.trim_point
             text = f"{count:>12} {info.bytes_kept:>14}  {_time(info.last_timestamp):24}  {text}"
         line = json.dumps(fields, ensure_ascii=False) if args.json else text
-        await write_soon(line.encode() + b"\n")
+        await write_async(line.encode() + b"\n")
         if left is not None:
             left -= 1
             if left == 0:

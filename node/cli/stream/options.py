@@ -33,7 +33,7 @@ def add_start(parser: argparse.ArgumentParser, what: str = "--from") -> None:
     where.add_argument(
         "--time",
         dest="start",
-        type=moment,
+        type=timestamp,
         metavar="TIME",
         help="at this time: 2025-11-21T10:00:00Z, or -10m (ago; d, h, m, s), or ms since 1970",
     )
@@ -79,12 +79,12 @@ def record_id(text: str) -> Position:
     return Position(_u64(ms, "the first part of an id"), _u64(seq, "the second part of an id"))
 
 
-def place(text: str) -> int | Position:
+def position(text: str) -> int | Position:
     """A sequence or an id."""
     return record_id(text) if "-" in text else sequence(text)
 
 
-def moment(text: str) -> Start:
+def timestamp(text: str) -> Start:
     """A time; without an offset it is the local one."""
     if (ago := _AGO.fullmatch(text)) is not None:
         parts = {_UNITS[unit]: float(count) for count, unit in _PART.findall(ago[1])}

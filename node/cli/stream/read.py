@@ -11,11 +11,11 @@ from typing import Any
 
 import anyio
 
-from millpond.node.cli.connection import joined, run_in_loop
-from millpond.node.cli.exit_codes import Exit
+from millpond.node.cli.connection import open_channel, run_in_loop
+from millpond.node.cli.exit_codes import ExitCode
 from millpond.node.cli.interrupt import until_signal
 from millpond.node.cli.options.node import add_node_options, positive, seconds
-from millpond.node.cli.output import write_soon
+from millpond.node.cli.output import write_async
 from millpond.node.cli.parser import action
 from millpond.node.cli.progress import Progress
 from millpond.node.cli.stream.options import add_start, stream_name
@@ -112,12 +112,12 @@ async def _read(args: argparse.Namespace, choose: Choose, timeout_s: float | Non
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(until_signal, tasks.cancel_scope)
         reconnect_s = args.reconnect
-        async with joined(args, PROBE, "consumer", reconnect_s=reconnect_s) as channel:
+        async with open_channel(args, PROBE, "consumer", reconnect_s=reconnect_s) as channel:
             with anyio.move_on_after(timeout_s) as patience:
                 await _show(args, await choose(channel.streams))
         tasks.cancel_scope.cancel()
-        return Exit.TIMEOUT if patience.cancelled_caught else Exit.OK
-    return Exit.OK if args.follow else Exit.INTERRUPTED
+        return ExitCode.TIMEOUT if patience.cancelled_caught else ExitCode.OK
+    return ExitCode.OK if args.follow else ExitCode.INTERRUPTED
 
 
 async def _show(args: argparse.Namespace, stream: Stream) -> None:
@@ -127,7 +127,7 @@ async def _show(args: argparse.Namespace, stream: Stream) -> None:
         async with aclosing(await _pages(args, stream)) as pages:
             async for page in pages:
                 records = page if left is None else page[:left]
-                await write_soon(b"".join(map(shape, records)))
+                await write_async(b"".join(map(shape, records)))
                 progress.add(len(records), sum(len(record.body) for record in records))
                 if left is not None:
                     left -= len(records)

@@ -17,11 +17,11 @@ import msgspec
 
 from millpond.actors.errors import RequestError
 from millpond.node.client.errors import ConnectionLost
-from millpond.node.client.flow_limit import Room
-from millpond.node.client.future import Answer
+from millpond.node.client.flow_limit import FlowLimit
+from millpond.node.client.future import ReplyFuture
 from millpond.node.client.requests.errors import BadReply, NotSent
-from millpond.node.client.requests.pipeline import Fate, Line, loss
-from millpond.node.client.requests.reconnecting import Trunk, single_errors
+from millpond.node.client.requests.pipeline import CallOutcome, PipelinedClientConnection, loss
+from millpond.node.client.requests.reconnecting import ReconnectingConnection, single_errors
 from millpond.transports.errors import WireError
 
 RECORD_OVERHEAD = 32
@@ -51,10 +51,10 @@ class BatchSettings(msgspec.Struct, frozen=True):
             raise ValueError("linger_ms must be 0 or more, the limits of a batch 1 or more")
 
 
-BATCHES = BatchSettings()
+DEFAULT_BATCHING = BatchSettings()
 
 
-class Posted(Answer[T]):
+class RecordFuture(ReplyFuture[T]):
     """A record that was taken; await it for its result, or the error that became of it."""
 
     __slots__ = ("is_claimed",)
@@ -83,7 +83,7 @@ class _Record(Generic[T]):
 
     def __init__(self, body: bytes, tally: _Tally) -> None:
         self.body = body
-        self.posted: Posted[T] = Posted()
+        self.posted: RecordFuture[T] = RecordFuture()
         self.tally = tally
 
 
@@ -120,13 +120,13 @@ class _Batch(Generic[R, T]):
         except RequestError as error:
             self._batcher.settle(self._records, error)
         except BadReply as error:
-            self._batcher.settle(self._records, loss(Fate.UNKNOWN, str(error), True))
+            self._batcher.settle(self._records, loss(CallOutcome.UNKNOWN, str(error), True))
             return error
         else:
             self._batcher.settle(self._records, found)
         return None
 
-    def lost(self, fate: Fate, why: str) -> None:
+    def lost(self, fate: CallOutcome, why: str) -> None:
         self._lane.in_flight -= 1
         self._batcher.settle(self._records, loss(fate, why, True))
 
@@ -142,19 +142,23 @@ class Batcher(Generic[R, T]):
     """Takes records for any number of lanes."""
 
     def __init__(
-        self, trunk: Trunk[R], request: Request, results: Results[R, T], settings: BatchSettings
+        self,
+        trunk: ReconnectingConnection[R],
+        request: Request,
+        results: Results[R, T],
+        settings: BatchSettings,
     ) -> None:
         settings.check()
         self._trunk = trunk
         self._request = request
         self._results = results
         self._settings = settings
-        self._room = Room(settings.buffer_records, settings.buffer_bytes)
+        self._room = FlowLimit(settings.buffer_records, settings.buffer_bytes)
         self._lanes: dict[int, _Lane[T]] = {}
         self._busy: dict[int, _Lane[T]] = {}
         self._tally = _Tally()
         self._tallies: list[_Tally] = []
-        self._unclaimed: list[tuple[Posted[T], Exception]] = []
+        self._unclaimed: list[tuple[RecordFuture[T], Exception]] = []
         self._wake = anyio.Event()
         self._error: Exception | None = None
 
@@ -176,7 +180,7 @@ class Batcher(Generic[R, T]):
         """How many records were taken and have no result yet."""
         return self._room.count
 
-    async def post(self, lane: int, body: bytes) -> Posted[T]:
+    async def post(self, lane: int, body: bytes) -> RecordFuture[T]:
         """Take a record, waiting for room in the buffer."""
         self._check_open()
         size = len(body) + RECORD_OVERHEAD
@@ -184,7 +188,7 @@ class Batcher(Generic[R, T]):
             await self._room.take(size)
         return self._take(lane, body, size)
 
-    def post_nowait(self, lane: int, body: bytes) -> Posted[T]:
+    def post_nowait(self, lane: int, body: bytes) -> RecordFuture[T]:
         """Take a record; anyio.WouldBlock when the buffer is full."""
         self._check_open()
         size = len(body) + RECORD_OVERHEAD
@@ -257,13 +261,13 @@ class Batcher(Generic[R, T]):
             self._tallies.remove(tally)
             tally.event.set()
 
-    def _remember(self, posted: Posted[T], error: Exception) -> None:
+    def _remember(self, posted: RecordFuture[T], error: Exception) -> None:
         """For `flush`, which raises one of them; that they are many is no use to anybody."""
         self._unclaimed = [pair for pair in self._unclaimed if not pair[0].is_claimed]
         if not self._unclaimed and not posted.is_claimed:
             self._unclaimed.append((posted, error))
 
-    def _take(self, number: int, body: bytes, size: int) -> Posted[T]:
+    def _take(self, number: int, body: bytes, size: int) -> RecordFuture[T]:
         if self._error is not None:
             self._room.give(size)
             self._check_open()
@@ -304,7 +308,7 @@ class Batcher(Generic[R, T]):
                 del self._busy[lane.number]
         return None if next_at is None else next_at - now
 
-    def _send(self, line: Line[R], lane: _Lane[T]) -> None:
+    def _send(self, line: PipelinedClientConnection[R], lane: _Lane[T]) -> None:
         records = [lane.waiting.popleft()]
         size = len(records[0].body)
         records_max, bytes_max = self._settings.records_max, self._settings.bytes_max

@@ -8,10 +8,10 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from millpond.node.client.flow_limit import Room
+from millpond.node.client.flow_limit import FlowLimit
 from millpond.node.client.requests.errors import NotDone, NotSent
-from millpond.node.client.requests.pipeline import Call
-from millpond.node.client.requests.reconnecting import Trunk
+from millpond.node.client.requests.pipeline import PendingCall
+from millpond.node.client.requests.reconnecting import ReconnectingConnection
 
 BYTES_MAX = 8 * 2**20
 
@@ -19,12 +19,12 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Caller(Generic[R]):
+class RequestLimiter(Generic[R]):
     """Asks and waits. A cancelled call's reply is still its own; it shifts no other's."""
 
-    def __init__(self, trunk: Trunk[R], calls_max: int, answer_s: float) -> None:
+    def __init__(self, trunk: ReconnectingConnection[R], calls_max: int, answer_s: float) -> None:
         self.trunk = trunk
-        self._room = Room(calls_max, BYTES_MAX)
+        self._room = FlowLimit(calls_max, BYTES_MAX)
         self._answer_s = answer_s
 
     async def ask(self, request: bytes, read: Callable[[R], T], *, has_effect: bool) -> T:
@@ -43,7 +43,7 @@ class Caller(Generic[R]):
             finally:
                 if not is_asked:
                     room.give(size)
-            call = Call(read, has_effect, partial(room.give, size))
+            call = PendingCall(read, has_effect, partial(room.give, size))
             line.ask(call, request)
             try:
                 return await call.answer
@@ -53,7 +53,7 @@ class Caller(Generic[R]):
     async def ask_aside(self, request: bytes, read: Callable[[R], T], wait_s: float) -> T:
         """Ask what may take `wait_s` and has no effect, on a connection of its own."""
         async with self.trunk.aside() as line:
-            call = Call(read, False, _nothing)
+            call = PendingCall(read, False, _nothing)
             line.ask(call, request)
             with anyio.move_on_after(wait_s + self._answer_s):
                 return await call.answer

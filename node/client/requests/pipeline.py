@@ -15,7 +15,7 @@ import anyio
 
 from millpond.actors.errors import OutcomeUnknown, RequestError
 from millpond.node.client.errors import ConnectionLost
-from millpond.node.client.future import Answer
+from millpond.node.client.future import ReplyFuture
 from millpond.node.client.requests.errors import BadReply, NotDone, NotSent
 from millpond.node.tls.errors import reason_of
 from millpond.transports.errors import WireError
@@ -46,7 +46,7 @@ Nothing that was asked behind that call is done.
 """
 
 
-class Fate(Enum):
+class CallOutcome(Enum):
     """What is known of a call that will not be answered."""
 
     UNSENT = auto()
@@ -54,28 +54,28 @@ class Fate(Enum):
     UNKNOWN = auto()
 
 
-class Pending(Protocol[R_contra]):
+class ReplyHandler(Protocol[R_contra]):
     """What waits for one reply. One of the two is called, once."""
 
     def answered(self, reply: R_contra, /) -> WireError | None:
         """Take the reply; an error if it is none to this call, which ends the connection."""
 
-    def lost(self, fate: Fate, why: str, /) -> None:
+    def lost(self, fate: CallOutcome, why: str, /) -> None:
         """No reply will come."""
 
 
-def loss(fate: Fate, why: str, has_effect: bool) -> Exception:
+def loss(fate: CallOutcome, why: str, has_effect: bool) -> Exception:
     """What the caller of a lost call raises."""
     match fate:
-        case Fate.UNSENT:
+        case CallOutcome.UNSENT:
             return NotSent(why)
-        case Fate.UNKNOWN if has_effect:
+        case CallOutcome.UNKNOWN if has_effect:
             return OutcomeUnknown(f"{why}: the request may have been done or not")
         case _:
             return NotDone(why)
 
 
-class Call(Generic[R, T]):
+class PendingCall(Generic[R, T]):
     """A call of one task. `read` gives the reply's value, or raises RequestErrors and BadReply.
 
     Whether that task still waits makes no difference: the reply is this call's.
@@ -86,7 +86,7 @@ class Call(Generic[R, T]):
     def __init__(
         self, read: Callable[[R], T], has_effect: bool, on_settled: Callable[[], None]
     ) -> None:
-        self.answer: Answer[T] = Answer()
+        self.answer: ReplyFuture[T] = ReplyFuture()
         self._read = read
         self._has_effect = has_effect
         self._on_settled = on_settled
@@ -98,18 +98,18 @@ class Call(Generic[R, T]):
         except RequestError as error:
             self.answer.fail(error)
         except BadReply as error:
-            self.answer.fail(loss(Fate.UNKNOWN, str(error), self._has_effect))
+            self.answer.fail(loss(CallOutcome.UNKNOWN, str(error), self._has_effect))
             return error
         else:
             self.answer.resolve(value)
         return None
 
-    def lost(self, fate: Fate, why: str) -> None:
+    def lost(self, fate: CallOutcome, why: str) -> None:
         self._on_settled()
         self.answer.fail(loss(fate, why, self._has_effect))
 
 
-class Line(Generic[R]):
+class PipelinedClientConnection(Generic[R]):
     """A session."""
 
     def __init__(self, replies: Replies[R], ends: Ends[R]) -> None:
@@ -119,7 +119,7 @@ class Line(Generic[R]):
         self.leaving = anyio.Event()
         self._replies = replies
         self._ends = ends
-        self._pending: deque[Pending[R]] = deque()
+        self._pending: deque[ReplyHandler[R]] = deque()
         self._out: list[bytes] = []
         self._unsent = anyio.Event()
         self._is_over = False
@@ -156,18 +156,18 @@ class Line(Generic[R]):
         cause = None if self._wire is None else self._wire.failure
         failure = ConnectionLost(reason_of(cause).text if cause else "the connection broke")
         failure.__cause__ = cause
-        self._end(failure, Fate.UNKNOWN)
+        self._end(failure, CallOutcome.UNKNOWN)
         self.gone.set()
 
     # What the client calls.
 
-    def ask(self, call: Pending[R], request: bytes, *, at_once: bool = False) -> None:
+    def ask(self, call: ReplyHandler[R], request: bytes, *, at_once: bool = False) -> None:
         """Send a request; it leaves with others of this turn of the loop, if others are under way.
 
         On a connection that is not `live` the call is lost at once.
         """
         if not self.live:
-            call.lost(Fate.UNSENT, _text(self.failure))
+            call.lost(CallOutcome.UNSENT, _text(self.failure))
             return
         at_once = at_once or not self._pending
         self._pending.append(call)
@@ -198,10 +198,10 @@ class Line(Generic[R]):
             waits = bool(self._pending)
             await anyio.sleep(answer_s / WATCHES)
             silent = silent + 1 if waits and not self._heard else 0
-        self._end(ConnectionLost("the server does not answer"), Fate.UNKNOWN)
+        self._end(ConnectionLost("the server does not answer"), CallOutcome.UNKNOWN)
         self.abort()
 
-    def close(self, failure: Exception, fate: Fate = Fate.UNKNOWN) -> None:
+    def close(self, failure: Exception, fate: CallOutcome = CallOutcome.UNKNOWN) -> None:
         """Give calls that were sent this fate, and close."""
         self._end(failure, fate)
         if self._wire is not None:
@@ -209,7 +209,7 @@ class Line(Generic[R]):
 
     def abort(self) -> None:
         """End now, whatever waits."""
-        self._end(ConnectionLost("the connection was closed here"), Fate.UNKNOWN)
+        self._end(ConnectionLost("the connection was closed here"), CallOutcome.UNKNOWN)
         if self._wire is not None:
             self._wire.abort()
 
@@ -224,9 +224,9 @@ class Line(Generic[R]):
             self.close(BadReply("the server answers what nobody asked"))
             return
         if refusal is not None:
-            self.close(refusal, Fate.NOT_DONE)
+            self.close(refusal, CallOutcome.NOT_DONE)
 
-    def _end(self, failure: Exception, fate: Fate) -> None:
+    def _end(self, failure: Exception, fate: CallOutcome) -> None:
         if self._is_over:
             return
         self._is_over = True
@@ -234,14 +234,14 @@ class Line(Generic[R]):
         if self.failure is None:
             self.failure = failure
         why = _text(self.failure)
-        if fate is Fate.NOT_DONE:
+        if fate is CallOutcome.NOT_DONE:
             why = f"the server closed the connection over another call: {why}"
         sent = len(self._pending) - len(self._out)
         pending, self._pending = self._pending, deque()
         self._out.clear()
         self.leaving.set()
         for place, call in enumerate(pending):
-            call.lost(fate if place < sent else Fate.UNSENT, why)
+            call.lost(fate if place < sent else CallOutcome.UNSENT, why)
 
 
 def _text(error: Exception | None) -> str:

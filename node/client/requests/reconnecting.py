@@ -15,10 +15,15 @@ from anyio.abc import TaskGroup
 
 from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.events import Connected, Disconnected, Event, Retrying
-from millpond.node.client.future import Answer
+from millpond.node.client.future import ReplyFuture
 from millpond.node.client.requests.errors import NotDone
-from millpond.node.client.requests.pipeline import Ends, Fate, Line, Replies
-from millpond.node.client.retry import Backoff
+from millpond.node.client.requests.pipeline import (
+    CallOutcome,
+    Ends,
+    PipelinedClientConnection,
+    Replies,
+)
+from millpond.node.client.retry import ReconnectBackoff
 from millpond.transports.io.interface import Session
 
 LEAVE_S = 1.0
@@ -28,7 +33,7 @@ R = TypeVar("R")
 Dial = Callable[[TaskGroup, Session], Awaitable[None]]
 
 
-class TrunkSettings(msgspec.Struct, Generic[R], frozen=True):
+class ReconnectSettings(msgspec.Struct, Generic[R], frozen=True):
     """How to reach the server, and how its replies are read. Times in seconds."""
 
     dial: Dial
@@ -38,35 +43,37 @@ class TrunkSettings(msgspec.Struct, Generic[R], frozen=True):
     wait_s: float = 0.0
     dial_s: float = 10.0
     answer_s: float = 30.0
-    asides_max: int = 64
+    dedicated_max: int = 64
     on_event: Callable[[Event], None] | None = None
 
 
-class Trunk(Generic[R]):
+class ReconnectingConnection(Generic[R]):
     """The connections of one client. `run` it as a task; everything else is called beside it."""
 
-    def __init__(self, settings: TrunkSettings[R], backoff: Backoff, tasks: TaskGroup) -> None:
-        self.first: Answer[None] = Answer()
+    def __init__(
+        self, settings: ReconnectSettings[R], backoff: ReconnectBackoff, tasks: TaskGroup
+    ) -> None:
+        self.first: ReplyFuture[None] = ReplyFuture()
         self.error: Exception | None = None
         self._settings = settings
         self._backoff = backoff
         self._tasks = tasks
-        self._line: Line[R] | None = None
+        self._line: PipelinedClientConnection[R] | None = None
         self._connections = 0
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
         self._scope = anyio.CancelScope()
-        self._idle: list[Line[R]] = []
-        self._waiting: dict[Line[R], None] = {}
-        self._asides = anyio.Semaphore(settings.asides_max)
+        self._idle: list[PipelinedClientConnection[R]] = []
+        self._waiting: dict[PipelinedClientConnection[R], None] = {}
+        self._asides = anyio.Semaphore(settings.dedicated_max)
 
     @property
-    def line(self) -> Line[R] | None:
+    def line(self) -> PipelinedClientConnection[R] | None:
         """The connection that may be used now."""
         line = self._line
         return line if line is not None and line.live else None
 
-    async def live(self) -> Line[R]:
+    async def live(self) -> PipelinedClientConnection[R]:
         """Wait for a connection that may be used; NotDone when there will be none."""
         while (line := self.line) is None:
             if self.error is not None:
@@ -78,7 +85,7 @@ class Trunk(Generic[R]):
         return line
 
     @asynccontextmanager
-    async def aside(self) -> AsyncIterator[Line[R]]:
+    async def aside(self) -> AsyncIterator[PipelinedClientConnection[R]]:
         """A connection for one call that may take long. Cancelled, it is closed."""
         async with self._asides:
             await self.live()
@@ -118,12 +125,12 @@ class Trunk(Generic[R]):
         for line in (*self._idle, *self._waiting):
             line.abort()
         if self._line is not None and self._line.live:
-            self._line.close(ConnectionLost("the client is closed"), Fate.UNKNOWN)
+            self._line.close(ConnectionLost("the client is closed"), CallOutcome.UNKNOWN)
             with anyio.move_on_after(LEAVE_S, shield=True):
                 await self._line.gone.wait()
         self._scope.cancel()
 
-    async def _connect(self) -> tuple[Line[R], float]:
+    async def _connect(self) -> tuple[PipelinedClientConnection[R], float]:
         """Carry one connection from dialling to its end; how many seconds it stood."""
         line = self._new_line()
         lived_s = 0.0
@@ -138,7 +145,7 @@ class Trunk(Generic[R]):
             line.abort()
         return line, lived_s
 
-    async def _dial(self, tasks: TaskGroup, line: Line[R]) -> bool:
+    async def _dial(self, tasks: TaskGroup, line: PipelinedClientConnection[R]) -> bool:
         try:
             with anyio.fail_after(self._settings.dial_s):
                 await self._settings.dial(tasks, line)
@@ -147,7 +154,7 @@ class Trunk(Generic[R]):
             return False
         return True
 
-    async def _stay(self, tasks: TaskGroup, line: Line[R]) -> None:
+    async def _stay(self, tasks: TaskGroup, line: PipelinedClientConnection[R]) -> None:
         self._connections += 1
         self._line = line
         self._wanted = anyio.Event()
@@ -160,7 +167,7 @@ class Trunk(Generic[R]):
         with anyio.move_on_after(LEAVE_S):
             await line.gone.wait()
 
-    def _idle_line(self) -> Line[R]:
+    def _idle_line(self) -> PipelinedClientConnection[R]:
         """One that stands and has nothing to do, or a new one."""
         while self._idle:
             line = self._idle.pop()
@@ -168,8 +175,8 @@ class Trunk(Generic[R]):
                 return line
         return self._new_line()
 
-    def _new_line(self) -> Line[R]:
-        return Line(self._settings.replies(), self._settings.ends)
+    def _new_line(self) -> PipelinedClientConnection[R]:
+        return PipelinedClientConnection(self._settings.replies(), self._settings.ends)
 
     def _is_final(self, give_up_at: float) -> bool:
         if self.first.done:
@@ -188,14 +195,16 @@ class Trunk(Generic[R]):
 
 
 @asynccontextmanager
-async def running(settings: TrunkSettings[R], backoff: Backoff) -> AsyncIterator[Trunk[R]]:
+async def running(
+    settings: ReconnectSettings[R], backoff: ReconnectBackoff
+) -> AsyncIterator[ReconnectingConnection[R]]:
     """A trunk as a task beside the block, which starts once the first connection stands.
 
     Raises ConnectionLost when none is to be had. What the block raises comes out as it is.
     """
     with single_errors():
         async with anyio.create_task_group() as tasks:
-            trunk = Trunk(settings, backoff, tasks)
+            trunk = ReconnectingConnection(settings, backoff, tasks)
             tasks.start_soon(trunk.run)
             try:
                 await trunk.first.wait()

@@ -16,8 +16,8 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.errors import DataTooLarge, RequestError
 from millpond.node.client.events import Event
-from millpond.node.client.requests.batching import BATCHES, Batcher, BatchSettings
-from millpond.node.client.requests.calls import Caller
+from millpond.node.client.requests.batching import DEFAULT_BATCHING, Batcher, BatchSettings
+from millpond.node.client.requests.calls import RequestLimiter
 from millpond.node.client.requests.errors import (
     BadReply,
     InvalidRequest,
@@ -31,8 +31,8 @@ from millpond.node.client.requests.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from millpond.node.client.requests.reconnecting import TrunkSettings, running
-from millpond.node.client.retry import Backoff
+from millpond.node.client.requests.reconnecting import ReconnectSettings, running
+from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.rustlog.consumer import (
     CONSUMER,
     Consumer,
@@ -40,7 +40,7 @@ from millpond.node.client.rustlog.consumer import (
     first_offsets,
 )
 from millpond.node.client.rustlog.producer import Place, Producer
-from millpond.node.environment import outside
+from millpond.node.environment import current_environment
 from millpond.transports.io import tcp
 from millpond.transports.io.address import parse_address
 from millpond.transports.io.interface import Session
@@ -70,7 +70,7 @@ class Rustlog:
     lost and the call had no effect, OutcomeUnknown when it was lost and nobody knows.
     """
 
-    def __init__(self, caller: Caller[m.Response]) -> None:
+    def __init__(self, caller: RequestLimiter[m.Response]) -> None:
         self._caller = caller
         self._trunk = caller.trunk
 
@@ -156,7 +156,7 @@ class Rustlog:
 
     @asynccontextmanager
     async def producer(
-        self, topic: str, settings: BatchSettings = BATCHES
+        self, topic: str, settings: BatchSettings = DEFAULT_BATCHING
     ) -> AsyncIterator[Producer]:
         """Produce single records in batches, over all partitions; flushed at the block's end."""
         partitions = len(await self.describe(topic))
@@ -225,7 +225,7 @@ async def connect_rustlog(
     async def dial(tasks: TaskGroup, session: Session) -> None:
         await tcp.dial(tasks, host, port, session, tls=tls)
 
-    settings = TrunkSettings(
+    settings = ReconnectSettings(
         dial=dial,
         replies=ResponseDecoder,
         ends=_ends,
@@ -234,8 +234,8 @@ async def connect_rustlog(
         answer_s=answer_s,
         on_event=on_event,
     )
-    async with running(settings, Backoff(rng or outside().rng())) as trunk:
-        yield Rustlog(Caller(trunk, calls_max, answer_s))
+    async with running(settings, ReconnectBackoff(rng or current_environment().rng())) as trunk:
+        yield Rustlog(RequestLimiter(trunk, calls_max, answer_s))
 
 
 def _encode(request: m.Request) -> bytes:

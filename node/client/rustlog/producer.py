@@ -6,7 +6,7 @@ from itertools import count
 from typing import NamedTuple
 from zlib import crc32
 
-from millpond.node.client.requests.batching import Batcher, Posted
+from millpond.node.client.requests.batching import Batcher, RecordFuture
 from millpond.transports.rustlog.messages import Response
 
 
@@ -43,13 +43,13 @@ class Producer:
 
     async def post(
         self, data: bytes, *, key: bytes | None = None, partition: int | None = None
-    ) -> Posted[Place]:
+    ) -> RecordFuture[Place]:
         """Take a record, waiting for room in the buffer; await what it returns for its place."""
         return await self._batcher.post(self._partition(key, partition), data)
 
     def post_nowait(
         self, data: bytes, *, key: bytes | None = None, partition: int | None = None
-    ) -> Posted[Place]:
+    ) -> RecordFuture[Place]:
         """`post` without waiting; anyio.WouldBlock when the buffer is full."""
         return self._batcher.post_nowait(self._partition(key, partition), data)
 

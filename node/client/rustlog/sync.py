@@ -13,14 +13,14 @@ from functools import partial
 
 from anyio.from_thread import BlockingPortal
 
-from millpond.node.client.requests.batching import BATCHES, BatchSettings
+from millpond.node.client.requests.batching import DEFAULT_BATCHING, BatchSettings
 from millpond.node.client.rustlog import client as asynchronous
 from millpond.node.client.rustlog import consumer as rustlog_consumer
 from millpond.node.client.rustlog import producer as rustlog_producer
 from millpond.node.client.rustlog.client import FETCH_BYTES
 from millpond.node.client.rustlog.consumer import CONSUMER, ConsumedRecord, ConsumerSettings
 from millpond.node.client.rustlog.producer import Place
-from millpond.node.client.sync.portal import Posted, blocking, posted
+from millpond.node.client.sync.portal import SyncFuture, blocking, posted
 from millpond.transports.rustlog.messages import (
     DescribePartitionResponse,
     FetchResponse,
@@ -50,16 +50,16 @@ class Producer:
 
     def post(
         self, data: bytes, *, key: bytes | None = None, partition: int | None = None
-    ) -> Posted[Place]:
-        async def post() -> Posted[Place]:
+    ) -> SyncFuture[Place]:
+        async def post() -> SyncFuture[Place]:
             answer = await self._producer.post(data, key=key, partition=partition)
-            return Posted(answer, self._portal)
+            return SyncFuture(answer, self._portal)
 
         return self._portal.call(post)
 
     def post_nowait(
         self, data: bytes, *, key: bytes | None = None, partition: int | None = None
-    ) -> Posted[Place]:
+    ) -> SyncFuture[Place]:
         post = partial(self._producer.post_nowait, data, key=key, partition=partition)
         return posted(post, self._portal)
 
@@ -155,7 +155,9 @@ class Rustlog:
         self._portal.call(self._rustlog.ping)
 
     @contextmanager
-    def producer(self, topic: str, settings: BatchSettings = BATCHES) -> Generator[Producer]:
+    def producer(
+        self, topic: str, settings: BatchSettings = DEFAULT_BATCHING
+    ) -> Generator[Producer]:
         opening = self._rustlog.producer(topic, settings)
         with self._portal.wrap_async_context_manager(opening) as producer:
             yield Producer(producer, self._portal)

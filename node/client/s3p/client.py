@@ -19,11 +19,20 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.errors import EmptyData
 from millpond.node.client.events import Event
-from millpond.node.client.requests.batching import BATCHES, Batcher, BatchSettings, Posted
-from millpond.node.client.requests.calls import Caller
+from millpond.node.client.requests.batching import (
+    DEFAULT_BATCHING,
+    Batcher,
+    BatchSettings,
+    RecordFuture,
+)
+from millpond.node.client.requests.calls import RequestLimiter
 from millpond.node.client.requests.errors import NotDone
-from millpond.node.client.requests.reconnecting import Trunk, TrunkSettings, running
-from millpond.node.client.retry import Backoff
+from millpond.node.client.requests.reconnecting import (
+    ReconnectingConnection,
+    ReconnectSettings,
+    running,
+)
+from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.s3p.records import (
     FIRST,
     U64_MAX,
@@ -37,7 +46,7 @@ from millpond.node.client.s3p.records import (
     read_ok,
     read_records,
 )
-from millpond.node.environment import outside
+from millpond.node.environment import current_environment
 from millpond.transports.io import tcp
 from millpond.transports.io.address import parse_address
 from millpond.transports.io.interface import Session
@@ -65,9 +74,9 @@ class S3p:
     and `LimitExceeded` end the connection: calls behind fail with NotDone.
     """
 
-    def __init__(self, caller: Caller[Reply]) -> None:
+    def __init__(self, caller: RequestLimiter[Reply]) -> None:
         self._caller = caller
-        self._trunk: Trunk[Reply] = caller.trunk
+        self._trunk: ReconnectingConnection[Reply] = caller.trunk
 
     @property
     def connected(self) -> bool:
@@ -147,7 +156,7 @@ class S3p:
 
     @asynccontextmanager
     async def producer(
-        self, stream: str | bytes, settings: BatchSettings = BATCHES
+        self, stream: str | bytes, settings: BatchSettings = DEFAULT_BATCHING
     ) -> AsyncIterator[Producer]:
         """Append single records in batches; flushed at the end of the block."""
         name = _name(stream)
@@ -216,11 +225,11 @@ class Producer:
         """Take a record and wait until it is kept; its id."""
         return await (await self.post(data))
 
-    async def post(self, data: bytes) -> Posted[RecordId]:
+    async def post(self, data: bytes) -> RecordFuture[RecordId]:
         """Take a record, waiting for room in the buffer; await what it returns for the id."""
         return await self._batcher.post(0, _body(data))
 
-    def post_nowait(self, data: bytes) -> Posted[RecordId]:
+    def post_nowait(self, data: bytes) -> RecordFuture[RecordId]:
         """`post` without waiting; anyio.WouldBlock when the buffer is full."""
         return self._batcher.post_nowait(0, _body(data))
 
@@ -264,18 +273,18 @@ async def connect_s3p(
     async def dial(tasks: TaskGroup, session: Session) -> None:
         await tcp.dial(tasks, host, port, session, tls=tls)
 
-    settings = TrunkSettings(
+    settings = ReconnectSettings(
         dial=dial,
         replies=partial(ReplyDecoder, REPLY_LIMITS),
         ends=ends,
         reconnect=reconnect,
         wait_s=wait_s,
         answer_s=answer_s,
-        asides_max=waiting_max,
+        dedicated_max=waiting_max,
         on_event=on_event,
     )
-    async with running(settings, Backoff(rng or outside().rng())) as trunk:
-        yield S3p(Caller(trunk, calls_max, answer_s))
+    async with running(settings, ReconnectBackoff(rng or current_environment().rng())) as trunk:
+        yield S3p(RequestLimiter(trunk, calls_max, answer_s))
 
 
 def _name(stream: str | bytes) -> bytes:

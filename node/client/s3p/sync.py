@@ -13,11 +13,11 @@ from functools import partial
 
 from anyio.from_thread import BlockingPortal
 
-from millpond.node.client.requests.batching import BATCHES, BatchSettings
+from millpond.node.client.requests.batching import DEFAULT_BATCHING, BatchSettings
 from millpond.node.client.s3p import client as asynchronous
 from millpond.node.client.s3p.client import FOLLOW_MS
 from millpond.node.client.s3p.records import FIRST, IdLike, Record, RecordId
-from millpond.node.client.sync.portal import Posted, blocking, iterate, posted
+from millpond.node.client.sync.portal import SyncFuture, blocking, iterate, posted
 
 
 class Producer:
@@ -34,13 +34,13 @@ class Producer:
     def append(self, data: bytes) -> RecordId:
         return self._portal.call(self._producer.append, data)
 
-    def post(self, data: bytes) -> Posted[RecordId]:
-        async def post() -> Posted[RecordId]:
-            return Posted(await self._producer.post(data), self._portal)
+    def post(self, data: bytes) -> SyncFuture[RecordId]:
+        async def post() -> SyncFuture[RecordId]:
+            return SyncFuture(await self._producer.post(data), self._portal)
 
         return self._portal.call(post)
 
-    def post_nowait(self, data: bytes) -> Posted[RecordId]:
+    def post_nowait(self, data: bytes) -> SyncFuture[RecordId]:
         return posted(partial(self._producer.post_nowait, data), self._portal)
 
     def flush(self) -> None:
@@ -103,7 +103,7 @@ class S3p:
 
     @contextmanager
     def producer(
-        self, stream: str | bytes, settings: BatchSettings = BATCHES
+        self, stream: str | bytes, settings: BatchSettings = DEFAULT_BATCHING
     ) -> Generator[Producer]:
         opening = self._s3p.producer(stream, settings)
         with self._portal.wrap_async_context_manager(opening) as producer:

@@ -9,7 +9,7 @@ from types import TracebackType
 import anyio
 import msgspec
 
-from millpond.actors.state.fold import Changed, Marked
+from millpond.actors.state.fold import Changed, ControlApplied
 
 SIZE_MAX = 1000
 
@@ -20,12 +20,12 @@ class Missed(msgspec.Struct, frozen=True):
     count: int
 
 
-Heard = Changed | Marked | Missed
+StateUpdate = Changed | ControlApplied | Missed
 
 
 class Changes:
     """Changes from now on, for `async for`, as a context. At most `size_max` wait; the oldest go,
-    and a `Missed` stands in their place. Resets and snapshots come as `Marked`."""
+    and a `Missed` stands in their place. Resets and snapshots come as `ControlApplied`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Changes:
         self._key = key
         self._subscribers = subscribers
         self._failure = failure
-        self._waiting: deque[Changed | Marked] = deque(maxlen=size_max)
+        self._waiting: deque[Changed | ControlApplied] = deque(maxlen=size_max)
         self._missed = 0
         self._has_news = anyio.Event()
         self._is_over = False
@@ -57,7 +57,7 @@ class Changes:
         self._subscribers.pop(self, None)
         self.end()
 
-    def tell(self, change: Changed | Marked) -> None:
+    def tell(self, change: Changed | ControlApplied) -> None:
         """Something was applied."""
         if isinstance(change, Changed) and (
             self._kind not in (None, change.type) or self._key not in (None, change.key)
@@ -75,7 +75,7 @@ class Changes:
     def __aiter__(self) -> Changes:
         return self
 
-    async def __anext__(self) -> Heard:
+    async def __anext__(self) -> StateUpdate:
         """The next one. Raises what ended the following, after what came before it."""
         while not self._waiting:
             if self._is_over:

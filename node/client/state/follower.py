@@ -22,16 +22,16 @@ from millpond.actors.state.events import Control
 from millpond.actors.state.fold import (
     BadCheckpoint,
     Changed,
+    ControlApplied,
     Fold,
     InvalidEvent,
-    Marked,
     OnInvalid,
     OnReset,
     Rejected,
     StateReset,
 )
 from millpond.actors.state.schema import StreamState, Table
-from millpond.actors.state.stats import Tally
+from millpond.actors.state.stats import EventStats
 from millpond.node import atomic_files as files
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.client.state.changes import SIZE_MAX, Changes
@@ -130,7 +130,7 @@ class StateView:
         return self._fold.position
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> EventStats:
         """What went by."""
         return self._fold.tally
 
@@ -237,7 +237,7 @@ class StateView:
                 raise StateReset(0) from None
             self._fold, self._last = self._new_fold(), None
             self._whole_from = self._kept_at = 0
-            self._tell(Marked(0, Control.RESET))
+            self._tell(ControlApplied(0, Control.RESET))
             self._born = (await self.stream.info()).created_ms
 
     async def _check_same(self) -> None:
@@ -266,7 +266,7 @@ class StateView:
                 match taken:
                     case Rejected() if self._settings.on_invalid is OnInvalid.QUARANTINE:
                         self.quarantined.append(taken)
-                    case Marked(control=control):
+                    case ControlApplied(control=control):
                         self._wants_checkpoint |= control is Control.SNAPSHOT_END
                         self._tell(taken)
                     case Changed() if has_subscribers:
@@ -274,7 +274,7 @@ class StateView:
         finally:
             self._moved.set()
 
-    def _tell(self, taken: Changed | Marked) -> None:
+    def _tell(self, taken: Changed | ControlApplied) -> None:
         for changes in self._subscribers:
             changes.tell(taken)
 

@@ -9,7 +9,7 @@ import anyio
 import msgspec
 
 from millpond.actors.errors import SlowDown
-from millpond.node.client.streams.stream import Requests, T
+from millpond.node.client.streams.stream import StreamRequests, T
 from millpond.transports.p2p.streams import state as s
 from millpond.transports.p2p.streams.operations import Operation
 
@@ -60,7 +60,7 @@ class NodeState:
     Raises UnknownStream, and StateTooLarge above the node's limit.
     """
 
-    def __init__(self, name: bytes, requests: Requests) -> None:
+    def __init__(self, name: bytes, requests: StreamRequests) -> None:
         self.name = name
         self._requests = requests
 

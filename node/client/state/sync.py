@@ -19,7 +19,7 @@ from anyio.from_thread import BlockingPortal
 from millpond.actors.state.events import Event
 from millpond.actors.state.fold import Rejected
 from millpond.actors.state.schema import StreamState
-from millpond.actors.state.stats import Tally
+from millpond.actors.state.stats import EventStats
 from millpond.node.client.state import changes, follower, remote, writer
 from millpond.node.client.state.follower import FollowSettings
 from millpond.node.client.streams.records import Appended
@@ -102,17 +102,17 @@ class Changes:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> changes.Heard:
+    def __next__(self) -> changes.StateUpdate:
         return self.next()
 
-    def next(self, timeout_s: float | None = None) -> changes.Heard:
+    def next(self, timeout_s: float | None = None) -> changes.StateUpdate:
         """The next one. Raises TimeoutError, and StopIteration behind the last one."""
         try:
             return self._portal.call(self._next, timeout_s)
         except StopAsyncIteration:
             raise StopIteration from None
 
-    async def _next(self, timeout_s: float | None) -> changes.Heard:
+    async def _next(self, timeout_s: float | None) -> changes.StateUpdate:
         with anyio.fail_after(timeout_s):
             return await anext(self._changes)
 
@@ -144,7 +144,7 @@ class StateView:
         return self._view.position
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> EventStats:
         return self._portal.call(lambda: self._view.tally.copy())
 
     @property

@@ -15,7 +15,7 @@ from millpond.actors.errors import UnknownStream
 from millpond.node.client.connect import PROBE, Dialer, connect
 from millpond.node.client.events import Event
 from millpond.node.client.link import Link
-from millpond.node.client.streams.stream import Requests, Stream, stream_name
+from millpond.node.client.streams.stream import Stream, StreamRequests, stream_name
 from millpond.transports.p2p.streams import bodies as b
 from millpond.transports.p2p.streams.operations import Operation
 from millpond.transports.server.interface import Signer
@@ -74,7 +74,7 @@ class Streams:
     """
 
     def __init__(self, link: Link) -> None:
-        self._requests = Requests(link)
+        self._requests = StreamRequests(link)
 
     @property
     def connected(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from millpond.actors.store.changes import Position
-from millpond.actors.streams.messages import Headers, Span
+from millpond.actors.streams.messages import Headers, RecordColumns
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -70,7 +70,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
     groups: dict[bytes, int]
 
 
-def records_of(span: Span) -> Iterator[Record]:
+def records_of(span: RecordColumns) -> Iterator[Record]:
     """The records that a node told by columns."""
     ids, timestamps, headers = span.ids, span.timestamps, span.headers
     for index, body in enumerate(span.bodies):

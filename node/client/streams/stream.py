@@ -22,7 +22,7 @@ from millpond.actors.errors import (
     Trimmed,
 )
 from millpond.actors.store.changes import Position
-from millpond.actors.streams.messages import Span
+from millpond.actors.streams.messages import RecordColumns
 from millpond.node.client.link import Link
 from millpond.node.client.streams.records import Appended, NewRecord, Record, StreamInfo, records_of
 from millpond.transports.p2p.packets import OPERATION_BYTES, STREAM
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class _Page(msgspec.Struct):
-    spans: list[Span]
+    spans: list[RecordColumns]
     next: int
     tail: int
     last_timestamp: int
@@ -58,7 +58,7 @@ class _Page(msgspec.Struct):
         return [record for span in self.spans for record in records_of(span)]
 
 
-class Requests:
+class StreamRequests:
     """Requests about streams, over however many connections it takes."""
 
     def __init__(self, link: Link) -> None:
@@ -95,7 +95,7 @@ class Requests:
 class Stream:
     """One stream of a node, by name. It holds nothing and need not be closed."""
 
-    def __init__(self, name: bytes, requests: Requests) -> None:
+    def __init__(self, name: bytes, requests: StreamRequests) -> None:
         self.name = name
         self._requests = requests
 

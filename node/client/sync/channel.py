@@ -28,7 +28,7 @@ from millpond.node.client.streams.connect import connect_streams as connect_stre
 from millpond.node.client.streams.records import Appended, Record, StreamInfo
 from millpond.node.client.streams.stream import Entry, OnGap, Start
 from millpond.node.client.streams.stream import Stream as AsyncStream
-from millpond.node.client.sync.portal import Posted, blocking, iterate, posted
+from millpond.node.client.sync.portal import SyncFuture, blocking, iterate, posted
 
 if TYPE_CHECKING:
     from millpond.node.client.state.sync import NodeState
@@ -128,7 +128,9 @@ class Channel:
         put = partial(self._channel.put, data, ttl=ttl, key=key, retry_for=retry_for)
         return self._portal.call(put)
 
-    def put_nowait(self, data: bytes, *, ttl: int = 0, key: int | None = None) -> Posted[Receipt]:
+    def put_nowait(
+        self, data: bytes, *, ttl: int = 0, key: int | None = None
+    ) -> SyncFuture[Receipt]:
         return posted(partial(self._channel.put_nowait, data, ttl=ttl, key=key), self._portal)
 
     def receive(self, timeout_s: float | None = None) -> Message:

@@ -9,7 +9,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 from anyio.from_thread import BlockingPortal, BlockingPortalProvider
 
-from millpond.node.client.future import Answer
+from millpond.node.client.future import ReplyFuture
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -20,10 +20,10 @@ LOOP = BlockingPortalProvider()
 """Runs while somebody uses it: `with LOOP as portal`."""
 
 
-class Posted(Generic[T]):
+class SyncFuture(Generic[T]):
     """A message or record that was taken and may have no result yet."""
 
-    def __init__(self, answer: Answer[T], portal: BlockingPortal) -> None:
+    def __init__(self, answer: ReplyFuture[T], portal: BlockingPortal) -> None:
         self._answer = answer
         self._portal = portal
 
@@ -37,12 +37,12 @@ class Posted(Generic[T]):
         return self._portal.call(self._answer.wait)
 
 
-def posted(post: Callable[[], Answer[T]], portal: BlockingPortal) -> Posted[T]:
+def posted(post: Callable[[], ReplyFuture[T]], portal: BlockingPortal) -> SyncFuture[T]:
     """Post in the loop's thread, without waiting for the result."""
 
     # The portal would await an answer that is returned to it as it is.
-    def take() -> Posted[T]:
-        return Posted(post(), portal)
+    def take() -> SyncFuture[T]:
+        return SyncFuture(post(), portal)
 
     return portal.call(take)
 

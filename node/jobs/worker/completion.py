@@ -17,19 +17,19 @@ from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.jobs.errors import LeaseExpired, Retry
 from millpond.node.jobs.history import History
 from millpond.node.jobs.requests import Operation, ask
-from millpond.node.jobs.results import Kind, Mailboxes
-from millpond.node.jobs.worker.leased_job import Held
+from millpond.node.jobs.results import Kind, ResultMailboxes
+from millpond.node.jobs.worker.leased_job import LeasedJob
 from millpond.node.jobs.worker.leases import LOOK_S, Leases
 from millpond.node.jobs.worker.outcome import (
+    AttemptResult,
     Done,
-    Ended,
     Failed,
     Outcome,
+    OutcomeName,
     Rejected,
     Stopped,
-    What,
-    carried,
     error_text,
+    utf8_text,
 )
 
 REASON_CHARS_MAX = 200
@@ -39,22 +39,22 @@ DELAY_S_MAX = 3600.0
 DELAY_S = 1.0
 """The rest where a backoff says what is no time."""
 
-Settled = tuple[What, str, BaseException | None]
+Settled = tuple[OutcomeName, str, BaseException | None]
 
 log = logging.getLogger("millpond.node.jobs")
 
 
-class Settler:
+class JobCompletion:
     """`ended` hears of each attempt, after all others. `log_done`: history of successes, too."""
 
     def __init__(
         self,
         leases: Leases,
-        mailboxes: Mailboxes,
+        mailboxes: ResultMailboxes,
         history: History | None,
         rng: Random,
         now: Callable[[], float],
-        ended: Callable[[Ended], None],
+        ended: Callable[[AttemptResult], None],
         log_done: bool = False,
     ) -> None:
         self._leases = leases
@@ -65,7 +65,7 @@ class Settler:
         self._ended = ended
         self._log_done = log_done
 
-    async def settle(self, held: Held, outcome: Outcome, began_at: float) -> None:
+    async def settle(self, held: LeasedJob, outcome: Outcome, began_at: float) -> None:
         """Say what became of it. A job whose lease is over is left alone.
 
         Each step has an end, also where the node cannot be reached; a worker that gave the job up
@@ -77,7 +77,7 @@ class Settler:
             what, error, cause = "lost", f"the connection is lost: {exc}", None
         self._tell(held, what, error, self._now() - began_at, cause)
 
-    async def cannot_settle(self, held: Held, error: Exception, began_at: float) -> None:
+    async def cannot_settle(self, held: LeasedJob, error: Exception, began_at: float) -> None:
         """Something unforeseen: it is this job's failure, and that of no other."""
         log.error("job %d of %s could not be settled", held.message.id, held.feed.queue)
         self._leases.drop(held)
@@ -85,17 +85,17 @@ class Settler:
             await held.message.nack()
         self._tell(held, "failed", error_text(error), self._now() - began_at, error)
 
-    async def give_back(self, held: Held) -> None:
+    async def give_back(self, held: LeasedJob) -> None:
         """As `Leases.give_back`. Where that cannot be said, leaving says it."""
         await self._leases.give_back(held)
 
-    def report(self, held: Held, value: Any) -> None:
+    def report(self, held: LeasedJob, value: Any) -> None:
         """Progress, for who waits."""
-        if held.body.waiter is not None:
-            self._mailboxes.tell_soon(held.feed.queue, held.body.waiter, value)
+        if held.body.reply_to is not None:
+            self._mailboxes.tell_soon(held.feed.queue, held.body.reply_to, value)
 
-    async def _settled_in_time(self, held: Held, outcome: Outcome) -> Settled:
-        if isinstance(outcome, Done) and held.body.waiter is None and self._is_here(held):
+    async def _settled_in_time(self, held: LeasedJob, outcome: Outcome) -> Settled:
+        if isinstance(outcome, Done) and held.body.reply_to is None and self._is_here(held):
             return await self._acknowledge(held)  # which does not wait: it needs no end
         with anyio.CancelScope() as held.settling:
             if held.is_given_up:
@@ -103,7 +103,7 @@ class Settler:
             return await self._settled(held, outcome)
         return await self._last_word(held, outcome)
 
-    async def _settled(self, held: Held, outcome: Outcome) -> Settled:
+    async def _settled(self, held: LeasedJob, outcome: Outcome) -> Settled:
         match outcome:
             case Stopped() if held.is_lost:
                 return *await self._why_lost(held), None
@@ -122,7 +122,7 @@ class Settler:
             case _:
                 assert_never(outcome)
 
-    async def _last_word(self, held: Held, outcome: Outcome) -> Settled:
+    async def _last_word(self, held: LeasedJob, outcome: Outcome) -> Settled:
         """There was no time to tell who waits, or to ask: what can be said at once is said."""
         if not held.is_lost and self._now() < held.until:
             match outcome:
@@ -135,14 +135,16 @@ class Settler:
                     pass
         return "lost", "the worker ended before the node was told", None
 
-    async def _acknowledge(self, held: Held) -> Settled:
+    async def _acknowledge(self, held: LeasedJob) -> Settled:
         # Lost while the result was told, or with the connection, which nobody has told us yet.
         if held.is_lost or not held.message.leased:
             return *await self._why_lost(held), LeaseExpired("done after its lease")
         await held.message.ack()
         return "done", "", None
 
-    async def _failed(self, held: Held, error: BaseException, delay_s: float | None) -> Settled:
+    async def _failed(
+        self, held: LeasedJob, error: BaseException, delay_s: float | None
+    ) -> Settled:
         attempt = held.message.attempt
         if attempt >= held.limit:
             return await self._rejected(held, "attempts", error_text(error), error)
@@ -154,18 +156,18 @@ class Settler:
         return "failed", error_text(error), error
 
     async def _rejected(
-        self, held: Held, reason: str, text: str, cause: BaseException | None
+        self, held: LeasedJob, reason: str, text: str, cause: BaseException | None
     ) -> Settled:
         if not await self._is_ours(held):
             return *await self._why_lost(held), cause
-        reason = carried(reason)[:REASON_CHARS_MAX]
+        reason = utf8_text(reason)[:REASON_CHARS_MAX]
         told = _told(reason, text)
         await self._answer(held, "failed", {"reason": reason, "error": text[:ERROR_CHARS_MAX]})
         if held.is_lost or not await self._bury(held, told):
             return *await self._why_lost(held), cause
         return "rejected", told, cause
 
-    async def _bury(self, held: Held, told: str) -> bool:
+    async def _bury(self, held: LeasedJob, told: str) -> bool:
         """False: the lease was over."""
         reason = told[:REASON_CHARS_MAX]
         try:
@@ -179,26 +181,26 @@ class Settler:
             await held.message.nack(reject=True)
         return True
 
-    def _is_here(self, held: Held) -> bool:
+    def _is_here(self, held: LeasedJob) -> bool:
         """Is the lease surely not over, nor the connection that it came by?"""
         return not held.is_lost and self._now() < held.until and held.message.leased
 
-    async def _is_ours(self, held: Held) -> bool:
+    async def _is_ours(self, held: LeasedJob) -> bool:
         """Is the lease surely not over? The node is asked where that is not known."""
         if not held.is_lost and self._now() >= held.until:
             with anyio.move_on_after(LOOK_S):
                 await self._leases.renew(held)
         return not held.is_lost and self._now() < held.until
 
-    async def _answer(self, held: Held, kind: Kind, value: Any) -> None:
-        waiter = held.body.waiter
+    async def _answer(self, held: LeasedJob, kind: Kind, value: Any) -> None:
+        waiter = held.body.reply_to
         if waiter is not None:
             failure = await self._mailboxes.tell(held.feed.queue, waiter, kind, value)
             if failure is not None:
                 text = "job %d: its result could not be left for who waits: %s"
                 log.warning(text, held.message.id, failure)
 
-    async def _why_lost(self, held: Held) -> tuple[What, str]:
+    async def _why_lost(self, held: LeasedJob) -> tuple[OutcomeName, str]:
         """Is the job gone, or did we only lose it?"""
         self._leases.drop(held)
         channel = held.feed.channel
@@ -213,7 +215,12 @@ class Settler:
         return "lost", "the lease was over first"
 
     def _tell(
-        self, held: Held, what: What, error: str, seconds: float, cause: BaseException | None
+        self,
+        held: LeasedJob,
+        what: OutcomeName,
+        error: str,
+        seconds: float,
+        cause: BaseException | None,
     ) -> None:
         message, queue = held.message, held.feed.queue
         if self._history is not None and (what != "done" or self._log_done):
@@ -224,7 +231,9 @@ class Settler:
             log.warning("job %d of %s, attempt %d: %s (%s)", *place, exc_info=exc_info)
         name, attempt = held.task.name, message.attempt
         try:
-            self._ended(Ended(message.id, queue, name, attempt, what, error, seconds, cause))
+            self._ended(
+                AttemptResult(message.id, queue, name, attempt, what, error, seconds, cause)
+            )
         except Exception:  # the border to code that is not ours: `on_end`
             log.exception("on_end failed for job %d of %s", message.id, queue)
 

@@ -17,15 +17,15 @@ from millpond.node.jobs.job import Job
 from millpond.node.jobs.task import finished
 from millpond.node.jobs.worker.apart import Apart
 from millpond.node.jobs.worker.cancellation import is_cancelled_around, is_for_all, shed
-from millpond.node.jobs.worker.leased_job import Held
+from millpond.node.jobs.worker.leased_job import LeasedJob
 from millpond.node.jobs.worker.outcome import (
     Done,
     Failed,
     Outcome,
     Rejected,
     Stopped,
-    carried,
     error_text,
+    utf8_text,
 )
 
 PASSING = KeyboardInterrupt, GeneratorExit
@@ -34,8 +34,8 @@ PASSING = KeyboardInterrupt, GeneratorExit
 Report = Callable[[Any], None]
 
 
-async def perform(
-    held: Held, now: Callable[[], float], report: Report, threads: anyio.CapacityLimiter
+async def run_handler(
+    held: LeasedJob, now: Callable[[], float], report: Report, threads: anyio.CapacityLimiter
 ) -> Outcome:
     """Run the handler once. What it raises is the outcome, whatever that is.
 
@@ -59,7 +59,7 @@ async def perform(
     return outcome
 
 
-async def _called(held: Held, job: Job, threads: anyio.CapacityLimiter) -> Any:
+async def _called(held: LeasedJob, job: Job, threads: anyio.CapacityLimiter) -> Any:
     task = held.task
     call = partial(task.handler, *task.arguments(held.body.payload, job))
     if task.is_async:
@@ -69,7 +69,7 @@ async def _called(held: Held, job: Job, threads: anyio.CapacityLimiter) -> Any:
     return await Apart(finished(value))
 
 
-def _outcome(held: Held, error: BaseException) -> Outcome:
+def _outcome(held: LeasedJob, error: BaseException) -> Outcome:
     """What an attempt with this error was."""
     assert held.scope is not None
     if isinstance(error, BaseExceptionGroup) and error.subgroup(PASSING) is not None:
@@ -81,9 +81,9 @@ def _outcome(held: Held, error: BaseException) -> Outcome:
         return Failed(RuntimeError(text).with_traceback(error.__traceback__))
     match error:
         case PayloadRefused():
-            return Rejected("payload", carried(str(error)))
+            return Rejected("payload", utf8_text(str(error)))
         case Reject(reason=reason, __cause__=cause):
-            return Rejected(carried(str(reason)), "" if cause is None else error_text(cause))
+            return Rejected(utf8_text(str(reason)), "" if cause is None else error_text(cause))
         case Retry(delay=delay):
             return Failed(error, delay)
         case _:
@@ -94,9 +94,9 @@ def _is_cancellation(error: BaseException) -> bool:
     return isinstance(error, anyio.get_cancelled_exc_class())
 
 
-def _reporting(held: Held, report: Report) -> Report:
+def _reporting(held: LeasedJob, report: Report) -> Report:
     """`report` for any thread: also an async handler may have its progress told by one."""
-    if held.body.waiter is None:
+    if held.body.reply_to is None:
         return report
     return partial(_in_loop, threading.get_ident(), anyio.lowlevel.current_token(), report)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from millpond.node.client.message import Message
-from millpond.node.jobs.payload import Body
+from millpond.node.jobs.payload import JobMessage
 from millpond.node.jobs.task import Task
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ HURRY_S = 2.0
 """A worker that ends has so long to tell the node what became of a job."""
 
 
-class Held:
+class LeasedJob:
     """Times are those of the running clock, in seconds.
 
     `until`: the lease lasts at least that long. `was_refused`: the node ended it before that.
@@ -46,7 +46,7 @@ class Held:
     )
 
     def __init__(
-        self, message: Message, body: Body, feed: Feed, task: Task[Any], now: float
+        self, message: Message, body: JobMessage, feed: Feed, task: Task[Any], now: float
     ) -> None:
         self.message = message
         self.body = body

@@ -15,7 +15,7 @@ import anyio
 from millpond.actors.errors import LeaseLost, RequestError
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.jobs.requests import Operation, ask
-from millpond.node.jobs.worker.leased_job import Held
+from millpond.node.jobs.worker.leased_job import LeasedJob
 from millpond.node.jobs.worker.subscription import Feed
 
 AGAIN_S = 0.2
@@ -29,9 +29,9 @@ class Leases:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._held: dict[Held, None] = {}
-        self._begun: dict[Held, None] = {}
-        self._strays: dict[Held, None] = {}
+        self._held: dict[LeasedJob, None] = {}
+        self._begun: dict[LeasedJob, None] = {}
+        self._strays: dict[LeasedJob, None] = {}
         self._paused: dict[Feed, int] = {}
         self._slots_freed = 0
         self._is_ending = False
@@ -41,22 +41,22 @@ class Leases:
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, held: Held) -> None:
+    def add(self, held: LeasedJob) -> None:
         """Keep its lease from now on."""
         self._held[held] = None
         if held.renew_at < self._wakes_at:
             self._wakes_at = held.renew_at
             self._earlier.set()
 
-    def drop(self, held: Held) -> None:
+    def drop(self, held: LeasedJob) -> None:
         """It is settled: its lease may end."""
         self._held.pop(held, None)
 
-    def began(self, held: Held) -> None:
+    def began(self, held: LeasedJob) -> None:
         """It has a slot."""
         self._begun[held] = None
 
-    def ended(self, held: Held) -> None:
+    def ended(self, held: LeasedJob) -> None:
         """Its slot is free: what was given back may come."""
         self.drop(held)
         del self._begun[held]
@@ -69,7 +69,7 @@ class Leases:
         """From now on what is given back stays away."""
         self._is_ending = True
 
-    async def give_back(self, held: Held) -> None:
+    async def give_back(self, held: LeasedJob) -> None:
         """It was not begun, or not ended: others may have it at once, and no attempt is counted.
 
         The node pushes nothing more here then. It has 2 s to hear of it.
@@ -106,7 +106,7 @@ class Leases:
                 with anyio.move_on_after(max(0.0, self._wakes_at - now)):
                     await self._earlier.wait()
 
-    async def _keep(self, held: Held) -> None:
+    async def _keep(self, held: LeasedJob) -> None:
         if not self._strays or held not in held.feed.waiting:
             await self.renew(held)
             return
@@ -121,7 +121,7 @@ class Leases:
             with suppress(RequestError, ConnectionLost, ChannelClosed):
                 await feed.channel.credit(0)
 
-    async def renew(self, held: Held) -> None:
+    async def renew(self, held: LeasedJob) -> None:
         """Prolong one lease now, or learn that it is lost."""
         held.is_renewing = True
         asked_at = self._now()
@@ -141,7 +141,7 @@ class Leases:
             if held in self._held:
                 self.add(held)
 
-    def _lost(self, held: Held) -> None:
+    def _lost(self, held: LeasedJob) -> None:
         self.drop(held)
         held.lose()
         if held in self._begun:
@@ -150,7 +150,7 @@ class Leases:
             held.feed.waiting.remove(held)
 
     @staticmethod
-    def _next_look(held: Held) -> float:
+    def _next_look(held: LeasedJob) -> float:
         if not held.is_renewing:
             return held.renew_at
         return held.ends_at

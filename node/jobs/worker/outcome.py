@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-What = Literal["done", "failed", "rejected", "lost", "cancelled", "returned"]
+OutcomeName = Literal["done", "failed", "rejected", "lost", "cancelled", "returned"]
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Stopped(msgspec.Struct, frozen=True):
 Outcome = Done | Failed | Rejected | Stopped
 
 
-class Ended(msgspec.Struct, frozen=True):
+class AttemptResult(msgspec.Struct, frozen=True):
     """An attempt is over; `Worker(on_end=...)` hears of it.
 
     `what`: done, failed (there will be another attempt), rejected (a dead letter), lost (the lease
@@ -47,13 +47,13 @@ class Ended(msgspec.Struct, frozen=True):
     queue: str
     task: str
     attempt: int
-    what: What
+    what: OutcomeName
     error: str
     seconds: float
     exception: BaseException | None = None
 
 
-class Tally(msgspec.Struct):
+class WorkerStats(msgspec.Struct):
     """How many attempts ended how, since the worker began; `running` now."""
 
     running: int = 0
@@ -64,7 +64,7 @@ class Tally(msgspec.Struct):
     cancelled: int = 0
     returned: int = 0
 
-    def count(self, what: What) -> None:
+    def count(self, what: OutcomeName) -> None:
         """One more."""
         setattr(self, what, getattr(self, what) + 1)
 
@@ -75,9 +75,9 @@ def error_text(error: BaseException) -> str:
         text = str(error)
     except Exception as exc:  # the border to code that is not ours: an error may be broken itself
         text = f"no text, str() of it raises {type(exc).__name__}"
-    return carried(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    return utf8_text(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
-def carried(text: str) -> str:
+def utf8_text(text: str) -> str:
     """The text with what UTF-8 cannot say (names of files have it) as `\\udc80`."""
     return text.encode("utf-8", "backslashreplace").decode()

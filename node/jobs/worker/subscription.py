@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Self
 from millpond.node.client.channel import Channel
 from millpond.node.client.events import Disconnected, Event
 from millpond.node.client.message import Message
-from millpond.node.jobs.connection_options import Way
+from millpond.node.jobs.connection_options import Connector
 from millpond.node.jobs.payload import channel_of
 
 if TYPE_CHECKING:
-    from millpond.node.jobs.worker.leased_job import Held
+    from millpond.node.jobs.worker.leased_job import LeasedJob
 
 OnMessage = Callable[["Feed", Message], None]
 OnLost = Callable[["Feed"], None]
@@ -34,7 +34,7 @@ class Feed:
     ) -> None:
         self.queue = queue
         self.name = channel_of(queue)
-        self.waiting: deque[Held] = deque()
+        self.waiting: deque[LeasedJob] = deque()
         self.running = 0
         self._slots = slots
         self._spare = spare
@@ -42,13 +42,13 @@ class Feed:
         self._on_lost = on_lost
         self._wanted = spare or slots
         self._window = 0
-        self._begun: list[Held] = []
+        self._begun: list[LeasedJob] = []
 
     def __repr__(self) -> str:
         return f"Feed({self.queue!r})"
 
     @asynccontextmanager
-    async def joined(self, way: Way) -> AsyncIterator[Self]:
+    async def joined(self, way: Connector) -> AsyncIterator[Self]:
         """The connection, for a block. Nothing is pushed before `receive`."""
         # Without `spare` nothing waits here, and saying when each job begins would cost a tenth.
         begins = bool(self._spare)
@@ -78,7 +78,7 @@ class Feed:
             self._window += missing
             await self.channel.credit(missing)
 
-    def begin(self, held: Held) -> None:
+    def begin(self, held: LeasedJob) -> None:
         """The node shall hear that the handler begins, with `tell`."""
         self.running += 1
         if self._spare:

@@ -9,12 +9,12 @@ import anyio
 from anyio.abc import TaskGroup
 
 from millpond.node.jobs.worker.cancellation import is_for_all
-from millpond.node.jobs.worker.leased_job import Held
+from millpond.node.jobs.worker.leased_job import LeasedJob
 
-Run = Callable[[Held], Awaitable[bool]]
+Run = Callable[[LeasedJob], Awaitable[bool]]
 
 
-class Slots:
+class TaskPool:
     """Runs what is begun, each at once beside the others, in tasks of `group`.
 
     `run` says whether its task is as it was before: only then it takes another job. Who begins has
@@ -25,12 +25,12 @@ class Slots:
     def __init__(self, group: TaskGroup, run: Run) -> None:
         self._group = group
         self._run = run
-        self._ready: deque[Held] = deque()
+        self._ready: deque[LeasedJob] = deque()
         self._parked: list[anyio.Event] = []
         self._is_woken = False
         self._is_closed = False
 
-    def begin(self, held: Held) -> None:
+    def begin(self, held: LeasedJob) -> None:
         """Run this with the next turn of the loop."""
         self._ready.append(held)
         self._wake()

@@ -10,7 +10,7 @@ WEIGHT_MAX = 1000
 T = TypeVar("T", bound=Hashable)
 
 
-class Choice(Generic[T]):
+class WeightedQueues(Generic[T]):
     """Stride scheduling: who was passed over longest, by weight, goes first.
 
     A queue that had nothing for a while does not catch up on what it left out.

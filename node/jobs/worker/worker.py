@@ -20,22 +20,22 @@ from millpond.actors.errors import RequestError
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.client.message import Message
 from millpond.node.client.streams.connect import Streams
-from millpond.node.environment import outside
-from millpond.node.jobs.connection_options import Way, WayOptions, single_errors
+from millpond.node.environment import current_environment
+from millpond.node.jobs.connection_options import ConnectionOptions, Connector, single_errors
 from millpond.node.jobs.history import History
-from millpond.node.jobs.payload import decode_body
-from millpond.node.jobs.registry import Registry
-from millpond.node.jobs.requests import counts_of, is_empty
-from millpond.node.jobs.results import Mailboxes
+from millpond.node.jobs.payload import decode_job
+from millpond.node.jobs.registry import TaskRegistry
+from millpond.node.jobs.requests import is_empty, queue_counts
+from millpond.node.jobs.results import ResultMailboxes
 from millpond.node.jobs.task import LEASE_S, Handler, Task
-from millpond.node.jobs.worker.completion import Settler
-from millpond.node.jobs.worker.executor import perform
-from millpond.node.jobs.worker.leased_job import Held
+from millpond.node.jobs.worker.completion import JobCompletion
+from millpond.node.jobs.worker.executor import run_handler
+from millpond.node.jobs.worker.leased_job import LeasedJob
 from millpond.node.jobs.worker.leases import Leases
-from millpond.node.jobs.worker.outcome import Done, Ended, Tally
+from millpond.node.jobs.worker.outcome import AttemptResult, Done, WorkerStats
 from millpond.node.jobs.worker.subscription import Feed
-from millpond.node.jobs.worker.task_pool import Slots
-from millpond.node.jobs.worker.weighted_queues import Choice, parse_queues
+from millpond.node.jobs.worker.task_pool import TaskPool
+from millpond.node.jobs.worker.weighted_queues import WeightedQueues, parse_queues
 
 CONCURRENCY = 8
 CONCURRENCY_MAX = 10_000
@@ -73,18 +73,18 @@ class Worker:
         name: str | None = None,
         history: bool = True,
         log_done: bool = False,
-        on_end: Callable[[Ended], None] | None = None,
+        on_end: Callable[[AttemptResult], None] | None = None,
         wall: Callable[[], float] | None = None,
-        **options: Unpack[WayOptions],
+        **options: Unpack[ConnectionOptions],
     ) -> None:
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise ValueError(f"concurrency must be within 1..{CONCURRENCY_MAX}")
-        self.tally = Tally()
-        self._registry = Registry(work, lease)
+        self.stats = WorkerStats()
+        self._registry = TaskRegistry(work, lease)
         weights = parse_queues(queues or self._registry.queues)
         if not weights:
             raise ValueError("a worker needs a queue: name one, or give the task one")
-        self._way = Way(url, options)
+        self._way = Connector(url, options)
         self._slots = concurrency
         self._grace_s = grace
         total = sum(weights.values())
@@ -92,16 +92,16 @@ class Worker:
             self._feed(queue, 0 if len(weights) == 1 else ceil(concurrency * weight / total))
             for queue, weight in weights.items()
         ]
-        self._choice = Choice({feed: weights[feed.queue] for feed in self._feeds})
+        self._choice = WeightedQueues({feed: weights[feed.queue] for feed in self._feeds})
         self._name, self._wall, self._keeps_history = name, wall, history
         self._history: History | None = None
         self._log_done, self._on_end = log_done, on_end
         self._stack = AsyncExitStack()
-        self._running: dict[Held, None] = {}
+        self._running: dict[LeasedJob, None] = {}
         self._draining = anyio.Event()
         self._changed = anyio.Event()
         self._grace = anyio.CancelScope()
-        self._taken: Slots | None = None
+        self._taken: TaskPool | None = None
 
     @property
     def queues(self) -> list[str]:
@@ -115,7 +115,7 @@ class Worker:
         return max((now - held.taken_at for held in self._running), default=0.0)
 
     @property
-    def feeds(self) -> Sequence[Feed]:
+    def subscriptions(self) -> Sequence[Feed]:
         """The connections, one for each queue."""
         return self._feeds
 
@@ -132,7 +132,7 @@ class Worker:
     async def __aenter__(self) -> Self:
         self._now = self._way.now()
         if self._keeps_history:
-            around = outside()
+            around = current_environment()
             self._history = History(self._wall or around.wall, self._name or around.name())
         self._leases = Leases(self._now)
         await self._stack.__aenter__()
@@ -163,9 +163,9 @@ class Worker:
 
     async def _run(self, burst: bool) -> None:
         async with anyio.create_task_group() as around:
-            mailboxes = Mailboxes(self._way, around, self._now)
+            mailboxes = ResultMailboxes(self._way, around, self._now)
             rng, log_done = self._way.rng, self._log_done
-            self._settler = Settler(
+            self._settler = JobCompletion(
                 self._leases, mailboxes, self._history, rng, self._now, self._ended, log_done
             )
             self._threads = anyio.CapacityLimiter(self._slots)
@@ -180,7 +180,7 @@ class Worker:
 
     async def _work(self, around: TaskGroup, burst: bool) -> None:
         async with anyio.create_task_group() as jobs:
-            self._taken = Slots(jobs, self._begin)
+            self._taken = TaskPool(jobs, self._begin)
             for feed in self._feeds:
                 around.start_soon(self._receive, feed)
             if burst:
@@ -252,7 +252,7 @@ class Worker:
     async def _leave(self, feed: Feed) -> None:
         """Have said what there is to say, and go."""
         with suppress(RequestError, ConnectionLost, ChannelClosed), anyio.move_on_after(ASK_S):
-            await counts_of(feed.channel, stop=True)  # by then it is here what was pushed
+            await queue_counts(feed.channel, stop=True)  # by then it is here what was pushed
             await feed.take_rest()
         with anyio.move_on_after(LEAVE_S):  # what was not begun is given back by leaving as well
             await self._give_back(feed)
@@ -266,9 +266,9 @@ class Worker:
         return Feed(queue, slots=slots, spare=spare, on_message=self._arrived, on_lost=self._lost)
 
     def _arrived(self, feed: Feed, message: Message) -> None:
-        body = decode_body(message.data)
+        body = decode_job(message.data)
         task = self._registry.task_for(feed.queue, body)
-        held = Held(message, body, feed, task, self._now())
+        held = LeasedJob(message, body, feed, task, self._now())
         self._leases.add(held)
         feed.waiting.append(held)
         self._changed.set()
@@ -294,13 +294,13 @@ class Worker:
             if held.is_lost:
                 continue
             self._running[held] = None
-            self.tally.running += 1
+            self.stats.running += 1
             feed.begin(held)
             self._taken.begin(held)
             if feed.is_short:
                 self._around.start_soon(self._widen, feed)
 
-    async def _begin(self, held: Held) -> bool:
+    async def _begin(self, held: LeasedJob) -> bool:
         """True: all was as always, and nothing is left of it in this task."""
         held.feed.tell()
         return await self._run_job(held)
@@ -312,13 +312,13 @@ class Worker:
             if not self._draining.is_set():
                 raise
 
-    async def _run_job(self, held: Held) -> bool:
+    async def _run_job(self, held: LeasedJob) -> bool:
         began_at = self._now()
         is_done = False
         self._leases.began(held)
         try:
             report = partial(self._settler.report, held)
-            outcome = await perform(held, self._now, report, self._threads)
+            outcome = await run_handler(held, self._now, report, self._threads)
             await self._settler.settle(held, outcome, began_at)
             is_done = isinstance(outcome, Done)
         except Exception as exc:  # whatever it is, one job never ends its worker
@@ -327,13 +327,13 @@ class Worker:
             self._leases.ended(held)
             del self._running[held]
             held.feed.running -= 1
-            self.tally.running -= 1
+            self.stats.running -= 1
             self._changed.set()
             self._fill()
         return is_done
 
-    def _ended(self, ended: Ended) -> None:
-        self.tally.count(ended.what)
+    def _ended(self, ended: AttemptResult) -> None:
+        self.stats.count(ended.what)
         if self._on_end is not None:
             self._on_end(ended)
 

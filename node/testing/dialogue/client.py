@@ -13,7 +13,7 @@ from millpond.transports.io.interface import Wire
 Heard = TypeVar("Heard")
 
 
-class Speaker(Generic[Heard]):
+class DialogueClient(Generic[Heard]):
     """A session."""
 
     def __init__(self, decoder: Decoder[Heard]) -> None:

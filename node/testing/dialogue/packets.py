@@ -16,7 +16,7 @@ from millpond.node.testing.dialogue.protocol import (
     PLACEHOLDER,
     REST,
     Captures,
-    Language,
+    DialogueProtocol,
     known,
     without_anything,
 )
@@ -52,7 +52,7 @@ def write_packet(text: str, captures: Captures) -> bytes:
 
 
 def match_packet(text: str, packet: bytes, captures: Captures) -> dict[str, Any] | None:
-    """See `Language.match`."""
+    """See `DialogueProtocol.match`."""
     pattern = b"".join(_pattern(word, captures) for word in _WORD.findall(text))
     found = re.fullmatch(pattern, packet, re.DOTALL)
     return None if found is None else without_anything(found.groupdict())
@@ -79,7 +79,7 @@ def _hello(words: list[str]) -> bytes:
         channel=channel.encode(),
         role=role,
         want_push=role is not Role.PRODUCER,
-        extensions=p.USUAL,
+        extensions=p.DEFAULT_EXTENSIONS,
     )
     return encode_hello(hello)
 
@@ -120,4 +120,6 @@ def _framing() -> LengthPrefixed:
     return LengthPrefixed(FRAME_BYTES_MAX)
 
 
-PACKETS: Language[bytes] = Language(PORT, _framing, write_packet, match_packet, show_packet)
+PACKETS: DialogueProtocol[bytes] = DialogueProtocol(
+    PORT, _framing, write_packet, match_packet, show_packet
+)

@@ -23,7 +23,7 @@ class Decoder(Protocol[Heard]):
     def feed(self, data: bytes, /) -> list[Heard]: ...
 
 
-class Language(msgspec.Struct, Generic[Heard], frozen=True):
+class DialogueProtocol(msgspec.Struct, Generic[Heard], frozen=True):
     """`write` and `match` raise ValueError for a text that is none of the language.
 
     `match` gives what placeholders stand for, or None where the node said something else.

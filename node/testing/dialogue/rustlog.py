@@ -14,7 +14,7 @@ from millpond.node.testing.dialogue.protocol import (
     PLACEHOLDER,
     REST,
     Captures,
-    Language,
+    DialogueProtocol,
     known,
 )
 from millpond.transports.p2p.framing import LengthPrefixed
@@ -30,7 +30,7 @@ def write_request(text: str, captures: Captures) -> bytes:
 
 
 def match_response(text: str, frame: bytes, captures: Captures) -> dict[str, Any] | None:
-    """See `Language.match`."""
+    """See `DialogueProtocol.match`."""
     found: dict[str, Any] = {}
     does = _matches(json.loads(text), json.loads(frame), captures, found)
     return found if does else None
@@ -96,4 +96,6 @@ def _framing() -> LengthPrefixed:
     return LengthPrefixed(FRAME_BYTES_MAX)
 
 
-RUSTLOG: Language[bytes] = Language(PORT, _framing, write_request, match_response, show_response)
+RUSTLOG: DialogueProtocol[bytes] = DialogueProtocol(
+    PORT, _framing, write_request, match_response, show_response
+)

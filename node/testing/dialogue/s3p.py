@@ -17,7 +17,7 @@ from millpond.node.testing.dialogue.protocol import (
     PLACEHOLDER,
     REST,
     Captures,
-    Language,
+    DialogueProtocol,
     known,
 )
 
@@ -40,7 +40,7 @@ def write_command(text: str, captures: Captures) -> bytes:
 
 
 def match_reply(text: str, reply: Reply, captures: Captures) -> dict[str, Any] | None:
-    """See `Language.match`."""
+    """See `DialogueProtocol.match`."""
     shapes = _shapes(text)
     found: dict[str, str] = {}
     if isinstance(reply, bytes) and reply[:1] in b"+-:":
@@ -163,4 +163,6 @@ def _read(data: bytes, at: int) -> tuple[Reply, int] | None:
             return line, at
 
 
-S3P: Language[Reply] = Language(PORT, _Decoder, write_command, match_reply, show_reply)
+S3P: DialogueProtocol[Reply] = DialogueProtocol(
+    PORT, _Decoder, write_command, match_reply, show_reply
+)

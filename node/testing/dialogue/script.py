@@ -8,13 +8,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from millpond.node.client.requests.reconnecting import single_errors
-from millpond.node.testing.dialogue.client import Speaker
+from millpond.node.testing.dialogue.client import DialogueClient
 from millpond.node.testing.dialogue.errors import BadScript, DialogueMismatch
 from millpond.node.testing.dialogue.packets import PACKETS
-from millpond.node.testing.dialogue.protocol import Language
+from millpond.node.testing.dialogue.protocol import DialogueProtocol
 from millpond.node.testing.dialogue.rustlog import RUSTLOG
 from millpond.node.testing.dialogue.s3p import S3P
-from millpond.node.testing.dialogue.transcript import CLOSED, Line, read_lines
+from millpond.node.testing.dialogue.transcript import CLOSED, ScriptLine, read_lines
 
 if TYPE_CHECKING:
     from millpond.node.testing.sim_node import SimNode
@@ -48,7 +48,7 @@ class Script:
         return await self._play(RUSTLOG, text, known)
 
     async def _play(
-        self, language: Language[Heard], text: str, known: dict[str, Any]
+        self, language: DialogueProtocol[Heard], text: str, known: dict[str, Any]
     ) -> dict[str, Any]:
         lines = read_lines(text)
         with single_errors():
@@ -65,7 +65,7 @@ class _Play(Generic[Heard]):
     def __init__(
         self,
         node: SimNode,
-        language: Language[Heard],
+        language: DialogueProtocol[Heard],
         tasks: TaskGroup,
         patience_s: float,
         captures: dict[str, Any],
@@ -75,10 +75,10 @@ class _Play(Generic[Heard]):
         self._language = language
         self._tasks = tasks
         self._patience_s = patience_s
-        self._speakers: dict[str, Speaker[Heard]] = {}
+        self._speakers: dict[str, DialogueClient[Heard]] = {}
         self._so_far: list[str] = []
 
-    async def run(self, lines: list[Line]) -> None:
+    async def run(self, lines: list[ScriptLine]) -> None:
         for line in lines:
             try:
                 await self._step(line)
@@ -92,7 +92,7 @@ class _Play(Generic[Heard]):
                 raise self._mismatch("the node says more than the script", f"{who}< {said}")
             speaker.close()
 
-    async def _step(self, line: Line) -> None:
+    async def _step(self, line: ScriptLine) -> None:
         speaker = self._speakers.get(line.who) or await self._enter(line.who)
         match line.mark:
             case ">":
@@ -106,13 +106,13 @@ class _Play(Generic[Heard]):
                     why = f"line {line.number}: there was to be silence"
                     raise self._mismatch(why, f"{line.who}< {said}", line)
 
-    async def _enter(self, who: str) -> Speaker[Heard]:
-        speaker = self._speakers[who] = Speaker(self._language.decoder())
+    async def _enter(self, who: str) -> DialogueClient[Heard]:
+        speaker = self._speakers[who] = DialogueClient(self._language.decoder())
         dial = self._node.dialer(who or "script")
         await dial(self._tasks, self._node.name, self._language.port, speaker)
         return speaker
 
-    async def _hear(self, line: Line, speaker: Speaker[Heard]) -> None:
+    async def _hear(self, line: ScriptLine, speaker: DialogueClient[Heard]) -> None:
         said: Heard | None = None
         with anyio.move_on_after(self._patience_s) as scope:
             said = await speaker.listen()
@@ -133,7 +133,7 @@ class _Play(Generic[Heard]):
         why = f"line {line.number}: the node says something else"
         raise self._mismatch(why, f"{line.who}< {shown}", line)
 
-    def _mismatch(self, why: str, said: str, line: Line | None = None) -> DialogueMismatch:
+    def _mismatch(self, why: str, said: str, line: ScriptLine | None = None) -> DialogueMismatch:
         wanted = [] if line is None else [f"- {line}"]
         known = {
             name: value.hex() if isinstance(value, bytes) else value

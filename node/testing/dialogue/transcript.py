@@ -20,7 +20,7 @@ _LINE = re.compile(r"(?P<who>[\w-]*)(?P<mark>[<>~])(?:\s+(?P<text>.*))?")
 CLOSED = "closed"
 
 
-class Line(msgspec.Struct, frozen=True):
+class ScriptLine(msgspec.Struct, frozen=True):
     """One of them. `who` is empty where no name is given."""
 
     number: int
@@ -32,9 +32,9 @@ class Line(msgspec.Struct, frozen=True):
         return f"{self.who}{self.mark} {self.text}"
 
 
-def read_lines(text: str) -> list[Line]:
+def read_lines(text: str) -> list[ScriptLine]:
     """The lines of a dialogue. Raises BadScript."""
-    found: list[Line] = []
+    found: list[ScriptLine] = []
     for number, raw in enumerate(dedent(text).splitlines(), 1):
         line = raw.rstrip()
         if not line or line.startswith("#"):
@@ -47,5 +47,5 @@ def read_lines(text: str) -> list[Line]:
         if parts is None:
             raise BadScript(f"line {number}: {line!r} begins with none of >, <, ~ and NAME>")
         said = (parts["text"] or "").strip()
-        found.append(Line(number, parts["who"], cast(Mark, parts["mark"]), said))
+        found.append(ScriptLine(number, parts["who"], cast(Mark, parts["mark"]), said))
     return found

@@ -19,7 +19,7 @@ class SqlFault(sqlite3.OperationalError):
     """The same, from SQLite."""
 
 
-class Call(Enum):
+class DiskCall(Enum):
     """What is asked of a disk; the values are the names by which tests call them."""
 
     CREATE = "create"
@@ -42,10 +42,10 @@ class Call(Enum):
         return self.value.startswith("sql")
 
 
-TAKES_SPACE = frozenset(
+SPACE_CALLS = frozenset(
     {
-        *(Call.CREATE, Call.WRITE, Call.SYNC, Call.INSTALL, Call.MAKE_FOLDER),
-        *(Call.SQL_CHANGE, Call.SQL_COMMIT),
+        *(DiskCall.CREATE, DiskCall.WRITE, DiskCall.SYNC, DiskCall.INSTALL, DiskCall.MAKE_FOLDER),
+        *(DiskCall.SQL_CHANGE, DiskCall.SQL_COMMIT),
     }
 )
 """The calls that a full disk fails. SQLite reports the full disk with its own error."""
@@ -58,7 +58,7 @@ _SQL_TEXTS = {
 
 
 class _Trouble(msgspec.Struct):
-    calls: frozenset[Call]
+    calls: frozenset[DiskCall]
     errno: int
     left: float
     skipped: int
@@ -68,7 +68,7 @@ class Faults:
     """Counts the calls of a disk, and says of each whether it fails."""
 
     def __init__(self) -> None:
-        self.calls: Counter[Call] = Counter()
+        self.calls: Counter[DiskCall] = Counter()
         self._troubles: list[_Trouble] = []
 
     @property
@@ -76,7 +76,7 @@ class Faults:
         """Do calls fail now, or are they going to?"""
         return bool(self._troubles)
 
-    def add(self, calls: frozenset[Call], number: int, times: float, skipped: int = 0) -> None:
+    def add(self, calls: frozenset[DiskCall], number: int, times: float, skipped: int = 0) -> None:
         """Have the next calls of these kinds fail, so many of them, but for the first `skipped`."""
         self._troubles.append(_Trouble(calls, number, times, skipped))
 
@@ -84,7 +84,7 @@ class Faults:
         """Nothing fails any more."""
         self._troubles.clear()
 
-    def enter(self, call: Call | None) -> BaseException | None:
+    def enter(self, call: DiskCall | None) -> BaseException | None:
         """Count a call (None: one that cannot fail); what it is to raise, once it has done any
         part of its work. What is no Exception means that the machine stops here."""
         if call is None:
@@ -103,7 +103,7 @@ class Faults:
         return None
 
 
-def _error(call: Call, number: int) -> DiskFault | SqlFault:
+def _error(call: DiskCall, number: int) -> DiskFault | SqlFault:
     if call.is_sql:
         return SqlFault(_SQL_TEXTS.get(number, "disk I/O error"))
     return DiskFault(number, os.strerror(number))

@@ -8,7 +8,7 @@ from random import Random
 SECTOR_BYTES = 512
 
 
-class Pages:
+class FileBytes:
     """`cache` is what every reader sees; `disk` is what a power failure leaves.
 
     What was written since the last sync is pending: (offset, data) in order. Data of no length

@@ -15,8 +15,8 @@ from pathlib import Path
 from random import Random
 from urllib.parse import quote
 
-from millpond.node.testing.disk.faults import TAKES_SPACE, Call, DiskFault, Faults
-from millpond.node.testing.disk.file_bytes import Pages
+from millpond.node.testing.disk.faults import SPACE_CALLS, DiskCall, DiskFault, Faults
+from millpond.node.testing.disk.file_bytes import FileBytes
 from millpond.node.testing.disk.sqlite import SimulatedConnection
 
 NAMES_REAL = (".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".sqlite3-journal")
@@ -28,13 +28,13 @@ class SimulatedFile:
     A subclass may say with `enter` what else befalls it.
     """
 
-    def __init__(self, disk: SimulatedDisk, pages: Pages) -> None:
+    def __init__(self, disk: SimulatedDisk, pages: FileBytes) -> None:
         self._disk = disk
         self._pages = pages
         self._boot = disk.boots
 
     def write(self, data: bytes, offset: int) -> None:
-        error = self.enter(Call.WRITE)
+        error = self.enter(DiskCall.WRITE)
         if error is not None:
             data = data[: self._disk.rng.randint(0, len(data))]
         if data:
@@ -43,7 +43,7 @@ class SimulatedFile:
             raise error
 
     def sync(self) -> None:
-        error = self.enter(Call.SYNC)
+        error = self.enter(DiskCall.SYNC)
         if error is None:
             if not self._disk.lies:
                 self._pages.sync()
@@ -55,7 +55,7 @@ class SimulatedFile:
 
     def close(self) -> None: ...
 
-    def enter(self, call: Call) -> BaseException | None:
+    def enter(self, call: DiskCall) -> BaseException | None:
         """Count a call; what it is to raise, as `Faults.enter` has it."""
         if self._boot != self._disk.boots:
             raise DiskFault(errno.EBADF, "the node that opened this file was ended")
@@ -80,8 +80,8 @@ class SimulatedDisk:
         self.is_hanging = False
         self.on_resume: Callable[[], None] = lambda: None
         self._grave = folder
-        self._files: dict[Path, Pages] = {}
-        self._names: dict[Path, Pages] = {}
+        self._files: dict[Path, FileBytes] = {}
+        self._names: dict[Path, FileBytes] = {}
         """The names that are on the disk; `_files` has those that the system shows."""
         self._removed: dict[Path, Path] = {}
         self._connections: list[SimulatedConnection] = []
@@ -91,15 +91,15 @@ class SimulatedDisk:
     def fail_next(self, call: str, times: float = 1, number: int = errno.EIO) -> None:
         """Have the next `times` calls of a kind fail: `write`, `fdatasync`, `read`, `open`,
         `create`, `unlink`, `sql commit` and the others of `faults.Call`. ValueError for no kind."""
-        self.faults.add(frozenset({Call(call)}), number, times)
+        self.faults.add(frozenset({DiskCall(call)}), number, times)
 
     def fill(self) -> None:
         """The disk is full until `heal`: what takes space fails, reads go on."""
-        self.faults.add(TAKES_SPACE, errno.ENOSPC, inf)
+        self.faults.add(SPACE_CALLS, errno.ENOSPC, inf)
 
     def fail(self, number: int = errno.EIO) -> None:
         """The disk is broken until `heal`: every call fails."""
-        self.faults.add(frozenset(Call), number, inf)
+        self.faults.add(frozenset(DiskCall), number, inf)
 
     def heal(self) -> None:
         """It works again."""
@@ -138,32 +138,32 @@ class SimulatedDisk:
     # What the store asks for.
 
     def create(self, path: Path, size: int) -> SimulatedFile:
-        error = self.faults.enter(Call.CREATE)
+        error = self.faults.enter(DiskCall.CREATE)
         if isinstance(error, Exception):
             raise error
         if path in self._files:
             raise FileExistsError(path)
         _require(path.parent)
-        pages = self._files[path] = Pages()
+        pages = self._files[path] = FileBytes()
         if error is not None:
             raise error
         pages.write(b"", size)
         return self._file(pages)
 
     def open(self, path: Path) -> SimulatedFile:
-        self._check(Call.OPEN)
+        self._check(DiskCall.OPEN)
         return self._file(self._pages(path))
 
     def read(self, path: Path) -> bytes:
-        self._check(Call.READ)
+        self._check(DiskCall.READ)
         return path.read_bytes() if _is_real(path) else bytes(self._pages(path).cache)
 
     def install(self, path: Path, data: bytes) -> None:
-        error = self.faults.enter(Call.INSTALL)
+        error = self.faults.enter(DiskCall.INSTALL)
         _require(path.parent)
         if error is not None:
             # Whatever is left of the work is not under the file's name, unless all was done.
-            self._files[path.with_name(path.name + ".new")] = Pages()
+            self._files[path.with_name(path.name + ".new")] = FileBytes()
             if self.rng.random() < 0.7:
                 raise error
         self._install(path, data)
@@ -177,7 +177,7 @@ class SimulatedDisk:
         return len(self.read(path))
 
     def names(self, folder: Path) -> list[str]:
-        self._check(Call.NAMES)
+        self._check(DiskCall.NAMES)
         names = {path.name for path in self._files if path.parent == folder}
         if folder.is_dir():
             names.update(each.name for each in folder.iterdir())
@@ -186,26 +186,26 @@ class SimulatedDisk:
     def make_folder(self, path: Path) -> None:
         if path.is_dir():
             return
-        error = self.faults.enter(Call.MAKE_FOLDER)
+        error = self.faults.enter(DiskCall.MAKE_FOLDER)
         if error is None or self.rng.random() < 0.5:
             path.mkdir(parents=True)
         if error is not None:
             raise error
 
     def unlink(self, path: Path) -> None:
-        error = self.faults.enter(Call.UNLINK)
+        error = self.faults.enter(DiskCall.UNLINK)
         if error is None or self.rng.random() < 0.5:
             self._unlink(path)
         if error is not None:
             raise error
 
     def sync_folder(self, path: Path) -> None:
-        self._check(Call.SYNC_FOLDER)
+        self._check(DiskCall.SYNC_FOLDER)
         _require(path)
         self._sync_names(path)
 
     def connect(self, path: Path) -> sqlite3.Connection:
-        self._check(Call.CONNECT)
+        self._check(DiskCall.CONNECT)
         connection = sqlite3.connect(
             f"file:{quote(os.fsencode(path))}?mode=rw",
             uri=True,
@@ -218,7 +218,7 @@ class SimulatedDisk:
         self._connections.append(connection)
         return connection
 
-    def _check(self, call: Call) -> None:
+    def _check(self, call: DiskCall) -> None:
         error = self.faults.enter(call)
         if error is not None:
             raise error
@@ -228,7 +228,7 @@ class SimulatedDisk:
         if _is_real(path):
             path.write_bytes(data)
         else:
-            pages = self._files[path] = Pages()
+            pages = self._files[path] = FileBytes()
             pages.write(data, 0)
             pages.sync()
         self._sync_names(path.parent)
@@ -237,13 +237,13 @@ class SimulatedDisk:
         self._files.pop(path, None)
         if _is_real(path) and path.exists():
             self._grave.mkdir(exist_ok=True)
-            grave = self._grave / f"{self.faults.calls[Call.UNLINK]}-{path.name}"
+            grave = self._grave / f"{self.faults.calls[DiskCall.UNLINK]}-{path.name}"
             self._removed[path] = path.rename(grave)
 
-    def _file(self, pages: Pages) -> SimulatedFile:
+    def _file(self, pages: FileBytes) -> SimulatedFile:
         return SimulatedFile(self, pages)
 
-    def _pages(self, path: Path) -> Pages:
+    def _pages(self, path: Path) -> FileBytes:
         pages = self._files.get(path)
         if pages is None:
             raise FileNotFoundError(path)

@@ -11,19 +11,19 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from millpond.node.testing.disk.faults import Call, Faults
+from millpond.node.testing.disk.faults import DiskCall, Faults
 
 READS = ("select", "pragma", "begin", "explain", "with")
 
 
-def _call_of(sql: str) -> Call | None:
+def _call_of(sql: str) -> DiskCall | None:
     """None of a ROLLBACK, which always succeeds."""
     word = sql.lstrip().split(None, 1)[0].rstrip(";").lower() if sql.strip() else ""
     if word in ("commit", "end"):
-        return Call.SQL_COMMIT
+        return DiskCall.SQL_COMMIT
     if word == "rollback":
         return None
-    return Call.SQL_READ if word in READS else Call.SQL_CHANGE
+    return DiskCall.SQL_READ if word in READS else DiskCall.SQL_CHANGE
 
 
 class SimulatedConnection(sqlite3.Connection):
@@ -61,12 +61,12 @@ class SimulatedConnection(sqlite3.Connection):
         self.is_open = False
         super().close()
 
-    def run(self, call: Call | None, work: Callable[[], Any], undo: Callable[[], Any]) -> Any:
+    def run(self, call: DiskCall | None, work: Callable[[], Any], undo: Callable[[], Any]) -> Any:
         """Do `work`, unless it fails or the machine does: before it, or after it took effect."""
         error = self.faults.enter(call)
         if error is None:
             return work()
-        if call in (Call.SQL_COMMIT, Call.SQL_CHANGE) and self.rng.random() < 0.5:
+        if call in (DiskCall.SQL_COMMIT, DiskCall.SQL_CHANGE) and self.rng.random() < 0.5:
             work()
         fails = isinstance(error, Exception)
         if fails and self.in_transaction and self.rng.random() < 0.3:
@@ -91,7 +91,7 @@ class SimulatedCursor(sqlite3.Cursor):
 
     def executescript(self, script: str) -> Any:
         work = super().executescript
-        return self.connection.run(Call.SQL_CHANGE, lambda: work(script), self._undo)
+        return self.connection.run(DiskCall.SQL_CHANGE, lambda: work(script), self._undo)
 
     def _undo(self) -> None:
         super().execute("ROLLBACK")

@@ -23,7 +23,7 @@ OWN_SOCKETS = 1
 """The loop's own: that by which other threads wake it."""
 
 
-class TrioPace:
+class VirtualTrioTime:
     """Implements `pace.Pace`; `run` it as a task."""
 
     is_virtual = True

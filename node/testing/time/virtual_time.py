@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import anyio
 
-from millpond.node.testing.threadless import Threads
+from millpond.node.testing.inline_threads import ThreadCounts
 from millpond.node.testing.time.asyncio_loop import VirtualLoop
 
 BACKENDS = ("asyncio", "trio")
@@ -28,7 +28,7 @@ def virtual(library: str) -> tuple[str, dict[str, Any]]:
             raise ValueError(f"{library!r} is none of {', '.join(BACKENDS)}")
 
 
-def renew(backend: object) -> None:
+def reset_clock(backend: object) -> None:
     """Have a value of `virtual` begin at 0 again: a MockClock goes on where its last run ended."""
     match backend:
         case ("trio", dict(options)) if "clock" in options:
@@ -42,7 +42,7 @@ def renew(backend: object) -> None:
             pass
 
 
-class Pace(Protocol):
+class LoopTime(Protocol):
     """The running loop, as a world sees it. `time` is in seconds, and may be asked in any thread
     where it is virtual."""
 
@@ -59,7 +59,7 @@ class Pace(Protocol):
         """What has to run beside everything else, until cancelled."""
 
 
-class LoopPace:
+class VirtualAsyncioTime:
     """Of a `VirtualLoop`."""
 
     is_virtual = True
@@ -73,7 +73,7 @@ class LoopPace:
         """Nothing: the loop does it by itself."""
 
 
-class RealPace:
+class RealTime:
     """Of any other loop: tests take the time they take."""
 
     is_virtual = False
@@ -92,7 +92,7 @@ class RealPace:
         """Nothing."""
 
 
-def pace_of_loop(threads: Threads) -> Pace:
+def time_of_loop(threads: ThreadCounts) -> LoopTime:
     """Of the loop that runs now, and its threads."""
     limiter = anyio.to_thread.current_default_thread_limiter()
 
@@ -103,14 +103,14 @@ def pace_of_loop(threads: Threads) -> Pace:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         return _of_trio(is_busy)
-    return LoopPace(loop, is_busy) if isinstance(loop, VirtualLoop) else RealPace()
+    return VirtualAsyncioTime(loop, is_busy) if isinstance(loop, VirtualLoop) else RealTime()
 
 
-def _of_trio(is_busy: Callable[[], bool]) -> Pace:
+def _of_trio(is_busy: Callable[[], bool]) -> LoopTime:
     import trio  # it runs, so it is installed
     from trio.testing import MockClock
 
-    from millpond.node.testing.time.trio_clock import TrioPace
+    from millpond.node.testing.time.trio_clock import VirtualTrioTime
 
     clock = trio.lowlevel.current_clock()
-    return TrioPace(clock, is_busy) if isinstance(clock, MockClock) else RealPace()
+    return VirtualTrioTime(clock, is_busy) if isinstance(clock, MockClock) else RealTime()

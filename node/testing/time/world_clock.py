@@ -7,7 +7,7 @@ from functools import partial
 import anyio
 
 from millpond.node.clock import Clock
-from millpond.node.testing.time.virtual_time import Pace
+from millpond.node.testing.time.virtual_time import LoopTime
 
 START_S = 1_763_683_200.0
 """When a world begins, in seconds since 1970: 2025-11-21, 00:00 UTC."""
@@ -16,7 +16,7 @@ START_S = 1_763_683_200.0
 class WorldClock:
     """Times in seconds. Nothing here is slower or faster than the running loop."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: LoopTime) -> None:
         self._pace = pace
         self._began = pace.time()
         self._skews: dict[str, float] = {}

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Batch, Failed, Join, Leave, Port, Reply, StreamRequest
-from millpond.actors.runtime.cell import Behaviour, Content
-from millpond.actors.state.cell import StateCell, StateShared
-from millpond.actors.state.checkpoint_store import Checkpoints
+from millpond.actors.messages import Attach, Batch, Detach, Failed, Port, Reply, StreamRequest
+from millpond.actors.runtime.cell import Behaviour, CellSnapshot
+from millpond.actors.state.cell import StateCell, StateContext
+from millpond.actors.state.checkpoint_store import CheckpointStore
 from millpond.actors.state.fold import Fold
 from millpond.actors.state.messages import (
     DescribeState,
     GetValue,
-    ShowValues,
+    ListValues,
     StateDescribed,
     StateLimits,
     Value,
@@ -27,7 +27,7 @@ from millpond.actors.state.messages import (
 from millpond.actors.state.usage import StateUsage
 from millpond.actors.store.changes import Chunk
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.interface import Fault, Pending, Seek
+from millpond.actors.store.interface import Deferred, Fault, Seek
 from millpond.actors.store.memory import MemoryStore
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import state_cell, state_of
@@ -40,23 +40,23 @@ LIMITS = StateLimits(waiting_max=3, save_every=3)
 class Pool(Lake):
     """A lake with states; in a folder they are written down."""
 
-    checkpoints: Checkpoints | None = None
+    checkpoints: CheckpointStore | None = None
 
     def __init__(
         self, folder: Path | None = None, limits: StateLimits = LIMITS, **options: Any
     ) -> None:
         self.usage = StateUsage()
-        self.state_shared = StateShared(self.post, limits, self.usage)
+        self.state_shared = StateContext(self.post, limits, self.usage)
         super().__init__(folder, **options)
 
     def open(self) -> None:
         super().open()
         if self.folder is not None and self.loop is not None:
             most = self.state_shared.limits.disk_bytes_max
-            self.checkpoints = Checkpoints(self.folder, OsDisk(), self.loop, most)
+            self.checkpoints = CheckpointStore(self.folder, OsDisk(), self.loop, most)
             self.directory.on_gone = self.checkpoints.forget
 
-    def _spawn(self, cell: bytes, kept: Content, guests: dict[Port, Join]) -> Behaviour:
+    def _spawn(self, cell: bytes, kept: CellSnapshot, guests: dict[Port, Attach]) -> Behaviour:
         name = state_of(cell)
         if name is not None:
             return StateCell(name, self.state_shared, self.checkpoints)
@@ -76,7 +76,7 @@ class Pool(Lake):
 
     def values(self) -> dict[str, Any] | Code:
         """All values of a state of one type, or why there are none."""
-        told = self.answer(ShowValues(0, count=1000))
+        told = self.answer(ListValues(0, count=1000))
         if isinstance(told, Failed):
             return told.code
         assert isinstance(told, Values) and not told.more
@@ -140,7 +140,7 @@ class Silent(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.reads: list[tuple[Pending[list[Chunk] | Fault], bytes, Seek]] | None = None
+        self.reads: list[tuple[Deferred[list[Chunk] | Fault], bytes, Seek]] | None = None
         self.answered = 0
         """So many are answered all the same."""
 
@@ -148,7 +148,7 @@ class Silent(MemoryStore):
         if self.reads is None or self.answered > 0:
             self.answered -= 1
             return super().read(name, seek)
-        pending: Pending[list[Chunk] | Fault] = Pending()
+        pending: Deferred[list[Chunk] | Fault] = Deferred()
         self.reads.append((pending, name, seek))
         return pending
 
@@ -317,6 +317,6 @@ def test_what_is_no_question_is_refused() -> None:
     pool = Pool()
     told = pool.answer(m.Describe(0))
     assert isinstance(told, Failed) and told.code is Code.MALFORMED
-    pool.scheduler.submit(state_cell(NAME), Batch(pool.port(), [Leave()]), pool.now)
+    pool.scheduler.submit(state_cell(NAME), Batch(pool.port(), [Detach()]), pool.now)
     pool.settle()
     assert state_cell(NAME) not in pool.scheduler.cells

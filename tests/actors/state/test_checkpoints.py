@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from millpond.actors.positions import Position
 from millpond.actors.state.checkpoint_format import (
-    BadSaved,
-    Saved,
-    Witness,
-    decode_saved,
-    encode_saved,
+    BadCheckpointFile,
+    Checkpoint,
+    RecordFingerprint,
+    decode_checkpoint,
+    encode_checkpoint,
 )
-from millpond.actors.state.checkpoint_store import Checkpoints, state_file
+from millpond.actors.state.checkpoint_store import CheckpointStore, state_file
 from millpond.actors.state.messages import DescribeState, StateDescribed, StateLimits
-from millpond.actors.state.table import Holding
+from millpond.actors.state.table import StateTable
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.streams import messages as m
 from tests.actors.state.test_cell import Pool, check, put
@@ -150,7 +150,7 @@ def test_a_damaged_file_is_none(pool: Watched, cut: int) -> None:
     pool.restart()
     assert pool.values() == values and min(pool.reads) == 0
     pool.settle()
-    decode_saved(files(pool)[0].read_bytes())
+    decode_checkpoint(files(pool)[0].read_bytes())
 
 
 def test_a_disk_without_room_costs_nothing_but_work(pool: Watched) -> None:
@@ -160,7 +160,7 @@ def test_a_disk_without_room_costs_nothing_but_work(pool: Watched) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     assert pool.folder is not None and pool.loop is not None
-    pool.checkpoints = Checkpoints(pool.folder, Full(), pool.loop, 2**20)
+    pool.checkpoints = CheckpointStore(pool.folder, Full(), pool.loop, 2**20)
     check(pool)
     pool.settle()
     assert files(pool) == []
@@ -168,13 +168,13 @@ def test_a_disk_without_room_costs_nothing_but_work(pool: Watched) -> None:
     check(pool)
 
 
-def saved_of(name: bytes, rng: Random, count: int) -> Saved:
-    holding = Holding()
+def saved_of(name: bytes, rng: Random, count: int) -> Checkpoint:
+    holding = StateTable()
     for number in range(count):
         holding.take(put(f"{rng.randrange(10**6)}", number))
     holding.take(b"no event")
-    witness = Witness(count, Position(5, number), 7, b"d" * 32)
-    return Saved(name, 9, witness, 3, holding.tally, holding.state, holding.weight)
+    witness = RecordFingerprint(count, Position(5, number), 7, b"d" * 32)
+    return Checkpoint(name, 9, witness, 3, holding.tally, holding.state, holding.weight)
 
 
 def test_all_files_together_are_bounded(tmp_path: Path) -> None:
@@ -182,8 +182,8 @@ def test_all_files_together_are_bounded(tmp_path: Path) -> None:
     rng = Random(1)
     assert pool.loop is not None
     folder = tmp_path / "states"
-    one = len(encode_saved(saved_of(b"0", rng, 100)))
-    checkpoints = Checkpoints(tmp_path, OsDisk(), pool.loop, 3 * one + 200)
+    one = len(encode_checkpoint(saved_of(b"0", rng, 100)))
+    checkpoints = CheckpointStore(tmp_path, OsDisk(), pool.loop, 3 * one + 200)
     for number in range(5):
         assert checkpoints.save(saved_of(b"%d" % number, rng, 100))
         assert not checkpoints.save(saved_of(b"%d" % number, rng, 100)), "one at a time"
@@ -192,12 +192,12 @@ def test_all_files_together_are_bounded(tmp_path: Path) -> None:
         pool.work()
     left = {path.name: path.stat().st_size for path in folder.iterdir()}
     assert len(left) == 3 and sum(left.values()) <= 3 * one + 200
-    found: list[Saved | None] = []
+    found: list[Checkpoint | None] = []
     for name in (b"0", b"1", b"4"):
         checkpoints.load(name).when_done(found.append)
         pool.work()
     assert [each and each.name for each in found] == [b"0", None, b"4"]
-    again = Checkpoints(tmp_path, OsDisk(), pool.loop, one + 200)
+    again = CheckpointStore(tmp_path, OsDisk(), pool.loop, one + 200)
     again.keep_only([b"0", b"4"])
     assert len(list(folder.iterdir())) == 2
     again.save(saved_of(b"5", rng, 100))
@@ -217,21 +217,21 @@ events = st.lists(
 @given(events, st.integers(0, 2**64 - 1))
 @settings(max_examples=50)
 def test_there_and_back(rows: list[tuple[str, str, int | None]], incarnation: int) -> None:
-    holding = Holding()
+    holding = StateTable()
     for kind, key, value in rows:
         operation = "delete" if value is None else "insert"
         event = {"type": kind, "key": key, "value": value, "headers": {"operation": operation}}
         holding.take(json.dumps(event).encode())
-    witness = Witness(5, Position(5, 1), 7, b"d" * 32)
-    saved = Saved(b"n", incarnation, witness, 3, holding.tally, holding.state, holding.weight)
-    assert decode_saved(encode_saved(saved)) == saved
+    witness = RecordFingerprint(5, Position(5, 1), 7, b"d" * 32)
+    saved = Checkpoint(b"n", incarnation, witness, 3, holding.tally, holding.state, holding.weight)
+    assert decode_checkpoint(encode_checkpoint(saved)) == saved
 
 
 @given(st.data())
 @settings(max_examples=100)
 def test_no_byte_can_be_changed(data: st.DataObject) -> None:
-    whole = bytearray(encode_saved(saved_of(b"name", Random(2), 5)))
+    whole = bytearray(encode_checkpoint(saved_of(b"name", Random(2), 5)))
     at = data.draw(st.integers(0, len(whole) - 1))
     whole[at] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(BadSaved):
-        decode_saved(bytes(whole))
+    with pytest.raises(BadCheckpointFile):
+        decode_checkpoint(bytes(whole))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from millpond.actors.state.events import Operation, decode, encode
-from millpond.actors.state.json_schema import COMPLAINT_CHARS_MAX, JsonSchema
+from millpond.actors.state.json_schema import ERROR_CHARS_MAX, JsonSchema
 from millpond.actors.state.schema import BadSchema, BadValue, Collection, StreamState
 
 
@@ -20,7 +20,9 @@ class User(msgspec.Struct):
 
 
 CHAT = StreamState(
-    users=Collection("user", User, key="id"), notes=Collection("note"), flags=Collection("f", False)
+    users=Collection("user", User, key="id"),
+    metadata=Collection("note"),
+    flags=Collection("f", False),
 )
 
 
@@ -196,8 +198,8 @@ def nested(depth: int) -> Any:
 )
 def test_json_schema(schema: Any, good: list[Any], bad: list[Any]) -> None:
     checker = JsonSchema(schema)
-    assert [value for value in good if checker.complaint(value) is not None] == []
-    assert [value for value in bad if checker.complaint(value) is None] == []
+    assert [value for value in good if checker.error_in(value) is not None] == []
+    assert [value for value in bad if checker.error_in(value) is None] == []
 
 
 @pytest.mark.parametrize(
@@ -216,21 +218,21 @@ def test_a_complaint_says_where_and_what(value: Any, words: str) -> None:
         "additionalProperties": {"type": "string"},
         "required": ["users"],
     }
-    assert JsonSchema(schema).complaint(value) == words
+    assert JsonSchema(schema).error_in(value) == words
 
 
 def test_a_complaint_about_a_large_value_is_short() -> None:
-    complaint = JsonSchema({"items": {"type": "null"}}).complaint(["x" * 2**20] * 1000)
+    complaint = JsonSchema({"items": {"type": "null"}}).error_in(["x" * 2**20] * 1000)
     assert complaint is not None and complaint.startswith("$[0]: 'xxx")
     assert complaint.endswith("is not of type 'null'")
-    assert len(complaint) <= COMPLAINT_CHARS_MAX + len(" ... ")
+    assert len(complaint) <= ERROR_CHARS_MAX + len(" ... ")
 
 
 def test_the_definition_may_change_what_it_gave() -> None:
     schema = {"items": {"type": "string"}}
     checker = JsonSchema(schema)
     schema["items"]["type"] = "number"
-    assert checker.complaint(["a"]) is None
+    assert checker.error_in(["a"]) is None
 
 
 @pytest.mark.parametrize(
@@ -238,4 +240,4 @@ def test_the_definition_may_change_what_it_gave() -> None:
 )
 def test_half_a_surrogate_pair_is_not_written(value: Any, key: str) -> None:
     with pytest.raises(BadValue, match="surrogates"):
-        StreamState(notes=Collection("note", None))["notes"].insert(value, key)
+        StreamState(metadata=Collection("note", None))["notes"].insert(value, key)

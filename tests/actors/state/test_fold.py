@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.actors.state.events import ChangeEvent, Control, Reason, decode, decode_raw
+from millpond.actors.state.events import ChangeEvent, Control, InvalidReason, decode, decode_raw
 from millpond.actors.state.fold import (
     BadCheckpoint,
     Changed,
+    ControlApplied,
     Fold,
     InvalidEvent,
-    Marked,
     OnInvalid,
     OnReset,
     Rejected,
@@ -134,11 +134,11 @@ def test_what_was_taken_is_told() -> None:
     second = fold.take(1, put("a", 2))
     assert isinstance(second, Changed) and (second.before, second.value) == (1, 2)
     third = fold.take(2, put("a", -1))
-    assert isinstance(third, Rejected) and third.why.reason is Reason.BAD_VALUE
+    assert isinstance(third, Rejected) and third.why.reason is InvalidReason.BAD_VALUE
     assert third.why.text == "$: -1 is less than the minimum of 0" and third.body == put("a", -1)
     assert fold.take(3, put("x", 1, kind="other")) is None
     assert fold.take(3, put("a", 9)) is None
-    assert fold.take(4, RESET) == Marked(4, Control.RESET)
+    assert fold.take(4, RESET) == ControlApplied(4, Control.RESET)
     tally = fold.tally
     assert (tally.changes, tally.skipped, tally.other_types, tally.repeated) == (2, 1, 1, 1)
     assert len(fold.state) == 0

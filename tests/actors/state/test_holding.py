@@ -9,7 +9,7 @@ import pytest
 
 from millpond.actors.state.messages import ENTRY_BYTES, TYPE_BYTES
 from millpond.actors.state.order import FORGET_AFTER
-from millpond.actors.state.table import Holding
+from millpond.actors.state.table import StateTable
 
 
 def put(kind: str, key: str, value: int = 1) -> bytes:
@@ -21,7 +21,7 @@ def gone(kind: str, key: str) -> bytes:
     return json.dumps({"type": kind, "key": key, "headers": {"operation": "delete"}}).encode()
 
 
-def listed(holding: Holding, kind: str | None, count: int) -> list[tuple[str, str]]:
+def listed(holding: StateTable, kind: str | None, count: int) -> list[tuple[str, str]]:
     """All names, by pages."""
     found: list[tuple[str, str]] = []
     after, more = None, True
@@ -35,7 +35,7 @@ def listed(holding: Holding, kind: str | None, count: int) -> list[tuple[str, st
 @pytest.mark.parametrize("seed", range(10))
 def test_pages_are_in_order_whatever_changed_before_them(seed: int) -> None:
     rng = Random(seed)
-    holding = Holding()
+    holding = StateTable()
     there: dict[tuple[str, str], int] = {}
     for turn in range(400):
         place = (rng.choice("abc"), str(rng.randrange(30)))
@@ -59,7 +59,7 @@ def test_pages_are_in_order_whatever_changed_before_them(seed: int) -> None:
 
 
 def test_a_list_goes_on_behind_a_name_that_is_gone_and_shows_what_came_behind_it() -> None:
-    holding = Holding()
+    holding = StateTable()
     for key in "bdfh":
         holding.take(put("t", key))
     rows, more = holding.page(None, None, 2, 10**6)
@@ -72,7 +72,7 @@ def test_a_list_goes_on_behind_a_name_that_is_gone_and_shows_what_came_behind_it
 
 
 def test_a_list_that_nobody_goes_on_with_is_forgotten() -> None:
-    holding = Holding()
+    holding = StateTable()
     for number in range(10):
         holding.take(put("t", f"{number}"))
     listed(holding, None, 3)
@@ -83,7 +83,7 @@ def test_a_list_that_nobody_goes_on_with_is_forgotten() -> None:
 
 
 def test_pages_are_bounded_by_bytes_but_have_a_row() -> None:
-    holding = Holding()
+    holding = StateTable()
     for number in range(5):
         holding.take(put("t", f"{number}" * 100))
     rows, more = holding.page("t", None, 100, 10)

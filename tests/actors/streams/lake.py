@@ -11,29 +11,30 @@ from typing import Any, TypeVar
 import msgspec
 
 from millpond.actors.messages import (
+    Attach,
     Batch,
+    CellMessage,
     Durability,
     Failed,
-    Join,
-    Mail,
     Port,
     Reply,
     StreamRequest,
 )
-from millpond.actors.runtime.cell import Behaviour, Content
+from millpond.actors.positions import SeekBy
+from millpond.actors.runtime.cell import Behaviour, CellSnapshot
 from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
 from millpond.actors.store.changes import Change, LogSnapshot, Position
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.interface import Commit, Fault, Seek, Where
+from millpond.actors.store.interface import Commit, Fault, Seek
 from millpond.actors.store.memory import MemoryStore
 from millpond.actors.store.settings import StoreSettings
 from millpond.actors.streams import messages as m
-from millpond.actors.streams.catalogs.basins import BasinBook, Basins
-from millpond.actors.streams.catalogs.topics import Topics
+from millpond.actors.streams.catalogs.basins import BasinCatalog, BasinDirectories
+from millpond.actors.streams.catalogs.topics import TopicCatalog
 from millpond.actors.streams.directory import Directory
 from millpond.actors.streams.names import BASINS, TOPICS, basin_stream_of, stream_cell, stream_of
-from millpond.actors.streams.settings import StreamCounters, StreamLimits, StreamShared
+from millpond.actors.streams.settings import StreamContext, StreamCounters, StreamLimits
 from millpond.actors.streams.stream import Stream
 from tests.actors.ports import RecordingPort
 from tests.sim.loop import Clock, Loop
@@ -112,9 +113,9 @@ class Lake:
             )
             self.store.open()
         self.directory = Directory()
-        self.basins = BasinBook(OWN_BASIN, self.directory, self.now_ms)
+        self.basins = BasinDirectories(OWN_BASIN, self.directory, self.now_ms)
         self.counters = StreamCounters()
-        self.shared = StreamShared(
+        self.shared = StreamContext(
             self.store,
             self.post,
             self.directory,
@@ -123,15 +124,20 @@ class Lake:
             self.counters,
         )
         self.scheduler = Scheduler(
-            self.store, self._spawn, lambda: self.now, Random(1), self._runtime, self.store.outline
+            self.store,
+            self._spawn,
+            lambda: self.now,
+            Random(1),
+            self._runtime,
+            self.store.log_snapshot,
         )
         for cell in self.store.logs():
             if (name := stream_of(cell)) is not None:
                 self.directory.sync_stream(name, is_created=True)
             elif (found := basin_stream_of(cell)) is not None:
                 self.basins.other_streams(found[0]).sync_stream(found[1], is_created=True)
-        self.post(TOPICS, m.Vacated(0, b""))
-        self.post(BASINS, m.BasinVacated(0, b"", b""))
+        self.post(TOPICS, m.PartitionDeleted(0, b""))
+        self.post(BASINS, m.BasinStreamDeleted(0, b"", b""))
         self.settle()
 
     def close(self) -> None:
@@ -144,13 +150,13 @@ class Lake:
         self.close()
         self.open()
 
-    def _spawn(self, cell: bytes, kept: Content, guests: dict[Port, Join]) -> Behaviour:
+    def _spawn(self, cell: bytes, kept: CellSnapshot, guests: dict[Port, Attach]) -> Behaviour:
         assert isinstance(kept, LogSnapshot)
         name = stream_of(cell)
         if cell == TOPICS:
-            return Topics(kept, self.directory)
+            return TopicCatalog(kept, self.directory)
         if cell == BASINS:
-            return Basins(kept, self.basins)
+            return BasinCatalog(kept, self.basins)
         shared = self.shared
         if name is None:
             basin, name = basin_stream_of(cell) or (b"", b"")
@@ -202,10 +208,10 @@ class Lake:
         self._ports += 1
         return RecordingPort(self._ports, self.now)
 
-    def post(self, cell: bytes, message: Mail) -> None:
+    def post(self, cell: bytes, message: CellMessage) -> None:
         self.scheduler.submit(cell, Batch(None, [message]), self.now)
 
-    def say(self, port: RecordingPort, *messages: Mail, name: bytes = NAME) -> None:
+    def say(self, port: RecordingPort, *messages: CellMessage, name: bytes = NAME) -> None:
         """One read of a connection, which may wait for its answers."""
         self.scheduler.submit(stream_cell(name), Batch(port, list(messages)), self.now)
 
@@ -238,8 +244,8 @@ class Lake:
     def refused(self, message: StreamRequest, name: bytes = NAME) -> m.StreamFailed:
         return self.one(message, m.StreamFailed, name)
 
-    def describe(self, name: bytes = NAME) -> m.Described:
-        return self.one(m.Describe(0), m.Described, name)
+    def describe(self, name: bytes = NAME) -> m.StreamDescription:
+        return self.one(m.Describe(0), m.StreamDescription, name)
 
     def catalogue(self, message: StreamRequest) -> Reply:
         """What the catalogue of topics answers."""
@@ -280,14 +286,14 @@ def number_of(reply: Reply) -> int:
 def read_of(start: int | Position | Seek = 0, *, number: int = 0, **fields: Any) -> m.Read:
     """A read that gives all there is, unless told otherwise."""
     if isinstance(start, int):
-        start = Seek(Where.SEQUENCE, start)
+        start = Seek(SeekBy.SEQUENCE, start)
     elif isinstance(start, Position):
-        start = Seek(Where.ID, id=start)
+        start = Seek(SeekBy.ID, id=start)
     return m.Read(number, start, **{"count": 2**40, "bytes_max": 2**40, **fields})
 
 
 def at_timestamp(timestamp: int) -> Seek:
-    return Seek(Where.TIMESTAMP, timestamp=timestamp)
+    return Seek(SeekBy.TIMESTAMP, timestamp=timestamp)
 
 
 def bodies_of(records: m.Records) -> list[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.actors.messages import Batch, Leave, Mail
+from millpond.actors.messages import Batch, CellMessage, Detach
 from millpond.actors.store.interface import Fault
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
@@ -24,11 +24,11 @@ def fail(slow: Lake) -> None:
     slow.settle()
 
 
-def submit(slow: Lake, port: RecordingPort, message: Mail, size: int = 0) -> None:
+def submit(slow: Lake, port: RecordingPort, message: CellMessage, size: int = 0) -> None:
     slow.scheduler.submit(CELL, Batch(port, [message], size), slow.now)
 
 
-def fail_with_mail(slow: Lake, port: RecordingPort, message: Mail) -> None:
+def fail_with_mail(slow: Lake, port: RecordingPort, message: CellMessage) -> None:
     """A commit fails while the mailbox has what a waiting port said."""
     slow.store.is_doomed = True
     writer = slow.port()
@@ -39,8 +39,8 @@ def fail_with_mail(slow: Lake, port: RecordingPort, message: Mail) -> None:
     fail(slow)
 
 
-@pytest.mark.parametrize("message", [Leave(), m.Cancel(0)])
-def test_who_leaves_or_cancels_meanwhile_does_not_wait(slow: Lake, message: Mail) -> None:
+@pytest.mark.parametrize("message", [Detach(), m.CancelRead(0)])
+def test_who_leaves_or_cancels_meanwhile_does_not_wait(slow: Lake, message: CellMessage) -> None:
     port = waiting(slow, wait_s=FOR_EVER_S)
     fail_with_mail(slow, port, message)
     assert slow.describe().waiting == 0
@@ -48,7 +48,7 @@ def test_who_leaves_or_cancels_meanwhile_does_not_wait(slow: Lake, message: Mail
 
 def test_s3p_40_who_waits_no_longer_meanwhile_is_answered(slow: Lake) -> None:
     port = waiting(slow, wait_s=FOR_EVER_S)
-    fail_with_mail(slow, port, m.Conclude(0))
+    fail_with_mail(slow, port, m.FinishRead(0))
     assert len(port.take()) == 1
 
 
@@ -57,7 +57,7 @@ def test_a_number_that_is_used_again_means_the_later_read(slow: Lake) -> None:
     port, writer = waiting(slow, wait_s=FOR_EVER_S), slow.port()
     slow.store.is_doomed = True
     submit(slow, writer, m.Append(0, [b"a"]), FULL_BYTES // 2)
-    submit(slow, port, m.Cancel(0))
+    submit(slow, port, m.CancelRead(0))
     submit(slow, writer, m.Append(1, [b"a"]), FULL_BYTES)
     submit(slow, port, read_of(0, number=0, wait_until=slow.now + FOR_EVER_S))
     fail(slow)
@@ -79,7 +79,7 @@ def test_what_the_stream_had_to_look_for_waits_on(slow: Lake) -> None:
         slow.clock.now += 0.002
     slow.append(b"x")
     slow.store.is_slow = slow.store.is_doomed = True
-    port, view = slow.port(), m.View(empty=False)
+    port, view = slow.port(), m.RecordFilter(empty=False)
     slow.say(port, read_of(0, bytes_max=1, count=1, view=view, wait_until=slow.now + 60))
     assert not port.written
     slow.say(slow.port(), m.Append(0, [b"a"]))

@@ -22,12 +22,12 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
 
 def publish(
     bodies: list[bytes], batch: int, at: int = 0, *, plan: bytes = b"p", last: bool = True
-) -> m.Publish:
-    return m.Publish(0, bodies, writer=b"w", batch=batch, at=at, plan=plan, is_last=last)
+) -> m.WriterAppend:
+    return m.WriterAppend(0, bodies, writer=b"w", batch=batch, at=at, plan=plan, is_last=last)
 
 
 def author(lake: Lake, request: m.StreamRequest) -> tuple[int, int, bool]:
-    answer = lake.one(request, m.Author)
+    answer = lake.one(request, m.WriterStatus)
     return answer.batch, answer.rows, answer.is_done
 
 
@@ -36,7 +36,7 @@ def there(lake: Lake) -> list[bytes]:
 
 
 def test_a_batch_is_added_once_and_batches_go_up(lake: Lake) -> None:
-    assert author(lake, m.AskAuthor(0, b"w")) == (-1, 0, True)
+    assert author(lake, m.GetWriter(0, b"w")) == (-1, 0, True)
     assert author(lake, publish([b"a", b"b"], 3)) == (3, 2, True)
     assert author(lake, publish([b"a", b"b"], 3)) == (3, 2, True)
     assert author(lake, publish([b"z"], 2)) == (3, 2, True)
@@ -48,14 +48,14 @@ def test_a_batch_in_slices_goes_on_where_it_was_after_a_restart(lake: Lake) -> N
     assert author(lake, publish([b"a"], 0, last=False)) == (0, 1, False)
     if lake.folder is not None:
         lake.restart()
-    assert lake.one(m.AskAuthor(0, b"w"), m.Author).plan == b"p"
+    assert lake.one(m.GetWriter(0, b"w"), m.WriterStatus).plan == b"p"
     assert author(lake, publish([b"a"], 0, last=False)) == (0, 1, False)  # it was there
     assert author(lake, publish([b"x"], 0, 1, plan=b"another")) == (0, 1, False)
     assert author(lake, publish([b"x"], 1)) == (0, 1, False)  # the one before is not done
     assert author(lake, publish([b"x"], 0, 2)) == (0, 1, False)  # there is one between
     assert author(lake, publish([b"b"], 0, 1)) == (0, 2, True)
     assert there(lake) == [b"a", b"b"]
-    assert lake.one(m.AskAuthor(0, b"w"), m.Author).plan == b""
+    assert lake.one(m.GetWriter(0, b"w"), m.WriterStatus).plan == b""
 
 
 def test_an_empty_batch_counts(lake: Lake) -> None:
@@ -67,7 +67,7 @@ def test_a_deleted_stream_knows_no_writers(lake: Lake) -> None:
     lake.ask(publish([b"a"], 1))
     lake.ask(m.Delete(0))
     lake.create()
-    assert author(lake, m.AskAuthor(0, b"w")) == (-1, 0, True)
+    assert author(lake, m.GetWriter(0, b"w")) == (-1, 0, True)
 
 
 def test_writers_have_a_limit_and_those_of_one_batch_are_forgotten(
@@ -75,11 +75,11 @@ def test_writers_have_a_limit_and_those_of_one_batch_are_forgotten(
 ) -> None:
     monkeypatch.setattr(authors, "WRITERS_MAX", 2)
     lake.ask(publish([b"a"], 0))
-    lake.ask(m.Publish(0, [b"b"], writer=b"one", once=True))
-    refused = lake.refused(m.Publish(0, [b"c"], writer=b"third"))
+    lake.ask(m.WriterAppend(0, [b"b"], writer=b"one", once=True))
+    refused = lake.refused(m.WriterAppend(0, [b"c"], writer=b"third"))
     assert refused.code is Code.GROUPS_FULL
     lake.clock.now += 86_401.0
-    assert author(lake, m.Publish(0, [b"c"], writer=b"third")) == (0, 1, True)
-    assert author(lake, m.AskAuthor(0, b"one")) == (-1, 0, True)
-    assert author(lake, m.AskAuthor(0, b"w")) == (0, 1, True)
+    assert author(lake, m.WriterAppend(0, [b"c"], writer=b"third")) == (0, 1, True)
+    assert author(lake, m.GetWriter(0, b"one")) == (-1, 0, True)
+    assert author(lake, m.GetWriter(0, b"w")) == (0, 1, True)
     assert there(lake) == [b"a", b"b", b"c"]

@@ -11,7 +11,7 @@ import pytest
 from millpond.actors.errors import Code
 from millpond.actors.messages import Reply, StreamRequest
 from millpond.actors.streams import messages as m
-from millpond.actors.streams.catalogs.basins import BASINS_MAX, NOTES_BYTES_MAX, BasinDirectory
+from millpond.actors.streams.catalogs.basins import BASINS_MAX, METADATA_BYTES_MAX, BasinDirectory
 from millpond.actors.streams.names import BASINS, basin_cell
 from tests.actors.streams.lake import NAME, OWN_BASIN, Lake, bodies_of, lake_in, read_of
 
@@ -61,7 +61,7 @@ def test_a_basin_is_made_once_and_its_notes_change(lake: Lake) -> None:
     assert ask(lake, m.ConfigureBasin(3, OTHER, b"c")) == m.Done(3)
     basin = lake.basins.find(OTHER)
     assert basin is not None
-    assert (basin.created_ms, basin.notes) == (made_ms, b"c")
+    assert (basin.created_ms, basin.metadata) == (made_ms, b"c")
     assert names(lake) == [(OTHER, False), (OWN_BASIN, False)]
 
 
@@ -72,7 +72,7 @@ def test_the_nodes_own_basin_is_always_there(lake: Lake) -> None:
     assert names(lake) == [(OWN_BASIN, False)]
     basin = lake.basins.find(OWN_BASIN)
     assert basin is not None
-    assert basin.notes == b"x"
+    assert basin.metadata == b"x"
 
 
 @pytest.mark.parametrize("message", [m.ConfigureBasin(1, OTHER, b""), m.DeleteBasin(1, OTHER)])
@@ -127,7 +127,7 @@ def test_what_is_kept(tmp_path: Path) -> None:
         ask(lake, m.ConfigureBasin(1, OWN_BASIN, b"own"))
         before = list(lake.basins.all())
         lake.restart()
-        own = {name: basin.notes for name, basin, _ in lake.basins.all()}
+        own = {name: basin.metadata for name, basin, _ in lake.basins.all()}
         assert list(lake.basins.all()) == before
         assert own == {OWN_BASIN: b"own", OTHER: b"notes"}
         assert lake.basins.streams(OTHER).names() == [NAME]
@@ -137,7 +137,7 @@ def test_what_is_kept(tmp_path: Path) -> None:
 
 
 def test_limits(lake: Lake) -> None:
-    large = ask(lake, m.CreateBasin(1, OTHER, bytes(NOTES_BYTES_MAX + 1)))
+    large = ask(lake, m.CreateBasin(1, OTHER, bytes(METADATA_BYTES_MAX + 1)))
     assert large == m.StreamFailed(1, Code.DATA_TOO_LARGE)
     port = lake.port()
     for at in range(BASINS_MAX):

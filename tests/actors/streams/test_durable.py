@@ -33,29 +33,29 @@ def kept(tmp_path: Path) -> Iterator[Lake]:
 
 
 def establish(lake: Lake, *bodies: bytes, name: bytes = NAME, **fields: Any) -> Reply:
-    founding = d.Founding(
+    founding = d.CreateSpec(
         fields.pop("content_type", TEXT),
         fields.pop("lifetime", None),
         fields.pop("closes", False),
         list(bodies),
     )
-    (reply,) = lake.ask(d.Establish(0, founding), name=name)
+    (reply,) = lake.ask(d.DurableCreate(0, founding), name=name)
     return reply
 
 
 def submit(lake: Lake, *bodies: bytes, name: bytes = NAME, **fields: Any) -> Reply:
     fields.setdefault("content_type", TEXT)
-    (reply,) = lake.ask(d.Submit(0, list(bodies), **fields), name=name)
+    (reply,) = lake.ask(d.DurableAppend(0, list(bodies), **fields), name=name)
     return reply
 
 
-def accepted(reply: Reply) -> d.Accepted:
-    assert isinstance(reply, d.Accepted), reply
+def accepted(reply: Reply) -> d.DurableAppended:
+    assert isinstance(reply, d.DurableAppended), reply
     return reply
 
 
-def why(reply: Reply) -> d.Why:
-    assert isinstance(reply, d.Declined), reply
+def why(reply: Reply) -> d.RefusalReason:
+    assert isinstance(reply, d.DurableRefused), reply
     return reply.why
 
 
@@ -65,21 +65,21 @@ def by(seq: int, epoch: int = 0, name: bytes = b"p") -> d.Producer:
 
 def test_a_stream_is_made_once_and_compared_from_then_on(lake: Lake) -> None:
     made = establish(lake, b"a", b"b")
-    assert isinstance(made, d.Established) and made.is_new and made.tail == 2
+    assert isinstance(made, d.DurableCreated) and made.is_new and made.tail == 2
     again = establish(lake, b"a", content_type=b"TEXT/plain; charset=utf-8")
-    assert isinstance(again, d.Established) and not again.is_new and again.tail == 2
-    assert why(establish(lake, content_type=b"application/json")) is d.Why.CONFLICT
-    assert why(establish(lake, closes=True)) is d.Why.CONFLICT
-    assert why(establish(lake, lifetime=d.Lifetime(5))) is d.Why.CONFLICT
+    assert isinstance(again, d.DurableCreated) and not again.is_new and again.tail == 2
+    assert why(establish(lake, content_type=b"application/json")) is d.RefusalReason.CONFLICT
+    assert why(establish(lake, closes=True)) is d.RefusalReason.CONFLICT
+    assert why(establish(lake, lifetime=d.Lifetime(5))) is d.RefusalReason.CONFLICT
     assert lake.bodies() == [b"a", b"b"]
 
 
 def test_a_stream_of_another_view_is_of_octets(lake: Lake) -> None:
     lake.create()
-    assert isinstance(establish(lake, content_type=d.OCTETS), d.Established)
-    assert why(establish(lake)) is d.Why.CONFLICT
-    assert why(submit(lake, b"x")) is d.Why.OTHER_TYPE
-    assert accepted(submit(lake, b"x", content_type=d.OCTETS)).tail == 1
+    assert isinstance(establish(lake, content_type=d.OCTET_STREAM), d.DurableCreated)
+    assert why(establish(lake)) is d.RefusalReason.CONFLICT
+    assert why(submit(lake, b"x")) is d.RefusalReason.OTHER_TYPE
+    assert accepted(submit(lake, b"x", content_type=d.OCTET_STREAM)).tail == 1
 
 
 def test_no_room_makes_no_stream(tmp_path: Path) -> None:
@@ -92,23 +92,26 @@ def test_no_room_makes_no_stream(tmp_path: Path) -> None:
 
 
 def test_nothing_can_be_appended_to_what_is_not_there(lake: Lake) -> None:
-    assert why(submit(lake, b"x")) is d.Why.MISSING
+    assert why(submit(lake, b"x")) is d.RefusalReason.MISSING
 
 
 def test_a_producer_is_heard_once(lake: Lake) -> None:
     establish(lake)
-    assert why(submit(lake, b"x", producer=by(1))) is d.Why.GAP
+    assert why(submit(lake, b"x", producer=by(1))) is d.RefusalReason.GAP
     first = accepted(submit(lake, b"a", producer=by(0)))
     assert (first.is_new, first.epoch, first.seq) == (True, 0, 0)
     accepted(submit(lake, b"b", producer=by(1)))
     again = accepted(submit(lake, b"a", producer=by(0)))
     assert (again.is_new, again.seq, again.tail) == (False, 1, 2)
     gap = submit(lake, b"x", producer=by(5))
-    assert isinstance(gap, d.Declined) and (gap.why, gap.expected) == (d.Why.GAP, 2)
-    assert why(submit(lake, b"x", producer=by(1, 3))) is d.Why.EPOCH_BEGINS_AT_ZERO
+    assert isinstance(gap, d.DurableRefused) and (gap.why, gap.expected) == (d.RefusalReason.GAP, 2)
+    assert why(submit(lake, b"x", producer=by(1, 3))) is d.RefusalReason.EPOCH_BEGINS_AT_ZERO
     accepted(submit(lake, b"c", producer=by(0, 3)))
     stale = submit(lake, b"x", producer=by(2))
-    assert isinstance(stale, d.Declined) and (stale.why, stale.epoch) == (d.Why.STALE_EPOCH, 3)
+    assert isinstance(stale, d.DurableRefused) and (stale.why, stale.epoch) == (
+        d.RefusalReason.STALE_EPOCH,
+        3,
+    )
     assert lake.bodies() == [b"a", b"b", b"c"]
 
 
@@ -117,13 +120,13 @@ def test_what_is_kept_of_a_stream_outlives_a_restart(kept: Lake) -> None:
     accepted(submit(kept, b"a", producer=by(0), order=b"5"))
     kept.restart()
     assert not accepted(submit(kept, b"a", producer=by(0))).is_new
-    assert why(submit(kept, b"b", order=b"5")) is d.Why.OUT_OF_ORDER
+    assert why(submit(kept, b"b", order=b"5")) is d.RefusalReason.OUT_OF_ORDER
     closing = by(1)
     assert accepted(submit(kept, b"z", producer=closing, closes=True, order=b"6")).is_closed
     kept.restart()
     again = accepted(submit(kept, b"another", producer=closing, closes=True))
     assert (again.is_new, again.is_closed) == (False, True)
-    assert why(submit(kept, b"x", producer=by(2))) is d.Why.CLOSED
+    assert why(submit(kept, b"x", producer=by(2))) is d.RefusalReason.CLOSED
     assert kept.describe().is_closed
     assert kept.bodies() == [b"a", b"z"]
 
@@ -131,8 +134,11 @@ def test_what_is_kept_of_a_stream_outlives_a_restart(kept: Lake) -> None:
 def test_what_a_failed_request_says_is_forgotten(lake: Lake) -> None:
     establish(lake)
     accepted(submit(lake, b"a", order=b"5", producer=by(0)))
-    assert why(submit(lake, b"b", order=b"4", producer=by(1))) is d.Why.OUT_OF_ORDER
-    assert why(submit(lake, b"b", content_type=b"image/png", producer=by(1))) is d.Why.OTHER_TYPE
+    assert why(submit(lake, b"b", order=b"4", producer=by(1))) is d.RefusalReason.OUT_OF_ORDER
+    assert (
+        why(submit(lake, b"b", content_type=b"image/png", producer=by(1)))
+        is d.RefusalReason.OTHER_TYPE
+    )
     assert accepted(submit(lake, b"b", order=b"6", producer=by(1))).is_new
     assert lake.bodies() == [b"a", b"b"]
 
@@ -143,7 +149,7 @@ def test_a_producer_whose_append_is_not_kept_appends_it_again() -> None:
     establish(lake)
     store.is_slow = store.is_doomed = True
     port = lake.port()
-    lake.say(port, d.Submit(0, [b"a"], TEXT, None, by(0)))
+    lake.say(port, d.DurableAppend(0, [b"a"], TEXT, None, by(0)))
     lake.settle()
     assert port.take() == []
     store.finish(Fault.NOT_KEPT)
@@ -160,14 +166,14 @@ def test_the_quietest_of_too_many_producers_is_forgotten(lake: Lake) -> None:
         lake.advance(0.002)
         accepted(submit(lake, b"x", producer=by(0, name=b"p%d" % each)))
     assert not accepted(submit(lake, b"x", producer=by(0, name=b"p1"))).is_new
-    assert why(submit(lake, b"x", producer=by(1, name=b"p0"))) is d.Why.GAP
+    assert why(submit(lake, b"x", producer=by(1, name=b"p0"))) is d.RefusalReason.GAP
 
 
 def test_a_closed_stream_takes_nothing_from_any_view(lake: Lake) -> None:
     establish(lake, b"a")
     assert accepted(submit(lake, closes=True)).is_new
     assert not accepted(submit(lake, closes=True)).is_new
-    assert why(submit(lake, b"b", closes=True)) is d.Why.CLOSED
+    assert why(submit(lake, b"b", closes=True)) is d.RefusalReason.CLOSED
     assert lake.refused(m.Append(0, [b"b"])).code is Code.CLOSED
     assert lake.refused(m.Append(0, [b"b"], headers=[[]])).code is Code.CLOSED
     records = lake.read(1, ends_closed=True, wait_until=lake.now + 60)
@@ -203,12 +209,12 @@ def test_a_close_ends_the_waiting_of_those_who_want_that(lake: Lake) -> None:
 
 def is_there(lake: Lake, name: bytes = NAME) -> bool:
     (reply,) = lake.ask(m.Describe(0), name=name)
-    return isinstance(reply, m.Described)
+    return isinstance(reply, m.StreamDescription)
 
 
 def test_a_ttl_slides_with_use_and_not_with_a_look(lake: Lake) -> None:
     establish(lake, lifetime=d.Lifetime(10))
-    for use in (read_of(0), m.Append(0, [b"x"]), d.Submit(0, [b"y"], TEXT), read_of(99)):
+    for use in (read_of(0), m.Append(0, [b"x"]), d.DurableAppend(0, [b"y"], TEXT), read_of(99)):
         lake.advance(9)
         lake.ask(use)
     lake.advance(9)
@@ -232,7 +238,7 @@ def test_what_expired_begins_anew(lake: Lake) -> None:
     accepted(submit(lake, b"old", producer=by(0), order=b"9"))
     lake.advance(1.1)
     made = establish(lake, b"new")
-    assert isinstance(made, d.Established) and made.is_new
+    assert isinstance(made, d.DurableCreated) and made.is_new
     assert accepted(submit(lake, b"new", producer=by(0), order=b"1")).is_new
     assert lake.bodies() == [b"new", b"new"]
 

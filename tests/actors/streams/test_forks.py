@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import Batch, Reply
-from millpond.actors.positions import Seek, Where
-from millpond.actors.store.changes import Noted
+from millpond.actors.positions import Seek, SeekBy
+from millpond.actors.store.changes import MetadataSet
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.repair.repair import repair
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.durable import messages as d
-from millpond.actors.streams.durable.fork_log import ancestry, base_of
+from millpond.actors.streams.durable.fork_log import base_of, fork_chain
 from millpond.actors.streams.names import stream_cell
 from tests.actors.streams.lake import Lake, at_timestamp, bodies_of, lake_in, read_of, rows_of
 from tests.node.folders import empty_wal, flip, partition_of
@@ -40,9 +40,9 @@ def kept(tmp_path: Path) -> Iterator[Lake]:
 
 
 def make(lake: Lake, name: bytes, *bodies: bytes, **fields: Any) -> None:
-    founding = d.Founding(TEXT, fields.get("lifetime"), False, list(bodies))
-    (reply,) = lake.ask(d.Establish(0, founding), name=name)
-    assert isinstance(reply, d.Established) and reply.is_new, reply
+    founding = d.CreateSpec(TEXT, fields.get("lifetime"), False, list(bodies))
+    (reply,) = lake.ask(d.DurableCreate(0, founding), name=name)
+    assert isinstance(reply, d.DurableCreated) and reply.is_new, reply
 
 
 def fork(
@@ -54,8 +54,8 @@ def fork(
     prefix: Sequence[bytes] = (),
     **fields: Any,
 ) -> Reply:
-    asked = d.ForkAsked(source, at, len(b"".join(prefix)))
-    founding = d.Founding(
+    asked = d.ForkSource(source, at, len(b"".join(prefix)))
+    founding = d.CreateSpec(
         fields.get("content_type"),
         fields.get("lifetime"),
         False,
@@ -63,19 +63,19 @@ def fork(
         asked,
     )
     (found,) = lake.ask(m.Describe(0), name=source)
-    incarnation = found.incarnation if isinstance(found, m.Described) else 0
+    incarnation = found.incarnation if isinstance(found, m.StreamDescription) else 0
     request = d.Fork(0, stream_cell(name), founding, at, list(prefix), incarnation)
     (reply,) = lake.ask(request, name=source)
     return reply
 
 
-def made(reply: Reply) -> d.Established:
-    assert isinstance(reply, d.Established) and reply.is_new, reply
+def made(reply: Reply) -> d.DurableCreated:
+    assert isinstance(reply, d.DurableCreated) and reply.is_new, reply
     return reply
 
 
-def why(reply: Reply) -> d.Why:
-    assert isinstance(reply, d.Declined), reply
+def why(reply: Reply) -> d.RefusalReason:
+    assert isinstance(reply, d.DurableRefused), reply
     return reply.why
 
 
@@ -92,10 +92,10 @@ def all_of(lake: Lake, name: bytes, start: int | Seek = 0) -> list[bytes]:
 
 def state_of(lake: Lake, name: bytes) -> str:
     (reply,) = lake.ask(m.Describe(0), name=name)
-    if isinstance(reply, m.Described):
+    if isinstance(reply, m.StreamDescription):
         return "there"
     assert isinstance(reply, m.StreamFailed) and reply.code is Code.UNKNOWN_STREAM
-    return "buried" if reply.is_buried else "gone"
+    return "buried" if reply.is_tombstone else "gone"
 
 
 def delete(lake: Lake, name: bytes) -> None:
@@ -153,12 +153,12 @@ def test_a_prefix_and_a_body_follow_what_is_inherited(lake: Lake) -> None:
 
 
 def test_what_cannot_be_forked(lake: Lake) -> None:
-    assert why(fork(lake)) is d.Why.SOURCE_MISSING
+    assert why(fork(lake)) is d.RefusalReason.SOURCE_MISSING
     make(lake, SOURCE, b"a")
-    assert why(fork(lake, at=2)) is d.Why.BEYOND
-    assert why(fork(lake, content_type=b"image/png")) is d.Why.CONFLICT
+    assert why(fork(lake, at=2)) is d.RefusalReason.BEYOND
+    assert why(fork(lake, content_type=b"image/png")) is d.RefusalReason.CONFLICT
     make(lake, FORK)
-    assert why(fork(lake)) is d.Why.CONFLICT
+    assert why(fork(lake)) is d.RefusalReason.CONFLICT
     delete(lake, SOURCE)
     assert state_of(lake, SOURCE) == "gone"
 
@@ -168,8 +168,8 @@ def test_a_fork_again_is_the_same_one(lake: Lake) -> None:
     made(fork(lake))
     lake.append(b"b", name=SOURCE)
     again = fork(lake)
-    assert isinstance(again, d.Established) and not again.is_new
-    assert why(fork(lake, at=0)) is d.Why.CONFLICT
+    assert isinstance(again, d.DurableCreated) and not again.is_new
+    assert why(fork(lake, at=0)) is d.RefusalReason.CONFLICT
     delete(lake, FORK)
     delete(lake, SOURCE)
     assert state_of(lake, SOURCE) == "gone"
@@ -185,7 +185,7 @@ def test_a_source_with_forks_is_buried_and_goes_with_the_last(lake: Lake) -> Non
     assert lake.refused(m.Create(0), SOURCE).code is Code.STREAM_EXISTS
     assert lake.refused(m.Append(0, [b"x"]), SOURCE).code is Code.UNKNOWN_STREAM
     assert lake.refused(m.Delete(0), SOURCE).code is Code.UNKNOWN_STREAM
-    assert why(fork(lake, b"third")) is d.Why.SOURCE_BURIED
+    assert why(fork(lake, b"third")) is d.RefusalReason.SOURCE_BURIED
     assert all_of(lake, FORK) == [b"a"]
     delete(lake, FORK)
     assert state_of(lake, SOURCE) == "buried"
@@ -244,7 +244,7 @@ def test_chunks_in_files_are_stitched(kept: Lake) -> None:
 
 def test_a_fork_that_was_noted_and_never_made_holds_nothing_up(kept: Lake) -> None:
     make(kept, SOURCE, b"a")
-    ref = Noted(b"ref\0" + (7).to_bytes(8), stream_cell(FORK))
+    ref = MetadataSet(b"ref\0" + (7).to_bytes(8), stream_cell(FORK))
     kept.store.write(stream_cell(SOURCE), [ref])
     kept.restart()
     delete(kept, SOURCE)
@@ -284,8 +284,8 @@ def test_a_fork_inherits_its_lifetime_and_type_and_no_producers(lake: Lake) -> N
         if name == FORK:
             reply = made(fork(lake))
             assert (reply.content_type, reply.lifetime) == (TEXT, d.Lifetime(10))
-        (done,) = lake.ask(d.Submit(0, [b"x"], TEXT, b"1", producer), name=name)
-        assert isinstance(done, d.Accepted) and done.is_new
+        (done,) = lake.ask(d.DurableAppend(0, [b"x"], TEXT, b"1", producer), name=name)
+        assert isinstance(done, d.DurableAppended) and done.is_new
 
 
 def test_who_waits_at_a_fork_is_not_woken_by_its_source(lake: Lake) -> None:
@@ -363,18 +363,18 @@ def test_forks_read_like_copies(steps: list[tuple[str, int, int]]) -> None:
 
 
 def test_a_lineage_ends_where_the_fork_does() -> None:
-    assert ancestry([], b"s", 5) == [(b"s", 5)]
-    assert ancestry([(b"s", 5)], b"f", 9) == [(b"s", 5), (b"f", 9)]
-    assert ancestry([(b"s", 5)], b"f", 3) == [(b"s", 3)]
-    assert ancestry([(b"s", 5)], b"f", 5) == [(b"s", 5)]
-    assert ancestry([], b"s", 0) == []
+    assert fork_chain([], b"s", 5) == [(b"s", 5)]
+    assert fork_chain([(b"s", 5)], b"f", 9) == [(b"s", 5), (b"f", 9)]
+    assert fork_chain([(b"s", 5)], b"f", 3) == [(b"s", 3)]
+    assert fork_chain([(b"s", 5)], b"f", 5) == [(b"s", 5)]
+    assert fork_chain([], b"s", 0) == []
 
 
 def test_a_seek_that_asks_for_little_gets_little(lake: Lake) -> None:
     make(lake, SOURCE, b"a", b"b", b"c")
     made(fork(lake, at=2))
     lake.append(b"x", name=FORK)
-    records = lake.read(Seek(Where.SEQUENCE, 1), name=FORK, count=1)
+    records = lake.read(Seek(SeekBy.SEQUENCE, 1), name=FORK, count=1)
     assert bodies_of(records) == [b"b"] and records.next == 2
     assert bodies_of(lake.read(0, name=FORK, bytes_max=1)) == [b"a"]
 

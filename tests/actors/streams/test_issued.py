@@ -8,13 +8,13 @@ from math import inf
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import Batch, Reply, StreamRequest
-from millpond.actors.store.changes import LogSnapshot, Noted
+from millpond.actors.store.changes import LogSnapshot, MetadataSet
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.catalogs.access_tokens import (
-    NOTES_BYTES_MAX,
+    METADATA_BYTES_MAX,
     TOKENS_MAX,
-    IssuedBook,
-    IssuedTokens,
+    AccessTokenCatalog,
+    AccessTokens,
 )
 from tests.actors.ports import RecordingPort
 
@@ -31,8 +31,8 @@ class Catalogue:
         self.reopen()
 
     def reopen(self) -> None:
-        self.book = IssuedBook()
-        self.cell = IssuedTokens(LogSnapshot(notes=dict(self._kept)), self.book)
+        self.book = AccessTokens()
+        self.cell = AccessTokenCatalog(LogSnapshot(metadata=dict(self._kept)), self.book)
 
     def ask(self, *requests: StreamRequest) -> Sequence[Reply]:
         effects = self.cell.handle(Batch(RecordingPort(1), list(requests)), self.now)
@@ -44,7 +44,7 @@ class Catalogue:
 
     def _keep(self, changes: Sequence[object]) -> None:
         for each in changes:
-            assert isinstance(each, Noted)
+            assert isinstance(each, MetadataSet)
             if each.value is None:
                 del self._kept[each.name]
             else:
@@ -68,7 +68,7 @@ def test_a_token_is_found_by_itself_and_by_its_id_until_it_is_revoked() -> None:
     for _ in range(2):
         found = catalogue.book.find(b"token of a", NOW)
         assert found is not None
-        assert (found.notes, found.expires_ms) == (b"notes", None)
+        assert (found.metadata, found.expires_ms) == (b"notes", None)
         assert list(catalogue.book.all(NOW)) == [(b"a", found)]
         assert catalogue.book.find(found.digest, NOW) is None
         assert catalogue.book.find(b"", NOW) is None
@@ -120,6 +120,6 @@ def test_there_is_an_end_to_their_number_and_their_notes() -> None:
     assert answers == [m.Done(1)] * TOKENS_MAX
     assert catalogue.ask(_issue(b"more")) == [m.StreamFailed(1, Code.BUFFER_FULL)]
     catalogue.ask(m.RevokeToken(2, ids[0]))
-    large = _issue(b"more", notes=bytes(NOTES_BYTES_MAX + 1))
+    large = _issue(b"more", metadata=bytes(METADATA_BYTES_MAX + 1))
     assert catalogue.ask(large) == [m.StreamFailed(1, Code.DATA_TOO_LARGE)]
     assert catalogue.ask(_issue(b"more")) == [m.Done(1)]

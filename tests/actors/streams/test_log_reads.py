@@ -8,8 +8,16 @@ from random import Random
 
 import pytest
 
-from millpond.actors.store.changes import Chunk, Dropped, LogChange, Noted, Position, Trimmed
-from millpond.actors.store.interface import Fault, Pending, Seek, Where
+from millpond.actors.positions import SeekBy
+from millpond.actors.store.changes import (
+    Chunk,
+    LogChange,
+    LogDeleted,
+    LogTrimmed,
+    MetadataSet,
+    Position,
+)
+from millpond.actors.store.interface import Deferred, Fault, Seek
 from tests.actors.stores import LAZY, SMALL, Run, run
 
 LOG = b"log"
@@ -21,13 +29,13 @@ def chunk(first: int, count: int = 5, at: int | None = None) -> Chunk:
     return Chunk(first, count, ms, ms + 1, Position(ms, 0), Position(ms, count - 1), data)
 
 
-def firsts(chunks: list[Chunk] | Pending[list[Chunk] | Fault]) -> list[int]:
+def firsts(chunks: list[Chunk] | Deferred[list[Chunk] | Fault]) -> list[int]:
     assert isinstance(chunks, list)
     return [each.first for each in chunks]
 
 
 def from_sequence(sequence: int, **limits: int) -> Seek:
-    return Seek(Where.SEQUENCE, sequence, **limits)
+    return Seek(SeekBy.SEQUENCE, sequence, **limits)
 
 
 @pytest.fixture
@@ -37,30 +45,30 @@ def store(tmp_path: Path) -> Iterator[Run]:
 
 
 def test_what_is_on_its_way_is_read(store: Run) -> None:
-    store.write(LOG, Noted(b"a", b"1"), chunk(0), chunk(5))
-    commit = store.store.write(LOG, [chunk(10), Noted(b"b", b"2")])
+    store.write(LOG, MetadataSet(b"a", b"1"), chunk(0), chunk(5))
+    commit = store.store.write(LOG, [chunk(10), MetadataSet(b"b", b"2")])
     store.store.write(LOG, [chunk(15)])
     assert commit is not None and not commit.is_done
     assert firsts(store.store.read(LOG, from_sequence(0))) == [0, 5, 10, 15]
     assert firsts(store.store.read(LOG, from_sequence(12))) == [10, 15]
-    assert firsts(store.store.read(LOG, Seek(Where.ID, id=Position(150, 0)))) == [15]
-    assert firsts(store.store.read(LOG, Seek(Where.TIMESTAMP, timestamp=101))) == [10, 15]
-    outline = store.store.outline(LOG)
-    assert not isinstance(outline, Pending)
-    assert (outline.tail, outline.notes) == (20, {b"a": b"1", b"b": b"2"})
+    assert firsts(store.store.read(LOG, Seek(SeekBy.ID, id=Position(150, 0)))) == [15]
+    assert firsts(store.store.read(LOG, Seek(SeekBy.TIMESTAMP, timestamp=101))) == [10, 15]
+    outline = store.store.log_snapshot(LOG)
+    assert not isinstance(outline, Deferred)
+    assert (outline.tail, outline.metadata) == (20, {b"a": b"1", b"b": b"2"})
 
 
 def test_trims_and_deletions_on_their_way_count(store: Run) -> None:
-    store.write(LOG, Noted(b"a", b"1"), *map(chunk, range(0, 50, 5)))
-    store.store.write(LOG, [Trimmed(12)])
+    store.write(LOG, MetadataSet(b"a", b"1"), *map(chunk, range(0, 50, 5)))
+    store.store.write(LOG, [LogTrimmed(12)])
     assert firsts(store.store.read(LOG, from_sequence(0)))[0] == 10
-    store.store.write(LOG, [Dropped(), chunk(0), Noted(b"b", b"2")])
+    store.store.write(LOG, [LogDeleted(), chunk(0), MetadataSet(b"b", b"2")])
     assert firsts(store.store.read(LOG, from_sequence(0))) == [0]
     store.store.write(LOG, [chunk(5)])
     assert firsts(store.store.read(LOG, from_sequence(0))) == [0, 5]
     store.work()
     assert firsts(store.store.read(LOG, from_sequence(0))) == [0, 5]
-    assert store.outline(LOG).notes == {b"b": b"2"}
+    assert store.log_snapshot(LOG).metadata == {b"b": b"2"}
 
 
 def test_what_failed_is_not_read(store: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,15 +115,15 @@ def test_any_read_at_any_time_is_right(tmp_path: Path, seed: int) -> None:
     with run(tmp_path / "data", SMALL) as store:
         kept: list[Chunk] = []
         trim_point = tail = life = 0
-        asked: list[tuple[int, int, int, Pending[list[Chunk] | Fault] | list[Chunk]]] = []
+        asked: list[tuple[int, int, int, Deferred[list[Chunk] | Fault] | list[Chunk]]] = []
         for _ in range(400):
             changes: list[LogChange] = []
             match rng.randrange(12):
                 case 0 if tail:
                     trim_point = rng.randint(trim_point, tail)
-                    changes.append(Trimmed(trim_point))
+                    changes.append(LogTrimmed(trim_point))
                 case 1 if rng.random() < 0.1:
-                    changes.append(Dropped())
+                    changes.append(LogDeleted())
                     kept, trim_point, tail, life = [], 0, 0, life + 1
                 case 2:
                     store.flush(1)
@@ -140,7 +148,7 @@ def test_any_read_at_any_time_is_right(tmp_path: Path, seed: int) -> None:
 
 
 def settle(
-    asked: tuple[int, int, int, Pending[list[Chunk] | Fault] | list[Chunk]],
+    asked: tuple[int, int, int, Deferred[list[Chunk] | Fault] | list[Chunk]],
     life: int,
     kept: list[Chunk],
     trim_point: int,
@@ -148,7 +156,7 @@ def settle(
 ) -> bool:
     """Judge an answer once it is there. What was asked of a former life is nobody's any more."""
     asked_life, start, trimmed, answer = asked
-    if isinstance(answer, Pending):
+    if isinstance(answer, Deferred):
         if not answer.is_done:
             return False
         results: list[list[Chunk] | Fault] = []

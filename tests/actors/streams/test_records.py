@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.actors.store.changes import Chunk, Position
-from millpond.actors.streams.chunks import BadChunk, Pile, append_end, shortened, span_of
+from millpond.actors.streams.chunks import (
+    BadChunk,
+    ChunkBuilder,
+    append_end,
+    columns_of,
+    truncate_chunk,
+)
 
 FIRST = 40
 
@@ -19,7 +25,7 @@ def chunk_of(sizes: list[int], first: int = FIRST) -> Chunk:
     """Appends of so many records each, in one chunk."""
     rest = iter(range(first, first + sum(sizes)))
     appends = [[b"%d" % next(rest) for _ in range(size)] for size in sizes]
-    pile = Pile(first, Position(7, first), appends[0], 1, 7, None)
+    pile = ChunkBuilder(first, Position(7, first), appends[0], 1, 7, None)
     count = len(appends[0])
     for bodies in appends[1:]:
         assert pile.add(Position(7, first + count), bodies, 1, 7)
@@ -45,8 +51,8 @@ def test_where_an_append_ends_is_kept_also_in_a_part(of: list[int], data: st.Dat
     chunk = chunk_of(of)
     assert ends(chunk) == expected(of)
     count = data.draw(st.integers(1, chunk.count))
-    cut = shortened(chunk, FIRST + count)
-    assert span_of(cut).bodies == span_of(chunk).bodies[:count]
+    cut = truncate_chunk(chunk, FIRST + count)
+    assert columns_of(cut).bodies == columns_of(chunk).bodies[:count]
     assert ends(cut) == [min(each, FIRST + count) for each in expected(of)[:count]]
 
 
@@ -60,4 +66,4 @@ def test_appends_that_are_not_of_these_records(appends: list[object]) -> None:
     data = msgspec.msgpack.encode([[b"a", b"b"], None, None, None, appends])
     bad = msgspec.structs.replace(chunk_of([2]), data=data)
     with pytest.raises(BadChunk):
-        span_of(bad)
+        columns_of(bad)

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from millpond.actors.errors import Code
 from millpond.actors.store.changes import Position
 from millpond.actors.streams import messages as m
-from millpond.actors.streams.chunks import Pile, joined
-from millpond.actors.streams.record_cache import Row, Shelf
+from millpond.actors.streams.chunks import ChunkBuilder, join_columns
+from millpond.actors.streams.record_cache import RecordCache, StreamCache
 from millpond.transports.rustlog.codec import encode_fetched
 from millpond.transports.s3p.decoder import PAIRS, encode_records
 from tests.actors.streams.lake import Lake, bodies_of, lake_in, read_of, rows_of
 
-S3P = m.View(empty=False, commands=False)
+S3P = m.RecordFilter(empty=False, commands=False)
 
 Append = tuple[list[bytes], bool, int]
 appends = st.lists(
@@ -41,9 +41,8 @@ def fill(lake: Lake, appends: list[Append]) -> None:
 def is_alike(found: m.Records) -> bool:
     """Is what was written for others the same as what is written anew?"""
     end = found.next
-    return encode_records(found.spans, found.excerpts) == encode_records(found.spans) and (
-        encode_fetched(found.spans, end, excerpts=found.excerpts)
-        == encode_fetched(found.spans, end)
+    return encode_records(found.spans, found.slices) == encode_records(found.spans) and (
+        encode_fetched(found.spans, end, slices=found.slices) == encode_fetched(found.spans, end)
     )
 
 
@@ -64,7 +63,7 @@ def test_any_reads_of_others_leave_a_read_as_it_is(
             by_id = lake.read(every[start][2], count=count)
             assert list(rows_of(by_id)) == every[start : start + count] and is_alike(by_id)
             seen = [row for row in every[start:] if row[3]][:count]
-            shown = lake.read(start, count=count, view=m.View(empty=False))
+            shown = lake.read(start, count=count, view=m.RecordFilter(empty=False))
             rows = list(rows_of(shown))
             assert rows == seen[: len(rows)] and bool(rows) is bool(seen) and is_alike(shown)
 
@@ -141,10 +140,10 @@ def test_bytes_are_those_of_bodies_also_for_a_part() -> None:
 
 def test_the_shelf_holds_no_more_than_its_limit() -> None:
     """Of all streams together; the oldest goes first."""
-    shelf = Shelf(50_000)
-    rows = [Row(shelf) for _ in range(20)]
-    span = m.Span(0, [b"x" * 1000] * 10, 1, Position(1, 0))
-    data = Pile(0, Position(1, 0), span.bodies, 10_000, 1, None).chunk()
+    shelf = RecordCache(50_000)
+    rows = [StreamCache(shelf) for _ in range(20)]
+    span = m.RecordColumns(0, [b"x" * 1000] * 10, 1, Position(1, 0))
+    data = ChunkBuilder(0, Position(1, 0), span.bodies, 10_000, 1, None).chunk()
     items = []
     for row in rows:
         item, after = row.item([data], 0, {})
@@ -159,10 +158,10 @@ def test_the_shelf_holds_no_more_than_its_limit() -> None:
 
 @given(st.lists(st.lists(st.binary(max_size=3), min_size=1, max_size=5), min_size=1, max_size=5))
 def test_spans_are_joined_record_by_record(parts: list[list[bytes]]) -> None:
-    spans: list[m.Span] = []
+    spans: list[m.RecordColumns] = []
     first = 3
     for at, bodies in enumerate(parts):
-        spans.append(m.Span(first, bodies, 10 + at, Position(10 + at, 5)))
+        spans.append(m.RecordColumns(first, bodies, 10 + at, Position(10 + at, 5)))
         first += len(bodies)
-    whole = m.Records(0, [joined(spans)], 0, 0, 0)
+    whole = m.Records(0, [join_columns(spans)], 0, 0, 0)
     assert list(rows_of(whole)) == list(rows_of(m.Records(0, spans, 0, 0, 0)))

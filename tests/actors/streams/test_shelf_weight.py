@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from millpond.actors.store.changes import Chunk, Position
-from millpond.actors.streams.chunks import Pile
-from millpond.actors.streams.record_cache import Row, Shelf
+from millpond.actors.streams.chunks import ChunkBuilder
+from millpond.actors.streams.record_cache import RecordCache, StreamCache
 
 START_MS = 1_763_683_200_000
 Headers = list[list[tuple[bytes, bytes]]]
@@ -23,7 +23,9 @@ def chunk_of(
     headers: Headers | None = None,
 ) -> Chunk:
     size = sum(map(len, bodies))
-    return Pile(first, Position(START_MS + first, 0), bodies, size, timestamp, headers).chunk()
+    return ChunkBuilder(
+        first, Position(START_MS + first, 0), bodies, size, timestamp, headers
+    ).chunk()
 
 
 def one_by_one() -> Iterator[Sequence[Chunk]]:
@@ -52,12 +54,12 @@ def with_headers() -> Iterator[Sequence[Chunk]]:
 
 @pytest.mark.parametrize("rows", [one_by_one, a_few_each, with_timestamps, with_headers])
 def test_small_records_are_weighed_with_their_columns(rows) -> None:
-    shelf, kept = Shelf(2**30), []
+    shelf, kept = RecordCache(2**30), []
     gc.collect()
     tracemalloc.start()
     try:
         for chunks in rows():
-            kept.append(Row(shelf))
+            kept.append(StreamCache(shelf))
             kept[-1].item(chunks, 0, {})
         del chunks
         used, _ = tracemalloc.get_traced_memory()
@@ -67,12 +69,12 @@ def test_small_records_are_weighed_with_their_columns(rows) -> None:
 
 
 def test_long_headers_count_for_the_limit() -> None:
-    shelf, kept = Shelf(2**20), []
+    shelf, kept = RecordCache(2**20), []
     gc.collect()
     tracemalloc.start()
     try:
         for _ in range(100):
-            kept.append(Row(shelf))
+            kept.append(StreamCache(shelf))
             headers = [[(b"n", bytes(100_000))]]
             kept[-1].item([chunk_of(0, [b""], START_MS, headers)], 0, {})
         used, _ = tracemalloc.get_traced_memory()

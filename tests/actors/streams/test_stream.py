@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from millpond.actors.errors import Code
+from millpond.actors.positions import SeekBy
 from millpond.actors.store.changes import Position
-from millpond.actors.store.interface import Seek, Where
+from millpond.actors.store.interface import Seek
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.settings import StreamLimits
 from tests.actors.streams.lake import (
@@ -48,8 +49,8 @@ class TestBeingThere:
             m.Trim(0, Position(1, 1)),
             m.Delete(0),
             m.Describe(0),
-            m.Commit(0, b"g", 1),
-            m.Committed(0, b"g"),
+            m.CommitOffset(0, b"g", 1),
+            m.GetGroupOffset(0, b"g"),
             m.Configure(0, m.Settings()),
         ],
     )
@@ -62,7 +63,7 @@ class TestBeingThere:
     def test_s3p_42_s3a_14_a_deleted_stream_begins_anew(self, lake: Lake) -> None:
         lake.create()
         lake.append(b"old", ms=START_MS + 10**9)
-        lake.one(m.Commit(0, b"g", 1), m.Done)
+        lake.one(m.CommitOffset(0, b"g", 1), m.Done)
         lake.one(m.Delete(0), m.Done)
         assert lake.refused(m.Delete(0)).code is Code.UNKNOWN_STREAM
         assert lake.directory.names() == []
@@ -70,7 +71,7 @@ class TestBeingThere:
         assert lake.bodies() == []
         assert lake.append(b"new").first == 0
         assert lake.bodies() == [b"new"]
-        assert lake.one(m.Committed(0, b"g"), m.GroupOffset).offset is None
+        assert lake.one(m.GetGroupOffset(0, b"g"), m.GroupOffset).offset is None
         assert lake.read().spans[0].id == Position(START_MS, 0)
 
     def test_all_in_one_batch(self, lake: Lake) -> None:
@@ -251,7 +252,7 @@ class TestReading:
         lake.append(b"", b"a", b"", b"", b"long", b"b")
         lake.append(b"me", b"c", headers=[[(b"", b"fence")], [(b"k", b"v")]])
         lake.append(b"", b"")
-        view = m.View(empty=False, commands=False, body_bytes_max=3)
+        view = m.RecordFilter(empty=False, commands=False, body_bytes_max=3)
         shown = lake.read(view=view)
         assert [row[::3] for row in rows_of(shown)] == [(1, b"a"), (5, b"b"), (7, b"c")]
         assert shown.next == 10
@@ -266,7 +267,7 @@ class TestReading:
         for _ in range(50):
             lake.append(b"", headers=[[(b"k", b"v" * 200)]])
         lake.append(b"seen")
-        view = m.View(empty=False)
+        view = m.RecordFilter(empty=False)
         assert lake.bodies(view=view, bytes_max=10, count=1) == [b"seen"]
 
 
@@ -321,11 +322,11 @@ class TestTrimming:
 class TestGroups:
     def test_rl_27_28_commits(self, lake: Lake) -> None:
         lake.create()
-        assert lake.one(m.Committed(0, b"g"), m.GroupOffset).offset is None
+        assert lake.one(m.GetGroupOffset(0, b"g"), m.GroupOffset).offset is None
         for offset in (0, 7, 3, U64_MAX):
-            lake.one(m.Commit(0, b"g", offset), m.Done)
-            assert lake.one(m.Committed(0, b"g"), m.GroupOffset).offset == offset
-        assert lake.one(m.Committed(0, b"h"), m.GroupOffset).offset is None
+            lake.one(m.CommitOffset(0, b"g", offset), m.Done)
+            assert lake.one(m.GetGroupOffset(0, b"g"), m.GroupOffset).offset == offset
+        assert lake.one(m.GetGroupOffset(0, b"h"), m.GroupOffset).offset is None
         assert lake.describe().groups == {b"g": U64_MAX}
 
     def test_groups_are_bounded(self, tmp_path: Path) -> None:
@@ -333,14 +334,14 @@ class TestGroups:
             lake.create()
             lake.create(b"other")
             for group in (b"a", b"b"):
-                lake.one(m.Commit(0, group, 1), m.Done)
-            assert lake.refused(m.Commit(0, b"c", 1)).code is Code.GROUPS_FULL
-            lake.one(m.Commit(0, b"a", 2), m.Done)
-            lake.one(m.Commit(0, b"a", 1), m.Done, b"other")
-            assert lake.refused(m.Commit(0, b"b", 1), b"other").code is Code.GROUPS_FULL
+                lake.one(m.CommitOffset(0, group, 1), m.Done)
+            assert lake.refused(m.CommitOffset(0, b"c", 1)).code is Code.GROUPS_FULL
+            lake.one(m.CommitOffset(0, b"a", 2), m.Done)
+            lake.one(m.CommitOffset(0, b"a", 1), m.Done, b"other")
+            assert lake.refused(m.CommitOffset(0, b"b", 1), b"other").code is Code.GROUPS_FULL
             lake.one(m.Delete(0), m.Done)
-            lake.one(m.Commit(0, b"b", 1), m.Done, b"other")
-            assert lake.refused(m.Commit(0, b"", 1), b"other").code is Code.MALFORMED
+            lake.one(m.CommitOffset(0, b"b", 1), m.Done, b"other")
+            assert lake.refused(m.CommitOffset(0, b"", 1), b"other").code is Code.MALFORMED
 
 
 class TestQuotas:
@@ -385,9 +386,9 @@ def test_a_seek_may_say_more_than_one_thing(lake: Lake) -> None:
     for at in range(20):
         lake.append(b"%d" % at)
         lake.advance(1)
-    seek = Seek(Where.TIMESTAMP, sequence=12, timestamp=START_MS + 5000)
+    seek = Seek(SeekBy.TIMESTAMP, sequence=12, timestamp=START_MS + 5000)
     assert lake.bodies(seek) == [b"%d" % at for at in range(12, 20)]
-    seek = Seek(Where.TIMESTAMP, sequence=5, timestamp=START_MS + 12_000)
+    seek = Seek(SeekBy.TIMESTAMP, sequence=5, timestamp=START_MS + 12_000)
     assert lake.bodies(seek) == [b"%d" % at for at in range(12, 20)]
 
 
@@ -408,7 +409,7 @@ def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
             lake.append(b"%d" % at * 30)
             lake.advance(1)
         lake.one(m.Trim(0, 100), m.Done)
-        lake.one(m.Commit(0, b"g", 42), m.Done)
+        lake.one(m.CommitOffset(0, b"g", 42), m.Done)
         lake.append(b"me", headers=[[(b"", b"fence")]])
         before, rows = lake.describe(), list(rows_of(lake.read()))
         lake.restart()

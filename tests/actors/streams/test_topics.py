@@ -120,14 +120,14 @@ def test_a_restart_knows_them_all(tmp_path: Path) -> None:
         assert create(lake, b"orders", 1000) is None
         assert create(lake, b"mails", 2) is None
         lake.append(b"x", name=b"orders/999")
-        lake.one(m.Commit(0, b"g", 1), m.Done, b"orders/5")
+        lake.one(m.CommitOffset(0, b"g", 1), m.Done, b"orders/5")
         assert delete(lake, b"mails") is None
         lake.restart()
         assert topics(lake) == {b"orders": 1000}
         assert lake.directory.names() == [b"orders/5", b"orders/999"]
         assert lake.bodies(name=b"orders/999") == [b"x"]
         assert lake.bodies(name=b"orders/3") == []
-        assert lake.one(m.Committed(0, b"g"), m.GroupOffset, b"orders/5").offset == 1
+        assert lake.one(m.GetGroupOffset(0, b"g"), m.GroupOffset, b"orders/5").offset == 1
 
 
 def test_what_a_stop_left_of_a_removed_topic_goes_at_the_next_start(tmp_path: Path) -> None:

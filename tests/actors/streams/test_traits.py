@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Failed, Leave
-from millpond.actors.positions import Seek, Where
+from millpond.actors.messages import Detach, Failed
+from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.store.interface import Fault
 from millpond.actors.streams import messages as m
-from millpond.actors.streams.messages import Timestamping, Traits
+from millpond.actors.streams.messages import StreamOptions, Timestamping
 from tests.actors.streams.lake import NAME, Lake, lake_in
 
 EMPTY_S = 60
@@ -26,7 +26,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
 
 
 def created(lake: Lake, **traits: Any) -> None:
-    lake.create(traits=Traits(**traits))
+    lake.create(traits=StreamOptions(**traits))
 
 
 def stamps(lake: Lake) -> list[int]:
@@ -82,7 +82,7 @@ class TestSettings:
         created(lake, labels={"s2": b"x"}, empty_s=9)
         lake.one(m.Configure(0, m.Settings(age_s=77)), m.Done)
         settings = lake.describe().settings
-        assert settings == m.Settings(77, traits=Traits(labels={"s2": b"x"}, empty_s=9))
+        assert settings == m.Settings(77, traits=StreamOptions(labels={"s2": b"x"}, empty_s=9))
 
     def test_traits_are_kept(self, tmp_path: Path) -> None:
         with lake_in(tmp_path / "data") as lake:
@@ -101,13 +101,13 @@ class TestChains:
         one, other = lake.port(), lake.port()
         lake.say(
             one,
-            m.ChainedAppend(1, [b"a"]),
-            m.ChainedAppend(2, [b"b"], match_sequence=9),
-            m.ChainedAppend(3, [b"c"]),
+            m.SessionAppend(1, [b"a"]),
+            m.SessionAppend(2, [b"b"], match_sequence=9),
+            m.SessionAppend(3, [b"c"]),
         )
-        lake.say(other, m.ChainedAppend(1, [b"d"]))
+        lake.say(other, m.SessionAppend(1, [b"d"]))
         lake.settle()
-        lake.say(one, m.ChainedAppend(4, [b"e"]))
+        lake.say(one, m.SessionAppend(4, [b"e"]))
         lake.settle()
         first, *failed = one.take()
         assert isinstance(first, m.Appended)
@@ -118,14 +118,14 @@ class TestChains:
     def test_a_session_that_left_is_forgotten(self, lake: Lake) -> None:
         lake.create()
         port = lake.port()
-        lake.say(port, m.ChainedAppend(1, [b"a"], match_sequence=9), Leave())
-        lake.say(port, m.ChainedAppend(2, [b"b"]))
+        lake.say(port, m.SessionAppend(1, [b"a"], match_sequence=9), Detach())
+        lake.say(port, m.SessionAppend(2, [b"b"]))
         lake.settle()
         assert lake.bodies() == [b"b"]
 
     def test_a_stream_that_is_not_there(self, lake: Lake) -> None:
         port = lake.port()
-        lake.say(port, m.ChainedAppend(1, [b"a"]))
+        lake.say(port, m.SessionAppend(1, [b"a"]))
         lake.settle()
         (failed,) = port.take()
         assert isinstance(failed, m.StreamFailed)
@@ -136,11 +136,11 @@ class TestChains:
         lake.create()
         begun = lake.describe().incarnation
         port = lake.port()
-        lake.say(port, m.ChainedAppend(1, [b"a"], incarnation=begun))
+        lake.say(port, m.SessionAppend(1, [b"a"], incarnation=begun))
         lake.ask(m.Delete(0), m.Create(1))
         assert lake.describe().incarnation != begun
-        lake.say(port, m.ChainedAppend(2, [b"b"], incarnation=begun))
-        lake.say(lake.port(), m.ChainedAppend(1, [b"c"], incarnation=begun))
+        lake.say(port, m.SessionAppend(2, [b"b"], incarnation=begun))
+        lake.say(lake.port(), m.SessionAppend(1, [b"c"], incarnation=begun))
         lake.settle()
         _, failed = port.take()
         assert isinstance(failed, m.StreamFailed) and failed.code is Code.UNKNOWN_STREAM
@@ -149,17 +149,17 @@ class TestChains:
     def test_nothing_is_done_behind_an_append_whose_commit_failed(self, slow: Lake) -> None:
         """Also where the stream that knew of it was given up, and built anew from what is kept."""
         port, other = slow.port(), slow.port()
-        slow.say(port, m.ChainedAppend(1, [b"a"]))
+        slow.say(port, m.SessionAppend(1, [b"a"]))
         slow.store.finish()
         slow.store.is_doomed = True
-        slow.say(port, m.ChainedAppend(2, [b"b"], behind=1))
-        slow.say(other, m.ChainedAppend(1, [b"x"]))
+        slow.say(port, m.SessionAppend(2, [b"b"], behind=1))
+        slow.say(other, m.SessionAppend(1, [b"x"]))
         slow.store.finish(Fault.NOT_KEPT)
         slow.store.is_slow = slow.store.is_doomed = False
         slow.settle()
-        slow.say(port, m.ChainedAppend(3, [b"c"], behind=2))
-        slow.say(port, m.ChainedAppend(4, [b"d"], behind=3))
-        slow.say(other, m.ChainedAppend(2, [b"y"], behind=1))
+        slow.say(port, m.SessionAppend(3, [b"c"], behind=2))
+        slow.say(port, m.SessionAppend(4, [b"d"], behind=3))
+        slow.say(other, m.SessionAppend(2, [b"y"], behind=1))
         slow.settle()
         first, *failed = port.take()
         assert isinstance(first, m.Appended)
@@ -170,8 +170,8 @@ class TestChains:
         lake.create()
         port = lake.port()
         lake.crash_on = {m.Describe}
-        lake.say(port, m.ChainedAppend(1, [b"a"]), m.Describe(2))
-        lake.say(port, m.ChainedAppend(3, [b"b"], behind=1))
+        lake.say(port, m.SessionAppend(1, [b"a"]), m.Describe(2))
+        lake.say(port, m.SessionAppend(3, [b"b"], behind=1))
         lake.advance(1)
         assert [type(each) for each in port.take()] == [Failed, Failed, m.StreamFailed]
         assert lake.bodies() == []
@@ -181,11 +181,11 @@ class TestChains:
     ) -> None:
         lake.create()
         port = lake.port()
-        lake.say(port, m.ChainedAppend(1, [b"a"]))
+        lake.say(port, m.SessionAppend(1, [b"a"]))
         lake.advance(1)
         lake.crash_on = {m.Describe}
         lake.say(lake.port(), m.Describe(0))
-        lake.say(port, m.ChainedAppend(2, [b"b"]), m.ChainedAppend(3, [b"c"], behind=2))
+        lake.say(port, m.SessionAppend(2, [b"b"]), m.SessionAppend(3, [b"c"], behind=2))
         lake.advance(1)
         assert lake.bodies() == [b"a", b"b", b"c"]
 
@@ -227,7 +227,7 @@ class TestEmptyStreams:
         assert not self.is_there(lake)
 
     def test_age_empties_it_too(self, lake: Lake) -> None:
-        lake.create(age_s=100, traits=Traits(empty_s=EMPTY_S))
+        lake.create(age_s=100, traits=StreamOptions(empty_s=EMPTY_S))
         lake.append(b"a")
         lake.advance(100 + EMPTY_S - 5)
         assert self.is_there(lake)
@@ -252,7 +252,7 @@ class TestEmptyStreams:
         lake.append(b"a")
         lake.one(m.Trim(0, 1), m.Done)
         lake.advance(10 * EMPTY_S)
-        lake.one(m.Configure(0, m.Settings(traits=Traits(empty_s=EMPTY_S))), m.Done)
+        lake.one(m.Configure(0, m.Settings(traits=StreamOptions(empty_s=EMPTY_S))), m.Done)
         lake.advance(EMPTY_S - 1)
         assert self.is_there(lake)
         lake.advance(2)
@@ -261,7 +261,7 @@ class TestEmptyStreams:
     def test_who_waits_is_answered(self, lake: Lake) -> None:
         created(lake, empty_s=EMPTY_S)
         port = lake.port()
-        read = m.Read(7, Seek(Where.SEQUENCE, 0), 10, 1000, lake.now + 1000)
+        read = m.Read(7, Seek(SeekBy.SEQUENCE, 0), 10, 1000, lake.now + 1000)
         lake.say(port, read)
         lake.advance(EMPTY_S + 1)
         (answer,) = port.take()

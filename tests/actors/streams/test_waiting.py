@@ -13,10 +13,10 @@ from weakref import ref
 import pytest
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Batch, Drain, Failed, Leave
+from millpond.actors.messages import Batch, Detach, Drain, Failed
 from millpond.actors.runtime.scheduler import LOAD_RETRY_S, Scheduler, SchedulerSettings
 from millpond.actors.store.changes import LogSnapshot, Position
-from millpond.actors.store.interface import Fault, Pending
+from millpond.actors.store.interface import Deferred, Fault
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from tests.actors.ports import RecordingPort
@@ -96,8 +96,8 @@ class TestWakingUp:
         assert (list(empty.spans), empty.next, empty.tail) == ([], 1, 1)
 
     def test_what_a_view_cannot_show_does_not_wake(self, lake: Lake) -> None:
-        port = waiting(lake, view=m.View(empty=False))
-        other = waiting(lake, Position(0, 0), view=m.View(empty=False))
+        port = waiting(lake, view=m.RecordFilter(empty=False))
+        other = waiting(lake, Position(0, 0), view=m.RecordFilter(empty=False))
         lake.append(b"", b"")
         lake.append(b"")
         assert port.take() == other.take() == []
@@ -159,7 +159,7 @@ class TestLeaving:
         port = lake.port()
         until = lake.now + WAIT_S
         lake.say(port, read_of(number=1, wait_until=until), read_of(number=2, wait_until=until))
-        lake.say(port, m.Cancel(1), m.Cancel(7))
+        lake.say(port, m.CancelRead(1), m.CancelRead(7))
         lake.append(b"a")
         assert answer(port).number == 2
 
@@ -234,10 +234,10 @@ class TestCrashes:
     def test_nobody_hangs_when_the_behaviour_crashes(self, lake: Lake) -> None:
         lake.append(b"a")
         ports = [waiting(lake, 1), waiting(lake, Position(U64_MAX, 0))]
-        lake.crash_on.add(m.Commit)
+        lake.crash_on.add(m.CommitOffset)
         crasher = lake.port()
         both = read_of(1, number=0, wait_until=lake.now + WAIT_S)
-        lake.say(crasher, both, m.Commit(1, b"g", 1))
+        lake.say(crasher, both, m.CommitOffset(1, b"g", 1))
         for port, numbers in ((ports[0], [0]), (ports[1], [0]), (crasher, [0, 1])):
             refusals = port.take()
             assert [each.request.number for each in refusals] == numbers  # type: ignore[union-attr]
@@ -280,8 +280,8 @@ class TestCrashes:
             port = lake.port()
             lake.say(port, read_of(number=1, count=1))
             assert port.take() == [], "it is in a file"
-            lake.crash_on.add(m.Commit)
-            lake.say(lake.port(), m.Commit(0, b"g", 1))
+            lake.crash_on.add(m.CommitOffset)
+            lake.say(lake.port(), m.CommitOffset(0, b"g", 1))
             (refused,) = port.take()
             assert isinstance(refused, Failed) and refused.code is Code.OUTCOME_UNKNOWN
             lake.advance(20)
@@ -296,12 +296,12 @@ class TestCrashes:
             assert isinstance(done, m.Done)
 
     def test_quarantine_refuses_who_waits(self, lake: Lake) -> None:
-        lake.crash_on.add(m.Commit)
+        lake.crash_on.add(m.CommitOffset)
         for _ in range(5):
-            lake.ask(m.Commit(0, b"g", 1))
+            lake.ask(m.CommitOffset(0, b"g", 1))
             lake.advance(2)
         port = waiting(lake)
-        lake.ask(m.Commit(0, b"g", 1))
+        lake.ask(m.CommitOffset(0, b"g", 1))
         (refused,) = port.take()
         assert isinstance(refused, Failed) and refused.code is Code.OUTCOME_UNKNOWN
         assert lake.scheduler.counters.quarantines == 1
@@ -345,8 +345,8 @@ class TestCommits:
         cancelled, left = waiting(slow), waiting(slow)
         slow.store.is_doomed = True
         slow.say(slow.port(), m.Append(0, [b"a"]))
-        slow.say(cancelled, m.Cancel(0))
-        slow.scheduler.submit(stream_cell(NAME), Batch(left, [Leave()]), slow.now)
+        slow.say(cancelled, m.CancelRead(0))
+        slow.scheduler.submit(stream_cell(NAME), Batch(left, [Detach()]), slow.now)
         slow.settle()
         slow.store.finish(Fault.NOT_KEPT)
         slow.store.is_slow = slow.store.is_doomed = False
@@ -362,7 +362,7 @@ class TestCommits:
     def test_who_left_before_the_commit_failed_harms_nobody(self, slow: Lake) -> None:
         port = waiting(slow)
         slow.say(slow.port(), m.Append(0, [b"a"]))
-        slow.scheduler.submit(stream_cell(NAME), Batch(port, [Leave()]), slow.now)
+        slow.scheduler.submit(stream_cell(NAME), Batch(port, [Detach()]), slow.now)
         slow.store.finish(Fault.NOT_KEPT)
         assert len(port.take()) <= 1
 
@@ -377,13 +377,13 @@ def test_a_drain_without_anybody_is_nothing() -> None:
 
 def test_s3p_40_who_waits_no_longer_gets_what_there_is(lake: Lake) -> None:
     port = waiting(lake)
-    lake.say(port, m.Conclude(7), m.Conclude(0), m.Conclude(0))
+    lake.say(port, m.FinishRead(7), m.FinishRead(0), m.FinishRead(0))
     lake.settle()
     (nothing,) = port.take()
     assert isinstance(nothing, m.Records) and not nothing.spans
     lake.append(b"x")
     assert port.take() == []
-    lake.say(port, read_of(0, wait_until=lake.now + WAIT_S), m.Conclude(0))
+    lake.say(port, read_of(0, wait_until=lake.now + WAIT_S), m.FinishRead(0))
     lake.settle()
     assert bodies_of(*port.take()) == [b"x"]
 
@@ -398,13 +398,13 @@ def test_s3p_40_what_the_store_still_looks_for_is_given_to_who_waits_no_longer(
             lake.advance(1)
         lake.advance(30)
         port, late = lake.port(), lake.port()
-        lake.say(port, read_of(0, count=1, wait_until=lake.now + WAIT_S), m.Conclude(0))
+        lake.say(port, read_of(0, count=1, wait_until=lake.now + WAIT_S), m.FinishRead(0))
         assert not port.written, "the store has to look into a file"
         lake.settle()
         assert bodies_of(*port.take()) == [bytes(500) + b"0"]
         lake.append(b"")
-        view = m.View(empty=False)
-        lake.say(late, read_of(40, view=view, wait_until=lake.now + WAIT_S), m.Conclude(0))
+        view = m.RecordFilter(empty=False)
+        lake.say(late, read_of(40, view=view, wait_until=lake.now + WAIT_S), m.FinishRead(0))
         lake.settle()
         (nothing,) = late.take()
         assert isinstance(nothing, m.Records) and not nothing.spans
@@ -412,10 +412,10 @@ def test_s3p_40_what_the_store_still_looks_for_is_given_to_who_waits_no_longer(
 
 def test_a_rest_that_ends_before_its_deadline_is_seen_ends_its_refusals(slow: Lake) -> None:
     """Else what the cell has to put into its mailbox would be refused long after."""
-    cell, loads = stream_cell(NAME), list[Pending[LogSnapshot | Fault]]()
+    cell, loads = stream_cell(NAME), list[Deferred[LogSnapshot | Fault]]()
 
-    def load(name: bytes) -> Pending[LogSnapshot | Fault]:
-        loads.append(Pending())
+    def load(name: bytes) -> Deferred[LogSnapshot | Fault]:
+        loads.append(Deferred())
         return loads[-1]
 
     with lake_in(None, store=slow.store) as lake:
@@ -429,9 +429,9 @@ def test_a_rest_that_ends_before_its_deadline_is_seen_ends_its_refusals(slow: La
         lake.clock.now += LOAD_RETRY_S
         lake.say(port, m.Describe(1))
         lake.scheduler.turn(lake.now)
-        loads.pop().finish(LogSnapshot(notes={b"created": bytes([0x91, 0])}))
+        loads.pop().finish(LogSnapshot(metadata={b"created": bytes([0x91, 0])}))
         lake.settle()
-        assert isinstance(port.take()[0], m.Described)
+        assert isinstance(port.take()[0], m.StreamDescription)
         for number in range(5):
             batch = Batch(port, [m.Append(number, [b"x"])], 600_000)
             lake.scheduler.submit(cell, batch, lake.now)

@@ -9,7 +9,7 @@ import anyio
 import msgspec
 
 from millpond.actors.errors import UnknownStream
-from millpond.node.chat.records import Kind, Record, State, conversation_of, decode_record
+from millpond.node.chat.records import Kind, Record, State, conversation_stream, decode_record
 from millpond.node.node import Node
 from millpond.node.outbox.messages import PeerOperation
 from tests.node.post.neighbours import DEADLINE_S, Neighbour
@@ -35,7 +35,7 @@ async def say(node: Node, peer: str, text: str, **fields: Any) -> dict[str, Any]
 
 
 async def history(node: Node, peer: Neighbour) -> list[Record]:
-    ledger = node.mail._ledger(conversation_of(peer.public))
+    ledger = node.mail._ledger(conversation_stream(peer.public))
     try:
         tail = (await ledger.describe()).tail
     except UnknownStream:

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millpond.node.chat.conversation import KNOWN_MAX, Conversation, Marks
+from millpond.node.chat.conversation import KNOWN_MAX, Conversation, ReadPositions
 from millpond.node.chat.payloads import Text
 from millpond.node.chat.records import Kind, Record, State, decode_record, encode_record
 
@@ -25,7 +25,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
-        self.marks = Marks()
+        self.marks = ReadPositions()
         self.conversation = Conversation(LIFE_MS)
 
     def keep(self, records: Iterable[Record]) -> list[Record]:
@@ -56,7 +56,7 @@ class Kept:
 
     def read(self, end: int) -> None:
         self.conversation.replay_read(end)
-        self.marks = Marks(end, self.marks.delivered_told, self.marks.read_told)
+        self.marks = ReadPositions(end, self.marks.delivered_told, self.marks.read_told)
 
 
 def test_what_we_say_waits_in_order_until_it_is_sealed_and_over_a_crash() -> None:
@@ -118,7 +118,7 @@ def test_receipts_are_owed_until_they_were_sent() -> None:
         2,
     )
     kept.conversation.replay_told(State.DELIVERED, owed.end)
-    kept.marks = Marks(0, owed.end, 0)
+    kept.marks = ReadPositions(0, owed.end, 0)
     kept.crash()
     owed = kept.conversation.owed(64)
     assert owed is not None and owed.uuids == [uuid_of(1003)]

@@ -11,8 +11,8 @@ import pytest
 
 from millpond.actors.errors import DataTooLarge, EmptyData, Malformed, NotAllowed, UnknownPeer
 from millpond.actors.messages import Put
-from millpond.node.chat.payloads import TEXT_BYTES_MAX, Text, encode_words
-from millpond.node.chat.records import Kind, State, conversation_of
+from millpond.node.chat.payloads import TEXT_BYTES_MAX, Text, encode_payload
+from millpond.node.chat.records import Kind, State, conversation_stream
 from millpond.node.node import Node
 from millpond.node.outbox.messages import PeerOperation
 from millpond.node.peers.address_book import Peer, Trust
@@ -101,9 +101,9 @@ async def test_nobody_speaks_in_the_name_of_another(tmp_path: Path) -> None:
     """An envelope that Eve sealed for the channel of Alice is not shown as Alice's."""
     alice, bob = couple(tmp_path)
     eve = Neighbour(tmp_path, "eve")
-    channel = conversation_of(alice.public)
+    channel = conversation_stream(alice.public)
     async with bob.node() as there:
-        clear = encode_words(Text("00000001", 1, 1, "send me money"))
+        clear = encode_payload(Text("00000001", 1, 1, "send me money"))
         envelope = seal(
             clear,
             sender=eve.identity,
@@ -113,7 +113,7 @@ async def test_nobody_speaks_in_the_name_of_another(tmp_path: Path) -> None:
             uuid=os.urandom(16),
             entropy=os.urandom,
         )
-        local = there.post.office.local
+        local = there.outbox.context.local
         await local.put(channel, Put(1, 60, envelope))
         await local.put(channel, Put(2, 60, b"no envelope at all"))
         async with alice.node() as here:
@@ -125,7 +125,7 @@ async def test_nobody_speaks_in_the_name_of_another(tmp_path: Path) -> None:
 async def test_what_is_not_understood_is_a_note_and_is_not_asked_for_again(tmp_path: Path) -> None:
     alice, bob = couple(tmp_path)
     async with alice.node() as here, bob.node() as there:
-        await here.post.send(bob.public, conversation_of(alice.public), b'{"kind":"video"}')
+        await here.outbox.send(bob.public, conversation_stream(alice.public), b'{"kind":"video"}')
         records = []
         for _ in range(500):
             records = await history(there, alice)
@@ -133,8 +133,8 @@ async def test_what_is_not_understood_is_a_note_and_is_not_asked_for_again(tmp_p
                 break
             await anyio.sleep(0.02)
         assert [each.kind for each in records] == [Kind.NOTE]
-        local = there.post.office.local
-        await until(lambda: local.count(conversation_of(alice.public)) == 0)
+        local = there.outbox.context.local
+        await until(lambda: local.count(conversation_stream(alice.public)) == 0)
 
 
 async def test_what_cannot_be_said_is_refused(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ async def test_nobody_waits_for_a_talk_that_never_begins(tmp_path: Path) -> None
     """Trusted, written to, and revoked at once."""
     alice, bob = Neighbour(tmp_path, "alice"), Neighbour(tmp_path, "bob")
     async with alice.node() as here:
-        book = here.post.office.book
+        book = here.outbox.context.book
         await anyio.sleep(0.1)  # it has looked into the book, and will again in a second
         book.add(Peer("bob", bob.public, Trust.TRUSTED, (), (), 0.0))
         async with anyio.create_task_group() as tasks:

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from millpond.node.chat.payloads import (
     TEXT_BYTES_MAX,
-    NotUnderstood,
     Receipt,
     Text,
-    decode_words,
-    encode_words,
+    UnknownPayload,
+    decode_payload,
+    encode_payload,
 )
 from millpond.node.chat.records import (
     Kind,
     Record,
     State,
     Unreadable,
-    conversation_of,
+    conversation_stream,
     decode_record,
     encode_record,
     is_news,
@@ -55,8 +55,8 @@ RECORDS = [
 
 @pytest.mark.parametrize(("words", "clear"), WORDS)
 def test_words_have_these_bytes(words: Text | Receipt, clear: bytes) -> None:
-    assert encode_words(words) == clear
-    assert decode_words(clear) == words
+    assert encode_payload(words) == clear
+    assert decode_payload(clear) == words
 
 
 @pytest.mark.parametrize(("record", "body"), RECORDS)
@@ -80,18 +80,18 @@ def test_records_have_these_bytes(record: Record, body: bytes) -> None:
         b'{"kind":"text","line":"5f3a9c01","n":1,"at":1,"text":"\\ud800"}',
         b'{"kind":"receipt","state":"waiting","of":[]}',
         b'{"kind":"receipt","state":"read","of":["xyz"]}',
-        encode_words(Text("5f3a9c01", 1, 1, "x" * (TEXT_BYTES_MAX + 1))),
+        encode_payload(Text("5f3a9c01", 1, 1, "x" * (TEXT_BYTES_MAX + 1))),
     ],
     ids=lambda clear: repr(clear[:60]),
 )
 def test_what_is_not_said_like_this_is_not_understood(clear: bytes) -> None:
-    with pytest.raises(NotUnderstood):
-        decode_words(clear)
+    with pytest.raises(UnknownPayload):
+        decode_payload(clear)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
-    for decode, refusal in ((decode_words, NotUnderstood), (decode_record, Unreadable)):
+    for decode, refusal in ((decode_payload, UnknownPayload), (decode_record, Unreadable)):
         try:
             decode(body)  # type: ignore[operator]
         except refusal:
@@ -118,4 +118,4 @@ def test_a_fate_is_news_if_it_says_more() -> None:
 
 
 def test_a_conversation_has_the_name_of_the_peer() -> None:
-    assert conversation_of(bytes(32)) == b"chat/" + b"a" * 52
+    assert conversation_stream(bytes(32)) == b"chat/" + b"a" * 52

@@ -15,7 +15,7 @@ from millpond.node.client.connect import connect
 from millpond.node.clock import Clock
 from millpond.node.config import OFF, Config
 from millpond.node.jobs.queue import Queue
-from millpond.node.jobs.worker.outcome import Ended
+from millpond.node.jobs.worker.outcome import AttemptResult
 from millpond.node.jobs.worker.worker import Worker
 from millpond.node.node import Node
 from millpond.transports.io.interface import Session
@@ -32,7 +32,7 @@ class Place:
     def __init__(self, node: Node, network: Network) -> None:
         self.node = node
         self.network = network
-        self.ended: list[Ended] = []
+        self.ended: list[AttemptResult] = []
 
     def dialer(self, source: str) -> Any:
         async def dial(tasks: TaskGroup, host: str, port: int, session: Session) -> None:

@@ -22,7 +22,7 @@ async def test_jobs_that_wait_for_a_slot_lose_no_attempt_with_the_connection(pla
         async with place.working([send], "a=3", "b", concurrency=1) as worker:
             for number in range(2):
                 await queue.put(number)
-            await place.until(lambda: worker.feeds[0].waiting and began)
+            await place.until(lambda: worker.subscriptions[0].waiting and began)
             place.network.reset("worker")
             await place.until(lambda: len(place.ended) >= 3)
         counts = await queue.counts()
@@ -62,7 +62,7 @@ async def test_what_was_on_its_way_to_a_worker_with_several_queues_is_as_new(pla
                 anyio.create_task_group() as tasks,
             ):
                 place.network.stall("worker")
-                tasks.start_soon(worker.feeds[0].widen)
+                tasks.start_soon(worker.subscriptions[0].widen)
                 await anyio.sleep(1)
                 await queue.put("x")
                 await anyio.sleep(1)
@@ -102,7 +102,7 @@ async def test_what_is_done_as_the_connection_ends_comes_again(place: Place) -> 
         began.append(job.attempt)
         if len(began) == 1:
             await anyio.sleep(0.01)
-            session = worker.feeds[0].channel._link.session
+            session = worker.subscriptions[0].channel._link.session
             assert session is not None
             place.network.partition("worker", "pond")
             session.close()  # as when the node says goodbye; nobody has told the worker yet

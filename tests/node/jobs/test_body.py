@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.node.jobs.payload import Body, Waiter, decode_body, encode_body
+from millpond.node.jobs.payload import JobMessage, ReplyTo, decode_job, encode_job
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary(),
@@ -17,10 +17,10 @@ VALUES = st.recursive(
     max_leaves=10,
 )
 BODIES = st.builds(
-    Body,
+    JobMessage,
     VALUES,
     st.none() | st.text(),
-    st.none() | st.builds(Waiter, st.binary(min_size=16, max_size=16), st.integers(0, 2**64 - 1)),
+    st.none() | st.builds(ReplyTo, st.binary(min_size=16, max_size=16), st.integers(0, 2**64 - 1)),
     st.none() | st.integers(1, 2**16 - 1),
     st.dictionaries(st.text(), st.text(), max_size=3),
     st.integers(0, 2**64 - 1),
@@ -28,29 +28,29 @@ BODIES = st.builds(
 
 
 @given(BODIES)
-def test_what_is_written_is_read_back(body: Body) -> None:
-    assert decode_body(encode_body(body)) == body
+def test_what_is_written_is_read_back(body: JobMessage) -> None:
+    assert decode_job(encode_job(body)) == body
 
 
 def test_the_bytes_of_a_job() -> None:
     """docs/jobs.md, "The bytes of a job"."""
-    body = Body({"to": "alice"}, "send", enqueued_ms=1763683200000)
+    body = JobMessage({"to": "alice"}, "send", enqueued_ms=1763683200000)
     told = "84a17601a17081a2746fa5616c696365a16ea473656e64a165cf0000019aa3b5ec00"
-    assert encode_body(body).hex() == told
+    assert encode_job(body).hex() == told
 
 
 @given(st.binary())
 def test_any_bytes_are_a_job(data: bytes) -> None:
     """Nothing that somebody puts into the queue stops a worker."""
-    assert isinstance(decode_body(data), Body)
+    assert isinstance(decode_job(data), JobMessage)
 
 
 @given(BODIES, st.data())
-def test_a_damaged_job_is_a_job(body: Body, data: st.DataObject) -> None:
-    told = bytearray(encode_body(body))
+def test_a_damaged_job_is_a_job(body: JobMessage, data: st.DataObject) -> None:
+    told = bytearray(encode_job(body))
     place = data.draw(st.integers(0, len(told) - 1))
     told[place] = data.draw(st.integers(0, 255))
-    assert isinstance(decode_body(bytes(told)), Body)
+    assert isinstance(decode_job(bytes(told)), JobMessage)
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_a_damaged_job_is_a_job(body: Body, data: st.DataObject) -> None:
     ids=["object", "number", "text", "bytes", "deep JSON", "deep MessagePack", "another version"],
 )
 def test_foreign_bytes_are_the_payload(data: bytes, payload: Any) -> None:
-    assert decode_body(data) == Body(payload)
+    assert decode_job(data) == JobMessage(payload)
 
 
 def test_what_cannot_be_carried_is_refused() -> None:
     with pytest.raises(TypeError):
-        encode_body(Body(object()))
+        encode_job(JobMessage(object()))
     with pytest.raises(ValueError):
-        encode_body(Body(None, attempts=0))
+        encode_job(JobMessage(None, attempts=0))

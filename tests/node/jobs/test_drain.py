@@ -53,7 +53,7 @@ async def test_stop_waits_for_nobody(place: Place) -> None:
     async with place.queue() as queue:
         await queue.put("x")
         async with place.working(send, "mail") as worker:
-            await place.until(lambda: worker.tally.running)
+            await place.until(lambda: worker.stats.running)
             before = anyio.current_time()
             worker.stop()
             await place.until(lambda: place.ended, 1.0)
@@ -68,7 +68,7 @@ async def test_stop_ends_a_drain_that_waits(place: Place) -> None:
     async with place.queue() as queue:
         await queue.put("x")
         async with place.working(send, "mail", grace=1000) as worker:
-            await place.until(lambda: worker.tally.running)
+            await place.until(lambda: worker.stats.running)
             worker.drain()
             await anyio.sleep(100)
             assert not place.ended
@@ -108,9 +108,9 @@ async def test_jobs_that_never_began_lose_no_attempt(place: Place) -> None:
         for _ in range(6):
             await queue.put(20)
         async with place.working(send, "a=3", "b", concurrency=2) as worker:
-            await place.until(lambda: worker.tally.running == 2)
+            await place.until(lambda: worker.stats.running == 2)
             await anyio.sleep(5)
-            assert len(worker.feeds[0].waiting) >= 1
+            assert len(worker.subscriptions[0].waiting) >= 1
         async with place.working(send, "a", source="other", concurrency=6):
             await place.until(lambda: len(place.ended) == 6)
     assert attempts == [1] * 6

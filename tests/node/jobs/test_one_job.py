@@ -127,12 +127,12 @@ async def test_a_worker_that_is_cancelled_as_a_whole_ends_and_fails_no_job(
             before = asyncio.all_tasks()
             running = asyncio.create_task(worker.run())
             await queue.put()
-            await place.until(lambda: worker.tally.running, 5.0)
+            await place.until(lambda: worker.stats.running, 5.0)
             for each in asyncio.all_tasks() - before if at_once else {running}:
                 each.cancel()
             with pytest.raises(asyncio.CancelledError), anyio.fail_after(5):
                 await running
-            assert not place.ended and worker.tally.running == 0
+            assert not place.ended and worker.stats.running == 0
 
 
 @pytest.mark.parametrize("history", [True, False])
@@ -274,7 +274,7 @@ async def test_on_end_may_raise(caplog: pytest.LogCaptureFixture) -> None:
             await queue.put()
             await queue.put()
             await place.until(lambda: len(calls) == 2, 60)
-            assert worker.tally.done == 2 and worker.tally.running == 0
+            assert worker.stats.done == 2 and worker.stats.running == 0
     assert "no such metric" in caplog.text
 
 
@@ -282,9 +282,9 @@ async def test_what_is_unforeseen_is_logged_and_the_job_comes_again(
     place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last net: a mistake of ours while one job is settled."""
-    from millpond.node.jobs.worker.completion import Settler
+    from millpond.node.jobs.worker.completion import JobCompletion
 
-    acknowledge = Settler._acknowledge
+    acknowledge = JobCompletion._acknowledge
     times = 0
 
     async def faulty(*arguments: Any) -> Any:
@@ -294,7 +294,7 @@ async def test_what_is_unforeseen_is_logged_and_the_job_comes_again(
             raise AssertionError("a mistake")
         return await acknowledge(*arguments)
 
-    monkeypatch.setattr(Settler, "_acknowledge", faulty)
+    monkeypatch.setattr(JobCompletion, "_acknowledge", faulty)
 
     async def work() -> None:
         pass

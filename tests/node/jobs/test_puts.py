@@ -124,7 +124,7 @@ async def test_a_burst_ends_although_a_job_is_not_for_this_worker(place: Place) 
     async with place.queue() as queue:
         await queue.put("x")
         async with place.worker(send, "mail") as worker:
-            jobs = worker.feeds[0].channel.jobs
+            jobs = worker.subscriptions[0].channel.jobs
 
             async def counted(*words: Any) -> Any:
                 nonlocal asked
@@ -132,7 +132,7 @@ async def test_a_burst_ends_although_a_job_is_not_for_this_worker(place: Place) 
                 answer = await jobs(*words)
                 return answer | {"ready": 1} if "ready" in answer else answer
 
-            worker.feeds[0].channel.jobs = counted  # type: ignore[method-assign, assignment]
+            worker.subscriptions[0].channel.jobs = counted  # type: ignore[method-assign, assignment]
             with anyio.fail_after(60):
                 await worker.run(burst=True)
     assert place.whats == ["done"] and asked < 50
@@ -169,10 +169,10 @@ async def test_a_worker_that_drains_while_it_asks_for_more_just_ends(place: Plac
     async with place.queue("a") as queue:
         await queue.put("x")
         async with place.working(send, "a=3", "b", concurrency=4, grace=1.0) as worker:
-            await place.until(lambda: worker.tally.running)
+            await place.until(lambda: worker.stats.running)
             place.network.partition("worker", "pond")
             place.network.reset("worker")
             await place.until(lambda: place.ended)
-            worker.feeds[0]._wanted += 1
-            worker._around.start_soon(worker._widen, worker.feeds[0])
+            worker.subscriptions[0]._wanted += 1
+            worker._around.start_soon(worker._widen, worker.subscriptions[0])
     assert place.whats == ["lost"]

@@ -11,7 +11,7 @@ import pytest
 
 from millpond.actors.errors import NotFound
 from millpond.node.jobs import Backoff, Job, JobCancelled, Queue, Reject, task
-from millpond.node.jobs.payload import decode_body
+from millpond.node.jobs.payload import decode_job
 from tests.node.jobs.place import Place
 
 
@@ -78,7 +78,7 @@ async def test_the_states_of_jobs(place: Place) -> None:
             told = (counts.ready, counts.delayed, counts.leased, counts.dead, counts.workers)
             assert told == (1, 1, 1, 1, 1)
             shown = await queue.show(waiting.id)
-            assert shown.data is not None and decode_body(shown.data).payload == "waiting"
+            assert shown.data is not None and decode_job(shown.data).payload == "waiting"
             with pytest.raises(NotFound):
                 await queue.show(1)
 

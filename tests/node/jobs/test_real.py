@@ -18,7 +18,7 @@ import pytest
 from millpond.node.config import OFF, Config
 from millpond.node.jobs import Job, Queue, Worker
 from millpond.node.jobs import sync as blocking
-from millpond.node.jobs.worker.outcome import Ended
+from millpond.node.jobs.worker.outcome import AttemptResult
 from millpond.node.node import Node
 from tests.node.processes import ROOT, environment
 
@@ -55,7 +55,7 @@ async def test_a_function_in_a_thread_keeps_its_lease_and_tells_its_progress(url
             assert await put.result(PATIENCE_S) == 6
             assert [value async for value in put.progress()] == ["begun"]
             worker.drain()
-    assert began == [1] and worker.tally.done == 1
+    assert began == [1] and worker.stats.done == 1
 
 
 async def test_a_function_in_a_thread_is_told_when_it_is_left_alone(url: str) -> None:
@@ -67,7 +67,7 @@ async def test_a_function_in_a_thread_is_told_when_it_is_left_alone(url: str) ->
             time.sleep(0.02)
         told.set()
 
-    ended: list[Ended] = []
+    ended: list[AttemptResult] = []
     async with Queue(url, "q") as queue:
         await queue.put()
         async with Worker(url, stubborn, queues=["q"], on_end=ended.append, grace=0.2) as worker:

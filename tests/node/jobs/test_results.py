@@ -10,9 +10,9 @@ import pytest
 
 from millpond.node.client.errors import ChannelClosed
 from millpond.node.jobs import Job, JobCancelled, JobFailed, Reject, Retry, task
-from millpond.node.jobs.history import Entry, entries_of
+from millpond.node.jobs.history import HistoryEntry, entries_of
 from millpond.node.jobs.payload import channel_of
-from millpond.node.jobs.results import News, decode_news, encode_news, mailbox_name
+from millpond.node.jobs.results import JobUpdate, decode_update, encode_update, mailbox_name
 from tests.node.jobs.place import Place
 
 
@@ -128,10 +128,10 @@ async def test_there_is_no_history_where_nothing_happened(place: Place) -> None:
 
 
 def test_news_are_read_back_and_other_bytes_are_none() -> None:
-    news = News(7, "result", {"a": [1, b"x", None]})
-    assert decode_news(encode_news(news)) == news
-    for data in (b"", b"hello", b"\x80", encode_news(news)[:-1], b'{"k": "result"}'):
-        assert decode_news(data) is None
+    news = JobUpdate(7, "result", {"a": [1, b"x", None]})
+    assert decode_update(encode_update(news)) == news
+    for data in (b"", b"hello", b"\x80", encode_update(news)[:-1], b'{"k": "result"}'):
+        assert decode_update(data) is None
 
 
 def test_names_of_mailboxes_are_names_of_channels() -> None:
@@ -148,4 +148,4 @@ def test_names_of_mailboxes_are_names_of_channels() -> None:
 def test_errors_say_what_they_know() -> None:
     assert str(JobFailed("payload", "no `to`")) == "payload: no `to`"
     assert str(JobFailed("payload")) == "payload"
-    assert Entry("1", 1, 0, "lost").worker == "" and issubclass(JobCancelled, Exception)
+    assert HistoryEntry("1", 1, 0, "lost").worker == "" and issubclass(JobCancelled, Exception)

@@ -11,8 +11,8 @@ import pytest
 
 from millpond.node.client.connect import Dialer
 from millpond.node.jobs import Handle, Job, Queue, Reject, Worker, task
-from millpond.node.jobs.handle import Wait
-from millpond.node.jobs.results import News
+from millpond.node.jobs.handle import PendingResult
+from millpond.node.jobs.results import JobUpdate
 from tests.node.jobs.place import URL, Place, placed
 
 
@@ -74,7 +74,7 @@ async def test_a_slot_that_gets_free_again_is_used_again(place: Place) -> None:
         place.network.reset("worker")
         await queue.put("next", name="t")
         await anyio.sleep(50)
-        assert len(began) == 1 and not worker.feeds[0].waiting
+        assert len(began) == 1 and not worker.subscriptions[0].waiting
         assert (await queue.counts()).ready == 2
         await place.until(lambda: len(began) == 3, 60.0)
         await queue.put("last", name="t")
@@ -137,7 +137,7 @@ async def test_a_drain_ends_although_the_node_is_gone_for_good(place: Place) -> 
     async def work() -> None:
         nonlocal gone
         gone = True
-        session = worker.feeds[0].channel._link._session
+        session = worker.subscriptions[0].channel._link._session
         assert session is not None
         session.close()
         raise Reject("no")
@@ -186,7 +186,7 @@ async def test_the_end_does_not_wait_for_who_waits_for_a_result(
         tasks.start_soon(worker.run)
         await queue.put(wait=True)
         await anyio.sleep(1)
-        assert worker.tally.running == 1
+        assert worker.stats.running == 1
         worker.stop()
         await place.until(lambda: ended, 3.0)
         await anyio.sleep(1)
@@ -221,7 +221,7 @@ async def test_a_drain_loses_no_job_whose_handler_makes_an_error_of_its_end(
 
 
 async def test_two_readers_of_progress_both_come_to_the_end() -> None:
-    wait = Wait()
+    wait = PendingResult()
     handle = Handle(1, 60, False, wait)
     seen: list[Any] = []
 
@@ -234,9 +234,9 @@ async def test_two_readers_of_progress_both_come_to_the_end() -> None:
             tasks.start_soon(read)
             for number in range(3):
                 await anyio.sleep(1)
-                wait.hear(News(1, "progress", number))
+                wait.hear(JobUpdate(1, "progress", number))
             await anyio.sleep(1)
-            wait.hear(News(1, "result", 7))
+            wait.hear(JobUpdate(1, "result", 7))
     assert sorted(seen) == [0, 1, 2] and await handle.result() == 7
 
 

@@ -9,17 +9,17 @@ import anyio
 import pytest
 
 from millpond.node.jobs import Job
-from millpond.node.jobs.worker.weighted_queues import Choice, parse_queues
+from millpond.node.jobs.worker.weighted_queues import WeightedQueues, parse_queues
 from tests.node.jobs.place import Place
 
 
 def test_each_is_chosen_as_often_as_its_weight() -> None:
-    choice = Choice({"high": 3, "low": 1})
+    choice = WeightedQueues({"high": 3, "low": 1})
     assert Counter(choice.next(["high", "low"]) for _ in range(400)) == {"high": 300, "low": 100}
 
 
 def test_who_had_nothing_does_not_catch_up() -> None:
-    choice = Choice({"high": 3, "low": 1})
+    choice = WeightedQueues({"high": 3, "low": 1})
     for _ in range(100):
         assert choice.next(["high"]) == "high"
     following = [choice.next(["high", "low"]) for _ in range(8)]
@@ -67,6 +67,6 @@ async def test_a_queue_alone_uses_all_slots_and_one_more_is_known(place: Place) 
             await low.put(number)
         async with place.working(send, "high=3", "low=1", concurrency=8) as worker:
             await anyio.sleep(12)
-            feed = worker.feeds[1]
+            feed = worker.subscriptions[1]
             assert feed.queue == "low" and len(feed.waiting) <= 2
     assert most == 8

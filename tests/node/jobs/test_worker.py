@@ -253,7 +253,7 @@ async def test_no_more_run_at_once_than_there_are_slots(place: Place) -> None:
             await queue.put(number)
         async with place.working(send, "mail", concurrency=20) as worker:
             await place.until(lambda: len(place.ended) == 60)
-            assert worker.tally.done == 60 and worker.tally.running == 0
+            assert worker.stats.done == 60 and worker.stats.running == 0
     assert most == 20
 
 

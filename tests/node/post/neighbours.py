@@ -18,13 +18,17 @@ from millpond.node.access.rules_file import FILE_NAME as ACCESS_FILE
 from millpond.node.config import OFF, Config
 from millpond.node.node import Node
 from millpond.node.outbox.mailbox import mailbox_of
-from millpond.node.outbox.relayed_message import Letter, encode_letter, letter_key
+from millpond.node.outbox.relayed_message import (
+    RelayedMessage,
+    encode_relayed_message,
+    envelope_idempotency_key,
+)
 from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
 from millpond.node.peers.address_book import Peer, PeerBook, Trust
-from millpond.node.peers.envelope import Opened, seal
+from millpond.node.peers.envelope import OpenedEnvelope, seal
 from millpond.node.peers.identity import FILE_NAME, Identity, load_or_create
 from millpond.node.peers.keyring import KNOWN_FOLDER, PREKEYS_FOLDER
-from millpond.node.peers.prekey_cache import KnownPrekeys
+from millpond.node.peers.prekey_cache import PrekeyCache
 from millpond.node.peers.prekeys import Prekeys, SignedPrekey
 
 DEADLINE_S = 15.0
@@ -95,11 +99,11 @@ class Neighbour:
 
     def learns_key_of(self, other: Neighbour) -> None:
         """As if its card had come by another way."""
-        assert KnownPrekeys(self.folder / KNOWN_FOLDER).learn(other.public, other.prekey)
+        assert PrekeyCache(self.folder / KNOWN_FOLDER).learn(other.public, other.prekey)
 
     def letter_to(
         self, other: Neighbour, clear: bytes, channel: bytes = b"notes", hops: int = 0
-    ) -> Letter:
+    ) -> RelayedMessage:
         """One that its node would have sealed, good for ten minutes."""
         envelope = seal(
             clear,
@@ -110,26 +114,26 @@ class Neighbour:
             uuid=os.urandom(16),
             entropy=os.urandom,
         )
-        return Letter(hops, int(time.time()) + 600, other.public, channel, envelope)
+        return RelayedMessage(hops, int(time.time()) + 600, other.public, channel, envelope)
 
     def node(self, **settings: Any) -> Node:
         return Node(replace(self.config, **settings))
 
 
-async def leave(node: Node, owner: bytes, letter: Letter, key: int | None = None) -> None:
+async def leave(node: Node, owner: bytes, letter: RelayedMessage, key: int | None = None) -> None:
     """Put a letter into a mailbox, as whoever runs the node can."""
-    key = letter_key(letter.envelope) if key is None else key
-    put = Put(key, 600, encode_letter(letter))
-    await node.post.office.local.put(mailbox_of(owner), put)
+    key = envelope_idempotency_key(letter.envelope) if key is None else key
+    put = Put(key, 600, encode_relayed_message(letter))
+    await node.outbox.context.local.put(mailbox_of(owner), put)
 
 
-async def opened(node: Node, channel: bytes, count: int = 1) -> list[Opened]:
+async def opened(node: Node, channel: bytes, count: int = 1) -> list[OpenedEnvelope]:
     """So many envelopes of a channel, as they were pushed, opened by the node they are for."""
-    found: list[Opened] = []
-    with anyio.fail_after(DEADLINE_S), node.post.office.local.guest(channel, 32) as guest:
+    found: list[OpenedEnvelope] = []
+    with anyio.fail_after(DEADLINE_S), node.outbox.context.local.consumer(channel, 32) as guest:
         while len(found) < count:
             message = await guest.receive()
-            found.append(await node.post.open(channel, message.data))
+            found.append(await node.outbox.open(channel, message.data))
             guest.tell(Ack(message.id))
     return found
 
@@ -142,7 +146,7 @@ async def read(node: Node, channel: bytes, count: int = 1) -> list[bytes]:
 async def remaining(node: Node, channel: bytes) -> list[bytes]:
     """What else is in the channel, or comes soon: as it is, and it stays there."""
     found: list[bytes] = []
-    with node.post.office.local.guest(channel, 1000) as guest:
+    with node.outbox.context.local.consumer(channel, 1000) as guest:
         while True:
             with anyio.move_on_after(QUIET_S) as scope:
                 found.append((await guest.receive()).data)

@@ -66,9 +66,9 @@ async def test_who_it_is_and_what_to_give_away(alice: Neighbour, bob: Neighbour)
         assert found is not None and found.trust is Trust.TRUSTED and found.public == bob.public
         assert found.addresses == ("tcp://127.0.0.1:7",)
         with anyio.fail_after(5):
-            while not here.post.can_seal(bob.public):  # noqa: ASYNC110 (the card is read soon)
+            while not here.outbox.can_seal(bob.public):  # noqa: ASYNC110 (the card is read soon)
                 await anyio.sleep(0.01)
-        assert there.post.presence.look(alice.public).here is False
+        assert there.outbox.presence.last_seen(alice.public).here is False
 
 
 async def test_who_is_known_page_by_page(alice: Neighbour) -> None:
@@ -253,5 +253,5 @@ async def test_a_card_is_enough_to_write_at_once(alice: Neighbour, bob: Neighbou
         card = (await ask(bob.url, Op.WHO))["card"]
     async with alice.node() as here:
         await ask(alice.url, Op.PEER_ADD, name="bob", card=card)
-        await here.post.send(bob.public, b"notes", b"first words")
-        assert here.post.queued(bob.public) == 1
+        await here.outbox.send(bob.public, b"notes", b"first words")
+        assert here.outbox.queued(bob.public) == 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from millpond.node.outbox.dialer import Dialing
+from millpond.node.outbox.dialer import PeerDialer
 from millpond.node.outbox.mailbox import mailbox_of
-from millpond.node.outbox.presence import HERE_S, Presence, Sighting
-from millpond.node.outbox.routes import Place
+from millpond.node.outbox.presence import ONLINE_S, LastSeen, Presence
+from millpond.node.outbox.routes import Route
 from tests.node.post.neighbours import Neighbour
 
 NONCE_BYTES = 32
@@ -36,13 +36,13 @@ async def test_a_peer_that_we_dialled_was_seen_by_the_nodes_own_clock(tmp_path: 
         return bytes(count)
 
     presence = Presence(clock)
-    dialing = Dialing(alice.identity, alice.book, presence, clock, Random(1), entropy)
+    dialing = PeerDialer(alice.identity, alice.book, presence, clock, Random(1), entropy)
     async with bob.node():
-        place = Place(bob.url, bob.public, is_relay=False)
+        place = Route(bob.url, bob.public, is_relay=False)
         async with dialing(place, mailbox_of(alice.public), "consumer") as joined:
             assert joined.silent_s == 0.0
-            assert presence.look(bob.public) == Sighting(True, 1000.0)
-            clock.s += HERE_S
-            assert joined.silent_s == HERE_S
-            assert presence.look(bob.public) == Sighting(False, 1000.0)
+            assert presence.last_seen(bob.public) == LastSeen(True, 1000.0)
+            clock.s += ONLINE_S
+            assert joined.silent_s == ONLINE_S
+            assert presence.last_seen(bob.public) == LastSeen(False, 1000.0)
     assert NONCE_BYTES in asked

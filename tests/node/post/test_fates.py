@@ -9,13 +9,13 @@ import anyio
 import pytest
 
 from millpond.node.node import Node
-from millpond.node.outbox.context import Report
+from millpond.node.outbox.context import DeliveryStatus
 from millpond.node.outbox.mailbox import mailbox_of
 from tests.node.post.neighbours import Neighbour, leave, opened, read, remaining, until
 
 pytestmark = pytest.mark.anyio
 
-Heard = list[tuple[bytes, bytes, Report]]
+Heard = list[tuple[bytes, bytes, DeliveryStatus]]
 
 
 @pytest.fixture
@@ -36,10 +36,10 @@ def hear(node: Node) -> Heard:
     """What the node reports from now on."""
     heard: Heard = []
 
-    async def hear(peer: bytes, uuid: bytes, fate: Report) -> None:
+    async def hear(peer: bytes, uuid: bytes, fate: DeliveryStatus) -> None:
         heard.append((peer, uuid, fate))
 
-    node.post.on_report(hear)
+    node.outbox.on_report(hear)
     return heard
 
 
@@ -48,13 +48,13 @@ async def test_a_letter_whose_time_is_over_is_reported_once(
 ) -> None:
     async with alice.node() as here:
         heard = hear(here)
-        sent = await here.post.send(bob.public, b"notes", b"too late", ttl=1)
+        sent = await here.outbox.send(bob.public, b"notes", b"too late", ttl=1)
         assert sent.ttl <= 2
         await until(lambda: heard != [])
-        assert here.post.queued(bob.public) == 0
+        assert here.outbox.queued(bob.public) == 0
         async with bob.node() as there:
             assert await remaining(there, b"notes") == []
-    assert heard == [(bob.public, sent.uuid, Report.EXPIRED)]
+    assert heard == [(bob.public, sent.uuid, DeliveryStatus.EXPIRED)]
     async with alice.node() as here:
         heard = hear(here)
         await anyio.sleep(0.3)
@@ -68,18 +68,18 @@ async def test_a_report_that_was_not_taken_in_is_made_again(
     async with alice.node() as here:
         begun = anyio.Event()
 
-        async def hang(peer: bytes, uuid: bytes, fate: Report) -> None:
+        async def hang(peer: bytes, uuid: bytes, fate: DeliveryStatus) -> None:
             begun.set()
             await anyio.sleep_forever()
 
-        here.post.on_report(hang)
-        sent = await here.post.send(bob.public, b"notes", b"too late", ttl=1)
+        here.outbox.on_report(hang)
+        sent = await here.outbox.send(bob.public, b"notes", b"too late", ttl=1)
         with anyio.fail_after(10):
             await begun.wait()
     async with alice.node() as here:
         heard = hear(here)
         await until(lambda: heard != [])
-    assert heard == [(bob.public, sent.uuid, Report.EXPIRED)]
+    assert heard == [(bob.public, sent.uuid, DeliveryStatus.EXPIRED)]
 
 
 async def test_what_the_peer_will_never_take_is_reported_and_the_rest_goes_on(
@@ -87,15 +87,15 @@ async def test_what_the_peer_will_never_take_is_reported_and_the_rest_goes_on(
 ) -> None:
     async with alice.node() as here, bob.node(packet_bytes_max=4096) as there:
         heard = hear(here)
-        first = await here.post.send(bob.public, b"notes", b"before")
-        large = await here.post.send(bob.public, b"notes", b"x" * 8000)
-        after = await here.post.send(bob.public, b"notes", b"after")
+        first = await here.outbox.send(bob.public, b"notes", b"before")
+        large = await here.outbox.send(bob.public, b"notes", b"x" * 8000)
+        after = await here.outbox.send(bob.public, b"notes", b"after")
         assert await read(there, b"notes", 2) == [b"before", b"after"]
         await until(lambda: len(heard) == 3)
     assert {uuid: fate for _, uuid, fate in heard} == {
-        first.uuid: Report.SENT,
-        large.uuid: Report.REFUSED,
-        after.uuid: Report.SENT,
+        first.uuid: DeliveryStatus.SENT,
+        large.uuid: DeliveryStatus.REFUSED,
+        after.uuid: DeliveryStatus.SENT,
     }
 
 
@@ -109,14 +109,14 @@ async def test_a_full_peer_is_asked_again_later(
     async with alice.node() as here, bob.node(channel_messages_max=3) as there:
         heard = hear(here)
         for text in texts:
-            await here.post.send(bob.public, b"notes", text)
-        await until(lambda: there.post.office.local.count(b"notes") == 3)
+            await here.outbox.send(bob.public, b"notes", text)
+        await until(lambda: there.outbox.context.local.count(b"notes") == 3)
         await anyio.sleep(0.3)
-        assert here.post.queued(bob.public) > 0
+        assert here.outbox.queued(bob.public) > 0
         found = await read(there, b"notes", 12)
         assert sorted(found) == sorted(texts)
-        await until(lambda: here.post.queued(bob.public) == 0)
-    assert {fate for _, _, fate in heard} == {Report.SENT}
+        await until(lambda: here.outbox.queued(bob.public) == 0)
+    assert {fate for _, _, fate in heard} == {DeliveryStatus.SENT}
 
 
 async def test_what_was_carried_and_not_yet_forgotten_is_carried_again_and_there_once(
@@ -124,17 +124,17 @@ async def test_what_was_carried_and_not_yet_forgotten_is_carried_again_and_there
 ) -> None:
     """PA-08, PA-09: the sender's node stops between the peer's answer and its own note of it."""
     async with alice.node() as here:
-        sent = await here.post.send(bob.public, b"notes", b"once")
+        sent = await here.outbox.send(bob.public, b"notes", b"once")
     shutil.copytree(alice.folder, alice.folder.with_name("before"))
     async with bob.node() as there:
         async with alice.node() as here:
             (letter,) = await opened(there, b"notes")
-            await until(lambda: here.post.queued(bob.public) == 0)
+            await until(lambda: here.outbox.queued(bob.public) == 0)
         shutil.rmtree(alice.folder)
         shutil.move(alice.folder.with_name("before"), alice.folder)
         async with alice.node() as here:
-            assert here.post.queued(bob.public) == 1
-            await until(lambda: here.post.queued(bob.public) == 0)
+            assert here.outbox.queued(bob.public) == 1
+            await until(lambda: here.outbox.queued(bob.public) == 0)
             assert await remaining(there, b"notes") == []
     assert letter.uuid == sent.uuid
 
@@ -146,12 +146,12 @@ async def test_what_was_kept_for_the_owner_and_not_yet_sorted_is_sorted_at_the_n
     letter = alice.letter_to(bob, b"once")
     async with bob.node() as there:
         await leave(there, bob.public, letter)
-        await until(lambda: there.post.office.local.count(b"notes") == 1)
-        await until(lambda: there.post.office.local.count(mailbox_of(bob.public)) == 0)
+        await until(lambda: there.outbox.context.local.count(b"notes") == 1)
+        await until(lambda: there.outbox.context.local.count(mailbox_of(bob.public)) == 0)
     async with bob.node() as there:
         # The mailbox as it was before the sorter had acknowledged.
         await leave(there, bob.public, letter, key=77)
-        await until(lambda: there.post.office.local.count(mailbox_of(bob.public)) == 0)
+        await until(lambda: there.outbox.context.local.count(mailbox_of(bob.public)) == 0)
         assert await read(there, b"notes") == [b"once"]
         assert await remaining(there, b"notes") == []
 
@@ -163,12 +163,12 @@ async def test_a_peer_that_ends_in_the_middle_has_everything_once(
     found: list[bytes] = []
     async with alice.node() as here:
         for text in texts:
-            await here.post.send(bob.public, b"notes", text)
+            await here.outbox.send(bob.public, b"notes", text)
         for _ in range(3):
             async with bob.node(drain_timeout_s=0.0) as there:
                 found += await read(there, b"notes", 2)
         async with bob.node() as there:
-            await until(lambda: here.post.queued(bob.public) == 0)
+            await until(lambda: here.outbox.queued(bob.public) == 0)
             found += await read(there, b"notes", len(texts) - len(found))
             assert await remaining(there, b"notes") == []
     assert found == texts
@@ -179,17 +179,17 @@ async def test_who_fails_to_hear_a_report_is_told_again(
 ) -> None:
     """Also the letter stays until then: it is carried again, and there once."""
     monkeypatch.setattr("millpond.node.outbox.scheduling.RETRY_S", 0.1)
-    heard: list[Report] = []
+    heard: list[DeliveryStatus] = []
 
-    async def fail_once(peer: bytes, uuid: bytes, fate: Report) -> None:
+    async def fail_once(peer: bytes, uuid: bytes, fate: DeliveryStatus) -> None:
         heard.append(fate)
         if len(heard) == 1:
             raise ValueError("a mistake in whoever asked for reports")
 
     async with alice.node() as here, bob.node() as there:
-        here.post.on_report(fail_once)
-        await here.post.send(bob.public, b"notes", b"once")
-        await until(lambda: here.post.queued(bob.public) == 0)
+        here.outbox.on_report(fail_once)
+        await here.outbox.send(bob.public, b"notes", b"once")
+        await until(lambda: here.outbox.queued(bob.public) == 0)
         assert await read(there, b"notes") == [b"once"]
         assert await remaining(there, b"notes") == []
-    assert heard == [Report.SENT, Report.SENT]
+    assert heard == [DeliveryStatus.SENT, DeliveryStatus.SENT]

@@ -15,9 +15,13 @@ from msgspec.structs import replace
 
 from millpond.actors.messages import Ack, Msg, Put
 from millpond.node.node import Node
-from millpond.node.outbox.context import Report
+from millpond.node.outbox.context import DeliveryStatus
 from millpond.node.outbox.mailbox import mailbox_of
-from millpond.node.outbox.relayed_message import Letter, decode_letter, encode_letter
+from millpond.node.outbox.relayed_message import (
+    RelayedMessage,
+    decode_relayed_message,
+    encode_relayed_message,
+)
 from millpond.node.peers.envelope import CannotOpen
 from tests.node.post.neighbours import DEADLINE_S, Neighbour, leave, opened, remaining, until
 
@@ -37,28 +41,28 @@ class Trap:
             person.knows(self.mallory)
             self.mallory.knows(person, dials=False)
         self.alice.learns_key_of(self.bob)
-        self.reports: list[Report] = []
+        self.reports: list[DeliveryStatus] = []
 
-    async def taken(self, relay: Node, *texts: bytes) -> list[Letter]:
+    async def taken(self, relay: Node, *texts: bytes) -> list[RelayedMessage]:
         """What Alice sends, out of Bob's mailbox at the relay."""
         async with self.alice.node() as here:
-            here.post.on_report(self._hear)
+            here.outbox.on_report(self._hear)
             for text in texts:
-                await here.post.send(self.bob.public, b"notes", text)
-            await until(lambda: here.post.queued(self.bob.public) == 0)
+                await here.outbox.send(self.bob.public, b"notes", text)
+            await until(lambda: here.outbox.queued(self.bob.public) == 0)
         return await _emptied(relay, mailbox_of(self.bob.public), len(texts))
 
-    async def _hear(self, peer: bytes, uuid: bytes, fate: Report) -> None:
+    async def _hear(self, peer: bytes, uuid: bytes, fate: DeliveryStatus) -> None:
         self.reports.append(fate)
 
 
-async def _emptied(node: Node, channel: bytes, count: int) -> list[Letter]:
+async def _emptied(node: Node, channel: bytes, count: int) -> list[RelayedMessage]:
     found: list[Msg] = []
-    with anyio.fail_after(DEADLINE_S), node.post.office.local.guest(channel, 64) as guest:
+    with anyio.fail_after(DEADLINE_S), node.outbox.context.local.consumer(channel, 64) as guest:
         while len(found) < count:
             found.append(await guest.receive())
             guest.tell(Ack(found[-1].id))
-    return [decode_letter(each.data) for each in found]
+    return [decode_relayed_message(each.data) for each in found]
 
 
 @pytest.fixture
@@ -71,7 +75,7 @@ def _flipped(data: bytes, place: int) -> bytes:
     return data[:place] + bytes((data[place] ^ 0x40,)) + data[place + 1 :]
 
 
-ALTERED: dict[str, Callable[[Letter], Letter]] = {
+ALTERED: dict[str, Callable[[RelayedMessage], RelayedMessage]] = {
     "prekey": lambda letter: replace(letter, envelope=_flipped(letter.envelope, 3)),
     "ephemeral": lambda letter: replace(letter, envelope=_flipped(letter.envelope, 20)),
     "uuid": lambda letter: replace(letter, envelope=_flipped(letter.envelope, 40)),
@@ -89,7 +93,7 @@ async def test_an_altered_letter_is_not_opened_and_harms_no_other(trap: Trap, pa
         await leave(relay, trap.bob.public, ALTERED[part](letter), key=1)
         await leave(relay, trap.bob.public, letter, key=2)
         async with trap.bob.node() as there:
-            await until(lambda: relay.post.queued(trap.bob.public) == 0)
+            await until(lambda: relay.outbox.queued(trap.bob.public) == 0)
             await _two_of_which_one_opens(there)
 
 
@@ -97,7 +101,7 @@ async def _two_of_which_one_opens(there: Node) -> None:
     texts: list[bytes | None] = []
     for data in await remaining(there, b"notes"):
         try:
-            texts.append((await there.post.open(b"notes", data)).clear)
+            texts.append((await there.outbox.open(b"notes", data)).clear)
         except CannotOpen:
             texts.append(None)
     assert sorted(texts, key=str) == [None, b"the true words"]
@@ -116,10 +120,10 @@ async def test_a_letter_led_astray_is_not_taken_for_another(trap: Trap) -> None:
         for key, each in enumerate(astray):
             await leave(relay, trap.bob.public, each, key)
         async with trap.bob.node() as there:
-            await until(lambda: relay.post.queued(trap.bob.public) == 0)
+            await until(lambda: relay.outbox.queued(trap.bob.public) == 0)
             (other,) = await remaining(there, b"chat/x")
             with pytest.raises(CannotOpen):
-                await there.post.open(b"chat/x", other)
+                await there.outbox.open(b"chat/x", other)
             for channel in (b"notes", b"notes!dead", mailbox_of(trap.alice.public)):
                 assert await remaining(there, channel) == []
             # And its mail goes on.
@@ -134,7 +138,7 @@ async def test_what_is_dropped_was_never_said_to_be_delivered(trap: Trap) -> Non
         async with trap.bob.node() as there:
             await anyio.sleep(0.3)
             assert await remaining(there, b"notes") == []
-    assert trap.reports == [Report.SENT]
+    assert trap.reports == [DeliveryStatus.SENT]
 
 
 async def test_a_letter_repeated_is_there_once(trap: Trap) -> None:
@@ -144,16 +148,16 @@ async def test_a_letter_repeated_is_there_once(trap: Trap) -> None:
         async with trap.bob.node() as there:
             for key in range(5):
                 await leave(relay, trap.bob.public, replace(letter, hops=key % 3), key)
-            await until(lambda: relay.post.queued(trap.bob.public) == 0)
+            await until(lambda: relay.outbox.queued(trap.bob.public) == 0)
             (found,) = await opened(there, b"notes")
             assert found.clear == b"once"
             for key in range(5, 10):
                 await leave(relay, trap.bob.public, letter, key)
-            await until(lambda: relay.post.queued(trap.bob.public) == 0)
+            await until(lambda: relay.outbox.queued(trap.bob.public) == 0)
             assert await remaining(there, b"notes") == []
         async with trap.bob.node() as there:
             await leave(relay, trap.bob.public, letter, 10)
-            await until(lambda: relay.post.queued(trap.bob.public) == 0)
+            await until(lambda: relay.outbox.queued(trap.bob.public) == 0)
             assert await remaining(there, b"notes") == []
 
 
@@ -181,11 +185,14 @@ async def test_no_letters_at_all_are_dropped_and_the_mail_goes_on(trap: Trap) ->
     junk = [b"x", b"\xe3\x01", b"\xe3\x02" + bytes(200), os.urandom(300)]
     async with trap.mallory.node() as relay, trap.bob.node() as there:
         letter = trap.alice.letter_to(trap.bob, b"after it")
-        junk += [encode_letter(letter)[:-1], b"\xe3\x01\x09" + encode_letter(letter)[3:]]
+        junk += [
+            encode_relayed_message(letter)[:-1],
+            b"\xe3\x01\x09" + encode_relayed_message(letter)[3:],
+        ]
         name = mailbox_of(trap.bob.public)
         for key, each in enumerate(junk):
-            await relay.post.office.local.put(name, Put(key, 600, each))
+            await relay.outbox.context.local.put(name, Put(key, 600, each))
         await leave(relay, trap.bob.public, letter, 99)
         (found,) = await opened(there, b"notes")
         assert found.clear == b"after it"
-        await until(lambda: relay.post.queued(trap.bob.public) == 0)
+        await until(lambda: relay.outbox.queued(trap.bob.public) == 0)

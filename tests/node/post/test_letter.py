@@ -11,24 +11,24 @@ from millpond.node.outbox.relayed_message import (
     DEADLINE_MAX,
     HOPS_MAX,
     OVERHEAD_BYTES,
-    Letter,
-    MalformedLetter,
-    decode_letter,
-    encode_letter,
-    letter_key,
+    MalformedRelayedMessage,
+    RelayedMessage,
+    decode_relayed_message,
+    encode_relayed_message,
+    envelope_idempotency_key,
 )
 from millpond.node.peers.envelope import VERSION
 
 UUID = bytes(range(0x10, 0x20))
 ENVELOPE = VERSION + b"kid4" + b"E" * 32 + UUID + b"c" * (32 + 64 + 64 + 16)
-LETTER = Letter(2, 0x65000000, b"R" * 32, b"notes", ENVELOPE)
+LETTER = RelayedMessage(2, 0x65000000, b"R" * 32, b"notes", ENVELOPE)
 BYTES = bytes.fromhex("e301 02 65000000") + b"R" * 32 + bytes.fromhex("0005") + b"notes" + ENVELOPE
 
 
 def test_a_letter_as_it_is_on_the_wire() -> None:
     """P2P-31: what a buffer sees of a sealed message."""
-    assert encode_letter(LETTER) == BYTES
-    assert decode_letter(BYTES) == LETTER
+    assert encode_relayed_message(LETTER) == BYTES
+    assert decode_relayed_message(BYTES) == LETTER
     assert len(BYTES) == OVERHEAD_BYTES + len(b"notes") + len(ENVELOPE)
 
 
@@ -41,21 +41,21 @@ def test_a_letter_as_it_is_on_the_wire() -> None:
 def test_what_is_written_is_what_is_read(
     hops: int, deadline: int, recipient: bytes, channel: bytes
 ) -> None:
-    letter = Letter(hops, deadline, recipient, channel, ENVELOPE)
-    assert decode_letter(encode_letter(letter)) == letter
+    letter = RelayedMessage(hops, deadline, recipient, channel, ENVELOPE)
+    assert decode_relayed_message(encode_relayed_message(letter)) == letter
 
 
 @given(st.integers(0, len(BYTES) - 1))
 def test_no_part_of_a_letter_is_a_letter(length: int) -> None:
-    with pytest.raises(MalformedLetter):
-        decode_letter(BYTES[:length])
+    with pytest.raises(MalformedRelayedMessage):
+        decode_relayed_message(BYTES[:length])
 
 
 @given(st.binary(max_size=400))
 def test_other_bytes_are_refused(data: bytes) -> None:
     if not data.startswith(BYTES[:2]):
-        with pytest.raises(MalformedLetter):
-            decode_letter(data)
+        with pytest.raises(MalformedRelayedMessage):
+            decode_relayed_message(data)
 
 
 @pytest.mark.parametrize(
@@ -63,23 +63,25 @@ def test_other_bytes_are_refused(data: bytes) -> None:
     [
         b"\xe3\x02" + BYTES[2:],
         BYTES[:2] + bytes((HOPS_MAX + 1,)) + BYTES[3:],
-        encode_letter(replace(LETTER, channel=b"")),
-        encode_letter(replace(LETTER, channel=b"n" * 256)),
-        encode_letter(replace(LETTER, envelope=ENVELOPE + b"c")),
-        encode_letter(replace(LETTER, envelope=b"not sealed at all")),
+        encode_relayed_message(replace(LETTER, channel=b"")),
+        encode_relayed_message(replace(LETTER, channel=b"n" * 256)),
+        encode_relayed_message(replace(LETTER, envelope=ENVELOPE + b"c")),
+        encode_relayed_message(replace(LETTER, envelope=b"not sealed at all")),
         BYTES[:39] + b"\xff\xff" + BYTES[41:],
     ],
     ids=["version", "hops", "no channel", "long channel", "cut off", "clear", "beyond the end"],
 )
 def test_what_no_node_would_have_written_is_refused(data: bytes) -> None:
-    with pytest.raises(MalformedLetter):
-        decode_letter(data)
+    with pytest.raises(MalformedRelayedMessage):
+        decode_relayed_message(data)
 
 
 def test_the_key_is_of_the_envelope_and_the_same_everywhere() -> None:
     """PA-08: two ways, one key; where it is taken for something else there are others."""
-    assert letter_key(ENVELOPE) == 0x10111213
-    keys = [letter_key(ENVELOPE, attempt) for attempt in range(4)]
+    assert envelope_idempotency_key(ENVELOPE) == 0x10111213
+    keys = [envelope_idempotency_key(ENVELOPE, attempt) for attempt in range(4)]
     assert len(set(keys)) == 4
-    assert keys == [letter_key(decode_letter(BYTES).envelope, each) for each in range(4)]
+    assert keys == [
+        envelope_idempotency_key(decode_relayed_message(BYTES).envelope, each) for each in range(4)
+    ]
     assert all(0 <= key < 2**32 for key in keys)

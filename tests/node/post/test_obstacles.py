@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr
 from millpond.actors.messages import Put
 from millpond.actors.store.filesystem import OsDisk, OsFile
 from millpond.node.node import Node
-from millpond.node.outbox.context import Report
+from millpond.node.outbox.context import DeliveryStatus
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.peers.identity import Identity
 from tests.node.post.neighbours import Neighbour, leave, read, remaining, until
@@ -52,9 +52,9 @@ async def test_a_full_relay_does_not_keep_mail_from_the_next_one(
         await leave(full, bob.public, alice.letter_to(bob, b"the first of all"))
         async with alice.node() as here:
             for text in (b"1", b"2", b"3"):
-                await here.post.send(bob.public, b"notes", text)
-            await until(lambda: here.post.queued(bob.public) == 0, 8.0)
-        assert (full.post.queued(bob.public), second.post.queued(bob.public)) == (1, 3)
+                await here.outbox.send(bob.public, b"notes", text)
+            await until(lambda: here.outbox.queued(bob.public) == 0, 8.0)
+        assert (full.outbox.queued(bob.public), second.outbox.queued(bob.public)) == (1, 3)
 
 
 async def test_a_relay_that_takes_small_letters_only_is_nobody_to_refuse_one_for_good(
@@ -62,18 +62,18 @@ async def test_a_relay_that_takes_small_letters_only_is_nobody_to_refuse_one_for
 ) -> None:
     """What a relay does not take stays here, for the next relay or the peer itself."""
     alice, bob = village.alice, village.bob
-    reports: list[Report] = []
+    reports: list[DeliveryStatus] = []
 
-    async def hear(peer: bytes, uuid: bytes, fate: Report) -> None:
+    async def hear(peer: bytes, uuid: bytes, fate: DeliveryStatus) -> None:
         reports.append(fate)
 
     async with village.rita.node(packet_bytes_max=4096), village.sven.node() as second:
         async with alice.node() as here:
-            here.post.on_report(hear)
-            await here.post.send(bob.public, b"notes", b"x" * 8000)
-            await until(lambda: second.post.queued(bob.public) == 1, 8.0)
-            await until(lambda: here.post.queued(bob.public) == 0)
-    assert reports == [Report.SENT]
+            here.outbox.on_report(hear)
+            await here.outbox.send(bob.public, b"notes", b"x" * 8000)
+            await until(lambda: second.outbox.queued(bob.public) == 1, 8.0)
+            await until(lambda: here.outbox.queued(bob.public) == 0)
+    assert reports == [DeliveryStatus.SENT]
 
 
 async def test_a_relay_that_never_answers_does_not_hold_mail_up_for_ever(
@@ -84,10 +84,10 @@ async def test_a_relay_that_never_answers_does_not_hold_mail_up_for_ever(
     monkeypatch.setattr("millpond.node.outbox.key_exchange.ANSWERED_WITHIN_S", 0.5)
     alice, bob = village.alice, village.bob
     async with village.rita.node() as silent, village.sven.node() as second, alice.node() as here:
-        silent.reception.submit = lambda name, batch, now: True
-        await here.post.send(bob.public, b"notes", b"by the second relay")
-        await until(lambda: second.post.queued(bob.public) == 1, 8.0)
-        await until(lambda: here.post.queued(bob.public) == 0)
+        silent.services.submit = lambda name, batch, now: True
+        await here.outbox.send(bob.public, b"notes", b"by the second relay")
+        await until(lambda: second.outbox.queued(bob.public) == 1, 8.0)
+        await until(lambda: here.outbox.queued(bob.public) == 0)
 
 
 async def test_mail_for_who_is_revoked_stays_where_it_is(tmp_path: Path) -> None:
@@ -97,13 +97,13 @@ async def test_mail_for_who_is_revoked_stays_where_it_is(tmp_path: Path) -> None
     bob.knows(alice, dials=False)
     alice.learns_key_of(bob)
     async with alice.node() as here, bob.node() as there:
-        await here.post.send(bob.public, b"notes", b"before")
+        await here.outbox.send(bob.public, b"notes", b"before")
         assert await read(there, b"notes") == [b"before"]
         alice.book.revoke("bob")
-        await until(lambda: not here.post.office.book.is_trusted(bob.public))
+        await until(lambda: not here.outbox.context.book.is_trusted(bob.public))
         await leave(here, bob.public, alice.letter_to(bob, b"after"))
         assert await remaining(there, b"notes") == []
-        assert here.post.queued(bob.public) == 1
+        assert here.outbox.queued(bob.public) == 1
 
 
 async def test_our_relay_is_fetched_from_however_many_peers_can_be_dialled(
@@ -147,13 +147,13 @@ async def test_what_is_being_kept_while_the_carrier_leaves_is_carried_soon(
     bob.knows(alice, dials=False)
     alice.learns_key_of(bob)
     async with Node(alice.config, disk=SlowDisk()) as here, bob.node() as there:
-        force_setattr(here.post.office.settings, "idle_s", 1.0)
-        await here.post.send(bob.public, b"notes", b"before")
+        force_setattr(here.outbox.context.settings, "idle_s", 1.0)
+        await here.outbox.send(bob.public, b"notes", b"before")
         assert await read(there, b"notes") == [b"before"]
-        await until(lambda: here.post.queued(bob.public) == 0)
+        await until(lambda: here.outbox.queued(bob.public) == 0)
         await anyio.sleep(0.3)
         monkeypatch.setattr(SlowDisk, "delay_s", 2.5)
-        await here.post.send(bob.public, b"notes", b"after")
+        await here.outbox.send(bob.public, b"notes", b"after")
         monkeypatch.setattr(SlowDisk, "delay_s", 0.0)
         assert await read(there, b"notes") == [b"after"]
 
@@ -167,13 +167,13 @@ async def test_a_message_sent_again_after_it_was_carried_is_the_same_one(tmp_pat
     found = []
 
     async def send(here: Node) -> None:
-        found.append(await here.post.send(bob.public, b"notes", b"once", uuid=b"u" * 16))
+        found.append(await here.outbox.send(bob.public, b"notes", b"once", uuid=b"u" * 16))
 
     async with alice.node() as here, bob.node() as there:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(send, here)
             tasks.start_soon(send, here)
-        await until(lambda: here.post.queued(bob.public) == 0)
+        await until(lambda: here.outbox.queued(bob.public) == 0)
         await send(here)
         assert await read(there, b"notes") == [b"once"]
         assert await remaining(there, b"notes") == []
@@ -190,5 +190,5 @@ async def test_mailboxes_of_strangers_leave_nothing_behind(
         for number in range(50):
             stranger = Identity.from_seed(bytes((number,)) * 32).public
             for name in (mailbox_of(stranger), mailbox_of(stranger) + b"!dead"):
-                await here.post.office.local.put(name, Put(number, 1, b"x"))
-        await until(lambda: here.post.rounds.workers == 0)
+                await here.outbox.context.local.put(name, Put(number, 1, b"x"))
+        await until(lambda: here.outbox.rounds.workers == 0)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from millpond.node.outbox.routes import REST_S_MAX, Patience, Place, places_of, relay_places
+from millpond.node.outbox.routes import REST_S_MAX, RedialDelay, Route, relay_routes, routes_to
 from millpond.node.peers.address_book import Peer, PeerBook, Trust
 from millpond.node.peers.identity import Identity, peer_id
 
@@ -28,42 +28,42 @@ def bob(*relays: str, addresses: tuple[str, ...] = (HOME,)) -> Peer:
 
 def test_the_peer_itself_comes_first_and_then_its_relays(book: PeerBook) -> None:
     text = f"{peer_id(SVEN)}@{SVENS}"
-    assert list(places_of(bob("rita", text), book)) == [
-        Place(HOME, BOB, False),
-        Place(RITAS, RITA, True),
-        Place(SVENS, SVEN, True),
+    assert list(routes_to(bob("rita", text), book)) == [
+        Route(HOME, BOB, False),
+        Route(RITAS, RITA, True),
+        Route(SVENS, SVEN, True),
     ]
 
 
 def test_a_relay_by_its_address_has_to_be_whom_we_know_there(book: PeerBook) -> None:
     """Else anybody whom we trust."""
-    assert list(relay_places(RITAS, book)) == [Place(RITAS, RITA, True)]
-    assert list(relay_places(HOME, book)) == [Place(HOME, None, True)]
-    assert list(relay_places(peer_id(RITA), book)) == [Place(RITAS, RITA, True)]
+    assert list(relay_routes(RITAS, book)) == [Route(RITAS, RITA, True)]
+    assert list(relay_routes(HOME, book)) == [Route(HOME, None, True)]
+    assert list(relay_routes(peer_id(RITA), book)) == [Route(RITAS, RITA, True)]
 
 
 def test_a_relay_with_a_new_key_is_not_looked_for_by_its_old_one(book: PeerBook) -> None:
     """The old one stays in the book, revoked, and with its address."""
     book.revoke("rita")
     book.add(Peer("new rita", BOB, Trust.TRUSTED, (RITAS,), (), 0.0))
-    assert list(relay_places(RITAS, book)) == [Place(RITAS, BOB, True)]
-    assert list(relay_places("new rita", book)) == [Place(RITAS, BOB, True)]
-    assert list(relay_places("rita", book)) == []
-    assert list(relay_places(f"{peer_id(RITA)}@{RITAS}", book)) == []
+    assert list(relay_routes(RITAS, book)) == [Route(RITAS, BOB, True)]
+    assert list(relay_routes("new rita", book)) == [Route(RITAS, BOB, True)]
+    assert list(relay_routes("rita", book)) == []
+    assert list(relay_routes(f"{peer_id(RITA)}@{RITAS}", book)) == []
 
 
 def test_whoever_is_pinned_only_is_not_whom_we_know_at_an_address(book: PeerBook) -> None:
-    assert list(relay_places(SVENS, book)) == [Place(SVENS, None, True)]
+    assert list(relay_routes(SVENS, book)) == [Route(SVENS, None, True)]
 
 
 @pytest.mark.parametrize("text", ["nobody", "sven", "not-an-id@tcp://127.0.0.1:1", ""])
 def test_a_relay_that_cannot_be_one_is_no_place(book: PeerBook, text: str) -> None:
     """Who is pinned and not confirmed yet is no relay of ours."""
-    assert list(relay_places(text, book)) == []
+    assert list(relay_routes(text, book)) == []
 
 
 def test_rests_grow_up_to_five_minutes_and_no_two_nodes_rest_alike() -> None:
-    patience, other = Patience(Random(1)), Patience(Random(2))
+    patience, other = RedialDelay(Random(1)), RedialDelay(Random(2))
     rests = [patience.next_s() for _ in range(12)]
     for number, rest_s in enumerate(rests):
         ceiling_s = min(REST_S_MAX, 2.0**number)

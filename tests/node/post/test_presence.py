@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from millpond.actors.messages import Join, Port, Reply, Role
-from millpond.node.outbox.presence import HERE_S, Presence, Sighting
+from millpond.actors.messages import Attach, Port, Reply, Role
+from millpond.node.outbox.presence import ONLINE_S, LastSeen, Presence
 
 BOB, CAROL = b"b" * 32, b"c" * 32
 MAILBOX = b"mail/bob"
@@ -16,7 +16,7 @@ MAILBOX = b"mail/bob"
 class Door(Port):
     def __init__(self, heard_at: float) -> None:
         self.number = 1
-        self.heard_at = heard_at
+        self.received_at = heard_at
 
     @property
     def writable(self) -> bool:
@@ -40,44 +40,44 @@ def clock() -> Clock:
     return Clock()
 
 
-def join(identity: bytes | None = BOB, role: Role = Role.CONSUMER) -> Join:
-    return Join(role=role, push=True, identity=identity)
+def join(identity: bytes | None = BOB, role: Role = Role.CONSUMER) -> Attach:
+    return Attach(role=role, push=True, identity=identity)
 
 
 def test_a_peer_is_here_while_any_connection_shows_life(clock: Clock) -> None:
     presence = Presence(clock)
     changes: list[bytes] = []
     presence.on_change.append(changes.append)
-    assert presence.look(BOB) == Sighting(False, None)
+    assert presence.last_seen(BOB) == LastSeen(False, None)
     door, other = Door(clock.s), Door(clock.s)
     presence.joined(MAILBOX, door, join())
     presence.joined(b"x", other, join())
-    assert presence.look(BOB) == Sighting(True, clock.s) and changes == [BOB]
+    assert presence.last_seen(BOB) == LastSeen(True, clock.s) and changes == [BOB]
     clock.s += 10
-    other.heard_at = clock.s
+    other.received_at = clock.s
     presence.left(b"x", other)
-    assert presence.look(BOB) == Sighting(True, 1000.0)
+    assert presence.last_seen(BOB) == LastSeen(True, 1000.0)
     presence.left(MAILBOX, door)
-    assert presence.look(BOB) == Sighting(False, 1010.0)
+    assert presence.last_seen(BOB) == LastSeen(False, 1010.0)
     assert changes == [BOB, BOB]
 
 
 def test_a_silent_connection_does_not_say_that_somebody_is_here(clock: Clock) -> None:
     presence, door = Presence(clock), Door(clock.s)
     presence.joined(MAILBOX, door, join())
-    clock.s += HERE_S
-    assert presence.look(BOB) == Sighting(False, 1000.0)
-    door.heard_at = clock.s
-    assert presence.look(BOB) == Sighting(True, clock.s)
+    clock.s += ONLINE_S
+    assert presence.last_seen(BOB) == LastSeen(False, 1000.0)
+    door.received_at = clock.s
+    assert presence.last_seen(BOB) == LastSeen(True, clock.s)
 
 
 def test_connections_of_ours_count_as_well(clock: Clock) -> None:
     presence, line = Presence(clock), object()
     presence.met(CAROL, line, lambda: clock.s - 5)
-    assert presence.look(CAROL) == Sighting(True, 995.0)
+    assert presence.last_seen(CAROL) == LastSeen(True, 995.0)
     presence.parted(CAROL, line)
     presence.parted(CAROL, line)
-    assert presence.look(CAROL) == Sighting(False, 995.0)
+    assert presence.last_seen(CAROL) == LastSeen(False, 995.0)
 
 
 def test_only_the_peer_itself_takes_its_mail(clock: Clock) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from millpond.node.outbox.mailbox import mailbox_of
-from millpond.node.outbox.relayed_message import HOPS_MAX, decode_letter
+from millpond.node.outbox.relayed_message import HOPS_MAX, decode_relayed_message
 from tests.node.post.neighbours import Neighbour, leave, opened, read, remaining, until
 
 pytestmark = pytest.mark.anyio
@@ -41,17 +41,17 @@ async def test_two_who_are_never_up_together(village: Village) -> None:
     async with village.rita.node() as relay:
         async with bob.node():
             await until(
-                lambda: relay.post.office.local.count(mailbox_of(bob.public) + b"!keys") > 0
+                lambda: relay.outbox.context.local.count(mailbox_of(bob.public) + b"!keys") > 0
             )
         async with alice.node() as here:
-            await until(lambda: here.post.can_seal(bob.public))
+            await until(lambda: here.outbox.can_seal(bob.public))
             for number in range(20):
-                await here.post.send(bob.public, b"notes", b"%d" % number)
-            await until(lambda: here.post.queued(bob.public) == 0)
-        assert relay.post.queued(bob.public) == 20
+                await here.outbox.send(bob.public, b"notes", b"%d" % number)
+            await until(lambda: here.outbox.queued(bob.public) == 0)
+        assert relay.outbox.queued(bob.public) == 20
         async with bob.node() as there:
             letters = await opened(there, b"notes", 20)
-            await until(lambda: relay.post.queued(bob.public) == 0)
+            await until(lambda: relay.outbox.queued(bob.public) == 0)
             assert await remaining(there, b"notes") == []
     assert [each.clear for each in letters] == [b"%d" % number for number in range(20)]
     assert {each.sender for each in letters} == {alice.public}
@@ -62,8 +62,8 @@ async def test_what_waits_at_a_relay_survives_its_restart(village: Village) -> N
     alice.learns_key_of(bob)
     async with village.rita.node():
         async with alice.node() as here:
-            await here.post.send(bob.public, b"notes", b"kept")
-            await until(lambda: here.post.queued(bob.public) == 0)
+            await here.outbox.send(bob.public, b"notes", b"kept")
+            await until(lambda: here.outbox.queued(bob.public) == 0)
     async with village.rita.node(), bob.node() as there:
         assert await read(there, b"notes") == [b"kept"]
 
@@ -75,13 +75,13 @@ async def test_a_relay_carries_to_whom_it_can_dial(village: Village) -> None:
     rita.changes(bob, addresses=(bob.url,))
     async with rita.node() as relay:
         async with alice.node() as here:
-            await here.post.send(bob.public, b"notes", b"brought")
-            await until(lambda: here.post.queued(bob.public) == 0)
+            await here.outbox.send(bob.public, b"notes", b"brought")
+            await until(lambda: here.outbox.queued(bob.public) == 0)
         async with bob.node(via=()) as there:
-            there.post.office.book.remove("rita")  # so that he does not dial her either
+            there.outbox.context.book.remove("rita")  # so that he does not dial her either
             bob.knows(rita, dials=False)
             assert await read(there, b"notes") == [b"brought"]
-            await until(lambda: relay.post.queued(bob.public) == 0)
+            await until(lambda: relay.outbox.queued(bob.public) == 0)
 
 
 async def test_the_direct_way_comes_first_and_the_next_relay_when_one_is_gone(
@@ -96,12 +96,12 @@ async def test_the_direct_way_comes_first_and_the_next_relay_when_one_is_gone(
     alice.learns_key_of(bob)
     async with alice.node() as here, sven.node() as second:
         async with rita.node() as first, bob.node(via=()) as there:
-            await here.post.send(bob.public, b"notes", b"directly")
+            await here.outbox.send(bob.public, b"notes", b"directly")
             assert await read(there, b"notes") == [b"directly"]
-            assert first.post.queued(bob.public) == second.post.queued(bob.public) == 0
-        await here.post.send(bob.public, b"notes", b"by the second relay")
-        await until(lambda: second.post.queued(bob.public) == 1)
-        await until(lambda: here.post.queued(bob.public) == 0)
+            assert first.outbox.queued(bob.public) == second.outbox.queued(bob.public) == 0
+        await here.outbox.send(bob.public, b"notes", b"by the second relay")
+        await until(lambda: second.outbox.queued(bob.public) == 1)
+        await until(lambda: here.outbox.queued(bob.public) == 0)
 
 
 async def test_a_relay_takes_mail_for_its_own_peers_and_of_them_only(village: Village) -> None:
@@ -115,22 +115,22 @@ async def test_a_relay_takes_mail_for_its_own_peers_and_of_them_only(village: Vi
         reports.append(report)
 
     async with rita.node() as relay, alice.node() as here:
-        here.post.on_report(hear)
-        await here.post.send(bob.public, b"notes", b"for a stranger")
+        here.outbox.on_report(hear)
+        await here.outbox.send(bob.public, b"notes", b"for a stranger")
         await anyio.sleep(0.5)
-        assert (here.post.queued(bob.public), relay.post.queued(bob.public)) == (1, 0)
+        assert (here.outbox.queued(bob.public), relay.outbox.queued(bob.public)) == (1, 0)
         assert reports == []
         rita.knows(bob, dials=False)
-        await until(lambda: relay.post.queued(bob.public) == 1)
+        await until(lambda: relay.outbox.queued(bob.public) == 1)
 
 
 async def test_who_is_no_relay_takes_no_mail_for_others(village: Village) -> None:
     alice, bob = village.alice, village.bob
     alice.learns_key_of(bob)
     async with village.rita.node(relay=False) as other, alice.node() as here:
-        await here.post.send(bob.public, b"notes", b"x")
+        await here.outbox.send(bob.public, b"notes", b"x")
         await anyio.sleep(0.5)
-        assert (here.post.queued(bob.public), other.post.queued(bob.public)) == (1, 0)
+        assert (here.outbox.queued(bob.public), other.outbox.queued(bob.public)) == (1, 0)
 
 
 @pytest.mark.parametrize("hops", [HOPS_MAX - 1, HOPS_MAX])
@@ -147,13 +147,13 @@ async def test_a_letter_goes_three_hops_and_is_then_only_fetched(
     async with rita.node() as first, sven.node() as second:
         await leave(first, bob.public, alice.letter_to(bob, b"far", hops=hops))
         if hops < HOPS_MAX:
-            await until(lambda: second.post.queued(bob.public) == 1)
-            await until(lambda: first.post.queued(bob.public) == 0)
+            await until(lambda: second.outbox.queued(bob.public) == 1)
+            await until(lambda: first.outbox.queued(bob.public) == 0)
             (kept,) = await remaining(second, mailbox_of(bob.public))
-            assert decode_letter(kept).hops == HOPS_MAX
+            assert decode_relayed_message(kept).hops == HOPS_MAX
         else:
             await anyio.sleep(0.5)
-            assert (first.post.queued(bob.public), second.post.queued(bob.public)) == (1, 0)
+            assert (first.outbox.queued(bob.public), second.outbox.queued(bob.public)) == (1, 0)
             async with bob.node() as there:
                 assert await read(there, b"notes") == [b"far"]
 
@@ -169,11 +169,11 @@ async def test_relays_that_name_each_other_do_not_pass_a_letter_round_for_ever(
     rita.changes(bob, relays=(sven.as_relay,))
     async with rita.node() as first, sven.node() as second:
         await leave(first, bob.public, alice.letter_to(bob, b"far", hops=1))
-        await until(lambda: second.post.queued(bob.public) + first.post.queued(bob.public) == 1)
+        await until(lambda: second.outbox.queued(bob.public) + first.outbox.queued(bob.public) == 1)
         await anyio.sleep(0.7)
         kept = await remaining(first, mailbox_of(bob.public))
         kept += await remaining(second, mailbox_of(bob.public))
-        assert [decode_letter(each).hops for each in kept] == [HOPS_MAX]
+        assert [decode_relayed_message(each).hops for each in kept] == [HOPS_MAX]
         async with bob.node() as there:
             assert await read(there, b"notes") == [b"far"]
 
@@ -189,5 +189,7 @@ async def test_a_letter_that_came_by_two_ways_is_there_once(village: Village) ->
         await leave(second, bob.public, msgspec.structs.replace(letter, hops=2))
         async with bob.node(via=("rita", "sven")) as there:
             assert await read(there, b"notes") == [b"far"]
-            await until(lambda: first.post.queued(bob.public) + second.post.queued(bob.public) == 0)
+            await until(
+                lambda: first.outbox.queued(bob.public) + second.outbox.queued(bob.public) == 0
+            )
             assert await remaining(there, b"notes") == []

@@ -14,7 +14,7 @@ from msgspec import Struct
 from millpond.actors.store.durable import DurableStore
 from millpond.node.node import Node
 from millpond.node.outbox.mailbox import mailbox_of
-from millpond.node.outbox.relayed_message import decode_letter
+from millpond.node.outbox.relayed_message import decode_relayed_message
 from tests.node.post.neighbours import Neighbour, read, remaining, until
 from tests.node.processes import serving
 
@@ -72,10 +72,12 @@ async def test_the_relay_has_nothing_but_sealed_bytes(tmp_path: Path) -> None:
     async with rita.node() as relay:
         assert isinstance(relay._store, DurableStore)
         async with alice.node() as here:
-            sent = [await here.post.send(bob.public, b"notes", CLEAR + b"%d" % n) for n in range(5)]
-            await until(lambda: here.post.queued(bob.public) == 0)
+            sent = [
+                await here.outbox.send(bob.public, b"notes", CLEAR + b"%d" % n) for n in range(5)
+            ]
+            await until(lambda: here.outbox.queued(bob.public) == 0)
         kept = await remaining(relay, mailbox_of(bob.public))
-        letters = [decode_letter(each) for each in kept]
+        letters = [decode_relayed_message(each) for each in kept]
         uuids = [each.uuid for each in sent]
         # It is there, and can be found by what is not secret in it.
         assert all(any(uuid in each.envelope for each in letters) for uuid in uuids)
@@ -88,7 +90,7 @@ async def test_the_relay_has_nothing_but_sealed_bytes(tmp_path: Path) -> None:
         assert not any(alice.public in each.envelope for each in letters)
         async with bob.node() as there:
             assert len(await read(there, b"notes", 5)) == 5
-            await until(lambda: relay.post.queued(bob.public) == 0)
+            await until(lambda: relay.outbox.queued(bob.public) == 0)
     for folder in (alice.folder, bob.folder, rita.folder):
         assert _files_with(folder, CLEAR) == []
 
@@ -99,8 +101,8 @@ async def test_the_relay_s_whole_memory_has_nothing_but_sealed_bytes(tmp_path: P
     words = ("--data", str(rita.folder), "--p2p", rita.address, "--ws", "off", "--relay")
     with serving(*words) as relay:
         async with alice.node() as here:
-            sent = await here.post.send(bob.public, b"notes", CLEAR * 4)
-            await until(lambda: here.post.queued(bob.public) == 0)
+            sent = await here.outbox.send(bob.public, b"notes", CLEAR * 4)
+            await until(lambda: here.outbox.queued(bob.public) == 0)
         memory = _memory(relay.process.pid)
         if memory is None:
             pytest.skip("this system lets nobody read another process's memory")

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from millpond.actors.errors import EmptyData, NoPrekey, NotAllowed, UnknownPeer
-from millpond.node.outbox.outbox import Post
+from millpond.node.outbox.outbox import Outbox
 from millpond.node.peers.address_book import Trust
 from tests.node.post.neighbours import Neighbour, opened, read, remaining, until
 
@@ -33,11 +33,11 @@ async def test_what_is_sent_while_the_peer_is_away_arrives_when_it_starts(
     bob.knows(alice, dials=False)
     alice.learns_key_of(bob)
     async with alice.node() as here:
-        sent = await here.post.send(bob.public, b"notes", b"hello bob", uuid=bytes(range(16)))
-        assert here.post.queued(bob.public) == 1
+        sent = await here.outbox.send(bob.public, b"notes", b"hello bob", uuid=bytes(range(16)))
+        assert here.outbox.queued(bob.public) == 1
         async with bob.node() as there:
             (letter,) = await opened(there, b"notes")
-            await until(lambda: here.post.queued(bob.public) == 0)
+            await until(lambda: here.outbox.queued(bob.public) == 0)
     assert letter.clear == b"hello bob"
     assert letter.uuid == sent.uuid == bytes(range(16))
     assert letter.sender == alice.public
@@ -49,9 +49,9 @@ async def test_who_cannot_be_dialled_fetches(alice: Neighbour, bob: Neighbour) -
     alice.learns_key_of(bob)
     async with alice.node() as here, bob.node() as there:
         for number in range(40):
-            await here.post.send(bob.public, b"notes", b"%d" % number)
+            await here.outbox.send(bob.public, b"notes", b"%d" % number)
         assert await read(there, b"notes", 40) == [b"%d" % number for number in range(40)]
-        await until(lambda: here.post.queued(bob.public) == 0)
+        await until(lambda: here.outbox.queued(bob.public) == 0)
         assert await remaining(there, b"notes") == []
 
 
@@ -64,16 +64,16 @@ async def test_both_dial_and_nothing_comes_twice(alice: Neighbour, bob: Neighbou
     async with alice.node() as here, bob.node() as there:
         async with anyio.create_task_group() as tasks:
             for node, peer in ((here, bob.public), (there, alice.public)):
-                tasks.start_soon(_send_all, node.post, peer, numbers)
+                tasks.start_soon(_send_all, node.outbox, peer, numbers)
         assert await read(there, b"notes", 60) == numbers
         assert await read(here, b"notes", 60) == numbers
         await until(
-            lambda: not here.post.queued(bob.public) and not there.post.queued(alice.public)
+            lambda: not here.outbox.queued(bob.public) and not there.outbox.queued(alice.public)
         )
         assert await remaining(there, b"notes") == await remaining(here, b"notes") == []
 
 
-async def _send_all(post: Post, peer: bytes, texts: list[bytes]) -> None:
+async def _send_all(post: Outbox, peer: bytes, texts: list[bytes]) -> None:
     for text in texts:
         await post.send(peer, b"notes", text)
 
@@ -84,13 +84,13 @@ async def test_a_message_sent_again_under_its_uuid_is_the_same_one(
     alice.knows(bob)
     alice.learns_key_of(bob)
     async with alice.node() as here:
-        first = await here.post.send(bob.public, b"notes", b"once", uuid=b"u" * 16)
-        again = await here.post.send(bob.public, b"notes", b"once", uuid=b"u" * 16)
+        first = await here.outbox.send(bob.public, b"notes", b"once", uuid=b"u" * 16)
+        again = await here.outbox.send(bob.public, b"notes", b"once", uuid=b"u" * 16)
         # Another message, whose uuid happens to make the same key.
-        other = await here.post.send(bob.public, b"notes", b"more", uuid=b"u" * 15 + b"v")
+        other = await here.outbox.send(bob.public, b"notes", b"more", uuid=b"u" * 15 + b"v")
         assert (first.id, first.ttl) == (again.id, again.ttl)
         assert other.id != first.id
-        assert here.post.queued(bob.public) == 2
+        assert here.outbox.queued(bob.public) == 2
 
 
 async def test_a_peer_that_comes_back_gets_its_mail_at_once(
@@ -103,14 +103,14 @@ async def test_a_peer_that_comes_back_gets_its_mail_at_once(
     for one, other in ((alice, bob), (bob, alice)):
         one.learns_key_of(other)
     async with alice.node() as here:
-        await here.post.send(bob.public, b"notes", b"at once")
+        await here.outbox.send(bob.public, b"notes", b"at once")
         await anyio.sleep(0.2)  # it was dialled in vain, and rests for minutes now
         async with bob.node() as there:
             assert await read(there, b"notes") == [b"at once"]
-            assert here.post.presence.look(bob.public).here
-            assert there.post.presence.look(alice.public).here
-        await until(lambda: not here.post.presence.look(bob.public).here)
-        assert here.post.presence.look(bob.public).seen_at is not None
+            assert here.outbox.presence.last_seen(bob.public).here
+            assert there.outbox.presence.last_seen(alice.public).here
+        await until(lambda: not here.outbox.presence.last_seen(bob.public).here)
+        assert here.outbox.presence.last_seen(bob.public).seen_at is not None
 
 
 async def test_without_a_key_a_message_is_not_kept_and_the_key_is_asked_for(
@@ -120,16 +120,16 @@ async def test_without_a_key_a_message_is_not_kept_and_the_key_is_asked_for(
     bob.knows(alice, dials=False)
     heard = anyio.Event()
     async with alice.node() as here:
-        here.post.on_prekey(lambda peer: heard.set() if peer == bob.public else None)
-        assert not here.post.can_seal(bob.public)
+        here.outbox.on_prekey(lambda peer: heard.set() if peer == bob.public else None)
+        assert not here.outbox.can_seal(bob.public)
         with pytest.raises(NoPrekey):
-            await here.post.send(bob.public, b"notes", b"too early")
-        assert here.post.queued(bob.public) == 0
+            await here.outbox.send(bob.public, b"notes", b"too early")
+        assert here.outbox.queued(bob.public) == 0
         async with bob.node() as there:
             with anyio.fail_after(10):
                 await heard.wait()
-            assert here.post.can_seal(bob.public)
-            await here.post.send(bob.public, b"notes", b"now")
+            assert here.outbox.can_seal(bob.public)
+            await here.outbox.send(bob.public, b"notes", b"now")
             assert await read(there, b"notes") == [b"now"]
 
 
@@ -145,12 +145,12 @@ async def test_nothing_is_sent_to_who_is_not_trusted_or_where_letters_may_not_go
     async with alice.node() as here:
         for stranger in (carol.public, dave.public, alice.public, bytes(32)):
             with pytest.raises(UnknownPeer):
-                await here.post.send(stranger, b"notes", b"x")
+                await here.outbox.send(stranger, b"notes", b"x")
         for channel in (b"mail/x", b"notes!dead", b"", b"n" * 256):
             with pytest.raises(NotAllowed):
-                await here.post.send(bob.public, channel, b"x")
+                await here.outbox.send(bob.public, channel, b"x")
         with pytest.raises(EmptyData):
-            await here.post.send(bob.public, b"notes", b"")
+            await here.outbox.send(bob.public, b"notes", b"")
 
 
 async def test_a_letter_waits_for_trust(alice: Neighbour, bob: Neighbour) -> None:
@@ -163,10 +163,10 @@ async def test_a_letter_waits_for_trust(alice: Neighbour, bob: Neighbour) -> Non
         reports.append(report)
 
     async with alice.node() as here, bob.node() as there:
-        here.post.on_report(hear)
-        await here.post.send(bob.public, b"notes", b"may I?")
+        here.outbox.on_report(hear)
+        await here.outbox.send(bob.public, b"notes", b"may I?")
         await anyio.sleep(0.5)
-        assert here.post.queued(bob.public) == 1
+        assert here.outbox.queued(bob.public) == 1
         assert reports == [] and await remaining(there, b"notes") == []
         bob.knows(alice)
         assert await read(there, b"notes") == [b"may I?"]
@@ -177,10 +177,10 @@ async def test_who_is_revoked_gets_nothing_more(alice: Neighbour, bob: Neighbour
     bob.knows(alice, dials=False)
     alice.learns_key_of(bob)
     async with alice.node() as here:
-        await here.post.send(bob.public, b"notes", b"not any more")
+        await here.outbox.send(bob.public, b"notes", b"not any more")
         alice.book.revoke("bob")
-        await until(lambda: not here.post.office.book.is_trusted(bob.public))
+        await until(lambda: not here.outbox.context.book.is_trusted(bob.public))
         async with bob.node() as there:
             await anyio.sleep(1.0)
             assert await remaining(there, b"notes") == []
-        assert here.post.queued(bob.public) == 1
+        assert here.outbox.queued(bob.public) == 1

@@ -15,9 +15,16 @@ from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
 from millpond.actors.errors import Trimmed, UnknownStream
-from millpond.actors.state.events import Control, Reason, change
+from millpond.actors.state.events import Control, InvalidReason, change
 from millpond.actors.state.events import Operation as Op
-from millpond.actors.state.fold import Changed, InvalidEvent, Marked, OnInvalid, OnReset, StateReset
+from millpond.actors.state.fold import (
+    Changed,
+    ControlApplied,
+    InvalidEvent,
+    OnInvalid,
+    OnReset,
+    StateReset,
+)
 from millpond.actors.state.schema import BadValue, Collection, StreamState
 from millpond.node.client.state.changes import Missed
 from millpond.node.client.state.follower import FollowSettings, follow_state
@@ -110,9 +117,9 @@ async def test_changes_of_one_type_and_of_one_key() -> None:
             assert [(each.key, each.value, each.before) for each in first if type(each) is Changed][
                 2
             ] == ("a", 3, 1)
-            assert first[3] == Marked(3, Control.RESET)
+            assert first[3] == ControlApplied(3, Control.RESET)
             assert [getattr(await anext(one), "value", None) for _ in range(2)] == [1, 3]
-            assert await anext(one) == Marked(3, Control.RESET)
+            assert await anext(one) == ControlApplied(3, Control.RESET)
 
 
 async def test_a_slow_subscriber_is_told_what_it_missed() -> None:
@@ -138,7 +145,7 @@ async def test_what_does_not_fit_is_dropped_kept_aside_or_stops() -> None:
         async with follow_state(stream, PEOPLE, aside) as view:
             await view.caught_up()
             assert [each.body for each in view.quarantined] == [bad, b"hello"]
-            assert view.quarantined[0].why.reason is Reason.BAD_VALUE
+            assert view.quarantined[0].why.reason is InvalidReason.BAD_VALUE
         with pytest.raises(InvalidEvent, match="sequence 1"):
             async with follow_state(stream, PEOPLE, FollowSettings(OnInvalid.STOP)) as view:
                 with pytest.raises(InvalidEvent):
@@ -321,7 +328,7 @@ async def test_another_stream_behind_a_new_connection_is_not_taken_for_the_old_o
                     with view.changes() as changes:
                         await first.end()
                         await tasks.start(second.run)
-                        assert await anext(changes) == Marked(0, Control.RESET)
+                        assert await anext(changes) == ControlApplied(0, Control.RESET)
                     await view.caught_up()
                     assert dict(view.get_type("note")) == {f"{each}": 2 for each in range(10)}
             await second.end()

@@ -8,7 +8,7 @@ import pytest
 
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
-from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.cell_client import CellClient
 from tests.node.state.pond import put
 from tests.node.watched_room import figures, watched
 from tests.transports.http.client import Client
@@ -18,7 +18,7 @@ HOST = ((b"host", b"127.0.0.1:7404"),)
 
 async def test_metrics_tell_what_states_take() -> None:
     async with watched() as (pond, _, application):
-        with Inquiry(pond.host) as inquiry:
+        with CellClient(pond.host) as inquiry:
             await inquiry.ask(stream_cell(b"users"), m.Create)
             make = m.Append
             await inquiry.ask(stream_cell(b"users"), lambda number: make(number, [put("a", 1)]))

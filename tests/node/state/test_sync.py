@@ -13,7 +13,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from millpond.actors.state.events import Control
-from millpond.actors.state.fold import Changed, InvalidEvent, Marked, OnInvalid
+from millpond.actors.state.fold import Changed, ControlApplied, InvalidEvent, OnInvalid
 from millpond.actors.state.schema import BadValue, Collection, StreamState
 from millpond.node.client.state import changes, follower, remote, sync, writer
 from millpond.node.client.state.follower import FollowSettings
@@ -71,7 +71,7 @@ def test_what_is_written_is_followed_and_gone_on_with(stream: Stream, tmp_path: 
                 changes.next(0.01)
         changed = [each for each in heard if isinstance(each, Changed)]
         assert changed[0].value["name"] == "Anna"
-        marks = [each.control for each in heard if isinstance(each, Marked)]
+        marks = [each.control for each in heard if isinstance(each, ControlApplied)]
         assert marks == [Control.SNAPSHOT_START, Control.SNAPSHOT_END]
         assert view.get("note", "n1") == "hello" and view.get_type("user") == {}
         assert (view.tally.snapshots, view.failure) == (1, None)

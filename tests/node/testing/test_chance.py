@@ -13,9 +13,9 @@ import pytest
 from millpond import connect
 from millpond.node.clock import Clock
 from millpond.node.config import OFF, Config
-from millpond.node.environment import outside
+from millpond.node.environment import current_environment
 from millpond.node.jobs import Queue, Worker
-from millpond.node.jobs.payload import decode_body
+from millpond.node.jobs.payload import decode_job
 from millpond.node.node import Node
 from millpond.node.peers.prekeys import ROTATED_S
 from millpond.node.testing import SimNode, World, virtual
@@ -78,11 +78,16 @@ async def what_a_program_draws(world: World) -> list[object]:
 
     async with connect(node.url, "notes", dialer=node.dialer("me")) as notes:
         receipt = await notes.put(b"hello")
-        found += [receipt.id, outside().entropy(8), outside().wall(), outside().name()]
+        found += [
+            receipt.id,
+            current_environment().entropy(8),
+            current_environment().wall(),
+            current_environment().name(),
+        ]
     worker = Worker(node.url, handler, queues=["q"], dialer=node.dialer("worker"), log_done=True)
     async with Queue(node.url, "q", dialer=node.dialer("clerk")) as queue:
         handle = await queue.put({"n": 1}, wait=True)
-        found.append(decode_body((await queue.show(handle.id)).data or b""))
+        found.append(decode_job((await queue.show(handle.id)).data or b""))
         world.start(work, worker)
         await handle.result(60)
         await world.clock.sleep(5)
@@ -98,8 +103,11 @@ def test_the_seed_decides_what_a_program_draws() -> None:
 
 
 def test_without_a_world_chance_is_the_systems() -> None:
-    assert outside().entropy(16) != outside().entropy(16)
-    assert isinstance(outside().rng(), Random) and outside().wall() > START_S / 2
+    assert current_environment().entropy(16) != current_environment().entropy(16)
+    assert (
+        isinstance(current_environment().rng(), Random)
+        and current_environment().wall() > START_S / 2
+    )
 
 
 async def test_a_node_given_its_entropy_is_the_same_node() -> None:

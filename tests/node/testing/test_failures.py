@@ -18,7 +18,7 @@ from millpond.actors.errors import OutcomeUnknown
 from millpond.node.testing import NotRunning, SimNode, TookTooLong, World
 from millpond.node.testing import timeouts as patience
 from millpond.node.testing.disk.faults import DiskFault
-from millpond.node.testing.inline_workers import SteppedSurroundings
+from millpond.node.testing.inline_workers import InlineSurroundings
 
 
 async def spin() -> None:
@@ -210,13 +210,13 @@ async def test_a_node_that_dies_by_itself_can_be_started_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connections break, nobody listens any more, and the error is the test's."""
-    dies, run = anyio.Event(), SteppedSurroundings.run
+    dies, run = anyio.Event(), InlineSurroundings.run
 
-    async def die(self: SteppedSurroundings) -> None:
+    async def die(self: InlineSurroundings) -> None:
         await dies.wait()
         raise KeyError("in the node")
 
-    monkeypatch.setattr(SteppedSurroundings, "run", die)
+    monkeypatch.setattr(InlineSurroundings, "run", die)
     pond = await world.node("pond")
     with pytest.raises(KeyError, match="in the node"), world.guard():
         dies.set()
@@ -225,7 +225,7 @@ async def test_a_node_that_dies_by_itself_can_be_started_again(
     with pytest.raises(ConnectionLost):
         async with pond.connect("chat"):
             pass
-    monkeypatch.setattr(SteppedSurroundings, "run", run)
+    monkeypatch.setattr(InlineSurroundings, "run", run)
     await pond.start()
     async with pond.connect("chat") as chat:
         assert await chat.ping() >= 0
@@ -236,14 +236,14 @@ async def test_a_node_whose_clean_up_hangs_hangs_nobody(
 ) -> None:
     released = anyio.Event()
 
-    async def clean_up_for_ever(self: SteppedSurroundings) -> None:
+    async def clean_up_for_ever(self: InlineSurroundings) -> None:
         try:
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
                 await released.wait()
 
-    monkeypatch.setattr(SteppedSurroundings, "run", clean_up_for_ever)
+    monkeypatch.setattr(InlineSurroundings, "run", clean_up_for_ever)
     pond = await world.node("pond")
     began = time.monotonic()
     with pytest.raises(TookTooLong, match=r"still cleans up.*\n(.*\n)*.*clean_up_for_ever"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millpond.pipeline.state.job import Done, JobOptions, run_job
+from millpond.pipeline.state.job import BatchReport, JobOptions, run_job
 from millpond.pipeline.state.table import Table
 from tests.pipeline.ponds import Pond
 
@@ -31,8 +31,8 @@ def options(pond: Pond, folder: Path, every_s: float | None = None) -> JobOption
     return JobOptions(source, folder / "table", folder / "checkpoint", folder / "dead", every_s)
 
 
-def run(spark: Any, asked: JobOptions) -> list[Done]:
-    done: list[Done] = []
+def run(spark: Any, asked: JobOptions) -> list[BatchReport]:
+    done: list[BatchReport] = []
     run_job(spark, asked, done.append).awaitTermination()
     return done
 

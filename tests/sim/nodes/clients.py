@@ -16,7 +16,7 @@ from millpond.node.client.channel import Channel
 from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.events import Disconnected, Event, Retrying
 from millpond.node.client.message import Message
-from millpond.node.client.patience import LATER
+from millpond.node.client.patience import RETRYABLE
 from tests.sim.nodes import notes as n
 from tests.sim.nodes.notes import Acked, Got, Putting, Receipt
 from tests.sim.nodes.plan import ChannelPlan, ConsumerPlan, ProducerPlan
@@ -98,7 +98,7 @@ class Producer:
         for answer, message in zip(answers, messages, strict=True):
             try:
                 self._told(message, (await answer).id)
-            except LATER:
+            except RETRYABLE:
                 await self._until_kept(channel, message)
         self._sent += messages
         if self._rng.random() < self._plan.again:
@@ -110,7 +110,7 @@ class Producer:
         while True:
             try:
                 receipt = await channel.put(data, ttl=ttl, key=key)
-            except LATER:
+            except RETRYABLE:
                 await anyio.sleep(AGAIN_S)
             else:
                 self._told(message, receipt.id)
@@ -261,7 +261,7 @@ async def drain(stage: Stage, node: str, channel: str, who: str) -> None:
 
 async def look(found: Channel, rng: Random) -> None:
     """Once."""
-    with suppress(*LATER, NotFound):
+    with suppress(*RETRYABLE, NotFound):
         ids = await found.list()
         if ids:
             await found.get(rng.choice(ids))

@@ -18,7 +18,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from millpond.actors.messages import Mode
-from millpond.actors.store.repair.quarantine import read_notes
+from millpond.actors.store.repair.quarantine import read_reports
 from millpond.node.admin import Operation
 from millpond.node.client.connect import PROBE
 from tests.sim.nodes import events as e
@@ -299,7 +299,7 @@ def _check_disks(stage: Stage) -> None:
     for name in stage.plan.nodes:
         node = stage.node(name)
         assert node.disk is not None, "the nodes of a drama are on simulated disks"
-        for damage in read_notes(node.folder / "damaged", node.disk):
+        for damage in read_reports(node.folder / "damaged", node.disk):
             raise Leak(f"{name} took for damaged: {damage}")
 
 

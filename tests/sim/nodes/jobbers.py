@@ -11,13 +11,13 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.errors import NotFound, RequestError
 from millpond.node.client.errors import ConnectionLost
-from millpond.node.client.patience import LATER
+from millpond.node.client.patience import RETRYABLE
 from millpond.node.jobs.errors import JobCancelled, JobFailed, Reject, Retry
 from millpond.node.jobs.handle import Handle
 from millpond.node.jobs.job import Job
 from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.task import Backoff, Task
-from millpond.node.jobs.worker.outcome import Ended
+from millpond.node.jobs.worker.outcome import AttemptResult
 from millpond.node.jobs.worker.worker import Worker
 from tests.sim.nodes import notes as n
 from tests.sim.nodes.plan import JobsPlan
@@ -64,7 +64,7 @@ class Boss:
         while True:
             try:
                 handle = await queue.put(payload, name="work", due=due, unique=unique, wait=waits)
-            except LATER:
+            except RETRYABLE:
                 await anyio.sleep(AGAIN_S)
             else:
                 break
@@ -182,7 +182,7 @@ class Hands:
                 return how
         return "done"
 
-    def _ended(self, ended: Ended) -> None:
+    def _ended(self, ended: AttemptResult) -> None:
         stage = self._stage
         seen = (ended.queue, ended.job, ended.attempt, ended.what)
         stage.note(n.JobSettled(stage.now, self._who, *seen))

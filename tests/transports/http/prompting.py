@@ -9,7 +9,7 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 
-from millpond.actors.runtime.supervisor import contain, sheltered
+from millpond.actors.runtime.supervisor import contain, contain_call
 from millpond.actors.store.filesystem import Disk
 from millpond.node.clock import Clock
 from millpond.transports.http.app import Api, Application
@@ -54,7 +54,7 @@ class Prompting:
         self.host = pond.host
         self.apis = apis
         guard = partial(contain, "request/http")
-        shelter = partial(sheltered, "request/http")
+        shelter = partial(contain_call, "request/http")
         self.application = Application(pond.host, apis, guard, limits, shelter)
         self.server = HttpServer(
             self.application,

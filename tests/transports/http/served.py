@@ -9,21 +9,21 @@ from random import Random
 
 import anyio
 
-from millpond.actors.runtime.supervisor import contain, sheltered
+from millpond.actors.runtime.supervisor import contain, contain_call
 from millpond.actors.store.filesystem import Disk
-from millpond.node.access.policy import Access
+from millpond.node.access.policy import AccessPolicy
 from millpond.node.clock import Clock
 from millpond.node.config import OFF, Config
 from millpond.node.node import Node
 from millpond.transports.http.app import Api, Application
-from millpond.transports.http.rejections import Refused
+from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import HttpLimits, Request
-from millpond.transports.http.response import Answer, Response, plain_refusal
+from millpond.transports.http.response import Response, ResponseWriter, plain_rejection
 
 CLOSED = {"p2p": OFF, "ws": OFF, "s3p": OFF, "rustlog": OFF, "http": OFF}
 QUICK = HttpLimits(body_s=1.0, linger_s=0.1)
 
-Run = Callable[[Request, Answer], Awaitable[None]]
+Run = Callable[[Request, ResponseWriter], Awaitable[None]]
 
 
 class Does:
@@ -35,11 +35,11 @@ class Does:
         self._run = run
         self._serves_draining = serves_draining
 
-    async def __call__(self, request: Request, answer: Answer) -> None:
+    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
         await self._run(request, answer)
 
-    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
-        return None if self._serves_draining else plain_refusal(why)
+    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
+        return None if self._serves_draining else plain_rejection(why)
 
 
 class Served:
@@ -47,10 +47,10 @@ class Served:
 
     def __init__(self, node: Node, apis: Mapping[tuple[bytes, ...], Api], limits: HttpLimits):
         self.node = node
-        self.host = node.reception
-        self.access: Access = node._access
+        self.host = node.services
+        self.access: AccessPolicy = node._access
         guard = partial(contain, "request/http")
-        shelter = partial(sheltered, "request/http")
+        shelter = partial(contain_call, "request/http")
         self.application = Application(self.host, apis, guard, limits, shelter)
         self.prompt = self.application.prompt
 

@@ -9,17 +9,17 @@ from typing import Any
 import anyio
 import pytest
 
-from millpond.transports.http.app import StreamBrokenOff
+from millpond.transports.http.app import ResponseAborted
 from millpond.transports.http.asgi import Message
-from millpond.transports.http.rejections import Refused
+from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import HttpLimits, Request
-from millpond.transports.http.response import Answer, Response
+from millpond.transports.http.response import Response, ResponseWriter
 from tests.transports.http.client import Client
 from tests.transports.http.served import Does, served
 
 
 def _named(name: str) -> Does:
-    async def tell(request: Request, answer: Answer) -> None:
+    async def tell(request: Request, answer: ResponseWriter) -> None:
         await answer.whole(Response(200, ((b"x-api", name.encode()),)))
 
     return Does(tell)
@@ -48,7 +48,7 @@ async def test_the_longest_prefix_wins() -> None:
 
 
 async def test_http_0_7_headers_leave_as_they_are() -> None:
-    async def tell(request: Request, answer: Answer) -> None:
+    async def tell(request: Request, answer: ResponseWriter) -> None:
         head = ((b"content-type", b"text/event-stream"), (b"x", b"\xff "))
         if request.method == "DELETE":
             await answer.whole(Response(202))
@@ -71,7 +71,7 @@ async def test_http_0_7_headers_leave_as_they_are() -> None:
 
 
 async def test_a_mistake_is_500_for_this_request_alone(caplog: pytest.LogCaptureFixture) -> None:
-    async def fail(request: Request, answer: Answer) -> None:
+    async def fail(request: Request, answer: ResponseWriter) -> None:
         if request.segments[1:] == (b"boom",):
             raise ZeroDivisionError("a mistake")
         if request.segments[1:] == (b"nothing",):
@@ -91,7 +91,7 @@ async def test_a_mistake_is_500_for_this_request_alone(caplog: pytest.LogCapture
 
 
 async def test_a_stream_that_crashes_never_looks_complete() -> None:
-    async def fail(request: Request, answer: Answer) -> None:
+    async def fail(request: Request, answer: ResponseWriter) -> None:
         await answer.start(200, ())
         await answer.send(b"one")
         if request.segments[1:] == (b"words",):
@@ -107,7 +107,7 @@ async def test_a_stream_that_crashes_never_looks_complete() -> None:
                 assert await exchange.piece() == b"one"
                 with pytest.raises(anyio.EndOfStream):
                     await exchange.piece()
-        assert raised.group_contains(StreamBrokenOff)
+        assert raised.group_contains(ResponseAborted)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ async def test_what_is_too_long_or_broken_is_refused(
 async def test_an_early_answer_reads_on_for_a_little(anyio_backend: str) -> None:
     """http.md 0.2: the client that still sends hears the answer."""
 
-    async def refuse(request: Request, answer: Answer) -> None:
+    async def refuse(request: Request, answer: ResponseWriter) -> None:
         await answer.whole(Response(401))
 
     async with served(refuse) as application:
@@ -149,10 +149,10 @@ async def test_an_early_answer_reads_on_for_a_little(anyio_backend: str) -> None
         assert 0.09 < anyio.current_time() - start < 1
 
 
-async def _hold(request: Request, answer: Answer) -> None:
+async def _hold(request: Request, answer: ResponseWriter) -> None:
     answer.last_words = lambda why: b"last: " + why.code.encode()
     await answer.start(200, ())
-    await request.while_here(anyio.sleep_forever)
+    await request.run_until_disconnect(anyio.sleep_forever)
 
 
 async def test_only_so_many_requests_at_once() -> None:
@@ -175,11 +175,11 @@ async def test_a_peer_that_asks_too_fast_is_told_when_to_come_again() -> None:
     delays: list[int | None] = []
 
     class Telling(Does):
-        def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
+        def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
             delays.append(delay_ms)
             return super().refuse(why, delay_ms)
 
-    async def ok(request: Request, answer: Answer) -> None:
+    async def ok(request: Request, answer: ResponseWriter) -> None:
         await answer.whole(Response(200))
 
     async with served({(b"do",): Telling(ok)}, requests_per_s_per_peer_max=2) as application:
@@ -191,7 +191,7 @@ async def test_a_peer_that_asks_too_fast_is_told_when_to_come_again() -> None:
 
 
 async def test_a_drain_tells_sessions_and_cuts_off_who_stays() -> None:
-    async def leave(request: Request, answer: Answer) -> None:
+    async def leave(request: Request, answer: ResponseWriter) -> None:
         await answer.start(200, ())
         await request.visit.draining.wait()
         await answer.send(b"bye")
@@ -213,9 +213,9 @@ async def test_a_drain_tells_sessions_and_cuts_off_who_stays() -> None:
 
 
 async def test_a_session_whose_right_is_gone_is_cut_off(tmp_path: Path) -> None:
-    async def guarded(request: Request, answer: Answer) -> None:
+    async def guarded(request: Request, answer: ResponseWriter) -> None:
         request.visit.may_go_on = lambda: bool(
-            application.host.authorize_stream(request.asker, b"")
+            application.host.authorize_stream(request.principal, b"")
         )
         await _hold(request, answer)
 
@@ -236,7 +236,7 @@ async def test_a_session_whose_right_is_gone_is_cut_off(tmp_path: Path) -> None:
 async def test_the_client_that_does_not_read_is_waited_for() -> None:
     sent = 0
 
-    async def flood(request: Request, answer: Answer) -> None:
+    async def flood(request: Request, answer: ResponseWriter) -> None:
         nonlocal sent
         await answer.start(200, ())
         while True:

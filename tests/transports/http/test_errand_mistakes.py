@@ -9,12 +9,12 @@ import pytest
 
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
-from millpond.transports.http.cell_client import Answered
-from millpond.transports.http.direct import Errand
-from millpond.transports.http.question import Question
-from millpond.transports.http.rejections import Refused
+from millpond.transports.http.cell_client import CellReply
+from millpond.transports.http.direct import DirectRequest
+from millpond.transports.http.question import RequestHead
+from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
-from millpond.transports.http.response import Answer, Response, json_response
+from millpond.transports.http.response import Response, ResponseWriter, json_response
 from tests.transports.http.prompting import prompting, said
 
 
@@ -23,31 +23,31 @@ class _Broken:
 
     name = "test"
 
-    def __init__(self, make: Callable[[], Errand | Response]) -> None:
+    def __init__(self, make: Callable[[], DirectRequest | Response]) -> None:
         self._make = make
 
-    async def __call__(self, request: Request, answer: Answer) -> None:
+    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
         await answer.whole(Response(204))
 
-    def is_errand(self, question: Question) -> bool:
+    def is_direct(self, question: RequestHead) -> bool:
         return question.method == "POST"
 
-    def errand(self, request: Request, body: bytes) -> Errand | Response:
+    def direct_request(self, request: Request, body: bytes) -> DirectRequest | Response:
         return self._make()
 
-    def refuse(self, why: Refused, delay_ms: int | None) -> Response | None:
+    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
         return json_response(why.status, {"test": why.code})
 
 
-def _describing(tell: Callable[[Answered], Response | None]) -> Errand:
-    return Errand(stream_cell(b"none"), m.Describe(0), 0, tell)
+def _describing(tell: Callable[[CellReply], Response | None]) -> DirectRequest:
+    return DirectRequest(stream_cell(b"none"), m.Describe(0), 0, tell)
 
 
 def _raise(*_: object) -> Response:
     raise ZeroDivisionError("a mistake")
 
 
-def _mistakes() -> dict[str, Callable[[], Errand | Response]]:
+def _mistakes() -> dict[str, Callable[[], DirectRequest | Response]]:
     return {"asking": _raise, "telling": lambda: _describing(_raise)}
 
 

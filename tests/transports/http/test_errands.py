@@ -329,7 +329,7 @@ async def test_a_request_is_counted_once() -> None:
             path = b"/v1/metrics/%b?set=%b" % (BASIN, figure)
             (told,) = await pond.ask(said(b"GET", path))
             assert told.status == 200 and value in told.body, told
-        assert sum(pond.host.traffic["http"].latency.counts) > 0
+        assert sum(pond.host.protocol_stats["http"].latency.counts) > 0
 
 
 # Rights.

@@ -10,10 +10,10 @@ import pytest
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import Failed
-from millpond.actors.positions import Seek, Where
+from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
-from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.cell_client import CellClient
 from tests.transports.http.served import Served, served
 
 CELL = stream_cell(b"orders")
@@ -22,7 +22,7 @@ CELL = stream_cell(b"orders")
 @asynccontextmanager
 async def _pond(**settings: object) -> AsyncIterator[Served]:
     async with served({}, **settings) as pond:
-        with Inquiry(pond.host) as inquiry:
+        with CellClient(pond.host) as inquiry:
             assert isinstance(await inquiry.ask(CELL, m.Create), m.Done)
         yield pond
 
@@ -32,7 +32,7 @@ def _append(number: int, body: bytes = b"x", match: int | None = None) -> m.Appe
 
 
 def _read(number: int, start: int = 0, wait_until: float = 0.0) -> m.Read:
-    return m.Read(number, Seek(Where.SEQUENCE, start), 10, 2**20, wait_until)
+    return m.Read(number, Seek(SeekBy.SEQUENCE, start), 10, 2**20, wait_until)
 
 
 def _waiting(pond: Served) -> int:
@@ -41,7 +41,7 @@ def _waiting(pond: Served) -> int:
     class Ear:
         number, heard_at, writable = 99, 0.0, True
 
-        def send(self, replies: list[m.Described]) -> None:
+        def send(self, replies: list[m.StreamDescription]) -> None:
             described.extend(each.waiting for each in replies)
 
         def flush(self) -> None:
@@ -56,7 +56,7 @@ def _waiting(pond: Served) -> int:
 
 async def test_one_request_one_answer() -> None:
     async with _pond() as pond:
-        with Inquiry(pond.host) as inquiry:
+        with CellClient(pond.host) as inquiry:
             appended = await inquiry.ask(CELL, _append)
             assert isinstance(appended, m.Appended) and appended.first == 0
             found = await inquiry.ask(CELL, _read)
@@ -66,7 +66,7 @@ async def test_one_request_one_answer() -> None:
 
 async def test_refusals_are_returned() -> None:
     async with _pond() as pond:
-        with Inquiry(pond.host) as inquiry:
+        with CellClient(pond.host) as inquiry:
             refused = await inquiry.ask(CELL, lambda number: _append(number, match=5))
             assert isinstance(refused, m.StreamFailed)
             assert (refused.code, refused.tail) == (Code.SEQUENCE_MISMATCH, 0)
@@ -76,7 +76,7 @@ async def test_refusals_are_returned() -> None:
 
 async def test_many_are_under_way_and_awaited_in_any_order() -> None:
     async with _pond() as pond:
-        with Inquiry(pond.host) as inquiry:
+        with CellClient(pond.host) as inquiry:
             numbers = [inquiry.take_number() for _ in range(5)]
             await inquiry.submit(CELL, [_append(number) for number in numbers[:3]], 3)
             for number in numbers[3:]:
@@ -91,7 +91,7 @@ async def test_many_are_under_way_and_awaited_in_any_order() -> None:
 
 async def test_requests_that_join_others_keep_the_order_of_their_own() -> None:
     async with _pond() as pond:
-        with Inquiry(pond.host) as one, Inquiry(pond.host) as two:
+        with CellClient(pond.host) as one, CellClient(pond.host) as two:
             for inquiry in (one, two):
                 first, second = inquiry.take_number(), inquiry.take_number()
                 await inquiry.submit(CELL, [_append(first)], gather=True)
@@ -104,7 +104,7 @@ async def test_requests_that_join_others_keep_the_order_of_their_own() -> None:
 
 async def test_a_wait_that_is_cancelled_loses_no_answer() -> None:
     async with _pond() as pond, anyio.create_task_group() as tasks:
-        with Inquiry(pond.host) as inquiry:
+        with CellClient(pond.host) as inquiry:
             number = inquiry.take_number()
             read = _read(number, wait_until=pond.host.now() + 60)
             await inquiry.submit(CELL, [read])
@@ -114,7 +114,7 @@ async def test_a_wait_that_is_cancelled_loses_no_answer() -> None:
                 assert scope.cancelled_caught and inquiry.under_way == 1
 
             async def append() -> None:
-                with Inquiry(pond.host) as other:
+                with CellClient(pond.host) as other:
                     await other.ask(CELL, _append)
 
             tasks.start_soon(append)
@@ -124,7 +124,7 @@ async def test_a_wait_that_is_cancelled_loses_no_answer() -> None:
 
 async def test_an_answer_and_a_cancellation_at_once_lose_nothing() -> None:
     async with _pond() as pond:
-        with Inquiry(pond.host) as inquiry, Inquiry(pond.host) as other:
+        with CellClient(pond.host) as inquiry, CellClient(pond.host) as other:
             number = inquiry.take_number()
             read = _read(number, wait_until=pond.host.now() + 60)
             await inquiry.submit(CELL, [read])
@@ -139,7 +139,7 @@ async def test_an_answer_and_a_cancellation_at_once_lose_nothing() -> None:
 
 async def test_who_leaves_is_forgotten_by_the_streams_it_asked() -> None:
     async with _pond() as pond:
-        with Inquiry(pond.host) as inquiry:
+        with CellClient(pond.host) as inquiry:
             number = inquiry.take_number()
             read = _read(number, wait_until=pond.host.now() + 60)
             await inquiry.submit(CELL, [read])
@@ -149,22 +149,22 @@ async def test_who_leaves_is_forgotten_by_the_streams_it_asked() -> None:
 
 async def test_a_read_can_be_concluded_and_cancelled() -> None:
     async with _pond() as pond:
-        with Inquiry(pond.host) as inquiry:
+        with CellClient(pond.host) as inquiry:
             until = pond.host.now() + 60
             one, two = inquiry.take_number(), inquiry.take_number()
             reads = [_read(number, wait_until=until) for number in (one, two)]
             await inquiry.submit(CELL, reads)
-            inquiry.tell(CELL, m.Conclude(one))
+            inquiry.tell(CELL, m.FinishRead(one))
             found = await inquiry.answer(one)
             assert isinstance(found, m.Records) and not found.spans
-            inquiry.tell(CELL, m.Cancel(two))
+            inquiry.tell(CELL, m.CancelRead(two))
             assert _waiting(pond) == 0
 
 
 async def test_a_full_mailbox_makes_the_next_wait_and_nothing_is_lost() -> None:
     async with _pond(mailbox_bytes_max=1000) as pond:
         count = 2000
-        with Inquiry(pond.host) as inquiry:
+        with CellClient(pond.host) as inquiry:
             numbers = [inquiry.take_number() for _ in range(count)]
             # More than a cell's share of a turn: it is queued, and the mailbox is full.
             await inquiry.submit(CELL, [_append(number) for number in numbers], 5000)
@@ -177,7 +177,7 @@ async def test_a_full_mailbox_makes_the_next_wait_and_nothing_is_lost() -> None:
 
 async def test_a_stream_that_crashes_leaves_nobody_waiting() -> None:
     async with _pond() as pond:
-        with Inquiry(pond.host) as inquiry:
+        with CellClient(pond.host) as inquiry:
             broken = m.Append(inquiry.take_number(), [None])  # type: ignore[list-item]
             await inquiry.submit(CELL, [broken])
             with anyio.fail_after(5):
@@ -187,7 +187,7 @@ async def test_a_stream_that_crashes_leaves_nobody_waiting() -> None:
 
 async def test_an_answer_is_there_once() -> None:
     async with _pond() as pond:
-        with Inquiry(pond.host) as inquiry:
+        with CellClient(pond.host) as inquiry:
             await inquiry.ask(CELL, _append)
             with pytest.raises(AssertionError):
                 await inquiry.answer(0)

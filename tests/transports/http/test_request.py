@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.transports.http.question import BadPath, question_of, read_query, split_path
+from millpond.transports.http.question import BadPath, parse_query, request_head, split_path
 from millpond.transports.http.request import ClientGone, HttpLimits, Request
-from millpond.transports.http.response import Answer, Response
+from millpond.transports.http.response import Response, ResponseWriter
 from tests.transports.http.client import Client
 from tests.transports.http.served import served
 
@@ -27,7 +27,7 @@ def _never() -> Any:
 
 def _request(headers: list[tuple[bytes, bytes]], **more: Any) -> Request:
     scope = _scope(headers=headers, **more)
-    return Request(scope, _never, HttpLimits(), question_of(scope, ()))
+    return Request(scope, _never, HttpLimits(), request_head(scope, ()))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_server_without_raw_paths_has_decoded_them() -> None:
     ],
 )
 def test_pairs_of_a_query(raw: bytes, pairs: list[tuple[str, str]]) -> None:
-    assert read_query(raw) == pairs
+    assert parse_query(raw) == pairs
 
 
 def test_the_last_value_of_a_header_counts() -> None:
@@ -94,14 +94,14 @@ def test_the_last_value_of_a_header_counts() -> None:
     [(b"Bearer a.b", b"a.b"), (b"bearer  x ", b"x"), (b"Basic abc", None), (b"Bearer", None)],
 )
 def test_a_token_is_a_bearer(value: bytes, token: bytes | None) -> None:
-    asker = _request([(b"authorization", value)], client=("192.0.2.1", 5)).asker
+    asker = _request([(b"authorization", value)], client=("192.0.2.1", 5)).principal
     assert (asker.token, asker.address, asker.listener) == (token, "192.0.2.1", "http")
 
 
 # Bodies, over an application.
 
 
-async def _echo(request: Request, answer: Answer) -> None:
+async def _echo(request: Request, answer: ResponseWriter) -> None:
     await answer.whole(Response(200, (), await request.body(10)))
 
 
@@ -137,7 +137,7 @@ async def test_a_body_that_does_not_come_is_408() -> None:
 async def test_http_0_8_half_a_body_is_none() -> None:
     bodies: list[bytes] = []
 
-    async def keep(request: Request, answer: Answer) -> None:
+    async def keep(request: Request, answer: ResponseWriter) -> None:
         try:
             bodies.append(await request.body())
         finally:
@@ -169,7 +169,7 @@ async def test_http_0_8_a_body_that_is_shorter_than_it_was_to_be_is_none() -> No
 async def test_a_session_reads_pieces_and_hears_that_its_client_left() -> None:
     pieces: list[bytes] = []
 
-    async def collect(request: Request, answer: Answer) -> None:
+    async def collect(request: Request, answer: ResponseWriter) -> None:
         await answer.start(200, ())
         try:
             async for piece in request.chunks():
@@ -194,9 +194,9 @@ async def test_a_session_reads_pieces_and_hears_that_its_client_left() -> None:
 
 
 async def test_who_waits_for_something_else_is_ended_when_the_client_leaves() -> None:
-    async def wait(request: Request, answer: Answer) -> None:
+    async def wait(request: Request, answer: ResponseWriter) -> None:
         try:
-            await request.while_here(anyio.sleep_forever)
+            await request.run_until_disconnect(anyio.sleep_forever)
         finally:
             ended.set()
 
@@ -211,16 +211,16 @@ async def test_who_waits_for_something_else_is_ended_when_the_client_leaves() ->
 
 
 async def test_while_here_gives_the_result_or_the_bare_error() -> None:
-    async def answer_it(request: Request, answer: Answer) -> None:
+    async def answer_it(request: Request, answer: ResponseWriter) -> None:
         async def number() -> int:
             return 7
 
         async def fail() -> int:
             raise LookupError("mine")
 
-        assert await request.while_here(number) == 7
+        assert await request.run_until_disconnect(number) == 7
         with pytest.raises(LookupError, match="mine"):
-            await request.while_here(fail)
+            await request.run_until_disconnect(fail)
         await answer.whole(Response(200))
 
     async with served(answer_it) as application:

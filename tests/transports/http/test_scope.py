@@ -7,16 +7,16 @@ import asyncio
 import anyio
 import pytest
 
-from millpond.transports.http.cancellation import LoopScope, Scope, running_loop, scope
+from millpond.transports.http.cancellation import AsyncioBlock, Scope, cancel_scope, running_loop
 from millpond.transports.http.request import Request
-from millpond.transports.http.response import Answer, Response
+from millpond.transports.http.response import Response, ResponseWriter
 from tests.transports.http.client import Client
 from tests.transports.http.served import served
 
 
 async def test_what_takes_too_long_ends_without_an_error() -> None:
     ended = []
-    with scope(0.01):
+    with cancel_scope(0.01):
         try:
             await anyio.sleep_forever()
         finally:
@@ -26,13 +26,13 @@ async def test_what_takes_too_long_ends_without_an_error() -> None:
 
 
 async def test_what_is_done_in_time_is_not_disturbed() -> None:
-    with scope(0.01):
+    with cancel_scope(0.01):
         await anyio.lowlevel.checkpoint()
     await anyio.sleep(0.02)
 
 
 async def test_it_is_ended_from_outside() -> None:
-    block, reached = scope(), []
+    block, reached = cancel_scope(), []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_cancel_soon, block)
         with block:
@@ -43,7 +43,7 @@ async def test_it_is_ended_from_outside() -> None:
 
 
 async def test_one_that_was_ended_before_it_began_ends_at_its_first_wait() -> None:
-    block, reached = scope(), []
+    block, reached = cancel_scope(), []
     block.cancel()
     with block:
         reached.append("in")
@@ -52,20 +52,20 @@ async def test_one_that_was_ended_before_it_began_ends_at_its_first_wait() -> No
 
 
 async def test_who_ends_its_own_block_is_not_told_behind_it() -> None:
-    block = scope()
+    block = cancel_scope()
     with block:
         block.cancel()
     await anyio.sleep(0.001)
 
 
 async def test_the_inner_one_ends_alone_and_both_end_together() -> None:
-    outer, reached = scope(), []
+    outer, reached = cancel_scope(), []
     with outer:
-        with scope(0.005):
+        with cancel_scope(0.005):
             await anyio.sleep_forever()
         reached.append("inner ended")
         await anyio.sleep(0.001)
-        with scope(0.01):
+        with cancel_scope(0.01):
             outer.cancel()
             await anyio.sleep_forever()
         reached.append("never")
@@ -73,7 +73,7 @@ async def test_the_inner_one_ends_alone_and_both_end_together() -> None:
 
 
 async def test_tasks_in_it_end_with_it() -> None:
-    block, ended = scope(), []
+    block, ended = cancel_scope(), []
 
     async def wait() -> None:
         try:
@@ -93,14 +93,14 @@ async def test_tasks_in_it_end_with_it() -> None:
 
 
 async def test_an_error_in_it_is_raised() -> None:
-    with pytest.raises(ValueError, match="so"), scope(1):
+    with pytest.raises(ValueError, match="so"), cancel_scope(1):
         raise ValueError("so")
 
 
 async def test_who_cancels_the_task_means_more_than_the_block() -> None:
     reached = []
     with anyio.CancelScope() as outside:
-        with scope() as block:
+        with cancel_scope() as block:
             block.cancel()
             outside.cancel()
             await anyio.sleep_forever()
@@ -116,7 +116,7 @@ async def test_a_task_of_asyncio_that_is_cancelled_ends() -> None:
     begun = asyncio.Event()
 
     async def work() -> None:
-        with LoopScope(loop):
+        with AsyncioBlock(loop):
             begun.set()
             await asyncio.sleep(10)
 
@@ -130,7 +130,7 @@ async def test_a_task_of_asyncio_that_is_cancelled_ends() -> None:
 async def test_http_0_8_a_body_is_whole_with_the_last_byte_of_its_length() -> None:
     """Nobody has to say that nothing follows: what is said of more is not waited for."""
 
-    async def echo(request: Request, answer: Answer) -> None:
+    async def echo(request: Request, answer: ResponseWriter) -> None:
         body = await request.body(10)
         assert request.is_read
         await answer.whole(Response(200, (), body))

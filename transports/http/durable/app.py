@@ -6,18 +6,25 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from millpond.actors.messages import Rights
 from millpond.transports.http import rejections as http
-from millpond.transports.http.direct import Errand
+from millpond.transports.http.direct import DirectRequest
 from millpond.transports.http.durable import append as appends
 from millpond.transports.http.durable import create as creation
 from millpond.transports.http.durable import head_and_delete as about
 from millpond.transports.http.durable import read as reads
-from millpond.transports.http.durable.context import PREFIX, SAFE, Asking, Call, Target, target_of
-from millpond.transports.http.durable.errors import Pairs, Refusal
+from millpond.transports.http.durable.context import (
+    PREFIX,
+    SECURITY_HEADERS,
+    Asking,
+    Call,
+    Target,
+    target_of,
+)
+from millpond.transports.http.durable.errors import DurableError, Pairs
 from millpond.transports.http.durable.interface import DurableHost, DurableSettings
-from millpond.transports.http.durable.live_waiters import Followers
-from millpond.transports.http.question import Question
+from millpond.transports.http.durable.live_waiters import LiveWaiters
+from millpond.transports.http.question import RequestHead
 from millpond.transports.http.request import Request
-from millpond.transports.http.response import Answer, Response, json_response
+from millpond.transports.http.response import Response, ResponseWriter, json_response
 
 RESERVED = b"__ds"
 """The first segment of paths that are no streams."""
@@ -39,35 +46,35 @@ class DurableApi:
     def __init__(self, host: DurableHost, settings: DurableSettings) -> None:
         self._host = host
         self._settings = settings
-        self._followers = Followers()
+        self._followers = LiveWaiters()
 
-    async def __call__(self, request: Request, answer: Answer) -> None:
+    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
         """Answer a request."""
         call = Call(self._host, self._settings, request, answer, self._followers)
         try:
             await _route(call, request.segments[len(PREFIX) :])
-        except Refusal as refusal:
+        except DurableError as refusal:
             await answer.whole(refusal.response(call.shared))
 
-    def is_errand(self, question: Question) -> bool:
-        """Implements `millpond.transports.http.direct.ErrandApi`: appends are."""
+    def is_direct(self, question: RequestHead) -> bool:
+        """Implements `millpond.transports.http.direct.DirectApi`: appends are."""
         return question.method == "POST"
 
-    def errand(self, request: Request, body: bytes) -> Errand | Response:
+    def direct_request(self, request: Request, body: bytes) -> DirectRequest | Response:
         """What an append asks."""
         asking = Asking(self._host, self._settings, request)
         try:
             target = _target(asking, request.segments[len(PREFIX) :])
             asking.require(target, Rights.PUT)
             return appends.errand_of(asking, target, body)
-        except Refusal as refusal:
+        except DurableError as refusal:
             return refusal.response(asking.shared)
 
-    def refuse(self, why: http.Refused, delay_ms: int | None) -> Response | None:
+    def refuse(self, why: http.Rejection, delay_ms: int | None) -> Response | None:
         """What the application itself refuses."""
-        headers: Pairs = SAFE
+        headers: Pairs = SECURITY_HEADERS
         if delay_ms is not None:
-            headers = (*SAFE, (b"retry-after", b"%d" % -(-delay_ms // 1000)))
+            headers = (*SECURITY_HEADERS, (b"retry-after", b"%d" % -(-delay_ms // 1000)))
         return json_response(why.status, {"code": why.code, "message": why.message}, headers)
 
 
@@ -76,7 +83,7 @@ async def _route(call: Call, segments: tuple[bytes, ...]) -> None:
     if method == "OPTIONS":
         try:
             call.check_origin()
-        except Refusal:
+        except DurableError:
             pass  # it is told what there is, and not that it may
         await about.options(call)
         return
@@ -87,9 +94,9 @@ async def _route(call: Call, segments: tuple[bytes, ...]) -> None:
 def _target(asking: Asking, segments: tuple[bytes, ...]) -> Target:
     asking.check_origin()
     if not segments or segments[0] == RESERVED:
-        raise Refusal(404, "not_found", "there is nothing at this path")
+        raise DurableError(404, "not_found", "there is nothing at this path")
     if asking.request.method not in _OPERATIONS:
         allow = ((b"allow", about.METHODS),)
         text = f"there is no {asking.request.method[:20]} of streams"
-        raise Refusal(405, "bad_method", text, allow)
+        raise DurableError(405, "bad_method", text, allow)
     return target_of(b"/".join(segments))

@@ -11,17 +11,17 @@ from millpond.actors.messages import Failed, Rights
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.errors import UpgradeRefused
-from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.durable import protocol as w
-from millpond.transports.http.durable.errors import Pairs, Refusal, bad, failure
+from millpond.transports.http.durable.errors import DurableError, Pairs, bad_request, error_of
 from millpond.transports.http.durable.interface import DurableHost, DurableSettings
-from millpond.transports.http.durable.live_waiters import Followers
+from millpond.transports.http.durable.live_waiters import LiveWaiters
 from millpond.transports.http.request import Request
-from millpond.transports.http.response import Answer, Response
+from millpond.transports.http.response import Response, ResponseWriter
 from millpond.transports.websocket.origin import check_origin
 
 PREFIX = (b"v1", b"stream")
-SAFE = (
+SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
@@ -43,7 +43,7 @@ class Target(msgspec.Struct, frozen=True, gc=False):
 def target_of(name: bytes) -> Target:
     """A stream, whether it is there or not. Raises Refusal."""
     if not 0 < len(name) <= w.NAME_BYTES_MAX:
-        raise bad(f"a stream has a name of 1 to {w.NAME_BYTES_MAX} bytes")
+        raise bad_request(f"a stream has a name of 1 to {w.NAME_BYTES_MAX} bytes")
     return Target(name, stream_cell(name))
 
 
@@ -56,7 +56,7 @@ class Asking:
         self.host = host
         self.settings = settings
         self.request = request
-        self.shared: Pairs = SAFE
+        self.shared: Pairs = SECURITY_HEADERS
         """Headers of every answer to this request."""
 
     def check_origin(self) -> None:
@@ -71,27 +71,27 @@ class Asking:
         try:
             check_origin(hosts, given, self.settings.origins)
         except UpgradeRefused as refused:
-            raise Refusal(refused.status, "origin_refused", refused.reason) from None
+            raise DurableError(refused.status, "origin_refused", refused.reason) from None
         self.shared = (
-            *SAFE,
+            *SECURITY_HEADERS,
             (b"access-control-allow-origin", given[0].encode("latin-1")),
-            (b"access-control-expose-headers", b", ".join(w.TOLD)),
+            (b"access-control-expose-headers", b", ".join(w.EXPOSED_HEADERS)),
             (b"vary", b"origin"),
         )
 
     def require(self, target: Target, rights: Rights) -> None:
         """One of these rights in the stream. Raises Refusal: 401 where nobody knows who asks."""
-        host, asker = self.host, self.request.asker
+        host, asker = self.host, self.request.principal
         if (host.authorize_stream(asker, target.name) or Rights.NONE) & rights:
             return
-        if host.admits(asker):
-            raise Refusal(403, "permission_denied", "not allowed in this stream")
+        if host.may_use_streams(asker):
+            raise DurableError(403, "permission_denied", "not allowed in this stream")
         challenge = ((b"www-authenticate", b"Bearer"),)
-        raise Refusal(401, "authn", "no access token that this node knows", challenge)
+        raise DurableError(401, "authn", "no access token that this node knows", challenge)
 
     def keep_requiring(self, target: Target, rights: Rights) -> None:
         """What lasts ends when it may not go on."""
-        asker = self.request.asker
+        asker = self.request.principal
 
         def may_go_on() -> bool:
             return bool((self.host.authorize_stream(asker, target.name) or Rights.NONE) & rights)
@@ -116,30 +116,30 @@ class Call(Asking):
         host: DurableHost,
         settings: DurableSettings,
         request: Request,
-        answer: Answer,
-        followers: Followers,
+        answer: ResponseWriter,
+        followers: LiveWaiters,
     ) -> None:
         super().__init__(host, settings, request)
         self.answer = answer
         self.followers = followers
 
-    def inquiry(self) -> Inquiry:
+    def inquiry(self) -> CellClient:
         """Asks cells, for this request."""
-        return Inquiry(self.host)
+        return CellClient(self.host)
 
     async def say(self, status: int, headers: Pairs, body: bytes = b"") -> None:
         """Answer."""
         await self.answer.whole(Response(status, (*headers, *self.shared), body))
 
-    async def describe(self, inquiry: Inquiry, target: Target) -> m.Described | None:
+    async def describe(self, inquiry: CellClient, target: Target) -> m.StreamDescription | None:
         """The stream's outline; None: there is none. Raises Refusal."""
         found = await inquiry.ask(target.cell, m.Describe)
         match found:
-            case m.Described():
+            case m.StreamDescription():
                 return found
-            case m.StreamFailed(code=Code.UNKNOWN_STREAM, is_buried=False):
+            case m.StreamFailed(code=Code.UNKNOWN_STREAM, is_tombstone=False):
                 return None
             case m.StreamFailed() | Failed():
-                raise failure(found)
+                raise error_of(found)
             case _:
                 raise AssertionError(f"{found} describes no stream")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from millpond.actors.messages import Failed, Rights
-from millpond.actors.positions import Seek, Where
+from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.durable import messages as d
-from millpond.transports.http.cell_client import Answered, Inquiry
+from millpond.transports.http.cell_client import CellClient, CellReply
 from millpond.transports.http.durable import headers as asked
 from millpond.transports.http.durable import protocol as w
 from millpond.transports.http.durable.context import PREFIX, Call, Target, target_of
-from millpond.transports.http.durable.errors import bad, declined, failure
+from millpond.transports.http.durable.errors import bad_request, declined_error, error_of
 from millpond.transports.http.durable.json_mode import NotJson, is_message, messages_of
 from millpond.transports.http.durable.offsets import offset_of
-from millpond.transports.http.question import BadPath, decoded
+from millpond.transports.http.question import BadPath, percent_decoded
 
 
 async def put(call: Call, target: Target) -> None:
@@ -26,13 +26,16 @@ async def put(call: Call, target: Target) -> None:
     body = await request.body()
     with call.inquiry() as inquiry:
         if fork is None:
-            kind = kind or d.OCTETS
-            founding = d.Founding(kind, lifetime, closes, bodies_of(body, kind))
+            kind = kind or d.OCTET_STREAM
+            founding = d.CreateSpec(kind, lifetime, closes, bodies_of(body, kind))
             reply = await inquiry.ask(
-                target.cell, lambda number: d.Establish(number, founding), len(body), gather=True
+                target.cell,
+                lambda number: d.DurableCreate(number, founding),
+                len(body),
+                gather=True,
             )
         else:
-            founding = d.Founding(kind, lifetime, closes, [])
+            founding = d.CreateSpec(kind, lifetime, closes, [])
             reply = await _fork(call, inquiry, target, founding, fork, body)
     await _say(call, target, reply)
 
@@ -46,12 +49,12 @@ def bodies_of(body: bytes, content_type: bytes | None) -> list[bytes]:
     try:
         return messages_of(body)
     except NotJson as error:
-        raise bad(f"the body is not JSON: {error}") from None
+        raise bad_request(f"the body is not JSON: {error}") from None
 
 
-async def _say(call: Call, target: Target, reply: Answered) -> None:
+async def _say(call: Call, target: Target, reply: CellReply) -> None:
     match reply:
-        case d.Established():
+        case d.DurableCreated():
             headers = [
                 (b"content-type", w.shown_type(reply.content_type)),
                 (w.NEXT_OFFSET, offset_of(reply.tail)),
@@ -61,38 +64,38 @@ async def _say(call: Call, target: Target, reply: Answered) -> None:
             if reply.is_new:
                 headers.append((b"location", call.location(target)))
             await call.say(201 if reply.is_new else 200, headers)
-        case d.Declined():
-            raise declined(reply)
+        case d.DurableRefused():
+            raise declined_error(reply)
         case m.StreamFailed() | Failed():
-            raise failure(reply)
+            raise error_of(reply)
         case _:
             raise AssertionError(f"{reply} answers no creation")
 
 
 async def _fork(
     call: Call,
-    inquiry: Inquiry,
+    inquiry: CellClient,
     target: Target,
-    founding: d.Founding,
+    founding: d.CreateSpec,
     headers: asked.ForkHeaders,
     body: bytes,
-) -> Answered:
+) -> CellReply:
     source = _source(headers.path)
     call.require(source, Rights.GET)
-    fork = d.ForkAsked(source.name, headers.at, headers.sub)
-    founding = d.Founding(founding.content_type, founding.lifetime, founding.closes, [], fork)
-    reply = await inquiry.ask(target.cell, lambda number: d.Establish(number, founding))
-    if not isinstance(reply, d.Declined) or reply.why is not d.Why.MISSING:
+    fork = d.ForkSource(source.name, headers.at, headers.sub)
+    founding = d.CreateSpec(founding.content_type, founding.lifetime, founding.closes, [], fork)
+    reply = await inquiry.ask(target.cell, lambda number: d.DurableCreate(number, founding))
+    if not isinstance(reply, d.DurableRefused) or reply.why is not d.RefusalReason.MISSING:
         return reply
     found = await inquiry.ask(source.cell, m.Describe)
-    if not isinstance(found, m.Described):
+    if not isinstance(found, m.StreamDescription):
         return _no_source(found)
     kind = founding.content_type or found.settings.content_type
     bodies = bodies_of(body, kind)
-    founding = d.Founding(founding.content_type, founding.lifetime, founding.closes, bodies, fork)
+    founding = d.CreateSpec(founding.content_type, founding.lifetime, founding.closes, bodies, fork)
     point, prefix = headers.at, list[bytes]()
     if headers.at is not None and headers.at > found.tail:
-        return d.Declined(0, d.Why.BEYOND)
+        return d.DurableRefused(0, d.RefusalReason.BEYOND)
     if headers.at is not None and headers.sub:
         is_json = w.is_json(found.settings.content_type)
         point, prefix = await _behind(inquiry, source, headers.at, headers.sub, is_json=is_json)
@@ -106,29 +109,29 @@ async def _fork(
 def _source(path: bytes) -> Target:
     """The stream at a path like those of requests. Raises Refusal (400)."""
     try:
-        segments = tuple(decoded(each) for each in path.partition(b"?")[0].split(b"/")[1:])
+        segments = tuple(percent_decoded(each) for each in path.partition(b"?")[0].split(b"/")[1:])
     except BadPath:
-        raise bad("Stream-Forked-From: the path cannot be read") from None
+        raise bad_request("Stream-Forked-From: the path cannot be read") from None
     if segments[: len(PREFIX)] != PREFIX:
-        raise bad("Stream-Forked-From: a path like /v1/stream/NAME")
+        raise bad_request("Stream-Forked-From: a path like /v1/stream/NAME")
     return target_of(b"/".join(segments[len(PREFIX) :]))
 
 
-def _no_source(found: Answered) -> Answered:
+def _no_source(found: CellReply) -> CellReply:
     """Why there is none to fork: a deleted one is a conflict, not gone."""
-    if isinstance(found, m.StreamFailed) and found.is_buried:
-        return d.Declined(0, d.Why.SOURCE_BURIED)
+    if isinstance(found, m.StreamFailed) and found.is_tombstone:
+        return d.DurableRefused(0, d.RefusalReason.SOURCE_BURIED)
     return found
 
 
 async def _behind(
-    inquiry: Inquiry, source: Target, at: int, sub: int, *, is_json: bool
+    inquiry: CellClient, source: Target, at: int, sub: int, *, is_json: bool
 ) -> tuple[int, list[bytes]]:
     """The sequence so many messages behind another; or the record there, and so many bytes of it.
 
     Raises Refusal (400) where the append there has not so many.
     """
-    start = Seek(Where.SEQUENCE, at)
+    start = Seek(SeekBy.SEQUENCE, at)
     count = w.PAGE_RECORDS if is_json else 1
 
     def make(number: int) -> m.Read:
@@ -136,7 +139,7 @@ async def _behind(
 
     found = await inquiry.ask(source.cell, make)
     if isinstance(found, m.StreamFailed | Failed):
-        raise failure(found)
+        raise error_of(found)
     assert isinstance(found, m.Records), f"{found} answers no read"
     if not is_json and found.spans:
         body = found.spans[0].bodies[0]
@@ -147,4 +150,6 @@ async def _behind(
             sub -= is_message(message)
             if not sub:
                 return sequence + 1, []
-    raise bad("Stream-Fork-Sub-Offset: there is not so much in the append behind the offset")
+    raise bad_request(
+        "Stream-Fork-Sub-Offset: there is not so much in the append behind the offset"
+    )

@@ -6,7 +6,7 @@ from millpond.actors.messages import Failed, Rights
 from millpond.actors.streams import messages as m
 from millpond.transports.http.durable import protocol as w
 from millpond.transports.http.durable.context import Call, Target
-from millpond.transports.http.durable.errors import failure, missing
+from millpond.transports.http.durable.errors import error_of, stream_not_found
 from millpond.transports.http.durable.offsets import offset_of
 
 METHODS = b"GET, HEAD, PUT, POST, DELETE, OPTIONS"
@@ -18,7 +18,7 @@ async def head(call: Call, target: Target) -> None:
     with call.inquiry() as inquiry:
         found = await call.describe(inquiry, target)
     if found is None:
-        raise missing()
+        raise stream_not_found()
     headers = [
         (b"content-type", w.shown_type(found.settings.content_type)),
         (w.NEXT_OFFSET, offset_of(found.tail)),
@@ -41,7 +41,7 @@ async def delete(call: Call, target: Target) -> None:
     with call.inquiry() as inquiry:
         answer = await inquiry.ask(target.cell, m.Delete)
     if isinstance(answer, m.StreamFailed | Failed):
-        raise failure(answer)
+        raise error_of(answer)
     await call.say(204, ())
 
 
@@ -50,7 +50,7 @@ async def options(call: Call) -> None:
     headers = (
         (b"allow", METHODS),
         (b"access-control-allow-methods", METHODS),
-        (b"access-control-allow-headers", b", ".join(w.ASKED)),
+        (b"access-control-allow-headers", b", ".join(w.ALLOWED_HEADERS)),
         (b"access-control-max-age", b"600"),
     )
     await call.say(204, headers)

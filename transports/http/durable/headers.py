@@ -11,7 +11,7 @@ import msgspec
 
 from millpond.actors.streams.durable.messages import Lifetime, Producer
 from millpond.transports.http.durable import protocol as w
-from millpond.transports.http.durable.errors import bad
+from millpond.transports.http.durable.errors import bad_request
 from millpond.transports.http.durable.offsets import sequence_of
 from millpond.transports.http.request import Request
 
@@ -32,7 +32,7 @@ Start = int | Literal["now"] | None
 """Where a read begins: a sequence, the tail, or at whatever is the oldest (None)."""
 
 
-class ReadAsked(msgspec.Struct, frozen=True, gc=False):
+class ReadQuery(msgspec.Struct, frozen=True, gc=False):
     """A read's query."""
 
     start: Start
@@ -40,19 +40,19 @@ class ReadAsked(msgspec.Struct, frozen=True, gc=False):
     cursor: str | None
 
 
-def read_asked(request: Request) -> ReadAsked:
+def read_query(request: Request) -> ReadQuery:
     """What the query of a GET says."""
     offsets = [value for name, value in request.query if name == "offset"]
     values = dict(request.query)
     if len(offsets) > 1:
-        raise bad("offset: one is enough")
+        raise bad_request("offset: one is enough")
     try:
         live = Live(values.get("live", ""))
     except ValueError:
-        raise bad("live: long-poll or sse") from None
+        raise bad_request("live: long-poll or sse") from None
     if live is not Live.NO and not offsets:
-        raise bad("offset: a live read has to say where it begins")
-    return ReadAsked(_start(offsets[0]) if offsets else None, live, values.get("cursor"))
+        raise bad_request("offset: a live read has to say where it begins")
+    return ReadQuery(_start(offsets[0]) if offsets else None, live, values.get("cursor"))
 
 
 def _start(offset: str) -> Start:
@@ -62,7 +62,7 @@ def _start(offset: str) -> Start:
         return "now"
     sequence = sequence_of(offset)
     if sequence is None:
-        raise bad("offset: -1, now, or one that was told")
+        raise bad_request("offset: -1, now, or one that was told")
     return sequence
 
 
@@ -75,7 +75,7 @@ def lifetime(request: Request) -> Lifetime | None:
     """How long the stream is to live; None: it says nothing."""
     ttl, expires = request.header(w.TTL), request.header(w.EXPIRES_AT)
     if ttl is not None and expires is not None:
-        raise bad("Stream-TTL or Stream-Expires-At, not both")
+        raise bad_request("Stream-TTL or Stream-Expires-At, not both")
     if ttl is not None:
         return Lifetime(_decimal(ttl, "Stream-TTL"))
     if expires is not None:
@@ -85,7 +85,7 @@ def lifetime(request: Request) -> Lifetime | None:
 
 def _decimal(value: bytes, name: str) -> int:
     if not _DECIMAL.fullmatch(value) or len(value) > 16 or int(value) > w.NUMBER_MAX:
-        raise bad(f"{name}: a whole number")
+        raise bad_request(f"{name}: a whole number")
     return int(value)
 
 
@@ -98,14 +98,14 @@ def _time_ms(value: bytes) -> int:
             return int(moment.timestamp()) * 1000 + int(((fraction or "") + "000")[:3])
     except (ValueError, OverflowError):
         pass
-    raise bad("Stream-Expires-At: a time of RFC 3339, with its zone")
+    raise bad_request("Stream-Expires-At: a time of RFC 3339, with its zone")
 
 
-def order(request: Request) -> bytes | None:
+def stream_seq(request: Request) -> bytes | None:
     """`Stream-Seq`."""
     value = request.header(w.SEQ)
     if value is not None and len(value) > w.TOKEN_BYTES_MAX:
-        raise bad(f"Stream-Seq: at most {w.TOKEN_BYTES_MAX} bytes")
+        raise bad_request(f"Stream-Seq: at most {w.TOKEN_BYTES_MAX} bytes")
     return value
 
 
@@ -116,15 +116,15 @@ def producer(request: Request) -> Producer | None:
     if name is None and epoch is None and seq is None:
         return None
     if name is None or epoch is None or seq is None:
-        raise bad("Producer-Id, Producer-Epoch and Producer-Seq: all or none")
+        raise bad_request("Producer-Id, Producer-Epoch and Producer-Seq: all or none")
     if not 0 < len(name) <= w.TOKEN_BYTES_MAX:
-        raise bad(f"Producer-Id: 1 to {w.TOKEN_BYTES_MAX} bytes")
+        raise bad_request(f"Producer-Id: 1 to {w.TOKEN_BYTES_MAX} bytes")
     return Producer(name, _number(epoch, "Producer-Epoch"), _number(seq, "Producer-Seq"))
 
 
 def _number(value: bytes, name: str) -> int:
     if not _DIGITS.fullmatch(value) or len(value) > 32 or int(value) > w.NUMBER_MAX:
-        raise bad(f"{name}: a number up to {w.NUMBER_MAX}")
+        raise bad_request(f"{name}: a number up to {w.NUMBER_MAX}")
     return int(value)
 
 
@@ -143,14 +143,14 @@ def fork(request: Request) -> ForkHeaders | None:
     )
     if path is None or not path.strip():
         if offset is not None or sub is not None:
-            raise bad("Stream-Fork-Offset means nothing without Stream-Forked-From")
+            raise bad_request("Stream-Fork-Offset means nothing without Stream-Forked-From")
         return None
     at = None
     if offset is not None:
         at = sequence_of(offset.decode("latin-1"))
         if at is None:
-            raise bad("Stream-Fork-Offset: one that was told")
+            raise bad_request("Stream-Fork-Offset: one that was told")
     behind = 0 if sub is None else _decimal(sub, "Stream-Fork-Sub-Offset")
     if behind and at is None:
-        raise bad("Stream-Fork-Sub-Offset means nothing without Stream-Fork-Offset")
+        raise bad_request("Stream-Fork-Sub-Offset means nothing without Stream-Fork-Offset")
     return ForkHeaders(path.strip(), at, behind)

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import msgspec
 
-from millpond.actors.streams.messages import Excerpt, Form, Span
+from millpond.actors.streams.messages import RecordColumns, RecordFormat, RecordSlice
 
 _SPACE = b" \t\n\r"
 _value = msgspec.json.Decoder(msgspec.Raw).decode
@@ -107,19 +107,19 @@ def checked(bodies: Sequence[bytes]) -> Sequence[bytes]:
 class _Messages:
     """Messages with a comma behind each; what is none is left out."""
 
-    def write(self, span: Span) -> bytes:
+    def write(self, span: RecordColumns) -> bytes:
         found = checked(span.bodies)
         return b",".join(found) + b"," if found else b""
 
-    def ends(self, span: Span) -> Sequence[int]:
+    def ends(self, span: RecordColumns) -> Sequence[int]:
         if len(checked(span.bodies)) == len(span.bodies):
             return list(accumulate(len(body) + 1 for body in span.bodies))
         return list(accumulate(len(body) + 1 if is_message(body) else 0 for body in span.bodies))
 
 
-MESSAGES: Form = _Messages()
+MESSAGES: RecordFormat = _Messages()
 
 
-def array_of(excerpts: Sequence[Excerpt]) -> bytes:
+def array_of(excerpts: Sequence[RecordSlice]) -> bytes:
     """The messages of what was read, as an array; what is none is left out."""
     return b"[%b]" % b"".join([each.written(MESSAGES) for each in excerpts])[:-1]

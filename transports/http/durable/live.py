@@ -6,20 +6,20 @@ import msgspec
 
 from millpond.actors.messages import Rights
 from millpond.actors.streams.messages import Records
-from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.durable import headers as asked
 from millpond.transports.http.durable import protocol as w
 from millpond.transports.http.durable import sse as events
 from millpond.transports.http.durable.context import Call, Target
 from millpond.transports.http.durable.cursor import next_cursor
-from millpond.transports.http.durable.errors import Refusal
-from millpond.transports.http.durable.read_page import Page, read_from, told_of
+from millpond.transports.http.durable.errors import DurableError
+from millpond.transports.http.durable.read_page import Page, page_headers, read_from
 
 NO_CACHE = (b"cache-control", b"no-cache, no-transform")
 
 
 async def poll(
-    call: Call, inquiry: Inquiry, target: Target, page: Page, query: asked.ReadAsked
+    call: Call, inquiry: CellClient, target: Target, page: Page, query: asked.ReadQuery
 ) -> None:
     """Answer with what is there, or with the first that comes; or that nothing came."""
     call.keep_requiring(target, Rights.GET)
@@ -31,8 +31,8 @@ async def poll(
             records = await read_from(inquiry, target, described, start, wait_until)
             return Page(start, described, records)
 
-        page = await call.request.while_here(wait)
-    headers = told_of(page)
+        page = await call.request.run_until_disconnect(wait)
+    headers = page_headers(page)
     if not page.is_end:
         headers.append((w.CURSOR, _cursor(call, query)))
     headers.append(w.NO_STORE)
@@ -42,12 +42,12 @@ async def poll(
         await call.say(204, headers[1:])
 
 
-def _cursor(call: Call, query: asked.ReadAsked) -> bytes:
+def _cursor(call: Call, query: asked.ReadQuery) -> bytes:
     return next_cursor(call.host.now(), query.cursor, call.host.random())
 
 
 async def stream_events(
-    call: Call, inquiry: Inquiry, target: Target, page: Page, query: asked.ReadAsked
+    call: Call, inquiry: CellClient, target: Target, page: Page, query: asked.ReadQuery
 ) -> None:
     """Send what is there and what comes, until the time is up or the stream is closed."""
     call.keep_requiring(target, Rights.GET)
@@ -57,7 +57,7 @@ async def stream_events(
     call.answer.last_words = lambda why: b""
     await call.answer.start(200, (*headers, *call.shared))
     session = _Events(call, inquiry, target, query)
-    await call.request.while_here(lambda: session.run(page))
+    await call.request.run_until_disconnect(lambda: session.run(page))
 
 
 class _Events:
@@ -66,7 +66,7 @@ class _Events:
     __slots__ = ("_call", "_inquiry", "_query", "_target")
 
     def __init__(
-        self, call: Call, inquiry: Inquiry, target: Target, query: asked.ReadAsked
+        self, call: Call, inquiry: CellClient, target: Target, query: asked.ReadQuery
     ) -> None:
         self._call = call
         self._inquiry = inquiry
@@ -106,7 +106,7 @@ class _Events:
         key = (self._target.cell, described.incarnation, start)
         try:
             records = await (self._call.followers.wait(key, read) if is_waiting else read())
-        except Refusal:
+        except DurableError:
             return None
         return msgspec.structs.replace(page, start=start, records=records)
 

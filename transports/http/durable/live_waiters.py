@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
-from millpond.actors.streams.messages import Records, Span
-from millpond.transports.http.durable.errors import Refusal
+from millpond.actors.streams.messages import RecordColumns, Records
+from millpond.transports.http.durable.errors import DurableError
 
 Key = tuple[bytes, int, int]
 """A cell, the incarnation of its stream, and a sequence."""
@@ -22,17 +22,17 @@ class _Wait:
     def __init__(self) -> None:
         self.done = anyio.Event()
         self.records: Records | None = None
-        self.refusal: Refusal | None = None
+        self.refusal: DurableError | None = None
 
 
-class Followers:
+class LiveWaiters:
     """Of all streams of a node."""
 
     __slots__ = ("_cursor", "_piece", "_spans", "_waits")
 
     def __init__(self) -> None:
         self._waits: dict[Key, _Wait] = {}
-        self._spans: Sequence[Span] = ()
+        self._spans: Sequence[RecordColumns] = ()
         self._cursor = b""
         self._piece = b""
 
@@ -45,7 +45,7 @@ class Followers:
                 return await self._read(key, read)
             await wait.done.wait()
             if wait.refusal is not None:
-                raise Refusal(wait.refusal.status, wait.refusal.code, str(wait.refusal))
+                raise DurableError(wait.refusal.status, wait.refusal.code, str(wait.refusal))
             if wait.records is not None:
                 return wait.records
 
@@ -53,7 +53,7 @@ class Followers:
         wait = self._waits[key] = _Wait()
         try:
             wait.records = await read()
-        except Refusal as refusal:
+        except DurableError as refusal:
             wait.refusal = refusal
             raise
         finally:
@@ -61,11 +61,11 @@ class Followers:
             wait.done.set()
         return wait.records
 
-    def written(self, spans: Sequence[Span], cursor: bytes) -> bytes | None:
+    def written(self, spans: Sequence[RecordColumns], cursor: bytes) -> bytes | None:
         """What was written last, if it was of these very records; else None."""
         return self._piece if spans is self._spans and cursor == self._cursor else None
 
-    def keep(self, spans: Sequence[Span], cursor: bytes, piece: bytes) -> bytes:
+    def keep(self, spans: Sequence[RecordColumns], cursor: bytes, piece: bytes) -> bytes:
         """What was written of records, for the next one who is shown them."""
         self._spans, self._cursor, self._piece = spans, cursor, piece
         return piece

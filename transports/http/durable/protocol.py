@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from millpond.actors.streams.durable.messages import OCTETS, is_content_type, media_type
-from millpond.actors.streams.messages import View
+from millpond.actors.streams.durable.messages import OCTET_STREAM, is_content_type, media_type
+from millpond.actors.streams.messages import RecordFilter
 
 JSON = b"application/json"
 
@@ -24,13 +24,13 @@ PRODUCER_SEQ = b"producer-seq"
 PRODUCER_EXPECTED = b"producer-expected-seq"
 PRODUCER_RECEIVED = b"producer-received-seq"
 
-ASKED = (
+ALLOWED_HEADERS = (
     *(b"content-type", b"authorization", b"if-none-match"),
     *(SEQ, TTL, EXPIRES_AT, CLOSED, FORKED_FROM, FORK_OFFSET, FORK_SUB_OFFSET),
     *(PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ),
 )
 """What a page may send."""
-TOLD = (
+EXPOSED_HEADERS = (
     *(NEXT_OFFSET, UP_TO_DATE, CLOSED, CURSOR, TTL, EXPIRES_AT, ENCODING),
     *(PRODUCER_EPOCH, PRODUCER_SEQ, PRODUCER_EXPECTED, PRODUCER_RECEIVED),
     *(b"etag", b"location"),
@@ -49,7 +49,7 @@ PAGE_BYTES = 4 * 2**20
 PAGE_RECORDS = 100_000
 """What one answer shows of a stream, at least one record."""
 
-VIEW = View(empty=False, commands=False)
+VIEW = RecordFilter(empty=False, commands=False)
 
 
 def is_json(content_type: bytes | None) -> bool:
@@ -72,4 +72,4 @@ def content_type_of(given: bytes | None) -> bytes | None:
 
 def shown_type(content_type: bytes | None) -> bytes:
     """What is said of a stream of this type."""
-    return content_type if content_type and is_content_type(content_type) else OCTETS
+    return content_type if content_type and is_content_type(content_type) else OCTET_STREAM

@@ -8,7 +8,7 @@ from millpond.transports.http.durable import live as following
 from millpond.transports.http.durable import protocol as w
 from millpond.transports.http.durable.context import Call, Target
 from millpond.transports.http.durable.errors import Pairs
-from millpond.transports.http.durable.read_page import Page, first_page, told_of
+from millpond.transports.http.durable.read_page import Page, first_page, page_headers
 
 CACHED = (b"cache-control", b"private, max-age=0, must-revalidate")
 """The tag tells whether it is still so; tokens decide who may see it."""
@@ -17,7 +17,7 @@ CACHED = (b"cache-control", b"private, max-age=0, must-revalidate")
 async def get(call: Call, target: Target) -> None:
     """GET /v1/stream/{name}."""
     call.require(target, Rights.GET)
-    query = asked.read_asked(call.request)
+    query = asked.read_query(call.request)
     with call.inquiry() as inquiry:
         page = await first_page(call, inquiry, target, query.start)
         match query.live:
@@ -29,8 +29,8 @@ async def get(call: Call, target: Target) -> None:
                 await following.stream_events(call, inquiry, target, page, query)
 
 
-async def _show(call: Call, page: Page, query: asked.ReadAsked) -> None:
-    headers: Pairs = told_of(page)
+async def _show(call: Call, page: Page, query: asked.ReadQuery) -> None:
+    headers: Pairs = page_headers(page)
     if query.start == "now":
         await call.say(200, (*headers, w.NO_STORE), page.content)
         return

@@ -8,12 +8,12 @@ from itertools import chain
 import msgspec
 
 from millpond.actors.messages import Failed
-from millpond.actors.positions import Seek, Where
+from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
-from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.durable import protocol as w
 from millpond.transports.http.durable.context import Call, Target
-from millpond.transports.http.durable.errors import failure, missing, trimmed
+from millpond.transports.http.durable.errors import error_of, offset_gone, stream_not_found
 from millpond.transports.http.durable.headers import Start
 from millpond.transports.http.durable.json_mode import array_of
 from millpond.transports.http.durable.offsets import offset_of
@@ -23,7 +23,7 @@ class Page(msgspec.Struct, frozen=True):
     """What was found of a stream, from `start` on."""
 
     start: int
-    described: m.Described
+    described: m.StreamDescription
     records: m.Records
 
     @property
@@ -45,7 +45,7 @@ class Page(msgspec.Struct, frozen=True):
     def content(self) -> bytes:
         """What the client gets: bytes, or an array of messages."""
         if w.is_json(self.described.settings.content_type):
-            return array_of(self.records.excerpts)
+            return array_of(self.records.slices)
         return b"".join(chain.from_iterable(span.bodies for span in self.records.spans))
 
     @property
@@ -59,11 +59,11 @@ class Page(msgspec.Struct, frozen=True):
         )
 
 
-async def first_page(call: Call, inquiry: Inquiry, target: Target, start: Start) -> Page:
+async def first_page(call: Call, inquiry: CellClient, target: Target, start: Start) -> Page:
     """What is there now. Raises Refusal: 404, 410 where it is gone."""
     described = await call.describe(inquiry, target)
     if described is None:
-        raise missing()
+        raise stream_not_found()
     match start:
         case None:
             begin = described.trim_point
@@ -71,16 +71,16 @@ async def first_page(call: Call, inquiry: Inquiry, target: Target, start: Start)
             begin = described.tail
         case _:
             if start < described.trim_point:
-                raise trimmed()
+                raise offset_gone()
             begin = min(start, described.tail)
     records = await read_from(inquiry, target, described, begin)
     return Page(begin, described, records)
 
 
 async def read_from(
-    inquiry: Inquiry,
+    inquiry: CellClient,
     target: Target,
-    described: m.Described,
+    described: m.StreamDescription,
     sequence: int,
     wait_until: float = 0.0,
 ) -> m.Records:
@@ -88,20 +88,20 @@ async def read_from(
 
     Raises Refusal: 404 once it is gone, whatever has its name then.
     """
-    make = reading(described.incarnation, sequence, wait_until)
+    make = read_request(described.incarnation, sequence, wait_until)
     answer = await inquiry.ask(target.cell, make)
     match answer:
         case m.Records():
             return answer
         case m.StreamFailed() | Failed():
-            raise failure(answer)
+            raise error_of(answer)
         case _:
             raise AssertionError(f"{answer} answers no read")
 
 
-def reading(incarnation: int, sequence: int, wait_until: float) -> Callable[[int], m.Read]:
+def read_request(incarnation: int, sequence: int, wait_until: float) -> Callable[[int], m.Read]:
     """The read of a page, for its number."""
-    start = Seek(Where.SEQUENCE, sequence)
+    start = Seek(SeekBy.SEQUENCE, sequence)
 
     def make(number: int) -> m.Read:
         return m.Read(
@@ -118,7 +118,7 @@ def reading(incarnation: int, sequence: int, wait_until: float) -> Callable[[int
     return make
 
 
-def told_of(page: Page) -> list[tuple[bytes, bytes]]:
+def page_headers(page: Page) -> list[tuple[bytes, bytes]]:
     """Headers that say what a page is."""
     headers = [
         (b"content-type", w.shown_type(page.described.settings.content_type)),

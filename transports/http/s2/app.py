@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from millpond.transports.http import rejections as http
-from millpond.transports.http.direct import Errand
-from millpond.transports.http.question import Question
+from millpond.transports.http.direct import DirectRequest
+from millpond.transports.http.question import RequestHead
 from millpond.transports.http.request import Request
-from millpond.transports.http.response import Answer, Response
+from millpond.transports.http.response import Response, ResponseWriter
 from millpond.transports.http.s2 import append as appends
 from millpond.transports.http.s2 import (
     append_session,
@@ -23,9 +23,9 @@ from millpond.transports.http.s2 import (
 from millpond.transports.http.s2 import read as reads
 from millpond.transports.http.s2.codecs.sse import MEDIA_TYPE as EVENTS
 from millpond.transports.http.s2.context import Asking, Call, Target
-from millpond.transports.http.s2.errors import ErrorCode, NoSuchMethod, Refused, S2Error
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, NoSuchMethod, S2Error
 from millpond.transports.http.s2.interface import S2Host
-from millpond.transports.http.s2.usage import S2Figures
+from millpond.transports.http.s2.usage import S2Usage
 
 PREFIXES = (
     (b"v1", b"basins"),
@@ -46,9 +46,9 @@ class S2Api:
 
     def __init__(self, host: S2Host) -> None:
         self._host = host
-        self._figures = S2Figures(host.now(), lambda name: host.basins.find(name) is not None)
+        self._figures = S2Usage(host.now(), lambda name: host.basins.find(name) is not None)
 
-    async def __call__(self, request: Request, answer: Answer) -> None:
+    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
         """Answer a request; every refusal has a JSON body (A.9)."""
         call = Call(self._host, request, answer, self._figures)
         try:
@@ -56,15 +56,15 @@ class S2Api:
         except S2Error as error:
             await answer.whole(Response(error.status, error.headers, error.body))
 
-    def is_errand(self, question: Question) -> bool:
-        """Implements `millpond.transports.http.direct.ErrandApi`: unary appends are."""
+    def is_direct(self, question: RequestHead) -> bool:
+        """Implements `millpond.transports.http.direct.DirectApi`: unary appends are."""
         match question.segments[1:]:
             case (b"streams", name, b"records") if name and question.method == "POST":
                 kind = question.last.get(b"content-type", b"")
                 return _media(kind.decode("latin-1")) != read_session.S2S.decode()
         return False
 
-    def errand(self, request: Request, body: bytes) -> Errand | Response:
+    def direct_request(self, request: Request, body: bytes) -> DirectRequest | Response:
         """What an append asks."""
         asking = Asking(self._host, request, self._figures)
         try:
@@ -72,26 +72,26 @@ class S2Api:
         except S2Error as error:
             return Response(error.status, error.headers, error.body)
 
-    def refuse(self, why: http.Refused, delay_ms: int | None) -> Response | None:
+    def refuse(self, why: http.Rejection, delay_ms: int | None) -> Response | None:
         """What the application itself refuses, with a code of S2."""
-        error = Refused(_CODES.get(why, ErrorCode.INVALID), why.message, delay_ms)
+        error = CodedError(_CODES.get(why, ErrorCode.INVALID), why.message, delay_ms)
         return Response(why.status, error.headers, error.body)
 
 
 _CODES = {
-    http.Refused.NOT_FOUND: ErrorCode.BAD_PATH,
-    http.Refused.BAD_PATH: ErrorCode.BAD_PATH,
-    http.Refused.URL_TOO_LONG: ErrorCode.BAD_PATH,
-    http.Refused.HEADERS_TOO_LARGE: ErrorCode.BAD_HEADER,
-    http.Refused.BODY_TOO_LARGE: ErrorCode.INVALID,
-    http.Refused.BODY_BROKEN: ErrorCode.BAD_JSON,
-    http.Refused.BODY_TOO_SLOW: ErrorCode.REQUEST_TIMEOUT,
-    http.Refused.TOO_MANY: ErrorCode.UNAVAILABLE,
-    http.Refused.TOO_FAST: ErrorCode.RATE_LIMITED,
-    http.Refused.DRAINING: ErrorCode.SERVER_DRAINING,
-    http.Refused.NOT_ALLOWED: ErrorCode.PERMISSION_DENIED,
-    http.Refused.CRASHED: ErrorCode.OTHER,
-    http.Refused.CUT_OFF: ErrorCode.OTHER,
+    http.Rejection.NOT_FOUND: ErrorCode.BAD_PATH,
+    http.Rejection.BAD_PATH: ErrorCode.BAD_PATH,
+    http.Rejection.URL_TOO_LONG: ErrorCode.BAD_PATH,
+    http.Rejection.HEADERS_TOO_LARGE: ErrorCode.BAD_HEADER,
+    http.Rejection.BODY_TOO_LARGE: ErrorCode.INVALID,
+    http.Rejection.BODY_BROKEN: ErrorCode.BAD_JSON,
+    http.Rejection.BODY_TOO_SLOW: ErrorCode.REQUEST_TIMEOUT,
+    http.Rejection.TOO_MANY: ErrorCode.UNAVAILABLE,
+    http.Rejection.TOO_FAST: ErrorCode.RATE_LIMITED,
+    http.Rejection.DRAINING: ErrorCode.SERVER_DRAINING,
+    http.Rejection.NOT_ALLOWED: ErrorCode.PERMISSION_DENIED,
+    http.Rejection.CRASHED: ErrorCode.OTHER,
+    http.Rejection.CUT_OFF: ErrorCode.OTHER,
 }
 
 
@@ -185,7 +185,7 @@ async def _route_account(call: Call, segments: tuple[bytes, ...]) -> None:
         case (b"locations", b"default"):
             await _of(_DEFAULT, call)(call)
         case _:
-            raise Refused(ErrorCode.BAD_PATH, "S2 has nothing at this path")
+            raise CodedError(ErrorCode.BAD_PATH, "S2 has nothing at this path")
 
 
 def _of(operations: Mapping[str, T], call: Call) -> T:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from millpond.actors.streams import messages as m
-from millpond.transports.http.cell_client import Answered, Inquiry
-from millpond.transports.http.direct import Errand
+from millpond.transports.http.cell_client import CellClient, CellReply
+from millpond.transports.http.direct import DirectRequest
 from millpond.transports.http.response import Response
 from millpond.transports.http.s2.auto_create import (
     TRIES,
@@ -20,7 +20,7 @@ from millpond.transports.http.s2.codecs import protobuf as protobuf_form
 from millpond.transports.http.s2.codecs.compression import write_body
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import Asking, Call, Target
-from millpond.transports.http.s2.errors import Place, S2Error, bad_json
+from millpond.transports.http.s2.errors import S2Error, StreamPosition, bad_json
 from millpond.transports.http.s2.model import AppendAck, AppendInput, check_append
 
 BODY_BYTES_MAX = 8 * 2**20
@@ -38,7 +38,7 @@ async def append(call: Call, target: Target) -> None:
     await call.say(_response(call, ack_of(appended)))
 
 
-def errand_of(asking: Asking, target: Target, data: bytes) -> Errand:
+def errand_of(asking: Asking, target: Target, data: bytes) -> DirectRequest:
     """The same of a body that is there: what the stream is asked. Raises S2Error."""
     asking.check(Operation.APPEND, target)
     try:
@@ -48,10 +48,12 @@ def errand_of(asking: Asking, target: Target, data: bytes) -> Errand:
     except S2Error:
         asking.figures.count(Operation.APPEND, target.basin)
         raise
-    return Errand(target.cell, _request(0, given), size, partial(_tell, asking, target, size))
+    return DirectRequest(
+        target.cell, _request(0, given), size, partial(_tell, asking, target, size)
+    )
 
 
-def _tell(asking: Asking, target: Target, size: int, reply: Answered) -> Response | None:
+def _tell(asking: Asking, target: Target, size: int, reply: CellReply) -> Response | None:
     """The answer; a stream that is not there may be made with its first append."""
     if is_unknown(reply):
         return None
@@ -100,7 +102,7 @@ def require_commands(call: Asking, target: Target, given: AppendInput) -> None:
 
 
 async def _append(
-    call: Call, inquiry: Inquiry, target: Target, given: AppendInput, size: int
+    call: Call, inquiry: CellClient, target: Target, given: AppendInput, size: int
 ) -> m.Appended:
     for _ in range(TRIES):
         answer = await inquiry.ask(
@@ -129,8 +131,8 @@ def _request(number: int, given: AppendInput) -> m.Append:
 
 def ack_of(appended: m.Appended) -> AppendAck:
     """The tail is as it was when the last of these records was added."""
-    after = Place(appended.first + appended.count, appended.timestamp)
-    return AppendAck(Place(appended.first, appended.first_timestamp), after, after)
+    after = StreamPosition(appended.first + appended.count, appended.timestamp)
+    return AppendAck(StreamPosition(appended.first, appended.first_timestamp), after, after)
 
 
 def _response(call: Asking, ack: AppendAck) -> Response:

@@ -15,7 +15,7 @@ import anyio.lowlevel
 
 from millpond.actors.streams import messages as m
 from millpond.transports.http import rejections as http
-from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.s2.append import ack_of, require_commands
 from millpond.transports.http.s2.auto_create import describe_or_make, failure
 from millpond.transports.http.s2.codecs import protobuf as protobuf_form
@@ -23,7 +23,7 @@ from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.compression import Compression, accepted
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import Call, Target
-from millpond.transports.http.s2.errors import ErrorCode, Refused, S2Error
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error
 from millpond.transports.http.s2.model import AppendInput, check_append
 from millpond.transports.http.s2.read_session import NO_CACHE, S2S, cut_short
 
@@ -63,7 +63,7 @@ async def append_frames(call: Call, target: Target) -> None:
             call.host.detach(target.cell, inquiry)
 
 
-async def _be_there(call: Call, inquiry: Inquiry, target: Target) -> int:
+async def _be_there(call: Call, inquiry: CellClient, target: Target) -> int:
     """The stream's incarnation. A session to one that is not there, and is not made, fails before
     it begins. Raises S2Error."""
     found = await describe_or_make(call, inquiry, target, is_append=True)
@@ -93,7 +93,7 @@ class _Session:
         "_work",
     )
 
-    def __init__(self, call: Call, inquiry: Inquiry, target: Target, incarnation: int) -> None:
+    def __init__(self, call: Call, inquiry: CellClient, target: Target, incarnation: int) -> None:
         self._call = call
         self._incarnation = incarnation
         self._inquiry = inquiry
@@ -131,10 +131,10 @@ class _Session:
             # nothing behind it) among what it has not read yet would lose the acks before it.
             await anyio.sleep(DEPART_S)
 
-    def last_words(self, why: http.Refused) -> bytes:
+    def last_words(self, why: http.Rejection) -> bytes:
         """What a session says that is cut off: acks that it had no time for, and why it ends."""
-        if why is http.Refused.CUT_OFF and not self._is_unsure:
-            why = http.Refused.DRAINING  # whatever is not acked can be sent again
+        if why is http.Rejection.CUT_OFF and not self._is_unsure:
+            why = http.Rejection.DRAINING  # whatever is not acked can be sent again
         return self._last_acks + frames.encode_terminal(cut_short(why))
 
     def _take_stock(self) -> None:
@@ -221,7 +221,7 @@ class _Session:
     async def _submit(self, given: AppendInput, size: int) -> None:
         inquiry = self._inquiry
         number = inquiry.take_number()
-        request = m.ChainedAppend(
+        request = m.SessionAppend(
             number,
             given.bodies,
             None,
@@ -254,7 +254,9 @@ class _Session:
                 await anyio.sleep(DRAIN_S)
         while self._is_submitting:  # what is appended is acked
             await self._wait()
-        self._add(Refused(ErrorCode.SERVER_DRAINING, "the node stops; go on elsewhere, or later"))
+        self._add(
+            CodedError(ErrorCode.SERVER_DRAINING, "the node stops; go on elsewhere, or later")
+        )
 
     # Out.
 

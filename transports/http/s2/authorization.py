@@ -17,7 +17,7 @@ from millpond.transports.http.s2.codecs.tokens import (
     NameSet,
     Operation,
     ReadWrite,
-    read_kept,
+    decode_stored_token,
 )
 from millpond.transports.http.s2.errors import invalid
 from millpond.transports.http.s2.model import BASIN_BYTES_MAX, STREAM_BYTES_MAX, TOKEN_BYTES_MAX
@@ -101,7 +101,7 @@ _STREAM_READ = (_O.CHECK_TAIL, _O.READ, _O.STREAM_METRICS)
 _STREAM_WRITE = (_O.APPEND, _O.TRIM, _O.FENCE)
 
 
-class Permit(msgspec.Struct, frozen=True):
+class Authorization(msgspec.Struct, frozen=True):
     """What a token permits."""
 
     info: AccessTokenInfo
@@ -149,7 +149,7 @@ class Permit(msgspec.Struct, frozen=True):
         return begin if begin.startswith(prefix) else None
 
 
-def permit_of(info: AccessTokenInfo) -> Permit:
+def authorization_of(info: AccessTokenInfo) -> Authorization:
     """What a token permits, its groups and operations together."""
     groups = info.scope.op_groups
     found = set(info.scope.ops or ())
@@ -157,16 +157,16 @@ def permit_of(info: AccessTokenInfo) -> Permit:
         found.update(_in_group(groups.account, _ACCOUNT_READ, _ACCOUNT_WRITE))
         found.update(_in_group(groups.basin, _BASIN_READ, _BASIN_WRITE))
         found.update(_in_group(groups.stream, _STREAM_READ, _STREAM_WRITE))
-    return Permit(info, frozenset(found))
+    return Authorization(info, frozenset(found))
 
 
 @lru_cache(maxsize=KEPT_MAX)
-def kept_permit(notes: bytes) -> Permit:
+def stored_authorization(notes: bytes) -> Authorization:
     """The same of what the node keeps of a token; the answers for the latest ones are kept."""
-    return permit_of(read_kept(notes))
+    return authorization_of(decode_stored_token(notes))
 
 
-def check_permit(permit: Permit) -> None:
+def check_authorization(permit: Authorization) -> None:
     """Raises Refused (422) for what the node cannot hold a token to, or what no name can be."""
     scope = permit.info.scope
     if _O.ISSUE_ACCESS_TOKEN in permit.operations:
@@ -186,7 +186,7 @@ def check_permit(permit: Permit) -> None:
             raise invalid("scope: it permits nothing, as it has no names for what it permits")
 
 
-def rights_elsewhere(permit: Permit) -> Rights:
+def rights_in_other_apis(permit: Authorization) -> Rights:
     """What a token is worth in the streams of other APIs: the rights of which it permits all that
     they stand for."""
     rights = Rights.NONE

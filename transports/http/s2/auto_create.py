@@ -5,7 +5,7 @@ from __future__ import annotations
 from millpond.actors.errors import Code
 from millpond.actors.messages import Failed
 from millpond.actors.streams import messages as m
-from millpond.transports.http.cell_client import Answered, Inquiry
+from millpond.transports.http.cell_client import CellClient, CellReply
 from millpond.transports.http.s2.codecs.config import (
     NOTHING,
     BasinConfig,
@@ -16,11 +16,11 @@ from millpond.transports.http.s2.codecs.config import (
 )
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import Call, Target
-from millpond.transports.http.s2.errors import ErrorCode, Refused, S2Error, error_of
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error, error_of
 from millpond.transports.http.s2.metadata import (
-    StreamNotes,
+    StreamMetadata,
     basin_config,
-    read_basin_notes,
+    decode_basin_metadata,
     settings_of,
 )
 
@@ -31,17 +31,17 @@ TRIES = 3
 
 def basin_of(call: Call, target: Target) -> BasinConfig:
     """What holds for the stream's basin. Raises Refused where there is none."""
-    return basin_config(read_basin_notes(call.require_basin(target.basin).notes))
+    return basin_config(decode_basin_metadata(call.require_basin(target.basin).metadata))
 
 
 def creation(basin: BasinConfig, config: StreamConfig, key: bytes = b"") -> m.Settings:
     """What a stream is made with."""
-    notes = StreamNotes(cipher=basin.stream_cipher, creation=key)
+    notes = StreamMetadata(cipher=basin.stream_cipher, creation=key)
     resolved = resolve(inherit(config, basin.default_stream_config))
     return settings_of(resolved, notes, m.Settings())
 
 
-async def make(inquiry: Inquiry, target: Target, settings: m.Settings) -> bool:
+async def make(inquiry: CellClient, target: Target, settings: m.Settings) -> bool:
     """Make a stream. False: there is one. Raises S2Error."""
     answer = await inquiry.ask(target.cell, lambda number: m.Create(number, settings))
     match answer:
@@ -55,7 +55,7 @@ async def make(inquiry: Inquiry, target: Target, settings: m.Settings) -> bool:
             raise AssertionError(f"{answer} answers no creation")
 
 
-async def ensure(call: Call, inquiry: Inquiry, target: Target, *, is_append: bool) -> None:
+async def ensure(call: Call, inquiry: CellClient, target: Target, *, is_append: bool) -> None:
     """The stream is not there: make it, where its basin says so. Raises Refused (404)."""
     basin = basin_of(call, target)
     if not (basin.create_stream_on_append if is_append else basin.create_stream_on_read):
@@ -66,15 +66,15 @@ async def ensure(call: Call, inquiry: Inquiry, target: Target, *, is_append: boo
     await make(inquiry, target, creation(basin, config))
 
 
-async def describe(call: Call, inquiry: Inquiry, target: Target) -> m.Described:
+async def describe(call: Call, inquiry: CellClient, target: Target) -> m.StreamDescription:
     """The stream's outline. Raises S2Error; stream_not_found names the stream."""
     call.require_basin(target.basin)
     return described(await inquiry.ask(target.cell, m.Describe), target)
 
 
 async def describe_or_make(
-    call: Call, inquiry: Inquiry, target: Target, *, is_append: bool = False
-) -> m.Described:
+    call: Call, inquiry: CellClient, target: Target, *, is_append: bool = False
+) -> m.StreamDescription:
     """The same for a read, or an append, which may make the stream."""
     for _ in range(TRIES):
         call.require_basin(target.basin)
@@ -85,19 +85,19 @@ async def describe_or_make(
     raise stream_not_found(target)
 
 
-def described(answer: Answered, target: Target) -> m.Described:
+def described(answer: CellReply, target: Target) -> m.StreamDescription:
     """An outline that was asked for. Raises S2Error."""
-    if isinstance(answer, m.Described):
+    if isinstance(answer, m.StreamDescription):
         return answer
     raise failure(answer, target)
 
 
-def is_unknown(answer: Answered) -> bool:
+def is_unknown(answer: CellReply) -> bool:
     """Is there no such stream?"""
     return isinstance(answer, m.StreamFailed) and answer.code is Code.UNKNOWN_STREAM
 
 
-def failure(answer: Answered, target: Target) -> S2Error:
+def failure(answer: CellReply, target: Target) -> S2Error:
     """The error that a refusal is."""
     if is_unknown(answer):
         return stream_not_found(target)
@@ -106,7 +106,7 @@ def failure(answer: Answered, target: Target) -> S2Error:
     raise AssertionError(f"{answer} is no refusal")
 
 
-def stream_not_found(target: Target) -> Refused:
+def stream_not_found(target: Target) -> CodedError:
     """404, with the name."""
     shown = target.shown.decode("utf-8", "replace")
-    return Refused(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {shown!r}")
+    return CodedError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {shown!r}")

@@ -8,7 +8,7 @@ from millpond.actors.errors import Code
 from millpond.actors.messages import Failed, StreamRequest
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import BASINS
-from millpond.transports.http.cell_client import Answered
+from millpond.transports.http.cell_client import CellReply
 from millpond.transports.http.response import Response
 from millpond.transports.http.s2.auto_create import TRIES
 from millpond.transports.http.s2.codecs import info as info_form
@@ -22,14 +22,14 @@ from millpond.transports.http.s2.codecs.config import (
 )
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import Call
-from millpond.transports.http.s2.errors import ErrorCode, Refused, error_of
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, error_of
 from millpond.transports.http.s2.interface import BasinRow
 from millpond.transports.http.s2.metadata import (
-    BasinNotes,
+    BasinMetadata,
     basin_config,
     creation_key,
-    read_basin_notes,
-    write_basin_notes,
+    decode_basin_metadata,
+    encode_basin_metadata,
 )
 from millpond.transports.http.s2.model import check_basin
 from millpond.transports.http.s2.streams import BODY_BYTES_MAX, provisioned, request_token
@@ -56,7 +56,7 @@ async def list_basins(call: Call) -> None:
 
 def _info(name: bytes, row: BasinRow, *, is_removed: bool = False) -> info_form.BasinInfo:
     deleted_ms = row.removed_ms or row.created_ms if is_removed else None
-    location = read_basin_notes(row.notes).location
+    location = decode_basin_metadata(row.metadata).location
     return info_form.BasinInfo(name.decode(), row.created_ms, deleted_ms, location or LOCATION)
 
 
@@ -69,12 +69,12 @@ async def post_basin(call: Call) -> None:
     check_location(asked.location)
     check_cipher(asked.config)
     key = creation_key(request_token(call), encode_basin_config(asked.config))
-    notes = write_basin_notes(asked.config, key)
+    notes = encode_basin_metadata(asked.config, key)
     is_new = await _make(call, name, notes)
     row = call.require_basin(name)
-    if not is_new and (not key or read_basin_notes(row.notes).creation != key):
+    if not is_new and (not key or decode_basin_metadata(row.metadata).creation != key):
         text = f"there is a basin {asked.basin!r}"
-        raise Refused(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
+        raise CodedError(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
     body = info_form.encode_basin(_info(name, row))
     await call.say(Response(201, (_JSON, provisioned(is_new, is_new)), body))
 
@@ -82,14 +82,14 @@ async def post_basin(call: Call) -> None:
 def check_location(name: str | None) -> None:
     """There is one place here. Raises Refused (422)."""
     if name not in (None, LOCATION):
-        raise Refused(ErrorCode.INVALID, f"location: {LOCATION!r} is the only one")
+        raise CodedError(ErrorCode.INVALID, f"location: {LOCATION!r} is the only one")
 
 
 def check_cipher(config: BasinConfig) -> None:
     """What a client believes to be encrypted must not be stored as it is. Raises Refused (501)."""
     if config.stream_cipher is not None:
         text = "stream_cipher: this node does not encrypt records; clients may, before they send"
-        raise Refused(ErrorCode.NOT_IMPLEMENTED, text)
+        raise CodedError(ErrorCode.NOT_IMPLEMENTED, text)
 
 
 async def put_basin(call: Call, name: bytes) -> None:
@@ -100,17 +100,17 @@ async def put_basin(call: Call, name: bytes) -> None:
     check_location(location)
     check_cipher(config)
     for _ in range(TRIES):
-        if await _make(call, name, write_basin_notes(config, b"")):
+        if await _make(call, name, encode_basin_metadata(config, b"")):
             is_new = is_changed = True
             break
-        before = read_basin_notes(call.require_basin(name).notes)
+        before = decode_basin_metadata(call.require_basin(name).metadata)
         is_new, is_changed = False, basin_config(before) != config
         if is_changed:
             call.require(Operation.RECONFIGURE_BASIN, name)
         if not is_changed or await _configure(call, name, before, config):
             break
     else:
-        raise Refused(ErrorCode.TRANSACTION_CONFLICT, "the basin comes and goes; repeat")
+        raise CodedError(ErrorCode.TRANSACTION_CONFLICT, "the basin comes and goes; repeat")
     body = info_form.encode_basin(_info(name, call.require_basin(name)))
     status = 201 if is_new else 200
     await call.say(Response(status, (_JSON, provisioned(is_new, is_changed)), body))
@@ -119,7 +119,7 @@ async def put_basin(call: Call, name: bytes) -> None:
 async def show_basin(call: Call, name: bytes) -> None:
     """GET /v1/basins/{basin}: its configuration."""
     call.require(Operation.GET_BASIN_CONFIG, name)
-    config = basin_config(read_basin_notes(call.require_basin(name).notes))
+    config = basin_config(decode_basin_metadata(call.require_basin(name).metadata))
     await call.say(Response(200, (_JSON,), encode_basin_config(config)))
 
 
@@ -127,7 +127,7 @@ async def patch_basin(call: Call, name: bytes) -> None:
     """PATCH /v1/basins/{basin}: change what is named; null: the default."""
     call.require(Operation.RECONFIGURE_BASIN, name)
     change = read_basin_change(await call.body(BODY_BYTES_MAX))
-    before = read_basin_notes(call.require_basin(name).notes)
+    before = decode_basin_metadata(call.require_basin(name).metadata)
     config = change_basin(basin_config(before), change)
     check_cipher(config)
     if not await _configure(call, name, before, config):
@@ -140,7 +140,7 @@ async def delete_basin(call: Call, name: bytes) -> None:
     call.require(Operation.DELETE_BASIN, name)
     if name == call.host.basins.own:
         text = "the node's own basin cannot be deleted; its streams can"
-        raise Refused(ErrorCode.PERMISSION_DENIED, text)
+        raise CodedError(ErrorCode.PERMISSION_DENIED, text)
     if not call.host.basins.is_removed(name):
         call.require_basin(name)
     # Asked again meanwhile, it waits like the first until that is as durable as promised.
@@ -154,16 +154,16 @@ async def _make(call: Call, name: bytes, notes: bytes) -> bool:
     return await _ask(call, lambda number: m.CreateBasin(number, name, notes))
 
 
-async def _configure(call: Call, name: bytes, before: BasinNotes, config: BasinConfig) -> bool:
+async def _configure(call: Call, name: bytes, before: BasinMetadata, config: BasinConfig) -> bool:
     """False: there is no such basin."""
-    notes = write_basin_notes(config, before.creation, before.location)
+    notes = encode_basin_metadata(config, before.creation, before.location)
     return await _ask(call, lambda number: m.ConfigureBasin(number, name, notes))
 
 
 async def _ask(call: Call, make: Callable[[int], StreamRequest]) -> bool:
     """True: done. False: it is there already, or is not there. Raises S2Error."""
     with call.inquiry() as inquiry:
-        answer: Answered = await inquiry.ask(BASINS, make)
+        answer: CellReply = await inquiry.ask(BASINS, make)
     match answer:
         case m.Done():
             return True

@@ -5,17 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from millpond.actors.messages import Rights
-from millpond.actors.streams.names import basin_cell, label, stream_cell
-from millpond.transports.http.cell_client import Inquiry
+from millpond.actors.streams.names import basin_cell, qualified_name, stream_cell
+from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.request import Request
-from millpond.transports.http.response import Answer, Response
-from millpond.transports.http.s2.authorization import RIGHTS, Permit, kept_permit
+from millpond.transports.http.response import Response, ResponseWriter
+from millpond.transports.http.s2.authorization import RIGHTS, Authorization, stored_authorization
 from millpond.transports.http.s2.codecs.compression import read_body
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.errors import ErrorCode, Refused, bad_header
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, bad_header
 from millpond.transports.http.s2.interface import BasinRow, S2Host
 from millpond.transports.http.s2.model import check_basin, check_stream
-from millpond.transports.http.s2.usage import S2Figures
+from millpond.transports.http.s2.usage import S2Usage
 
 BASIN_HEADER = b"s2-basin"
 KEY_HEADER = b"s2-encryption-key"
@@ -28,7 +28,7 @@ class Target(msgspec.Struct, frozen=True, gc=False):
     basin: bytes
     stream: bytes
     cell: bytes
-    label: bytes
+    qualified_name: bytes
     shown: bytes
 
 
@@ -37,11 +37,11 @@ class Asking:
 
     __slots__ = ("_is_issued", "figures", "host", "request")
 
-    def __init__(self, host: S2Host, request: Request, figures: S2Figures) -> None:
+    def __init__(self, host: S2Host, request: Request, figures: S2Usage) -> None:
         self.host = host
         self.request = request
         self.figures = figures
-        token = request.asker.token
+        token = request.principal.token
         self._is_issued = token is not None and host.tokens.is_one(token)
 
     def header(self, name: bytes) -> str | None:
@@ -107,7 +107,9 @@ class Asking:
         shown = stream.removeprefix(self.stream_prefix) if self._is_issued else stream
         if basin == self.host.basins.own:
             return Target(basin, stream, stream_cell(stream), stream, shown)
-        return Target(basin, stream, basin_cell(basin, stream), label(basin, stream), shown)
+        return Target(
+            basin, stream, basin_cell(basin, stream), qualified_name(basin, stream), shown
+        )
 
     def require_basin(self, name: bytes) -> BasinRow:
         """A basin that is there. Raises Refused: basin_not_found, basin_deletion_pending."""
@@ -116,20 +118,20 @@ class Asking:
             shown = name.decode("utf-8", "replace")
             if self.host.basins.is_removed(name):
                 text = f"the basin {shown} is being deleted"
-                raise Refused(ErrorCode.BASIN_DELETION_PENDING, text)
-            raise Refused(ErrorCode.BASIN_NOT_FOUND, f"there is no basin {shown}")
+                raise CodedError(ErrorCode.BASIN_DELETION_PENDING, text)
+            raise CodedError(ErrorCode.BASIN_NOT_FOUND, f"there is no basin {shown}")
         return found
 
     # What it may do.
 
     @property
-    def permit(self) -> Permit | None:
+    def permit(self) -> Authorization | None:
         """What the token permits that S2 issued; None: it is no such token, or permits nothing."""
-        token = self.request.asker.token
+        token = self.request.principal.token
         if not self._is_issued or token is None:
             return None
         found = self.host.tokens.find(token)
-        return None if found is None else kept_permit(found.notes)
+        return None if found is None else stored_authorization(found.metadata)
 
     @property
     def stream_prefix(self) -> bytes:
@@ -163,21 +165,21 @@ class Asking:
         needed = RIGHTS[operation]
         is_open = operation is Operation.GET_BASIN_CONFIG and at == self.host.basins.own
         if needed is None or is_open:
-            return self.host.admits(self.request.asker)
-        name = at.label if isinstance(at, Target) else b""
-        return bool((self.host.authorize_stream(self.request.asker, name) or 0) & needed)
+            return self.host.may_use_streams(self.request.principal)
+        name = at.qualified_name if isinstance(at, Target) else b""
+        return bool((self.host.authorize_stream(self.request.principal, name) or 0) & needed)
 
     @property
     def _is_known(self) -> bool:
         if self._is_issued:
             return self.permit is not None
-        return self.host.admits(self.request.asker)
+        return self.host.may_use_streams(self.request.principal)
 
-    def _turned_away(self) -> Refused:
+    def _turned_away(self) -> CodedError:
         if self._is_known:
             text = "the access token does not permit this"
-            return Refused(ErrorCode.PERMISSION_DENIED, text)
-        return Refused(ErrorCode.AUTHN, "no access token that this node knows")
+            return CodedError(ErrorCode.PERMISSION_DENIED, text)
+        return CodedError(ErrorCode.AUTHN, "no access token that this node knows")
 
     def keep_requiring(self, operation: Operation, target: Target) -> None:
         """A session ends when it may not go on."""
@@ -193,7 +195,7 @@ class Asking:
     def rights_listed(self, target: Target) -> Rights | None:
         """The rights in a stream that a list may show."""
         if not self._is_issued:
-            return self.host.authorize_stream(self.request.asker, target.label)
+            return self.host.authorize_stream(self.request.principal, target.qualified_name)
         permit = self.permit
         is_shown = permit is not None and target.shown and permit.sees_stream(target.stream)
         return Rights.LIST if is_shown else None
@@ -202,7 +204,7 @@ class Asking:
         """Nothing is encrypted here: who gives a key would believe that it is. Raises Refused."""
         if self.request.header(KEY_HEADER) is not None:
             text = "s2-encryption-key: this node does not encrypt records; nothing was stored"
-            raise Refused(ErrorCode.NOT_IMPLEMENTED, text)
+            raise CodedError(ErrorCode.NOT_IMPLEMENTED, text)
 
 
 class Call(Asking):
@@ -210,13 +212,15 @@ class Call(Asking):
 
     __slots__ = ("answer",)
 
-    def __init__(self, host: S2Host, request: Request, answer: Answer, figures: S2Figures) -> None:
+    def __init__(
+        self, host: S2Host, request: Request, answer: ResponseWriter, figures: S2Usage
+    ) -> None:
         super().__init__(host, request, figures)
         self.answer = answer
 
-    def inquiry(self) -> Inquiry:
+    def inquiry(self) -> CellClient:
         """Asks cells, for this request."""
-        return Inquiry(self.host)
+        return CellClient(self.host)
 
     async def body(self, bytes_max: int) -> bytes:
         """The whole body, decompressed; at most so many bytes before and after that.

@@ -69,7 +69,7 @@ class ErrorCode(Enum):
         return self.value[1]
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class StreamPosition(msgspec.Struct, frozen=True, gc=False):
     """A place in a stream, in JSON as S2 has it. `timestamp` is in milliseconds."""
 
     seq_num: int
@@ -92,7 +92,7 @@ class S2Error(Exception):
         return [(b"content-type", b"application/json")]
 
 
-class Refused(S2Error):
+class CodedError(S2Error):
     """Refused with a code. `delay_ms`: so long the client should rest, if it is worth a retry."""
 
     def __init__(self, code: ErrorCode, text: str, delay_ms: int | None = None) -> None:
@@ -116,7 +116,7 @@ class Refused(S2Error):
         return found
 
 
-class NoSuchMethod(Refused):
+class NoSuchMethod(CodedError):
     """405: the path has other methods."""
 
     def __init__(self, method: str, methods: Sequence[str]) -> None:
@@ -159,12 +159,12 @@ class SeqNumMismatch(S2Error):
         return _encode({"seq_num_mismatch": self.tail})
 
 
-class Unreadable(S2Error):
+class RangeNotSatisfiable(S2Error):
     """There is no record from where the read begins, and it may not wait for one (A.5 2 and 3)."""
 
     status = 416
 
-    def __init__(self, tail: Place) -> None:
+    def __init__(self, tail: StreamPosition) -> None:
         super().__init__(f"the tail is at {tail.seq_num}")
         self.tail = tail
 
@@ -173,41 +173,41 @@ class Unreadable(S2Error):
         return _encode({"tail": self.tail})
 
 
-def invalid(text: str) -> Refused:
+def invalid(text: str) -> CodedError:
     """422: it can be read, and means nothing that is possible."""
-    return Refused(ErrorCode.INVALID, text)
+    return CodedError(ErrorCode.INVALID, text)
 
 
-def bad_json(text: str) -> Refused:
+def bad_json(text: str) -> CodedError:
     """400: the body is not the JSON it has to be."""
-    return Refused(ErrorCode.BAD_JSON, text)
+    return CodedError(ErrorCode.BAD_JSON, text)
 
 
-def bad_header(text: str) -> Refused:
+def bad_header(text: str) -> CodedError:
     """400: a header cannot be read, or is missing."""
-    return Refused(ErrorCode.BAD_HEADER, text)
+    return CodedError(ErrorCode.BAD_HEADER, text)
 
 
 def error_of(answer: Failed | StreamFailed) -> S2Error:
     """The error that a cell's refusal is in S2."""
     if isinstance(answer, Failed):
-        return refused(answer.code, answer.delay_ms)
+        return coded_error(answer.code, answer.delay_ms)
     match answer.code:
         case Code.FENCED:
             return FencingTokenMismatch(answer.fencing_token)
         case Code.SEQUENCE_MISMATCH:
             return SeqNumMismatch(answer.tail)
         case code:
-            return refused(code)
+            return coded_error(code)
 
 
-def refused(code: Code, delay_ms: int | None = None) -> Refused:
+def coded_error(code: Code, delay_ms: int | None = None) -> CodedError:
     """The coded error for a code alone, where nothing else is known of the stream.
 
     No codes that only channels and jobs have can come of a stream: they are faults of the node.
     """
     word, text = _meaning(code)
-    return Refused(word, text, delay_ms)
+    return CodedError(word, text, delay_ms)
 
 
 def _meaning(code: Code) -> tuple[ErrorCode, str]:

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from millpond.transports.http.interface import HttpHost
-from millpond.transports.server.directory import Names
+from millpond.transports.server.directory import StreamDirectory
 
 
 class BasinRow(Protocol):
-    """A basin as the catalogue has it. `notes` are ours (`transports.http.s2.metadata`)."""
+    """A basin as the catalogue has it. `metadata` are ours (`transports.http.s2.metadata`)."""
 
     @property
     def created_ms(self) -> int: ...
     @property
-    def notes(self) -> bytes: ...
+    def metadata(self) -> bytes: ...
     @property
     def removed_ms(self) -> int: ...
 
@@ -36,15 +36,15 @@ class BasinNames(Protocol):
     def all(self) -> Iterator[tuple[bytes, BasinRow, bool]]:
         """Every basin by name, and whether it is to go."""
 
-    def streams(self, basin: bytes) -> Names:
+    def streams(self, basin: bytes) -> StreamDirectory:
         """The names of a basin's streams."""
 
 
 class TokenRow(Protocol):
-    """An access token as the catalogue has it. `notes` are ours (`token_form.write_kept`)."""
+    """An access token as the catalogue has it. `metadata` are ours (`token_form.write_kept`)."""
 
     @property
-    def notes(self) -> bytes: ...
+    def metadata(self) -> bytes: ...
 
 
 class IssuedTokens(Protocol):
@@ -72,7 +72,7 @@ class S2Host(HttpHost, Protocol):
     @property
     def tokens(self) -> IssuedTokens: ...
 
-    def rejudge(self) -> None:
+    def reauthorize(self) -> None:
         """Who may do what has changed: nobody goes on with rights that are gone."""
 
     def stream_age_s(self, name: bytes) -> int:

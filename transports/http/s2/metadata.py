@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import msgspec
 
-from millpond.actors.streams.messages import Settings, Timestamping, Traits
+from millpond.actors.streams.messages import Settings, StreamOptions, Timestamping
 from millpond.transports.http.s2.codecs.config import (
     BasinConfig,
     Cipher,
@@ -31,7 +31,7 @@ _MODES = {
 _TIMESTAMPINGS = {mine: theirs for theirs, mine in _MODES.items()}
 
 
-class BasinNotes(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class BasinMetadata(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A basin's configuration as S2's JSON, and which call made it (`creation_key`)."""
 
     config: bytes = b""
@@ -39,7 +39,7 @@ class BasinNotes(msgspec.Struct, frozen=True, gc=False, array_like=True):
     location: str | None = None
 
 
-class StreamNotes(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class StreamMetadata(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What S2 alone knows of a stream."""
 
     storage_class: StorageClass = StorageClass.EXPRESS
@@ -48,31 +48,33 @@ class StreamNotes(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_basin = msgspec.msgpack.Decoder(BasinNotes).decode
-_decode_stream = msgspec.msgpack.Decoder(StreamNotes).decode
+_decode_basin = msgspec.msgpack.Decoder(BasinMetadata).decode
+_decode_stream = msgspec.msgpack.Decoder(StreamMetadata).decode
 
 
-def read_basin_notes(data: bytes) -> BasinNotes:
+def decode_basin_metadata(data: bytes) -> BasinMetadata:
     """A basin that was never told anything has none."""
-    return _decode_basin(data) if data else BasinNotes()
+    return _decode_basin(data) if data else BasinMetadata()
 
 
-def write_basin_notes(config: BasinConfig, creation: bytes, location: str | None = None) -> bytes:
-    """What `read_basin_notes` reads."""
-    return _encode(BasinNotes(encode_basin_config(config), creation, location))
+def encode_basin_metadata(
+    config: BasinConfig, creation: bytes, location: str | None = None
+) -> bytes:
+    """What `decode_basin_metadata` reads."""
+    return _encode(BasinMetadata(encode_basin_config(config), creation, location))
 
 
-def basin_config(notes: BasinNotes) -> BasinConfig:
+def basin_config(notes: BasinMetadata) -> BasinConfig:
     """What holds for the basin."""
     if not notes.config:
         return BasinConfig()
     return change_basin(BasinConfig(), read_basin_change(notes.config))
 
 
-def stream_notes(settings: Settings) -> StreamNotes:
+def stream_metadata(settings: Settings) -> StreamMetadata:
     """Those of a stream; a stream of another view has none."""
     found = settings.traits and settings.traits.labels.get(LABEL)
-    return _decode_stream(found) if found else StreamNotes()
+    return _decode_stream(found) if found else StreamMetadata()
 
 
 def creation_key(token: str | None, config: bytes) -> bytes:
@@ -87,11 +89,11 @@ def stream_key(token: str | None, config: StreamConfig) -> bytes:
     return creation_key(token, encode_stream_settings(config))
 
 
-def settings_of(config: ResolvedConfig, notes: StreamNotes, before: Settings) -> Settings:
+def settings_of(config: ResolvedConfig, notes: StreamMetadata, before: Settings) -> Settings:
     """What the stream is told, which keeps what other views told it before."""
     labels = {} if before.traits is None else dict(before.traits.labels)
     labels[LABEL] = _encode(msgspec.structs.replace(notes, storage_class=config.storage_class))
-    traits = Traits(
+    traits = StreamOptions(
         _MODES[config.timestamping_mode],
         not config.uncapped,
         config.delete_on_empty_s,
@@ -104,9 +106,9 @@ def settings_of(config: ResolvedConfig, notes: StreamNotes, before: Settings) ->
 def config_of(settings: Settings, node_age_s: int) -> ResolvedConfig:
     """What holds for a stream. One that no S2 client made takes any timestamp."""
     age_s = node_age_s if settings.age_s is None else settings.age_s
-    traits = settings.traits or Traits()
+    traits = settings.traits or StreamOptions()
     return ResolvedConfig(
-        stream_notes(settings).storage_class,
+        stream_metadata(settings).storage_class,
         Retention(age_s or None),
         _TIMESTAMPINGS[traits.timestamping],
         not traits.is_capped,

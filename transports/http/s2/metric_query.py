@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from millpond.transports.http.s2.errors import ErrorCode, Refused, invalid
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, invalid
 from millpond.transports.http.s2.read_query import unique
 
 CLOCKS_S = 60
@@ -47,12 +47,12 @@ def read_metric_query(
     """
     given = unique(pairs)
     if "set" not in given:
-        raise Refused(ErrorCode.BAD_QUERY, "set: which metrics?")
+        raise CodedError(ErrorCode.BAD_QUERY, "set: which metrics?")
     start, end = (_seconds(given, name) for name in ("start", "end"))
     if start is not None and end is not None and start > end:
         raise invalid("start: it is behind the end")
     if given.get("interval") not in (None, *INTERVALS):
-        raise Refused(ErrorCode.BAD_QUERY, f"interval: one of {', '.join(INTERVALS)}")
+        raise CodedError(ErrorCode.BAD_QUERY, f"interval: one of {', '.join(INTERVALS)}")
     found = next((each for each in sets if each.value == given["set"]), None)
     if found is None:
         known = ", ".join(str(each.value) for each in sets)
@@ -65,5 +65,5 @@ def _seconds(given: dict[str, str], name: str) -> int | None:
     if text is None:
         return None
     if _SECONDS.fullmatch(text) is None:
-        raise Refused(ErrorCode.BAD_QUERY, f"{name}: seconds since 1970")
+        raise CodedError(ErrorCode.BAD_QUERY, f"{name}: seconds since 1970")
     return int(text)

@@ -17,7 +17,7 @@ from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import Call, Target
 from millpond.transports.http.s2.errors import invalid
 from millpond.transports.http.s2.metric_query import Period, read_metric_query
-from millpond.transports.http.s2.usage import BasinFigures
+from millpond.transports.http.s2.usage import BasinUsage
 
 STREAMS_MAX = 1000
 """A basin with more streams is not added up: each of them would have to be asked."""
@@ -81,7 +81,7 @@ async def basin_metrics(call: Call, basin: bytes) -> None:
         await _say(call, _of_basin(call, wanted, period, figures))
 
 
-def _of_basin(call: Call, wanted: BasinSet, period: Period, figures: BasinFigures) -> list[Metric]:
+def _of_basin(call: Call, wanted: BasinSet, period: Period, figures: BasinUsage) -> list[Metric]:
     counts = figures.operations
     match wanted:
         case BasinSet.APPEND_OPS:
@@ -115,7 +115,7 @@ async def _basin_bytes(call: Call, basin: bytes) -> int:
     with call.inquiry() as inquiry:
         for name in names:
             found = await inquiry.ask(call.target_in(basin, name).cell, m.Describe)
-            if isinstance(found, m.Described):  # it may have gone since
+            if isinstance(found, m.StreamDescription):  # it may have gone since
                 size += found.bytes
     return size
 

@@ -7,8 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from millpond.actors.streams.messages import U64_MAX, Excerpt, Form, Headers, Span, View
-from millpond.transports.http.s2.errors import ErrorCode, Place, Refused, invalid
+from millpond.actors.streams.messages import (
+    U64_MAX,
+    Headers,
+    RecordColumns,
+    RecordFilter,
+    RecordFormat,
+    RecordSlice,
+)
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, StreamPosition, invalid
 
 RECORDS_MAX = 1000
 """Of an append, and of a batch that is read."""
@@ -21,7 +28,7 @@ RECORD_BYTES = 8
 """What a record is metered for besides its body and headers; a header besides its bytes: 2."""
 FENCE_BYTES_MAX = 36
 
-READ_VIEW = View(body_bytes_max=METERED_MAX - RECORD_BYTES)
+READ_VIEW = RecordFilter(body_bytes_max=METERED_MAX - RECORD_BYTES)
 """Other views can append larger records; a batch cannot carry them."""
 
 _BASIN = re.compile(r"[a-z0-9][a-z0-9-]{6,46}[a-z0-9]")
@@ -47,25 +54,25 @@ class AppendAck(msgspec.Struct, frozen=True, gc=False):
     """`start` is the first record; `end` one behind the last, with that one's timestamp; `tail`
     that of the stream, as it was when this was said."""
 
-    start: Place
-    end: Place
-    tail: Place
+    start: StreamPosition
+    end: StreamPosition
+    tail: StreamPosition
 
 
-class Batch(msgspec.Struct, frozen=True, gc=False):
+class RecordBatch(msgspec.Struct, frozen=True, gc=False):
     """Records that a read found, ascending; without any it is a heartbeat, and has a tail.
 
-    `excerpts`, if there are any, are the same as `spans`.
+    `slices`, if there are any, are the same as `spans`.
     """
 
-    spans: Sequence[Span] = ()
-    tail: Place | None = None
-    excerpts: Sequence[Excerpt] = ()
+    spans: Sequence[RecordColumns] = ()
+    tail: StreamPosition | None = None
+    slices: Sequence[RecordSlice] = ()
 
-    def written(self, form: Form) -> list[bytes]:
+    def written(self, form: RecordFormat) -> list[bytes]:
         """The records as `form` writes them, in pieces."""
-        if self.excerpts:
-            return [each.written(form) for each in self.excerpts]
+        if self.slices:
+            return [each.written(form) for each in self.slices]
         return [form.write(each) for each in self.spans]
 
 
@@ -84,7 +91,7 @@ def metered_sizes(bodies: Sequence[bytes], headers: Sequence[Headers] | None) ->
     return map(metered, bodies, headers)
 
 
-def metered_span(span: Span) -> int:
+def metered_span(span: RecordColumns) -> int:
     """What the records of a span are metered for together."""
     if span.headers is None:
         return RECORD_BYTES * len(span.bodies) + sum(map(len, span.bodies))
@@ -110,12 +117,12 @@ def check_append(given: AppendInput) -> int:
     return size
 
 
-def too_many_records() -> Refused:
+def too_many_records() -> CodedError:
     """422, before anything is made of them."""
     return invalid(f"an append has at most {RECORDS_MAX} records")
 
 
-def too_many_headers() -> Refused:
+def too_many_headers() -> CodedError:
     """The same."""
     return invalid(f"an append has at most {HEADERS_MAX} headers")
 
@@ -147,13 +154,13 @@ def is_text(data: bytes) -> bool:
 def check_u64(value: int | None, name: str, code: ErrorCode) -> None:
     """Raises Refused with `code` unless it is None, or an unsigned number of 64 bits."""
     if value is not None and not 0 <= value <= U64_MAX:
-        raise Refused(code, f"{name}: 0 to 2^64 - 1")
+        raise CodedError(code, f"{name}: 0 to 2^64 - 1")
 
 
 def check_basin(name: str, code: ErrorCode = ErrorCode.INVALID) -> None:
     """Raises Refused with `code` unless it can be a basin's name."""
     if _BASIN.fullmatch(name) is None:
-        raise Refused(
+        raise CodedError(
             code, "basin: 8 to 48 of a-z, 0-9 and '-', which neither begins nor ends the name"
         )
 
@@ -161,13 +168,13 @@ def check_basin(name: str, code: ErrorCode = ErrorCode.INVALID) -> None:
 def check_stream(name: bytes, code: ErrorCode = ErrorCode.INVALID) -> None:
     """Raises Refused with `code` unless it can be a stream's name."""
     if not 0 < len(name) <= STREAM_BYTES_MAX:
-        raise Refused(code, f"stream: 1 to {STREAM_BYTES_MAX} bytes")
+        raise CodedError(code, f"stream: 1 to {STREAM_BYTES_MAX} bytes")
     if name in (b".", b"..") or b"\0" in name or not is_text(name):
-        raise Refused(code, "stream: UTF-8 without NUL, and neither '.' nor '..'")
+        raise CodedError(code, "stream: UTF-8 without NUL, and neither '.' nor '..'")
 
 
 def check_token_id(name: str, code: ErrorCode = ErrorCode.INVALID) -> None:
     """Raises Refused with `code` unless it can be an access token's id."""
     data = name.encode("utf-8", "surrogatepass")
     if not 0 < len(data) <= TOKEN_BYTES_MAX or b"\0" in data or not is_text(data):
-        raise Refused(code, f"access token: UTF-8 of 1 to {TOKEN_BYTES_MAX} bytes without NUL")
+        raise CodedError(code, f"access token: UTF-8 of 1 to {TOKEN_BYTES_MAX} bytes without NUL")

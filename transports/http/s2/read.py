@@ -5,7 +5,7 @@ from __future__ import annotations
 from millpond.actors.messages import Failed
 from millpond.actors.positions import Seek
 from millpond.actors.streams import messages as m
-from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.response import Response
 from millpond.transports.http.s2.append import packed
 from millpond.transports.http.s2.auto_create import describe_or_make, failure
@@ -13,8 +13,8 @@ from millpond.transports.http.s2.codecs import json as json_form
 from millpond.transports.http.s2.codecs import protobuf as protobuf_form
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import Call, Target
-from millpond.transports.http.s2.errors import Place
-from millpond.transports.http.s2.model import READ_VIEW, Batch
+from millpond.transports.http.s2.errors import StreamPosition
+from millpond.transports.http.s2.model import READ_VIEW, RecordBatch
 from millpond.transports.http.s2.read_limits import ReadBudget
 from millpond.transports.http.s2.read_query import ReadQuery, begin, read_query
 
@@ -28,9 +28,9 @@ async def tail(call: Call, target: Target) -> None:
     await call.say(Response(200, ((b"content-type", json_form.MEDIA_TYPE),), body))
 
 
-def tail_of(found: m.Described) -> Place:
+def tail_of(found: m.StreamDescription) -> StreamPosition:
     """Where the next record goes, and the timestamp of the last one."""
-    return Place(found.tail, found.last_timestamp)
+    return StreamPosition(found.tail, found.last_timestamp)
 
 
 async def read(call: Call, target: Target) -> None:
@@ -39,31 +39,35 @@ async def read(call: Call, target: Target) -> None:
     query = read_query(call.request.query)
     form = json_form.format_of(call.header(b"s2-format"))
 
-    async def run() -> Batch:
+    async def run() -> RecordBatch:
         with call.inquiry() as inquiry:
             return await _read(call, inquiry, target, query)
 
-    batch = await (call.request.while_here(run) if query.unary_may_follow else run())
+    batch = await (call.request.run_until_disconnect(run) if query.unary_may_follow else run())
     await call.say(_response(call, batch, form))
 
 
-async def _read(call: Call, inquiry: Inquiry, target: Target, query: ReadQuery) -> Batch:
+async def _read(call: Call, inquiry: CellClient, target: Target, query: ReadQuery) -> RecordBatch:
     found = await describe_or_make(call, inquiry, target)
     start = begin(query, tail_of(found), may_follow=query.unary_may_follow)
     budget = query.unary_budget()
     if budget.is_over:
-        return Batch()
+        return RecordBatch()
     wait_until = call.host.now() + query.unary_wait_s if query.unary_may_follow else 0.0
     records = await records_from(inquiry, target, start, budget, wait_until, found.incarnation)
-    end = Place(records.tail, records.last_timestamp) if records.next >= records.tail else None
-    batches = budget.batches(records.spans, records.excerpts, end)
-    batch = next(batches, Batch(tail=end))
+    end = (
+        StreamPosition(records.tail, records.last_timestamp)
+        if records.next >= records.tail
+        else None
+    )
+    batches = budget.batches(records.spans, records.slices, end)
+    batch = next(batches, RecordBatch(tail=end))
     call.figures.of(target.basin).read_bytes += budget.metered
     return batch
 
 
 async def records_from(
-    inquiry: Inquiry,
+    inquiry: CellClient,
     target: Target,
     start: Seek,
     budget: ReadBudget,
@@ -95,7 +99,7 @@ async def records_from(
             raise AssertionError(f"{answer} answers no read")
 
 
-def _response(call: Call, batch: Batch, form: json_form.Format) -> Response:
+def _response(call: Call, batch: RecordBatch, form: json_form.Format) -> Response:
     if protobuf_form.is_protobuf(call.header(b"accept")):
         return packed(call, protobuf_form.MEDIA_TYPE, protobuf_form.encode_batch(batch))
     return packed(call, json_form.MEDIA_TYPE, json_form.encode_batch(batch, form))

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from millpond.actors.positions import Position
-from millpond.actors.streams.messages import U64_MAX, Excerpt, Form, Span
+from millpond.actors.streams.messages import U64_MAX, RecordColumns, RecordFormat, RecordSlice
 from millpond.transports.http.s2.codecs.sse import EventId
-from millpond.transports.http.s2.errors import Place
+from millpond.transports.http.s2.errors import StreamPosition
 from millpond.transports.http.s2.model import (
     METERED_MAX,
     RECORD_BYTES,
     RECORDS_MAX,
-    Batch,
+    RecordBatch,
     metered_sizes,
     metered_span,
 )
@@ -88,11 +88,14 @@ class ReadBudget:
         return EventId(self.last, self.count, self.metered)
 
     def batches(
-        self, spans: Sequence[Span], excerpts: Sequence[Excerpt] = (), tail: Place | None = None
-    ) -> Iterator[Batch]:
+        self,
+        spans: Sequence[RecordColumns],
+        excerpts: Sequence[RecordSlice] = (),
+        tail: StreamPosition | None = None,
+    ) -> Iterator[RecordBatch]:
         """The next records, as far as they may be shown, in batches of at most 1000 records, or
         as many as were said, and 1 MiB metered; only a record that is larger by itself makes a
-        larger one. `tail` goes into each. `excerpts` are the same as `spans`, or there are none.
+        larger one. `tail` goes into each. `slices` are the same as `spans`, or there are none.
         """
         filling = _Filling(self._records_max)
         for at, span in enumerate(spans):
@@ -118,7 +121,7 @@ class ReadBudget:
         if filling.count:
             yield self._give(filling, tail)
 
-    def _end(self, span: Span, size: int, filling: _Filling) -> int:
+    def _end(self, span: RecordColumns, size: int, filling: _Filling) -> int:
         """Up to where records of a span may be shown behind those that are not given yet."""
         end = min(len(span.bodies), self._count_max - self.count - filling.count)
         if self._until is not None:
@@ -126,11 +129,11 @@ class ReadBudget:
         left = self._metered_max - self.metered - filling.metered
         return end if size <= left else min(end, _fitting(span, left))
 
-    def _give(self, filling: _Filling, tail: Place | None) -> Batch:
+    def _give(self, filling: _Filling, tail: StreamPosition | None) -> RecordBatch:
         self.count += filling.count
         self.metered += filling.metered
         self.last = filling.last
-        return Batch(filling.spans, tail, filling.excerpts)
+        return RecordBatch(filling.spans, tail, filling.slices)
 
     def _end_if_spent(self, count: int, metered: int) -> None:
         """Nothing fits any more, with so much that is not given yet."""
@@ -143,36 +146,36 @@ class ReadBudget:
 class _Filling:
     """A batch that grows."""
 
-    __slots__ = ("_records_max", "count", "excerpts", "last", "metered", "spans")
+    __slots__ = ("_records_max", "count", "last", "metered", "slices", "spans")
 
     def __init__(self, records_max: int) -> None:
         self._records_max = records_max
-        self.spans: list[Span] = []
-        self.excerpts: list[Excerpt] = []
+        self.spans: list[RecordColumns] = []
+        self.slices: list[RecordSlice] = []
         self.count = self.metered = self.last = 0
 
-    def holds(self, span: Span, size: int) -> bool:
+    def holds(self, span: RecordColumns, size: int) -> bool:
         """Is there room for a whole span, or is it the first and has one record?"""
         count = len(span.bodies)
         if self.count + count <= self._records_max and self.metered + size <= METERED_MAX:
             return True
         return not self.count and count == 1
 
-    def room(self, span: Span) -> int:
+    def room(self, span: RecordColumns) -> int:
         """For how many records of a span there is room; for one at least if it is the first."""
         end = min(_fitting(span, METERED_MAX - self.metered), self._records_max - self.count)
         return end if self.count else max(end, 1)
 
-    def add(self, span: Span, size: int, excerpt: Excerpt) -> None:
+    def add(self, span: RecordColumns, size: int, excerpt: RecordSlice) -> None:
         """A span whose `excerpt` it is."""
         if span.bodies:
             self.spans.append(span)
-            self.excerpts.append(excerpt)
+            self.slices.append(excerpt)
             self.count += len(span.bodies)
             self.metered += size
             self.last = span.first + len(span.bodies) - 1
 
-    def add_part(self, span: Span) -> None:
+    def add_part(self, span: RecordColumns) -> None:
         """A part of a span."""
         self.add(span, metered_span(span), _Plain(span))
 
@@ -182,32 +185,32 @@ class _Plain:
 
     __slots__ = ("_span",)
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: RecordColumns) -> None:
         self._span = span
 
-    def written(self, form: Form) -> bytes:
+    def written(self, form: RecordFormat) -> bytes:
         """The records as `form` writes them."""
         return form.write(self._span)
 
 
-def _before(span: Span, until: int) -> int:
+def _before(span: RecordColumns, until: int) -> int:
     """How many records of a span are below a timestamp."""
     if span.timestamps is not None:
         return bisect_left(span.timestamps, until)
     return len(span.bodies) if span.timestamp < until else 0
 
 
-def _fitting(span: Span, metered: int) -> int:
+def _fitting(span: RecordColumns, metered: int) -> int:
     """How many records of a span come to at most so many metered bytes."""
     ends = list(accumulate(metered_sizes(span.bodies, span.headers)))
     return bisect_right(ends, metered)
 
 
-def part_of(span: Span, begin: int, end: int) -> Span:
+def part_of(span: RecordColumns, begin: int, end: int) -> RecordColumns:
     """The records `begin` to before `end` of a span, counted within it."""
     timestamps, ids, headers = span.timestamps, span.ids, span.headers
     first_id = Position(span.id.ms, span.id.seq + begin) if ids is None else span.id
-    return Span(
+    return RecordColumns(
         span.first + begin,
         span.bodies[begin:end],
         span.timestamp,

@@ -9,10 +9,16 @@ from typing import assert_never
 
 import msgspec
 
-from millpond.actors.positions import Seek, Where
+from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams.messages import U64_MAX
 from millpond.transports.http.s2.codecs.sse import EventId
-from millpond.transports.http.s2.errors import ErrorCode, Place, Refused, Unreadable, invalid
+from millpond.transports.http.s2.errors import (
+    CodedError,
+    ErrorCode,
+    RangeNotSatisfiable,
+    StreamPosition,
+    invalid,
+)
 from millpond.transports.http.s2.model import METERED_MAX, RECORDS_MAX
 from millpond.transports.http.s2.read_limits import ReadBudget
 
@@ -135,11 +141,11 @@ def _truth(given: dict[str, str], name: str) -> bool:
     return found
 
 
-def _bad_query(text: str) -> Refused:
-    return Refused(ErrorCode.BAD_QUERY, text)
+def _bad_query(text: str) -> CodedError:
+    return CodedError(ErrorCode.BAD_QUERY, text)
 
 
-def begin(query: ReadQuery, tail: Place, *, may_follow: bool) -> Seek:
+def begin(query: ReadQuery, tail: StreamPosition, *, may_follow: bool) -> Seek:
     """Where in a stream with this tail a read begins (A.5 1-3). Raises Unreadable (416)."""
     sequence = query.at
     match query.origin:
@@ -148,7 +154,7 @@ def begin(query: ReadQuery, tail: Place, *, may_follow: bool) -> Seek:
         case Origin.TIMESTAMP:
             is_beyond = sequence > tail.timestamp
             if not is_beyond and tail.seq_num > 0:
-                return Seek(Where.TIMESTAMP, timestamp=sequence)
+                return Seek(SeekBy.TIMESTAMP, timestamp=sequence)
             sequence = tail.seq_num
         case Origin.TAIL_OFFSET:
             is_beyond = False
@@ -157,8 +163,8 @@ def begin(query: ReadQuery, tail: Place, *, may_follow: bool) -> Seek:
             assert_never(query.origin)
     if is_beyond:
         if not query.clamp:
-            raise Unreadable(tail)
+            raise RangeNotSatisfiable(tail)
         sequence = tail.seq_num
     if sequence == tail.seq_num and not may_follow:
-        raise Unreadable(tail)
-    return Seek(Where.SEQUENCE, sequence=sequence)
+        raise RangeNotSatisfiable(tail)
+    return Seek(SeekBy.SEQUENCE, sequence=sequence)

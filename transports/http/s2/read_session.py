@@ -7,10 +7,10 @@ from itertools import chain
 from math import inf
 from typing import Protocol
 
-from millpond.actors.positions import Seek, Where
+from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
 from millpond.transports.http import rejections as http
-from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.s2.auto_create import describe_or_make
 from millpond.transports.http.s2.codecs import columns as columns_form
 from millpond.transports.http.s2.codecs import protobuf as protobuf_form
@@ -20,8 +20,8 @@ from millpond.transports.http.s2.codecs.compression import Compression, accepted
 from millpond.transports.http.s2.codecs.json import Format, format_of
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import Call, Target
-from millpond.transports.http.s2.errors import ErrorCode, Place, Refused, S2Error
-from millpond.transports.http.s2.model import Batch
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error, StreamPosition
+from millpond.transports.http.s2.model import RecordBatch
 from millpond.transports.http.s2.read import records_from, tail_of
 from millpond.transports.http.s2.read_limits import ReadBudget
 from millpond.transports.http.s2.read_query import ReadQuery, begin, read_query
@@ -31,17 +31,17 @@ S2S = b"s2s/proto"
 NO_CACHE = (b"cache-control", b"no-cache, no-transform")
 
 
-class Voice(Protocol):
+class SessionEncoder(Protocol):
     """How a session is written."""
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
         """Of the response."""
 
-    def batch(self, batch: Batch, budget: ReadBudget) -> bytes:
+    def batch(self, batch: RecordBatch, budget: ReadBudget) -> bytes:
         """Records."""
 
-    def heartbeat(self, tail: Place, *, is_last: bool) -> bytes:
+    def heartbeat(self, tail: StreamPosition, *, is_last: bool) -> bytes:
         """There is nothing behind the tail. `is_last`: the node stops."""
 
     def error(self, error: S2Error) -> bytes:
@@ -51,7 +51,7 @@ class Voice(Protocol):
         """It ends well."""
 
 
-class FrameVoice:
+class S2sEncoder:
     """S2S: messages of protobuf in frames."""
 
     headers = ((b"content-type", S2S), NO_CACHE)
@@ -59,11 +59,11 @@ class FrameVoice:
     def __init__(self, compression: Compression) -> None:
         self._compression = compression
 
-    def batch(self, batch: Batch, budget: ReadBudget) -> bytes:
+    def batch(self, batch: RecordBatch, budget: ReadBudget) -> bytes:
         return frames.encode(protobuf_form.batch_pieces(batch), self._compression)
 
-    def heartbeat(self, tail: Place, *, is_last: bool) -> bytes:
-        pieces = protobuf_form.batch_pieces(Batch(tail=tail))
+    def heartbeat(self, tail: StreamPosition, *, is_last: bool) -> bytes:
+        pieces = protobuf_form.batch_pieces(RecordBatch(tail=tail))
         return frames.encode(pieces, advises_reconnect=is_last)
 
     def error(self, error: S2Error) -> bytes:
@@ -73,20 +73,20 @@ class FrameVoice:
         return b""
 
 
-class ColumnVoice(FrameVoice):
+class ColumnEncoder(S2sEncoder):
     """Frames with the records by columns; a heartbeat has none."""
 
     headers = ((b"content-type", columns_form.MEDIA_TYPE), NO_CACHE)
 
-    def batch(self, batch: Batch, budget: ReadBudget) -> bytes:
+    def batch(self, batch: RecordBatch, budget: ReadBudget) -> bytes:
         pieces = list(chain.from_iterable(map(columns_form.block, batch.spans)))
         return frames.encode(pieces, self._compression)
 
-    def heartbeat(self, tail: Place, *, is_last: bool) -> bytes:
+    def heartbeat(self, tail: StreamPosition, *, is_last: bool) -> bytes:
         return frames.encode((), advises_reconnect=is_last)
 
 
-class EventVoice:
+class SseEncoder:
     """Server-sent events, with JSON in them. `now_ms`: of the heartbeats."""
 
     headers = ((b"content-type", events.MEDIA_TYPE), NO_CACHE)
@@ -95,10 +95,10 @@ class EventVoice:
         self._form = form
         self._now = call.host.now
 
-    def batch(self, batch: Batch, budget: ReadBudget) -> bytes:
+    def batch(self, batch: RecordBatch, budget: ReadBudget) -> bytes:
         return events.encode_batch_event(batch, self._form, budget.event_id)
 
-    def heartbeat(self, tail: Place, *, is_last: bool) -> bytes:
+    def heartbeat(self, tail: StreamPosition, *, is_last: bool) -> bytes:
         return events.encode_ping(int(self._now() * 1000), tail)
 
     def error(self, error: S2Error) -> bytes:
@@ -113,14 +113,14 @@ async def read_frames(call: Call, target: Target) -> None:
     query, compression = read_query(call.request.query), accepted(call.header(b"accept-encoding"))
     if call.header(b"accept") == columns_form.MEDIA_TYPE.decode():
         budget = query.session_budget(columns_form.RECORDS_MAX)
-        await _serve(call, target, query, ColumnVoice(compression), budget)
+        await _serve(call, target, query, ColumnEncoder(compression), budget)
     else:
-        await _serve(call, target, query, FrameVoice(compression))
+        await _serve(call, target, query, S2sEncoder(compression))
 
 
 async def read_events(call: Call, target: Target) -> None:
     """The same as server-sent events."""
-    voice = EventVoice(format_of(call.header(b"s2-format")), call)
+    voice = SseEncoder(format_of(call.header(b"s2-format")), call)
     query, resumed = read_query(call.request.query), call.header(b"last-event-id")
     budget = query.session_budget()
     if resumed is not None:
@@ -131,7 +131,11 @@ async def read_events(call: Call, target: Target) -> None:
 
 
 async def _serve(
-    call: Call, target: Target, query: ReadQuery, voice: Voice, budget: ReadBudget | None = None
+    call: Call,
+    target: Target,
+    query: ReadQuery,
+    voice: SessionEncoder,
+    budget: ReadBudget | None = None,
 ) -> None:
     call.require(Operation.READ, target)
     call.keep_requiring(Operation.READ, target)
@@ -142,18 +146,18 @@ async def _serve(
         session = _Session(call, inquiry, target, query, voice, budget, found.incarnation)
         call.answer.last_words = lambda why: voice.error(cut_short(why))
         await call.answer.start(200, voice.headers)
-        await call.request.while_here(lambda: session.run(start))
+        await call.request.run_until_disconnect(lambda: session.run(start))
 
 
-def cut_short(why: http.Refused) -> Refused:
+def cut_short(why: http.Rejection) -> CodedError:
     """What a session is told that the application ends."""
     match why:
-        case http.Refused.DRAINING:
-            return Refused(ErrorCode.SERVER_DRAINING, why.message)
-        case http.Refused.NOT_ALLOWED:
-            return Refused(ErrorCode.PERMISSION_DENIED, why.message)
+        case http.Rejection.DRAINING:
+            return CodedError(ErrorCode.SERVER_DRAINING, why.message)
+        case http.Rejection.NOT_ALLOWED:
+            return CodedError(ErrorCode.PERMISSION_DENIED, why.message)
         case _:
-            return Refused(ErrorCode.OTHER, why.message)
+            return CodedError(ErrorCode.OTHER, why.message)
 
 
 class _Session:
@@ -173,10 +177,10 @@ class _Session:
     def __init__(
         self,
         call: Call,
-        inquiry: Inquiry,
+        inquiry: CellClient,
         target: Target,
         query: ReadQuery,
-        voice: Voice,
+        voice: SessionEncoder,
         budget: ReadBudget,
         incarnation: int,
     ) -> None:
@@ -208,39 +212,39 @@ class _Session:
             records = await records_from(
                 self._inquiry, self._target, seek, budget, wait_until, self._incarnation
             )
-            seek = Seek(Where.SEQUENCE, sequence=records.next)
+            seek = Seek(SeekBy.SEQUENCE, sequence=records.next)
             if records.spans:
                 await self._show(records)
                 if query.wait_s:
                     gives_up_at = now() + query.wait_s
             if self._call.request.visit.is_draining:
-                await self._beat(Place(records.tail, records.last_timestamp))
+                await self._beat(StreamPosition(records.tail, records.last_timestamp))
             if records.spans and records.next < records.tail:
                 wait_until = 0.0
                 continue
             if not query.session_may_follow or (not records.spans and now() >= gives_up_at):
                 return
             if not records.spans or not self._is_at_tail:
-                await self._beat(Place(records.tail, records.last_timestamp))
+                await self._beat(StreamPosition(records.tail, records.last_timestamp))
             wait_until = min(now() + self._pause_s(), gives_up_at)
 
     async def _show(self, records: m.Records) -> None:
         """Send what was found, as far as the budget goes."""
         end = None
         if records.next >= records.tail:
-            end = Place(records.tail, records.last_timestamp)
+            end = StreamPosition(records.tail, records.last_timestamp)
         budget, before = self._budget, self._budget.metered
-        for batch in budget.batches(records.spans, records.excerpts, end):
+        for batch in budget.batches(records.spans, records.slices, end):
             await self._call.answer.send(self._voice.batch(batch, budget))
         self._call.figures.of(self._target.basin).read_bytes += budget.metered - before
 
-    async def _beat(self, tail: Place) -> None:
+    async def _beat(self, tail: StreamPosition) -> None:
         """Say that there is nothing more for now. Raises Refused when the node stops."""
         self._is_at_tail = True
         is_draining = self._call.request.visit.is_draining
         await self._call.answer.send(self._voice.heartbeat(tail, is_last=is_draining))
         if is_draining:
-            raise Refused(ErrorCode.SERVER_DRAINING, "the node stops; go on elsewhere, or later")
+            raise CodedError(ErrorCode.SERVER_DRAINING, "the node stops; go on elsewhere, or later")
 
     def _pause_s(self) -> float:
         return HEARTBEAT_S_MIN + (HEARTBEAT_S_MAX - HEARTBEAT_S_MIN) * self._call.host.random()

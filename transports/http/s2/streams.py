@@ -7,7 +7,7 @@ from functools import partial
 from millpond.actors.errors import Code, NotAllowed
 from millpond.actors.messages import Failed, Rights
 from millpond.actors.streams import messages as m
-from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.response import Response
 from millpond.transports.http.s2.auto_create import (
     TRIES,
@@ -31,13 +31,13 @@ from millpond.transports.http.s2.codecs.config import (
 )
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import Call, Target
-from millpond.transports.http.s2.errors import ErrorCode, Refused
+from millpond.transports.http.s2.errors import CodedError, ErrorCode
 from millpond.transports.http.s2.metadata import (
     as_told,
     config_of,
     settings_of,
     stream_key,
-    stream_notes,
+    stream_metadata,
 )
 from millpond.transports.http.s2.model import is_text
 from millpond.transports.p2p.streams.stream_rights import LISTED_MAX, listed
@@ -66,7 +66,7 @@ async def list_streams(call: Call) -> None:
         for name in page:
             target = call.target_in(basin, name)
             found = await inquiry.ask(target.cell, m.Describe)
-            if isinstance(found, m.Described):  # it may have gone since
+            if isinstance(found, m.StreamDescription):  # it may have gone since
                 infos.append(_info(target, found))
     await call.say(Response(200, (_JSON,), info_form.encode_streams(infos, has_more=has_more)))
 
@@ -85,15 +85,15 @@ def _page(
         return listed(names, bytes, limit, partial(_rights_in, call, basin))
     except NotAllowed:
         text = f"none of the first {LISTED_MAX} streams may be told of; ask with a prefix"
-        raise Refused(ErrorCode.PERMISSION_DENIED, text) from None
+        raise CodedError(ErrorCode.PERMISSION_DENIED, text) from None
 
 
 def _rights_in(call: Call, basin: bytes, name: bytes) -> Rights | None:
     return call.rights_listed(call.target_in(basin, name))
 
 
-def _info(target: Target, found: m.Described) -> info_form.StreamInfo:
-    cipher = stream_notes(found.settings).cipher
+def _info(target: Target, found: m.StreamDescription) -> info_form.StreamInfo:
+    cipher = stream_metadata(found.settings).cipher
     shown = None if cipher is None else cipher.value
     name = target.shown.decode("utf-8", "replace")
     return info_form.StreamInfo(name, found.created_ms, None, shown)
@@ -111,9 +111,9 @@ async def post_stream(call: Call) -> None:
     with call.inquiry() as inquiry:
         is_new = await make(inquiry, target, settings)
         found = await describe(call, inquiry, target)
-    if not is_new and (not key or stream_notes(found.settings).creation != key):
+    if not is_new and (not key or stream_metadata(found.settings).creation != key):
         text = f"there is a stream {asked.stream!r}"
-        raise Refused(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
+        raise CodedError(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
     body = info_form.encode_stream(_info(target, found))
     await call.say(Response(201, (_JSON, provisioned(is_new, is_new)), body))
 
@@ -122,7 +122,7 @@ def request_token(call: Call) -> str | None:
     """The token that makes a creation idempotent. Raises Refused (422)."""
     token = call.header(TOKEN_HEADER)
     if token is not None and not 0 < len(token.encode()) <= TOKEN_BYTES_MAX:
-        raise Refused(ErrorCode.INVALID, f"s2-request-token: 1 to {TOKEN_BYTES_MAX} bytes")
+        raise CodedError(ErrorCode.INVALID, f"s2-request-token: 1 to {TOKEN_BYTES_MAX} bytes")
     return token
 
 
@@ -150,7 +150,7 @@ async def put_stream(call: Call, target: Target) -> None:
                 is_new, is_changed = False, changed
                 break
         else:
-            raise Refused(ErrorCode.TRANSACTION_CONFLICT, "the stream comes and goes; repeat")
+            raise CodedError(ErrorCode.TRANSACTION_CONFLICT, "the stream comes and goes; repeat")
         found = await describe(call, inquiry, target)
     body = info_form.encode_stream(_info(target, found))
     status = 201 if is_new else 200
@@ -158,25 +158,25 @@ async def put_stream(call: Call, target: Target) -> None:
 
 
 async def _reconfigure(
-    call: Call, inquiry: Inquiry, target: Target, config: StreamConfig, basin: BasinConfig
+    call: Call, inquiry: CellClient, target: Target, config: StreamConfig, basin: BasinConfig
 ) -> bool | None:
     """Give a stream that is there a configuration. Was it another? None: it is gone."""
     found = await inquiry.ask(target.cell, m.Describe)
     if isinstance(found, m.StreamFailed) and found.code is Code.UNKNOWN_STREAM:
         return None
-    if not isinstance(found, m.Described):
+    if not isinstance(found, m.StreamDescription):
         raise failure(found, target)
     resolved = resolve(inherit(config, basin.default_stream_config))
-    if resolved == config_of(found.settings, call.host.stream_age_s(target.label)):
+    if resolved == config_of(found.settings, call.host.stream_age_s(target.qualified_name)):
         return False
     call.require(Operation.RECONFIGURE_STREAM, target)
-    settings = settings_of(resolved, stream_notes(found.settings), found.settings)
+    settings = settings_of(resolved, stream_metadata(found.settings), found.settings)
     # Whatever the settings are by now: these are the ones that were asked for.
     return await _configure(inquiry, target, settings, None)
 
 
 async def _configure(
-    inquiry: Inquiry, target: Target, settings: m.Settings, expected: m.Settings | None
+    inquiry: CellClient, target: Target, settings: m.Settings, expected: m.Settings | None
 ) -> bool:
     """Change the settings; False: somebody else changed those that are expected. Raises S2Error."""
     answer = await inquiry.ask(target.cell, lambda number: m.Configure(number, settings, expected))
@@ -192,7 +192,7 @@ async def show_stream(call: Call, target: Target) -> None:
     call.require(Operation.GET_STREAM_CONFIG, target)
     with call.inquiry() as inquiry:
         found = await describe(call, inquiry, target)
-    config = config_of(found.settings, call.host.stream_age_s(target.label))
+    config = config_of(found.settings, call.host.stream_age_s(target.qualified_name))
     await call.say(Response(200, (_JSON,), encode_stream_config(config)))
 
 
@@ -204,14 +204,16 @@ async def patch_stream(call: Call, target: Target) -> None:
     with call.inquiry() as inquiry:
         for _ in range(TRIES):
             found = await describe(call, inquiry, target)
-            before = config_of(found.settings, call.host.stream_age_s(target.label))
+            before = config_of(found.settings, call.host.stream_age_s(target.qualified_name))
             told = change_stream(as_told(before), change)
             config = resolve(inherit(told, basin.default_stream_config))
-            settings = settings_of(config, stream_notes(found.settings), found.settings)
+            settings = settings_of(config, stream_metadata(found.settings), found.settings)
             if await _configure(inquiry, target, settings, found.settings):
                 break
         else:
-            raise Refused(ErrorCode.TRANSACTION_CONFLICT, "others reconfigure the stream; repeat")
+            raise CodedError(
+                ErrorCode.TRANSACTION_CONFLICT, "others reconfigure the stream; repeat"
+            )
     await call.say(Response(200, (_JSON,), encode_stream_config(config)))
 
 

@@ -9,18 +9,18 @@ from millpond.actors.messages import Failed
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import TOKENS
 from millpond.transports.http.response import Response
-from millpond.transports.http.s2.authorization import check_permit, permit_of
+from millpond.transports.http.s2.authorization import authorization_of, check_authorization
 from millpond.transports.http.s2.codecs import info as info_form
 from millpond.transports.http.s2.codecs.tokens import (
     Operation,
+    decode_stored_token,
     encode_issued,
+    encode_stored_token,
     encode_tokens,
-    read_kept,
     read_token,
-    write_kept,
 )
 from millpond.transports.http.s2.context import Call
-from millpond.transports.http.s2.errors import ErrorCode, Refused, error_of, invalid
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, error_of, invalid
 from millpond.transports.http.s2.model import check_token_id
 
 BODY_BYTES_MAX = 65_536
@@ -42,7 +42,7 @@ async def list_tokens(call: Call) -> None:
         and token_id > after
         and call.may(Operation.LIST_ACCESS_TOKENS, token_id)
     ]
-    infos = [read_kept(row.notes) for row in found[: query.limit]]
+    infos = [decode_stored_token(row.metadata) for row in found[: query.limit]]
     body = encode_tokens(infos, has_more=len(found) > query.limit)
     await call.say(Response(200, (_JSON,), body))
 
@@ -53,12 +53,12 @@ async def issue_token(call: Call) -> None:
     info = read_token(await call.body(BODY_BYTES_MAX))
     token_id = info.id.encode()
     call.require(Operation.ISSUE_ACCESS_TOKEN, token_id)
-    permit = permit_of(info)
-    check_permit(permit)
+    permit = authorization_of(info)
+    check_authorization(permit)
     if info.expires_ms is not None and info.expires_ms <= call.host.now() * 1000:
         raise invalid("expires_at: that is over")
     token = call.host.tokens.make()
-    digest, notes = sha256(token.encode()).digest(), write_kept(permit.info)
+    digest, notes = sha256(token.encode()).digest(), encode_stored_token(permit.info)
     with call.inquiry() as inquiry:
         answer = await inquiry.ask(
             TOKENS, lambda number: m.IssueToken(number, token_id, digest, info.expires_ms, notes)
@@ -68,9 +68,9 @@ async def issue_token(call: Call) -> None:
             await call.say(Response(201, (_JSON, _NO_STORE), encode_issued(token)))
         case m.StreamFailed(code=Code.STREAM_EXISTS):
             text = f"there is an access token {info.id!r}"
-            raise Refused(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
+            raise CodedError(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
         case m.StreamFailed(code=Code.BUFFER_FULL):
-            raise Refused(ErrorCode.QUOTA_EXHAUSTED, "there are too many access tokens")
+            raise CodedError(ErrorCode.QUOTA_EXHAUSTED, "there are too many access tokens")
         case m.StreamFailed() | Failed():
             raise error_of(answer)
         case _:
@@ -85,12 +85,12 @@ async def revoke_token(call: Call, token_id: bytes) -> None:
         answer = await inquiry.ask(TOKENS, lambda number: m.RevokeToken(number, token_id))
     match answer:
         case m.Done():
-            call.host.rejudge()
+            call.host.reauthorize()
             await call.say(Response(204))
         case m.StreamFailed(code=Code.UNKNOWN_STREAM):
             shown = token_id.decode("utf-8", "replace")
             text = f"there is no access token {shown!r}"
-            raise Refused(ErrorCode.ACCESS_TOKEN_NOT_FOUND, text)
+            raise CodedError(ErrorCode.ACCESS_TOKEN_NOT_FOUND, text)
         case m.StreamFailed() | Failed():
             raise error_of(answer)
         case _:

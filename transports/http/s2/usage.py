@@ -32,7 +32,7 @@ OF_ACCOUNT = frozenset(
 
 
 @dataclass(slots=True)
-class BasinFigures:
+class BasinUsage:
     """Of one basin. A session is one operation; bytes are those of bodies."""
 
     operations: Counter[Operation] = field(default_factory=Counter)
@@ -40,7 +40,7 @@ class BasinFigures:
     read_bytes: int = 0
 
 
-class S2Figures:
+class S2Usage:
     """Of one node, since `started` (seconds since 1970)."""
 
     __slots__ = ("_basins", "_is_basin", "operations", "started")
@@ -50,7 +50,7 @@ class S2Figures:
         self.operations: Counter[Operation] = Counter()
         """Those of OF_ACCOUNT; the others are with their basin."""
         self._is_basin = is_basin
-        self._basins: dict[bytes, BasinFigures] = {}
+        self._basins: dict[bytes, BasinUsage] = {}
 
     def count(self, operation: Operation, basin: bytes | None) -> None:
         """Something was permitted, in a basin if it is the basin's."""
@@ -59,12 +59,12 @@ class S2Figures:
         else:
             self.of(basin).operations[operation] += 1
 
-    def of(self, basin: bytes) -> BasinFigures:
+    def of(self, basin: bytes) -> BasinUsage:
         """Those of a basin; of one that is not there, nothing is kept."""
         found = self._basins.get(basin)
         if found is not None:
             return found
-        found = BasinFigures()
+        found = BasinUsage()
         if self._is_basin(basin):
             if len(self._basins) >= BASINS_MAX:
                 self._basins = {k: v for k, v in self._basins.items() if self._is_basin(k)}

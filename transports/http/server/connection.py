@@ -6,7 +6,7 @@ from math import inf
 
 from millpond.transports.http.server.http1 import Http1
 from millpond.transports.http.server.http2 import Http2
-from millpond.transports.http.server.interface import Server, Speaker
+from millpond.transports.http.server.interface import HttpProtocol, Server
 from millpond.transports.io.interface import Wire
 
 LOOK_S_MIN = 1.0
@@ -36,7 +36,7 @@ class HttpConnection:
         self.idle_at = 0.0
         """When a request was over last; a sign of life is none."""
         self._server = server
-        self._speaker: Speaker | None = None
+        self._speaker: HttpProtocol | None = None
         self._first = b""
         self._stuck = (0, 0.0)
         """So many bytes wait for the other end, since then."""
@@ -63,7 +63,7 @@ class HttpConnection:
         elif not PREFACE.startswith(self._first):
             self._speak(Http1(self.wire, self._server, self))
 
-    def _speak(self, speaker: Speaker) -> None:
+    def _speak(self, speaker: HttpProtocol) -> None:
         self._speaker = speaker
         settings = self._server.settings
         self._server.wake_at(self, self.quiet_at + min(settings.ping_s, settings.idle_s))
@@ -86,7 +86,7 @@ class HttpConnection:
             speaker.ended()  # the two no longer hold each other: no work for the collector
         self._server.left(self)
 
-    def say_goodbye(self) -> None:
+    def start_drain(self) -> None:
         """The node stops: what was asked is answered, then it closes."""
         if self._speaker is not None:
             self._speaker.finish()

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import anyio
 
-from millpond.transports.http.asgi import WHOLE, Headers, Message, Scope
+from millpond.transports.http.asgi import WHOLE_RESPONSE, Headers, Message, Scope
 from millpond.transports.http.cancellation import running_loop
 
 Head = tuple[int, Headers]
@@ -19,7 +19,7 @@ PIECE_BYTES = 2**10
 """Smaller pieces are kept as one: each would take more memory than what is in it."""
 
 
-class Speech(Protocol):
+class ExchangeProtocol(Protocol):
     """The protocol of a connection, as one of its exchanges sees it."""
 
     def asks_for_body(self, exchange: Exchange) -> None:
@@ -66,7 +66,7 @@ class Exchange:
         "unread_bytes",
     )
 
-    def __init__(self, speech: Speech, scope: Scope, number: int = 0) -> None:
+    def __init__(self, speech: ExchangeProtocol, scope: Scope, number: int = 0) -> None:
         self.scope = scope
         self.number = number
         self.is_complete = False
@@ -154,7 +154,7 @@ class Exchange:
         if kind == "http.response.start":
             self._head = (message["status"], message["headers"])
             return
-        if kind == WHOLE:
+        if kind == WHOLE_RESPONSE:
             self._head = (message["status"], message["headers"])
         is_last = not message.get("more_body", False)
         head, self._head = self._head, None

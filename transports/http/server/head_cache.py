@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from millpond.transports.http.asgi import OURS, Headers, Scope, Told
+from millpond.transports.http.asgi import EXTENSION, Headers, Scope, ServerExtension
 
 HEAD_BYTES_MAX = 2**12
 HEADS_MAX = 512
@@ -23,7 +23,7 @@ END = b"\r\n\r\n"
 _MARKS = (b"\n", b"/", b"&")
 
 
-class Repeat(msgspec.Struct, frozen=True):
+class CachedHead(msgspec.Struct, frozen=True):
     """A head that was read: `length` bytes of body follow it; `told` holds for its scope."""
 
     head: bytes
@@ -33,19 +33,19 @@ class Repeat(msgspec.Struct, frozen=True):
 
     def scope_for(self, client: tuple[str, int], certificate: bytes | None) -> Scope:
         """The same request of some connection."""
-        told = Told(certificate, self.kept)
-        return {**self.scope, "client": client, "extensions": {OURS: told}}
+        told = ServerExtension(certificate, self.kept)
+        return {**self.scope, "client": client, "extensions": {EXTENSION: told}}
 
 
-class Repeats:
+class HeadCache:
     """What is kept of one listener."""
 
     __slots__ = ("_by_head",)
 
     def __init__(self) -> None:
-        self._by_head: dict[bytes, Repeat] = {}
+        self._by_head: dict[bytes, CachedHead] = {}
 
-    def find(self, data: bytes) -> Repeat | None:
+    def find(self, data: bytes) -> CachedHead | None:
         """The head that these bytes begin with, if all of its body is there and nothing else."""
         end = data.find(END, 0, HEAD_BYTES_MAX) + len(END)
         if end < len(END):
@@ -59,8 +59,8 @@ class Repeats:
             return
         if len(self._by_head) >= HEADS_MAX:
             del self._by_head[next(iter(self._by_head))]
-        told: Told = scope["extensions"][OURS]
-        self._by_head[head] = Repeat(head, length, dict(scope), told.kept)
+        told: ServerExtension = scope["extensions"][EXTENSION]
+        self._by_head[head] = CachedHead(head, length, dict(scope), told.kept)
 
 
 def length_of(headers: Headers) -> int | None:

@@ -6,8 +6,8 @@ import re
 from http import HTTPStatus
 from urllib.parse import unquote_to_bytes
 
-from millpond.transports.http.asgi import OURS, Headers, Scope, Told
-from millpond.transports.http.rejections import Refused
+from millpond.transports.http.asgi import EXTENSION, Headers, Scope, ServerExtension
+from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.server.settings import ServerSettings
 from millpond.transports.io.interface import Wire
 
@@ -24,31 +24,31 @@ class BadHead(Exception):
     """the head says what cannot be served"""
 
 
-def refusal_of(
+def head_rejection(
     version: str, method: bytes, target: bytes, headers: Headers, settings: ServerSettings
-) -> Refused | None:
+) -> Rejection | None:
     """Why a head of HTTP/1 is refused that could be read (RFC 9112, 3.2, 6.1)."""
     if version not in ("1.0", "1.1"):
-        return Refused.BAD_VERSION
+        return Rejection.BAD_VERSION
     if method == b"CONNECT":
-        return Refused.NO_TUNNEL
+        return Rejection.NO_TUNNEL
     names = [name for name, _ in headers]
     hosts = names.count(b"host")
     if hosts > 1 or (not hosts and version == "1.1"):
-        return Refused.BAD_REQUEST
+        return Rejection.BAD_REQUEST
     if b"transfer-encoding" in names:
         if version == "1.0" or b"content-length" in names:
-            return Refused.BAD_REQUEST
+            return Rejection.BAD_REQUEST
         if [value.lower() for name, value in headers if name == b"transfer-encoding"] != _CHUNKED:
-            return Refused.BAD_CODING
+            return Rejection.BAD_CODING
     if len(names) > settings.headers_max:
-        return Refused.HEADERS_TOO_LARGE
+        return Rejection.HEADERS_TOO_LARGE
     if len(target) > 4 * settings.url_bytes_max:
-        return Refused.URL_TOO_LONG
+        return Rejection.URL_TOO_LONG
     return None
 
 
-def scope_of(
+def request_scope(
     wire: Wire, version: str, method: bytes, target: bytes, headers: Headers, is_secure: bool
 ) -> Scope:
     """A request as ASGI tells it. Raises BadHead for a target or a host that is none."""
@@ -73,7 +73,7 @@ def scope_of(
         "headers": headers,
         "client": (wire.host, port_of(wire)),
         "server": None,
-        "extensions": {OURS: Told(wire.peer_certificate_hash, {})},
+        "extensions": {EXTENSION: ServerExtension(wire.peer_certificate_hash, {})},
     }
 
 
@@ -98,7 +98,7 @@ def read_target(target: bytes) -> tuple[bytes, bytes | None]:
     return b"/" + path + question + query, host
 
 
-def answer_head(status: int, headers: Headers, date: bytes, *more: bytes) -> bytes:
+def response_head(status: int, headers: Headers, date: bytes, *more: bytes) -> bytes:
     """The head of an answer of HTTP/1.1; `more`: lines of the connection's own."""
     lines = [b"%b: %b\r\n" % each for each in headers]
     block = b"".join(lines)

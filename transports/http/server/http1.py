@@ -13,20 +13,20 @@ from math import inf
 import httptools
 
 from millpond.transports.http.asgi import Headers
-from millpond.transports.http.rejections import Refused
-from millpond.transports.http.response import SERVER, plain_refusal
+from millpond.transports.http.rejections import Rejection
+from millpond.transports.http.response import SERVER, plain_rejection
 from millpond.transports.http.server.exchange import Exchange, Head
-from millpond.transports.http.server.head_cache import END, HEAD_BYTES_MAX, Repeat, length_of
+from millpond.transports.http.server.head_cache import END, HEAD_BYTES_MAX, CachedHead, length_of
 from millpond.transports.http.server.heads import (
     BadHead,
-    answer_head,
+    head_rejection,
     port_of,
-    refusal_of,
-    scope_of,
+    request_scope,
+    response_head,
 )
-from millpond.transports.http.server.http1_response import Reply
-from millpond.transports.http.server.interface import Server, Spoken
-from millpond.transports.http.server.unread import Unread
+from millpond.transports.http.server.http1_response import Http1Response
+from millpond.transports.http.server.interface import ConnectionActivity, Server
+from millpond.transports.http.server.unread import InputBuffer
 from millpond.transports.io.interface import Wire
 
 HEAD_PIECE_BYTES = 2**12
@@ -46,15 +46,15 @@ _FRAMING = (b"content-length", b"transfer-encoding")
 class Http1:
     """Implements `connection.Speaker` and `exchange.Speech`; the callbacks are httptools'."""
 
-    def __init__(self, wire: Wire, server: Server, connection: Spoken) -> None:
+    def __init__(self, wire: Wire, server: Server, connection: ConnectionActivity) -> None:
         self.head_at = inf
         self._wire = wire
         self._server = server
         self._connection = connection
         self._parser = httptools.HttpRequestParser(self)
-        self._queue: deque[Reply] = deque()
+        self._queue: deque[Http1Response] = deque()
         """The first one is being answered."""
-        self._unread = Unread()
+        self._unread = InputBuffer()
         self._is_paused = False
         self._is_last = False
         """Nothing more is read."""
@@ -76,18 +76,18 @@ class Http1:
 
     def received(self, data: bytes) -> None:
         is_first = self.is_idle and not self._is_last
-        if is_first and (repeat := self._server.repeats.find(data)) is not None:
+        if is_first and (repeat := self._server.head_cache.find(data)) is not None:
             if not (self._is_finishing or self._is_ending or self._wire.congested):
                 self._serve_again(repeat, data)
                 return
         self._unread.add(data)
         self._read(data if is_first else b"")
 
-    def _serve_again(self, repeat: Repeat, data: bytes) -> None:
+    def _serve_again(self, repeat: CachedHead, data: bytes) -> None:
         """A request whose head was read before, and whose body is there."""
         wire = self._wire
         scope = repeat.scope_for((wire.host, port_of(wire)), wire.peer_certificate_hash)
-        reply = Reply(Exchange(self, scope), True, [])
+        reply = Http1Response(Exchange(self, scope), True, [])
         if repeat.length:
             reply.exchange.feed(data[-repeat.length :], repeat.length)
         reply.exchange.complete()
@@ -108,7 +108,7 @@ class Http1:
         head = data[:size]
         before, self._last_head = self._last_head, hash(head)
         if before == self._last_head and length_of(self._headers) == self._body_bytes:
-            self._server.repeats.keep(head, self._body_bytes, exchange.scope)
+            self._server.head_cache.keep(head, self._body_bytes, exchange.scope)
 
     def uncongested(self) -> None:
         if self._queue:
@@ -213,9 +213,9 @@ class Http1:
                 self.head_at = self._server.now()
                 self._connection.head_began(self.head_at)
             if len(self._url) > settings.url_bytes_max:
-                self._refuse(Refused.URL_TOO_LONG)
+                self._refuse(Rejection.URL_TOO_LONG)
             elif self._head_bytes > settings.url_bytes_max + 2 * settings.header_bytes_max:
-                self._refuse(Refused.HEADERS_TOO_LARGE)
+                self._refuse(Rejection.HEADERS_TOO_LARGE)
         elif self._is_in_body:
             self._framing_bytes += size
             allowed = settings.header_bytes_max + FRAMING_BYTES_PER_BYTE * self._body_bytes
@@ -239,17 +239,17 @@ class Http1:
             self._queue[-1].exchange.leave()
             self._queue[-1].is_kept = False
         else:
-            self._refuse(Refused.BAD_REQUEST)
+            self._refuse(Rejection.BAD_REQUEST)
 
-    def _refuse(self, why: Refused) -> None:
+    def _refuse(self, why: Rejection) -> None:
         """Answer in place of the application, behind what is due before that, and close."""
         if self._is_last:
             return
         self._is_last = True
         self._in_head, self.head_at = False, inf
-        response = plain_refusal(why)
+        response = plain_rejection(why)
         length = (b"content-length", b"%d" % len(response.body))
-        head = answer_head(
+        head = response_head(
             response.status,
             [*response.headers, length, SERVER],
             self._server.date(),
@@ -285,17 +285,17 @@ class Http1:
             return
         wire, parser = self._wire, self._parser
         version, method = parser.get_http_version(), parser.get_method()
-        why = refusal_of(version, method, self._url, self._headers, self._server.settings)
+        why = head_rejection(version, method, self._url, self._headers, self._server.settings)
         if why is not None:
             self._refuse(why)
             return
         try:
-            scope = scope_of(wire, version, method, self._url, self._headers, wire.secure)
+            scope = request_scope(wire, version, method, self._url, self._headers, wire.secure)
         except BadHead:
-            self._refuse(Refused.BAD_PATH)
+            self._refuse(Rejection.BAD_PATH)
             return
         self._is_upgrade = parser.should_upgrade()
-        reply = Reply(Exchange(self, scope), version == "1.1", self._headers)
+        reply = Http1Response(Exchange(self, scope), version == "1.1", self._headers)
         self._queue.append(reply)
 
     def on_body(self, body: bytes) -> None:
@@ -385,7 +385,7 @@ class Http1:
     def defer(self, exchange: Exchange) -> None:
         self._server.serve_in_task(exchange)
 
-    def _break_off(self, reply: Reply) -> None:
+    def _break_off(self, reply: Http1Response) -> None:
         """An answer without its end must not look whole."""
         self._is_last = True
         if reply.is_told_by_end:
@@ -393,7 +393,7 @@ class Http1:
         else:
             self._wire.close()
 
-    def _reply_of(self, exchange: Exchange) -> Reply | None:
+    def _reply_of(self, exchange: Exchange) -> Http1Response | None:
         """The exchange whose reply it is; None: the connection is gone."""
         if self._queue and self._queue[0].exchange is exchange:
             return self._queue[0]

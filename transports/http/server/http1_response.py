@@ -6,12 +6,12 @@ from math import inf
 
 from millpond.transports.http.asgi import Headers
 from millpond.transports.http.server.exchange import Exchange, Head
-from millpond.transports.http.server.heads import answer_head
+from millpond.transports.http.server.heads import response_head
 
 _BODILESS = frozenset({204, 304})
 
 
-class Reply:
+class Http1Response:
     """What one exchange is owed on its connection; `left` bytes of a body whose length was told."""
 
     __slots__ = (
@@ -92,4 +92,4 @@ class Reply:
             more.append(b"connection: close\r\n")
         elif not self.is_new:
             more.append(b"connection: keep-alive\r\n")
-        return answer_head(status, headers, date, *more)
+        return response_head(status, headers, date, *more)

@@ -16,8 +16,8 @@ from h2.exceptions import ProtocolError, StreamClosedError
 
 from millpond.transports.http.asgi import Headers
 from millpond.transports.http.server.exchange import Exchange, Head
-from millpond.transports.http.server.heads import BadHead, scope_of
-from millpond.transports.http.server.http2_limits import FrameGuard, FrameTooLong
+from millpond.transports.http.server.heads import BadHead, request_scope
+from millpond.transports.http.server.http2_limits import FrameLimiter, FrameTooLong
 from millpond.transports.http.server.http2_speech import (
     FRAME_BYTES_MAX,
     HEADER_TABLE_BYTES,
@@ -25,9 +25,9 @@ from millpond.transports.http.server.http2_speech import (
     new_speech,
     settings_for,
 )
-from millpond.transports.http.server.interface import Server, Spoken
+from millpond.transports.http.server.interface import ConnectionActivity, Server
 from millpond.transports.io.interface import Wire
-from millpond.transports.server.rate_limit import Bucket
+from millpond.transports.server.rate_limit import TokenBucket
 
 PREFACE_BYTES = 24
 """They are all there when a connection becomes one of HTTP/2."""
@@ -43,13 +43,13 @@ _CONNECTION_ONLY = frozenset((b"connection", b"transfer-encoding", b"keep-alive"
 class Http2:
     """Implements `connection.Speaker` and `exchange.Speech`."""
 
-    def __init__(self, wire: Wire, server: Server, connection: Spoken) -> None:
+    def __init__(self, wire: Wire, server: Server, connection: ConnectionActivity) -> None:
         self.head_at = inf
         self._wire = wire
         self._server = server
         self._connection = connection
         self._preface_bytes = PREFACE_BYTES
-        self._guard = FrameGuard(FRAME_BYTES_MAX, 2 * server.settings.header_bytes_max)
+        self._guard = FrameLimiter(FRAME_BYTES_MAX, 2 * server.settings.header_bytes_max)
         self._exchanges: dict[int, Exchange] = {}
         self._waiting: dict[Exchange, None] = {}
         """Those that have something to write, and no room for it."""
@@ -57,7 +57,7 @@ class Http2:
         """Streams that wait for our word before they send a body."""
         self._stalled: dict[int, float] = {}
         """The streams of which nothing was taken, since then."""
-        self._calm = Bucket(FRAMES_PER_S, server.now())
+        self._calm = TokenBucket(FRAMES_PER_S, server.now())
         self._unheard_bytes = 0
         self._pinged_at = inf
         self._is_finishing = self._is_closed = False
@@ -193,7 +193,7 @@ class Http2:
         method, target, headers = _read(found)
         server, wire = self._server, self._wire
         try:
-            scope = scope_of(wire, "2", method, target, headers, wire.secure)
+            scope = request_scope(wire, "2", method, target, headers, wire.secure)
         except BadHead:
             self._reset(number, ErrorCodes.PROTOCOL_ERROR)
             return

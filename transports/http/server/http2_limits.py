@@ -15,7 +15,7 @@ class FrameTooLong(Exception):
     """a frame, or a head in several, is longer than is taken"""
 
 
-class FrameGuard:
+class FrameLimiter:
     """Counts through the frames of one connection, behind its preface."""
 
     __slots__ = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from millpond.transports.http.server.exchange import Exchange
-from millpond.transports.http.server.head_cache import Repeats
+from millpond.transports.http.server.head_cache import HeadCache
 from millpond.transports.http.server.settings import ServerSettings
 from millpond.transports.io.interface import Wire
 
 
-class Speaker(Protocol):
+class HttpProtocol(Protocol):
     """A version of HTTP on a connection."""
 
     @property
@@ -32,7 +32,7 @@ class Speaker(Protocol):
         """Time has passed: see whether the other end is still there. When to look again."""
 
 
-class Spoken(Protocol):
+class ConnectionActivity(Protocol):
     """A connection, as the version of HTTP that it speaks sees it."""
 
     quiet_at: float
@@ -45,8 +45,9 @@ class Spoken(Protocol):
         """A head is under way, whose end did not come with its beginning."""
 
 
-class Held(Protocol):
-    """A connection, as its server sees it. Implements `millpond.actors.runtime.timers.Timed`."""
+class TrackedConnection(Protocol):
+    """A connection, as its server sees it. Implements
+    `millpond.actors.runtime.timers.TimerOwner`."""
 
     deadline: float
     wire: Wire
@@ -56,7 +57,7 @@ class Held(Protocol):
         """Nobody would miss it."""
 
     def wake(self, now: float) -> None: ...
-    def say_goodbye(self) -> None:
+    def start_drain(self) -> None:
         """The node stops: what was asked is answered, then it closes."""
 
 
@@ -64,7 +65,7 @@ class Server(Protocol):
     """Who holds the connections, and has requests answered."""
 
     settings: ServerSettings
-    repeats: Repeats
+    head_cache: HeadCache
 
     def now(self) -> float:
         """Seconds, of the node's clock."""
@@ -72,9 +73,9 @@ class Server(Protocol):
     def date(self) -> bytes:
         """The value of the header of that name."""
 
-    def opened(self, connection: Held) -> None: ...
-    def left(self, connection: Held) -> None: ...
-    def wake_at(self, connection: Held, when: float) -> None: ...
+    def opened(self, connection: TrackedConnection) -> None: ...
+    def left(self, connection: TrackedConnection) -> None: ...
+    def wake_at(self, connection: TrackedConnection, when: float) -> None: ...
     def serve(self, exchange: Exchange) -> None:
         """Have the application answer; at once, if it came whole and needs no task."""
 

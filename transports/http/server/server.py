@@ -10,13 +10,13 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from millpond.transports.http.app import Guard, StreamBrokenOff
-from millpond.transports.http.asgi import AsgiApplication, Prompt
+from millpond.transports.http.app import ResponseAborted, TaskGuard
+from millpond.transports.http.asgi import AsgiApplication, DirectHandler
 from millpond.transports.http.cancellation import running_loop
 from millpond.transports.http.server.connection import HttpConnection
 from millpond.transports.http.server.exchange import Exchange
-from millpond.transports.http.server.head_cache import Repeats
-from millpond.transports.http.server.interface import Held
+from millpond.transports.http.server.head_cache import HeadCache
+from millpond.transports.http.server.interface import TrackedConnection
 from millpond.transports.http.server.settings import ServerSettings
 
 STOP_S = 1.0
@@ -29,9 +29,9 @@ class Clock(Protocol):
     @property
     def now(self) -> Callable[[], float]: ...
     @property
-    def arm(self) -> Callable[[Held, float], None]: ...
+    def arm(self) -> Callable[[TrackedConnection, float], None]: ...
     @property
-    def disarm(self) -> Callable[[Held], None]: ...
+    def disarm(self) -> Callable[[TrackedConnection], None]: ...
 
 
 class HttpServer:
@@ -43,12 +43,12 @@ class HttpServer:
         application: AsgiApplication,
         settings: ServerSettings,
         clock: Clock,
-        guard: Guard,
+        guard: TaskGuard,
         date: Callable[[], bytes],
-        prompt: Prompt | None = None,
+        prompt: DirectHandler | None = None,
     ) -> None:
         self.settings = settings
-        self.repeats = Repeats()
+        self.head_cache = HeadCache()
         self.is_draining = False
         self.now = clock.now
         self.date = date
@@ -56,7 +56,7 @@ class HttpServer:
         self._prompt = prompt
         self._clock = clock
         self._guard = guard
-        self._connections: dict[Held, None] = {}
+        self._connections: dict[TrackedConnection, None] = {}
         self._under_way: set[asyncio.Task[None]] = set()
         self._scope = anyio.CancelScope(shield=True)
         self._tasks: TaskGroup | None = None
@@ -88,15 +88,15 @@ class HttpServer:
         finally:
             with anyio.move_on_after(STOP_S, shield=True):
                 cut()
-                self.say_goodbye()
+                self.start_drain()
                 await self._ended()
             self.stop()
 
-    def say_goodbye(self) -> None:
+    def start_drain(self) -> None:
         """What was asked is answered, then connections close; idle ones at once."""
         self.is_draining = True
         for connection in tuple(self._connections):
-            connection.say_goodbye()
+            connection.start_drain()
 
     async def _ended(self) -> None:
         if self._connections:
@@ -105,7 +105,7 @@ class HttpServer:
 
     # What connections say: seams.Server.
 
-    def opened(self, connection: Held) -> None:
+    def opened(self, connection: TrackedConnection) -> None:
         self._connections[connection] = None
         if self.is_draining:
             connection.wire.close()
@@ -119,13 +119,13 @@ class HttpServer:
         del self._connections[idle]
         idle.wire.close()
 
-    def left(self, connection: Held) -> None:
+    def left(self, connection: TrackedConnection) -> None:
         self._connections.pop(connection, None)
         self._clock.disarm(connection)
         if self._emptied is not None and not self._connections:
             self._emptied.set()
 
-    def wake_at(self, connection: Held, when: float) -> None:
+    def wake_at(self, connection: TrackedConnection, when: float) -> None:
         self._clock.arm(connection, when)
 
     def serve(self, exchange: Exchange) -> None:
@@ -155,5 +155,5 @@ class HttpServer:
     async def _apply(self, exchange: Exchange) -> None:
         try:
             await self._application(exchange.scope, exchange.receive, exchange.send)
-        except StreamBrokenOff:
+        except ResponseAborted:
             return  # told by its log line already; the connection is broken off

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 
-class Unread:
+class InputBuffer:
     """Bytes in the pieces in which they came: however many wait, none is copied to be joined."""
 
     __slots__ = ("_at", "_pieces")

@@ -9,7 +9,7 @@ from millpond.actors.state import messages as s
 from millpond.transports.http import rejections as http
 from millpond.transports.http.interface import HttpHost
 from millpond.transports.http.request import Request
-from millpond.transports.http.response import Answer, Response, plain_refusal
+from millpond.transports.http.response import Response, ResponseWriter, plain_rejection
 from millpond.transports.http.state import json_codec as form
 from millpond.transports.http.state.append import append, create
 from millpond.transports.http.state.context import Call
@@ -40,17 +40,19 @@ class StateApi:
         self._front = front
         self._heartbeat_s = heartbeat_s
 
-    async def __call__(self, request: Request, answer: Answer) -> None:
+    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
         """Answer a request; every refusal is JSON."""
         try:
             await self._route(request, answer, request.segments[len(PREFIX) :])
         except StateError as error:
             await answer.whole(error.response)
 
-    def refuse(self, why: http.Refused, delay_ms: int | None) -> Response | None:
-        return plain_refusal(why)
+    def refuse(self, why: http.Rejection, delay_ms: int | None) -> Response | None:
+        return plain_rejection(why)
 
-    async def _route(self, request: Request, answer: Answer, segments: tuple[bytes, ...]) -> None:
+    async def _route(
+        self, request: Request, answer: ResponseWriter, segments: tuple[bytes, ...]
+    ) -> None:
         is_read = request.method in ("GET", "HEAD")
         if segments in ((), (b"",)) and is_read:
             await answer.whole(self._front(request))
@@ -78,7 +80,9 @@ class StateApi:
 async def _describe(call: Call) -> None:
     call.require(Rights.GET)
     with call.inquiry() as inquiry:
-        told = await call.request.while_here(lambda: call.ask_state(inquiry, s.DescribeState))
+        told = await call.request.run_until_disconnect(
+            lambda: call.ask_state(inquiry, s.DescribeState)
+        )
     assert isinstance(told, s.StateDescribed)
     await call.answer.whole(form.response(form.described(call.stream, told)))
 
@@ -91,7 +95,9 @@ async def _show(call: Call, kind: str) -> None:
     behind = None if after is None else (kind, after)
     fields = (kind, behind, limit)
     with call.inquiry() as inquiry:
-        told = await call.request.while_here(lambda: call.ask_state(inquiry, s.ShowValues, *fields))
+        told = await call.request.run_until_disconnect(
+            lambda: call.ask_state(inquiry, s.ListValues, *fields)
+        )
     assert isinstance(told, s.Values)
     await call.answer.whole(form.response(form.values_of_type(told)))
 
@@ -99,7 +105,9 @@ async def _show(call: Call, kind: str) -> None:
 async def _get(call: Call, kind: str, key: str) -> None:
     call.require(Rights.GET)
     with call.inquiry() as inquiry:
-        told = await call.request.while_here(lambda: call.ask_state(inquiry, s.GetValue, kind, key))
+        told = await call.request.run_until_disconnect(
+            lambda: call.ask_state(inquiry, s.GetValue, kind, key)
+        )
     assert isinstance(told, s.Value)
     if told.value is None:
         raise StateError(404, "not_found", "there is no value at this type and key")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millpond.actors.messages import Rights
-from millpond.actors.state.events import objection
+from millpond.actors.state.events import validation_error
 from millpond.actors.streams import messages as m
 from millpond.transports.http.state import json_codec as form
 from millpond.transports.http.state.context import Call
@@ -57,7 +57,7 @@ def _events(data: bytes) -> list[bytes]:
     if not 0 < len(bodies) <= EVENTS_MAX:
         raise StateError(422, "invalid", f"1 to {EVENTS_MAX} events at a time")
     for index, body in enumerate(bodies):
-        why = objection(body)
+        why = validation_error(body)
         if why is not None:
             raise StateError(422, "invalid", f"event {index}: {why}")
     return bodies

@@ -10,13 +10,13 @@ import re
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import Failed, Rights
-from millpond.actors.positions import Seek, Where
+from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.state import messages as s
-from millpond.actors.state.events import NoEvent, decode_raw
+from millpond.actors.state.events import InvalidRecord, decode_raw
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.http import rejections as http
-from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.state import json_codec as form
 from millpond.transports.http.state.context import Call
 from millpond.transports.http.state.errors import StateError, error_of
@@ -26,7 +26,7 @@ HEADERS = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
 )
-EVENTS = m.View(empty=False, commands=False)
+EVENTS = m.RecordFilter(empty=False, commands=False)
 
 _ID = re.compile(rb"(\d{1,20})\.(\d{1,20})")
 
@@ -37,7 +37,7 @@ async def follow(call: Call, heartbeat_s: float) -> None:
     call.request.visit.may_go_on = lambda: call.may(Rights.GET)
     with call.inquiry() as inquiry:
         found = await call.ask_stream(inquiry, m.Describe)
-        assert isinstance(found, m.Described)
+        assert isinstance(found, m.StreamDescription)
         session = _Session(call, inquiry, found.incarnation, heartbeat_s)
         position = _resumed(call.request.header(b"last-event-id"), found)
         if position is None:
@@ -45,10 +45,10 @@ async def follow(call: Call, heartbeat_s: float) -> None:
             await call.ask_state(inquiry, s.DescribeState)
         call.answer.last_words = lambda why: _error(why.code, why.message)
         await call.answer.start(200, HEADERS)
-        await call.request.while_here(lambda: session.run(position))
+        await call.request.run_until_disconnect(lambda: session.run(position))
 
 
-def _resumed(last: bytes | None, found: m.Described) -> int | None:
+def _resumed(last: bytes | None, found: m.StreamDescription) -> int | None:
     """Where a client was, if the stream still has everything behind it."""
     told = _ID.fullmatch(last or b"")
     if told is None or int(told[1]) != found.incarnation:
@@ -60,7 +60,9 @@ def _resumed(last: bytes | None, found: m.Described) -> int | None:
 class _Session:
     """Sends the state where it has to, and then what comes."""
 
-    def __init__(self, call: Call, inquiry: Inquiry, incarnation: int, heartbeat_s: float) -> None:
+    def __init__(
+        self, call: Call, inquiry: CellClient, incarnation: int, heartbeat_s: float
+    ) -> None:
         self._call = call
         self._inquiry = inquiry
         self._incarnation = incarnation
@@ -79,7 +81,7 @@ class _Session:
                 self._position = self._whole_at = position
             while not self._call.request.visit.is_draining:
                 await self._go_on()
-            last = _error(http.Refused.DRAINING.code, http.Refused.DRAINING.message)
+            last = _error(http.Rejection.DRAINING.code, http.Rejection.DRAINING.message)
         except StateError as error:
             last = _error(error.code, str(error))
         await answer.send(last)
@@ -91,7 +93,7 @@ class _Session:
         self._is_live = False
         while more:
             fields = (None, after, READ_COUNT, READ_BYTES)
-            page = await self._call.ask_state(self._inquiry, s.ShowValues, *fields)
+            page = await self._call.ask_state(self._inquiry, s.ListValues, *fields)
             assert isinstance(page, s.Values)
             if is_first:
                 self._position = page.position
@@ -122,7 +124,7 @@ class _Session:
     async def _read(self, wait_until: float) -> m.Records | None:
         """None: what comes next was trimmed before it was read."""
         number = self._inquiry.take_number()
-        seek = Seek(Where.SEQUENCE, self._position)
+        seek = Seek(SeekBy.SEQUENCE, self._position)
         read = m.Read(
             number,
             seek,
@@ -147,7 +149,7 @@ class _Session:
             body
             for span in found.spans
             for body in span.bodies
-            if not isinstance(decode_raw(body), NoEvent)
+            if not isinstance(decode_raw(body), InvalidRecord)
         ]
         self._position = found.next
         if bodies:
@@ -162,7 +164,7 @@ class _Session:
     async def _check_same(self) -> None:
         """A wait ended early: perhaps the stream was deleted. Raises StateError."""
         found = await self._call.ask_stream(self._inquiry, m.Describe)
-        assert isinstance(found, m.Described)
+        assert isinstance(found, m.StreamDescription)
         if found.incarnation != self._incarnation:
             raise StateError(404, "unknown_stream", "the stream was deleted, and made anew")
 

@@ -7,17 +7,17 @@ import re
 
 import msgspec
 
-from millpond.actors.streams.names import Part, part_of
+from millpond.actors.streams.names import StagedPart, staged_part_of
 from millpond.transports.http import rejections as http
-from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.request import Request
-from millpond.transports.http.response import Answer, Response, json_response
+from millpond.transports.http.response import Response, ResponseWriter, json_response
 from millpond.transports.http.s2.app import S2Api
 from millpond.transports.http.s2.codecs.json import decode_json
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import Call, Target
-from millpond.transports.http.s2.errors import ErrorCode, NoSuchMethod, Refused, S2Error, invalid
-from millpond.transports.http.s2.usage import S2Figures
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, NoSuchMethod, S2Error, invalid
+from millpond.transports.http.s2.usage import S2Usage
 from millpond.transports.http.transactions.interface import TransactionsHost
 from millpond.transports.http.transactions.publish import PARTS_MAX, Plan, Publisher
 from millpond.transports.http.transactions.stage import drop, stage
@@ -38,17 +38,17 @@ class TransactionsApi:
 
     def __init__(self, host: TransactionsHost) -> None:
         self._host = host
-        self._figures = S2Figures(host.now(), lambda name: host.basins.find(name) is not None)
+        self._figures = S2Usage(host.now(), lambda name: host.basins.find(name) is not None)
         self._s2 = S2Api(host)
 
-    async def __call__(self, request: Request, answer: Answer) -> None:
+    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
         call = Call(self._host, request, answer, self._figures)
         try:
             await call.say(await _route(self._host, call, request.segments[len(PREFIX) :]))
         except S2Error as error:
             await answer.whole(Response(error.status, error.headers, error.body))
 
-    def refuse(self, why: http.Refused, delay_ms: int | None) -> Response | None:
+    def refuse(self, why: http.Rejection, delay_ms: int | None) -> Response | None:
         return self._s2.refuse(why, delay_ms)
 
 
@@ -60,9 +60,9 @@ async def _route(host: TransactionsHost, call: Call, segments: tuple[bytes, ...]
         case (stream, writer, batch, part):
             target = _target(call, stream)
             names = _name(writer, "writer"), _number(batch), _name(part, "part")
-            return await _of_part(host, call, target, Part(target.cell, *names))
+            return await _of_part(host, call, target, StagedPart(target.cell, *names))
         case _:
-            raise Refused(ErrorCode.BAD_PATH, "stream, writer, batch, and perhaps part")
+            raise CodedError(ErrorCode.BAD_PATH, "stream, writer, batch, and perhaps part")
 
 
 def _target(call: Call, stream: bytes) -> Target:
@@ -91,7 +91,9 @@ async def _publish(
     return json_response(200, {"outcome": outcome, "rows": plan.rows if is_new else 0})
 
 
-async def _of_part(host: TransactionsHost, call: Call, target: Target, part: Part) -> Response:
+async def _of_part(
+    host: TransactionsHost, call: Call, target: Target, part: StagedPart
+) -> Response:
     if call.request.method == "DELETE":
         with call.inquiry() as inquiry:
             await drop(inquiry, part, host.stages.unwanted)
@@ -120,9 +122,9 @@ def _number(data: bytes) -> int:
 async def finish_all(host: TransactionsHost) -> None:
     """After a start: publish what is left of batches that were begun before the stop."""
     cells = list(host.stages.names(b"", b"", PARTS_MAX * 100))
-    parts = [part for cell in cells if (part := part_of(cell)) is not None]
+    parts = [part for cell in cells if (part := staged_part_of(cell)) is not None]
     for target, writer in sorted({(part.target, part.writer) for part in parts}):
-        with Inquiry(host) as inquiry:
+        with CellClient(host) as inquiry:
             try:
                 await Publisher(host, inquiry, target, writer).finish()
             except S2Error as error:

@@ -6,10 +6,10 @@ from typing import Protocol
 
 from millpond.transports.http.s2.interface import S2Host
 from millpond.transports.http.transactions.figures import TransactionCounters
-from millpond.transports.server.directory import Names
+from millpond.transports.server.directory import StreamDirectory
 
 
-class Stages(Names, Protocol):
+class StagedParts(StreamDirectory, Protocol):
     """Parts that are not published yet, by their cells."""
 
     @property
@@ -21,7 +21,7 @@ class TransactionsHost(S2Host, Protocol):
     """The node, as requests about transactions see it."""
 
     @property
-    def stages(self) -> Stages:
+    def stages(self) -> StagedParts:
         """The cells of all parts that are not published."""
 
     @property

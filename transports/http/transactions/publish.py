@@ -12,13 +12,13 @@ from contextlib import aclosing
 import msgspec
 
 from millpond.actors.messages import Failed
-from millpond.actors.positions import Seek, Where
+from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
-from millpond.actors.streams.names import Part, part_cell
-from millpond.transports.http.cell_client import Inquiry
+from millpond.actors.streams.names import StagedPart, staged_cell
+from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.s2.errors import error_of
 from millpond.transports.http.transactions.interface import TransactionsHost
-from millpond.transports.http.transactions.stage import conflict, drop, hold
+from millpond.transports.http.transactions.stage import conflict, drop, extend_retention
 
 SLICE_BYTES = 4 * 2**20
 SLICE_ROWS = 10_000
@@ -53,7 +53,7 @@ class Publisher:
     """Publishes the batches of one writer into the stream with the cell `target`."""
 
     def __init__(
-        self, host: TransactionsHost, inquiry: Inquiry, target: bytes, writer: bytes
+        self, host: TransactionsHost, inquiry: CellClient, target: bytes, writer: bytes
     ) -> None:
         self._unwanted = host.stages.unwanted
         self._counters = host.transactions
@@ -61,10 +61,10 @@ class Publisher:
         self._target = target
         self._writer = writer
 
-    async def author(self) -> m.Author:
+    async def author(self) -> m.WriterStatus:
         """How far the writer got. Raises S2Error."""
         answer = await self._inquiry.ask(
-            self._target, lambda number: m.AskAuthor(number, self._writer)
+            self._target, lambda number: m.GetWriter(number, self._writer)
         )
         return _author(answer)
 
@@ -113,8 +113,8 @@ class Publisher:
         is_last: bool,
         once: bool,
     ) -> int:
-        def make(number: int) -> m.Publish:
-            return m.Publish(
+        def make(number: int) -> m.WriterAppend:
+            return m.WriterAppend(
                 number,
                 bodies,
                 headers=headers,
@@ -155,8 +155,8 @@ class Publisher:
         if bodies:
             yield bodies, headers if any(headers) else None
 
-    async def _rows(self, batch: int, each: PartRows, first: int) -> Sequence[m.Span]:
-        start = Seek(Where.SEQUENCE, sequence=first)
+    async def _rows(self, batch: int, each: PartRows, first: int) -> Sequence[m.RecordColumns]:
+        start = Seek(SeekBy.SEQUENCE, sequence=first)
         count = min(READ_ROWS, each.rows - first)
         cell = self._cell(batch, each)
         answer = await self._inquiry.ask(
@@ -174,7 +174,7 @@ class Publisher:
         size = 0
         for each in plan.parts:
             answer = await self._inquiry.ask(self._cell(batch, each), m.Describe)
-            if not isinstance(answer, m.Described) or answer.trim_point:
+            if not isinstance(answer, m.StreamDescription) or answer.trim_point:
                 raise conflict(f"the part {each.id} is not there")
             if answer.tail != each.rows:
                 raise conflict(f"the part {each.id} has {answer.tail} rows, not {each.rows}")
@@ -184,26 +184,26 @@ class Publisher:
     async def _hold(self, batch: int, plan: Plan) -> None:
         """Between two slices a node may be off for long."""
         for each in plan.parts:
-            await hold(self._inquiry, self._part(batch, each))
+            await extend_retention(self._inquiry, self._part(batch, each))
 
     async def _drop(self, batch: int, plan: Plan) -> None:
         for each in plan.parts:
             await drop(self._inquiry, self._part(batch, each), self._unwanted)
 
     def _cell(self, batch: int, each: PartRows) -> bytes:
-        return part_cell(self._part(batch, each))
+        return staged_cell(self._part(batch, each))
 
-    def _part(self, batch: int, each: PartRows) -> Part:
-        return Part(self._target, self._writer, batch, each.id.encode())
+    def _part(self, batch: int, each: PartRows) -> StagedPart:
+        return StagedPart(self._target, self._writer, batch, each.id.encode())
 
 
 def _plan(data: bytes) -> Plan:
     return msgspec.json.decode(data, type=Plan)
 
 
-def _author(answer: object) -> m.Author:
+def _author(answer: object) -> m.WriterStatus:
     match answer:
-        case m.Author():
+        case m.WriterStatus():
             return answer
         case m.StreamFailed() | Failed():
             raise error_of(answer)

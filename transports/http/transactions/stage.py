@@ -9,13 +9,13 @@ from __future__ import annotations
 from millpond.actors.errors import Code
 from millpond.actors.messages import Failed
 from millpond.actors.streams import messages as m
-from millpond.actors.streams.names import Part, part_cell
-from millpond.transports.http.cell_client import Inquiry
+from millpond.actors.streams.names import StagedPart, staged_cell
+from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.s2.append import BODY_BYTES_MAX
 from millpond.transports.http.s2.auto_create import describe
 from millpond.transports.http.s2.codecs import protobuf as protobuf_form
 from millpond.transports.http.s2.context import Call, Target
-from millpond.transports.http.s2.errors import ErrorCode, Refused, S2Error, error_of, invalid
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error, error_of, invalid
 from millpond.transports.http.s2.model import AppendInput, check_append
 from millpond.transports.http.s2.read_query import unique
 from millpond.transports.http.transactions.figures import TransactionCounters
@@ -24,17 +24,17 @@ PART_S = 86_400
 DECIDED_S = 30 * 86_400
 """What was begun is to be ended, also by a node that was off for long."""
 EMPTY_S = 60
-_KEPT = m.Settings(age_s=PART_S, bytes_max=0, traits=m.Traits(empty_s=EMPTY_S))
+_KEPT = m.Settings(age_s=PART_S, bytes_max=0, traits=m.StreamOptions(empty_s=EMPTY_S))
 
 
-async def stage(call: Call, target: Target, part: Part, counters: TransactionCounters) -> int:
+async def stage(call: Call, target: Target, part: StagedPart, counters: TransactionCounters) -> int:
     """Add the rows of the body to a part, once; how many it has then. Raises S2Error."""
     at = _at(call)
     given = protobuf_form.decode_input(await call.body(BODY_BYTES_MAX))
     size = check_append(given)
     if any(not name for pairs in given.headers or () for name, _ in pairs):
         raise invalid("a command record is no row of a batch")
-    cell = part_cell(part)
+    cell = staged_cell(part)
     with call.inquiry() as inquiry:
         if at == 0:
             await describe(call, inquiry, target)
@@ -60,17 +60,17 @@ def _append(number: int, given: AppendInput, at: int) -> m.Append:
     return m.Append(number, given.bodies, None, given.headers, None, None, at)
 
 
-async def hold(inquiry: Inquiry, part: Part) -> None:
+async def extend_retention(inquiry: CellClient, part: StagedPart) -> None:
     """Keep a part that is there for longer: it is about to be decided for. Raises S2Error."""
     kept = m.Settings(age_s=DECIDED_S, bytes_max=0)
-    answer = await inquiry.ask(part_cell(part), lambda number: m.Configure(number, kept))
+    answer = await inquiry.ask(staged_cell(part), lambda number: m.Configure(number, kept))
     if not isinstance(answer, m.Done):
         raise _failure(answer)
 
 
-async def drop(inquiry: Inquiry, part: Part, unwanted: set[bytes]) -> None:
+async def drop(inquiry: CellClient, part: StagedPart, unwanted: set[bytes]) -> None:
     """Remove a part, if it is there. Raises S2Error."""
-    cell = part_cell(part)
+    cell = staged_cell(part)
     unwanted.add(cell)
     try:
         answer = await inquiry.ask(cell, m.Delete)
@@ -80,9 +80,9 @@ async def drop(inquiry: Inquiry, part: Part, unwanted: set[bytes]) -> None:
         raise _failure(answer)
 
 
-def conflict(text: str) -> Refused:
+def conflict(text: str) -> CodedError:
     """409."""
-    return Refused(ErrorCode.TRANSACTION_CONFLICT, text)
+    return CodedError(ErrorCode.TRANSACTION_CONFLICT, text)
 
 
 def _is_unknown(answer: object) -> bool:
@@ -98,5 +98,5 @@ def _failure(answer: object) -> S2Error:
 def _at(call: Call) -> int:
     text = unique(call.request.query).get("at", "")
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise Refused(ErrorCode.BAD_QUERY, "at: how many rows the part has already")
+        raise CodedError(ErrorCode.BAD_QUERY, "at: how many rows the part has already")
     return int(text)

@@ -76,7 +76,7 @@ class PutBody(_Body, frozen=True):
 class ListBody(_Body, frozen=True):
     """`state` None: jobs of all states."""
 
-    state: m.State | None = None
+    state: m.JobState | None = None
     after: Id = 0
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 100
 
@@ -123,7 +123,7 @@ class RowBody(msgspec.Struct, frozen=True, omit_defaults=True):
     is the id they had and `reason` what they died of."""
 
     id: int
-    state: m.State
+    state: m.JobState
     attempt: int
     due: int
     leased_until: int
@@ -144,7 +144,7 @@ class PageBody(msgspec.Struct, frozen=True):
 class StateBody(msgspec.Struct, frozen=True):
     """RETRY, CANCEL and REJECT: the state that the job was in."""
 
-    state: m.State
+    state: m.JobState
 
 
 class DeadCountBody(msgspec.Struct, frozen=True):
@@ -177,15 +177,15 @@ def request_of(
             wanted = read_body(body, ListBody)
             return m.ListJobs(number, wanted.state, wanted.after, wanted.limit, answer_bytes_max)
         case JobOperation.SHOW:
-            return m.ShowJob(number, read_body(body, IdBody).id, answer_bytes_max)
+            return m.GetJob(number, read_body(body, IdBody).id, answer_bytes_max)
         case JobOperation.RETRY:
             return m.RetryJob(number, read_body(body, IdBody).id)
         case JobOperation.CANCEL:
             return m.CancelJob(number, read_body(body, IdBody).id)
         case JobOperation.RETRY_DEAD:
-            return m.RetryDead(number, _ids(body))
+            return m.RetryDeadLetters(number, _ids(body))
         case JobOperation.PURGE_DEAD:
-            return m.PurgeDead(number, _ids(body))
+            return m.PurgeDeadLetters(number, _ids(body))
         case JobOperation.COUNTS:
             return m.CountJobs(number, read_body(body, CountsBody).stop)
         case JobOperation.REJECT:
@@ -199,15 +199,15 @@ def answer_body(reply: JobReply) -> bytes:
     """The body of the packet that answers."""
     answer: msgspec.Struct
     match reply:
-        case m.JobKept():
+        case m.JobStored():
             answer = KeptBody(reply.id, reply.ttl, reply.existing)
         case m.JobPage():
             answer = PageBody([_row(row) for row in reply.rows], reply.more)
-        case m.JobShown():
+        case m.JobFound():
             answer = _row(reply.row)
         case m.JobDone():
             answer = StateBody(reply.state)
-        case m.DeadDone():
+        case m.DeadLettersDone():
             answer = DeadCountBody(reply.count, reply.more)
         case m.JobCounts(ready=ready, delayed=delayed, leased=leased):
             oldest = _ms(reply.oldest)

@@ -18,7 +18,7 @@ READS = frozenset({JobOperation.LIST, JobOperation.SHOW})
 PAGE_BYTES_MAX = 256 * 1024
 
 
-class JobDesk:
+class JobRequests:
     """Requests of one connection. `rights` are those in its channel."""
 
     __slots__ = ("_asked", "_part_bytes", "_reads", "_rights")

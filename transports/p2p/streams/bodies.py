@@ -13,7 +13,7 @@ import msgspec
 
 from millpond.actors.positions import Position
 from millpond.actors.streams.durable.messages import is_content_type
-from millpond.actors.streams.messages import Headers, Settings, Span
+from millpond.actors.streams.messages import Headers, RecordColumns, Settings
 
 NAME_BYTES_MAX = 1024
 RECORDS_MAX = 1000
@@ -152,14 +152,14 @@ class AppendedBody(msgspec.Struct, frozen=True):
 class RecordsBody(msgspec.Struct, frozen=True):
     """Go on at sequence `next`; `tail` and `last_timestamp` are the stream's."""
 
-    spans: Sequence[Span]
+    spans: Sequence[RecordColumns]
     next: int
     tail: int
     last_timestamp: int
 
 
 class DescribedBody(msgspec.Struct, frozen=True):
-    """`millpond.actors.streams.messages.Described`, as a map."""
+    """`millpond.actors.streams.messages.StreamDescription`, as a map."""
 
     age_s: int | None
     bytes_max: int | None

@@ -14,7 +14,7 @@ import msgspec
 
 from millpond.actors.errors import Code, DataTooLarge, Malformed, RequestError
 from millpond.actors.messages import Failed, StreamReply, StreamRequest
-from millpond.actors.positions import Position, Seek, Where
+from millpond.actors.positions import Position, Seek, SeekBy
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import TOPICS, state_cell, state_of, stream_cell, stream_of
 from millpond.transports.p2p import packets as p
@@ -24,7 +24,7 @@ from millpond.transports.p2p.streams import bodies as b
 from millpond.transports.p2p.streams.operations import OF_STATE, Operation
 from millpond.transports.p2p.streams.state import state_answer, state_request
 from millpond.transports.p2p.streams.stream_rights import LISTED_MAX, RightsIn, check, listed
-from millpond.transports.server.directory import Names
+from millpond.transports.server.directory import StreamDirectory
 
 REQUESTS_MAX = 64
 ANSWERS_BYTES_MAX = 8 * 2**20
@@ -46,7 +46,7 @@ class DeskHost(Protocol):
     def now(self) -> Callable[[], float]: ...
 
     @property
-    def directory(self) -> Names: ...
+    def directory(self) -> StreamDirectory: ...
 
 
 class _Asked:
@@ -59,7 +59,7 @@ class _Asked:
         self.waits = False
 
 
-class StreamDesk:
+class StreamRequests:
     """Requests of one connection, at most 64 at a time, whose answers are about 8 MiB at most.
 
     A read gets what is left of that, but 64 KiB at least, and always one record if there is any.
@@ -186,7 +186,7 @@ class StreamDesk:
         asked = self._asked.get(number)
         if asked is not None and asked.operation is Operation.READ:
             self._forget(number)
-            self._ask(asked.cell, m.Cancel(number), 0)
+            self._ask(asked.cell, m.CancelRead(number), 0)
 
     def _forget(self, number: int) -> _Asked | None:
         asked = self._asked.pop(number, None)
@@ -250,11 +250,11 @@ def _start(read: b.ReadBody) -> Seek:
     """Where a read begins. Raises Malformed."""
     match read:
         case b.ReadBody(id=None, timestamp=None, sequence=sequence):
-            return Seek(Where.SEQUENCE, sequence=sequence)
+            return Seek(SeekBy.SEQUENCE, sequence=sequence)
         case b.ReadBody(id=None, timestamp=int(timestamp)):
-            return Seek(Where.TIMESTAMP, timestamp=timestamp)
+            return Seek(SeekBy.TIMESTAMP, timestamp=timestamp)
         case b.ReadBody(id=Position() as position, timestamp=None):
-            return Seek(Where.ID, id=position)
+            return Seek(SeekBy.ID, id=position)
         case _:
             raise Malformed("a read begins at one place")
 
@@ -281,10 +281,10 @@ def _request(number: int, operation: Operation, body: bytes) -> tuple[bytes, Str
             return stream_cell(wanted.stream), m.Configure(number, wanted.settings)
         case Operation.COMMIT:
             commit = read_body(body, b.CommitBody)
-            return stream_cell(commit.stream), m.Commit(number, commit.group, commit.offset)
+            return stream_cell(commit.stream), m.CommitOffset(number, commit.group, commit.offset)
         case Operation.COMMITTED:
             asked = read_body(body, b.CommittedBody)
-            return stream_cell(asked.stream), m.Committed(number, asked.group)
+            return stream_cell(asked.stream), m.GetGroupOffset(number, asked.group)
         case Operation.CREATE_TOPIC:
             topic = read_body(body, b.CreateTopicBody)
             return TOPICS, m.CreateTopic(number, _topic(topic.topic), topic.partitions)
@@ -327,7 +327,7 @@ def _body(reply: StreamReply) -> bytes:
             )
         case m.Records():
             answer = b.RecordsBody(reply.spans, reply.next, reply.tail, reply.last_timestamp)
-        case m.Described():
+        case m.StreamDescription():
             answer = _described(reply)
         case m.GroupOffset():
             answer = b.OffsetBody(reply.offset)
@@ -339,7 +339,7 @@ def _body(reply: StreamReply) -> bytes:
     return msgspec.msgpack.encode(answer)
 
 
-def _described(reply: m.Described) -> b.DescribedBody:
+def _described(reply: m.StreamDescription) -> b.DescribedBody:
     settings = reply.settings
     return b.DescribedBody(
         age_s=settings.age_s,

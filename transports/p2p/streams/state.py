@@ -80,7 +80,7 @@ def state_request(number: int, operation: Operation, body: bytes) -> tuple[bytes
             return get.stream, s.GetValue(number, get.type, get.key)
         case Operation.STATE_SHOW:
             show = read_body(body, ShowBody)
-            request = s.ShowValues(number, show.type, show.after, show.count, show.bytes_max)
+            request = s.ListValues(number, show.type, show.after, show.count, show.bytes_max)
             return show.stream, request
         case Operation.STATE:
             return read_body(body, StateBody).stream, s.DescribeState(number)

@@ -48,9 +48,9 @@ async def test_messages_are_records_of_other_views() -> None:
 
 
 def _from(sequence: int) -> m.Seek:
-    from millpond.actors.positions import Where
+    from millpond.actors.positions import SeekBy
 
-    return m.Seek(Where.SEQUENCE, sequence)
+    return m.Seek(SeekBy.SEQUENCE, sequence)
 
 
 async def test_nobody_is_told_a_length_that_a_read_would_not_have() -> None:
@@ -247,7 +247,7 @@ async def test_each_operation_takes_its_right(method: str) -> None:
 async def test_who_is_unknown_is_told_so() -> None:
     async with asker() as ds:
         ds.served.host.authorize_stream = lambda asker, name: None  # type: ignore[method-assign]
-        ds.served.host.admits = lambda asker: False  # type: ignore[method-assign]
+        ds.served.host.may_use_streams = lambda asker: False  # type: ignore[method-assign]
         got = await ds.ask("GET", "orders")
         assert (got.status, told(got, "www-authenticate")) == (401, "Bearer")
 
@@ -269,7 +269,7 @@ async def test_events_end_when_the_right_to_read_does() -> None:
                 assert await exchange.head() == 200
                 assert b"data:x" in (await exchange.piece() or b"")
                 ds.served.host.authorize_stream = lambda asker, name: None  # type: ignore[method-assign]
-                ds.served.host.rejudge()
+                ds.served.host.reauthorize()
                 assert await exchange.piece() is None
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.actors.positions import Position
-from millpond.actors.streams.messages import Span
+from millpond.actors.streams.messages import RecordColumns
 from millpond.transports.http.durable.cursor import EPOCH_S, next_cursor
 from millpond.transports.http.durable.json_mode import (
     MESSAGES,
@@ -39,15 +39,15 @@ SPACES = st.sampled_from(["", " ", "\n\t", "\r\n "])
 
 
 class Written:
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: RecordColumns) -> None:
         self.span = span
 
     def written(self, form: Any) -> bytes:
         return bytes(form.write(self.span))
 
 
-def span_of(bodies: list[bytes]) -> Span:
-    return Span(0, bodies, 0, Position(0, 0))
+def span_of(bodies: list[bytes]) -> RecordColumns:
+    return RecordColumns(0, bodies, 0, Position(0, 0))
 
 
 @given(st.lists(VALUES, max_size=6), SPACES, st.booleans())

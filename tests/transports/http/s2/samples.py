@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from millpond.actors.positions import Position
-from millpond.actors.streams.messages import Headers, Span
-from millpond.transports.http.s2.errors import Place
+from millpond.actors.streams.messages import Headers, RecordColumns
+from millpond.transports.http.s2.errors import StreamPosition
 
 U64 = 2**64 - 1
 TS = 1_700_000_000_000
@@ -23,28 +23,28 @@ bodies = st.one_of(
 )
 names = st.binary(min_size=1, max_size=130)
 headers = st.lists(st.tuples(names, st.binary(max_size=5)), max_size=3)
-places = st.builds(Place, numbers, numbers)
+places = st.builds(StreamPosition, numbers, numbers)
 
 Record = tuple[int, int, Headers, bytes]
 
 
 @st.composite
-def spans(draw: st.DrawFn, first: int | None = None) -> Span:
+def spans(draw: st.DrawFn, first: int | None = None) -> RecordColumns:
     """Consecutive records, with and without columns of timestamps and headers."""
     found = draw(st.lists(bodies, min_size=1, max_size=6))
     count = len(found)
     start = draw(numbers) if first is None else first
     times = draw(st.none() | st.lists(numbers, min_size=count, max_size=count).map(sorted))
     pairs = draw(st.none() | st.lists(headers, min_size=count, max_size=count))
-    return Span(start, found, draw(numbers), Position(1, 1), times, None, pairs)
+    return RecordColumns(start, found, draw(numbers), Position(1, 1), times, None, pairs)
 
 
-def span_of(found: list[bytes], first: int = 0, timestamp: int = TS) -> Span:
+def span_of(found: list[bytes], first: int = 0, timestamp: int = TS) -> RecordColumns:
     """Plain records."""
-    return Span(first, found, timestamp, Position(timestamp, 0))
+    return RecordColumns(first, found, timestamp, Position(timestamp, 0))
 
 
-def records_of(span: Span) -> list[Record]:
+def records_of(span: RecordColumns) -> list[Record]:
     """Sequence, timestamp, headers and body of each record."""
     count = len(span.bodies)
     return [

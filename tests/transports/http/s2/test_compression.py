@@ -20,7 +20,7 @@ from millpond.transports.http.s2.codecs.compression import (
     read_body,
     write_body,
 )
-from millpond.transports.http.s2.errors import ErrorCode, Refused
+from millpond.transports.http.s2.errors import CodedError, ErrorCode
 
 NONE, ZSTD, GZIP = Compression
 BODY = b"some words " * 200
@@ -95,7 +95,7 @@ def test_small_bodies_of_clients_are_read_too() -> None:
 def test_bodies_that_are_not_what_they_say_or_too_much(
     data: bytes, encoding: str | None, code: ErrorCode
 ) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CodedError) as caught:
         read_body(data, encoding, len(BODY) - 1)
     assert caught.value.code is code
 

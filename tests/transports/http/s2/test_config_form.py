@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.actors.streams.messages import Settings, Timestamping, Traits
+from millpond.actors.streams.messages import Settings, StreamOptions, Timestamping
 from millpond.transports.http.s2.codecs.config import (
     NOTHING,
     BasinConfig,
@@ -34,7 +34,7 @@ from millpond.transports.http.s2.codecs.config import (
     resolve,
     settings_of,
 )
-from millpond.transports.http.s2.errors import ErrorCode, Refused
+from millpond.transports.http.s2.errors import CodedError, ErrorCode
 
 stream_configs = st.builds(
     StreamConfig,
@@ -178,10 +178,10 @@ def test_streams_to_make() -> None:
     ],
 )
 def test_settings_that_are_refused(config: object, code: ErrorCode) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CodedError) as caught:
         read_put_stream(told(config))
     assert caught.value.code is code
-    with pytest.raises(Refused) as in_a_header:
+    with pytest.raises(CodedError) as in_a_header:
         read_config_header(json.dumps(config))
     is_bad = code is ErrorCode.BAD_JSON
     assert in_a_header.value.code is (ErrorCode.BAD_HEADER if is_bad else code)
@@ -189,7 +189,7 @@ def test_settings_that_are_refused(config: object, code: ErrorCode) -> None:
 
 @pytest.mark.parametrize("body", [{"basin": "short"}, {"basin": "some-basin-"}])
 def test_names_of_basins_to_make_are_checked(body: object) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CodedError) as caught:
         read_post_basin(told(body))
     assert caught.value.code is ErrorCode.INVALID
 
@@ -212,7 +212,9 @@ def test_what_the_cell_of_a_stream_is_told() -> None:
         uncapped=True,
         delete_on_empty_s=5,
     )
-    expected = Settings(age_s=60, traits=Traits(Timestamping.ARRIVAL, False, 5, {"s2": b"x"}))
+    expected = Settings(
+        age_s=60, traits=StreamOptions(Timestamping.ARRIVAL, False, 5, {"s2": b"x"})
+    )
     assert settings_of(config, {"s2": b"x"}) == expected
     for_ever = settings_of(ResolvedConfig(retention=Retention(None)), {})
-    assert for_ever == Settings(age_s=0, traits=Traits(Timestamping.PREFERRED, True, 0, {}))
+    assert for_ever == Settings(age_s=0, traits=StreamOptions(Timestamping.PREFERRED, True, 0, {}))

@@ -14,7 +14,7 @@ import pytest
 from millpond.actors.messages import Batch
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import basin_cell
-from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.s2.append_session import DEPART_S, DRAIN_S, DRAIN_S_MAX
 from tests.transports.http.s2.speaking import (
     BASIN,
@@ -71,9 +71,9 @@ async def hear(talk: Talk) -> tuple[int, tuple[int, Any] | None]:
 
 
 async def tail(s2: Speaker) -> int:
-    with Inquiry(s2.node.reception) as inquiry:
+    with CellClient(s2.node.services) as inquiry:
         found = await inquiry.ask(CELL, m.Describe)
-    assert isinstance(found, m.Described)
+    assert isinstance(found, m.StreamDescription)
     return found.tail
 
 

@@ -11,12 +11,12 @@ from millpond.actors.messages import Failed, Get
 from millpond.actors.positions import Position
 from millpond.actors.streams.messages import StreamFailed
 from millpond.transports.http.s2.errors import (
+    CodedError,
     ErrorCode,
-    Place,
-    Refused,
-    Unreadable,
+    RangeNotSatisfiable,
+    StreamPosition,
+    coded_error,
     error_of,
-    refused,
 )
 
 
@@ -34,7 +34,7 @@ def test_conditions_that_fail_say_what_the_stream_has_and_no_code() -> None:
 
 
 def test_what_cannot_be_read_comes_with_the_tail() -> None:
-    error = Unreadable(Place(5, 6))
+    error = RangeNotSatisfiable(StreamPosition(5, 6))
     assert (error.status, error.body) == (416, b'{"tail":{"seq_num":5,"timestamp":6}}')
     assert error.headers == [(b"content-type", b"application/json")]
 
@@ -62,7 +62,7 @@ def test_refusals_of_cells_by_their_codes(code: Code, word: str, status: int) ->
 @pytest.mark.parametrize("code", Code)
 def test_every_code_has_an_error_with_a_body(code: Code) -> None:
     """A.2: with an empty body a client's read session would end as if complete."""
-    said = json.loads(refused(code).body)
+    said = json.loads(coded_error(code).body)
     assert said["code"] and said["message"]
     assert error_of(failed(code)).status >= 400
 
@@ -74,7 +74,7 @@ def test_a_delay_is_told_in_milliseconds() -> None:
 
 def test_what_a_client_sent_may_be_in_the_words() -> None:
     """Queries are decoded with what is no UTF-8 in them escaped."""
-    said = json.loads(Refused(ErrorCode.BAD_QUERY, 'a\udcff"\n').body)
+    said = json.loads(CodedError(ErrorCode.BAD_QUERY, 'a\udcff"\n').body)
     assert said == {"code": "bad_query", "message": 'a?"\n'}
 
 

@@ -20,7 +20,13 @@ from millpond.transports.http.s2.codecs.s2s import (
     encode,
     encode_terminal,
 )
-from millpond.transports.http.s2.errors import ErrorCode, Place, Refused, SeqNumMismatch, Unreadable
+from millpond.transports.http.s2.errors import (
+    CodedError,
+    ErrorCode,
+    RangeNotSatisfiable,
+    SeqNumMismatch,
+    StreamPosition,
+)
 
 pytestmark = pytest.mark.wire
 
@@ -50,7 +56,7 @@ def test_vectors(wire: str, frame: Frame) -> None:
 
 def test_a_terminal_frame_has_the_status_and_what_the_unary_call_would_say() -> None:
     assert encode_terminal(SeqNumMismatch(7)) == b'\x00\x00\x19\x80\x01\x9c{"seq_num_mismatch":7}'
-    (frame,) = Decoder().feed(encode_terminal(Unreadable(Place(1, 2))))
+    (frame,) = Decoder().feed(encode_terminal(RangeNotSatisfiable(StreamPosition(1, 2))))
     assert frame.is_terminal and frame.compression is NONE
     assert int.from_bytes(frame.body[:2], "big") == 416
     assert json.loads(frame.body[2:]) == {"tail": {"seq_num": 1, "timestamp": 2}}
@@ -119,7 +125,7 @@ def test_the_longest_frame_that_is_allowed() -> None:
 
 
 def test_a_client_does_not_end_a_session() -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CodedError) as caught:
         Frame(b"\x01\x90{}", is_terminal=True).message()
     assert caught.value.code is ErrorCode.BAD_FRAME
 
@@ -148,6 +154,6 @@ def _zstd_bomb() -> bytes:
     ids=lambda value: value.name if isinstance(value, Compression) else f"{len(value)} bytes",
 )
 def test_what_does_not_decompress_to_2_mib_is_a_bad_frame(body: bytes, how: Compression) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CodedError) as caught:
         Frame(body, how).message()
     assert caught.value.code is ErrorCode.BAD_FRAME

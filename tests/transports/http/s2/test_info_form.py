@@ -33,7 +33,7 @@ from millpond.transports.http.s2.codecs.tokens import (
     encode_tokens,
     read_token,
 )
-from millpond.transports.http.s2.errors import ErrorCode, Refused
+from millpond.transports.http.s2.errors import CodedError, ErrorCode
 
 TS = 1_700_000_000_123
 
@@ -81,7 +81,7 @@ def test_a_limit_out_of_range_is_the_largest(
 
 
 def test_a_limit_that_is_no_number_is_refused() -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CodedError) as caught:
         read_list_query([("limit", "many")])
     assert caught.value.code is ErrorCode.BAD_QUERY
 
@@ -111,7 +111,7 @@ def test_times_with_offsets() -> None:
     ],
 )
 def test_other_times_are_bad_json(text: str) -> None:
-    with pytest.raises(Refused, match="expires_at") as caught:
+    with pytest.raises(CodedError, match="expires_at") as caught:
         read_time(text, "expires_at")
     assert caught.value.code is ErrorCode.BAD_JSON
 
@@ -167,7 +167,7 @@ def test_access_tokens_come_and_go() -> None:
 )
 def test_tokens_that_are_refused(change: dict[str, object], code: ErrorCode) -> None:
     """A.3: a scope that permits nothing, and names to prefix without a prefix, are errors."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CodedError) as caught:
         read_token(json.dumps({**TOKEN, **change}).encode())
     assert caught.value.code is code
 

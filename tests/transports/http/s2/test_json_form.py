@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.actors.streams.messages import Span
+from millpond.actors.streams.messages import RecordColumns
 from millpond.transports.http.s2.codecs.json import (
     BASE64_ROWS,
     RAW_ROWS,
@@ -20,8 +20,8 @@ from millpond.transports.http.s2.codecs.json import (
     encode_tail,
     format_of,
 )
-from millpond.transports.http.s2.errors import ErrorCode, Place, Refused
-from millpond.transports.http.s2.model import AppendAck, AppendInput, Batch
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, StreamPosition
+from millpond.transports.http.s2.model import AppendAck, AppendInput, RecordBatch
 from tests.transports.http.s2.samples import TS, U64, Record, places, records_of, span_of, spans
 
 pytestmark = pytest.mark.wire
@@ -79,7 +79,7 @@ def test_appends_are_read(body: str, form: Format, expected: AppendInput) -> Non
 )
 @pytest.mark.parametrize("form", Format)
 def test_other_json_is_bad_json_and_says_where(body: bytes, says: str, form: Format) -> None:
-    with pytest.raises(Refused, match=says) as caught:
+    with pytest.raises(CodedError, match=says) as caught:
         decode_input(body, form)
     assert caught.value.code is ErrorCode.BAD_JSON
 
@@ -88,45 +88,47 @@ def test_other_json_is_bad_json_and_says_where(body: bytes, says: str, form: For
 def test_bad_base64_is_invalid(text: str) -> None:
     """A.3: 422, not 400."""
     for record in ({"body": text}, {"headers": [[text, ""]]}):
-        with pytest.raises(Refused, match=r"\$\.records\[0\]") as caught:
+        with pytest.raises(CodedError, match=r"\$\.records\[0\]") as caught:
             decode_input(json.dumps({"records": [record]}).encode(), BASE64)
         assert caught.value.code is ErrorCode.INVALID
 
 
 def test_acks_and_tails() -> None:
-    ack = AppendAck(Place(0, TS), Place(1, TS), Place(U64, U64))
+    ack = AppendAck(StreamPosition(0, TS), StreamPosition(1, TS), StreamPosition(U64, U64))
     assert encode_ack(ack) == (
         b'{"start":{"seq_num":0,"timestamp":1700000000000},'
         b'"end":{"seq_num":1,"timestamp":1700000000000},'
         b'"tail":{"seq_num":18446744073709551615,"timestamp":18446744073709551615}}'
     )
-    assert encode_tail(Place(3, 4)) == b'{"tail":{"seq_num":3,"timestamp":4}}'
+    assert encode_tail(StreamPosition(3, 4)) == b'{"tail":{"seq_num":3,"timestamp":4}}'
 
 
 def test_what_is_empty_is_left_out_of_a_batch() -> None:
-    span = Span(7, [b"one", b""], TS, span_of([]).id, None, None, [[], [(b"k", b"")]])
-    assert encode_batch(Batch([span], Place(9, TS)), RAW) == (
+    span = RecordColumns(7, [b"one", b""], TS, span_of([]).id, None, None, [[], [(b"k", b"")]])
+    assert encode_batch(RecordBatch([span], StreamPosition(9, TS)), RAW) == (
         b'{"records":[{"seq_num":7,"timestamp":1700000000000,"body":"one"},'
         b'{"seq_num":8,"timestamp":1700000000000,"headers":[["k",""]]}],'
         b'"tail":{"seq_num":9,"timestamp":1700000000000}}'
     )
-    assert encode_batch(Batch(), RAW) == b'{"records":[]}'
+    assert encode_batch(RecordBatch(), RAW) == b'{"records":[]}'
     heartbeat = b'{"records":[],"tail":{"seq_num":0,"timestamp":0}}'
-    assert encode_batch(Batch(tail=Place(0, 0)), BASE64) == heartbeat
+    assert encode_batch(RecordBatch(tail=StreamPosition(0, 0)), BASE64) == heartbeat
 
 
 def test_raw_is_lossy_where_it_is_not_utf_8_and_base64_is_not() -> None:
-    span = Span(0, [b"a\xffb"], TS, span_of([]).id, None, None, [[(b"\xfe", b"\xe2\x82")]])
-    (raw,) = json.loads(encode_batch(Batch([span]), RAW))["records"]
+    span = RecordColumns(0, [b"a\xffb"], TS, span_of([]).id, None, None, [[(b"\xfe", b"\xe2\x82")]])
+    (raw,) = json.loads(encode_batch(RecordBatch([span]), RAW))["records"]
     assert (raw["body"], raw["headers"]) == ("a\ufffdb", [["\ufffd", "\ufffd"]])
-    (exact,) = json.loads(encode_batch(Batch([span]), BASE64))["records"]
+    (exact,) = json.loads(encode_batch(RecordBatch([span]), BASE64))["records"]
     assert (exact["body"], exact["headers"]) == ("Yf9i", [["/g==", "4oI="]])
 
 
 @given(st.lists(spans(), max_size=3), st.none() | places)
-def test_batches_say_what_the_records_are(found: list[Span], tail: Place | None) -> None:
+def test_batches_say_what_the_records_are(
+    found: list[RecordColumns], tail: StreamPosition | None
+) -> None:
     expected = [each for span in found for each in records_of(span)]
-    said = json.loads(encode_batch(Batch(found, tail), BASE64))
+    said = json.loads(encode_batch(RecordBatch(found, tail), BASE64))
     assert [_record(each) for each in said["records"]] == expected
     assert said.get("tail") == (
         None if tail is None else {"seq_num": tail.seq_num, "timestamp": tail.timestamp}
@@ -135,7 +137,7 @@ def test_batches_say_what_the_records_are(found: list[Span], tail: Place | None)
 
 @given(spans())
 @pytest.mark.parametrize("rows", [RAW_ROWS, BASE64_ROWS])
-def test_each_record_ends_where_it_is_said(rows: object, span: Span) -> None:
+def test_each_record_ends_where_it_is_said(rows: object, span: RecordColumns) -> None:
     assert rows in (RAW_ROWS, BASE64_ROWS)
     form = RAW_ROWS if rows is RAW_ROWS else BASE64_ROWS
     written, ends = form.write(span), form.ends(span)
@@ -155,7 +157,7 @@ def test_formats_and_their_other_names(value: str | None, expected: Format) -> N
 
 
 def test_an_unknown_format_is_a_bad_header() -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CodedError) as caught:
         format_of("hex")
     assert caught.value.code is ErrorCode.BAD_HEADER
 
@@ -174,7 +176,7 @@ def _record(said: dict[str, object]) -> Record:
 
 def test_millions_of_empty_records_are_refused_before_they_are_made() -> None:
     bomb = b'{"records":[%b{}]}' % (b"{}," * 2_000_000)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CodedError) as refused:
         decode_input(bomb, Format.RAW)
     assert refused.value.status == 422
 

@@ -9,7 +9,7 @@ import pytest
 
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import basin_cell
-from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.cell_client import CellClient
 from tests.transports.http.s2.speaking import (
     BASIN,
     RECORDS,
@@ -25,7 +25,7 @@ GONE = (404, "stream_not_found")
 
 async def make_anew(s2: Speaker, *bodies: bytes) -> None:
     """In one batch, so that nobody sees it missing."""
-    with Inquiry(s2.node.reception) as inquiry:
+    with CellClient(s2.node.services) as inquiry:
         anew = [m.Delete(0), m.Create(1), m.Append(2, list(bodies))]
         await inquiry.submit(CELL, anew[: 3 if bodies else 2])
         await inquiry.answer(2 if bodies else 1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.actors.streams.messages import Span
+from millpond.actors.streams.messages import RecordColumns
 from millpond.transports.http.s2 import s2_pb2 as pb
 from millpond.transports.http.s2.codecs.protobuf import (
     RECORDS,
@@ -16,8 +16,8 @@ from millpond.transports.http.s2.codecs.protobuf import (
     encode_batch,
     is_protobuf,
 )
-from millpond.transports.http.s2.errors import ErrorCode, Place, Refused
-from millpond.transports.http.s2.model import AppendAck, AppendInput, Batch
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, StreamPosition
+from millpond.transports.http.s2.model import AppendAck, AppendInput, RecordBatch
 from tests.transports.http.s2.samples import TS, U64, Record, places, records_of, span_of, spans
 
 pytestmark = pytest.mark.wire
@@ -51,19 +51,19 @@ def test_an_append_of_the_published_client_is_read(wire: str, expected: AppendIn
 
 
 def test_what_is_zero_is_left_out_of_an_ack_and_a_place_is_there_even_so() -> None:
-    ack = AppendAck(Place(0, TS), Place(2, TS), Place(300, U64))
+    ack = AppendAck(StreamPosition(0, TS), StreamPosition(2, TS), StreamPosition(300, U64))
     wire = "0a071080d095ffbc31120908021080d095ffbc311a0e08ac0210ffffffffffffffffff01"
     assert encode_ack(ack).hex() == wire
-    assert encode_batch(Batch(tail=Place(0, 0))).hex() == "1200"
+    assert encode_batch(RecordBatch(tail=StreamPosition(0, 0))).hex() == "1200"
 
 
 def test_a_batch_is_what_the_published_client_expects() -> None:
-    span = Span(0, [b"one", b""], TS, span_of([]).id, [TS, TS + 1], None, [[], [K, E]])
+    span = RecordColumns(0, [b"one", b""], TS, span_of([]).id, [TS, TS + 1], None, [[], [K, E]])
     wire = (
         "0a0c1080d095ffbc3122036f6e650a1608011081d095ffbc311a060a016b1201761a030a0165"
         "120908021081d095ffbc31"
     )
-    assert encode_batch(Batch([span], Place(2, TS + 1))).hex() == wire
+    assert encode_batch(RecordBatch([span], StreamPosition(2, TS + 1))).hex() == wire
 
 
 K, E = (b"k", b"v"), (b"e", b"")
@@ -115,42 +115,42 @@ def test_fields_of_later_versions_are_passed_over() -> None:
 def test_what_cannot_be_read_is_bad_proto_and_in_a_session_bad_frame(wire: str) -> None:
     """A.4, A.7; a token that is no UTF-8 is no protobuf either."""
     for code in (ErrorCode.BAD_PROTO, ErrorCode.BAD_FRAME):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(CodedError) as caught:
             decode_input(bytes.fromhex(wire), code)
         assert caught.value.code is code
 
 
 def test_too_many_records_are_refused_before_they_are_looked_at() -> None:
     assert len(decode_input(b"\x0a\x00" * 1000).bodies) == 1000
-    with pytest.raises(Refused, match="at most 1000 records") as caught:
+    with pytest.raises(CodedError, match="at most 1000 records") as caught:
         decode_input(b"\x0a\x00" * 2**20)
     assert caught.value.status == 422
 
 
 @given(st.lists(spans(), max_size=3), st.none() | places)
 def test_a_batch_is_byte_for_byte_that_of_the_generated_code(
-    found: list[Span], tail: Place | None
+    found: list[RecordColumns], tail: StreamPosition | None
 ) -> None:
     expected = [each for span in found for each in records_of(span)]
     theirs = pb.ReadBatch(
         records=[_sequenced(each) for each in expected],
         tail=None if tail is None else pb.StreamPosition(**_fields(tail)),
     )
-    ours = encode_batch(Batch(found, tail))
+    ours = encode_batch(RecordBatch(found, tail))
     assert ours == theirs.SerializeToString()
-    assert b"".join(batch_pieces(Batch(found, tail))) == ours
+    assert b"".join(batch_pieces(RecordBatch(found, tail))) == ours
 
 
 @pytest.mark.parametrize("first", [0, 1, 126, 16_300, 2**21 - 2, 2**28 - 2, 2**63 - 2])
 def test_sequences_of_all_lengths_in_long_spans(first: int) -> None:
     span = span_of([b"x" * (at % 3) for at in range(300)], first)
-    read = pb.ReadBatch.FromString(encode_batch(Batch([span])))
+    read = pb.ReadBatch.FromString(encode_batch(RecordBatch([span])))
     assert [_record(each) for each in read.records] == records_of(span)
-    assert read.SerializeToString() == encode_batch(Batch([span]))
+    assert read.SerializeToString() == encode_batch(RecordBatch([span]))
 
 
 @given(spans())
-def test_a_part_of_what_was_written_is_what_its_records_are(span: Span) -> None:
+def test_a_part_of_what_was_written_is_what_its_records_are(span: RecordColumns) -> None:
     """What one reader was sent serves another that begins in its middle."""
     written, ends = RECORDS.write(span), RECORDS.ends(span)
     assert ends[-1] == len(written)
@@ -195,5 +195,5 @@ def _record(read: pb.SequencedRecord) -> Record:
     return read.seq_num, read.timestamp, pairs, read.body
 
 
-def _fields(place: Place) -> dict[str, int]:
+def _fields(place: StreamPosition) -> dict[str, int]:
     return {"seq_num": place.seq_num, "timestamp": place.timestamp}

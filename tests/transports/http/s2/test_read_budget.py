@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.actors.streams.messages import Form, Span
+from millpond.actors.streams.messages import RecordColumns, RecordFormat
 from millpond.transports.http.s2.codecs.protobuf import RECORDS, encode_batch
 from millpond.transports.http.s2.codecs.sse import EventId
-from millpond.transports.http.s2.errors import Place
-from millpond.transports.http.s2.model import Batch
+from millpond.transports.http.s2.errors import StreamPosition
+from millpond.transports.http.s2.model import RecordBatch
 from millpond.transports.http.s2.read_limits import ReadBudget
 from tests.transports.http.s2.samples import Record, metered_of, records_of, span_of
 
@@ -22,23 +22,23 @@ MIB = 2**20
 class Shared:
     """What an earlier reader had written."""
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: RecordColumns) -> None:
         self._span = span
         self.times = 0
 
-    def written(self, form: Form) -> bytes:
+    def written(self, form: RecordFormat) -> bytes:
         self.times += 1
         return form.write(self._span)
 
 
-def shown(batches: list[Batch]) -> list[Record]:
+def shown(batches: list[RecordBatch]) -> list[Record]:
     return [each for batch in batches for span in batch.spans for each in records_of(span)]
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> list[Span]:
+def runs(draw: st.DrawFn) -> list[RecordColumns]:
     """Spans one behind the other, with ascending timestamps."""
-    found: list[Span] = []
+    found: list[RecordColumns] = []
     first, timestamp = draw(st.integers(0, 9)), 1
     for count in draw(st.lists(st.integers(1, 5), max_size=4)):
         bodies = [b"x" * draw(st.integers(0, 9)) for _ in range(count)]
@@ -48,7 +48,9 @@ def runs(draw: st.DrawFn) -> list[Span]:
         pairs = draw(st.none() | st.just([[(b"k", b"v")]] * count))
         has_times = len(set(times)) > 1
         found.append(
-            Span(first, bodies, times[0], plain.id, times if has_times else None, None, pairs)
+            RecordColumns(
+                first, bodies, times[0], plain.id, times if has_times else None, None, pairs
+            )
         )
         first += count
     return found
@@ -59,7 +61,7 @@ limits = st.none() | st.integers(0, 120)
 
 @given(st.lists(runs(), max_size=3), limits, limits, st.none() | st.integers(0, 12))
 def test_what_is_shown_is_what_fits_in_order(
-    rounds: list[list[Span]], count: int | None, size: int | None, until: int | None
+    rounds: list[list[RecordColumns]], count: int | None, size: int | None, until: int | None
 ) -> None:
     """Nothing comes behind the first record that breaks a limit, in this batch or a later one."""
     budget = ReadBudget(count, size, until)
@@ -95,11 +97,11 @@ def test_limits_that_no_record_can_meet_are_over_at_once(budget: ReadBudget) -> 
 def test_a_batch_has_at_most_1000_records() -> None:
     spans = [span_of([b"x"] * 700, at * 700) for at in range(3)]
     budget = ReadBudget()
-    batches = list(budget.batches(spans, tail=Place(2100, 9)))
+    batches = list(budget.batches(spans, tail=StreamPosition(2100, 9)))
     sizes = [sum(len(span.bodies) for span in batch.spans) for batch in batches]
     assert sizes == [1000, 1000, 100]
     assert shown(batches) == [each for span in spans for each in records_of(span)]
-    assert {batch.tail for batch in batches} == {Place(2100, 9)}
+    assert {batch.tail for batch in batches} == {StreamPosition(2100, 9)}
 
 
 def test_a_batch_has_at_most_1_mib_metered() -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.actors.positions import Seek, Where
+from millpond.actors.positions import Seek, SeekBy
 from millpond.transports.http.s2.codecs.sse import EventId
-from millpond.transports.http.s2.errors import ErrorCode, Place, Refused, Unreadable
+from millpond.transports.http.s2.errors import (
+    CodedError,
+    ErrorCode,
+    RangeNotSatisfiable,
+    StreamPosition,
+)
 from millpond.transports.http.s2.read_query import Origin, ReadQuery, begin, read_query
 from tests.transports.http.s2.samples import U64
 
-TAIL, EMPTY = Place(10, 500), Place(0, 0)
+TAIL, EMPTY = StreamPosition(10, 500), StreamPosition(0, 0)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +49,13 @@ def test_queries(pairs: list[tuple[str, str]], expected: ReadQuery) -> None:
     ],
 )
 def test_queries_that_are_refused(pairs: list[tuple[str, str]], code: ErrorCode) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CodedError) as caught:
         read_query(pairs)
     assert caught.value.code is code
 
 
 def sequence(number: int) -> Seek:
-    return Seek(Where.SEQUENCE, sequence=number)
+    return Seek(SeekBy.SEQUENCE, sequence=number)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,7 @@ def sequence(number: int) -> Seek:
         (ReadQuery(Origin.SEQ_NUM, 9), TAIL, sequence(9)),
         (ReadQuery(at=4), TAIL, sequence(6)),
         (ReadQuery(at=11), TAIL, sequence(0)),
-        (ReadQuery(Origin.TIMESTAMP, 500), TAIL, Seek(Where.TIMESTAMP, timestamp=500)),
+        (ReadQuery(Origin.TIMESTAMP, 500), TAIL, Seek(SeekBy.TIMESTAMP, timestamp=500)),
         (ReadQuery(Origin.SEQ_NUM, 10), TAIL, None),
         (ReadQuery(), TAIL, None),
         (ReadQuery(Origin.SEQ_NUM, 11, clamp=True), TAIL, None),
@@ -69,11 +74,11 @@ def sequence(number: int) -> Seek:
     ],
 )
 def test_where_a_read_begins_and_that_it_cannot_begin_at_the_tail(
-    query: ReadQuery, tail: Place, expected: Seek | None
+    query: ReadQuery, tail: StreamPosition, expected: Seek | None
 ) -> None:
     """A.5 1 and 3: at the tail only a read that may follow begins."""
     if expected is None:
-        with pytest.raises(Unreadable) as caught:
+        with pytest.raises(RangeNotSatisfiable) as caught:
             begin(query, tail, may_follow=False)
         assert caught.value.tail == tail
         expected = sequence(tail.seq_num)
@@ -85,7 +90,7 @@ def test_where_a_read_begins_and_that_it_cannot_begin_at_the_tail(
 @pytest.mark.parametrize("query", [ReadQuery(Origin.SEQ_NUM, 11), ReadQuery(Origin.TIMESTAMP, 501)])
 def test_beyond_the_tail_nothing_begins(query: ReadQuery) -> None:
     """A.5 2."""
-    with pytest.raises(Unreadable):
+    with pytest.raises(RangeNotSatisfiable):
         begin(query, TAIL, may_follow=True)
 
 

@@ -16,7 +16,7 @@ from millpond.transports.http.s2.codecs import json as json_form
 from millpond.transports.http.s2.codecs import protobuf as protobuf_form
 from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.compression import Compression
-from millpond.transports.http.s2.errors import Refused
+from millpond.transports.http.s2.errors import CodedError
 from millpond.transports.http.s2.model import HEADERS_MAX, RECORDS_MAX, check_append
 from tests.transports.http.s2.speaking import (
     PROTO,
@@ -42,7 +42,7 @@ def field(inner: bytes, tag: bytes = b"\x0a") -> bytes:
 def refused(data: bytes) -> str | None:
     try:
         scan.check_protobuf(data)
-    except Refused as error:
+    except CodedError as error:
         return str(error)
     return None
 
@@ -94,11 +94,11 @@ def test_json_counts_what_is_outside_of_texts(text: str) -> None:
     assert found.bodies == [many.encode()] * 20
     found = json_form.decode_input(_json(HEADERS_MAX, text), json_form.Format.RAW)
     assert found.headers is not None and len(found.headers[0]) == HEADERS_MAX
-    with pytest.raises(Refused, match="headers"):
+    with pytest.raises(CodedError, match="headers"):
         check_append(json_form.decode_input(_json(HEADERS_MAX + 1, text), json_form.Format.RAW))
-    with pytest.raises(Refused, match="headers"):
+    with pytest.raises(CodedError, match="headers"):
         scan.check_json(_json(HEADERS_MAX * 2, text))
-    with pytest.raises(Refused, match="records"):
+    with pytest.raises(CodedError, match="records"):
         scan.check_json(json.dumps({"records": [{"body": text}] * 1001}).encode())
 
 

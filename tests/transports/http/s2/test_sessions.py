@@ -13,7 +13,7 @@ import pytest
 from millpond.actors.messages import Batch
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import basin_cell
-from millpond.transports.http.cell_client import Inquiry
+from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.s2 import s2_pb2
 from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.compression import Compression
@@ -348,7 +348,7 @@ async def test_a_7_a_node_that_stops_advises_and_then_ends_sessions() -> None:
                 while (event := await events.event()) is not None:
                     lines.append(event)
                 assert lines[-1][0] == b"event: error" and b"server_draining" in lines[-1][1]
-            await s2.node.reception.drain()
+            await s2.node.services.drain()
 
 
 async def test_a_writer_that_does_not_hear_its_acks_is_read_no_further() -> None:
@@ -377,7 +377,7 @@ async def test_a_6_a_stream_made_anew_is_none_that_a_reader_has_begun() -> None:
             await reader.head()
             assert await reader.batch() == ([0], 1)
             assert await reader.batch() == ([], 1)
-            with Inquiry(s2.node.reception) as inquiry:
+            with CellClient(s2.node.services) as inquiry:
                 anew = [m.Delete(0), m.Create(1), m.Append(2, [b"a", b"b", b"c"])]
                 await inquiry.submit(CELL, anew)
                 assert isinstance(await inquiry.answer(2), m.Appended)
@@ -429,4 +429,4 @@ async def test_sessions_whose_appends_were_refused_are_forgotten() -> None:
                 assert (await talk.terminal())[0] == 412
         await anyio.sleep(0.01)
         gc.collect()
-        assert not [each for each in gc.get_objects() if type(each) is Inquiry]
+        assert not [each for each in gc.get_objects() if type(each) is CellClient]

@@ -197,7 +197,7 @@ async def test_a_2_lists_of_many_streams_are_as_narrow_as_the_token() -> None:
     """Beyond what is looked through at once, its own streams are found all the same."""
     async with account() as s2:
         await s2.fill("z/1", "z/2")
-        names = s2.node.node.reception.basins.streams(OTHER.encode())
+        names = s2.node.node.services.basins.streams(OTHER.encode())
         for number in range(LISTED_MAX + 1):
             names.sync_stream(b"a/%d" % number, is_created=True)
         ops = ["list-streams", "read"]
@@ -222,7 +222,7 @@ async def test_a_2_who_sees_none_of_very_many_streams_is_told_so(tmp_path: Path)
     rules.write_text("address:127.0.0.0/8 all\naddress:192.0.2.7 list stream:z/*\n")
     rules.chmod(0o600)
     async with account(rules=rules) as s2:
-        names = s2.node.node.reception.basins.streams(OWN.encode())
+        names = s2.node.node.services.basins.streams(OWN.encode())
         for number in range(LISTED_MAX + 1):
             names.sync_stream(b"a/%d" % number, is_created=True)
         got = await s2.ask("GET", "/streams", host=REMOTE)

@@ -10,7 +10,7 @@ import pytest
 
 from millpond.actors.messages import Rights
 from millpond.transports.http.s2.codecs.info import time_text
-from millpond.transports.p2p.admission import Asker
+from millpond.transports.p2p.admission import Principal
 from tests.transports.http.s2.account import (
     ALL,
     BEGAN_AT,
@@ -200,7 +200,7 @@ async def test_an_open_session_ends_when_rights_are_judged_after_its_token_has_e
             assert b"event: batch" in (await session.piece() or b"")
             assert b"event: ping" in (await session.piece() or b"")
             hands.at_s = 10.0
-            s2.node.host.rejudge()
+            s2.node.host.reauthorize()
             with anyio.fail_after(5):
                 assert b"permission_denied" in (await session.piece() or b"")
 
@@ -236,10 +236,10 @@ async def test_other_listeners_know_no_such_token() -> None:
         token = (await s2.issue("all", everything)).encode()
         access = s2.node.access
         for listener in ("p2p", "ws", "s3p", "rustlog"):
-            asker = Asker(token, None, "127.0.0.1", listener)
+            asker = Principal(token, None, "127.0.0.1", listener)
             assert access.authorize(asker, b"any") is None
             assert access.authorize_stream(asker, b"a*{id}[b]c") is None
-        asker = Asker(token, None, REMOTE, "http")
+        asker = Principal(token, None, REMOTE, "http")
         rights = Rights.PUT | Rights.GET | Rights.LIST | Rights.ADMIN
         assert access.authorize_stream(asker, b"a*{id}[b]c") == rights
         assert access.authorize_stream(asker, b"a*{id}[b]") == rights
@@ -265,9 +265,9 @@ async def test_a_right_elsewhere_takes_all_that_it_stands_for(
     async with account() as s2:
         scope = {"basins": {"exact": OWN}, "streams": ALL, "ops": ops}
         token = (await s2.issue("one", scope)).encode()
-        asker = Asker(token, None, REMOTE, "http")
+        asker = Principal(token, None, REMOTE, "http")
         assert s2.node.access.authorize_stream(asker, b"any") == rights
         elsewhere = {**scope, "basins": {"exact": OTHER}}
         token = (await s2.issue("two", elsewhere)).encode()
-        asker = Asker(token, None, REMOTE, "http")
+        asker = Principal(token, None, REMOTE, "http")
         assert s2.node.access.authorize_stream(asker, b"any") is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from millpond.actors.streams.messages import Headers, Span
-from millpond.transports.http.s2.errors import ErrorCode, Refused
+from millpond.actors.streams.messages import Headers, RecordColumns
+from millpond.transports.http.s2.errors import CodedError, ErrorCode
 from millpond.transports.http.s2.model import (
     METERED_MAX,
     RECORDS_MAX,
@@ -22,7 +22,7 @@ from tests.transports.http.s2.samples import metered_of, records_of, spans
 
 
 @given(spans())
-def test_records_are_metered_as_the_contract_has_it(span: Span) -> None:
+def test_records_are_metered_as_the_contract_has_it(span: RecordColumns) -> None:
     records = records_of(span)
     assert metered_span(span) == sum(map(metered_of, records))
     assert [metered(body, pairs) for _, _, pairs, body in records] == list(map(metered_of, records))
@@ -69,14 +69,14 @@ def test_appends_up_to_the_limits_are_valid(given: AppendInput) -> None:
 )
 def test_appends_beyond_them_are_invalid(given: AppendInput, says: str) -> None:
     """All or nothing: one bad record refuses its batch."""
-    with pytest.raises(Refused, match=says) as caught:
+    with pytest.raises(CodedError, match=says) as caught:
         check_append(given)
     assert caught.value.status == 422
 
 
 def test_the_size_is_judged_before_the_commands() -> None:
     pairs: list[Headers] = [[(b"", b"drop")]]
-    with pytest.raises(Refused, match="metered"):
+    with pytest.raises(CodedError, match="metered"):
         check_append(AppendInput([bytes(METERED_MAX)], pairs))
 
 
@@ -89,7 +89,7 @@ def test_names_of_basins(name: str) -> None:
     "name", ["", "abcdefg", "a" * 49, "-bcdefgh", "abcdefg-", "Abcdefgh", "abc_efgh", "abcdefgh\n"]
 )
 def test_what_is_no_name_of_a_basin(name: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CodedError) as caught:
         check_basin(name, ErrorCode.BAD_PATH)
     assert caught.value.code is ErrorCode.BAD_PATH
 
@@ -101,7 +101,7 @@ def test_names_of_streams(name: str) -> None:
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"a\0", b"\xff", b"a" * 513])
 def test_what_is_no_name_of_a_stream(name: bytes) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CodedError) as caught:
         check_stream(name)
     assert caught.value.code is ErrorCode.INVALID
 
@@ -109,5 +109,5 @@ def test_what_is_no_name_of_a_stream(name: bytes) -> None:
 def test_ids_of_access_tokens() -> None:
     check_token_id("é" * 48)
     for name in ("", "é" * 48 + "a", "a\0", "a\ud800"):
-        with pytest.raises(Refused):
+        with pytest.raises(CodedError):
             check_token_id(name)

@@ -12,9 +12,9 @@ import msgspec
 
 from millpond.actors.runtime.supervisor import contain
 from millpond.actors.runtime.timers import Timers
-from millpond.transports.http.asgi import Message, Prompt, Receive, Scope, Send
+from millpond.transports.http.asgi import DirectHandler, Message, Receive, Scope, Send
 from millpond.transports.http.server.connection import HttpConnection
-from millpond.transports.http.server.interface import Held
+from millpond.transports.http.server.interface import TrackedConnection
 from millpond.transports.http.server.server import HttpServer
 from millpond.transports.http.server.settings import ServerSettings
 
@@ -111,7 +111,10 @@ class Rig:
     """A server whose time stands still until it is moved. Implements `server.Clock`."""
 
     def __init__(
-        self, application: Application, settings: ServerSettings, prompt: Prompt | None = None
+        self,
+        application: Application,
+        settings: ServerSettings,
+        prompt: DirectHandler | None = None,
     ) -> None:
         self.time = 1000.0
         self.timers = Timers(lambda when: None)
@@ -122,10 +125,10 @@ class Rig:
     def now(self) -> float:
         return self.time
 
-    def arm(self, owner: Held, when: float) -> None:
+    def arm(self, owner: TrackedConnection, when: float) -> None:
         self.timers.arm(owner, when)
 
-    def disarm(self, owner: Held) -> None:
+    def disarm(self, owner: TrackedConnection) -> None:
         self.timers.disarm(owner)
 
     def connect(self) -> Line:
@@ -152,7 +155,7 @@ class Rig:
 
 @asynccontextmanager
 async def serving(
-    application: Application, prompt: Prompt | None = None, **settings: float
+    application: Application, prompt: DirectHandler | None = None, **settings: float
 ) -> AsyncIterator[Rig]:
     """A server that is checked, once all connections have ended, to hold nothing any more."""
     rig = Rig(application, ServerSettings(**settings), prompt)  # type: ignore[arg-type]

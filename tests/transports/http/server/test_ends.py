@@ -120,7 +120,7 @@ async def test_a_server_that_stops_answers_what_was_asked_and_closes() -> None:
         await ahead.ask(get(b"/1") + get(b"/2") + get(b"/3")[:-2])
         await uploading.ask(post(b"/up", b"hel", length=5))
         await half.ask(get(b"/half")[:-2])
-        rig.server.say_goodbye()
+        rig.server.start_drain()
         assert silent.wire.is_closed and idle.wire.is_closed and half.wire.is_closed
         assert not (busy.wire.is_closed or ahead.wire.is_closed or uploading.wire.is_closed)
         uploading.say(b"lo" + get(b"/late"))

@@ -318,7 +318,7 @@ async def test_a_server_that_stops_says_goodbye_behind_the_last_answer() -> None
         number = busy.ask("POST", "/busy", b"he", ends=False)
         await idle.hear()
         await busy.hear()
-        rig.server.say_goodbye()
+        rig.server.start_drain()
         await idle.hear()
         await busy.hear()
         assert idle.ended_by == ErrorCodes.NO_ERROR and idle.line.wire.is_closed

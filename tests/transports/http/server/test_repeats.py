@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from millpond.transports.http.asgi import Asked, Receive, Scope, Send, told_by_us
-from millpond.transports.http.question import question_of, split_path
-from millpond.transports.http.server.head_cache import HEAD_BYTES_MAX, HEADS_MAX, Repeats
-from millpond.transports.http.server.heads import scope_of
+from millpond.transports.http.asgi import Receive, Scope, Send, WholeRequest, server_extension
+from millpond.transports.http.question import request_head, split_path
+from millpond.transports.http.server.head_cache import HEAD_BYTES_MAX, HEADS_MAX, HeadCache
+from millpond.transports.http.server.heads import request_scope
 from tests.transports.http.server.rig import (
     Echo,
     Line,
@@ -68,7 +68,7 @@ class Said(msgspec.Struct, frozen=True):
         return [each for each in found if each]
 
 
-class Forgetful(Repeats):
+class Forgetful(HeadCache):
     """Keeps nothing."""
 
     __slots__ = ()
@@ -82,9 +82,9 @@ class Prompted(Echo):
 
     def __init__(self) -> None:
         super().__init__()
-        self._later: list[Asked] = []
+        self._later: list[WholeRequest] = []
 
-    def prompt(self, asked: Asked) -> bool:
+    def prompt(self, asked: WholeRequest) -> bool:
         match asked.scope["raw_path"]:
             case b"/now":
                 self._answer(asked)
@@ -101,7 +101,7 @@ class Prompted(Echo):
             self._answer(each)
         return bool(later)
 
-    def _answer(self, asked: Asked) -> None:
+    def _answer(self, asked: WholeRequest) -> None:
         method, target, body = asked.scope["method"], asked.scope["raw_path"], asked.body()
         self.asked.append((method, target, body))
         answer = b"%b %b %b" % (method.encode(), target, body)
@@ -144,7 +144,7 @@ async def _converse(rig: Rig, application: Prompted, said: Sequence[Said]) -> li
 async def _compare(said: Sequence[Said]) -> None:
     plain, quick = Prompted(), Prompted()
     async with serving(plain) as rig:
-        rig.server.repeats = Forgetful()
+        rig.server.head_cache = Forgetful()
         expected = await _converse(rig, plain, said)
     async with serving(quick, quick.prompt) as rig:
         assert await _converse(rig, quick, said) == expected
@@ -180,7 +180,7 @@ async def test_each_connection_is_told_for_itself() -> None:
     asked: list[tuple[object, bytes | None]] = []
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        told = told_by_us(scope)
+        told = server_extension(scope)
         assert told is not None
         asked.append((scope["client"], told.certificate))
         await respond(send, 200, b"")
@@ -204,7 +204,7 @@ async def test_a_repeated_head_is_not_served_behind_the_last_request() -> None:
         assert await line.ask(GET) == b""
         for _ in range(3):
             await other.ask(GET)
-        rig.server.say_goodbye()
+        rig.server.start_drain()
         assert other.wire.is_closed
 
 
@@ -222,15 +222,15 @@ async def test_who_is_in_the_middle_of_something_says_no_head() -> None:
 @pytest.mark.parametrize("kind", range(5))
 def test_heads_that_are_kept_have_a_limit(kind: int) -> None:
     """With all that is found out from them; whoever makes them up may be nobody that we know."""
-    repeats, wire, count = Repeats(), RecordingWire(), 8
+    repeats, wire, count = HeadCache(), RecordingWire(), 8
     tracemalloc.start()
     try:
         for number in range(count):
             head = _largest(b"/a?%d" % number)[kind]
             scope = _scope(wire, head)
-            told = told_by_us(scope)
+            told = server_extension(scope)
             assert told is not None
-            told.kept["aim"] = question_of(scope, split_path(scope))
+            told.kept["aim"] = request_head(scope, split_path(scope))
             repeats.keep(head, 0, scope)
         del head, scope, told
         size, _ = tracemalloc.get_traced_memory()
@@ -240,7 +240,7 @@ def test_heads_that_are_kept_have_a_limit(kind: int) -> None:
 
 
 def test_the_head_that_was_kept_first_makes_room() -> None:
-    repeats, wire = Repeats(), RecordingWire()
+    repeats, wire = HeadCache(), RecordingWire()
     heads = [get(b"/%d" % number) for number in range(HEADS_MAX + 1)]
     for head in heads:
         repeats.keep(head, 0, _scope(wire, head))
@@ -261,4 +261,4 @@ def _largest(target: bytes) -> tuple[bytes, ...]:
 def _scope(wire: RecordingWire, head: bytes) -> Scope:
     first, *lines = head.split(b"\r\n")[:-2]
     headers = [(name, value.strip()) for name, _, value in (each.partition(b":") for each in lines)]
-    return scope_of(wire, "1.1", b"GET", first.split(b" ")[1], headers, False)
+    return request_scope(wire, "1.1", b"GET", first.split(b" ")[1], headers, False)

@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Iterable
 from itertools import chain
 
-from millpond.actors.streams.messages import Headers, Span
+from millpond.actors.streams.messages import Headers, RecordColumns
 
 MEDIA_TYPE = b"s2s/columns"
 RECORDS_MAX = 16_384
@@ -27,7 +27,7 @@ _HEAD = struct.Struct("<IIQQII")
 _TIMESTAMPS, _HEADERS = 1, 2
 
 
-def block(span: Span) -> list[bytes]:
+def block(span: RecordColumns) -> list[bytes]:
     """A span as a block, in pieces."""
     bodies, timestamps, headers = span.bodies, span.timestamps, span.headers
     flags = _TIMESTAMPS if timestamps is not None else 0

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 import zstandard
 
-from millpond.transports.http.s2.errors import Refused, bad_header, invalid
+from millpond.transports.http.s2.errors import CodedError, bad_header, invalid
 
 COMPRESSED_BYTES_MIN = 1024
 """Less than that is not worth it."""
@@ -163,7 +163,7 @@ def read_body(data: bytes, content_encoding: str | None, size_max: int) -> bytes
         raise _too_large(error) from None
 
 
-def _too_large(error: DecompressedTooLarge) -> Refused:
+def _too_large(error: DecompressedTooLarge) -> CodedError:
     return invalid(f"the body has {error}")
 
 

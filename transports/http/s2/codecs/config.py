@@ -12,9 +12,9 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from millpond.actors.streams.messages import Settings, Timestamping, Traits
+from millpond.actors.streams.messages import Settings, StreamOptions, Timestamping
 from millpond.transports.http.s2.codecs.json import decode_json
-from millpond.transports.http.s2.errors import ErrorCode, Refused, bad_header, bad_json, invalid
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, bad_header, bad_json, invalid
 from millpond.transports.http.s2.model import check_basin, check_stream, check_u64
 
 RETENTION_AGE_S = 604_800
@@ -191,7 +191,7 @@ def read_config_header(value: str) -> StreamConfig:
     """The header `s2-stream-config` (A.6). Raises Refused (bad_header, invalid)."""
     try:
         return read_put_stream(value.encode())
-    except Refused as error:
+    except CodedError as error:
         if error.code is ErrorCode.BAD_JSON:
             raise bad_header(f"s2-stream-config: {error}") from None
         raise
@@ -340,7 +340,7 @@ def _shape(config: StreamConfig | ResolvedConfig) -> dict[str, object]:
 
 def settings_of(config: ResolvedConfig, labels: dict[str, bytes]) -> Settings:
     """The same as a stream's cell takes it, with notes that mean nothing to it."""
-    traits = Traits(
+    traits = StreamOptions(
         _TIMESTAMPING[config.timestamping_mode],
         not config.uncapped,
         config.delete_on_empty_s,

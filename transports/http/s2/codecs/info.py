@@ -9,7 +9,7 @@ from enum import Enum
 
 import msgspec
 
-from millpond.transports.http.s2.errors import ErrorCode, Refused, bad_json
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, bad_json
 from millpond.transports.http.s2.read_query import unique
 
 LIST_MAX = 1000
@@ -63,7 +63,7 @@ def read_list_query(pairs: Sequence[tuple[str, str]]) -> ListQuery:
     limit = LIST_MAX
     if text is not None:
         if _LIMIT.fullmatch(text) is None:
-            raise Refused(ErrorCode.BAD_QUERY, "limit: a number")
+            raise CodedError(ErrorCode.BAD_QUERY, "limit: a number")
         limit = int(text) if 1 <= int(text) <= LIST_MAX else LIST_MAX
     return ListQuery(given.get("prefix", ""), given.get("start_after", ""), limit)
 

@@ -13,10 +13,16 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from millpond.actors.streams.messages import Form, Headers, Span
+from millpond.actors.streams.messages import Headers, RecordColumns, RecordFormat
 from millpond.transports.http.s2.codecs.append_scan import check_json
-from millpond.transports.http.s2.errors import ErrorCode, Place, bad_header, bad_json, invalid
-from millpond.transports.http.s2.model import AppendAck, AppendInput, Batch, check_u64
+from millpond.transports.http.s2.errors import (
+    ErrorCode,
+    StreamPosition,
+    bad_header,
+    bad_json,
+    invalid,
+)
+from millpond.transports.http.s2.model import AppendAck, AppendInput, RecordBatch, check_u64
 
 MEDIA_TYPE = b"application/json"
 
@@ -154,12 +160,12 @@ def encode_ack(ack: AppendAck) -> bytes:
     return _encode(ack)
 
 
-def encode_tail(tail: Place) -> bytes:
+def encode_tail(tail: StreamPosition) -> bytes:
     """The answer to a check of the tail."""
     return _encode({"tail": tail})
 
 
-def encode_batch(batch: Batch, form: Format) -> bytes:
+def encode_batch(batch: RecordBatch, form: Format) -> bytes:
     """A ReadBatch."""
     records = b"".join(batch.written(_FORMS[form]))[:-1]
     if batch.tail is None:
@@ -182,13 +188,13 @@ class _Rows:
     def __init__(self, form: Format) -> None:
         self._form = form
 
-    def write(self, span: Span) -> bytes:
+    def write(self, span: RecordColumns) -> bytes:
         return b"%b," % _encode(list(self._rows(span)))[1:-1]
 
-    def ends(self, span: Span) -> Sequence[int]:
+    def ends(self, span: RecordColumns) -> Sequence[int]:
         return list(accumulate(len(_encode(row)) + 1 for row in self._rows(span)))
 
-    def _rows(self, span: Span) -> Iterator[_Row]:
+    def _rows(self, span: RecordColumns) -> Iterator[_Row]:
         sequences = range(span.first, span.first + len(span.bodies))
         timestamps = repeat(span.timestamp) if span.timestamps is None else span.timestamps
         bodies = map(self._body, span.bodies)
@@ -220,7 +226,7 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-RAW_ROWS: Form = _Rows(Format.RAW)
-BASE64_ROWS: Form = _Rows(Format.BASE64)
+RAW_ROWS: RecordFormat = _Rows(Format.RAW)
+BASE64_ROWS: RecordFormat = _Rows(Format.BASE64)
 
 _FORMS = {Format.RAW: RAW_ROWS, Format.BASE64: BASE64_ROWS}

@@ -12,15 +12,15 @@ from itertools import accumulate, repeat
 
 from google.protobuf.message import DecodeError
 
-from millpond.actors.streams.messages import Headers, Span
+from millpond.actors.streams.messages import Headers, RecordColumns
 from millpond.transports.http.s2 import s2_pb2
 from millpond.transports.http.s2.codecs.append_scan import check_protobuf
-from millpond.transports.http.s2.errors import ErrorCode, Place, Refused
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, StreamPosition
 from millpond.transports.http.s2.model import (
     RECORDS_MAX,
     AppendAck,
     AppendInput,
-    Batch,
+    RecordBatch,
     too_many_records,
 )
 
@@ -41,7 +41,7 @@ def decode_input(data: bytes, code: ErrorCode = ErrorCode.BAD_PROTO) -> AppendIn
     try:
         found = s2_pb2.AppendInput.FromString(data)
     except DecodeError as error:
-        raise Refused(code, f"the body is no AppendInput: {error}") from None
+        raise CodedError(code, f"the body is no AppendInput: {error}") from None
     records = found.records
     if len(records) > RECORDS_MAX:
         raise too_many_records()
@@ -102,12 +102,12 @@ def encode_ack(ack: AppendAck) -> bytes:
     )
 
 
-def encode_batch(batch: Batch) -> bytes:
+def encode_batch(batch: RecordBatch) -> bytes:
     """A ReadBatch."""
     return b"".join(batch_pieces(batch))
 
 
-def batch_pieces(batch: Batch) -> list[bytes]:
+def batch_pieces(batch: RecordBatch) -> list[bytes]:
     """A ReadBatch, in pieces."""
     pieces = batch.written(RECORDS)
     if batch.tail is not None:
@@ -118,7 +118,7 @@ def batch_pieces(batch: Batch) -> list[bytes]:
 class _Records:
     """Elements of a ReadBatch's `records`."""
 
-    def write(self, span: Span) -> bytes:
+    def write(self, span: RecordColumns) -> bytes:
         bodies = span.bodies
         if len(bodies) == 1 and span.headers is None and span.timestamps is None:
             (sequence,) = _sequences(span.first, 1)
@@ -128,7 +128,7 @@ class _Records:
             pieces += (*head, body)
         return b"".join(pieces)
 
-    def ends(self, span: Span) -> Sequence[int]:
+    def ends(self, span: RecordColumns) -> Sequence[int]:
         heads = (sum(map(len, head)) for head in _heads(span))
         return list(accumulate(map(int.__add__, heads, map(len, span.bodies))))
 
@@ -138,7 +138,7 @@ RECORDS = _Records()
 _Head = tuple[bytes, bytes, bytes]
 
 
-def _heads(span: Span) -> Sequence[_Head]:
+def _heads(span: RecordColumns) -> Sequence[_Head]:
     """What comes before each body: tags and length, sequence, the rest.
 
     Records of a span resemble one another: mostly, only their sequences differ.
@@ -176,7 +176,7 @@ def _head(
     return b"\x0a%b\x08" % _varint(size), sequence, after
 
 
-def _field(tag: bytes, place: Place) -> bytes:
+def _field(tag: bytes, place: StreamPosition) -> bytes:
     """A StreamPosition as a field; it is there even if nothing is in it (A.4)."""
     sequence, timestamp = place.seq_num, place.timestamp
     inner = b"\x08" + _varint(sequence) if sequence else b""

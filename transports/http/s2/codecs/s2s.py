@@ -18,7 +18,7 @@ from millpond.transports.http.s2.codecs.compression import (
     compress,
     decompress,
 )
-from millpond.transports.http.s2.errors import ErrorCode, Refused, S2Error
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error
 
 FRAME_BYTES_MAX = 2**21
 """Of the flag and the body together, and of a body when it is decompressed."""
@@ -31,7 +31,7 @@ _COMPRESSION_BITS = 0x60
 _RECONNECT = 0x10
 
 
-class BadFrame(Refused):
+class BadFrame(CodedError):
     """The session's bytes cannot be read any further (400)."""
 
     def __init__(self, text: str) -> None:

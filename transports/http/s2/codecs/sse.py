@@ -12,8 +12,8 @@ import msgspec
 
 from millpond.actors.streams.messages import U64_MAX
 from millpond.transports.http.s2.codecs.json import Format, encode_batch
-from millpond.transports.http.s2.errors import Place, S2Error, bad_header
-from millpond.transports.http.s2.model import Batch
+from millpond.transports.http.s2.errors import S2Error, StreamPosition, bad_header
+from millpond.transports.http.s2.model import RecordBatch
 
 MEDIA_TYPE = b"text/event-stream"
 DONE = b"data: [DONE]\n\n"
@@ -39,7 +39,7 @@ def read_id(value: str) -> EventId:
     return EventId(*numbers)
 
 
-def encode_batch_event(batch: Batch, form: Format, event_id: EventId) -> bytes:
+def encode_batch_event(batch: RecordBatch, form: Format, event_id: EventId) -> bytes:
     """Records."""
     return b"event: batch\nid: %d,%d,%d\ndata: %b\n\n" % (
         event_id.last,
@@ -49,7 +49,7 @@ def encode_batch_event(batch: Batch, form: Format, event_id: EventId) -> bytes:
     )
 
 
-def encode_ping(now_ms: int, tail: Place) -> bytes:
+def encode_ping(now_ms: int, tail: StreamPosition) -> bytes:
     """A heartbeat: there is nothing behind `tail`."""
     return b"event: ping\ndata: %b\n\n" % _encode({"timestamp": now_ms, "tail": tail})
 

@@ -133,13 +133,13 @@ def _permits_something(scope: Scope) -> bool:
     return bool(scope.ops) or any(each is not None and (each.read or each.write) for each in given)
 
 
-def write_kept(info: AccessTokenInfo) -> bytes:
+def encode_stored_token(info: AccessTokenInfo) -> bytes:
     """What the node keeps of a token, as MessagePack."""
     return _pack(info)
 
 
-def read_kept(data: bytes) -> AccessTokenInfo:
-    """What `write_kept` wrote."""
+def decode_stored_token(data: bytes) -> AccessTokenInfo:
+    """What `encode_stored_token` wrote."""
     return _unpack(data)
 
 

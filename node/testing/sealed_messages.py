@@ -7,13 +7,13 @@ import msgspec
 
 from millpond.actors.messages import Ack
 from millpond.node.node import Node
-from millpond.node.outbox.outbox import Sent
-from millpond.node.testing.threadless import being_node
+from millpond.node.outbox.outbox import QueuedMessage
+from millpond.node.testing.inline_threads import running_as_node
 
 WINDOW = 1
 
 
-class Letter(msgspec.Struct, frozen=True):
+class SealedMessage(msgspec.Struct, frozen=True):
     """What came sealed: the sender by the name it is known by here, and the clear text."""
 
     sender: str
@@ -21,26 +21,26 @@ class Letter(msgspec.Struct, frozen=True):
     id: int
 
 
-async def send(node: Node, peer: str, channel: str, data: bytes, ttl: float) -> Sent:
+async def send(node: Node, peer: str, channel: str, data: bytes, ttl: float) -> QueuedMessage:
     """Seal a message for a peer and keep it until it is carried away. See `Post.send`."""
     public = public_of(node, peer)
-    with being_node():
-        return await node.post.send(public, channel.encode(), data, ttl)
+    with running_as_node():
+        return await node.outbox.send(public, channel.encode(), data, ttl)
 
 
-async def read(node: Node, channel: str, timeout_s: float) -> Letter:
+async def read(node: Node, channel: str, timeout_s: float) -> SealedMessage:
     """The next sealed message of a channel, opened and acknowledged; TimeoutError, CannotOpen."""
     name = channel.encode()
     with (
-        being_node(),
+        running_as_node(),
         anyio.fail_after(timeout_s),
-        node.post.office.local.guest(name, WINDOW) as guest,
+        node.outbox.context.local.consumer(name, WINDOW) as guest,
     ):
         message = await guest.receive()
-        opened = await node.post.open(name, message.data)
+        opened = await node.outbox.open(name, message.data)
         guest.tell(Ack(message.id))
     known = node.mail.house.book.by_public(opened.sender)
-    return Letter("" if known is None else known.name, opened.clear, message.id)
+    return SealedMessage("" if known is None else known.name, opened.clear, message.id)
 
 
 def public_of(node: Node, peer: str) -> bytes:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from millpond.actors.state.usage import StateUsage
-from millpond.actors.streams.directory import Stages
+from millpond.actors.streams.directory import StagingDirectory
 from millpond.actors.streams.settings import StreamCounters
-from millpond.node.admin import Sources
+from millpond.node.admin import StatusSources
 from millpond.node.config import Config
 from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.transactions.figures import TransactionCounters
 from millpond.transports.rustlog.metrics import RustlogMetrics
-from millpond.transports.server.interface import Visitor
+from millpond.transports.server.interface import ServerConnection
 
 
 class Lag(msgspec.Struct):
@@ -30,7 +30,7 @@ class Lag(msgspec.Struct):
             self.most = max(self.most, each)
 
 
-class Totals(msgspec.Struct):
+class CellTotals(msgspec.Struct):
     """What all channels in memory hold together; how their subscribers and the consumer groups of
     streams get on; and which cells refuse what they are asked."""
 
@@ -45,17 +45,17 @@ class Totals(msgspec.Struct):
     unreadable: int = 0
 
 
-class Figures(msgspec.Struct, frozen=True):
+class MetricSources(msgspec.Struct, frozen=True):
     """Where the metrics come from. `sources` are those of `info`."""
 
-    sources: Callable[[], Sources]
+    sources: Callable[[], StatusSources]
     config: Config
-    visitors: Callable[[], Iterable[Visitor]]
-    listener_of: Callable[[Visitor], str]
+    visitors: Callable[[], Iterable[ServerConnection]]
+    listener_of: Callable[[ServerConnection], str]
     http: HttpCounters
     streams: StreamCounters
     states: StateUsage
-    stages: Stages
+    stages: StagingDirectory
     transactions: TransactionCounters
     groups: Callable[[], int]
     rustlog: RustlogMetrics

@@ -13,7 +13,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from millpond.node.cli.exit_codes import Exit, Failure, usage
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import (
     DATA_DEFAULT,
     as_owner,
@@ -33,8 +33,8 @@ from millpond.node.peers.address_book import (
     UnknownPeer,
 )
 from millpond.node.peers.address_book_file import BookBusy
-from millpond.node.peers.card import BadCard, Card, decode_card
-from millpond.node.peers.fingerprint import fingerprint, words
+from millpond.node.peers.card import BadCard, ContactCard, decode_card
+from millpond.node.peers.fingerprint import fingerprint, safety_words
 from millpond.node.peers.identity import FILE_NAME as IDENTITY_FILE
 from millpond.node.peers.identity import (
     BadPeerId,
@@ -43,7 +43,7 @@ from millpond.node.peers.identity import (
     NoIdentity,
     load_identity,
     peer_id,
-    public_of,
+    public_key_of,
 )
 
 Work = Callable[[Path, argparse.Namespace], None]
@@ -86,7 +86,7 @@ def not_own(folder: Path, public: bytes | None) -> None:
     except NoIdentity:
         return
     if public == own:
-        raise usage("that is this node's own key")
+        raise usage_error("that is this node's own key")
 
 
 def opened(folder: Path, *, to_change: bool = False) -> PeerBook:
@@ -104,10 +104,10 @@ def found(book: PeerBook, text: str) -> Peer:
     return peer
 
 
-def given_key(args: argparse.Namespace) -> tuple[bytes | None, Card | None, str]:
+def given_key(args: argparse.Namespace) -> tuple[bytes | None, ContactCard | None, str]:
     """What `--key` or `--card` says: the key, and the card with its line."""
     if args.key is not None:
-        return public_of(args.key), None, ""
+        return public_key_of(args.key), None, ""
     if args.card is None:
         return None, None, ""
     line = "".join((sys.stdin.read() if args.card == "-" else args.card).split())
@@ -133,7 +133,11 @@ def show(public: bytes, peer: Peer | None, *, as_json: bool) -> None:
 
 def object_of(public: bytes) -> dict[str, object]:
     """An identity in JSON."""
-    return {"id": peer_id(public), "fingerprint": fingerprint(public), "words": words(public)}
+    return {
+        "id": peer_id(public),
+        "fingerprint": fingerprint(public),
+        "words": safety_words(public),
+    }
 
 
 def peer_object(peer: Peer) -> dict[str, object]:
@@ -170,7 +174,7 @@ def _run(work: Work, args: argparse.Namespace) -> int:
     folder = Path(args.data or data_folder(os.environ))
     with _explained(folder):
         work(folder, args)
-    return Exit.OK
+    return ExitCode.OK
 
 
 @contextmanager
@@ -183,9 +187,9 @@ def _explained(folder: Path) -> Iterator[None]:
         text = f"{exc}; to take it again: millpond keys trust {quote(exc.peer.name)} --replace"
         raise Failure(text) from exc
     except (UnknownPeer, NoIdentity) as exc:
-        raise Failure(str(exc), Exit.NOT_FOUND) from exc
+        raise Failure(str(exc), ExitCode.NOT_FOUND) from exc
     except (BadPeer, BadCard, BadPeerId) as exc:
-        raise usage(str(exc)) from exc
+        raise usage_error(str(exc)) from exc
     except (PeerBookError, IdentityError, BookBusy) as exc:
         raise Failure(str(exc)) from exc
     except OSError as exc:
@@ -196,5 +200,5 @@ def _identity_lines(public: bytes) -> list[str]:
     return [
         f"id           {peer_id(public)}",
         f"fingerprint  {fingerprint(public)}",
-        f"words        {words(public)}",
+        f"words        {safety_words(public)}",
     ]

@@ -14,7 +14,7 @@ SAMPLE_GAP_S = 0.01
 of those that come while one is under way on their connection."""
 
 
-class Traffic:
+class ProtocolStats:
     """Of one protocol. Who hears something at or after `sample_at` takes a sample: `begin` says
     when it was heard, `end` when it was answered. `latency`: in seconds."""
 
@@ -36,6 +36,6 @@ class Traffic:
         self.latency.add(now - began_at)
 
 
-def traffic() -> dict[str, Traffic]:
+def stats_by_protocol() -> dict[str, ProtocolStats]:
     """For a node: one for each protocol."""
-    return {name: Traffic() for name in PROTOCOLS}
+    return {name: ProtocolStats() for name in PROTOCOLS}

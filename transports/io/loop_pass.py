@@ -15,7 +15,7 @@ from typing import Protocol
 BYTES_MAX = 2**20
 
 
-class TurnWire(Protocol):
+class LoopPassWire(Protocol):
     """A wire whose reads and writes may wait for the turn."""
 
     def take(self, data: bytes) -> None:
@@ -27,20 +27,20 @@ class TurnWire(Protocol):
     def abort(self) -> None: ...
 
 
-class Turn:
+class LoopPass:
     """Collects reads until the loop's next pass, at most BYTES_MAX of them."""
 
     __slots__ = ("_arrivals", "_arrived_bytes", "_dirty", "_endings", "_loop", "is_running")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._arrivals: deque[tuple[TurnWire, bytes]] = deque()
+        self._arrivals: deque[tuple[LoopPassWire, bytes]] = deque()
         self._arrived_bytes = 0
-        self._dirty: deque[TurnWire] = deque()
+        self._dirty: deque[LoopPassWire] = deque()
         self._endings: deque[Callable[[], None]] = deque()
         self.is_running = False
 
-    def arrived(self, wire: TurnWire, data: bytes) -> None:
+    def arrived(self, wire: LoopPassWire, data: bytes) -> None:
         if not self._arrivals:
             self._loop.call_soon(self.run)
         self._arrivals.append((wire, data))
@@ -48,7 +48,7 @@ class Turn:
         if self._arrived_bytes > BYTES_MAX:
             self.run()
 
-    def has_written(self, wire: TurnWire) -> None:
+    def has_written(self, wire: LoopPassWire) -> None:
         """`wire` has something to write at the end of this turn."""
         self._dirty.append(wire)
 
@@ -64,7 +64,7 @@ class Turn:
             return
         self.is_running = True
         self._arrived_bytes = 0
-        in_hand: TurnWire | None = None
+        in_hand: LoopPassWire | None = None
         try:
             while arrivals:
                 in_hand, data = arrivals.popleft()
@@ -77,10 +77,10 @@ class Turn:
             finally:
                 self._finish(in_hand)
 
-    def _finish(self, broken: TurnWire | None) -> None:
+    def _finish(self, broken: LoopPassWire | None) -> None:
         self.is_running = False
         dirty = self._dirty
-        in_hand: TurnWire | None = None
+        in_hand: LoopPassWire | None = None
         try:
             while dirty:
                 in_hand = dirty.popleft()

@@ -24,7 +24,7 @@ _is_of_node: ContextVar[bool] = ContextVar("millpond_is_of_node", default=False)
 _is_at_once: ContextVar[bool] = ContextVar("millpond_is_at_once", default=False)
 
 
-class Threads:
+class ThreadCounts:
     """Those that work for one loop, and how many of its worlds want none."""
 
     def __init__(self) -> None:
@@ -32,11 +32,13 @@ class Threads:
         self.unwanted = 0
 
 
-_of_loop: anyio.lowlevel.RunVar[Threads | None] = anyio.lowlevel.RunVar("millpond_threads", None)
+_of_loop: anyio.lowlevel.RunVar[ThreadCounts | None] = anyio.lowlevel.RunVar(
+    "millpond_threads", None
+)
 
 
 @contextmanager
-def being_node() -> Generator[None]:
+def running_as_node() -> Generator[None]:
     """For the block, the running task belongs to a node, and so do those that come of it."""
     token = _is_of_node.set(True)
     try:
@@ -45,28 +47,28 @@ def being_node() -> Generator[None]:
         _is_of_node.reset(token)
 
 
-def be_node() -> None:
+def mark_as_node() -> None:
     """From now on it does."""
     _is_of_node.set(True)
 
 
-def of_node(make: Callable[[], Made]) -> Callable[[], Made]:
+def marked_as_node(make: Callable[[], Made]) -> Callable[[], Made]:
     """The same factory, and whatever task calls it belongs to a node: a connection is the node's
     own, whoever dialled."""
 
     def made() -> Made:
-        be_node()
+        mark_as_node()
         return make()
 
     return made
 
 
 @contextmanager
-def counted_threads(*, are_wanted: bool = True) -> Generator[Threads]:
+def counted_threads(*, are_wanted: bool = True) -> Generator[ThreadCounts]:
     """For the block, threads are counted, and tasks of nodes have none: nobody, unless wanted."""
     threads = _of_loop.get()
     if threads is None:
-        threads = Threads()
+        threads = ThreadCounts()
         _of_loop.set(threads)
     threads.unwanted += not are_wanted
     _border.enter()
@@ -77,7 +79,7 @@ def counted_threads(*, are_wanted: bool = True) -> Generator[Threads]:
         threads.unwanted -= not are_wanted
 
 
-class _Border:
+class _AnyioPatch:
     """Our functions in the place of anyio's, as long as there is a world in any loop; the last one
     to end takes them away, in whichever order they do."""
 
@@ -136,7 +138,7 @@ class _Border:
             self._check_cancelled()
 
 
-_border = _Border()
+_border = _AnyioPatch()
 
 
 def _at_once(func: Callable[..., Any], *args: Any) -> Any:
