@@ -115,7 +115,7 @@ class TestReading:
         self, log: Run, seek: Seek, bytes_max: int
     ) -> None:
         log.write(LOG, LogTrimmed(35))
-        seek = Seek(seek.where, seek.sequence, seek.timestamp, seek.id, bytes_max)
+        seek = Seek(seek.by, seek.sequence, seek.timestamp, seek.id, bytes_max)
         assert firsts(log.read(LOG, seek))[:1] == [30]
 
 
@@ -154,7 +154,7 @@ def test_a_reader_meets_a_trim_that_is_not_in_the_file_yet(
         store.loop.finish_pass()
         _, journal = store.loop.lanes
         assert journal.step() and commit is not None and commit.is_done
-        seek = Seek(seek.where, seek.sequence, seek.timestamp, seek.id, bytes_max)
+        seek = Seek(seek.by, seek.sequence, seek.timestamp, seek.id, bytes_max)
         assert firsts(store.read(LOG, seek))[:1] == [30]
 
 

@@ -122,7 +122,7 @@ def _files() -> int:
 async def test_nothing_is_left_behind() -> None:
     async def hold(request: Request, answer: ResponseWriter) -> None:
         await answer.start(200, ())
-        await request.while_here(anyio.sleep_forever)
+        await request.run_until_disconnect(anyio.sleep_forever)
 
     async def once() -> None:
         async with _listening(hold) as (address, _):
@@ -156,7 +156,7 @@ async def test_whoever_does_not_read_holds_nobody_up() -> None:
                 await answer.send(bytes(65536))
                 sent += 65536
 
-        await request.while_here(send)
+        await request.run_until_disconnect(send)
 
     async with _listening(flood) as (address, _):
         stream = await dial(address)
@@ -256,7 +256,7 @@ async def test_a_head_is_answered_at_once() -> None:
 
     async def wait(request: Request, answer: ResponseWriter) -> None:
         await answer.start(200, ())
-        await request.while_here(anyio.sleep_forever)
+        await request.run_until_disconnect(anyio.sleep_forever)
 
     async with _listening(wait) as (address, application):
         async with await dial(address) as stream, Http2(await dial(address)) as client:

@@ -120,6 +120,6 @@ def test_there_is_an_end_to_their_number_and_their_notes() -> None:
     assert answers == [m.Done(1)] * TOKENS_MAX
     assert catalogue.ask(_issue(b"more")) == [m.StreamFailed(1, Code.BUFFER_FULL)]
     catalogue.ask(m.RevokeToken(2, ids[0]))
-    large = _issue(b"more", metadata=bytes(METADATA_BYTES_MAX + 1))
+    large = _issue(b"more", notes=bytes(METADATA_BYTES_MAX + 1))
     assert catalogue.ask(large) == [m.StreamFailed(1, Code.DATA_TOO_LARGE)]
     assert catalogue.ask(_issue(b"more")) == [m.Done(1)]
