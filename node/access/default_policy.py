@@ -10,7 +10,7 @@ import msgspec
 from millpond.actors.messages import Rights
 from millpond.node.access.grants import PEER_ID, Grant, Subject, SubjectKind
 from millpond.node.ip import is_remote
-from millpond.node.peers.address_book import PeerBook
+from millpond.node.peers.address_book import AddressBook
 from millpond.node.peers.identity import peer_id
 from millpond.node.web.login import CHANNEL as PAGE_CHANNEL
 from millpond.transports.p2p.admission import Principal
@@ -24,7 +24,7 @@ class TrustedPeers(msgspec.Struct, frozen=True):
     """The node as one of several: its own public key, whom it knows, whether it is a relay."""
 
     own: bytes
-    book: PeerBook
+    book: AddressBook
     is_relay: bool = False
 
 

@@ -8,7 +8,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from millpond.node.connections import NodeServices
-from millpond.node.peers.address_book import PeerBook
+from millpond.node.peers.address_book import AddressBook
 
 LOOK_EVERY_S = 2.0
 REAUTHORIZE_EVERY_S = 30.0
@@ -18,7 +18,7 @@ AT_ONCE = 100
 
 
 async def watch_revocations(
-    book: PeerBook, reception: NodeServices, now: Callable[[], float]
+    book: AddressBook, reception: NodeServices, now: Callable[[], float]
 ) -> None:
     """Judge all connections anew soon after the peer book changed, and every REJUDGE_EVERY_S.
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from traceback import extract_tb
+from typing import Any
 
 from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause
 
@@ -39,6 +40,8 @@ COMMANDS = {
 }
 """Each command's module and its line in `millpond --help`."""
 
+COMMANDS_PACKAGE = "millpond.node.cli"
+
 EPILOG = """\
 a first conversation:
   millpond serve                          in one terminal
@@ -65,8 +68,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _end(first_cause(exc), words)
 
 
-def _run(words: list[str]) -> int:
-    wanted = words[0] if words and words[0] in COMMANDS else None
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line, with every command; nothing is run.
+
+    The modules of all commands are imported, so this is for documentation and completion, not for
+    the start of a command. Defaults that come from the environment (MILLPOND_CONNECT, ...) are
+    those of this process. Raises Failure where the packages of the `spark` extra are missing.
+    """
+    parser, commands = _empty_parser()
+    for module in dict.fromkeys(module for module, _ in COMMANDS.values()):
+        import_module(f"{COMMANDS_PACKAGE}.{module}").add_parser(commands)
+    return parser
+
+
+class _Commands:
+    """The subparsers of `millpond`: each command gets its line of `COMMANDS` as its summary."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self._subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser:
+        return self._subparsers.add_parser(name, help=COMMANDS[name][1], **options)
+
+
+def _empty_parser() -> tuple[argparse.ArgumentParser, _Commands]:
     parser = argparse.ArgumentParser(
         prog="millpond",
         description="A peer-to-peer buffering node: it keeps messages for peers that are away.",
@@ -74,13 +99,19 @@ def _run(words: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    return parser, _Commands(parser)
+
+
+def _run(words: list[str]) -> int:
+    """Only the module of the command is imported: the others would double the time to start."""
+    parser, commands = _empty_parser()
+    wanted = words[0] if words and words[0] in COMMANDS else None
     if wanted is None:
-        for name, (_, summary) in COMMANDS.items():
-            subparsers.add_parser(name, help=summary)
+        for name in COMMANDS:
+            commands.add_parser(name)
         return _without_command(parser, parser.parse_args(words))
-    module = import_module(f"millpond.node.cli.{COMMANDS[wanted][0]}")
-    module.add_parser(subparsers)
+    module = import_module(f"{COMMANDS_PACKAGE}.{COMMANDS[wanted][0]}")
+    module.add_parser(commands)
     code: int = module.run(parser.parse_args(words))
     return code
 

@@ -13,7 +13,7 @@ from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.outbox.local_channels import LocalChannels
 from millpond.node.outbox.presence import Presence
 from millpond.node.outbox.routes import RouteDialer
-from millpond.node.peers.address_book import PeerBook
+from millpond.node.peers.address_book import AddressBook
 from millpond.node.peers.identity import Identity
 from millpond.node.peers.prekey_cache import PrekeyCache
 from millpond.node.peers.prekeys import Prekeys
@@ -57,7 +57,7 @@ class OutboxContext(msgspec.Struct, frozen=True):
     """One for all tasks of a node's post."""
 
     identity: Identity
-    book: PeerBook
+    book: AddressBook
     prekeys: Prekeys
     known: PrekeyCache
     local: LocalChannels

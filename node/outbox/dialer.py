@@ -13,7 +13,7 @@ from millpond.node.client.errors import HandshakeRefused
 from millpond.node.client.url import parse_url
 from millpond.node.outbox.presence import Presence
 from millpond.node.outbox.routes import Route
-from millpond.node.peers.address_book import PeerBook
+from millpond.node.peers.address_book import AddressBook
 from millpond.node.peers.identity import Identity, peer_id
 
 
@@ -23,7 +23,7 @@ class PeerDialer:
     def __init__(
         self,
         identity: Identity,
-        book: PeerBook,
+        book: AddressBook,
         presence: Presence,
         now: Callable[[], float],
         rng: Random,

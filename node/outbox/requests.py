@@ -21,7 +21,7 @@ from millpond.actors.runtime.supervisor import contain
 from millpond.node.outbox import messages as b
 from millpond.node.outbox.outbox import Outbox
 from millpond.node.outbox.routes import relay_routes
-from millpond.node.peers.address_book import DuplicatePeer, Peer, PeerBookError, Trust
+from millpond.node.peers.address_book import AddressBookError, DuplicatePeer, Peer, Trust
 from millpond.node.peers.address_book_file import BookBusy
 from millpond.node.peers.card import BadCard, ContactCard, decode_card, encode_card
 from millpond.node.peers.envelope import UUID_BYTES, CannotOpen, envelope_uuid
@@ -83,7 +83,7 @@ class PeerRequests:
             outcome = await handler(body)
         except RequestError as error:
             outcome = error
-        except (OSError, PeerBookError, BookBusy) as error:
+        except (OSError, AddressBookError, BookBusy) as error:
             log.warning("request about peers failed: %s", error)
             outcome = StorageFailed(str(error))
         finally:
@@ -149,7 +149,7 @@ class PeerRequests:
         try:
             peer = self._described(request)
             await anyio.to_thread.run_sync(self._entered, peer)
-        except (PeerBookError, BadCard, BadPeerId, ValueError) as error:
+        except (AddressBookError, BadCard, BadPeerId, ValueError) as error:
             return b.write_body(b.AddAnswer(None, str(error)))
         self._post.rounds.look_at_book()
         return b.write_body(b.AddAnswer(peer.id))

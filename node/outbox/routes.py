@@ -11,7 +11,7 @@ import msgspec
 
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import RoleName
-from millpond.node.peers.address_book import Peer, PeerBook, Trust
+from millpond.node.peers.address_book import AddressBook, Peer, Trust
 from millpond.node.peers.identity import BadPeerId, public_key_of
 
 REST_S_MIN, REST_S_MAX = 1.0, 300.0
@@ -56,7 +56,7 @@ class RedialDelay:
         self._failures = 0
 
 
-def routes_to(peer: Peer, book: PeerBook) -> Iterator[Route]:
+def routes_to(peer: Peer, book: AddressBook) -> Iterator[Route]:
     """Where mail for the peer can be brought: to itself first."""
     for url in peer.addresses:
         yield Route(url, peer.public, False)
@@ -64,7 +64,7 @@ def routes_to(peer: Peer, book: PeerBook) -> Iterator[Route]:
         yield from relay_routes(relay, book)
 
 
-def relay_routes(text: str, book: PeerBook) -> Iterator[Route]:
+def relay_routes(text: str, book: AddressBook) -> Iterator[Route]:
     """The places of a relay: `PEER-ID@URL`, a URL, or the name or id of a peer in the book.
 
     Of a bare URL the key is that of the trusted peer who has this address, else of any of them. A
@@ -90,7 +90,7 @@ def relay_routes(text: str, book: PeerBook) -> Iterator[Route]:
     yield Route(text, next(known, None), True)
 
 
-def _found(text: str, book: PeerBook) -> Peer | None:
+def _found(text: str, book: AddressBook) -> Peer | None:
     return next((each for each in book.peers if text in (each.name, each.id)), None)
 
 

@@ -1,6 +1,6 @@
 """Who is known: peers by name and key, in `peers.toml` of the data folder.
 
-People read the file and may edit it; a program that holds the book notices (`PeerBook.reload`).
+People read the file and may edit it; a program that holds the book notices (`AddressBook.reload`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from millpond.node.atomic_files import UnsafeFile
 from millpond.node.peers.address_book_file import AddressBookFile, InMemoryFile, Stamp
 from millpond.node.peers.address_book_toml import format_address_book, parse_address_book
 from millpond.node.peers.errors import (
+    AddressBookError,
     BadPeer,
     BookFull,
     BookUnreadable,
     DuplicatePeer,
     KeyChanged,
-    PeerBookError,
     PeerRevoked,
     UnknownPeer,
 )
@@ -43,14 +43,14 @@ FILE_NAME = "peers.toml"
 LOOK_EVERY_S = 1.0
 
 __all__ = [
+    "AddressBook",
+    "AddressBookError",
     "BadPeer",
     "BookFull",
     "BookUnreadable",
     "DuplicatePeer",
     "KeyChanged",
     "Peer",
-    "PeerBook",
-    "PeerBookError",
     "PeerRevoked",
     "Pinned",
     "Trust",
@@ -74,7 +74,7 @@ class _Seen(msgspec.Struct, frozen=True):
     is_readable: bool
 
 
-class PeerBook:
+class AddressBook:
     """The peers, in a file or (without `path`) in memory alone.
 
     Questions look at the file's stamp at most once a second and read it again if it changed; a file
@@ -247,7 +247,7 @@ class PeerBook:
         stamp = self._look()  # before: a change in between is seen the next time
         try:
             known = Known(map(_checked, parse_address_book(self._file.read())))
-        except (UnsafeFile, OSError, ValueError, PeerBookError) as exc:
+        except (UnsafeFile, OSError, ValueError, AddressBookError) as exc:
             self._seen = _Seen(stamp, self._seen.known, is_readable=False)
             text = str(exc) if isinstance(exc, UnsafeFile) else f"{self._path}: {exc}"
             raise BookUnreadable(text) from exc

@@ -11,7 +11,7 @@ import msgspec
 
 from millpond.node.client.errors import PeerMismatch, SelfConnection
 from millpond.node.environment import current_environment
-from millpond.node.peers.errors import PeerBookError
+from millpond.node.peers.errors import AddressBookError
 from millpond.node.peers.identity import peer_id, verify
 from millpond.transports.errors import MalformedHandshake
 from millpond.transports.p2p.handshake import (
@@ -34,7 +34,7 @@ class Credentials(msgspec.Struct, frozen=True):
     """Who we are, and whom we want to meet.
 
     `peer` is the public key that is expected. `on_peer` hears the one that was proved, before we
-    prove ours, and raises a PeerBookError or an OSError (PeerMismatch is one) if it must not be.
+    prove ours, and raises a AddressBookError or an OSError (PeerMismatch is one) if it must not be.
     """
 
     identity: Signer
@@ -90,5 +90,5 @@ class MutualAuth:
             self._credentials.on_peer(public)
         except PeerMismatch:
             raise
-        except (PeerBookError, OSError) as error:
+        except (AddressBookError, OSError) as error:
             raise PeerMismatch(str(error), public) from error

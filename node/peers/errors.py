@@ -1,6 +1,6 @@
 """Why the peer book cannot do what it was asked to.
 
-PeerBookError
+AddressBookError
 +-- BadPeer         a name, a key or an address that cannot be one
 +-- BookUnreadable  the file
 +-- BookFull
@@ -15,31 +15,31 @@ from __future__ import annotations
 from millpond.node.peers.peer import Peer
 
 
-class PeerBookError(Exception):
+class AddressBookError(Exception):
     """The peer book cannot do what it was asked to; the text says why."""
 
 
-class BadPeer(PeerBookError, ValueError):
+class BadPeer(AddressBookError, ValueError):
     """A name, a key or an address that cannot be one."""
 
 
-class BookUnreadable(PeerBookError):
+class BookUnreadable(AddressBookError):
     """The file is damaged, or others may write it."""
 
 
-class BookFull(PeerBookError):
+class BookFull(AddressBookError):
     """There are 10,000 peers."""
 
 
-class DuplicatePeer(PeerBookError):
+class DuplicatePeer(AddressBookError):
     """The name or the key is another peer's."""
 
 
-class UnknownPeer(PeerBookError):
+class UnknownPeer(AddressBookError):
     """Nobody has this name or key."""
 
 
-class PeerRevoked(PeerBookError):
+class PeerRevoked(AddressBookError):
     """The key was revoked, and only a person can take that back."""
 
     def __init__(self, peer: Peer) -> None:
@@ -47,7 +47,7 @@ class PeerRevoked(PeerBookError):
         self.peer = peer
 
 
-class KeyChanged(PeerBookError):
+class KeyChanged(AddressBookError):
     """Where `peer` was known, somebody shows another key: `public`. Never to be passed over."""
 
     def __init__(self, peer: Peer, public: bytes, address: str = "") -> None:

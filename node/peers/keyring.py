@@ -9,7 +9,7 @@ import msgspec
 
 from millpond.node.config import Config, ConfigError
 from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
-from millpond.node.peers.address_book import PeerBook, PeerBookError
+from millpond.node.peers.address_book import AddressBook, AddressBookError
 from millpond.node.peers.identity import FILE_NAME as IDENTITY_FILE
 from millpond.node.peers.identity import Identity, IdentityError, load_or_create
 from millpond.node.peers.prekey_cache import PrekeyCache
@@ -23,7 +23,7 @@ class Keyring(msgspec.Struct, frozen=True):
     """A node without a data folder is somebody else each time it starts, and knows nobody."""
 
     identity: Identity
-    book: PeerBook
+    book: AddressBook
     prekeys: Prekeys
     known: PrekeyCache
 
@@ -40,11 +40,11 @@ def open_keyring(
     try:
         if folder is None:
             identity = Identity.new(entropy)
-            book = PeerBook(None, now)
+            book = AddressBook(None, now)
         else:
             identity = load_or_create(folder / IDENTITY_FILE, entropy)
-            book = PeerBook(folder / BOOK_FILE, now)
-    except (IdentityError, PeerBookError) as error:
+            book = AddressBook(folder / BOOK_FILE, now)
+    except (IdentityError, AddressBookError) as error:
         raise ConfigError(str(error)) from error
     prekeys = Prekeys(
         None if folder is None else folder / PREKEYS_FOLDER,

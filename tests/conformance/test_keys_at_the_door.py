@@ -11,8 +11,8 @@ from millpond.actors.messages import Rights
 from millpond.node.access.default_policy import TrustedPeers
 from millpond.node.access.tokens import new_signed
 from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
+from millpond.node.peers.address_book import AddressBook, Trust
 from millpond.node.peers.address_book import Peer as Known
-from millpond.node.peers.address_book import PeerBook, Trust
 from millpond.node.peers.identity import FILE_NAME, load_identity
 from tests.conformance import packets as p
 from tests.conformance.peer import Peer
@@ -32,7 +32,7 @@ def access_file(tmp_path: Path) -> str:
     return str(path)
 
 
-def book_of(mill: Served) -> PeerBook:
+def book_of(mill: Served) -> AddressBook:
     mill.node.services.signer = NODE
     peers = mill.node._access.peers
     assert isinstance(peers, TrustedPeers)
@@ -98,11 +98,11 @@ async def test_a_key_that_a_command_revokes_loses_the_connection_it_has(
         book.add(alice())
         peer, proof = await asked(mill)
         p.read_ready(await peer.ask(proof))
-        PeerBook(data / BOOK_FILE).revoke("alice")
+        AddressBook(data / BOOK_FILE).revoke("alice")
         book.add(Known("bob", BOB.public, Trust.TRUSTED, (), (), 0.0))
         with anyio.fail_after(5):
             await peer.rest()
-        assert not PeerBook(data / BOOK_FILE).is_trusted(ALICE.public)
+        assert not AddressBook(data / BOOK_FILE).is_trusted(ALICE.public)
 
 
 @WIRED

@@ -16,7 +16,7 @@ from millpond.node.access.default_policy import TrustedPeers
 from millpond.node.access.policy import AccessPolicy, GrantOutcome, RuleFiles, load_access
 from millpond.node.access.rules_file import AccessFileError
 from millpond.node.access.tokens import new_signed
-from millpond.node.peers.address_book import Peer, PeerBook, Trust
+from millpond.node.peers.address_book import AddressBook, Peer, Trust
 from millpond.node.peers.identity import Identity
 from millpond.transports.p2p.admission import Principal
 
@@ -27,8 +27,8 @@ READ = Rights.GET | Rights.LIST
 MAIL = f"mail/{US.id}".encode()
 
 
-def book(**trust: tuple[Identity, Trust]) -> PeerBook:
-    made = PeerBook(None, lambda: NOW)
+def book(**trust: tuple[Identity, Trust]) -> AddressBook:
+    made = AddressBook(None, lambda: NOW)
     for name, (who, how) in trust.items():
         made.add(Peer(name, who.public, how, (), (), NOW))
     return made

@@ -8,7 +8,7 @@ from shutil import copyfile
 
 import pytest
 
-from millpond.node.peers.address_book import PeerBook, Trust
+from millpond.node.peers.address_book import AddressBook, Trust
 from tests.node.processes import Serving, command, serving
 
 
@@ -35,8 +35,8 @@ class Folder:
         return ask(node, *words, "--identity", str(self.path), code=code, scheme=scheme)
 
     @property
-    def book(self) -> PeerBook:
-        return PeerBook(self.path / "peers.toml")
+    def book(self) -> AddressBook:
+        return AddressBook(self.path / "peers.toml")
 
 
 def ask(node: Serving, *words: str, code: int = 0, scheme: str = "tcp") -> tuple[str, str]:

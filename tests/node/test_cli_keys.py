@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from millpond.node.cli.main import main
-from millpond.node.peers.address_book import PeerBook
+from millpond.node.peers.address_book import AddressBook
 from millpond.node.peers.card import decode_card
 from millpond.node.peers.fingerprint import fingerprint, safety_words
 from millpond.node.peers.identity import load_identity, public_key_of
@@ -46,8 +46,8 @@ class Person:
         return self._run(*words, "--data", str(self.folder))
 
     @property
-    def book(self) -> PeerBook:
-        return PeerBook(self.folder / "peers.toml")
+    def book(self) -> AddressBook:
+        return AddressBook(self.folder / "peers.toml")
 
 
 @pytest.fixture

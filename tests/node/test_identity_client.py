@@ -21,7 +21,7 @@ from millpond.node.client.events import Retrying
 from millpond.node.client.sync import channel as sync
 from millpond.node.config import Config
 from millpond.node.node import Node
-from millpond.node.peers.address_book import KeyChanged, PeerBook, PeerRevoked
+from millpond.node.peers.address_book import AddressBook, KeyChanged, PeerRevoked
 from millpond.node.peers.identity import Identity
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.handshake import decode_hello, encode_ready
@@ -115,8 +115,8 @@ async def test_a_node_without_an_identity_refuses() -> None:
     assert refused.value.code == HelloCode.AUTHENTICATION_FAILED
 
 
-def book(tmp_path: Path) -> PeerBook:
-    return PeerBook(tmp_path / "peers.toml")
+def book(tmp_path: Path) -> AddressBook:
+    return AddressBook(tmp_path / "peers.toml")
 
 
 async def test_a_key_is_pinned_at_first_and_a_change_of_it_is_loud(tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.node.peers.address_book import (
+    AddressBook,
     BadPeer,
     BookFull,
     BookUnreadable,
     DuplicatePeer,
     KeyChanged,
     Peer,
-    PeerBook,
     PeerRevoked,
     Trust,
     UnknownPeer,
@@ -64,11 +64,11 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["file", "memory"])
-def book(request: pytest.FixtureRequest, path: Path) -> PeerBook:
-    return PeerBook(path if request.param == "file" else None, Watch())
+def book(request: pytest.FixtureRequest, path: Path) -> AddressBook:
+    return AddressBook(path if request.param == "file" else None, Watch())
 
 
-def test_a_peer_is_found_by_name_and_key(book: PeerBook) -> None:
+def test_a_peer_is_found_by_name_and_key(book: AddressBook) -> None:
     bob = book.add(peer())
     assert list(book.peers) == [bob] and len(book) == 1
     assert book.by_name("bob") == book.by_public(BOB) == bob
@@ -78,7 +78,7 @@ def test_a_peer_is_found_by_name_and_key(book: PeerBook) -> None:
         assert book.resolve(nobody) is None
 
 
-def test_a_name_is_the_same_in_any_unicode_spelling(book: PeerBook) -> None:
+def test_a_name_is_the_same_in_any_unicode_spelling(book: AddressBook) -> None:
     book.add(peer("Ren\u00e9e"))
     assert book.by_name("Rene\u0301e") is not None
     with pytest.raises(DuplicatePeer):
@@ -96,13 +96,13 @@ def test_a_name_is_the_same_in_any_unicode_spelling(book: PeerBook) -> None:
     + [{"addresses": tuple(f"tcp://h:{port}" for port in range(1, 10))}, {"card": "two\nlines"}]
     + [{"relays": (text,)} for text in ("carol", "abc@tcp://h:1", "@tcp://h:1", "tcp://a@h:1")],
 )
-def test_what_cannot_be_a_peer(book: PeerBook, wrong: dict[str, object]) -> None:
+def test_what_cannot_be_a_peer(book: AddressBook, wrong: dict[str, object]) -> None:
     with pytest.raises(BadPeer):
         book.add(peer(**wrong))
     assert len(book) == 0
 
 
-def test_names_and_keys_are_given_once(book: PeerBook) -> None:
+def test_names_and_keys_are_given_once(book: AddressBook) -> None:
     book.add(peer())
     with pytest.raises(DuplicatePeer, match="'bob'"):
         book.add(peer(public=CAROL))
@@ -114,7 +114,7 @@ def test_names_and_keys_are_given_once(book: PeerBook) -> None:
     assert [each.name for each in book.peers] == ["bob", "carol"]
 
 
-def test_replace_and_remove(book: PeerBook) -> None:
+def test_replace_and_remove(book: AddressBook) -> None:
     book.add(peer())
     book.add(peer("carol", CAROL))
     book.replace("bob", peer("rob", addresses=()))
@@ -128,7 +128,7 @@ def test_replace_and_remove(book: PeerBook) -> None:
         book.replace("bob", peer())
 
 
-def test_who_is_met_first_is_pinned_and_not_trusted(book: PeerBook) -> None:
+def test_who_is_met_first_is_pinned_and_not_trusted(book: AddressBook) -> None:
     met = book.pin(BOB, HERE)
     assert met.is_new and met.peer.trust is Trust.PINNED and met.peer.name == "203.0.113.7:7400"
     assert not book.is_trusted(BOB)
@@ -136,7 +136,7 @@ def test_who_is_met_first_is_pinned_and_not_trusted(book: PeerBook) -> None:
     assert book.trust(met.peer.name).trust is Trust.TRUSTED and book.is_trusted(BOB)
 
 
-def test_another_key_where_one_is_known_is_loud(book: PeerBook) -> None:
+def test_another_key_where_one_is_known_is_loud(book: AddressBook) -> None:
     """By any scheme; and also when the other key is a known peer's."""
     book.add(peer())
     book.add(peer("carol", CAROL, addresses=("tcp://203.0.113.8:7400",)))
@@ -153,7 +153,7 @@ def test_another_key_where_one_is_known_is_loud(book: PeerBook) -> None:
         book.pin(key(5), "elsewhere")
 
 
-def test_revoked_does_not_come_back_by_itself(book: PeerBook) -> None:
+def test_revoked_does_not_come_back_by_itself(book: AddressBook) -> None:
     book.add(peer())
     assert book.revoke("bob").trust is Trust.REVOKED
     assert not book.is_trusted(BOB)
@@ -169,7 +169,7 @@ def test_revoked_does_not_come_back_by_itself(book: PeerBook) -> None:
     assert book.is_trusted(BOB)
 
 
-def test_another_key_is_taken_only_on_demand(book: PeerBook) -> None:
+def test_another_key_is_taken_only_on_demand(book: AddressBook) -> None:
     book.add(peer())
     with pytest.raises(KeyChanged) as told:
         book.trust("bob", CAROL)
@@ -184,7 +184,7 @@ def test_another_key_is_taken_only_on_demand(book: PeerBook) -> None:
         book.pin(BOB, "tcp://elsewhere:1")
 
 
-def test_back_to_the_old_key_and_to_one_that_was_pinned(book: PeerBook) -> None:
+def test_back_to_the_old_key_and_to_one_that_was_pinned(book: AddressBook) -> None:
     book.add(peer("x" * 64))
     book.trust("x" * 64, CAROL, replace=True)
     book.trust("x" * 64, BOB, replace=True)
@@ -197,7 +197,7 @@ def test_back_to_the_old_key_and_to_one_that_was_pinned(book: PeerBook) -> None:
         book.trust("x" * 64, key(4), replace=True)
 
 
-def test_there_is_a_limit(book: PeerBook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_a_limit(book: AddressBook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millpond.node.peers.known_peers.PEERS_MAX", 3)
     for number in range(1, 4):
         book.add(peer(f"peer {number}", key(number)))
@@ -206,7 +206,7 @@ def test_there_is_a_limit(book: PeerBook, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(book) == 3 and book.by_public(key(9)) is None
 
 
-def test_who_asked_hears_of_each_change(book: PeerBook) -> None:
+def test_who_asked_hears_of_each_change(book: AddressBook) -> None:
     heard: list[int] = []
     book.on_change(lambda: heard.append(len(book)))
     book.add(peer())
@@ -218,14 +218,14 @@ def test_who_asked_hears_of_each_change(book: PeerBook) -> None:
 
 
 def test_it_is_kept_for_people_to_read(path: Path) -> None:
-    book = PeerBook(path)
+    book = AddressBook(path)
     carol = peer("carol", CAROL).id
     full = peer(
         'say "hi" \\ \u00e9', relays=("tls://relay:1", f"{carol}@tcp://r:2"), card="millpond:x"
     )
     book.add(full)
     book.add(peer("carol", CAROL, trust=Trust.REVOKED, addresses=(), added_at=0.0))
-    assert list(PeerBook(path).peers) == list(book.peers)
+    assert list(AddressBook(path).peers) == list(book.peers)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     first, second = tomllib.loads(path.read_text())["peer"]
     assert first["name"] == full.name and first["key"] == full.id
@@ -236,7 +236,7 @@ def test_it_is_kept_for_people_to_read(path: Path) -> None:
 def test_what_people_write_by_hand_is_taken(path: Path) -> None:
     path.write_text(f'[[peer]]\nname = "Bob"\nkey = "{peer().id}"\ntrust = "trusted"\n')
     path.chmod(0o644)
-    assert PeerBook(path).is_trusted(BOB)
+    assert AddressBook(path).is_trusted(BOB)
 
 
 @pytest.mark.parametrize(
@@ -259,25 +259,25 @@ def test_a_damaged_file_is_refused(path: Path, text: str, why: str) -> None:
     path.write_text(text.replace("KEY", peer().id))
     path.chmod(0o600)
     with pytest.raises(BookUnreadable, match=why) as told:
-        PeerBook(path)
+        AddressBook(path)
     assert str(path) in str(told.value)
 
 
 def test_a_file_that_others_may_write_is_refused(path: Path) -> None:
-    PeerBook(path).add(peer())
+    AddressBook(path).add(peer())
     for mode in (0o620, 0o602):
         path.chmod(mode)
         with pytest.raises(BookUnreadable, match="chmod 600"):
-            PeerBook(path)
+            AddressBook(path)
     path.chmod(0o600)
     path.write_bytes(b"\xff")
     with pytest.raises(BookUnreadable):
-        PeerBook(path)
+        AddressBook(path)
 
 
 def test_a_change_by_others_is_noticed_within_a_second(path: Path) -> None:
     watch = Watch()
-    here, other = PeerBook(path, watch), PeerBook(path)
+    here, other = AddressBook(path, watch), AddressBook(path)
     heard: list[int] = []
     here.on_change(lambda: heard.append(1))
     other.add(peer())
@@ -300,7 +300,7 @@ def test_a_file_that_becomes_unreadable_changes_nothing(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     watch = Watch()
-    book = PeerBook(path, watch)
+    book = AddressBook(path, watch)
     book.add(peer())
     whole = path.read_text()
     path.write_text(whole + "[[peer")
@@ -317,12 +317,12 @@ def test_a_file_that_becomes_unreadable_changes_nothing(
     assert path.read_text() == whole + "[[peer]"
     path.write_text(whole)
     book.add(peer("carol", CAROL))
-    assert [each.name for each in PeerBook(path).peers] == ["bob", "carol"]
+    assert [each.name for each in AddressBook(path).peers] == ["bob", "carol"]
 
 
 def test_several_writers_lose_nothing(path: Path) -> None:
     """Each has read the file before the others wrote."""
-    books = [PeerBook(path) for _ in range(4)]
+    books = [AddressBook(path) for _ in range(4)]
 
     def write(first: int) -> None:
         for number in range(first, first + 5):
@@ -333,14 +333,14 @@ def test_several_writers_lose_nothing(path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {each.name for each in PeerBook(path).peers} == {f"peer {n}" for n in range(8, 28)}
+    assert {each.name for each in AddressBook(path).peers} == {f"peer {n}" for n in range(8, 28)}
 
 
 def test_who_never_gives_the_lock_back_stops_nobody_for_good(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millpond.node.peers.address_book_file.LOCK_WAIT_S", 0.05)
-    book = PeerBook(path)
+    book = AddressBook(path)
     with AddressBookFile(path).locked(), pytest.raises(BookBusy):
         book.add(peer())
     assert len(book) == 0
@@ -352,7 +352,7 @@ def test_who_never_gives_the_lock_back_stops_nobody_for_good(
 def test_a_failing_disk_leaves_the_old_file(
     path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    book = PeerBook(path)
+    book = AddressBook(path)
     book.add(peer())
     before = path.read_bytes()
 
@@ -365,7 +365,7 @@ def test_a_failing_disk_leaves_the_old_file(
             book.revoke("bob")
     assert path.read_bytes() == before and book.is_trusted(BOB)
     book.revoke("bob")
-    assert not PeerBook(path).is_trusted(BOB)
+    assert not AddressBook(path).is_trusted(BOB)
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from millpond.node.peers.address_book import (
+    AddressBook,
     DuplicatePeer,
     KeyChanged,
     Peer,
-    PeerBook,
     PeerRevoked,
     Trust,
 )
@@ -40,14 +40,14 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def books(path: Path) -> tuple[PeerBook, PeerBook]:
+def books(path: Path) -> tuple[AddressBook, AddressBook]:
     """A node's, which has not looked at the file again, and that of a command."""
-    there = PeerBook(path, lambda: NOON)
+    there = AddressBook(path, lambda: NOON)
     there.add(peer("bob", BOB))
-    return PeerBook(path, lambda: NOON), there
+    return AddressBook(path, lambda: NOON), there
 
 
-Books = tuple[PeerBook, PeerBook]
+Books = tuple[AddressBook, AddressBook]
 
 
 def in_the_middle_of_reading(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
@@ -74,7 +74,7 @@ def test_a_key_that_is_revoked_while_the_file_is_read_stays_so(
     here.reload()
     assert not here.is_trusted(BOB)
     here.add(peer("dave", key(4)))
-    assert not PeerBook(path).is_trusted(BOB)
+    assert not AddressBook(path).is_trusted(BOB)
 
 
 def test_of_two_threads_that_read_the_later_text_counts(
@@ -99,34 +99,34 @@ def test_who_has_not_heard_of_a_revocation_cannot_undo_it(books: Books, path: Pa
     assert here.is_trusted(BOB)
     with pytest.raises(PeerRevoked):
         here.trust("bob")
-    here, _ = PeerBook(path, lambda: NOON), there.trust("bob", replace=True)
+    here, _ = AddressBook(path, lambda: NOON), there.trust("bob", replace=True)
     there.revoke("bob")
     with pytest.raises(PeerRevoked):
         here.replace("bob", peer("bob", BOB))
-    assert not PeerBook(path).is_trusted(BOB)
+    assert not AddressBook(path).is_trusted(BOB)
     there.replace("bob", peer("robert", BOB, Trust.REVOKED))
 
 
 @pytest.mark.parametrize("public", [None, BOB])
 def test_what_was_confirmed_is_the_key_that_was_seen(path: Path, public: bytes | None) -> None:
     """The name stands for another key by now: whoever met us in between chose that one."""
-    there = PeerBook(path, lambda: NOON)
+    there = AddressBook(path, lambda: NOON)
     there.pin(BOB, HERE)
-    here = PeerBook(path, lambda: NOON)
+    here = AddressBook(path, lambda: NOON)
     there.remove(PLACE)
     there.pin(MALLORY, HERE)
     with pytest.raises(KeyChanged) as told:
         here.trust(PLACE, public)
     assert (told.value.peer.public, told.value.public) == (BOB, MALLORY)
-    assert not PeerBook(path).is_trusted(MALLORY)
+    assert not AddressBook(path).is_trusted(MALLORY)
 
 
 def test_of_two_keys_that_are_met_at_one_place_the_first_is_pinned(path: Path) -> None:
-    here, there = PeerBook(path, lambda: NOON), PeerBook(path, lambda: NOON)
+    here, there = AddressBook(path, lambda: NOON), AddressBook(path, lambda: NOON)
     there.pin(BOB, HERE)
     with pytest.raises(KeyChanged):
         here.pin(MALLORY, HERE)
-    assert PeerBook(path).by_public(MALLORY) is None
+    assert AddressBook(path).by_public(MALLORY) is None
 
 
 def test_an_id_is_revoked_whatever_its_name_has_become(books: Books, path: Path) -> None:
@@ -134,7 +134,7 @@ def test_an_id_is_revoked_whatever_its_name_has_become(books: Books, path: Path)
     there.replace("bob", peer("rob", BOB))
     there.add(peer("bob", CAROL))
     assert here.revoke(peer_id(BOB)).name == "rob"
-    assert PeerBook(path).is_trusted(CAROL) and not PeerBook(path).is_trusted(BOB)
+    assert AddressBook(path).is_trusted(CAROL) and not AddressBook(path).is_trusted(BOB)
 
 
 def test_news_are_told_even_if_they_come_with_a_change_that_is_refused(books: Books) -> None:

@@ -24,11 +24,11 @@ from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import action
 from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
 from millpond.node.peers.address_book import (
+    AddressBook,
+    AddressBookError,
     BadPeer,
     KeyChanged,
     Peer,
-    PeerBook,
-    PeerBookError,
     PeerRevoked,
     UnknownPeer,
 )
@@ -89,14 +89,14 @@ def not_own(folder: Path, public: bytes | None) -> None:
         raise usage_error("that is this node's own key")
 
 
-def opened(folder: Path, *, to_change: bool = False) -> PeerBook:
+def opened(folder: Path, *, to_change: bool = False) -> AddressBook:
     """The peer book in a data folder. Raises Failure where files of ours would be in the way."""
     if to_change:
         as_owner(folder)
-    return PeerBook(folder / BOOK_FILE, time.time)
+    return AddressBook(folder / BOOK_FILE, time.time)
 
 
-def found(book: PeerBook, text: str) -> Peer:
+def found(book: AddressBook, text: str) -> Peer:
     """The peer of this name or id. Raises UnknownPeer."""
     peer = book.resolve(text)
     if peer is None:
@@ -190,7 +190,7 @@ def _explained(folder: Path) -> Iterator[None]:
         raise Failure(str(exc), ExitCode.NOT_FOUND) from exc
     except (BadPeer, BadCard, BadPeerId) as exc:
         raise usage_error(str(exc)) from exc
-    except (PeerBookError, IdentityError, BookBusy) as exc:
+    except (AddressBookError, IdentityError, BookBusy) as exc:
         raise Failure(str(exc)) from exc
     except OSError as exc:
         raise explain_folder(exc, folder) or exc from exc

@@ -24,10 +24,10 @@ from millpond.node.cli.exit_codes import usage_error
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser
 from millpond.node.peers.address_book import (
+    AddressBook,
     DuplicatePeer,
     KeyChanged,
     Peer,
-    PeerBook,
     PeerRevoked,
     Trust,
 )
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def relay_texts(book: PeerBook, given: Sequence[str]) -> tuple[str, ...]:
+def relay_texts(book: AddressBook, given: Sequence[str]) -> tuple[str, ...]:
     """Relays as the book and cards have them; a peer's name stands for all of its addresses.
 
     Raises UnknownPeer; ValueError for what is no relay.
@@ -130,7 +130,7 @@ def _add_peer(folder: Path, args: argparse.Namespace) -> None:
     show(peer.public, peer, as_json=args.json)
 
 
-def _put_in(book: PeerBook, new: Peer) -> Peer:
+def _put_in(book: AddressBook, new: Peer) -> Peer:
     named, known = book.by_name(new.name), book.by_public(new.public)
     if named is not None and named.public != new.public:
         raise KeyChanged(named, new.public)

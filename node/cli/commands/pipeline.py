@@ -14,7 +14,7 @@ SUMMARY = "tables of state from streams, by Spark"
 def add_parser(subparsers: Any) -> None:
     """The family's parser."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        "pipeline", help=SUMMARY, description=f"{SUMMARY[0].upper()}{SUMMARY[1:]}."
+        "pipeline", description=f"{SUMMARY[0].upper()}{SUMMARY[1:]}."
     )
     _commands().add_commands(parser)
 

@@ -22,7 +22,7 @@ from millpond.node.cli.parser import action
 from millpond.node.config import Config, ConfigError, load_config
 from millpond.node.ip import ip_of, is_remote
 from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
-from millpond.node.peers.address_book import BookUnreadable, PeerBook
+from millpond.node.peers.address_book import AddressBook, BookUnreadable
 from millpond.node.peers.identity import (
     BadPeerId,
     IdentityError,
@@ -110,10 +110,10 @@ def _peers(folder: Path, *, is_relay: bool) -> TrustedPeers | None:
         own = own_identity(folder)
     except NoIdentity:
         return None
-    return TrustedPeers(own.public, PeerBook(folder / BOOK_FILE), is_relay)
+    return TrustedPeers(own.public, AddressBook(folder / BOOK_FILE), is_relay)
 
 
-def _asker(args: argparse.Namespace, book: PeerBook | None) -> Principal:
+def _asker(args: argparse.Namespace, book: AddressBook | None) -> Principal:
     if ip_of(args.address) is None:
         raise usage_error(f"--address: {args.address!r} is no IP address")
     kind, _, value = args.who.partition(":")
@@ -130,7 +130,7 @@ def _asker(args: argparse.Namespace, book: PeerBook | None) -> Principal:
     return Principal(token, identity, args.address, args.listener, certificate)
 
 
-def _key(who: str, book: PeerBook | None) -> bytes:
+def _key(who: str, book: AddressBook | None) -> bytes:
     peer = None if book is None else book.resolve(who)
     if peer is not None:
         return peer.public

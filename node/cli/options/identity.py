@@ -16,7 +16,7 @@ from millpond.node.client.errors import PeerMismatch, SelfConnection
 from millpond.transports.server.interface import Signer
 
 if TYPE_CHECKING:
-    from millpond.node.peers.address_book import PeerBook
+    from millpond.node.peers.address_book import AddressBook
 
 
 class IdentityOptions(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ def identity_options(args: argparse.Namespace, tell: Callable[[str], None]) -> I
             raise usage_error("--peer needs --identity: a node proves itself only to who does, too")
         return IdentityOptions()
     from millpond.node.cli.commands.address_book import opened
-    from millpond.node.peers.errors import PeerBookError
+    from millpond.node.peers.errors import AddressBookError
     from millpond.node.peers.identity import FILE_NAME, IdentityError, load_identity
 
     path = Path(args.identity)
@@ -65,7 +65,7 @@ def identity_options(args: argparse.Namespace, tell: Callable[[str], None]) -> I
         raise usage_error(f"--identity: {exc}") from exc
     try:
         book = None if folder is None else opened(folder, to_change=args.peer is None)
-    except PeerBookError as exc:
+    except AddressBookError as exc:
         raise Failure(str(exc)) from exc
     expected = None if args.peer is None else _key_of(args.peer, book)
     return IdentityOptions(identity, expected, _PeerCheck(args.connect, expected, book, tell))
@@ -89,7 +89,7 @@ def explain_mismatch(error: PeerMismatch, where: str) -> Failure:
     return Failure(f"{where}: {error}")
 
 
-def _key_of(text: str, book: PeerBook | None) -> bytes:
+def _key_of(text: str, book: AddressBook | None) -> bytes:
     from millpond.node.peers.identity import public_key_of
     from millpond.node.peers.peer import is_peer_id
 
@@ -112,7 +112,7 @@ class _PeerCheck:
         self,
         url: str,
         expected: bytes | None,
-        book: PeerBook | None,
+        book: AddressBook | None,
         tell: Callable[[str], None],
     ) -> None:
         self._url = url

@@ -24,7 +24,7 @@ from millpond.node.outbox.relayed_message import (
     envelope_idempotency_key,
 )
 from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
-from millpond.node.peers.address_book import Peer, PeerBook, Trust
+from millpond.node.peers.address_book import AddressBook, Peer, Trust
 from millpond.node.peers.envelope import OpenedEnvelope, seal
 from millpond.node.peers.identity import FILE_NAME, Identity, load_or_create
 from millpond.node.peers.keyring import KNOWN_FOLDER, PREKEYS_FOLDER
@@ -71,9 +71,9 @@ class Neighbour:
         return f"{self.identity.id}@{self.url}"
 
     @property
-    def book(self) -> PeerBook:
+    def book(self) -> AddressBook:
         """As another process sees it."""
-        return PeerBook(self.folder / BOOK_FILE)
+        return AddressBook(self.folder / BOOK_FILE)
 
     def knows(
         self,

@@ -22,7 +22,7 @@ from millpond.node.client.channel import Channel
 from millpond.node.client.connect import connect
 from millpond.node.node import Node
 from millpond.node.outbox.messages import PeerOperation as Op
-from millpond.node.peers.address_book import Peer, PeerBook, Trust
+from millpond.node.peers.address_book import AddressBook, Peer, Trust
 from millpond.node.peers.card import decode_card
 from millpond.node.peers.identity import Identity, peer_id
 from tests.node.post.neighbours import Neighbour, leave, remaining
@@ -114,7 +114,7 @@ async def test_peers_come_and_go(alice: Neighbour, bob: Neighbour) -> None:
             assert answer["id"] is None and answer["error"]
         assert [each.name for each in alice.book.peers] == ["bob"]
         await ask(alice.url, Op.PEER_REMOVE, peer="bob")
-        assert list(PeerBook(alice.folder / "peers.toml").peers) == []
+        assert list(AddressBook(alice.folder / "peers.toml").peers) == []
 
 
 async def test_a_book_that_cannot_be_used_is_said_to_be_so(alice: Neighbour) -> None:

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from millpond.node.outbox.routes import REST_S_MAX, RedialDelay, Route, relay_routes, routes_to
-from millpond.node.peers.address_book import Peer, PeerBook, Trust
+from millpond.node.peers.address_book import AddressBook, Peer, Trust
 from millpond.node.peers.identity import Identity, peer_id
 
 RITA, SVEN, BOB = (Identity.from_seed(bytes((each,)) * 32).public for each in range(3))
@@ -15,8 +15,8 @@ HOME, RITAS, SVENS = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "tls://127.0.0.1:
 
 
 @pytest.fixture
-def book() -> PeerBook:
-    book = PeerBook()
+def book() -> AddressBook:
+    book = AddressBook()
     book.add(Peer("rita", RITA, Trust.TRUSTED, (RITAS,), (), 0.0))
     book.add(Peer("sven", SVEN, Trust.PINNED, (SVENS,), (), 0.0))
     return book
@@ -26,7 +26,7 @@ def bob(*relays: str, addresses: tuple[str, ...] = (HOME,)) -> Peer:
     return Peer("bob", BOB, Trust.TRUSTED, addresses, relays, 0.0)
 
 
-def test_the_peer_itself_comes_first_and_then_its_relays(book: PeerBook) -> None:
+def test_the_peer_itself_comes_first_and_then_its_relays(book: AddressBook) -> None:
     text = f"{peer_id(SVEN)}@{SVENS}"
     assert list(routes_to(bob("rita", text), book)) == [
         Route(HOME, BOB, False),
@@ -35,14 +35,14 @@ def test_the_peer_itself_comes_first_and_then_its_relays(book: PeerBook) -> None
     ]
 
 
-def test_a_relay_by_its_address_has_to_be_whom_we_know_there(book: PeerBook) -> None:
+def test_a_relay_by_its_address_has_to_be_whom_we_know_there(book: AddressBook) -> None:
     """Else anybody whom we trust."""
     assert list(relay_routes(RITAS, book)) == [Route(RITAS, RITA, True)]
     assert list(relay_routes(HOME, book)) == [Route(HOME, None, True)]
     assert list(relay_routes(peer_id(RITA), book)) == [Route(RITAS, RITA, True)]
 
 
-def test_a_relay_with_a_new_key_is_not_looked_for_by_its_old_one(book: PeerBook) -> None:
+def test_a_relay_with_a_new_key_is_not_looked_for_by_its_old_one(book: AddressBook) -> None:
     """The old one stays in the book, revoked, and with its address."""
     book.revoke("rita")
     book.add(Peer("new rita", BOB, Trust.TRUSTED, (RITAS,), (), 0.0))
@@ -52,12 +52,12 @@ def test_a_relay_with_a_new_key_is_not_looked_for_by_its_old_one(book: PeerBook)
     assert list(relay_routes(f"{peer_id(RITA)}@{RITAS}", book)) == []
 
 
-def test_whoever_is_pinned_only_is_not_whom_we_know_at_an_address(book: PeerBook) -> None:
+def test_whoever_is_pinned_only_is_not_whom_we_know_at_an_address(book: AddressBook) -> None:
     assert list(relay_routes(SVENS, book)) == [Route(SVENS, None, True)]
 
 
 @pytest.mark.parametrize("text", ["nobody", "sven", "not-an-id@tcp://127.0.0.1:1", ""])
-def test_a_relay_that_cannot_be_one_is_no_place(book: PeerBook, text: str) -> None:
+def test_a_relay_that_cannot_be_one_is_no_place(book: AddressBook, text: str) -> None:
     """Who is pinned and not confirmed yet is no relay of ours."""
     assert list(relay_routes(text, book)) == []
 

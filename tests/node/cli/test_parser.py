@@ -1,0 +1,30 @@
+"""The parser of the whole command line, from which the reference of the commands is generated."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+import pytest
+
+from millpond.node.cli.main import COMMANDS, build_parser
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from parsers(below)
+
+
+@pytest.mark.parametrize("parser", list(parsers(build_parser())), ids=lambda each: each.prog)
+def test_help_of_every_command_can_be_printed(parser: argparse.ArgumentParser) -> None:
+    assert parser.format_help().startswith(f"usage: {parser.prog}")
+
+
+def test_every_command_has_a_parser_and_its_summary() -> None:
+    text = build_parser().format_help()
+    for name, (_, summary) in COMMANDS.items():
+        assert name in text
+        assert summary in text
