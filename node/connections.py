@@ -21,7 +21,7 @@ from millpond.node.peers.identity import verify
 from millpond.node.stream_cells import StreamCells
 from millpond.node.stream_settings import rustlog_settings, s3p_settings
 from millpond.transports.http.interface import HttpCounters
-from millpond.transports.http.transactions.figures import TransactionCounters
+from millpond.transports.http.transactions.interface import TransactionCounters
 from millpond.transports.p2p.admission import Admission, Principal
 from millpond.transports.p2p.challenge import ChallengeRate
 from millpond.transports.p2p.connection import Connection

@@ -27,8 +27,7 @@ from millpond.actors.store.memory import MemoryStore
 from millpond.actors.streams.names import qualified_name_of
 from millpond.node import admin
 from millpond.node.access.default_policy import TrustedPeers
-from millpond.node.access.exposure import check_exposure, warn_unreachable_listeners
-from millpond.node.access.policy import load_access
+from millpond.node.access.policy import check_exposure, load_access, warn_unreachable_listeners
 from millpond.node.access.revocation import watch_revocations
 from millpond.node.client.connect import Dialer
 from millpond.node.clock import Clock

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from hashlib import sha256
 from pathlib import Path
@@ -36,7 +36,8 @@ from millpond.node.access.rules_file import (
 )
 from millpond.node.access.tokens import ISSUED_PREFIX, SIGNED_PREFIX, read_signed
 from millpond.node.client.connect import PROBE
-from millpond.node.ip import ip_of, is_remote
+from millpond.node.config import ConfigError
+from millpond.node.ip import ip_of, is_loopback, is_remote
 from millpond.node.peers.address_book import Trust
 from millpond.node.peers.identity import BadPeerId, public_key_of
 from millpond.node.web.login import PREFIX as PAGE_PREFIX
@@ -332,3 +333,24 @@ def load_access(
 def _is_revoked(grant: Grant, rules: Rules) -> bool:
     where = grant.where.removeprefix("signed token ")
     return where != grant.where and where in rules.revoked
+
+
+WITHOUT_TOKENS = ("s3p", "rustlog")
+"""Listeners whose protocols have no place for a token."""
+
+
+def warn_unreachable_listeners(access: AccessPolicy, listeners: Iterable[str]) -> None:
+    """Say which listeners nobody can use, for no rule opens them."""
+    shut = [name for name in WITHOUT_TOKENS if name in listeners and not access.opens(name)]
+    if shut:
+        log.warning("no rule opens listeners that know no tokens: %s", " ".join(shut))
+
+
+def check_exposure(name: str, host: str, *, is_guarded: bool) -> None:
+    """Raises ConfigError for a listener that others can reach and nothing guards."""
+    if not is_guarded and not is_loopback(host):
+        raise ConfigError(
+            f"{name}: {host or 'every address'} is reachable from outside and there is no "
+            "access control; give --access-file, --token-file or --tls-client-ca, or "
+            "--insecure-public if you mean it"
+        )

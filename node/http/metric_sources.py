@@ -12,7 +12,7 @@ from millpond.actors.streams.settings import StreamCounters
 from millpond.node.admin import StatusSources
 from millpond.node.config import Config
 from millpond.transports.http.interface import HttpCounters
-from millpond.transports.http.transactions.figures import TransactionCounters
+from millpond.transports.http.transactions.interface import TransactionCounters
 from millpond.transports.rustlog.metrics import RustlogMetrics
 from millpond.transports.server.interface import ServerConnection
 

@@ -22,22 +22,20 @@ from millpond.transports.http.asgi import (
 )
 from millpond.transports.http.direct import CallGuard, DirectApi, DirectExchange
 from millpond.transports.http.interface import HttpHost
-from millpond.transports.http.question import (
-    BadPath,
-    RequestHead,
-    head_without_path,
-    raw_segments,
-    request_head,
-    split_path,
-)
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import (
+    BadPath,
     BodyTooLarge,
     BodyTooSlow,
     ClientGone,
     HttpLimits,
     Request,
+    RequestHead,
+    head_without_path,
+    raw_segments,
     receive_nothing,
+    request_head,
+    split_path,
 )
 from millpond.transports.http.response import Response, ResponseWriter, plain_rejection
 from millpond.transports.server.refusals import Refusal

@@ -17,9 +17,8 @@ from millpond.actors.messages import Failed, Port, Reply, StreamReply, StreamReq
 from millpond.transports.http.asgi import ADMITTED, WholeRequest
 from millpond.transports.http.cell_client import CellReply
 from millpond.transports.http.interface import HttpHost
-from millpond.transports.http.question import RequestHead
 from millpond.transports.http.rejections import Rejection
-from millpond.transports.http.request import LISTENER, Request
+from millpond.transports.http.request import LISTENER, Request, RequestHead
 from millpond.transports.http.response import Response, plain_rejection, response_headers
 
 CallGuard = Callable[[Callable[[], None]], bool]

@@ -11,9 +11,8 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.http.cell_client import CellReply
 from millpond.transports.http.direct import DirectRequest
-from millpond.transports.http.question import RequestHead
 from millpond.transports.http.rejections import Rejection
-from millpond.transports.http.request import Request
+from millpond.transports.http.request import Request, RequestHead
 from millpond.transports.http.response import Response, ResponseWriter, json_response
 from tests.transports.http.prompting import prompting, said
 

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.transports.http.question import BadPath, parse_query, request_head, split_path
-from millpond.transports.http.request import ClientGone, HttpLimits, Request
+from millpond.transports.http.request import (
+    BadPath,
+    ClientGone,
+    HttpLimits,
+    Request,
+    parse_query,
+    request_head,
+    split_path,
+)
 from millpond.transports.http.response import Response, ResponseWriter
 from tests.transports.http.client import Client
 from tests.transports.http.served import served

@@ -22,8 +22,7 @@ from millpond.transports.http.durable.context import (
 from millpond.transports.http.durable.errors import DurableError, Pairs
 from millpond.transports.http.durable.interface import DurableHost, DurableSettings
 from millpond.transports.http.durable.live_waiters import LiveWaiters
-from millpond.transports.http.question import RequestHead
-from millpond.transports.http.request import Request
+from millpond.transports.http.request import Request, RequestHead
 from millpond.transports.http.response import Response, ResponseWriter, json_response
 
 RESERVED = b"__ds"

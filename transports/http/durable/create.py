@@ -13,7 +13,7 @@ from millpond.transports.http.durable.context import PREFIX, Call, Target, targe
 from millpond.transports.http.durable.errors import bad_request, declined_error, error_of
 from millpond.transports.http.durable.json_mode import NotJson, is_message, messages_of
 from millpond.transports.http.durable.offsets import offset_of
-from millpond.transports.http.question import BadPath, percent_decoded
+from millpond.transports.http.request import BadPath, percent_decoded
 
 
 async def put(call: Call, target: Target) -> None:

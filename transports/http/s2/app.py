@@ -7,14 +7,12 @@ from typing import TypeVar
 
 from millpond.transports.http import rejections as http
 from millpond.transports.http.direct import DirectRequest
-from millpond.transports.http.question import RequestHead
-from millpond.transports.http.request import Request
+from millpond.transports.http.request import Request, RequestHead
 from millpond.transports.http.response import Response, ResponseWriter
 from millpond.transports.http.s2 import append as appends
 from millpond.transports.http.s2 import (
     append_session,
     basins,
-    locations,
     metrics,
     read_session,
     streams,
@@ -141,10 +139,10 @@ _TOKEN: Mapping[str, OfName] = {"DELETE": tokens.revoke_token}
 _ACCOUNT_METRICS: Mapping[str, Plain] = {"GET": metrics.account_metrics}
 _BASIN_METRICS: Mapping[str, OfName] = {"GET": metrics.basin_metrics}
 _STREAM_METRICS: Mapping[str, OfStream] = {"GET": metrics.stream_metrics}
-_LOCATIONS: Mapping[str, Plain] = {"GET": locations.list_locations}
+_LOCATIONS: Mapping[str, Plain] = {"GET": basins.list_locations}
 _DEFAULT: Mapping[str, Plain] = {
-    "GET": locations.show_default,
-    "PUT": locations.put_default,
+    "GET": basins.show_default,
+    "PUT": basins.put_default,
 }
 """What each method does with a path. HEAD is GET without its body."""
 

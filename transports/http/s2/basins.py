@@ -1,28 +1,35 @@
-"""Basins: list, create, describe, reconfigure, delete (A.2). The node's own is always there."""
+"""Basins of S2: list, create, describe, reconfigure, delete (A.2), and their one location.
+
+The node's own basin always exists.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+import msgspec
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import Failed, StreamRequest
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import BASINS
 from millpond.transports.http.cell_client import CellReply
-from millpond.transports.http.response import Response
+from millpond.transports.http.response import Response, json_response
 from millpond.transports.http.s2.auto_create import TRIES
 from millpond.transports.http.s2.codecs import info as info_form
 from millpond.transports.http.s2.codecs.config import (
     BasinConfig,
+    StorageClass,
     change_basin,
     encode_basin_config,
     read_basin_change,
     read_post_basin,
     read_put_basin,
 )
+from millpond.transports.http.s2.codecs.json import decode_json
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import Call
-from millpond.transports.http.s2.errors import CodedError, ErrorCode, error_of
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, error_of, invalid
 from millpond.transports.http.s2.interface import BasinRow
 from millpond.transports.http.s2.metadata import (
     BasinMetadata,
@@ -35,6 +42,14 @@ from millpond.transports.http.s2.model import check_basin
 from millpond.transports.http.s2.streams import BODY_BYTES_MAX, provisioned, request_token
 
 LOCATION = "default"
+LOCATION_BYTES_MAX = 4096
+_LOCATION_INFO = {
+    "name": LOCATION,
+    "is_private": False,
+    "storage_classes": [each.value for each in StorageClass],
+    "default_storage_class": StorageClass.EXPRESS.value,
+}
+_decode_location = msgspec.json.Decoder(str).decode
 _JSON = (b"content-type", b"application/json")
 
 
@@ -173,3 +188,24 @@ async def _ask(call: Call, make: Callable[[int], StreamRequest]) -> bool:
             raise error_of(answer)
         case _:
             raise AssertionError(f"{answer} answers nothing about basins")
+
+
+async def list_locations(call: Call) -> None:
+    """GET /v1/locations."""
+    call.require(Operation.LIST_LOCATIONS)
+    await call.say(json_response(200, [_LOCATION_INFO]))
+
+
+async def show_default(call: Call) -> None:
+    """GET /v1/locations/default: where basins are that say nothing else."""
+    call.require(Operation.GET_DEFAULT_LOCATION)
+    await call.say(json_response(200, _LOCATION_INFO))
+
+
+async def put_default(call: Call) -> None:
+    """PUT /v1/locations/default, whose body is a name as JSON: it is that one, or cannot be."""
+    call.require(Operation.SET_DEFAULT_LOCATION)
+    name = decode_json(_decode_location, await call.body(LOCATION_BYTES_MAX))
+    if name != LOCATION:
+        raise invalid(f"location: {LOCATION!r} is the only one")
+    await call.say(json_response(200, _LOCATION_INFO))

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import msgspec
+
 from millpond.transports.http.s2.interface import S2Host
-from millpond.transports.http.transactions.figures import TransactionCounters
 from millpond.transports.server.directory import StreamDirectory
+
+
+class TransactionCounters(msgspec.Struct):
+    """Rows that were staged; batches that were published, whole, and their rows; batches that were
+    published before and not again."""
+
+    staged_rows: int = 0
+    published: int = 0
+    published_rows: int = 0
+    duplicates: int = 0
 
 
 class StagedParts(StreamDirectory, Protocol):

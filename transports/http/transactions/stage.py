@@ -18,7 +18,7 @@ from millpond.transports.http.s2.context import Call, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error, error_of, invalid
 from millpond.transports.http.s2.model import AppendInput, check_append
 from millpond.transports.http.s2.read_query import unique
-from millpond.transports.http.transactions.figures import TransactionCounters
+from millpond.transports.http.transactions.interface import TransactionCounters
 
 PART_S = 86_400
 DECIDED_S = 30 * 86_400

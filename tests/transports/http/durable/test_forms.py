@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from millpond.actors.positions import Position
 from millpond.actors.streams.messages import RecordColumns
-from millpond.transports.http.durable.cursor import EPOCH_S, next_cursor
 from millpond.transports.http.durable.json_mode import (
     MESSAGES,
     NotJson,
@@ -22,6 +21,7 @@ from millpond.transports.http.durable.json_mode import (
     is_message,
     messages_of,
 )
+from millpond.transports.http.durable.live import EPOCH_S, next_cursor
 from millpond.transports.http.durable.offsets import offset_of, sequence_of
 from millpond.transports.http.durable.protocol import content_type_of
 from millpond.transports.http.durable.sse import closed_event, control_event, data_event

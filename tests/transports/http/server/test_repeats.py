@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millpond.transports.http.asgi import Receive, Scope, Send, WholeRequest, server_extension
-from millpond.transports.http.question import request_head, split_path
+from millpond.transports.http.request import request_head, split_path
 from millpond.transports.http.server.head_cache import HEAD_BYTES_MAX, HEADS_MAX, HeadCache
 from millpond.transports.http.server.heads import request_scope
 from tests.transports.http.server.rig import (
