@@ -1,0 +1,305 @@
+"""CPU time of the node's own code per operation, without sockets, kernel and event loop.
+
+    python -m tests.bench.inproc [--rows put-p1,s3p-c50,...] [--slices 120] [--loop asyncio]
+
+Bytes are handed to the protocol objects of a listener (`AsyncioWire.data_received`), one pass of
+the loop is run by hand (`LoopPass.run`), and a transport collects the answers. So the figure is
+what our Python costs between `data_received` and `transport.write`. A run is many short slices of
+thread CPU time; compare "best", because another load on the machine only adds. Compare two trees
+in turns (A B A B) on one machine in one sitting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import re
+import struct
+from collections.abc import Awaitable, Callable, Iterator
+from random import Random
+from time import thread_time_ns as cpu_ns
+from typing import Any
+
+import uvloop
+
+from millpond.actors.messages import Role
+from millpond.node.config import Config
+from millpond.node.node import Node
+from millpond.transports.io.asyncio_wire import AsyncioWire, AsyncioWires
+from millpond.transports.p2p.framing import LengthPrefixed
+from millpond.transports.p2p.handshake import Hello, encode_hello
+
+PACKET_MAX = 2**20
+BODY = b"x" * 100
+REPEATS = 4
+"""Passes of the loop in one slice."""
+PUT_HEAD = struct.Struct(">IBII")
+"""Length, packet type 6, idempotency key, ttl in seconds."""
+PUT_ACK_BYTES = 21
+READ_100 = (
+    b"*3\r\n$4\r\nREAD\r\n$3\r\n%s\r\n"
+    b"*4\r\n$5\r\nCOUNT\r\n$3\r\n100\r\n$6\r\nMIN_ID\r\n$%d\r\n%s\r\n"
+)
+MSG, MSG_ACK_HEAD = 2, b"\0\0\0\x09\x03"
+LIMITLESS = Config(
+    p2p="off",
+    ws="off",
+    s3p="off",
+    rustlog="off",
+    http="off",
+    channel_messages_max=10**9,
+    channel_bytes_max=2**40,
+    node_messages_max=10**9,
+    node_bytes_max=2**40,
+    keys_max=10**9,
+    node_keys_max=10**9,
+    stream_bytes_max=2**40,
+    node_stream_bytes_max=2**40,
+)
+
+Receive = Callable[[bytes], None]
+
+
+class CollectingTransport(asyncio.Transport):
+    """A transport that keeps what is written; never full, never closing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+
+    def write(self, data: Any) -> None:
+        self.written.append(data)
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.written.append(b"".join(list_of_data))
+
+    def take(self) -> bytes:
+        """What was written since the last call."""
+        data = b"".join(self.written)
+        self.written.clear()
+        return data
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 5) if name == "peername" else default
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Bench:
+    """A node in memory, and the connections to it."""
+
+    def __init__(self) -> None:
+        self.node = Node(LIMITLESS, rng=Random(1))
+        self.wires = AsyncioWires()
+
+    def _connect(self, session: Any) -> tuple[Receive, CollectingTransport]:
+        wire, transport = AsyncioWire(session, self.wires, PACKET_MAX), CollectingTransport()
+        wire.connection_made(transport)
+        return wire.data_received, transport
+
+    def run_pass(self) -> None:
+        """Handle what has arrived and write the answers, as the loop's next pass would."""
+        self.wires.turn.run()
+
+    def p2p_connection(self, channel: bytes, role: Role) -> tuple[Receive, CollectingTransport]:
+        """A connection that has said HELLO; a producer is not pushed to."""
+        framing = LengthPrefixed(PACKET_MAX)
+        receive, transport = self._connect(self.node.services.connection(framing))
+        hello = encode_hello(Hello(channel=channel, role=role, want_push=role is not Role.PRODUCER))
+        receive(framing.frame([hello]))
+        self.run_pass()
+        transport.take()
+        return receive, transport
+
+    def s3p_connection(self) -> tuple[Receive, CollectingTransport]:
+        return self._connect(self.node.services.s3p_connection())
+
+
+def report(row: str, slices: list[int], operations: int) -> None:
+    """`slices`: nanoseconds of each; `operations` in a slice."""
+    slices.sort()
+    best, quarter, median = (
+        slices[at] / operations / 1e3 for at in (0, len(slices) // 4, len(slices) // 2)
+    )
+    print(
+        f"{row:12s} best {best:8.2f}   p25 {quarter:8.2f}   median {median:8.2f} us per operation",
+        flush=True,
+    )
+
+
+def _puts(key: int, count: int) -> bytes:
+    """So many PUT packets; idempotency keys begin behind `key`."""
+    size = PUT_HEAD.size - 4 + len(BODY)
+    return b"".join(PUT_HEAD.pack(size, 6, key + 1 + i, 60) + BODY for i in range(count))
+
+
+async def put(row: str, slices: int, pipeline: int) -> None:
+    """50 producers on 50 channels, `pipeline` PUTs of 100 bytes in a read."""
+    bench = Bench()
+    connections = [bench.p2p_connection(b"c%d" % i, Role.PRODUCER) for i in range(50)]
+    key, taken = 0, []
+    for _ in range(slices):
+        passes = []
+        for _ in range(REPEATS):
+            reads = []
+            for _ in connections:
+                reads.append(
+                    b"".join(
+                        PUT_HEAD.pack(9 + len(BODY), 6, key + j + 1, 60) + BODY
+                        for j in range(pipeline)
+                    )
+                )
+                key += pipeline
+            passes.append(reads)
+        began = cpu_ns()
+        for reads in passes:
+            for (receive, _), data in zip(connections, reads, strict=True):
+                receive(data)
+            bench.run_pass()
+        taken.append(cpu_ns() - began)
+        for _, transport in connections:
+            assert len(transport.take()) == PUT_ACK_BYTES * pipeline * REPEATS
+    report(row, taken, len(connections) * pipeline * REPEATS)
+
+
+async def push(row: str, slices: int) -> None:
+    """20 producers, 20 consumers: PUT, PUT_ACK, MSG to the consumer, MSG_ACK."""
+    bench = Bench()
+    producers = [bench.p2p_connection(b"c%d" % i, Role.PRODUCER) for i in range(20)]
+    consumers = [bench.p2p_connection(b"c%d" % i, Role.CONSUMER) for i in range(20)]
+    key, taken = 0, []
+    for _ in range(slices):
+        total = 0
+        for _ in range(REPEATS):
+            reads = [_puts(key + i, 1) for i in range(20)]
+            key += 20
+            began = cpu_ns()
+            for (receive, _), data in zip(producers, reads, strict=True):
+                receive(data)
+            bench.run_pass()
+            total += cpu_ns() - began
+            pushed = [transport.take() for _, transport in consumers]
+            assert all(data[4] == MSG for data in pushed)
+            for _, transport in producers:
+                transport.take()
+            acks = [MSG_ACK_HEAD + data[5:13] for data in pushed]
+            began = cpu_ns()
+            for (receive, _), data in zip(consumers, acks, strict=True):
+                receive(data)
+            bench.run_pass()
+            total += cpu_ns() - began
+        taken.append(total)
+    report(row, taken, 20 * REPEATS)
+
+
+async def s3p_append(
+    row: str,
+    slices: int,
+    *,
+    pipeline: int = 1,
+    records: int = 1,
+    connections: int = 50,
+    one_stream: bool = False,
+) -> Bench:
+    """APPEND of `records` x 100 bytes, `pipeline` of them in a read."""
+    bench = Bench()
+    ends = [bench.s3p_connection() for _ in range(connections)]
+    names = [b"s%02d" % (0 if one_stream else i) for i in range(connections)]
+    for (receive, transport), name in zip(ends, names, strict=True):
+        receive(b"*3\r\n$6\r\nCREATE\r\n$3\r\n%s\r\n*0\r\n" % name)
+        bench.run_pass()
+        transport.take()
+    record = b"$100\r\n" + BODY + b"\r\n"
+    reads = [
+        (b"*4\r\n$6\r\nAPPEND\r\n$3\r\n%s\r\n*0\r\n*%d\r\n" % (name, records) + record * records)
+        * pipeline
+        for name in names
+    ]
+    taken = []
+    for _ in range(slices):
+        began = cpu_ns()
+        for _ in range(REPEATS):
+            for (receive, _), data in zip(ends, reads, strict=True):
+                receive(data)
+            bench.run_pass()
+        taken.append(cpu_ns() - began)
+        for _, transport in ends:
+            assert transport.take().count(b"$") == REPEATS * pipeline
+    if row:
+        report(row, taken, REPEATS * connections * pipeline)
+    return bench
+
+
+async def s3p_read(row: str, slices: int) -> None:
+    """READ of 100 records on 10 connections, each walking over its stream."""
+    bench = await s3p_append("", 40, records=100, connections=10)
+    ends = [(*bench.s3p_connection(), b"s%02d" % i) for i in range(10)]
+    positions = [b"0-0"] * len(ends)
+    taken = []
+    for _ in range(slices):
+        total = 0
+        for _ in range(REPEATS):
+            reads = [
+                b"*3\r\n$4\r\nREAD\r\n$3\r\n%s\r\n*4\r\n$5\r\nCOUNT\r\n$3\r\n100\r\n$6\r\nMIN_ID\r\n$%d\r\n%s\r\n"
+                % (name, len(at), at)
+                for (_, _, name), at in zip(ends, positions, strict=True)
+            ]
+            began = cpu_ns()
+            for (receive, _, _), data in zip(ends, reads, strict=True):
+                receive(data)
+            bench.run_pass()
+            await asyncio.sleep(0)
+            total += cpu_ns() - began
+            for i, (_, transport, _) in enumerate(ends):
+                found = re.findall(rb"\r\n(\d+-\d+)\r\n", transport.take())
+                positions[i] = found[-1] if len(found) > 50 else b"0-0"
+        taken.append(total)
+    report(row, taken, REPEATS * len(ends))
+
+
+def rows(slices: int) -> Iterator[tuple[str, Callable[[str], Awaitable[object]]]]:
+    fewer = max(20, slices // 3)
+    yield "put-p1", lambda row: put(row, slices, 1)
+    yield "put-p16", lambda row: put(row, slices // 2, 16)
+    yield "push-ack", lambda row: push(row, slices)
+    yield "s3p-c50", lambda row: s3p_append(row, slices)
+    yield "s3p-one", lambda row: s3p_append(row, slices, one_stream=True)
+    yield "s3p-p16", lambda row: s3p_append(row, fewer, pipeline=16)
+    yield "s3p-x100", lambda row: s3p_append(row, fewer, records=100, connections=10)
+    yield "s3p-read100", lambda row: s3p_read(row, slices)
+
+
+async def run(picked: set[str], slices: int) -> None:
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 50)  # as a server sets it
+    for row, measure in rows(slices):
+        if not picked or row in picked:
+            await measure(row)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", default="", help="names, comma between them; all by default")
+    parser.add_argument("--slices", type=int, default=120)
+    parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop")
+    chosen = parser.parse_args()
+    work = run(set(filter(None, chosen.rows.split(","))), chosen.slices)
+    if chosen.loop == "uvloop":
+        uvloop.run(work)
+    else:
+        asyncio.run(work)
+
+
+if __name__ == "__main__":
+    main()
