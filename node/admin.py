@@ -1,6 +1,6 @@
 """Administration on the wire: packets 0x90 and 0x91 with a MessagePack body (wire.md 3g).
 
-Each operation has a number, a request and an answer; docs/wire.md has the table.
+Each operation has a number, a request and an answer; docs/reference/wire-protocol.md has the table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The node's configuration: one frozen dataclass; flags win over environment, file and defaults.
 
 Every field is a key of the TOML file, a variable `MILLPOND_<FIELD>` and, where `serve` has it, a
-flag. `docs/limits.md` explains the limits.
+flag. `docs/reference/limits.md` explains the limits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs what docs/clients.md shows against a node, and compares what it shows."""
+"""Runs what docs/guides/clients.md shows against a node, and compares what it shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millpond.node.config import Config
 from millpond.node.node import Node
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "clients.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "guides" / "clients.md").read_text("utf-8")
 EXAMPLE = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLES = EXAMPLE.findall(PAGE)
 LIMIT_S = 30

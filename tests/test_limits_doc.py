@@ -1,4 +1,4 @@
-"""docs/limits.md has every setting, with the default and the flag that it really has."""
+"""docs/reference/limits.md has every setting, with the default and the flag that it really has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millpond.node.cli.commands import serve
 from millpond.node.cli.commands.config import settings
 from millpond.node.config import Config, LoadedConfig
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "limits.md").read_text()
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "reference" / "limits.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| `([^`]+)` \| (?:`(--[\w-]+)`)? ?\|", re.MULTILINE)
 ROWS = {name: (json.loads(default), flag or None) for name, default, flag in ROW.findall(PAGE)}
 

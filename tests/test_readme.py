@@ -27,7 +27,7 @@ pytestmark = pytest.mark.readme
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
 LIMIT_S = 30.0
 FENCE = re.compile(r"^```(\w+)([ \w]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PORT = re.compile(r"127\.0\.0\.1:(\d{4})\b")
@@ -78,7 +78,7 @@ class Place:
         commands = folder / ".commands"
         commands.mkdir()
         python = shlex.quote(sys.executable)
-        for name, words in (("python", ""), ("millpond", "-m node")):
+        for name, words in (("python", ""), ("millpond", "-m millpond")):
             command = commands / name
             command.write_text(f'#!/bin/sh\nexec {python} {words} "$@"\n')
             command.chmod(0o755)
@@ -285,7 +285,7 @@ def test_the_sections_are_found() -> None:
     assert len(SECTIONS) >= 5
 
 
-@pytest.mark.parametrize("path", [README, ROOT / "CHANGELOG.md", *DOCS], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [README, ROOT / "CHANGELOG.md", *DOCS], ids=lambda path: path.stem)
 def test_links_lead_somewhere(path: Path) -> None:
     missing = [link for link in LINK.findall(path.read_text()) if not (path.parent / link).exists()]
     assert missing == []

@@ -40,7 +40,7 @@ def test_time_and_chance_are_arguments(path: Path) -> None:
 
 def test_the_parts_of_the_tests_are_those_that_the_pages_tell_of() -> None:
     script = (ROOT / "scripts" / "test").read_text("utf-8")
-    page = (ROOT / "docs" / "reliability.md").read_text("utf-8")
+    page = (ROOT / "docs" / "internals" / "reliability.md").read_text("utf-8")
     markers = {line.partition(":")[0] for line in PROJECT["pytest"]["ini_options"]["markers"]}
     told = r"scripts/test (\w+)  "
     assert set(re.findall(told, script)) == set(re.findall(told, page)) == markers | {"fast"}

@@ -1,4 +1,5 @@
-"""Runs what docs/tls.md shows, in two folders: the first two parts, and what follows them."""
+"""Runs what docs/guides/tls.md shows, in two folders: the first two parts, and what follows
+them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tests.test_readme import FENCE, Place, Terminal, commands_of, comparable
 
 pytestmark = pytest.mark.readme
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "tls.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "guides" / "tls.md").read_text("utf-8")
 PARTS = PAGE.split("\n## An authority of your own")
 VARIES = (
     (re.compile(r"[0-9a-f]{64}"), "HASH"),

@@ -1,4 +1,5 @@
-"""docs/wire.md says what the codec does: worked bytes, packet types, tags, NACK codes."""
+"""docs/reference/wire-protocol.md says what the codec does: worked bytes, packet types, tags, NACK
+codes."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from millpond.transports.p2p.handshake import (
 )
 from millpond.transports.p2p.nacks import CODES, HelloCode
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "wire.md").read_text()
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "reference" / "wire-protocol.md").read_text()
 WORKED = re.compile(r"^    (\S.*?)  +([0-9a-f]{8}(?: [0-9a-f]+)+)$", re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""Rules and limits of channels; docs/limits.md has them in one table."""
+"""Rules and limits of channels; docs/reference/limits.md has them in one table."""
 
 from __future__ import annotations
 

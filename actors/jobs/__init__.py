@@ -1,1 +1,1 @@
-"""Jobs: what a channel in queue mode does for them beyond messages (docs/jobs.md)."""
+"""Jobs: what a channel in queue mode does for them beyond messages (docs/guides/jobs.md)."""

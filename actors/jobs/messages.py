@@ -1,4 +1,5 @@
-"""What a channel in queue mode is asked about its jobs, and what it answers (docs/wire.md, "Jobs").
+"""What a channel in queue mode is asked about its jobs, and what it answers
+(docs/reference/wire-protocol.md, "Jobs").
 
 Times are seconds since 1970, sizes bytes. `number` is the asker's own: an answer carries that of
 its request. Requests about dead letters go on to the channel that has them, and it answers.

@@ -10,7 +10,8 @@ import msgspec
 from millpond.actors.messages import StreamReply, StreamRequest
 
 ENTRY_BYTES = 160
-"""What a value takes besides its own bytes and those of its key, about (docs/state.md)."""
+"""What a value takes besides its own bytes and those of its key, about
+(docs/reference/state.md)."""
 TYPE_BYTES = 400
 """What a type takes besides that."""
 TYPES_MAX = 1000

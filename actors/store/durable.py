@@ -2,8 +2,8 @@
 
 The way of a change: `write` numbers it and adds it to the open group; at the end of the loop's
 pass the group goes to the writer's lane; when it is on the disk, the change is folded into its
-partition's layer and whoever waits is told. Rounds move layers to files. docs/storage.md tells
-the whole story, docs/format.md the bytes.
+partition's layer and whoever waits is told. Rounds move layers to files. docs/internals/storage.md
+tells the whole story, docs/reference/on-disk-format.md the bytes.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class StoreSettings(msgspec.Struct, frozen=True):
-    """Sizes in bytes, times in seconds; docs/limits.md has them in one table.
+    """Sizes in bytes, times in seconds; docs/reference/limits.md has them in one table.
 
     A partition's net changes are written again in the journal while they are no more than
     `carry_bytes_max`, and go to its file when they are more; messages younger than `settle_s`

@@ -1,1 +1,1 @@
-"""Streams: ordered logs of records, one namespace with many views (docs/streams.md)."""
+"""Streams: ordered logs of records, one namespace with many views (docs/internals/streams.md)."""

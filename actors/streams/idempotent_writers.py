@@ -1,4 +1,4 @@
-"""Writers whose batches are added once, however often they come (docs/spark.md).
+"""Writers whose batches are added once, however often they come (docs/guides/spark.md).
 
 Records and how far their writer got are changes of one commit, so neither is ever there without
 the other.

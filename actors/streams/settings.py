@@ -16,7 +16,7 @@ from millpond.actors.streams.record_cache import RecordCache
 
 
 class StreamLimits(msgspec.Struct, frozen=True):
-    """Limits of a stream, where it was created with nothing else; docs/limits.md.
+    """Limits of a stream, where it was created with nothing else; docs/reference/limits.md.
 
     Records go when they are older than `age_s`, and the oldest ones when there are more than
     `keep_bytes` (0: never). Above `bytes_max`, or above `node_bytes_max` of all streams together,

@@ -1,6 +1,6 @@
 """The behaviour of a stream's cell: appends, reads, trims, and what goes by itself.
 
-It keeps no records: it knows the stream's end, and reads what it shows (docs/streams.md).
+It keeps no records: it knows the stream's end, and reads what it shows (docs/internals/streams.md).
 """
 
 from __future__ import annotations

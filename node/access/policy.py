@@ -1,4 +1,5 @@
-"""The node's door: which rights an asker has in a channel or a stream, and why (docs/access.md).
+"""The node's door: which rights an asker has in a channel or a stream, and why
+(docs/guides/access.md).
 
 Rights add up over everything that is known of the asker: its token, identity and certificate, where
 it comes from and at which listener. Without an access file this machine may do everything and

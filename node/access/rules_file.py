@@ -28,7 +28,7 @@ FILE_BYTES_MAX = 2**20
 THIS_MACHINE = "address:127.0.0.0/8 all\naddress:::1/128 all\n"
 """What it may without a file."""
 HEADER = """\
-# Who may do what; docs/access.md. From the moment on that this file is there, nobody may do
+# Who may do what; docs/guides/access.md. From the moment on that this file is there, nobody may do
 # anything that no line of it allows, on this machine too (but for what trusted peers always may).
 # SUBJECT RIGHT[,RIGHT...] [PATTERN...] [until=2026-12-31T00:00Z]
 

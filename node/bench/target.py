@@ -24,7 +24,7 @@ DIALLED_MAX = 64
 """So many connections are made at once: well below what a node has before it is ready."""
 LEAVE_S = 2.0
 INFO = 1
-"""The operation of packet 90; docs/wire.md has the table."""
+"""The operation of packet 90; docs/reference/wire-protocol.md has the table."""
 PROBE = b"millpond!probe"
 
 

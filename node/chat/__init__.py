@@ -1,1 +1,2 @@
-"""The chat: one conversation with each peer, kept as a stream, over the post (docs/chat.md)."""
+"""The chat: one conversation with each peer, kept as a stream, over the post
+(docs/guides/chat.md)."""

@@ -1,4 +1,4 @@
-"""What operations 7 to 9 of packets 94 and 95 carry (docs/chat.md): MessagePack maps."""
+"""What operations 7 to 9 of packets 94 and 95 carry (docs/guides/chat.md): MessagePack maps."""
 
 from __future__ import annotations
 

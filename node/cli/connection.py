@@ -35,7 +35,8 @@ from millpond.transports.io.tls import HandshakeFailed
 from millpond.transports.p2p.nacks import HelloCode
 
 INFO = 1
-"""The operation of packet 90 that tells of the node; docs/wire.md has the table."""
+"""The operation of packet 90 that tells of the node; docs/reference/wire-protocol.md has the
+table."""
 
 ACCESS_STATUSES = (401, 403)
 ACCESS_CODES = (HelloCode.AUTHENTICATION_FAILED, HelloCode.NOT_ALLOWED)

@@ -214,11 +214,13 @@ class Channel:
         return await self._ask(ADMIN, self._link.inflight.admin, operation, body)
 
     async def peers(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask the node about peers, or to send to them (docs/wire.md); as `admin` otherwise."""
+        """Ask the node about peers, or to send to them (docs/reference/wire-protocol.md); as
+        `admin` otherwise."""
         return await self._ask(PEERS, self._link.inflight.peers, operation, body)
 
     async def jobs(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask the node about the jobs of this channel (docs/wire.md); as `admin` otherwise.
+        """Ask the node about the jobs of this channel (docs/reference/wire-protocol.md); as `admin`
+        otherwise.
 
         Raises NotAQueue where the channel is not in queue mode.
         """

@@ -1,4 +1,4 @@
-"""Job queues on a node: `Queue` puts jobs, `task` and `Worker` run them (docs/jobs.md)."""
+"""Job queues on a node: `Queue` puts jobs, `task` and `Worker` run them (docs/guides/jobs.md)."""
 
 from millpond.node.jobs.errors import JobCancelled, JobFailed, LeaseExpired, Reject, Retry
 from millpond.node.jobs.handle import Handle

@@ -1,4 +1,4 @@
-"""What a node does with jobs on request: packet 96 (docs/wire.md, "Jobs")."""
+"""What a node does with jobs on request: packet 96 (docs/reference/wire-protocol.md, "Jobs")."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Results and progress on their way to who waits: messages in a channel beside the queue.
 
 The channel `jobs/QUEUE/r/HEX` belongs to one producer; a message there is a MessagePack map of `w`
-(the number of the wait), `k` and `v` (docs/jobs.md, "Results").
+(the number of the wait), `k` and `v` (docs/guides/jobs.md, "Results").
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Carries the letters of one mailbox to their owner, or to a relay of the owner (docs/peers.md)."""
+"""Carries the letters of one mailbox to their owner, or to a relay of the owner
+(docs/internals/peers.md)."""
 
 from __future__ import annotations
 

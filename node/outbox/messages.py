@@ -1,4 +1,5 @@
-"""What is in packets 94 and 95: MessagePack maps, whose fields docs/wire.md lists."""
+"""What is in packets 94 and 95: MessagePack maps, whose fields docs/reference/wire-protocol.md
+lists."""
 
 from __future__ import annotations
 

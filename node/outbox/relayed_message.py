@@ -1,4 +1,4 @@
-"""A letter: a sealed envelope on its way from node to node (docs/peers.md).
+"""A letter: a sealed envelope on its way from node to node (docs/internals/peers.md).
 
     e3 01 | hops u8 | deadline u32 | recipient[32] | channel length u16 | channel | envelope
 

@@ -1,8 +1,8 @@
 """What users test their own programs with: nodes in memory, time that need not pass, faults.
 
 `World` is the place for all of it; the pytest plugin (`node.testing.plugin`) has it as fixtures.
-docs/testing.md tells how. The names are loaded on first use, because pytest loads the plugin, and
-with it this module, wherever the package is installed.
+docs/guides/testing.md tells how. The names are loaded on first use, because pytest loads the
+plugin, and with it this module, wherever the package is installed.
 """
 
 from importlib import import_module

@@ -1,6 +1,6 @@
 """TLS of a node and of its clients: contexts made of files, and read again while a node runs.
 
-Nothing below TLS 1.3 is spoken. docs/tls.md tells how to use it.
+Nothing below TLS 1.3 is spoken. docs/guides/tls.md tells how to use it.
 """
 
 from __future__ import annotations

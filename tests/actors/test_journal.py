@@ -162,7 +162,7 @@ class TestWithoutAPromise:
         assert desk.journal.syncs == 1
 
     def test_is_synced_in_time_whatever_else_is_written(self, desk: Desk) -> None:
-        """docs/storage.md: within a second. Groups without a sync do not put it off."""
+        """docs/internals/storage.md: within a second. Groups without a sync do not put it off."""
         desk.write(b"one", sync=False)
         desk.now = 0.6
         assert desk.write(b"two", sync=False).synced_lsn == 0

@@ -1,4 +1,5 @@
-"""Leases of a channel whose disk hangs or fails (docs/storage.md, "When the disk fails")."""
+"""Leases of a channel whose disk hangs or fails (docs/internals/storage.md, "When the disk
+fails")."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--disk", type=Path, default=Path("/var/tmp"), metavar="DIR", help="where servers keep data"
     )
-    parser.add_argument("--docs", type=Path, default=ROOT / "docs", metavar="DIR")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "internals", metavar="DIR")
     return parser.parse_args(argv)
 
 

@@ -1,4 +1,4 @@
-"""Two plots beside the tables of docs/benchmarks.md, when matplotlib is installed."""
+"""Two plots beside the tables of docs/internals/benchmarks.md, when matplotlib is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Results to text: ratio, verdict, and the tables between the markers of docs/benchmarks.md."""
+"""Results to text: ratio, verdict, and the tables between the markers of
+docs/internals/benchmarks.md."""
 
 from __future__ import annotations
 

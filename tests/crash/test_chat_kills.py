@@ -1,5 +1,5 @@
 """kill -9 of either node or the relay at any time loses no accepted message of a chat, and shows
-none twice or out of order (docs/chat.md; PA-32, PS-13)."""
+none twice or out of order (docs/guides/chat.md; PA-32, PS-13)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """kill -9 of the node, and of who follows, at any time: states lose nothing and count nothing twice
-(docs/state.md; rows S13, T1, T2)."""
+(docs/reference/state.md; rows S13, T1, T2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A reader of data folders that knows docs/format.md and nothing else of Millpond."""
+"""A reader of data folders that knows docs/reference/on-disk-format.md and nothing else of
+Millpond."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""docs/format.md says what the code does: layouts, changes, tables, and a segment in full."""
+"""docs/reference/on-disk-format.md says what the code does: layouts, changes, tables, and a segment
+in full."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ from millpond.actors.store.partitions import subscriber_tables as members
 from millpond.actors.store.partitions.partition import template
 from tests.formats import reader
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "format.md").read_text()
+PAGE = (
+    Path(__file__).resolve().parents[2] / "docs" / "reference" / "on-disk-format.md"
+).read_text()
 LINE = re.compile(r"^    ([0-9a-f]{4})  ((?:[0-9a-f]{2} ?)+|00 x \d+)(?:   .*)?$", re.MULTILINE)
 TYPES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "4 bytes": 4, "16 bytes": 16, "64 x 24 bytes": 1536}
 

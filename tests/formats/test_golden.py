@@ -1,4 +1,5 @@
-"""Data folders of every version are read by this one, and by whoever has docs/format.md."""
+"""Data folders of every version are read by this one, and by whoever has
+docs/reference/on-disk-format.md."""
 
 from __future__ import annotations
 

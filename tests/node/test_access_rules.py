@@ -239,7 +239,7 @@ def test_the_folders_file_counts_if_it_is_there_and_a_named_one_has_to_be(tmp_pa
 
 
 def test_a_trusted_peer_may_what_the_page_says_and_nothing_else(path: Path) -> None:
-    """docs/peers.md, "What a peer may do"; wire.md 3f."""
+    """docs/internals/peers.md, "What a peer may do"; wire.md 3f."""
     own, others = f"mail/{ALICE.id}", f"mail/{BOB.id}"
     for text in (None, ""):
         gate = Gate(path, text)
@@ -254,7 +254,7 @@ def test_a_trusted_peer_may_what_the_page_says_and_nothing_else(path: Path) -> N
 
 
 def test_a_relay_takes_mail_between_those_whom_it_trusts(path: Path) -> None:
-    """docs/peers.md, wire.md 3f."""
+    """docs/internals/peers.md, wire.md 3f."""
     carol = Identity.from_seed(bytes([7]) * 32)
     gate = Gate(path, "", is_relay=True)
     assert gate.access.peers is not None
@@ -277,8 +277,8 @@ def test_ps_14_only_its_owner_puts_into_a_channel_of_the_node(path: Path) -> Non
 
 
 def test_who_may_only_put_is_refused_at_the_door_of_a_channel_of_the_node(path: Path) -> None:
-    """PS-14, docs/access.md: nothing is left there that it might do. Where commands knock it is let
-    in: what it may do with streams goes by that connection."""
+    """PS-14, docs/guides/access.md: nothing is left there that it might do. Where commands knock it
+    is let in: what it may do with streams goes by that connection."""
     gate = Gate(path, "anyone put\n")
     assert gate.may("jobs") == Rights.PUT and gate.may("s", stream=True) == Rights.PUT
     for name in ("jobs!dead", f"mail/{BOB.id}!keys", "!"):

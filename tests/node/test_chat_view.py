@@ -1,4 +1,5 @@
-"""What is shown of a conversation: every message as text, receipts in words (docs/chat.md)."""
+"""What is shown of a conversation: every message as text, receipts in words
+(docs/guides/chat.md)."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def bob(tmp_path: Path) -> Folder:
 def test_a_trusted_identity_comes_in_where_others_do_not(
     alice: Folder, bob: Folder, tmp_path: Path, scheme: str
 ) -> None:
-    """docs/peers.md: what a trusted peer may do; everything else needs a token."""
+    """docs/internals/peers.md: what a trusted peer may do; everything else needs a token."""
     tokens = tmp_path / "tokens"
     tokens.write_text("letmein put,list chat/*\n")
     tokens.chmod(0o600)

@@ -244,7 +244,7 @@ async def test_info_tells_the_same_of_deliveries_and_of_all_listeners() -> None:
 
 
 async def test_the_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "troubleshooting.md").read_text("utf-8")
     part = page.partition("### Metrics")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in part.splitlines() if line.startswith("| `")]
     found = {name for row in rows for name in re.findall(r"`([a-z_0-9]+)`", row)}

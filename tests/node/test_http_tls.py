@@ -1,4 +1,4 @@
-"""HTTP by TLS: what is shown, who comes in, and what a reload changes (docs/tls.md)."""
+"""HTTP by TLS: what is shown, who comes in, and what a reload changes (docs/guides/tls.md)."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_a_random_token_is_256_bits_and_the_file_keeps_their_digest() -> None:
 
 
 def test_a_signed_token_to_the_byte() -> None:
-    """docs/access.md: what another program needs to make or to check one."""
+    """docs/guides/access.md: what another program needs to make or to check one."""
     token, token_id = new_signed(US, Rights.PUT | Rights.GET, ["jobs/*"], 1_800_000_000.0, counted)
     prefix, payload, signature = (part.encode() for part in token.split("."))
     body = urlsafe_b64decode(payload + b"=" * (-len(payload) % 4))

@@ -141,8 +141,9 @@ class BodyTooSlow(Exception):
 
 
 class HttpLimits(msgspec.Struct, frozen=True):
-    """Limits of requests; docs/limits.md. A body has `body_s` to come, each piece of a session
-    as long as it likes. What is refused before its body came is read on for `linger_s` at most."""
+    """Limits of requests; docs/reference/limits.md. A body has `body_s` to come, each piece of a
+    session as long as it likes. What is refused before its body came is read on for `linger_s` at
+    most."""
 
     url_bytes_max: int = 16 * 2**10
     header_bytes_max: int = 32 * 2**10

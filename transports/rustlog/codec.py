@@ -47,7 +47,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9_-]{1,255}")
 
 
 class RustlogLimits(msgspec.Struct, frozen=True, gc=False):
-    """Limits of what is read and written; docs/limits.md."""
+    """Limits of what is read and written; docs/reference/limits.md."""
 
     frame_bytes_max: int = FRAME_BYTES_MAX
     records_max: int = 1000

@@ -54,7 +54,7 @@ PONG = encode_response(r.Pong())
 
 
 class RustlogSettings(msgspec.Struct, frozen=True):
-    """Limits of a RustLog connection; docs/limits.md.
+    """Limits of a RustLog connection; docs/reference/limits.md.
 
     A Fetch gives at most `fetch_records_max`, and about `fetch_bytes` where it does not say.
     """

@@ -1,4 +1,5 @@
-"""Which right each RustLog request takes, and the answer to one without it (docs/access.md)."""
+"""Which right each RustLog request takes, and the answer to one without it
+(docs/guides/access.md)."""
 
 from __future__ import annotations
 

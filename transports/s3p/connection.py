@@ -50,7 +50,8 @@ from millpond.transports.server.stream_host import StreamHost
 
 
 class S3pSettings(msgspec.Struct, frozen=True):
-    """Limits of an S3P connection; docs/limits.md. A READ gives at most about `reply_bytes_max`."""
+    """Limits of an S3P connection; docs/reference/limits.md. A READ gives at most about
+    `reply_bytes_max`."""
 
     limits: S3pLimits = S3pLimits()
     flow: FlowSettings = FlowSettings()

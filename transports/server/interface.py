@@ -18,7 +18,7 @@ from millpond.transports.server.refusals import Refusal
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True):
-    """Limits of a connection; docs/limits.md. Times in seconds.
+    """Limits of a connection; docs/reference/limits.md. Times in seconds.
 
     `requests_per_s_max` 0 is no limit; `rate_refusals_max` in a row end the connection.
     `handshakes_per_s_max` HELLOs with an identity are answered in a second, and of one address

@@ -19,7 +19,7 @@ from millpond.transports.server.stream_host import StreamHost
 
 
 class FlowSettings(msgspec.Struct, frozen=True, gc=False):
-    """Limits of a connection that serves streams; docs/limits.md.
+    """Limits of a connection that serves streams; docs/reference/limits.md.
 
     `ahead_bytes_max` is read while a request waits for a record; `under_way_bytes_max` of requests
     are with the streams at once, and `turn_bytes_max` of large answers are made before others get

@@ -1,6 +1,6 @@
 """Changes as bytes, for the journal: one byte for the kind of change, fixed fields, then data.
 
-Numbers are little-endian; docs/format.md has the table.
+Numbers are little-endian; docs/reference/on-disk-format.md has the table.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ records, each with an owner, a number (lsn) and checksums of its own.
 The head of a record has a checksum apart from that of its body: when a body is damaged, whose it
 was is still known, and where the next record begins. Every checksum starts from the segment's
 salt, a secret of the node: without it a client's message could hold bytes that look like records,
-and be taken for them when a torn group is searched for what is left. docs/format.md has the
-tables. Numbers are little-endian, checksums are CRC-32.
+and be taken for them when a torn group is searched for what is left.
+docs/reference/on-disk-format.md has the tables. Numbers are little-endian, checksums are CRC-32.
 """
 
 from __future__ import annotations

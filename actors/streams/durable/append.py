@@ -1,4 +1,5 @@
-"""Appends with the conditions of Durable Streams, and closing (docs/durable-streams.md)."""
+"""Appends with the conditions of Durable Streams, and closing
+(docs/reference/durable-streams.md)."""
 
 from __future__ import annotations
 

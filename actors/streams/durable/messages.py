@@ -1,5 +1,5 @@
 """What Durable Streams asks of a stream besides reads, and what it is answered
-(docs/durable-streams.md)."""
+(docs/reference/durable-streams.md)."""
 
 from __future__ import annotations
 

@@ -58,7 +58,8 @@ and none is lost, and what `put` leaves at the end is listed and read back. Any 
 The generator is written in Python and shares the machine with the node, so the rates are what one
 machine does for clients like this one, not the most that the node could do. `generator` is the
 generator's share of a core: near 100 % it is the limit. `node CPU` is the node's own work for each
-of what the row counts, whatever limits the rate. Ratios to other servers: docs/benchmarks.md.
+of what the row counts, whatever limits the rate. Ratios to other servers:
+docs/internals/benchmarks.md.
 
 Each row gets a fresh node with the default settings; in memory rows it passivates idle channels at
 once. With --connect the memory rows need the right `admin` and a node that does nothing else.

@@ -68,7 +68,7 @@ Redis keeps its data as durably as the node (appendfsync always, everysec, or no
 it in memory or in files, and never waits for the disk. Both have no append of many records: {batch}
 are pipelined. NATS is measured in appends only: it reads by consumers.
 The generator is written in Python and shares the machine: near 100 % it is the limit, and a ratio
-means nothing. Ratios with a faster generator: docs/benchmarks.md.
+means nothing. Ratios with a faster generator: docs/internals/benchmarks.md.
 
 --json prints an object for each row and server as soon as it is measured: row, kind, server,
 connections, pipeline, batch (records of a request), size, seconds, count (records), rate,

@@ -47,7 +47,7 @@ be in it or not. Exit code 4: the channel keeps nothing. --json: if the lines go
 has the summary as an object.
 """
 EXPORT = 2
-"""The operation of packet 90; docs/wire.md has the table."""
+"""The operation of packet 90; docs/reference/wire-protocol.md has the table."""
 PAGE_BYTES, PAGE_BYTES_MIN = 256 * 1024, 512
 
 

@@ -46,9 +46,9 @@ examples:
 
 Every setting can also stand in --config FILE (TOML) or in the environment as MILLPOND_<SETTING>;
 `millpond config show --origin` prints them all and where each came from.
-A line of the access file: SUBJECT RIGHT[,RIGHT...] [PATTERN...] (docs/access.md; `millpond token
-new` writes one), of the token file: TOKEN RIGHT[,RIGHT...] [CHANNEL-PATTERN...]. Rights are put,
-get, push, ack, list, admin, all. Nobody but their owner may be able to read the files.
+A line of the access file: SUBJECT RIGHT[,RIGHT...] [PATTERN...] (docs/guides/access.md; `millpond
+token new` writes one), of the token file: TOKEN RIGHT[,RIGHT...] [CHANNEL-PATTERN...]. Rights are
+put, get, push, ack, list, admin, all. Nobody but their owner may be able to read the files.
 
 SIGTERM, SIGINT and the end of its terminal drain the node and exit with 0; a second signal exits
 at once with 1. SIGHUP has these and the files of TLS read again; no connection ends for it.

@@ -58,7 +58,8 @@ a first token, for a program that puts jobs:
   millpond put --token-file jobs.token jobs/1 'mow the lawn'
 
 The access file keeps a SHA-256 of a token, so nobody can read a token there. It is access.conf in
-the data folder unless --access-file names another; docs/access.md has what else may stand in it.
+the data folder unless --access-file names another; docs/guides/access.md has what else may stand in
+it.
 """
 NEW_EPILOG = """\
 examples:
@@ -160,7 +161,7 @@ def _tell_changed(path: Path, *, is_new: bool) -> None:
     if is_new:
         print(
             f"millpond token: {path} is new: from now on a node that reads it refuses what no line "
-            "of it allows, to this machine too; see docs/access.md",
+            "of it allows, to this machine too; see docs/guides/access.md",
             file=sys.stderr,
         )
     else:

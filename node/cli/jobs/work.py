@@ -39,8 +39,8 @@ examples:
         print(job.id, mail["to"])
 
 A function that raises gets the job again, after a rest that grows; after the last attempt the job
-is a dead letter (`millpond jobs dead ls`). Its lease is renewed while it runs. docs/jobs.md tells
-the rest.
+is a dead letter (`millpond jobs dead ls`). Its lease is renewed while it runs. docs/guides/jobs.md
+tells the rest.
 
 SIGTERM and SIGINT drain: no more jobs begin, running ones have --grace seconds, what is left then
 is given back; exit code 0. A second signal gives everything back at once; exit code 1.

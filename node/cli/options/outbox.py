@@ -1,4 +1,4 @@
-"""The options of `serve` for mail to and from peers (docs/peers.md)."""
+"""The options of `serve` for mail to and from peers (docs/internals/peers.md)."""
 
 from __future__ import annotations
 

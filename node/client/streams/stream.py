@@ -1,4 +1,5 @@
-"""One stream of a node, through the node's own requests (docs/wire.md, "Streams")."""
+"""One stream of a node, through the node's own requests (docs/reference/wire-protocol.md,
+"Streams")."""
 
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ class Stream:
 
     @property
     def state(self) -> NodeState:
-        """What its events make, as the node materializes it (docs/state.md)."""
+        """What its events make, as the node materializes it (docs/reference/state.md)."""
         from millpond.node.client.state.remote import NodeState  # few need it
 
         return NodeState(self.name, self._requests)

@@ -51,7 +51,7 @@ log = logging.getLogger("millpond.node.jobs")
 
 
 class Worker:
-    """Connect with `async with`, then `run`. See docs/jobs.md.
+    """Connect with `async with`, then `run`. See docs/guides/jobs.md.
 
     `work`: one handler, or tasks. `queues`: names, or `NAME=WEIGHT`; by default those of the tasks.
     `lease` is for a handler that is no task. `grace`: so many seconds have running handlers to end

@@ -1,4 +1,4 @@
-// The P2P buffer protocol over a WebSocket, as docs/wire.md has it: HELLO, then questions to the
+// The P2P buffer protocol over a WebSocket, as docs/reference/wire-protocol.md has it: HELLO, then questions to the
 // node in packets 92 (streams) and 94 (peers), and whatever keeps the connection alive.
 
 import { decode, encode, join } from "./msgpack.js";
@@ -19,7 +19,7 @@ const HANDSHAKE_MS = 10_000;
 const SILENCE_MS = 25_000;
 const TEXT = new TextEncoder();
 
-/** What a node refuses. `code` is that of the NACK; docs/wire.md lists them. */
+/** What a node refuses. `code` is that of the NACK; docs/reference/wire-protocol.md lists them. */
 export class Refused extends Error {
   constructor(code, delayMs = 0) {
     super(`refused: ${code.toString(16).padStart(2, "0")}`);

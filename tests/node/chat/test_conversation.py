@@ -1,4 +1,4 @@
-"""A conversation, from what is kept alone: the same after any crash (docs/chat.md)."""
+"""A conversation, from what is kept alone: the same after any crash (docs/guides/chat.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The dialogue of `millpond chat` with a node, whatever is shown and typed it on (docs/chat.md)."""
+"""The dialogue of `millpond chat` with a node, whatever is shown and typed it on
+(docs/guides/chat.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The bytes of a letter (docs/peers.md): one vector both ways, and whatever else is refused."""
+"""The bytes of a letter (docs/internals/peers.md): one vector both ways, and whatever else is
+refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One stream through S2, S3P, RustLog and the node's own client (docs/streams.md)."""
+"""One stream through S2, S3P, RustLog and the node's own client (docs/internals/streams.md)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import pytest
 from millpond.node.testing import plugin
 
 ROOT = Path(__file__).resolve().parents[3]
-DOCUMENT = ROOT / "docs" / "testing.md"
+DOCUMENT = ROOT / "docs" / "guides" / "testing.md"
 BLOCK = re.compile(r"^```python\n(# (test_\w+\.py)\n.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLES = {name: text for text, name in BLOCK.findall(DOCUMENT.read_text("utf-8"))}
 

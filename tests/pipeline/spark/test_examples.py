@@ -1,5 +1,5 @@
-"""The commands of docs/spark.md's examples, as they stand there; the state job among them runs on
-the Java that came along with the package."""
+"""The commands of docs/guides/spark.md's examples, as they stand there; the state job among them
+runs on the Java that came along with the package."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def entry(what: str, minute: int, error: str = "") -> bytes:
 
 def commands(pond: Pond) -> list[list[str]]:
     """The lines of the page, for this node."""
-    text = (ROOT / "docs" / "spark.md").read_text("utf-8").partition("## Examples")[2]
+    text = (ROOT / "docs" / "guides" / "spark.md").read_text("utf-8").partition("## Examples")[2]
     lines = re.findall(r"^    ((?:python|millpond) .*)$", text, re.MULTILINE)
     return [shlex.split(each.replace("http://127.0.0.1:7404", pond.address)) for each in lines]
 

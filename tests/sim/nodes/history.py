@@ -19,7 +19,8 @@ Kind = TypeVar("Kind", bound=e.Event)
 
 TTL_DEFAULT_S = 86_400
 SYNCED_S = 1.6
-"""What nobody waits for is on the disk after this time (docs/storage.md), with some room."""
+"""What nobody waits for is on the disk after this time (docs/internals/storage.md), with some
+room."""
 RECOVERS_S = 2.0
 """After a failure of its disk a node needs so long until everything is as ever."""
 FOLLOWS_S = 45.0
@@ -190,7 +191,7 @@ class Story:
     @cached_property
     def refused_reads(self) -> set[tuple[int, float]]:
         """By connection and time: what came in one read with a put that could not be kept was
-        refused with it (docs/storage.md)."""
+        refused with it (docs/internals/storage.md)."""
         put_at: dict[tuple[int, int], float] = {}
         found = set()
         for event in self.events:

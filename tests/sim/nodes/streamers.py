@@ -114,7 +114,7 @@ class Writer:
 
 async def follow(stage: Stage, plan: StreamPlan, number: int) -> None:
     """Read a stream from its beginning, and go on, until cancelled. A read that came in behind a
-    change that the disk did not take is refused as that is (docs/storage.md)."""
+    change that the disk did not take is refused as that is (docs/internals/storage.md)."""
     who = f"r-{plan.name}-{number}"
     place = 0
     async with streams_of(stage, plan.node, who) as streams:

@@ -1,1 +1,2 @@
-"""Durable Streams over HTTP, as a view of the node's streams (docs/durable-streams.md)."""
+"""Durable Streams over HTTP, as a view of the node's streams
+(docs/reference/durable-streams.md)."""

@@ -1,7 +1,7 @@
 """What requests of S2 take, and what an access token that was issued permits of it.
 
 A token permits operations one by one, each where its names say so. Other askers have rights as at
-every listener (docs/access.md).
+every listener (docs/guides/access.md).
 """
 
 from __future__ import annotations

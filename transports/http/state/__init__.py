@@ -1,1 +1,1 @@
-"""States of streams over HTTP: JSON, and server-sent events (docs/state.md)."""
+"""States of streams over HTTP: JSON, and server-sent events (docs/reference/state.md)."""

@@ -1,1 +1,1 @@
-"""Batches that are written once, all or nothing, however often they come (docs/spark.md)."""
+"""Batches that are written once, all or nothing, however often they come (docs/guides/spark.md)."""

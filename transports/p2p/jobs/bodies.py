@@ -1,7 +1,7 @@
 """What packets 0x96 and 0x97 carry: an operation's number, and its request and answer as maps.
 
-All are MessagePack; docs/wire.md has the table. Fields with a default may be left out. Times are
-milliseconds since 1970, 0: none.
+All are MessagePack; docs/reference/wire-protocol.md has the table. Fields with a default may be
+left out. Times are milliseconds since 1970, 0: none.
 """
 
 from __future__ import annotations

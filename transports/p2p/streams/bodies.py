@@ -1,7 +1,7 @@
 """What packets 0x92 and 0x93 carry: an operation's number, and its request and answer as maps.
 
-All are MessagePack; docs/wire.md has the table. Fields with a default may be left out. Sequences,
-timestamps (milliseconds) and the parts of ids are u64.
+All are MessagePack; docs/reference/wire-protocol.md has the table. Fields with a default may be
+left out. Sequences, timestamps (milliseconds) and the parts of ids are u64.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What can be asked of streams with packet 0x92, by number (docs/wire.md, "Streams")."""
+"""What can be asked of streams with packet 0x92, by number (docs/reference/wire-protocol.md,
+"Streams")."""
 
 from __future__ import annotations
 

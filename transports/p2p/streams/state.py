@@ -1,4 +1,5 @@
-"""Requests about the state of a stream on packets 0x92, and the answers (docs/wire.md)."""
+"""Requests about the state of a stream on packets 0x92, and the answers
+(docs/reference/wire-protocol.md)."""
 
 from __future__ import annotations
 

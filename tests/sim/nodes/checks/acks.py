@@ -25,7 +25,8 @@ def _check_again(story: Story) -> Iterator[str]:
 
     A list that was asked for before the ack may be told late, where the disk holds answers up. What
     a subscriber without an identity acked is kept nowhere, so a fanout channel that is built anew
-    because the disk failed pushes it again (docs/storage.md); who is known is not pushed it.
+    because the disk failed pushes it again (docs/internals/storage.md); who is known is not pushed
+    it.
     """
     acked: dict[tuple[object, int], float] = {}
     asked: dict[int, list[float]] = {}

@@ -17,7 +17,7 @@ from tests.sim.nodes.history import History, Story
 from tests.sim.nodes.plan import JobsPlan
 
 SURE_S = 0.51
-"""So long a worker takes the lease of a push for granted (docs/jobs.md)."""
+"""So long a worker takes the lease of a push for granted (docs/guides/jobs.md)."""
 CANCEL = 5
 SLACK_S = 0.002
 
@@ -35,7 +35,7 @@ class Life:
 
 
 def check(history: History) -> Iterator[str]:
-    """docs/jobs.md, What is promised."""
+    """docs/guides/jobs.md, What is promised."""
     for plan in history.plan.jobs:
         story = history.stories[plan.node, f"jobs/{plan.name}"]
         lives: dict[int, Life] = {}

@@ -26,7 +26,8 @@ class Holder:
 
 
 def shortest_s(story: Story, attempt: int) -> float:
-    """The shortest lease of an attempt (docs/wire.md, Delivery: growing, with chance)."""
+    """The shortest lease of an attempt (docs/reference/wire-protocol.md, Delivery: growing, with
+    chance)."""
     lease_s = story.lease_s * GROWTH ** min(max(attempt, 1) - 1, 20)
     return JITTER_LOW * min(lease_s, max(LONGEST_S, story.lease_s))
 
@@ -54,7 +55,7 @@ def _check_missed(story: Story) -> Iterator[str]:
 def _check(story: Story) -> Iterator[str]:
     """A lease that is prolonged lasts from when that was asked for: the answer may wait for the
     disk, and is then told as it was given; or refused, and the lease lasts for as long as its
-    holder asked for all the same (docs/storage.md)."""
+    holder asked for all the same (docs/internals/storage.md)."""
     asked: dict[tuple[int, int], list[e.Touch]] = {}
     held: dict[int, Holder] = {}
     left: set[int] = set()
@@ -143,5 +144,5 @@ def _check_rests(story: Story) -> Iterator[str]:
 
 
 def _is_early(story: Story, holder: Holder, at: float) -> bool:
-    """Also where the disk hung or failed (docs/storage.md)."""
+    """Also where the disk hung or failed (docs/internals/storage.md)."""
     return story.clock.high(at) + SLACK_S < holder.until

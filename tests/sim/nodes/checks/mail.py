@@ -1,11 +1,11 @@
 """Letters between nodes arrive, once, in the order in which they were sent.
 
-A node whose disk does not take a letter asks for that one again later (docs/peers.md), and what
-comes behind it meanwhile is read before it. So a letter may be late where its reader's disk was in
-trouble while it was on its way; any other may not.
+A node whose disk does not take a letter asks for that one again later (docs/internals/peers.md),
+and what comes behind it meanwhile is read before it. So a letter may be late where its reader's
+disk was in trouble while it was on its way; any other may not.
 
 Nor is it once where the sender's disk refused it before and the node crashed then: it may have been
-written all the same (docs/storage.md), and who sends it again sends another letter.
+written all the same (docs/internals/storage.md), and who sends it again sends another letter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.sim.nodes.history import History, troubles_of
 
 
 def check(history: History) -> Iterator[str]:
-    """docs/peers.md."""
+    """docs/internals/peers.md."""
     sent = [each for each in history.notes if isinstance(each, n.LetterSent)]
     read = [each for each in history.notes if isinstance(each, n.LetterRead)]
     bodies = [each.data for each in read]

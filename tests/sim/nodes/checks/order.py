@@ -81,8 +81,8 @@ def _check_ids(story: Story) -> Iterator[str]:
 
 def _check_producers(history: History) -> Iterator[str]:
     """Also over several connections, unless something was refused. Ids that were kept nowhere are
-    not known after a restart (docs/storage.md): with a clock that was set back they go back. The
-    first receipt counts: what is put again after a loss is a new message."""
+    not known after a restart (docs/internals/storage.md): with a clock that was set back they go
+    back. The first receipt counts: what is put again after a loss is a new message."""
     refused = {each.who for each in history.seen if isinstance(each, e.Refused)}
     placed: dict[tuple[str, bytes], int] = {}
     ids: dict[str, dict[int, int]] = {}

@@ -11,7 +11,7 @@ FIRST_S, LONGEST_S, DOUBLINGS_MAX = 0.1, 30.0, 32
 
 
 def check(history: History) -> Iterator[str]:
-    """docs/operations.md: growing pauses, from a tenth of a second up to 30 s."""
+    """docs/guides/troubleshooting.md: growing pauses, from a tenth of a second up to 30 s."""
     for note in history.notes:
         if isinstance(note, n.Retrying):
             most_s = min(LONGEST_S, FIRST_S * 2.0 ** min(note.failures, DOUBLINGS_MAX))

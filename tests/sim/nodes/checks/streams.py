@@ -13,7 +13,7 @@ from tests.sim.nodes.plan import StreamPlan
 
 
 def check(history: History) -> Iterator[str]:
-    """docs/streams.md: dense sequences, atomic appends."""
+    """docs/internals/streams.md: dense sequences, atomic appends."""
     for plan in history.plan.streams:
         notes = [each for each in history.notes if getattr(each, "stream", "") == plan.name]
         last = [each for each in notes if isinstance(each, n.Read) and each.is_all]
@@ -37,7 +37,7 @@ def _is_lossy(history: History, plan: StreamPlan) -> bool:
 
 def _maybe_twice(history: History, plan: StreamPlan, notes: list[n.Note]) -> set[bytes]:
     """What was refused, and a restart finds: the process ended before the disk worked again, and
-    who appended it did so once more (docs/storage.md)."""
+    who appended it did so once more (docs/internals/storage.md)."""
     events = [each for each in history.seen if getattr(each, "node", "") == plan.node]
     troubles = troubles_of(events, RECOVERS_S + history.doze_s)
     ends = [

@@ -13,7 +13,7 @@ WAITS_S = 30.0
 
 
 def check(history: History) -> Iterator[str]:
-    """docs/streams.md, "Channels that feed a stream"."""
+    """docs/internals/streams.md, "Channels that feed a stream"."""
     for story in history.stories.values():
         if story.plan is None or story.plan.rule.tee is None:
             continue

@@ -1,4 +1,5 @@
-"""Records by columns, for readers that want many of them as arrays (docs/s2.md, "Columns").
+"""Records by columns, for readers that want many of them as arrays (docs/reference/s2.md,
+"Columns").
 
 A block has consecutive records, little-endian:
 
