@@ -96,109 +96,272 @@ class Config:
     """Everything a node can be told. Sizes in bytes, times in seconds unless the name says so."""
 
     p2p: str = "127.0.0.1:7400"
+    """Address of the TCP listener for P2P clients. Port 0 takes any free port; `off` disables the
+    listener."""
     ws: str = "127.0.0.1:7401"
+    """Address of the WebSocket listener for P2P clients and the chat page."""
     s3p: str = "127.0.0.1:7402"
+    """Address of the S3P listener."""
     rustlog: str = "127.0.0.1:7403"
+    """Address of the RustLog listener."""
     http: str = "127.0.0.1:7404"
+    """Address of the HTTP listener (HTTP/1.1 and HTTP/2): S2, Durable Streams, states, `/metrics`.
+    """
     data: str = ""
+    """Data folder. `millpond serve` without it uses `$XDG_DATA_HOME/millpond` or
+    `~/.local/share/millpond`. Empty in a program's `Config`: nothing is written to disk."""
     durability: Durability = Durability.DISK
+    """What an acknowledgement promises: `disk` (synced), `os` (written, synced within a second) or
+    `memory`. Without a data folder it is always `memory`."""
     default_channel: str = ""
+    """Channel of clients that name none. Empty: such clients are refused (NACK f6, `ff ff ff`)."""
     basin: str = "millpond"
+    """S2 basin whose streams are those of the other protocols."""
     require_hello: bool = False
+    """Refuse clients whose first packet is not a HELLO."""
     channels: tuple[ChannelRule, ...] = ()
+    """Rules for channels,
+    `PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N,durability=disk|os|memory,tee=STREAM]`. The
+    first rule that matches a name applies. `tee` appends each message to that stream; its name has
+    1 to 250 bytes without blanks."""
     streams: tuple[StreamRule, ...] = ()
+    """Rules for streams, `PATTERN=OPTION[,OPTION...]` with `age=S`, `bytes=N` and
+    `durability=disk|os|memory`. The first rule that matches a name applies."""
     access_file: str = ""
+    """File with the access rules. Empty: `access.conf` in the data folder, if it exists. Without
+    one, this machine may do everything, and others nothing except what trusted peers may do."""
     token_file: str = ""
+    """Older form of access rules, with the tokens themselves. Both files apply together."""
     tls_cert: str = ""
+    """TLS certificate (PEM) with its chain. Empty: no listener uses TLS."""
     tls_key: str = ""
+    """Private key of the certificate. Empty: in the certificate's file, or for `millpond serve`
+    beside it with the ending `.key`."""
     tls_client_ca: str = ""
+    """Client certificates must be in this file or be signed by one that is."""
     tls_client: str = "required"
+    """`required`: clients without a certificate are refused. `optional`: they are admitted."""
     tls_listeners: tuple[str, ...] = ()
+    """Listeners that use TLS. Empty: all."""
     insecure_public: bool = False
+    """Allow listening on an address that other machines reach while no access rules exist."""
     origins: tuple[str, ...] = ()
+    """Web origins that browsers may connect from, besides the node's own address. Others get HTTP
+    403."""
     drain_timeout_s: float = 5.0
+    """Time that a stopping node waits for acknowledgements before it closes what is left."""
 
     relay: bool = False
+    """Store encrypted messages for trusted peers until they fetch them."""
     via: tuple[str, ...] = ()
+    """Relays that store messages for this node: a peer's name, a URL or `PEER-ID@URL`."""
     addresses: tuple[str, ...] = ()
+    """Addresses at which peers can reach this node. They are in its contact card."""
     peer_ttl_s: int = 604_800
+    """Longest time that a message to a peer waits. Then it becomes a dead letter and its sender is
+    told. Never more than `ttl_max_s`."""
     carriers_max: int = 64
+    """Connections that forward messages to peers at once. More peers wait until one is idle."""
     fetchers_max: int = 64
+    """Peers and relays from which messages are fetched. Messages of others arrive when those peers
+    forward them."""
 
     packet_bytes_max: int = 2**20
+    """Longest packet. A longer one: `ff ff ff` and close, WebSocket close code 1009, before its
+    body is read. A PUT with more data than this less 64 bytes: NACK 24. Range: 1024 to 16777215.
+    Counter: `wire.aborted`."""
     keep_alive_s: float = 20.0
+    """Silence after which the node sends PING; a second PING after half of it, and `ff ff 00` and
+    close after half again. Any byte counts as life. A HELLO may ask for 1 s to 5 min."""
     handshake_s: float = 5.0
+    """Time for a HELLO or a first packet. Later: `ff ff ff`, close. Counter: `wire.aborted`."""
     stalled_s: float = 30.0
+    """Time that the outgoing queue of a connection may stay full. Then the connection is reset, and
+    its leased messages are ready again. Counter: `wire.stalled`."""
     malformed_max: int = 10
+    """Malformed requests of one connection within 60 s. Each gets NACK f0; at this number: `ff ff
+    ff`, close. Counter: `wire.malformed`."""
     requests_per_s_max: int = 0
+    """PUT, GET and LIST per second on one connection, with a burst of one second. More: NACK a0
+    with the delay in milliseconds. 0: no limit. Counter: `wire.slowed`."""
     rate_refusals_max: int = 1000
+    """Requests in a row that the rate limit may refuse. More: `ff ff ff`, close. Counter:
+    `wire.aborted`."""
     connections_max: int = 10_000
+    """Connections of all listeners. One more: `ff 80 f7`, `ff ff ff`, close; a WebSocket closes
+    before its upgrade; HTTP 503. Counter: `wire.refused`."""
     requests_per_s_per_peer_max: int = 0
+    """Requests per second of all connections of one key, or of one address other than this
+    machine's. P2P: NACK a0; HTTP: 429; S3P and RustLog are read later. 0: no limit. Counter:
+    `wire.slowed`."""
     connections_per_address_max: int = 256
+    """Connections of one address. Addresses of this machine are not counted; an IPv6 /64 network
+    counts as one address. Refused as for `connections_max`. Counter: `wire.refused`."""
     connections_per_peer_max: int = 64
+    """Connections that proved one key. Refused as for `connections_max`. Counter: `wire.refused`.
+    """
     connections_before_ready_max: int = 512
+    """Connections that have not finished their handshake. One more: the oldest of them is closed.
+    Counter: `wire.reasons`."""
     handshakes_per_s_max: int = 200
+    """HELLOs with an identity that are answered per second. More: `ff 80 f7`, `ff ff ff`, close.
+    Counter: `wire.challenges_refused`."""
     handshakes_per_address_max: int = 20
+    """The same for one address. Addresses of this machine are not counted. Counter:
+    `wire.challenges_refused`."""
 
     ttl_default_s: int = 86_400
+    """Time to live of a PUT with ttl 0. The receipt has the ttl that applies."""
     ttl_max_s: int = 604_800
+    """Longest time to live. A longer one is cut to this; the receipt has the ttl that applies."""
     ttl_strict: bool = False
+    """Refuse ttl 0 and a ttl above the maximum (NACK 20) in place of adjusting them."""
     dead_letter_ttl_s: int = 604_800
+    """Time that a dead letter is kept."""
     empty_put: EmptyPolicy = EmptyPolicy.IGNORE
+    """Policy for a PUT without data: `ignore` (no answer), `refuse` (NACK 23) or `store`."""
     list_page: int = 1000
+    """Ids in the answer to a LIST with limit 0. A LIST may ask for up to 65535, and gets what fits
+    one packet."""
     window: int = 32
+    """Messages pushed to a connection ahead of their acks if its HELLO asks for nothing (a worker:
+    1). 0: none until CREDIT. Counter: `page[].leased`."""
     window_max: int = 1024
+    """Largest window that a HELLO gets. READY has the window that applies. CREDIT adds to it, up to
+    65535. Counter: `page[].credit`."""
     window_queue_max: int = 8
+    """The same in queue mode. Counter: `page[].credit`."""
     window_bytes: int = 2**20
+    """Unacknowledged bytes of a connection. Above it nothing is pushed until an ack; the message
+    that passes it still goes. Counter: `page[].leased`."""
     ack_timeout_s: float = 30.0
+    """Lease of a push. Afterwards the message is ready again. Each further attempt waits 1.5 times
+    as long, at most 10 minutes, with 20 % of jitter."""
     attempts_max: int = 10
+    """Failed attempts in queue mode after which a message moves to `<channel>!dead`. Other modes go
+    on until the ttl."""
     channel_messages_max: int = 100_000
+    """Messages kept in one channel. Full: a PUT gets NACK 26; kept messages are never evicted.
+    Counter: `page[].messages`."""
     channel_bytes_max: int = 64 * 2**20
+    """Bytes of data kept in one channel. Full: NACK 26. Counter: `page[].bytes`."""
     keys_max: int = 65_536
+    """Idempotency keys that a channel remembers. Above it the oldest sixteenth is forgotten, and a
+    later retry is a new message. Counter: `page[].keys`."""
     node_messages_max: int = 1_000_000
+    """Messages kept in all channels. Full: NACK 26. Counter: `usage.messages`."""
     node_bytes_max: int = 2**30
+    """Bytes of data kept in all channels. Full: NACK 26. Counter: `usage.bytes`."""
     node_keys_max: int = 2_000_000
+    """Idempotency keys of messages that are gone, in all channels. Above it a PUT makes its own
+    channel forget a sixteenth of them if it has more than 16. Counter: `usage.keys`."""
     mailbox_bytes_max: int = 2**20
+    """Bytes of input that wait for a busy channel or stream. Above it the connections that feed it
+    are not read until half is done. Counter: `scheduler.queued`."""
     passivate_after_s: float = 60.0
+    """Idle time after which a channel without connections leaves memory. The next message loads it
+    from the store. Counter: `scheduler.passivations`."""
     segment_bytes: int = 16 * 2**20
+    """Size of a journal segment. Its space is reserved in advance. Counter:
+    `store.counters.segments`."""
     journal_bytes_max: int = 64 * 2**20
+    """Size of the journal from which its oldest segment is compacted. Above twice this, commits are
+    reported as room is made; above four times this, PUT gets NACK e1. At least twice
+    `segment_bytes`. It bounds memory as well: about four times this for messages of 100 bytes that
+    are not in a file yet. Counter: `store.counters.journal_bytes`."""
     partition_handles_max: int = 256
+    """Partition files kept open, about 130 KiB of memory and 3 descriptors each. The least recently
+    used one is closed. Half of them are closed when the process runs out of descriptors."""
 
     stream_age_s: int = 0
+    """Age at which records of a stream expire. 0: never. A rule (`age=`) or the stream's own
+    setting overrides it. Counter: `usage.log_bytes`."""
     stream_bytes_max: int = 2**30
+    """Bytes of one stream. An append above it is refused: S3P `ERR_LIMITS` and close, RustLog 507.
+    It does not apply where `bytes=` is set: there the oldest records are trimmed. Counter:
+    `usage.log_bytes`."""
     node_stream_bytes_max: int = 2**32
+    """Bytes of all streams. An append above it is refused. Counter: `usage.log_bytes`."""
     stream_shelf_bytes_max: int = 2**26
+    """Cache of records that were read lately, in the form that protocols write. The oldest entry is
+    evicted. 0: no cache."""
     stream_groups_max: int = 1000
+    """Consumer groups of one stream. A commit of one more is refused, RustLog 507. Counter:
+    `millpond_stream_groups`."""
     state_bytes_max: int = 64 * 2**20
+    """Memory of the materialized state of one stream, estimated. A larger state is dropped and
+    refused for a minute: NACK 50, HTTP 507."""
     node_state_bytes_max: int = 256 * 2**20
+    """Memory of all materialized states. The state that grew is dropped."""
     state_idle_s: float = 600.0
+    """Time without a query after which a materialized state is dropped. The next query reads the
+    stream again."""
     state_disk_bytes_max: int = 2**30
+    """Bytes of state checkpoints in the folder `states`. The least recently used ones are removed.
+    0: none is written."""
     state_save_every: int = 20_000
+    """Records between two checkpoints of a state; at least four times as many as it has values."""
     node_groups_max: int = 100_000
+    """Consumer groups of all streams in use since the start. A commit of one more is refused,
+    RustLog 507."""
     stream_idle_s: float = 300.0
+    """Silence after which an S3P or RustLog connection is closed, also within a command. A READ
+    that waits is not silence."""
     s3p_name_bytes_max: int = 256
+    """Longest stream name in S3P. Longer: `ERR_LIMITS`, close, before it is read. At most 4000.
+    Counter: `wire.malformed`."""
     s3p_records_max: int = 1000
+    """Records of one APPEND. More: `ERR_LIMITS`, close. Counter: `wire.malformed`."""
     s3p_record_bytes_max: int = 2**20
+    """Bytes of one record. More: `ERR_LIMITS`, close. At most `s3p_append_bytes_max`. Counter:
+    `wire.malformed`."""
     s3p_append_bytes_max: int = 8 * 2**20
+    """Bytes of all records of one APPEND. More: `ERR_LIMITS`, close. Counter: `wire.malformed`."""
     s3p_count_default: int = 100
+    """Records in the answer to a READ without COUNT."""
     s3p_count_max: int = 1000
+    """Largest COUNT. More: `ERR_LIMITS`, close. Counter: `wire.malformed`."""
     s3p_block_ms_max: int = 60_000
+    """Longest BLOCK. More: `ERR_LIMITS`, close. Counter: `wire.malformed`."""
     s3p_reply_bytes_max: int = 4 * 2**20
+    """Approximate size of the answer to a READ; it has at least one record."""
     rustlog_frame_bytes_max: int = 10 * 2**20
+    """Longest RustLog frame. Longer: Error 413, close, before it is read. A record above three
+    quarters of this less 1024 bytes could not be fetched: Error 413, open. At most 10485760.
+    Counter: `wire.malformed`."""
     rustlog_records_max: int = 1000
+    """Records of one Produce. More: Error 400, open."""
     rustlog_partitions_max: int = 1000
+    """Partitions of a topic. More: Error 400, open."""
 
     http_connections_max: int = 10_000
+    """HTTP connections. One more closes the oldest connection without a request in progress; where
+    all have one, it is closed itself."""
     http_streams_max: int = 200
+    """Concurrent requests on one HTTP/2 connection. One more is reset with REFUSED_STREAM."""
     http_url_bytes_max: int = 16 * 2**10
+    """Longest URL. Longer: 414. Counter: `millpond_http_answers_total`."""
     http_header_bytes_max: int = 32 * 2**10
+    """Bytes of request headers. More, or more than 256 headers: 431. Counter:
+    `millpond_http_answers_total`."""
     http_body_bytes_max: int = 16 * 2**20
+    """Longest body where an API has no limit of its own. Longer: 413. Counter:
+    `millpond_http_answers_total`."""
     http_body_s: float = 30.0
+    """Time for a body that is read as a whole. Later: 408. Sessions have no such limit."""
     http_head_s: float = 30.0
+    """Time for a request head on a connection. Later the connection is closed."""
     http_idle_s: float = 120.0
+    """Idle time after which an HTTP connection is closed, with GOAWAY on HTTP/2. The same holds for
+    a connection that reads nothing of 256 KiB that wait for it."""
     http_ping_s: float = 30.0
+    """HTTP/2: silence after which the node sends PING. The connection is closed if no answer comes
+    within 20 s."""
     http_long_poll_s: float = 20.0
+    """Durable Streams: time that a long-poll request is held before it is answered with 204."""
     http_heartbeat_s: float = 15.0
+    """Server-sent events of Durable Streams and states: silence after which a comment is sent, so
+    that proxies keep the connection. S2 has pings of its own."""
 
     def __post_init__(self) -> None:
         if not 1024 <= self.packet_bytes_max <= PACKET_BYTES_CEILING:
