@@ -1,0 +1,105 @@
+"""README, tutorials and guides: their commands and programs run, and their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.documents import ROOT, Terminal, Workspace, blocks_of, run_page
+
+README = ROOT / "README.md"
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+RUN = [
+    README,
+    *(path for path in DOCS if path.parent.name == "tutorial" and path.stem != "spark"),
+    *(ROOT / "docs" / "guides" / name for name in ("clients.md", "tls.md")),
+]
+SPARK = ROOT / "docs" / "tutorial" / "spark.md"
+PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *DOCS]
+LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
+README_LINES_MAX = 200
+COLUMNS_MAX = 100
+GENERATED_TABLE = re.compile(r"^(\||!\[|- 2026-)")
+"""Rows of tables and records of benchmark runs are not wrapped."""
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.readme
+@pytest.mark.parametrize("path", RUN, ids=name_of)
+def test_the_page_shows_what_happens(path: Path, tmp_path: Path) -> None:
+    run_page(path.read_text("utf-8"), tmp_path)
+
+
+@pytest.mark.spark
+def test_the_spark_tutorial_shows_what_happens(tmp_path: Path) -> None:
+    run_page(SPARK.read_text("utf-8"), tmp_path, limit_s=150)
+
+
+@pytest.mark.readme
+def test_the_chat_ends_on_ctrl_c(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    opened: list[Terminal] = []
+    with ExitStack() as stack:
+        for block in blocks_of((ROOT / "docs" / "tutorial" / "chat.md").read_text("utf-8")):
+            if block.stays:
+                opened.append(Terminal(workspace, block))
+                stack.callback(opened[-1].close)
+                opened[-1].await_ready()
+            elif block.language == "console":
+                workspace.run_console(block)
+        *_, bob, alice = opened
+        bob.finish()
+        alice.interrupt()
+
+
+def test_each_tutorial_and_the_readme_have_something_to_run() -> None:
+    assert all(blocks_of(path.read_text("utf-8")) for path in (*RUN, SPARK))
+
+
+def anchors(path: Path) -> set[str]:
+    """The fragments by which headings of a page are linked, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_links_lead_somewhere(path: Path) -> None:
+    missing = []
+    for target, fragment in LINK.findall(path.read_text("utf-8")):
+        found = path.parent / target if target else path
+        is_there = found.exists() and (
+            not fragment or found.suffix != ".md" or fragment in anchors(found)
+        )
+        missing += [] if is_there else [f"{target}#{fragment}"]
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_lines_are_wrapped(path: Path) -> None:
+    lines = path.read_text("utf-8").splitlines()
+    long = [line for line in lines if len(line) > COLUMNS_MAX and not GENERATED_TABLE.match(line)]
+    assert [line for line in long if " " in line.strip()] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text("utf-8").splitlines()) <= README_LINES_MAX
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/generate_reference.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
