@@ -108,13 +108,8 @@ def command_line() -> str:
 
 def parser_tree() -> argparse.ArgumentParser:
     """The parser of `millpond` with those of all commands."""
-    main = import_module("millpond.node.cli.main")
-    root = argparse.ArgumentParser(prog="millpond")
-    added = root.add_subparsers(dest="command", metavar="COMMAND")
-    modules = dict.fromkeys(module for module, _ in main.COMMANDS.values())
-    for module in modules:
-        import_module(f"millpond.node.cli.{module}").add_parser(added)
-    return root
+    tree: argparse.ArgumentParser = import_module("millpond.node.cli.main").build_parser()
+    return tree
 
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -212,12 +207,13 @@ def helped(action: argparse.Action) -> str:
 
 def configuration() -> str:
     """Every field of Config with its default, flag and meaning."""
-    config_module = import_module("millpond.node.config")
-    shown = import_module("millpond.node.cli.commands.config")
-    defaults: dict[str, Any] = shown.settings(config_module.Loaded(config_module.Config()))
+    from millpond.node import config
+    from millpond.node.cli.commands.config import settings
+
+    defaults = settings(config.LoadedConfig(config.Config()))
     serve = subcommands(parser_tree())["serve"]
     flags = {act.dest: act.option_strings[0] for act in serve._actions if act.option_strings}
-    documented = field_docs(Path(config_module.__file__), "Config")
+    documented = field_docs(Path(config.__file__), "Config")
     parts: list[str] = []
     for name, value in defaults.items():
         if name in GROUPS:

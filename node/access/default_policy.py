@@ -67,7 +67,7 @@ def page_session_grants(rights: Rights | None) -> Iterator[Grant]:
 
 
 def peer_grants(peers: TrustedPeers) -> Sequence[Grant]:
-    """What a trusted peer may do without any line (docs/peers.md)."""
+    """What a trusted peer may do without any line (docs/internals/peers.md)."""
     return _of_peers(peers.own, peers.is_relay)
 
 

@@ -241,7 +241,7 @@ class _Inspection:
     def _text(self, damage: Damage) -> str:
         what = f"{damage.where}: {damage.text}"
         if damage.name is None:
-            return f"{what}; whose it was cannot be told, look into docs/operations.md"
+            return f"{what}; whose it was cannot be told, look into docs/guides/troubleshooting.md"
         if staged_part_of(damage.name) is not None:
             how = "the query that wrote it fails, and started again it writes its batch anew"
             return f"{named(damage.name)} is not served; {what}; {how}"
