@@ -14,8 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millpond.actors.channels.delivery_settings import DeliverySettings
-from millpond.actors.channels.settings import ChannelSettings, EmptyPolicy, NodeLimits
+from millpond.actors.channels.settings import (
+    ChannelSettings,
+    DeliverySettings,
+    EmptyPolicy,
+    NodeLimits,
+)
 from millpond.actors.messages import Durability
 from millpond.actors.runtime.scheduler import SchedulerSettings
 from millpond.actors.state.messages import StateLimits

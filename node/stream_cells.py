@@ -14,7 +14,7 @@ from millpond.actors.runtime.cell import Loading
 from millpond.actors.state.cell import StateCell, StateContext
 from millpond.actors.state.checkpoint_store import CheckpointStore
 from millpond.actors.state.messages import StateLimits
-from millpond.actors.state.usage import StateUsage
+from millpond.actors.state.stats import StateUsage
 from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.interface import Deferred, Fault, StoredQueue

@@ -15,7 +15,7 @@ import msgspec
 
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.consumer import Consumer, Lease
-from millpond.actors.channels.delivery_settings import (
+from millpond.actors.channels.settings import (
     BACKOFF_SHARE,
     UNSTARTED_MAX,
     DeliverySettings,

@@ -12,7 +12,7 @@ import msgspec
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.consumer import Consumer
 from millpond.actors.channels.delivery import DelayKey, Delivery
-from millpond.actors.channels.delivery_settings import DeliverySettings
+from millpond.actors.channels.settings import DeliverySettings
 from millpond.actors.channels.subscribers import Subscribers, Subscription
 from millpond.actors.messages import Attach, Mode, Port, Reply
 from millpond.actors.store.changes import StoredMessage

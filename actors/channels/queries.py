@@ -6,14 +6,40 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import islice, takewhile
 
+import msgspec
+
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.context import ChannelInfo
 from millpond.actors.channels.delivery import Delivery
-from millpond.actors.channels.pages import ListRange
 from millpond.actors.channels.subscribers import Subscription
 from millpond.actors.errors import Code
-from millpond.actors.messages import Failed, Get, GetAck, List, ListAck, Mode, Port, Reply
+from millpond.actors.messages import U64_MAX, Failed, Get, GetAck, List, ListAck, Mode, Port, Reply
 from millpond.actors.store.changes import StoredMessage
+
+
+class ListRange(msgspec.Struct, frozen=True, gc=False):
+    """Ids from `low` to `high`, both inclusive. `limit` None: as many as the server gives."""
+
+    low: int
+    high: int
+    limit: int | None
+    newest_first: bool
+
+    @staticmethod
+    def asked(request: List, *, cursors: bool) -> ListRange:
+        """Read a LIST: end 0 is open, start above end is newest first, limit 0 the server's page.
+
+        With `cursors` (tag 0b = 1) both ends are exclusive, and limit 0 means nothing at all.
+        """
+        start, end = request.start, request.end
+        newest_first = start > end if end else start == U64_MAX
+        if newest_first:
+            low, high = end, start
+        else:
+            low, high = start, end or U64_MAX
+        if cursors:
+            return ListRange(low + 1, high - 1, request.limit, newest_first)
+        return ListRange(low, high, request.limit or None, newest_first)
 
 
 def get(buffer: Buffer, delivery: Delivery, port: Port, request: Get, now: float) -> Reply:

@@ -9,7 +9,7 @@ durable as the stream promises.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import assert_never
 
@@ -30,7 +30,6 @@ from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.state.checkpoint_store import CheckpointStore
 from millpond.actors.state.checkpointing import Checkpointing
-from millpond.actors.state.ear import CellPort
 from millpond.actors.state.messages import (
     TYPES_MAX,
     CheckpointLoaded,
@@ -43,12 +42,36 @@ from millpond.actors.state.messages import (
     Value,
     Values,
 )
+from millpond.actors.state.stats import StateUsage
 from millpond.actors.state.table import StateTable
-from millpond.actors.state.usage import StateUsage
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import state_cell, stream_cell
 
 log = logging.getLogger(__name__)
+
+
+class CellPort(Port):
+    """The port by which a state cell asks its stream."""
+
+    __slots__ = ("_cell", "_post", "number", "received_at")
+
+    def __init__(self, cell: bytes, post: Callable[[bytes, CellMessage], None]) -> None:
+        self.number = 0
+        self.received_at = 0.0
+        self._cell = cell
+        self._post = post
+
+    @property
+    def writable(self) -> bool:
+        return True
+
+    def send(self, replies: Sequence[Reply]) -> None:
+        for reply in replies:
+            self._post(self._cell, StreamReplyReceived(0, self, reply))
+
+    def flush(self) -> None:
+        """What was heard is in the mail."""
+
 
 EVENTS = m.RecordFilter(empty=False, commands=False)
 READ_COUNT, READ_BYTES = 1000, 256 * 1024

@@ -18,7 +18,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import UnknownDialect, specification_with
 
-from millpond.actors.state.schema import BadSchema
+from millpond.actors.state.errors import BadSchema
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 ERRORS_MAX = 100

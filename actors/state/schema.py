@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from millpond.actors.state.errors import BadSchema, BadValue, DuplicateType
 from millpond.actors.state.events import (
     ChangeEvent,
     InvalidReason,
@@ -28,18 +29,6 @@ from millpond.actors.state.events import (
 )
 
 Schema = Mapping[str, Any] | bool | type | None
-
-
-class BadSchema(ValueError):
-    """The schema cannot be used; the text says where and why."""
-
-
-class DuplicateType(ValueError):
-    """Two collections have one type (V1)."""
-
-
-class BadValue(ValueError):
-    """A value does not fit the schema of its type; nothing was written."""
 
 
 class Collection(msgspec.Struct, frozen=True):

@@ -8,8 +8,7 @@ from typing import Any
 
 from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.context import ChannelContext, ChannelInfo
-from millpond.actors.channels.delivery_settings import DeliverySettings
-from millpond.actors.channels.settings import ChannelSettings, NodeLimits
+from millpond.actors.channels.settings import ChannelSettings, DeliverySettings, NodeLimits
 from millpond.actors.ids import IdSource
 from millpond.actors.messages import (
     Ack,

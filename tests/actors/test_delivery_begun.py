@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.actors.channels.delivery_settings import UNSTARTED_MAX
+from millpond.actors.channels.settings import UNSTARTED_MAX
 from millpond.actors.jobs.messages import CountJobs, JobCounts
 from millpond.actors.messages import AttemptStarted, Role
 from tests.actors.job_pond import asked, dead_ids, job_pond

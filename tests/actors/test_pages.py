@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.actors.channels.pages import ListRange
+from millpond.actors.channels.queries import ListRange
 from millpond.actors.messages import U64_MAX, List
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millpond.actors.state.errors import BadSchema
 from millpond.actors.state.json_schema import JsonSchema
-from millpond.actors.state.schema import BadSchema
 from millpond.pipeline.errors import BadOption
 from millpond.pipeline.state.schemas import compiled, load_schemas
 

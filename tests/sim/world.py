@@ -14,8 +14,7 @@ from typing import TypeVar
 
 from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.context import ChannelContext
-from millpond.actors.channels.delivery_settings import DeliverySettings
-from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.channels.settings import ChannelSettings, DeliverySettings
 from millpond.actors.ids import IdSource
 from millpond.actors.messages import Attach, Batch, CellMessage, Durability, Mode, Port, Put
 from millpond.actors.positions import SeekBy

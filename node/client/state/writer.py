@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from millpond.actors.state.errors import BadValue
 from millpond.actors.state.events import ChangeEvent, Control, Event, control, encode
-from millpond.actors.state.schema import BadValue, StreamState
+from millpond.actors.state.schema import StreamState
 from millpond.node.client.streams.records import Appended
 from millpond.node.client.streams.stream import Stream
 

@@ -24,7 +24,7 @@ from millpond.actors.state.messages import (
     Value,
     Values,
 )
-from millpond.actors.state.usage import StateUsage
+from millpond.actors.state.stats import StateUsage
 from millpond.actors.store.changes import Chunk
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.interface import Deferred, Fault, Seek

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from millpond.actors.state.errors import BadSchema, BadValue
 from millpond.actors.state.events import Operation, decode, encode
 from millpond.actors.state.json_schema import ERROR_CHARS_MAX, JsonSchema
-from millpond.actors.state.schema import BadSchema, BadValue, Collection, StreamState
+from millpond.actors.state.schema import Collection, StreamState
 
 
 class User(msgspec.Struct):
@@ -21,7 +22,7 @@ class User(msgspec.Struct):
 
 CHAT = StreamState(
     users=Collection("user", User, key="id"),
-    metadata=Collection("note"),
+    notes=Collection("note"),
     flags=Collection("f", False),
 )
 
@@ -240,4 +241,4 @@ def test_the_definition_may_change_what_it_gave() -> None:
 )
 def test_half_a_surrogate_pair_is_not_written(value: Any, key: str) -> None:
     with pytest.raises(BadValue, match="surrogates"):
-        StreamState(metadata=Collection("note", None))["notes"].insert(value, key)
+        StreamState(notes=Collection("note", None))["notes"].insert(value, key)

@@ -8,8 +8,7 @@ from random import Random
 import pytest
 
 from millpond.actors.state.messages import ENTRY_BYTES, TYPE_BYTES
-from millpond.actors.state.order import FORGET_AFTER
-from millpond.actors.state.table import StateTable
+from millpond.actors.state.table import FORGET_AFTER, StateTable
 
 
 def put(kind: str, key: str, value: int = 1) -> bytes:

@@ -15,6 +15,7 @@ from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
 from millpond.actors.errors import Trimmed, UnknownStream
+from millpond.actors.state.errors import BadValue
 from millpond.actors.state.events import Control, InvalidReason, change
 from millpond.actors.state.events import Operation as Op
 from millpond.actors.state.fold import (
@@ -25,7 +26,7 @@ from millpond.actors.state.fold import (
     OnReset,
     StateReset,
 )
-from millpond.actors.state.schema import BadValue, Collection, StreamState
+from millpond.actors.state.schema import Collection, StreamState
 from millpond.node.client.state.changes import Missed
 from millpond.node.client.state.follower import FollowSettings, follow_state
 from millpond.node.client.state.writer import SnapshotOpen, StateWriter

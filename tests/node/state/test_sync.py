@@ -12,9 +12,10 @@ import msgspec
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from millpond.actors.state.errors import BadValue
 from millpond.actors.state.events import Control
 from millpond.actors.state.fold import Changed, ControlApplied, InvalidEvent, OnInvalid
-from millpond.actors.state.schema import BadValue, Collection, StreamState
+from millpond.actors.state.schema import Collection, StreamState
 from millpond.node.client.state import changes, follower, remote, sync, writer
 from millpond.node.client.state.follower import FollowSettings
 from millpond.node.client.state.sync import StateWriter, follow_state
