@@ -28,7 +28,7 @@ from millpond.node.config_rules import ChannelRule as ChannelRule
 from millpond.node.config_rules import ConfigError as ConfigError
 from millpond.node.config_rules import RuleTable, StreamRule, durability_of
 from millpond.transports.p2p.admission import LoginSettings
-from millpond.transports.server.interface import ConnectionSettings
+from millpond.transports.p2p.interface import P2PSettings
 
 LISTENERS = ("p2p", "ws", "s3p", "rustlog", "http")
 """The settings that are addresses to listen on, or `OFF`."""
@@ -404,8 +404,8 @@ class Config:
         return self.durability if self.data else Durability.MEMORY
 
     @property
-    def connection(self) -> ConnectionSettings:
-        return ConnectionSettings(
+    def connection(self) -> P2PSettings:
+        return P2PSettings(
             login=LoginSettings(
                 default_channel=self.default_channel.encode() or None,
                 require_hello=self.require_hello,

@@ -22,31 +22,29 @@ from millpond.node.stream_cells import StreamCells
 from millpond.node.stream_settings import rustlog_settings, s3p_settings
 from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.transactions.interface import TransactionCounters
-from millpond.transports.p2p.admission import Admission, Principal
+from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.challenge import ChallengeRate
 from millpond.transports.p2p.connection import Connection
 from millpond.transports.p2p.framing import Framing
-from millpond.transports.p2p.handshake import NONCE_BYTES
+from millpond.transports.p2p.handshake import NONCE_BYTES, Signer
+from millpond.transports.p2p.interface import AskPeers, PeersCallback
 from millpond.transports.rustlog.connection import RustlogConnection
 from millpond.transports.rustlog.metrics import Reclaimed, RustlogMetrics
 from millpond.transports.s3p.connection import S3pConnection
 from millpond.transports.server.batching import CellBatcher
-from millpond.transports.server.directory import TopicDirectory
 from millpond.transports.server.interface import (
-    AskPeers,
     ConnectionCounters,
-    PeersCallback,
+    Principal,
     ServerConnection,
-    Signer,
 )
 from millpond.transports.server.protocol_stats import stats_by_protocol
 from millpond.transports.server.rate_limit import SharedBuckets, TokenBucket
 from millpond.transports.server.refusals import Refusal, RefusalLog
 
 
-class NodeServices:
-    """Implements `transports.server.interface.Host`, `transports.server.stream_host.StreamHost` and
-    `transports.http.interface.HttpHost`: the scheduler's calls, and limits of connections."""
+class Services:
+    """Implements `transports.server.interface.P2PNodeServices`, `transports.server.stream_host.NodeServices` and
+    `transports.http.interface.HttpNodeServices`: the scheduler's calls, and limits of connections."""
 
     def __init__(
         self,
@@ -77,7 +75,6 @@ class NodeServices:
         self.admin = admin
         self.peers: AskPeers = _no_post
         self.directory = streams.directory
-        self.topics: TopicDirectory = streams.directory
         self.basins = streams.basins
         self.states = streams.states
         self.stages = streams.stages
@@ -132,14 +129,14 @@ class NodeServices:
         """The same, of RustLog."""
         return RustlogConnection(next(self._numbers), self, self._rustlog)
 
-    def may_use_streams(self, asker: Principal) -> bool:
-        return self._access.admits_to_streams(asker)
+    def may_use_streams(self, principal: Principal) -> bool:
+        return self._access.admits_to_streams(principal)
 
-    def authorize(self, asker: Principal, channel: bytes) -> Rights | None:
-        return self._access.authorize(asker, channel)
+    def authorize(self, principal: Principal, channel: bytes) -> Rights | None:
+        return self._access.authorize(principal, channel)
 
-    def authorize_stream(self, asker: Principal, name: bytes) -> Rights | None:
-        return self._access.authorize_stream(asker, name)
+    def authorize_stream(self, principal: Principal, name: bytes) -> Rights | None:
+        return self._access.authorize_stream(principal, name)
 
     def reauthorize(self) -> None:
         """Who may do what has changed, perhaps: nobody goes on with rights that are gone."""
@@ -149,8 +146,8 @@ class NodeServices:
     def may_challenge(self, address: str) -> bool:
         return self._challenges.take(_counted(address), self.now())
 
-    def register(self, visitor: ServerConnection) -> bool:
-        config, counted = self._config, _counted(visitor.address)
+    def register(self, connection: ServerConnection) -> bool:
+        config, counted = self._config, _counted(connection.address)
         is_full = (
             self.is_draining
             or len(self.connections) >= config.connections_max
@@ -159,9 +156,9 @@ class NodeServices:
                 and self._by_address[counted] >= config.connections_per_address_max
             )
         )
-        self.connections[visitor] = None
+        self.connections[connection] = None
         if not is_full:
-            self._before_ready[visitor] = None
+            self._before_ready[connection] = None
             if len(self._before_ready) > config.connections_before_ready_max:
                 self._give_way()
         if counted is not None:
@@ -175,33 +172,33 @@ class NodeServices:
         self.record_refusal(Refusal.TOO_MANY, oldest.address)
         oldest.close()
 
-    def handshake_done(self, visitor: ServerConnection) -> None:
-        self._before_ready.pop(visitor, None)
+    def handshake_done(self, connection: ServerConnection) -> None:
+        self._before_ready.pop(connection, None)
 
-    def count_identity(self, visitor: ServerConnection, asker: Principal) -> bool:
-        identity = asker.identity
+    def count_identity(self, connection: ServerConnection, principal: Principal) -> bool:
+        identity = principal.identity
         if identity is None:
             return True
         if self._by_identity[identity] >= self._config.connections_per_peer_max:
             return False
         self._by_identity[identity] += 1
-        self._identities[visitor] = identity
+        self._identities[connection] = identity
         return True
 
-    def shared_bucket(self, asker: Principal) -> TokenBucket | None:
-        return self._buckets.bucket(asker.identity or _counted(asker.address), self.now())
+    def shared_bucket(self, principal: Principal) -> TokenBucket | None:
+        return self._buckets.bucket(principal.identity or _counted(principal.address), self.now())
 
-    def unregister(self, visitor: ServerConnection) -> None:
-        if visitor not in self.connections:
+    def unregister(self, connection: ServerConnection) -> None:
+        if connection not in self.connections:
             return
-        identity = self._identities.pop(visitor, None)
+        identity = self._identities.pop(connection, None)
         if identity is not None:
             self._by_identity[identity] -= 1
             if not self._by_identity[identity]:
                 del self._by_identity[identity]
-        del self.connections[visitor]
-        self._before_ready.pop(visitor, None)
-        counted = _counted(visitor.address)
+        del self.connections[connection]
+        self._before_ready.pop(connection, None)
+        counted = _counted(connection.address)
         if counted is not None:
             self._by_address[counted] -= 1
             if self._by_address[counted] <= 0:

@@ -32,7 +32,7 @@ from millpond.node.access.revocation import watch_revocations
 from millpond.node.client.connect import Dialer
 from millpond.node.clock import Clock
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, channel_rules
-from millpond.node.connections import NodeServices
+from millpond.node.connections import Services
 from millpond.node.data_folder import FolderLock, LoopRuntime
 from millpond.node.environment import current_environment
 from millpond.node.outbox.outbox import Outbox
@@ -104,7 +104,7 @@ class Node:
             self.config.scheduler,
             self._streams.load,
         )
-        self.services = NodeServices(
+        self.services = Services(
             self.config,
             self._access,
             self.scheduler,

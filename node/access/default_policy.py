@@ -13,7 +13,7 @@ from millpond.node.ip import is_remote
 from millpond.node.peers.address_book import AddressBook
 from millpond.node.peers.identity import peer_id
 from millpond.node.web.login import CHANNEL as PAGE_CHANNEL
-from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.interface import Principal
 
 STREAM_LISTENERS = ("s3p", "rustlog", "http")
 """Listeners that serve streams and nothing else."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from millpond.actors.streams.catalogs.access_tokens import AccessToken, AccessTokens
 from millpond.node.access.grants import Grant, Subject, SubjectKind
 from millpond.node.access.tokens import ISSUED_PREFIX, new_token
-from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.interface import Principal
 
 if TYPE_CHECKING:
     from millpond.transports.http.s2.codecs.tokens import NameSet

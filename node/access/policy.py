@@ -42,7 +42,7 @@ from millpond.node.ip import ip_of, is_loopback, is_remote
 from millpond.node.peers.address_book import Trust
 from millpond.node.peers.identity import BadPeerId, public_key_of
 from millpond.node.web.login import PREFIX as PAGE_PREFIX
-from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.interface import Principal
 
 log = logging.getLogger(__name__)
 

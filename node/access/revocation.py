@@ -7,7 +7,7 @@ from collections.abc import Callable
 import anyio
 from anyio.lowlevel import checkpoint
 
-from millpond.node.connections import NodeServices
+from millpond.node.connections import Services
 from millpond.node.peers.address_book import AddressBook
 
 LOOK_EVERY_S = 2.0
@@ -18,7 +18,7 @@ AT_ONCE = 100
 
 
 async def watch_revocations(
-    book: AddressBook, reception: NodeServices, now: Callable[[], float]
+    book: AddressBook, reception: Services, now: Callable[[], float]
 ) -> None:
     """Judge all connections anew soon after the peer book changed, and every REJUDGE_EVERY_S.
 
@@ -41,7 +41,7 @@ async def watch_revocations(
         await _rejudge(reception)
 
 
-async def _rejudge(reception: NodeServices) -> None:
+async def _rejudge(reception: Services) -> None:
     for number, connection in enumerate(list(reception.connections), 1):
         if connection in reception.connections:
             connection.reauthorize()

@@ -31,9 +31,8 @@ from millpond.node.peers.identity import KEY_BYTES
 from millpond.transports.errors import MalformedHandshake
 from millpond.transports.io import tcp
 from millpond.transports.p2p.framing import Framing, LengthPrefixed
-from millpond.transports.p2p.handshake import NONCE_BYTES, Hello, encode_hello
+from millpond.transports.p2p.handshake import NONCE_BYTES, Hello, Signer, encode_hello
 from millpond.transports.p2p.packets import BEGUN, DEFAULT_EXTENSIONS
-from millpond.transports.server.interface import Signer
 
 FRAME_SIZE_MAX = 2**24 - 1
 IN_FLIGHT_BYTES_MAX = 8 * 2**20

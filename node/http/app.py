@@ -13,7 +13,7 @@ from millpond.actors.runtime.supervisor import contain, contain_call
 from millpond.actors.streams.settings import StreamCounters
 from millpond.node.admin import StatusSources
 from millpond.node.config import Config
-from millpond.node.connections import NodeServices
+from millpond.node.connections import Services
 from millpond.node.http.health import HealthApi, ReadyApi
 from millpond.node.http.listener import HttpListener, listen
 from millpond.node.http.metric_sources import MetricSources
@@ -32,8 +32,7 @@ from millpond.transports.http.s2.app import PREFIXES, S2Api
 from millpond.transports.http.state.app import PREFIX, StateApi
 from millpond.transports.http.transactions.app import PREFIX as TRANSACTIONS
 from millpond.transports.http.transactions.app import TransactionsApi, finish_all
-from millpond.transports.p2p.admission import Principal
-from millpond.transports.server.interface import ServerConnection
+from millpond.transports.server.interface import Principal, ServerConnection
 from millpond.transports.server.stream_visit import StreamVisit
 
 
@@ -44,7 +43,7 @@ class HttpServices:
     def __init__(
         self,
         config: Config,
-        reception: NodeServices,
+        reception: Services,
         tls: TlsListeners,
         sources: Callable[[], StatusSources],
         streams: StreamCounters,

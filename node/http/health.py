@@ -19,7 +19,7 @@ from millpond.transports.http.response import (
     json_response,
     plain_rejection,
 )
-from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.interface import Principal
 
 _PLAIN = ((b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store"))
 _NO_STORE = ((b"cache-control", b"no-store"),)

@@ -12,7 +12,7 @@ from millpond.node.client.channel import Channel
 from millpond.node.client.connect import Dialer, ModeName, RoleName, connect
 from millpond.node.client.events import Event
 from millpond.node.environment import current_environment
-from millpond.transports.server.interface import Signer
+from millpond.transports.p2p.handshake import Signer
 
 
 class ConnectionOptions(TypedDict, total=False):

@@ -28,7 +28,7 @@ from millpond.node.peers.envelope import UUID_BYTES, CannotOpen, envelope_uuid
 from millpond.node.peers.fingerprint import fingerprint, safety_words
 from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
 from millpond.transports.p2p.bodies import read_body
-from millpond.transports.server.interface import PeersCallback
+from millpond.transports.p2p.interface import PeersCallback
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,8 @@ from millpond.node.outbox.outbox import Outbox
 from millpond.node.outbox.presence import AttachCallback, DetachCallback, Presence
 from millpond.node.outbox.requests import PeerRequests
 from millpond.node.peers.keyring import Keyring, open_keyring
-from millpond.transports.server.interface import AskPeers, Signer
+from millpond.transports.p2p.handshake import Signer
+from millpond.transports.p2p.interface import AskPeers
 
 LETTER_MARGIN_BYTES = 64
 

@@ -21,13 +21,13 @@ from millpond.transports.p2p.handshake import (
     Auth,
     Challenge,
     Hello,
+    Signer,
     decode_challenge,
     encode_auth,
     encode_hello,
     transcript,
     without_signature,
 )
-from millpond.transports.server.interface import Signer
 
 
 class Credentials(msgspec.Struct, frozen=True):

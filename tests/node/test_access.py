@@ -10,7 +10,7 @@ from millpond.actors.messages import Rights
 from millpond.node.access.policy import AccessPolicy, RuleFiles
 from millpond.node.access.rules_file import AccessFileError
 from millpond.node.ip import is_loopback, is_remote
-from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.interface import Principal
 
 NEAR, FAR = "127.0.0.1", "192.0.2.7"
 

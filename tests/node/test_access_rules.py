@@ -18,7 +18,7 @@ from millpond.node.access.rules_file import AccessFileError
 from millpond.node.access.tokens import new_signed
 from millpond.node.peers.address_book import AddressBook, Peer, Trust
 from millpond.node.peers.identity import Identity
-from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.interface import Principal
 
 NEAR, FAR = "127.0.0.1", "192.0.2.7"
 NOW = 1_800_000_000.0

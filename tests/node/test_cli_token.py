@@ -15,7 +15,7 @@ from millpond.node.access.policy import AccessPolicy, RuleFiles
 from millpond.node.access.tokens import digest_of, id_of
 from millpond.node.cli.main import main
 from millpond.node.peers.identity import load_identity
-from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.interface import Principal
 from tests.node.processes import Serving, command, environment, serving
 from tests.node.stream_commands import Run, Told, objects
 

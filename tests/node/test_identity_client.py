@@ -24,9 +24,8 @@ from millpond.node.node import Node
 from millpond.node.peers.address_book import AddressBook, KeyChanged, PeerRevoked
 from millpond.node.peers.identity import Identity
 from millpond.transports.p2p import packets as p
-from millpond.transports.p2p.handshake import decode_hello, encode_ready
+from millpond.transports.p2p.handshake import Signer, decode_hello, encode_ready
 from millpond.transports.p2p.nacks import HelloCode
-from millpond.transports.server.interface import Signer
 from tests.conformance import packets as wire
 from tests.node.scripted import READY, Line, Peer
 from tests.transports.proving import ALICE, BOB, CERTIFICATE_HASH, NODE, challenge

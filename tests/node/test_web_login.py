@@ -19,7 +19,7 @@ from millpond.node.web.login import (
     SESSIONS_MAX,
     WebLogin,
 )
-from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.interface import Principal
 
 
 class Time:

@@ -6,7 +6,7 @@ from typing import Any
 
 from millpond.actors.messages import Rights
 from millpond.node.access.policy import AccessPolicy
-from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.interface import Principal
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig
 from tests.transports.proving import ALICE, NODE, Key, auth, hello, is_signed
@@ -20,12 +20,12 @@ class Door(AccessPolicy):
 
     def __init__(self, **keys: Rights) -> None:
         super().__init__({})
-        self.askers: list[Principal] = []
+        self.principals: list[Principal] = []
         self._keys = keys
 
-    def authorize(self, asker: Principal, channel: bytes) -> Rights | None:
-        self.askers.append(asker)
-        return self._keys.get(asker.identity.hex()) if asker.identity else None
+    def authorize(self, principal: Principal, channel: bytes) -> Rights | None:
+        self.principals.append(principal)
+        return self._keys.get(principal.identity.hex()) if principal.identity else None
 
 
 def rig(door: AccessPolicy | None = None, **settings: Any) -> Rig:

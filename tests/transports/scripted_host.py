@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterable
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import Batch, Detach, Failed, Port, Reply, Rights, StreamRequest
-from millpond.transports.p2p.admission import Principal
 from millpond.transports.rustlog.metrics import RustlogMetrics
 from millpond.transports.server.batching import CellBatcher
-from millpond.transports.server.directory import TopicDirectory
-from millpond.transports.server.interface import ConnectionCounters, ServerConnection
+from millpond.transports.server.interface import (
+    ConnectionCounters,
+    Principal,
+    ServerConnection,
+    StreamDirectory,
+)
 from millpond.transports.server.protocol_stats import stats_by_protocol
 from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
@@ -28,6 +31,9 @@ class NoTopics:
     def is_created(self, name: bytes) -> bool:
         return False
 
+    def names(self, prefix: bytes, after: bytes, limit: int) -> list[bytes]:
+        return []
+
 
 class ScriptedHost:
     """`asked` are requests with their cells, in order; `answer` replies to the oldest.
@@ -38,7 +44,7 @@ class ScriptedHost:
     def __init__(self) -> None:
         self.counters = ConnectionCounters()
         self.protocol_stats = stats_by_protocol()
-        self.topics: TopicDirectory = NoTopics()
+        self.directory: StreamDirectory = NoTopics()
         self.rustlog_metrics = RustlogMetrics(int)
         self.batcher = CellBatcher(self.submit, self.now)
         self.time = 1_700_000_000.0
@@ -47,12 +53,12 @@ class ScriptedHost:
         self.detached: list[bytes] = []
         self.resumes: list[Callable[[], None]] = []
         self.has_room = self.is_admitting = self.is_spacious = True
-        self.visitors: set[ServerConnection] = set()
+        self.connections: set[ServerConnection] = set()
         self.greetings = 0
         self.rights: dict[bytes, Rights | None] = {}
         self.others = Rights.ALL
         self.bucket: TokenBucket | None = None
-        self.askers: list[Principal] = []
+        self.principals: list[Principal] = []
         self.refusals: list[Refusal] = []
         self._port: Port
 
@@ -75,30 +81,30 @@ class ScriptedHost:
         self.detached.append(cell)
         port.send([Failed(Detach(), Code.QUARANTINED)])
 
-    def arm(self, visitor: ServerConnection, when: float) -> None:
-        visitor.deadline = min(when, visitor.deadline)
+    def arm(self, connection: ServerConnection, when: float) -> None:
+        connection.deadline = min(when, connection.deadline)
 
-    def disarm(self, visitor: ServerConnection) -> None:
-        visitor.deadline = float("inf")
+    def disarm(self, connection: ServerConnection) -> None:
+        connection.deadline = float("inf")
 
-    def register(self, visitor: ServerConnection) -> bool:
-        self.visitors.add(visitor)
+    def register(self, connection: ServerConnection) -> bool:
+        self.connections.add(connection)
         return self.is_spacious
 
-    def handshake_done(self, visitor: ServerConnection) -> None:
+    def handshake_done(self, connection: ServerConnection) -> None:
         self.greetings += 1
 
-    def unregister(self, visitor: ServerConnection) -> None:
-        self.visitors.remove(visitor)
+    def unregister(self, connection: ServerConnection) -> None:
+        self.connections.remove(connection)
 
-    def may_use_streams(self, asker: Principal) -> bool:
-        self.askers.append(asker)
+    def may_use_streams(self, principal: Principal) -> bool:
+        self.principals.append(principal)
         return self.is_admitting
 
-    def authorize_stream(self, asker: Principal, name: bytes) -> Rights | None:
+    def authorize_stream(self, principal: Principal, name: bytes) -> Rights | None:
         return self.rights.get(name, self.others)
 
-    def shared_bucket(self, asker: Principal) -> TokenBucket | None:
+    def shared_bucket(self, principal: Principal) -> TokenBucket | None:
         return self.bucket
 
     def record_refusal(self, refusal: Refusal, address: str) -> None:
@@ -115,11 +121,11 @@ class ScriptedHost:
         for resume in resumes:
             resume()
 
-    def pass_time(self, visitor: ServerConnection, seconds: float) -> None:
+    def pass_time(self, connection: ServerConnection, seconds: float) -> None:
         """Let time pass, with the deadlines on the way."""
         end = self.time + seconds
-        while visitor.deadline <= end:
-            self.time = visitor.deadline
-            visitor.deadline = float("inf")
-            visitor.wake(self.time)
+        while connection.deadline <= end:
+            self.time = connection.deadline
+            connection.deadline = float("inf")
+            connection.wake(self.time)
         self.time = end

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.actors.messages import Rights
-from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.interface import Principal
 from tests.conformance import packets as p
 from tests.transports.proving import (
     ALICE,
@@ -41,8 +41,8 @@ def test_a_proved_key_is_the_guest_and_what_access_judges() -> None:
     mill = rig(door)
     line = mill.connect("192.0.2.7")
     assert is_ready(prove(line, first=hello(tags={p.TOKEN: b"also a token"})))
-    (asker,) = [each for each in door.askers if each.identity]
-    assert asker == Principal(b"also a token", ALICE.public, "192.0.2.7", "p2p")
+    (principal,) = [each for each in door.principals if each.identity]
+    assert principal == Principal(b"also a token", ALICE.public, "192.0.2.7", "p2p")
     assert line.connection._admission is not None
     assert line.connection._admission.join.identity == ALICE.public
     assert line.ask(p.put(1, b"x"))[0][0] == 7

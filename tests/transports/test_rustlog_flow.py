@@ -30,7 +30,7 @@ class LongNames(NoTopics):
 
 def connect() -> tuple[ScriptedHost, RecordedWire, RustlogConnection]:
     host, wire = ScriptedHost(), RecordedWire()
-    host.topics = LongNames()
+    host.directory = LongNames()
     connection = RustlogConnection(1, host, RustlogSettings(flow=FLOW))
     connection.opened(wire)
     return host, wire, connection

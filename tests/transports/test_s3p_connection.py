@@ -205,7 +205,7 @@ def test_s3p_49_a_client_that_is_gone_waits_no_longer() -> None:
     line.say(read(BLOCK=1000), append(b"1"))
     line.asked()
     line.connection.ended()
-    assert line.host.detached == [ORDERS] and line.host.visitors == set()
+    assert line.host.detached == [ORDERS] and line.host.connections == set()
     line.host.answer(records(0, b"late"))
     assert line.asked() == [] and line.heard() == b""
 
@@ -294,7 +294,7 @@ def test_s3p_48_one_connection_too_many_is_told_so() -> None:
     line = Line(host=host)
     assert line.heard() == b"-ERR_LIMITS too many connections\r\n" and line.wire.closed
     line.connection.ended()
-    assert host.visitors == set()
+    assert host.connections == set()
 
 
 def settings(**flow: int | float) -> S3pSettings:

@@ -100,7 +100,7 @@ class Topics(NoTopics):
 
 def rustlog(**rights: Rights) -> tuple[ScriptedHost, RecordedWire, RustlogConnection]:
     host, wire = host_with(rights), RecordedWire()
-    host.topics = Topics()
+    host.directory = Topics()
     connection = RustlogConnection(1, host, RustlogSettings())
     connection.opened(wire)
     return host, wire, connection

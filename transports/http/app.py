@@ -21,7 +21,7 @@ from millpond.transports.http.asgi import (
     server_extension,
 )
 from millpond.transports.http.direct import CallGuard, DirectApi, DirectExchange
-from millpond.transports.http.interface import HttpHost
+from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import (
     BadPath,
@@ -92,7 +92,7 @@ class Application:
 
     def __init__(
         self,
-        host: HttpHost,
+        host: HttpNodeServices,
         apis: Mapping[tuple[bytes, ...], Api],
         guard: TaskGuard,
         limits: HttpLimits | None = None,

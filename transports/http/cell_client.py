@@ -14,7 +14,7 @@ import anyio
 from millpond.actors.messages import Batch, Failed, Port, Reply, StreamReply, StreamRequest
 from millpond.actors.streams.messages import CancelRead, FinishRead, Read
 from millpond.transports.http.cancellation import running_loop
-from millpond.transports.http.interface import HttpHost
+from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.request import LISTENER
 
 CellReply = StreamReply | Failed
@@ -53,7 +53,7 @@ class CellClient(Port):
         "received_at",
     )
 
-    def __init__(self, host: HttpHost) -> None:
+    def __init__(self, host: HttpNodeServices) -> None:
         self.number = host.next_number()
         self.received_at = host.now()
         self._host = host

@@ -16,7 +16,7 @@ import msgspec
 from millpond.actors.messages import Failed, Port, Reply, StreamReply, StreamRequest
 from millpond.transports.http.asgi import ADMITTED, WholeRequest
 from millpond.transports.http.cell_client import CellReply
-from millpond.transports.http.interface import HttpHost
+from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import LISTENER, Request, RequestHead
 from millpond.transports.http.response import Response, plain_rejection, response_headers
@@ -71,7 +71,7 @@ class DirectExchange(Port):
 
     def __init__(
         self,
-        host: HttpHost,
+        host: HttpNodeServices,
         api: DirectApi,
         asked: WholeRequest,
         size_bytes: int,

@@ -17,7 +17,7 @@ import msgspec
 from millpond.transports.http.active_request import ActiveRequest
 from millpond.transports.http.asgi import Headers, Message, Receive, Scope, server_extension
 from millpond.transports.http.cancellation import cancel_scope
-from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.interface import Principal
 
 T = TypeVar("T")
 

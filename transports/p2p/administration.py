@@ -6,11 +6,11 @@ from millpond.actors.errors import Code, RequestError
 from millpond.actors.messages import Rights
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.admission import Admission
+from millpond.transports.p2p.interface import P2PNodeServices
 from millpond.transports.p2p.nacks import encode_refusal
-from millpond.transports.server.interface import Host
 
 
-def administered(request: p.Admin, asker: Admission, host: Host) -> bytes:
+def administered(request: p.Admin, asker: Admission, host: P2PNodeServices) -> bytes:
     """The packet that answers the request."""
     correlation = request.request_id.to_bytes(4, "big")
     if Rights.ADMIN not in asker.join.rights:

@@ -13,6 +13,7 @@ from millpond.transports.p2p.framing import Upgrade
 from millpond.transports.p2p.handshake import VERSION, Hello
 from millpond.transports.p2p.nacks import HelloCode
 from millpond.transports.p2p.packets import BEGUN, CREDIT, EXTENSIONS, TOUCH, TOUCH_ACK
+from millpond.transports.server.interface import Principal
 
 NAME_BYTES_MAX = 250
 DEAD_SUFFIX = b"!dead"
@@ -21,28 +22,8 @@ PUSH_OVERHEAD_BYTES = 11
 KEEP_ALIVE_MS_MIN, KEEP_ALIVE_MS_MAX = 1_000, 300_000
 
 
-class Principal(msgspec.Struct, frozen=True):
-    """Who asks to come in, by everything that is known of it; each part adds its rights.
-
-    `identity` is a public key of 32 bytes whose holder this is, proved; `address` the other end's
-    host; `listener` the name of the door: p2p, ws, s3p, rustlog or http; `certificate` the SHA-256
-    of the one that it showed, which our authority signed.
-    """
-
-    token: bytes | None = None
-    identity: bytes | None = None
-    address: str = ""
-    listener: str = "p2p"
-    certificate: bytes | None = None
-
-    def __repr__(self) -> str:
-        """Without the token: this may end up in a log."""
-        identity = "-" if self.identity is None else self.identity.hex()
-        return f"<Asker {identity} from {self.address} at {self.listener}>"
-
-
 Authorize = Callable[[Principal, bytes], Rights | None]
-"""The asker's rights in a channel; None = refused."""
+"""The principal's rights in a channel; None = refused."""
 
 
 class LoginSettings(msgspec.Struct, frozen=True):
@@ -91,10 +72,14 @@ def requested_channel(hello: Hello, upgrade: Upgrade, settings: LoginSettings) -
 
 
 def admit_hello(
-    hello: Hello, channel: bytes, asker: Principal, settings: LoginSettings, authorize: Authorize
+    hello: Hello,
+    channel: bytes,
+    principal: Principal,
+    settings: LoginSettings,
+    authorize: Authorize,
 ) -> Admission | None:
-    """The place that a HELLO earns its asker; None: refused. An identity was proved before."""
-    rights = authorize(asker, channel)
+    """The place that a HELLO earns its principal; None: refused. An identity was proved before."""
+    rights = authorize(principal, channel)
     if rights is None:
         return None
     packet_bytes_max = settings.packet_bytes_max
@@ -113,23 +98,23 @@ def admit_hello(
         data_max=packet_bytes_max - PUSH_OVERHEAD_BYTES,
         resume_after=hello.resume_after,
         cursor_lists=hello.list_mode == 1,
-        identity=asker.identity,
+        identity=principal.identity,
         reports_start=BEGUN in hello.extensions,
     )
     extensions = hello.extensions & EXTENSIONS
     if role is Role.WORKER:
         extensions |= {CREDIT, TOUCH, TOUCH_ACK}
-    return Admission(channel, join, extensions, packet_bytes_max, keep_alive_ms, asker)
+    return Admission(channel, join, extensions, packet_bytes_max, keep_alive_ms, principal)
 
 
 def admit_bare(
-    upgrade: Upgrade, asker: Principal, settings: LoginSettings, authorize: Authorize
+    upgrade: Upgrade, principal: Principal, settings: LoginSettings, authorize: Authorize
 ) -> Admission | None:
     """The place of a client that says no HELLO; None: it has to say one (PS-09)."""
     channel = upgrade.channel or settings.default_channel
     if channel is None or settings.require_hello or upgrade.hello or not is_channel_name(channel):
         return None
-    rights = authorize(asker, channel)
+    rights = authorize(principal, channel)
     if rights is None:
         return None
     keep_alive_ms = _keep_alive_ms(None, settings)
@@ -140,7 +125,7 @@ def admit_bare(
         data_max=settings.packet_bytes_max - PUSH_OVERHEAD_BYTES,
     )
     packet_bytes_max = settings.packet_bytes_max
-    return Admission(channel, join, frozenset(), packet_bytes_max, keep_alive_ms, asker)
+    return Admission(channel, join, frozenset(), packet_bytes_max, keep_alive_ms, principal)
 
 
 def is_channel_name(channel: bytes) -> bool:

@@ -13,11 +13,12 @@ from millpond.transports.p2p.handshake import (
     VERSION,
     Challenge,
     Hello,
+    Signer,
     decode_auth,
     encode_challenge,
     transcript,
 )
-from millpond.transports.server.interface import Host, Signer
+from millpond.transports.p2p.interface import P2PNodeServices
 
 
 class PendingProof(msgspec.Struct, frozen=True, gc=False):
@@ -28,7 +29,7 @@ class PendingProof(msgspec.Struct, frozen=True, gc=False):
     challenge: Challenge
     transcript: bytes
 
-    def is_given(self, auth: bytes, host: Host) -> bool:
+    def is_given(self, auth: bytes, host: P2PNodeServices) -> bool:
         """Does this AUTH show it? Raises MalformedHandshake.
 
         Whoever holds the node's own key is the node: somebody turned its words against it.
@@ -47,7 +48,7 @@ def challenge(
     raw: bytes,
     hello: Hello,
     channel: bytes,
-    host: Host,
+    host: P2PNodeServices,
     signer: Signer,
     certificate_hash: bytes | None,
 ) -> PendingProof:

@@ -45,6 +45,7 @@ from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.dispatch import Asking
 from millpond.transports.p2p.framing import Framing
 from millpond.transports.p2p.handshake import Ready, encode_ready
+from millpond.transports.p2p.interface import P2PNodeServices
 from millpond.transports.p2p.lifecycle import (
     CLOSED,
     LEAVING,
@@ -62,7 +63,6 @@ from millpond.transports.p2p.nacks import (
     encode_malformed,
     encode_slow_down,
 )
-from millpond.transports.server.interface import Host
 from millpond.transports.server.rate_limit import RateLimit, TokenBucket
 from millpond.transports.server.refusals import Refusal
 
@@ -76,7 +76,7 @@ class Connection(Asking):
 
     __slots__ = ("_allowance", "_malformed_at")
 
-    def __init__(self, number: int, host: Host, framing: Framing) -> None:
+    def __init__(self, number: int, host: P2PNodeServices, framing: Framing) -> None:
         super().__init__(number, host, framing)
         self._allowance: RateLimit | None = None
         self._malformed_at: deque[float] | None = None

@@ -9,12 +9,12 @@ from millpond.actors.messages import Batch, CellMessage, Failed, JobReply, Right
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.administration import answered_peers, refused_peers
 from millpond.transports.p2p.framing import Framing
+from millpond.transports.p2p.interface import P2PNodeServices
 from millpond.transports.p2p.jobs.requests import JobRequests
 from millpond.transports.p2p.lifecycle import CLOSED
 from millpond.transports.p2p.login import Arrival
 from millpond.transports.p2p.nacks import encode_refusal
 from millpond.transports.p2p.streams.requests import StreamRequests
-from millpond.transports.server.interface import Host
 
 PEERS_ASKED_MAX = 64
 """Requests about peers that a connection may have unanswered."""
@@ -25,7 +25,7 @@ class Asking(Arrival):
 
     __slots__ = ("_desk", "_full", "_has_eof", "_jobs", "_peers_asked", "_reads_pending")
 
-    def __init__(self, number: int, host: Host, framing: Framing) -> None:
+    def __init__(self, number: int, host: P2PNodeServices, framing: Framing) -> None:
         super().__init__(number, host, framing)
         self._desk: StreamRequests | None = None
         self._jobs: JobRequests | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 from hashlib import sha256
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -18,6 +18,17 @@ NONCE_BYTES = 32
 
 BY_SERVER, BY_CLIENT = b"S", b"C"
 """What each side puts before the transcript that it signs, so that neither can send it back."""
+
+
+class Signer(Protocol):
+    """An identity key whose secret half this process holds."""
+
+    @property
+    def public(self) -> bytes:
+        """The Ed25519 public key, 32 bytes."""
+
+    def sign(self, data: bytes) -> bytes:
+        """The signature of any bytes, 64 bytes."""
 
 
 class Tag(IntEnum):

@@ -18,9 +18,9 @@ from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.challenge import PendingProof
 from millpond.transports.p2p.framing import Framing, Upgrade
+from millpond.transports.p2p.interface import P2PNodeServices
 from millpond.transports.p2p.nacks import HelloCode, encode_hello_refusal
 from millpond.transports.p2p.watched import LatencySample, first_watched
-from millpond.transports.server.interface import Host
 from millpond.transports.server.refusals import Refusal
 
 NORMAL, PROTOCOL_ERROR, POLICY_VIOLATION, TOO_BIG = 1000, 1002, 1008, 1009
@@ -79,7 +79,7 @@ class Visit(Port):
         "received_at",
     )
 
-    def __init__(self, number: int, host: Host, framing: Framing) -> None:
+    def __init__(self, number: int, host: P2PNodeServices, framing: Framing) -> None:
         self.number = number
         self.received_at = 0.0
         self.deadline = inf

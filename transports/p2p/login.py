@@ -5,18 +5,13 @@ from __future__ import annotations
 from millpond.actors.errors import Code
 from millpond.transports.errors import FrameTooLarge, MalformedHandshake
 from millpond.transports.p2p import packets as p
-from millpond.transports.p2p.admission import (
-    Admission,
-    Principal,
-    admit_bare,
-    admit_hello,
-    requested_channel,
-)
+from millpond.transports.p2p.admission import Admission, admit_bare, admit_hello, requested_channel
 from millpond.transports.p2p.challenge import challenge
 from millpond.transports.p2p.framing import Upgrade
 from millpond.transports.p2p.handshake import Hello, decode_hello, encode_challenge
 from millpond.transports.p2p.lifecycle import PROVING, REFUSED, TAKING, WAITING, Visit
 from millpond.transports.p2p.nacks import HelloCode, encode_refusal
+from millpond.transports.server.interface import Principal
 from millpond.transports.server.refusals import Refusal
 
 FIRST_PACKET_BYTES_MAX = 2**16
@@ -40,9 +35,9 @@ class Arrival(Visit):
 
     def _admit_bare(self, upgrade: Upgrade) -> Admission | None:
         greeting = self._host.settings.login
-        return admit_bare(upgrade, self._asker(upgrade), greeting, self._host.authorize)
+        return admit_bare(upgrade, self._principal(upgrade), greeting, self._host.authorize)
 
-    def _asker(
+    def _principal(
         self, upgrade: Upgrade, token: bytes | None = None, identity: bytes | None = None
     ) -> Principal:
         listener = "p2p" if upgrade.hello is None else "ws"
@@ -143,12 +138,12 @@ class Arrival(Visit):
     def _admit(self, hello: Hello, channel: bytes, identity: bytes | None) -> None:
         """Let a HELLO in, whose identity, if it has one, was proved."""
         assert self._upgrade is not None
-        asker = self._asker(self._upgrade, hello.token, identity)
+        principal = self._principal(self._upgrade, hello.token, identity)
         host = self._host
-        admission = admit_hello(hello, channel, asker, host.settings.login, host.authorize)
+        admission = admit_hello(hello, channel, principal, host.settings.login, host.authorize)
         if admission is None:
             self._refuse(Refusal.NOT_ALLOWED)
-        elif not host.count_identity(self, asker):
+        elif not host.count_identity(self, principal):
             host.record_refusal(Refusal.TOO_MANY, self.address)
             self._turn_away(HelloCode.TOO_MANY_CONNECTIONS)
         else:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import msgspec
 
@@ -25,6 +25,7 @@ from millpond.transports.rustlog.codec import (
     encode_response,
 )
 from millpond.transports.rustlog.json_fallback import DecodedRequest
+from millpond.transports.rustlog.metrics import RustlogMetrics
 from millpond.transports.rustlog.responses import (
     NOT_CREATED,
     TO_STREAM,
@@ -39,9 +40,9 @@ from millpond.transports.rustlog.responses import (
 )
 from millpond.transports.rustlog.rustlog_rights import REFUSED, may_ask
 from millpond.transports.rustlog.scatter import Answers, ScatterGather
+from millpond.transports.server.interface import NodeServices
 from millpond.transports.server.pipelined import FlowSettings, ReadyAnswer, StreamConnection, Turned
 from millpond.transports.server.refusals import Refusal
-from millpond.transports.server.stream_host import StreamHost
 
 NAMES_TOLD = 100
 """So many topics an Error tells of that says that one is not there."""
@@ -65,6 +66,12 @@ class RustlogSettings(msgspec.Struct, frozen=True):
     fetch_bytes: int = 2**20
 
 
+class RustlogNodeServices(NodeServices, Protocol):
+    """What a RustLog connection uses besides `NodeServices`."""
+
+    rustlog_metrics: RustlogMetrics
+
+
 class RustlogConnection(StreamConnection[DecodedRequest]):
     """One client of RustLog."""
 
@@ -86,8 +93,9 @@ class RustlogConnection(StreamConnection[DecodedRequest]):
         "_view",
     )
 
-    def __init__(self, number: int, host: StreamHost, settings: RustlogSettings) -> None:
+    def __init__(self, number: int, host: RustlogNodeServices, settings: RustlogSettings) -> None:
         super().__init__(number, host, settings.flow)
+        self._host: RustlogNodeServices
         self._settings = settings
         self._decoder = Decoder(settings.limits)
         self._metrics = host.rustlog_metrics
@@ -214,7 +222,7 @@ class RustlogConnection(StreamConnection[DecodedRequest]):
     def _stream(self, topic: str, partition: int) -> bytes | r.Error:
         """The stream of a partition, or what there is to say of one that is not there (RL-14)."""
         name = topic.encode()
-        count = self._host.topics.partitions(name)
+        count = self._host.directory.partitions(name)
         if count is None:
             return self._no_topic(topic)
         if partition >= count:
@@ -233,7 +241,7 @@ class RustlogConnection(StreamConnection[DecodedRequest]):
 
     def _topics(self) -> Iterable[tuple[bytes, int]]:
         """The topics that this client may be told of."""
-        topics = self._host.topics.topics()
+        topics = self._host.directory.topics()
         if self._is_free:
             return topics
         return (each for each in topics if self._may(Rights.LIST, each[0]))
@@ -276,7 +284,7 @@ class RustlogConnection(StreamConnection[DecodedRequest]):
         """Partitions that were never used have no stream to be asked (3h)."""
         self._host.batcher.submit_all()
         name = request.topic.encode()
-        topics = self._host.topics
+        topics = self._host.directory
         count = topics.partitions(name)
         if count is None:
             self._say(request, encode_response(self._no_topic(request.topic)))
@@ -292,7 +300,7 @@ class RustlogConnection(StreamConnection[DecodedRequest]):
         names = []
         for topic, partition in islice(reversed(self._metrics.watched), SURVEYED_MAX):
             name = topic.encode()
-            count = self._host.topics.partitions(name)
+            count = self._host.directory.partitions(name)
             if count is not None and partition < count:
                 places.append((topic, partition))
                 names.append(_stream_of(name, count, partition))

@@ -44,9 +44,9 @@ from millpond.transports.s3p.decoder import (
     encode_id,
     encode_records,
 )
+from millpond.transports.server.interface import NodeServices
 from millpond.transports.server.pipelined import FlowSettings, StreamConnection, Turned
 from millpond.transports.server.refusals import Refusal
-from millpond.transports.server.stream_host import StreamHost
 
 
 class S3pSettings(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class S3pConnection(StreamConnection[Command]):
 
     __slots__ = ("_cell", "_decoder", "_holds_up", "_name", "_settings")
 
-    def __init__(self, number: int, host: StreamHost, settings: S3pSettings) -> None:
+    def __init__(self, number: int, host: NodeServices, settings: S3pSettings) -> None:
         super().__init__(number, host, settings.flow)
         self._settings = settings
         self._decoder = Decoder(settings.limits)

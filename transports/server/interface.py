@@ -1,52 +1,52 @@
-"""What a P2P connection is told by its node, and asks of it."""
+"""Interfaces between connections and the node, one Protocol for each capability of the node.
+
+`NodeServices` is what every connection uses; P2P, RustLog and HTTP connections need a little more,
+and have their own interface modules. `ServerConnection` is the other direction: the calls that the
+node makes to a connection.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
-from millpond.actors.errors import RequestError
-from millpond.actors.messages import Attach, Batch, Durability, Port, Rights
-from millpond.transports.p2p.admission import Admission, LoginSettings, Principal
-from millpond.transports.server.directory import StreamDirectory
+from millpond.actors.messages import Attach, Batch, Port, Rights
+from millpond.transports.server.batching import CellBatcher
 from millpond.transports.server.protocol_stats import ProtocolStats
 from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
 
 
-class ConnectionSettings(msgspec.Struct, frozen=True):
-    """Limits of a connection; docs/reference/limits.md. Times in seconds.
+class Principal(msgspec.Struct, frozen=True):
+    """The client of a connection or request, by everything that is known of it.
 
-    `requests_per_s_max` 0 is no limit; `rate_refusals_max` in a row end the connection.
-    `handshakes_per_s_max` HELLOs with an identity are answered in a second, and of one address
-    `handshakes_per_address_max`.
+    `identity` is a public key of 32 bytes that the client proved to hold; `address` is the host of
+    the other end; `listener` is the protocol that was dialled: p2p, ws, s3p, rustlog or http;
+    `certificate` is the SHA-256 of the client certificate, which our authority signed.
     """
 
-    login: LoginSettings = LoginSettings()
-    handshake_s: float = 5.0
-    bare_push_after_s: float = 0.25
-    refusal_delay_s: float = 0.2
-    stalled_s: float = 30.0
-    unread_bytes_max: int = 2**20
-    unsent_bytes_max: int = 32 * 2**20
-    malformed_max: int = 10
-    malformed_window_s: float = 60.0
-    requests_per_s_max: int = 0
-    rate_refusals_max: int = 1000
-    handshakes_per_s_max: int = 200
-    handshakes_per_address_max: int = 20
+    token: bytes | None = None
+    identity: bytes | None = None
+    address: str = ""
+    listener: str = "p2p"
+    certificate: bytes | None = None
+
+    def __repr__(self) -> str:
+        """Without the token: this may end up in a log."""
+        identity = "-" if self.identity is None else self.identity.hex()
+        return f"<Principal {identity} from {self.address} at {self.listener}>"
 
 
 @dataclass(slots=True)
 class ConnectionCounters:
-    """What went wrong on connections since the start; `ProtocolStats` counts what came.
+    """Failures on connections since the start; `ProtocolStats` counts the requests.
 
     `challenged` clients were asked to prove their identity, `identified` ones did;
-    `challenges_refused` came too fast. `reasons` is of everybody who was turned away or refused
-    something, by `refusals.Refusal`.
+    `challenges_refused` came above the rate. `reasons` counts refused connections and requests by
+    `refusals.Refusal`.
     """
 
     malformed: int = 0
@@ -61,24 +61,6 @@ class ConnectionCounters:
     reasons: dict[str, int] = field(default_factory=dict)
 
 
-PeersCallback = Callable[[bytes | RequestError], None]
-"""Takes the body of an answer, or why there is none; to be called once."""
-
-AskPeers = Callable[[int, bytes, PeersCallback], None]
-"""An operation and its body, and who hears the answer."""
-
-
-class Signer(Protocol):
-    """An identity whose secret we hold."""
-
-    @property
-    def public(self) -> bytes:
-        """The Ed25519 public key, 32 bytes."""
-
-    def sign(self, data: bytes) -> bytes:
-        """The signature of any bytes, 64 bytes."""
-
-
 class ServerConnection(Protocol):
     """A connection, as its node sees it."""
 
@@ -86,105 +68,137 @@ class ServerConnection(Protocol):
 
     @property
     def peer(self) -> str:
-        """Where the other end is, as `host:port`."""
+        """The address of the other end, as `host:port`."""
 
     @property
     def address(self) -> str:
-        """The other end's host, without its port."""
+        """The host of the other end, without its port."""
 
     def wake(self, now: float) -> None:
         """The deadline that was armed has passed."""
 
     def start_drain(self) -> None:
-        """No new pushes; acks count until the other end closes (PA-36)."""
+        """Stop pushing; acks count until the other end closes (PA-36)."""
 
     def reauthorize(self) -> None:
-        """What it may do has changed, perhaps."""
+        """Check rights again: they may have changed."""
 
     def close(self) -> None:
-        """The end of the node's patience."""
+        """Close now: the drain timeout of the node is over."""
 
 
-class Host(Protocol):
-    """What a connection needs of its node."""
+class CellServices(Protocol):
+    """The cells of the node (channels, streams), their timers and the clock."""
 
-    settings: ConnectionSettings
+    @property
+    def now(self) -> Callable[[], float]:
+        """Seconds since the Unix epoch; never steps back."""
+
+    @property
+    def submit(self) -> Callable[[bytes, Batch, float], bool]:
+        """Give a batch to a cell at a time. False: it was taken, but wait for `on_capacity`."""
+
+    @property
+    def batcher(self) -> CellBatcher:
+        """Merges what several connections give one cell in one pass of the loop."""
+
+    @property
+    def on_capacity(self) -> Callable[[bytes, Callable[[], None]], None]:
+        """Call back once the mailbox of a cell has room."""
+
+    @property
+    def attach(self) -> Callable[[bytes, Port, Attach, float], bool]:
+        """Subscribe a port to a channel, as `submit` does it."""
+
+    @property
+    def detach(self) -> Callable[[bytes, Port], None]:
+        """Forget a port in a cell: it is closed, or waits for nothing there any more."""
+
+    @property
+    def arm(self) -> Callable[[ServerConnection, float], None]:
+        """Have `wake` called at a time; an earlier deadline stands (`actors.runtime.timers`)."""
+
+    @property
+    def disarm(self) -> Callable[[ServerConnection], None]:
+        """Cancel the deadline of a connection."""
+
+
+class RegistryServices(Protocol):
+    """The registry of open connections: limits, counters and statistics."""
+
     counters: ConnectionCounters
     protocol_stats: dict[str, ProtocolStats]
     """By protocol."""
 
-    signer: Signer | None
-    """The node's identity; without one nobody can prove theirs."""
+    @property
+    def is_draining(self) -> bool:
+        """Is the node stopping?"""
 
-    certificate_hash: bytes | None
-    """SHA-256 of the certificate (DER) that TLS listeners show."""
+    def next_number(self) -> int:
+        """A number that no other connection or request has."""
+
+    def random(self) -> float:
+        """At least 0 and below 1, for jitter: many heartbeats must not come at once."""
+
+    def register(self, connection: ServerConnection) -> bool:
+        """Count a new connection, or an HTTP request. False: there are too many, refuse it."""
+
+    def handshake_done(self, connection: ServerConnection) -> None:
+        """The handshake of the connection is complete, or it needs none."""
+
+    def count_identity(self, connection: ServerConnection, principal: Principal) -> bool:
+        """Count the connection for its proved identity. False: that identity has too many."""
+
+    def unregister(self, connection: ServerConnection) -> None:
+        """The connection is closed."""
 
     @property
-    def verify(self) -> Callable[[bytes, bytes, bytes], bool]:
-        """Is it the holder of this public key whose signature this is of these bytes?"""
+    def record_refusal(self) -> Callable[[Refusal, str], None]:
+        """Count, and log at intervals, that a client at an address was refused something."""
 
-    @property
-    def nonce(self) -> Callable[[], bytes]:
-        """32 bytes that nobody can foretell."""
+    def shared_bucket(self, principal: Principal) -> TokenBucket | None:
+        """The rate limit that all connections of the principal share; None: there is none."""
 
-    def may_challenge(self, address: str) -> bool:
-        """Whether a HELLO with an identity is answered, of those that this second brought."""
+
+class AccessServices(Protocol):
+    """The access policy of the node."""
+
+    def authorize(self, principal: Principal, channel: bytes) -> Rights | None:
+        """The rights of the principal in a channel; None: access is denied."""
+
+    def may_use_streams(self, principal: Principal) -> bool:
+        """Might there be a stream that the principal may use?"""
+
+    def authorize_stream(self, principal: Principal, name: bytes) -> Rights | None:
+        """The rights of the principal in a stream or topic; None: none. The empty name: in all.
+
+        put: append and create; get: read; list: see its name; admin: trim, delete, configure.
+        """
+
+
+class TopicDirectory(Protocol):
+    """The topics of the node; a stream with the name of a topic is a topic of one partition."""
+
+    def partitions(self, topic: bytes) -> int | None:
+        """The number of partitions of a topic; None: there is no such topic."""
+
+    def topics(self) -> Iterable[tuple[bytes, int]]:
+        """Every topic with its number of partitions, ordered by name."""
+
+    def is_created(self, name: bytes) -> bool:
+        """Is there a stream of this name, apart from unused partitions of topics?"""
+
+
+class StreamDirectory(TopicDirectory, Protocol):
+    """The names of streams, and the topics."""
+
+    def names(self, prefix: bytes, after: bytes, limit: int) -> list[bytes]:
+        """At most `limit` streams whose names begin with `prefix`, above `after`, in order."""
+
+
+class NodeServices(CellServices, RegistryServices, AccessServices, Protocol):
+    """The node, as every connection sees it."""
 
     @property
     def directory(self) -> StreamDirectory:
-        """What there is of streams and topics."""
-
-    @property
-    def durability(self) -> Callable[[bytes], Durability]:
-        """What an acknowledgement of a channel promises."""
-
-    @property
-    def now(self) -> Callable[[], float]: ...
-    @property
-    def submit(self) -> Callable[[bytes, Batch, float], bool]: ...
-    @property
-    def attach(self) -> Callable[[bytes, Port, Attach, float], bool]: ...
-    @property
-    def detach(self) -> Callable[[bytes, Port], None]: ...
-    @property
-    def on_capacity(self) -> Callable[[bytes, Callable[[], None]], None]: ...
-    @property
-    def arm(self) -> Callable[[ServerConnection, float], None]:
-        """Have `wake` called at a time; an earlier one stands (`actors.runtime.timers`)."""
-
-    @property
-    def disarm(self) -> Callable[[ServerConnection], None]: ...
-
-    def register(self, visitor: ServerConnection) -> bool:
-        """A connection stands. False: there are too many."""
-
-    def unregister(self, visitor: ServerConnection) -> None: ...
-
-    def handshake_done(self, visitor: ServerConnection) -> None:
-        """The connection is past its handshake."""
-
-    def count_identity(self, visitor: ServerConnection, asker: Principal) -> bool:
-        """Count the connection for who it proved to be. False: that one has too many."""
-
-    def record_refusal(self, refusal: Refusal, address: str) -> None:
-        """Somebody at this address was refused something."""
-
-    def shared_bucket(self, asker: Principal) -> TokenBucket | None:
-        """What all connections of the asker may ask for together; None: there is no limit."""
-
-    def authorize(self, asker: Principal, channel: bytes) -> Rights | None:
-        """The asker's rights in a channel; None = refused."""
-
-    def may_use_streams(self, asker: Principal) -> bool:
-        """Might there be a stream that this client may use?"""
-
-    def authorize_stream(self, asker: Principal, name: bytes) -> Rights | None:
-        """The same in a stream or topic; see `StreamHost.authorize_stream`."""
-
-    @property
-    def peers(self) -> AskPeers:
-        """Carry out an operation of packet 94; the answer may come later."""
-
-    @property
-    def admin(self) -> Callable[[int, bytes, Admission], bytes]:
-        """Carry out an administrative operation for who was admitted so. Raises RequestError."""
+        """The streams and topics of the node."""

@@ -14,9 +14,9 @@ from typing import Generic, TypeVar
 
 from millpond.actors.messages import Batch, CellMessage, Failed, Reply, StreamReply, StreamRequest
 from millpond.actors.streams.messages import CancelRead, FinishRead
+from millpond.transports.server.interface import NodeServices
 from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
-from millpond.transports.server.stream_host import StreamHost
 from millpond.transports.server.stream_visit import CLOSED, ENDING, OPEN, StreamVisit
 from millpond.transports.server.stream_visit import FlowSettings as FlowSettings
 from millpond.transports.server.stream_visit import Turned as Turned
@@ -64,7 +64,7 @@ class StreamConnection(StreamVisit, Generic[C]):
         "_watched_at",
     )
 
-    def __init__(self, number: int, host: StreamHost, flow: FlowSettings) -> None:
+    def __init__(self, number: int, host: NodeServices, flow: FlowSettings) -> None:
         super().__init__(number, host, flow)
         self._has_eof = False
         self._is_pumping = self._paused = self._waits_for_mailbox = False

@@ -12,10 +12,9 @@ import msgspec
 
 from millpond.actors.messages import Port, Rights
 from millpond.transports.io.interface import Wire
-from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.interface import NodeServices, Principal
 from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
-from millpond.transports.server.stream_host import StreamHost
 
 
 class FlowSettings(msgspec.Struct, frozen=True, gc=False):
@@ -62,7 +61,6 @@ class StreamVisit(Port):
     """The name of the door that it comes by."""
 
     __slots__ = (
-        "_asker",
         "_flow",
         "_host",
         "_is_admitted",
@@ -73,6 +71,7 @@ class StreamVisit(Port):
         "_out",
         "_out_bytes",
         "_phase",
+        "_principal",
         "_rate",
         "_traffic",
         "_unsent_before",
@@ -82,7 +81,7 @@ class StreamVisit(Port):
         "received_at",
     )
 
-    def __init__(self, number: int, host: StreamHost, flow: FlowSettings) -> None:
+    def __init__(self, number: int, host: NodeServices, flow: FlowSettings) -> None:
         self.number = number
         self.received_at = self._now = 0.0
         self.deadline = inf
@@ -90,7 +89,7 @@ class StreamVisit(Port):
         self._flow = flow
         self._wire: Wire
         self._phase = OPEN
-        self._asker = Principal()
+        self._principal = Principal()
         self._is_admitted = False
         self._is_free = False
         """It may do everything in all streams, so each of them need not be asked for."""
@@ -129,9 +128,9 @@ class StreamVisit(Port):
             self._turn_away(Turned.TOO_MANY)
             return
         certificate = wire.peer_certificate_hash
-        self._asker = Principal(None, None, wire.host, self.LISTENER, certificate)
+        self._principal = Principal(None, None, wire.host, self.LISTENER, certificate)
         self._judge()
-        self._rate = host.shared_bucket(self._asker)
+        self._rate = host.shared_bucket(self._principal)
         if self._is_admitted:
             # There is no handshake to wait for, and a pool may keep connections for later.
             host.handshake_done(self)
@@ -140,9 +139,9 @@ class StreamVisit(Port):
     # What it may do.
 
     def _judge(self) -> None:
-        host, asker = self._host, self._asker
-        self._is_admitted = host.may_use_streams(asker)
-        self._is_free = host.authorize_stream(asker, b"") == Rights.ALL
+        host, principal = self._host, self._principal
+        self._is_admitted = host.may_use_streams(principal)
+        self._is_free = host.authorize_stream(principal, b"") == Rights.ALL
         self._judged.clear()
 
     def _may(self, right: Rights, name: bytes) -> bool:
@@ -153,7 +152,7 @@ class StreamVisit(Port):
         if rights is None:
             if len(self._judged) >= JUDGED_MAX:
                 self._judged.clear()
-            rights = self._host.authorize_stream(self._asker, name) or Rights.NONE
+            rights = self._host.authorize_stream(self._principal, name) or Rights.NONE
             self._judged[name] = rights
         return bool(rights & right)
 

@@ -30,7 +30,8 @@ from millpond.node.peers.identity import (
     peer_id,
     public_key_of,
 )
-from millpond.transports.p2p.admission import Principal, is_channel_name
+from millpond.transports.p2p.admission import is_channel_name
+from millpond.transports.server.interface import Principal
 
 EPILOG = """\
 examples:

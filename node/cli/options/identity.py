@@ -13,7 +13,7 @@ import msgspec
 
 from millpond.node.cli.exit_codes import Failure, usage_error
 from millpond.node.client.errors import PeerMismatch, SelfConnection
-from millpond.transports.server.interface import Signer
+from millpond.transports.p2p.handshake import Signer
 
 if TYPE_CHECKING:
     from millpond.node.peers.address_book import AddressBook

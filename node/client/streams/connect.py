@@ -16,9 +16,9 @@ from millpond.node.client.connect import PROBE, Dialer, connect
 from millpond.node.client.events import Event
 from millpond.node.client.link import Link
 from millpond.node.client.streams.stream import Stream, StreamRequests, stream_name
+from millpond.transports.p2p.handshake import Signer
 from millpond.transports.p2p.streams import bodies as b
 from millpond.transports.p2p.streams.operations import Operation
-from millpond.transports.server.interface import Signer
 
 APPEND_OVERHEAD_BYTES = 2048
 """What an append takes in its packet, at most, besides its records and what belongs to them."""

@@ -20,8 +20,9 @@ from millpond.transports.http.durable.context import (
     target_of,
 )
 from millpond.transports.http.durable.errors import DurableError, Pairs
-from millpond.transports.http.durable.interface import DurableHost, DurableSettings
+from millpond.transports.http.durable.interface import DurableSettings
 from millpond.transports.http.durable.live_waiters import LiveWaiters
+from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.request import Request, RequestHead
 from millpond.transports.http.response import Response, ResponseWriter, json_response
 
@@ -42,7 +43,7 @@ class DurableApi:
 
     name = "durable"
 
-    def __init__(self, host: DurableHost, settings: DurableSettings) -> None:
+    def __init__(self, host: HttpNodeServices, settings: DurableSettings) -> None:
         self._host = host
         self._settings = settings
         self._followers = LiveWaiters()

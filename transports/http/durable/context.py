@@ -14,8 +14,9 @@ from millpond.transports.errors import UpgradeRefused
 from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.durable import protocol as w
 from millpond.transports.http.durable.errors import DurableError, Pairs, bad_request, error_of
-from millpond.transports.http.durable.interface import DurableHost, DurableSettings
+from millpond.transports.http.durable.interface import DurableSettings
 from millpond.transports.http.durable.live_waiters import LiveWaiters
+from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter
 from millpond.transports.websocket.origin import check_origin
@@ -52,7 +53,7 @@ class Asking:
 
     __slots__ = ("host", "request", "settings", "shared")
 
-    def __init__(self, host: DurableHost, settings: DurableSettings, request: Request) -> None:
+    def __init__(self, host: HttpNodeServices, settings: DurableSettings, request: Request) -> None:
         self.host = host
         self.settings = settings
         self.request = request
@@ -113,7 +114,7 @@ class Call(Asking):
 
     def __init__(
         self,
-        host: DurableHost,
+        host: HttpNodeServices,
         settings: DurableSettings,
         request: Request,
         answer: ResponseWriter,

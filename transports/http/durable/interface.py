@@ -1,12 +1,8 @@
-"""What the API of Durable Streams asks of the node besides what all of HTTP does."""
+"""Settings of the Durable Streams API."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
-
-from millpond.transports.http.interface import HttpHost
 
 
 class DurableSettings(msgspec.Struct, frozen=True):
@@ -19,10 +15,3 @@ class DurableSettings(msgspec.Struct, frozen=True):
     heartbeat_s: float = 15.0
     origins: frozenset[str] = frozenset()
     is_secure: bool = False
-
-
-class DurableHost(HttpHost, Protocol):
-    """The node, as these requests see it."""
-
-    def random(self) -> float:
-        """At least 0 and below 1."""

@@ -22,7 +22,7 @@ from millpond.transports.http.s2 import read as reads
 from millpond.transports.http.s2.codecs.sse import MEDIA_TYPE as EVENTS
 from millpond.transports.http.s2.context import Asking, Call, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, NoSuchMethod, S2Error
-from millpond.transports.http.s2.interface import S2Host
+from millpond.transports.http.s2.interface import S2NodeServices
 from millpond.transports.http.s2.usage import S2Usage
 
 PREFIXES = (
@@ -42,7 +42,7 @@ class S2Api:
 
     name = "s2"
 
-    def __init__(self, host: S2Host) -> None:
+    def __init__(self, host: S2NodeServices) -> None:
         self._host = host
         self._figures = S2Usage(host.now(), lambda name: host.basins.find(name) is not None)
 

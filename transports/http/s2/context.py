@@ -13,7 +13,7 @@ from millpond.transports.http.s2.authorization import RIGHTS, Authorization, sto
 from millpond.transports.http.s2.codecs.compression import read_body
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, bad_header
-from millpond.transports.http.s2.interface import BasinRow, S2Host
+from millpond.transports.http.s2.interface import BasinRow, S2NodeServices
 from millpond.transports.http.s2.model import check_basin, check_stream
 from millpond.transports.http.s2.usage import S2Usage
 
@@ -37,7 +37,7 @@ class Asking:
 
     __slots__ = ("_is_issued", "figures", "host", "request")
 
-    def __init__(self, host: S2Host, request: Request, figures: S2Usage) -> None:
+    def __init__(self, host: S2NodeServices, request: Request, figures: S2Usage) -> None:
         self.host = host
         self.request = request
         self.figures = figures
@@ -213,7 +213,7 @@ class Call(Asking):
     __slots__ = ("answer",)
 
     def __init__(
-        self, host: S2Host, request: Request, answer: ResponseWriter, figures: S2Usage
+        self, host: S2NodeServices, request: Request, answer: ResponseWriter, figures: S2Usage
     ) -> None:
         super().__init__(host, request, figures)
         self.answer = answer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from millpond.transports.http.interface import HttpHost
-from millpond.transports.server.directory import StreamDirectory
+from millpond.transports.http.interface import HttpNodeServices
+from millpond.transports.server.interface import StreamDirectory
 
 
 class BasinRow(Protocol):
@@ -64,7 +64,7 @@ class IssuedTokens(Protocol):
         """A new token, which nobody can guess."""
 
 
-class S2Host(HttpHost, Protocol):
+class S2NodeServices(HttpNodeServices, Protocol):
     """The node, as S2 requests see it."""
 
     @property
@@ -78,6 +78,3 @@ class S2Host(HttpHost, Protocol):
     def stream_age_s(self, name: bytes) -> int:
         """How old records get in a stream that was told nothing of it; 0: no limit. `name` is
         what rules call it."""
-
-    def random(self) -> float:
-        """At least 0 and below 1: heartbeats of many sessions must not come at once."""

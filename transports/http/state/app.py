@@ -7,7 +7,7 @@ from collections.abc import Callable
 from millpond.actors.messages import Rights
 from millpond.actors.state import messages as s
 from millpond.transports.http import rejections as http
-from millpond.transports.http.interface import HttpHost
+from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter, plain_rejection
 from millpond.transports.http.state import json_codec as form
@@ -30,7 +30,7 @@ class StateApi:
 
     def __init__(
         self,
-        host: HttpHost,
+        host: HttpNodeServices,
         origins: frozenset[str],
         front: Callable[[Request], Response],
         heartbeat_s: float = 15.0,

@@ -7,7 +7,7 @@ from millpond.actors.streams.messages import StreamFailed
 from millpond.actors.streams.names import state_cell, stream_cell
 from millpond.transports.errors import UpgradeRefused
 from millpond.transports.http.cell_client import CellClient, CellReply
-from millpond.transports.http.interface import HttpHost
+from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import ResponseWriter
 from millpond.transports.http.state.errors import StateError, error_of
@@ -23,7 +23,7 @@ class Call:
     __slots__ = ("answer", "host", "request", "stream")
 
     def __init__(
-        self, host: HttpHost, request: Request, answer: ResponseWriter, stream: bytes
+        self, host: HttpNodeServices, request: Request, answer: ResponseWriter, stream: bytes
     ) -> None:
         if not 0 < len(stream) <= NAME_BYTES_MAX:
             text = f"a stream's name has 1 to {NAME_BYTES_MAX} bytes"

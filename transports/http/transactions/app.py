@@ -18,7 +18,7 @@ from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import Call, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, NoSuchMethod, S2Error, invalid
 from millpond.transports.http.s2.usage import S2Usage
-from millpond.transports.http.transactions.interface import TransactionsHost
+from millpond.transports.http.transactions.interface import TransactionNodeServices
 from millpond.transports.http.transactions.publish import PARTS_MAX, Plan, Publisher
 from millpond.transports.http.transactions.stage import drop, stage
 
@@ -36,7 +36,7 @@ class TransactionsApi:
 
     name = "transactions"
 
-    def __init__(self, host: TransactionsHost) -> None:
+    def __init__(self, host: TransactionNodeServices) -> None:
         self._host = host
         self._figures = S2Usage(host.now(), lambda name: host.basins.find(name) is not None)
         self._s2 = S2Api(host)
@@ -52,7 +52,9 @@ class TransactionsApi:
         return self._s2.refuse(why, delay_ms)
 
 
-async def _route(host: TransactionsHost, call: Call, segments: tuple[bytes, ...]) -> Response:
+async def _route(
+    host: TransactionNodeServices, call: Call, segments: tuple[bytes, ...]
+) -> Response:
     match segments:
         case (stream, writer, batch):
             target = _target(call, stream)
@@ -73,7 +75,7 @@ def _target(call: Call, stream: bytes) -> Target:
 
 
 async def _publish(
-    host: TransactionsHost, call: Call, target: Target, writer: bytes, batch: int
+    host: TransactionNodeServices, call: Call, target: Target, writer: bytes, batch: int
 ) -> Response:
     _require_method(call, "POST")
     plan = decode_json(_plan, await call.body(PLAN_BYTES_MAX))
@@ -92,7 +94,7 @@ async def _publish(
 
 
 async def _of_part(
-    host: TransactionsHost, call: Call, target: Target, part: StagedPart
+    host: TransactionNodeServices, call: Call, target: Target, part: StagedPart
 ) -> Response:
     if call.request.method == "DELETE":
         with call.inquiry() as inquiry:
@@ -119,7 +121,7 @@ def _number(data: bytes) -> int:
     return int(data)
 
 
-async def finish_all(host: TransactionsHost) -> None:
+async def finish_all(host: TransactionNodeServices) -> None:
     """After a start: publish what is left of batches that were begun before the stop."""
     cells = list(host.stages.names(b"", b"", PARTS_MAX * 100))
     parts = [part for cell in cells if (part := staged_part_of(cell)) is not None]

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import msgspec
 
-from millpond.transports.http.s2.interface import S2Host
-from millpond.transports.server.directory import StreamDirectory
+from millpond.transports.http.s2.interface import S2NodeServices
+from millpond.transports.server.interface import StreamDirectory
 
 
 class TransactionCounters(msgspec.Struct):
@@ -28,7 +28,7 @@ class StagedParts(StreamDirectory, Protocol):
         """Those that are being removed, as somebody asked for it."""
 
 
-class TransactionsHost(S2Host, Protocol):
+class TransactionNodeServices(S2NodeServices, Protocol):
     """The node, as requests about transactions see it."""
 
     @property

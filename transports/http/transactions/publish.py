@@ -17,7 +17,7 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import StagedPart, staged_cell
 from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.s2.errors import error_of
-from millpond.transports.http.transactions.interface import TransactionsHost
+from millpond.transports.http.transactions.interface import TransactionNodeServices
 from millpond.transports.http.transactions.stage import conflict, drop, extend_retention
 
 SLICE_BYTES = 4 * 2**20
@@ -53,7 +53,7 @@ class Publisher:
     """Publishes the batches of one writer into the stream with the cell `target`."""
 
     def __init__(
-        self, host: TransactionsHost, inquiry: CellClient, target: bytes, writer: bytes
+        self, host: TransactionNodeServices, inquiry: CellClient, target: bytes, writer: bytes
     ) -> None:
         self._unwanted = host.stages.unwanted
         self._counters = host.transactions

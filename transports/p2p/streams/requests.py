@@ -24,7 +24,7 @@ from millpond.transports.p2p.streams import bodies as b
 from millpond.transports.p2p.streams.operations import OF_STATE, Operation
 from millpond.transports.p2p.streams.state import state_answer, state_request
 from millpond.transports.p2p.streams.stream_rights import LISTED_MAX, RightsIn, check, listed
-from millpond.transports.server.directory import StreamDirectory
+from millpond.transports.server.interface import StreamDirectory
 
 REQUESTS_MAX = 64
 ANSWERS_BYTES_MAX = 8 * 2**20

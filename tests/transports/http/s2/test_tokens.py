@@ -10,7 +10,7 @@ import pytest
 
 from millpond.actors.messages import Rights
 from millpond.transports.http.s2.codecs.info import time_text
-from millpond.transports.p2p.admission import Principal
+from millpond.transports.server.interface import Principal
 from tests.transports.http.s2.account import (
     ALL,
     BEGAN_AT,
