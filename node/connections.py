@@ -43,8 +43,7 @@ from millpond.transports.server.refusals import Refusal, RefusalLog
 
 
 class Services:
-    """Implements `transports.server.interface.P2PNodeServices`, `transports.server.stream_host.NodeServices` and
-    `transports.http.interface.HttpNodeServices`: the scheduler's calls, and limits of connections."""
+    """The services of the node that its connections call, and limits of connections."""
 
     def __init__(
         self,
