@@ -15,7 +15,7 @@ from millpond.transports.server.interface import NodeServices
 
 
 class P2PSettings(msgspec.Struct, frozen=True):
-    """Limits of a P2P connection; docs/limits.md. Times in seconds.
+    """Limits of a P2P connection; docs/reference/limits.md. Times in seconds.
 
     `requests_per_s_max` 0 is no limit; `rate_refusals_max` refusals in a row end the connection.
     `handshakes_per_s_max` HELLOs with an identity are answered per second, and of one address
