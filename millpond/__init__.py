@@ -1,42 +1,65 @@
-"""Millpond: a peer-to-peer buffering node, and the client that users import.
+"""Millpond: a peer-to-peer buffering node, and its clients.
 
-The names are loaded on first use, because a command line that only sends a message should not pay
-for a server.
+`connect` joins a channel of a node, `Node` runs one in this process. Queues, streams, shared state
+and tests have modules of their own: `millpond.jobs`, `.streams`, `.state`, `.chat`, `.testing`;
+`millpond.sync` has blocking clients, `millpond.errors` every error. The names are loaded on first
+use, so that a program that only sends a message does not pay for a server.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from millpond import chat, errors, jobs, state, streams, sync, testing
     from millpond.actors.errors import LeaseLost, NotFound, RequestError
-    from millpond.actors.messages import Durability
+    from millpond.actors.messages import Durability, Mode
     from millpond.node.client.channel import Channel
     from millpond.node.client.connect import connect
     from millpond.node.client.errors import ChannelClosed, ConnectionLost, HandshakeRefused
+    from millpond.node.client.in_flight import Receipt
     from millpond.node.client.message import Message
     from millpond.node.client.rustlog.client import connect_rustlog
     from millpond.node.client.s3p.client import connect_s3p
     from millpond.node.client.streams.connect import connect_streams
+    from millpond.node.client.sync.channel import connect as connect_sync
     from millpond.node.config import Config
     from millpond.node.node import Node
+    from millpond.node.peers.identity import Identity
+    from millpond.node.tls.contexts import client_context
+else:
+    from millpond.lazy import lazy_names
 
-_HOMES = {
-    "Channel": "millpond.node.client.channel",
-    "ChannelClosed": "millpond.node.client.errors",
-    "Config": "millpond.node.config",
-    "ConnectionLost": "millpond.node.client.errors",
-    "Durability": "millpond.actors.messages",
-    "HandshakeRefused": "millpond.node.client.errors",
-    "LeaseLost": "millpond.actors.errors",
-    "Message": "millpond.node.client.message",
-    "Node": "millpond.node.node",
-    "NotFound": "millpond.actors.errors",
-    "RequestError": "millpond.actors.errors",
-    "connect": "millpond.node.client.connect",
-    "connect_rustlog": "millpond.node.client.rustlog.client",
-    "connect_s3p": "millpond.node.client.s3p.client",
-    "connect_streams": "millpond.node.client.streams.connect",
-}
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "Channel": "millpond.node.client.channel",
+            "ChannelClosed": "millpond.node.client.errors",
+            "Config": "millpond.node.config",
+            "ConnectionLost": "millpond.node.client.errors",
+            "Durability": "millpond.actors.messages",
+            "HandshakeRefused": "millpond.node.client.errors",
+            "Identity": "millpond.node.peers.identity",
+            "LeaseLost": "millpond.actors.errors",
+            "Message": "millpond.node.client.message",
+            "Mode": "millpond.actors.messages",
+            "Node": "millpond.node.node",
+            "NotFound": "millpond.actors.errors",
+            "Receipt": "millpond.node.client.in_flight",
+            "RequestError": "millpond.actors.errors",
+            "chat": "millpond.chat",
+            "client_context": "millpond.node.tls.contexts",
+            "connect": "millpond.node.client.connect",
+            "connect_rustlog": "millpond.node.client.rustlog.client",
+            "connect_s3p": "millpond.node.client.s3p.client",
+            "connect_streams": "millpond.node.client.streams.connect",
+            "connect_sync": "millpond.node.client.sync.channel:connect",
+            "errors": "millpond.errors",
+            "jobs": "millpond.jobs",
+            "state": "millpond.state",
+            "streams": "millpond.streams",
+            "sync": "millpond.sync",
+            "testing": "millpond.testing",
+        },
+    )
 
 __all__ = [
     "Channel",
@@ -45,23 +68,25 @@ __all__ = [
     "ConnectionLost",
     "Durability",
     "HandshakeRefused",
+    "Identity",
     "LeaseLost",
     "Message",
+    "Mode",
     "Node",
     "NotFound",
+    "Receipt",
     "RequestError",
+    "chat",
+    "client_context",
     "connect",
     "connect_rustlog",
     "connect_s3p",
     "connect_streams",
+    "connect_sync",
+    "errors",
+    "jobs",
+    "state",
+    "streams",
+    "sync",
+    "testing",
 ]
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -15,8 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from millpond.node.client.rustlog.sync import connect_rustlog
-from millpond.node.client.s3p.sync import connect_s3p
+from millpond.sync import connect_rustlog, connect_s3p
 from scripts.demo_processes import NODE, Failed, Processes, perform, tell, until
 
 KEYS = 500

@@ -41,6 +41,8 @@ Data = bytes | bytearray | memoryview
 class Channel:
     """An open channel; see `connect`. Tasks may share it. Iterating gives the messages pushed."""
 
+    name: str | bytes
+
     def __init__(self, name: str | bytes, link: Link, keys: KeyCounter, rng: Random) -> None:
         self.name = name
         self._link = link
@@ -117,7 +119,7 @@ class Channel:
     def put_nowait(
         self, data: bytes, *, ttl: int = 0, key: int | None = None
     ) -> ReplyFuture[Receipt]:
-        """Send without waiting; await what it returns for the receipt. See `put`.
+        """Send without waiting; the future of the receipt. See `put`.
 
         Raises anyio.WouldBlock when too much is in flight.
         """

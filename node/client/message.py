@@ -25,6 +25,11 @@ class Message:
 
     __slots__ = ("_connection", "_link", "_settled", "attempt", "channel", "data", "id")
 
+    id: int
+    data: bytes
+    attempt: int
+    channel: Channel
+
     def __init__(self, delivery: Delivery, channel: Channel, link: Link) -> None:
         self.id = delivery.msg.id
         self.data = delivery.msg.data

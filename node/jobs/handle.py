@@ -61,7 +61,14 @@ class PendingResult:
 
 
 class Handle:
-    """`id` of the job; `existing`: there was one of the same `unique` already, and this is it."""
+    """A job that was put: its `id`, and its result where it was put with `wait=True`.
+
+    `existing`: a job of the same unique key was in the queue already, and this is that one.
+    """
+
+    id: int
+    ttl: int
+    existing: bool
 
     def __init__(self, job: int, ttl: int, existing: bool, wait: PendingResult | None) -> None:
         self.id = job

@@ -61,6 +61,8 @@ class Queue:
     ChannelClosed; ValueError and TypeError for arguments.
     """
 
+    name: str
+
     def __init__(
         self,
         url: str,

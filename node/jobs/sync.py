@@ -1,73 +1,85 @@
-"""The blocking twin of `Queue`, for programs without an event loop.
+"""A blocking job queue: `with Queue("tcp://127.0.0.1:7400", "mail") as queue`.
 
-`with Queue("tcp://127.0.0.1:7400", "mail") as queue: queue.put({"to": "alice"})`. All blocking
-clients share one event loop in a thread of its own; any thread may use them.
+Written by scripts/generate_sync.py: do not edit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
-from anyio.from_thread import BlockingPortal
-
-from millpond.node.client.sync.portal import LOOP, iterate
-from millpond.node.jobs import handle, queue
+from millpond.node.client.sync.channel import Channel
+from millpond.node.client.sync.portal import Blocking, BlockingContext
 from millpond.node.jobs.connection_options import ConnectionOptions
+from millpond.node.jobs.handle import Handle as AsyncHandle
 from millpond.node.jobs.history import HistoryEntry
 from millpond.node.jobs.payload import Headers
 from millpond.node.jobs.queue import Due
+from millpond.node.jobs.queue import Queue as AsyncQueue
 from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
 
 
-class Handle:
-    """A job that was put; every method is that of `millpond.node.jobs.handle.Handle`, blocking."""
+class Handle(Blocking[AsyncHandle]):
+    """A job that was put: its `id`, and its result where it was put with `wait=True`.
 
-    def __init__(self, awaited: handle.Handle, portal: BlockingPortal) -> None:
-        self.id = awaited.id
-        self.ttl = awaited.ttl
-        self.existing = awaited.existing
-        self._awaited = awaited
-        self._portal = portal
+    `existing`: a job of the same unique key was in the queue already, and this is that one.
+    """
 
-    def __repr__(self) -> str:
-        return repr(self._awaited)
+    @property
+    def id(self) -> int:
+        return self._async.id
+
+    @property
+    def ttl(self) -> int:
+        return self._async.ttl
+
+    @property
+    def existing(self) -> bool:
+        return self._async.existing
 
     def result(self, timeout: float | None = None) -> Any:
-        return self._portal.call(self._awaited.result, timeout)
+        """What the handler returned.
+
+        Raises JobFailed, JobCancelled, and TimeoutError after `timeout` seconds: nobody tells when
+        a job's time is over, or when it used up the attempts that its queue has. ValueError if the
+        job was put without `wait=True`.
+        """
+        return self._await(self._async.result, timeout)
 
     def progress(self) -> Iterator[Any]:
-        return iterate(self._awaited.progress(), self._portal)
+        """What the handler tells of its progress, until there is a result.
+
+        Where several tasks read, each value is for one of them.
+        """
+        return self._iterate(self._async.progress())
 
 
-class Queue:
-    """A queue; every method is that of `millpond.node.jobs.queue.Queue`, blocking."""
+class Queue(BlockingContext[AsyncQueue]):
+    """A queue of a node, by name; use it with `with`. Tasks may share it.
 
-    def __init__(self, url: str, name: str, **options: Unpack[ConnectionOptions]) -> None:
-        self.name = name
-        self._open = partial(queue.Queue, url, name, **options)
-        self._stack = ExitStack()
-        self._queue: queue.Queue
-        self._portal: BlockingPortal
+    Options as those of `node.connect`. What it asks raises RequestErrors, ConnectionLost and
+    ChannelClosed; ValueError and TypeError for arguments.
+    """
 
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            self._portal = stack.enter_context(LOOP)
-            opened = self._portal.wrap_async_context_manager(self._portal.call(self._open))
-            self._queue = stack.enter_context(opened)
-            self._stack = stack.pop_all()
-        return self
+    @property
+    def name(self) -> str:
+        return self._async.name
 
-    def __exit__(
+    def __init__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        url: str,
+        name: str,
+        *,
+        wall: Callable[[], float] | None = None,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
-        self._stack.__exit__(kind, error, trace)
+        super().__init__(partial(AsyncQueue, url, name, wall=wall, **options))
+
+    @property
+    def channel(self) -> Channel:
+        """The queue as a channel; what is put there without a name is a job as well."""
+        return Channel(self._async.channel, self._portal)
 
     def put(
         self,
@@ -82,40 +94,60 @@ class Queue:
         wait: bool = False,
         retry_for: float = 0.0,
     ) -> Handle:
-        put = partial(
-            self._queue.put,
-            payload,
-            name=name,
-            ttl=ttl,
-            due=due,
-            unique=unique,
-            attempts=attempts,
-            headers=headers,
-            wait=wait,
-            retry_for=retry_for,
+        """Put a job; it is kept when this returns, as durably as the node promises.
+
+        `name` of the task. `due`: not before this moment, or in so many seconds. `unique`: while a
+        job of the same `unique` is in the queue, this one is that one, and is not put. `ttl`: it is
+        gone so many seconds after it is due (0: the channel's default). `attempts`: instead of the
+        task's. `wait`: a result is asked for. `retry_for` as in `Channel.put`.
+        """
+        return Handle(
+            self._await(
+                self._async.put,
+                payload,
+                name=name,
+                ttl=ttl,
+                due=due,
+                unique=unique,
+                attempts=attempts,
+                headers=headers,
+                wait=wait,
+                retry_for=retry_for,
+            ),
+            self._portal,
         )
-        return Handle(self._portal.call(put), self._portal)
 
     def jobs(self, *states: JobState) -> Iterator[JobInfo]:
-        return iterate(self._queue.jobs(*states), self._portal)
+        """The jobs that are there, in the order of their ids; of all states if none is named."""
+        return self._iterate(self._async.jobs(*states))
 
     def show(self, job: int) -> JobInfo:
-        return self._portal.call(self._queue.show, job)
+        """One job with all its data. Raises NotFound."""
+        return self._await(self._async.show, job)
 
     def history(self, job: int) -> Iterator[HistoryEntry]:
-        return iterate(self._queue.history(job), self._portal)
+        """What workers told of a job, oldest first. Needs the right to administer the node."""
+        return self._iterate(self._async.history(job))
 
     def retry(self, job: int) -> None:
-        self._portal.call(self._queue.retry, job)
+        """A job that rests, or is due later, is due now. Raises NotFound."""
+        self._await(self._async.retry, job)
 
     def cancel(self, job: int) -> None:
-        self._portal.call(self._queue.cancel, job)
+        """The job is gone; who works on it loses the lease, who waits for it is told.
+
+        Raises NotFound.
+        """
+        self._await(self._async.cancel, job)
 
     def retry_dead(self, ids: Sequence[int] | None = None) -> int:
-        return self._portal.call(self._queue.retry_dead, ids)
+        """Put dead letters back, all if `ids` is None, with new ids and attempts; how many."""
+        return self._await(self._async.retry_dead, ids)
 
     def purge_dead(self, ids: Sequence[int] | None = None) -> int:
-        return self._portal.call(self._queue.purge_dead, ids)
+        """Forget dead letters, all if `ids` is None; how many."""
+        return self._await(self._async.purge_dead, ids)
 
     def counts(self) -> QueueCounts:
-        return self._portal.call(self._queue.counts)
+        """How many jobs are in each state, and how many workers there are."""
+        return self._await(self._async.counts)

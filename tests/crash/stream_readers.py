@@ -12,7 +12,7 @@ from millpond.actors.errors import UnknownStream
 from millpond.actors.store.changes import Position
 from millpond.node.client.s3p.client import S3p, connect_s3p
 from millpond.node.client.s3p.records import FIRST, RecordId
-from millpond.node.client.s3p.records import Record as S3pRecord
+from millpond.node.client.s3p.records import S3pRecord as S3pRecord
 from millpond.node.client.streams.connect import Streams, connect_streams
 from millpond.node.client.streams.records import Record as OwnRecord
 from tests.crash.process import Addresses

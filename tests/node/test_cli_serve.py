@@ -24,7 +24,7 @@ import pytest
 from millpond.actors.messages import Durability
 from millpond.actors.store.journal.format import FORMAT_VERSION, HEADER_SIZE
 from millpond.node.cli.main import main
-from millpond.node.client.sync.channel import connect
+from millpond.sync import connect
 from tests.node.processes import ROOT, command, environment, serving, started
 
 GOODBYE = bytes.fromhex("00000003 ffff00")

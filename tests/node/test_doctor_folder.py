@@ -21,7 +21,7 @@ from millpond.actors.store.changes import MessageRemoved, ModeSet
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.repair.salvage import salvage
 from millpond.node.cli.main import main
-from millpond.node.client.sync.channel import connect
+from millpond.sync import connect
 from tests.node.folders import (
     FIRST_ID,
     empty_wal,

@@ -17,7 +17,7 @@ from millpond.actors.errors import NotAllowed
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import AttemptsSet, MessageRemoved, ModeSet, Origin
 from millpond.node.cli.main import main
-from millpond.node.client.sync.channel import connect
+from millpond.sync import connect
 from tests.node.folders import LATER_S, row, rows, stopped
 from tests.node.processes import Serving, command, environment, serving
 

@@ -13,7 +13,7 @@ import pytest
 
 from millpond.node.cli.main import main
 from millpond.node.jobs.requests import JobInfo
-from millpond.node.jobs.sync import Queue
+from millpond.sync import Queue
 from tests.node.processes import Serving, serving
 
 HOUR_S = 3600.0

@@ -31,7 +31,7 @@ from millpond.node.client.requests.errors import (
 )
 from millpond.node.client.rustlog.client import Rustlog, connect_rustlog
 from millpond.node.client.rustlog.consumer import ConsumerSettings
-from millpond.node.client.rustlog.producer import Place
+from millpond.node.client.rustlog.producer import PartitionOffset
 from tests.node.scripted_bytes import SOON_S, ByteLine, ByteServer, byte_server
 
 PONG = b'\x00\x00\x00\x0f{"type":"Pong"}'
@@ -341,7 +341,7 @@ async def test_a_producer_spreads_records_in_batches(rustlog: Rustlog, topic: To
         fixed = producer.post_nowait(b"f", partition=2)
         assert producer.buffered == 10
         await producer.flush()
-        assert [await each for each in turns] == [Place(n % 3, n // 3) for n in range(6)]
+        assert [await each for each in turns] == [PartitionOffset(n % 3, n // 3) for n in range(6)]
         places = [await each for each in keyed]
         assert len({place.partition for place in places}) == 1
         assert [place.offset for place in places] == [2, 3, 4]

@@ -19,7 +19,7 @@ from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.events import Connected, Disconnected, Event
 from millpond.node.client.requests.errors import LimitExceeded, NotDone
 from millpond.node.client.s3p.client import S3p, connect_s3p
-from millpond.node.client.s3p.records import Record, RecordId
+from millpond.node.client.s3p.records import RecordId, S3pRecord
 from tests.node.scripted_bytes import SOON_S, ByteServer, byte_server
 
 CREATE = b"*3\r\n$6\r\nCREATE\r\n$6\r\norders\r\n*0\r\n"
@@ -56,8 +56,8 @@ async def test_the_examples_of_the_specification(server: ByteServer, s3p: S3p) -
     assert str(await s3p.append("orders", [b"hello", b"world"])) == "1700000001234-1"
     records = await s3p.read("orders")
     assert records == [
-        Record(RecordId(1700000001234, 0), b"hello"),
-        Record(RecordId(1700000001235, 0), b"world"),
+        S3pRecord(RecordId(1700000001234, 0), b"hello"),
+        S3pRecord(RecordId(1700000001235, 0), b"world"),
     ]
     assert await s3p.read(b"orders") == []
     await s3p.trim("orders", "1700000001235-0")
@@ -260,7 +260,7 @@ async def test_a_server_that_has_no_room_says_so_before_it_is_asked(server: Byte
 
 async def test_a_read_that_waits_holds_nobody_up(server: ByteServer, s3p: S3p) -> None:
     """It has a connection of its own, which the next one uses again."""
-    got: list[list[Record]] = []
+    got: list[list[S3pRecord]] = []
 
     async def wait() -> None:
         got.append(await s3p.read("orders", block_ms=5000))

@@ -28,7 +28,7 @@ from millpond.node.client.requests.errors import (
 )
 from millpond.node.client.rustlog.client import Rustlog, connect_rustlog
 from millpond.node.client.rustlog.consumer import ConsumerSettings
-from millpond.node.client.s3p.client import Producer, S3p, connect_s3p
+from millpond.node.client.s3p.client import S3p, S3pProducer, connect_s3p
 from millpond.node.client.s3p.records import RecordId
 from millpond.node.config import Config
 from millpond.node.node import Node
@@ -134,8 +134,8 @@ async def test_a_producer_keeps_the_order(s3p: S3p) -> None:
     await s3p.create("orders")
     bodies = [b"%d" % n for n in range(3000)]
     async with s3p.producer("orders", BatchSettings(linger_ms=1, records_max=70)) as producer:
-        posted = [await producer.post(body) for body in bodies]
-    ids = [await each for each in posted]
+        sent = [await producer.send(body) for body in bodies]
+    ids = [await each for each in sent]
     assert ids == sorted(set(ids))
     found = [record async for record in _all(s3p, "orders")]
     assert found == list(zip(ids, bodies, strict=True))
@@ -165,11 +165,11 @@ async def test_a_bad_network_loses_nothing_unsaid_and_reorders_nothing(
             async with client.producer("orders", settings) as producer:
                 for n in range(400):
                     body = b"%d" % n
-                    posted = await producer.post(body)
+                    sent = await producer.send(body)
                     if n % 9:
                         continue
                     try:
-                        known[body] = await posted
+                        known[body] = await sent
                     except (NotDone, OutcomeUnknown) as error:
                         fates[body] = type(error)
                 await _flush(producer)
@@ -184,7 +184,7 @@ async def test_a_bad_network_loses_nothing_unsaid_and_reorders_nothing(
     assert not {body for body, fate in fates.items() if fate is NotDone} & kept.keys()
 
 
-async def _flush(producer: Producer) -> None:
+async def _flush(producer: S3pProducer) -> None:
     """All is settled; that some of it was lost is no news here."""
     while True:
         try:
@@ -257,8 +257,8 @@ async def test_consumers_follow_what_producers_add(rustlog: Rustlog) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(consume)
             async with rustlog.producer("logs", BatchSettings(linger_ms=1)) as producer:
-                posted = [await producer.post(b"%d" % n) for n in range(500)]
-            places = [await each for each in posted]
+                sent = [await producer.send(b"%d" % n) for n in range(500)]
+            places = [await each for each in sent]
     assert places == [(n % 3, n // 3) for n in range(500)]
     assert got == {p: list(range(p, 500, 3)) for p in range(3)}
     committed = [await rustlog.committed("g", "logs", p) for p in range(3)]

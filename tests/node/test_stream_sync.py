@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,17 +14,10 @@ from millpond.actors.errors import StreamExists, UnknownStream
 from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.requests.batching import BatchSettings
 from millpond.node.client.requests.errors import NotDone
-from millpond.node.client.rustlog import client as rustlog_client
-from millpond.node.client.rustlog import consumer as rustlog_consumer
-from millpond.node.client.rustlog import producer as rustlog_producer
-from millpond.node.client.rustlog import sync as rustlog_sync
 from millpond.node.client.rustlog.consumer import ConsumerSettings
-from millpond.node.client.rustlog.sync import connect_rustlog
-from millpond.node.client.s3p import client as s3p_client
-from millpond.node.client.s3p import sync as s3p_sync
-from millpond.node.client.s3p.sync import connect_s3p
 from millpond.node.config import Config
 from millpond.node.node import Node
+from millpond.sync import connect_rustlog, connect_s3p
 
 NEVER_MS = 3_600_000.0
 
@@ -82,12 +74,12 @@ def test_a_thread_follows_what_another_produces(listeners: dict[str, str], name:
         follower = threading.Thread(target=follow)
         follower.start()
         with s3p.producer(name, BatchSettings(linger_ms=NEVER_MS)) as producer:
-            posted = [producer.post(b"%d" % n) for n in range(10)]
-            posted += [producer.post_nowait(b"%d" % n) for n in range(10, 20)]
+            sent = [producer.send(b"%d" % n) for n in range(10)]
+            sent += [producer.send_nowait(b"%d" % n) for n in range(10, 20)]
             assert producer.buffered == 20
-            assert not posted[0].done
+            assert not sent[0].done
             producer.flush()
-            ids = [each.wait() for each in posted]
+            ids = [each.wait() for each in sent]
             assert ids == sorted(set(ids))
         with s3p.producer(name) as producer:
             assert producer.append(b"20") > ids[-1]
@@ -128,11 +120,11 @@ def test_a_worker_consumes_what_is_produced(listeners: dict[str, str], name: str
         rustlog.create_topic(name, 3)
         with rustlog.producer(name, BatchSettings(linger_ms=1)) as producer:
             assert producer.partitions == 3
-            posted = [producer.post(b"%d" % n) for n in range(5)]
-            posted.append(producer.post_nowait(b"5"))
+            sent = [producer.send(b"%d" % n) for n in range(5)]
+            sent.append(producer.send_nowait(b"5"))
             assert producer.produce(b"6", partition=2).partition == 2
             producer.flush()
-            assert {each.wait().partition for each in posted} == {0, 1, 2}
+            assert {each.wait().partition for each in sent} == {0, 1, 2}
             assert producer.buffered == 0
             producer.close()
         got = set()
@@ -159,26 +151,6 @@ def test_a_full_buffer_says_so(listeners: dict[str, str], name: str) -> None:
     with connect_s3p(listeners["s3p"]) as s3p:
         s3p.create(name)
         with s3p.producer(name, settings) as producer:
-            producer.post(b"a")
+            producer.send(b"a")
             with pytest.raises(anyio.WouldBlock):
-                producer.post_nowait(b"b")
-
-
-@pytest.mark.parametrize(
-    ("blocking", "other"),
-    [
-        (s3p_sync.S3p, s3p_client.S3p),
-        (s3p_sync.Producer, s3p_client.Producer),
-        (rustlog_sync.Rustlog, rustlog_client.Rustlog),
-        (rustlog_sync.Producer, rustlog_producer.Producer),
-        (rustlog_sync.Consumer, rustlog_consumer.Consumer),
-    ],
-)
-def test_both_surfaces_have_the_same_methods_and_parameters(blocking: type, other: type) -> None:
-    names = {"aclose": "close"}
-    for name, function in inspect.getmembers(other, inspect.isfunction):
-        if not name.startswith("_") and name != "committing":
-            twin = getattr(blocking, names.get(name, name))
-            assert list(inspect.signature(twin).parameters.values()) == list(
-                inspect.signature(function).parameters.values()
-            )
+                producer.send_nowait(b"b")

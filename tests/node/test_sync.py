@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +13,9 @@ from anyio.from_thread import start_blocking_portal
 from millpond import ChannelClosed, ConnectionLost, NotFound
 from millpond.actors.errors import UnknownStream
 from millpond.actors.messages import Mode
-from millpond.node.client import channel as asynchronous
-from millpond.node.client import message as asynchronous_message
-from millpond.node.client.streams import connect as streams
-from millpond.node.client.streams import stream
-from millpond.node.client.sync import channel as sync
-from millpond.node.client.sync.channel import connect, connect_streams
 from millpond.node.config import ChannelRule, Config
 from millpond.node.node import Node
+from millpond.sync import connect, connect_streams
 
 SOON_S = 5
 
@@ -65,7 +59,7 @@ def test_a_message_is_kept_pushed_and_acknowledged(url: str, name: str) -> None:
         receipt = alice.put(b"hi", ttl=60)
         message = bob.receive(SOON_S)
         assert (message.id, message.data, message.attempt) == (receipt.id, b"hi", 1)
-        assert message.channel is bob
+        assert message.channel == bob
         assert bob.get(receipt.id) == b"hi"
         assert bob.list() == list(bob.ids()) == [receipt.id]
         message.ack()
@@ -138,25 +132,6 @@ def test_receive_gives_up_in_time_and_a_missing_node_is_an_error(url: str, name:
         channel.receive(0.02)
     with pytest.raises(ConnectionLost), connect("tcp://127.0.0.1:1", name):
         raise AssertionError("must not get here")
-
-
-@pytest.mark.parametrize(
-    ("blocking", "other"),
-    [
-        (sync.Channel, asynchronous.Channel),
-        (sync.Message, asynchronous_message.Message),
-        (sync.Streams, streams.Streams),
-        (sync.Stream, stream.Stream),
-    ],
-)
-def test_both_surfaces_have_the_same_methods_and_parameters(blocking: type, other: type) -> None:
-    names = {"aclose": "close"}
-    for name, function in inspect.getmembers(other, inspect.isfunction):
-        if not name.startswith("_"):
-            twin = getattr(blocking, names.get(name, name))
-            assert list(inspect.signature(twin).parameters.values()) == list(
-                inspect.signature(function).parameters.values()
-            )
 
 
 def test_streams_are_used_from_ordinary_threads(url: str, name: str) -> None:

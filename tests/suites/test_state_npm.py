@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from millpond.node.client.s3p.sync import connect_s3p
+from millpond.sync import connect_s3p
 from tests.node.processes import serving
 from tests.state.vectors import FILE, VECTORS, name_of
 

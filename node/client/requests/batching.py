@@ -79,11 +79,11 @@ class _Tally:
 
 
 class _Record(Generic[T]):
-    __slots__ = ("body", "posted", "tally")
+    __slots__ = ("body", "future", "tally")
 
     def __init__(self, body: bytes, tally: _Tally) -> None:
         self.body = body
-        self.posted: RecordFuture[T] = RecordFuture()
+        self.future: RecordFuture[T] = RecordFuture()
         self.tally = tally
 
 
@@ -180,7 +180,7 @@ class Batcher(Generic[R, T]):
         """How many records were taken and have no result yet."""
         return self._room.count
 
-    async def post(self, lane: int, body: bytes) -> RecordFuture[T]:
+    async def send(self, lane: int, body: bytes) -> RecordFuture[T]:
         """Take a record, waiting for room in the buffer."""
         self._check_open()
         size = len(body) + RECORD_OVERHEAD
@@ -188,7 +188,7 @@ class Batcher(Generic[R, T]):
             await self._room.take(size)
         return self._take(lane, body, size)
 
-    def post_nowait(self, lane: int, body: bytes) -> RecordFuture[T]:
+    def send_nowait(self, lane: int, body: bytes) -> RecordFuture[T]:
         """Take a record; anyio.WouldBlock when the buffer is full."""
         self._check_open()
         size = len(body) + RECORD_OVERHEAD
@@ -210,8 +210,8 @@ class Batcher(Generic[R, T]):
         for tally in list(self._tallies):
             await tally.event.wait()
         unclaimed, self._unclaimed = self._unclaimed, []
-        for posted, error in unclaimed:
-            if not posted.is_claimed:
+        for future, error in unclaimed:
+            if not future.is_claimed:
                 raise error.with_traceback(None)
 
     async def _run(self) -> None:
@@ -245,12 +245,12 @@ class Batcher(Generic[R, T]):
     def settle(self, records: list[_Record[T]], results: Sequence[T] | Exception) -> None:
         """Give every record its result, and its room back."""
         for place, record in enumerate(records):
-            posted = record.posted
+            future = record.future
             if isinstance(results, Exception):
-                posted.fail(results)
-                self._remember(posted, results)
+                future.fail(results)
+                self._remember(future, results)
             else:
-                posted.resolve(results[place])
+                future.resolve(results[place])
             self._count_down(record.tally)
             self._room.give(len(record.body) + RECORD_OVERHEAD)
         self._wake.set()
@@ -261,11 +261,11 @@ class Batcher(Generic[R, T]):
             self._tallies.remove(tally)
             tally.event.set()
 
-    def _remember(self, posted: RecordFuture[T], error: Exception) -> None:
+    def _remember(self, future: RecordFuture[T], error: Exception) -> None:
         """For `flush`, which raises one of them; that they are many is no use to anybody."""
         self._unclaimed = [pair for pair in self._unclaimed if not pair[0].is_claimed]
-        if not self._unclaimed and not posted.is_claimed:
-            self._unclaimed.append((posted, error))
+        if not self._unclaimed and not future.is_claimed:
+            self._unclaimed.append((future, error))
 
     def _take(self, number: int, body: bytes, size: int) -> RecordFuture[T]:
         if self._error is not None:
@@ -284,7 +284,7 @@ class Batcher(Generic[R, T]):
         lane.size += len(body)
         if self._is_full(lane):
             self._wake.set()
-        return record.posted
+        return record.future
 
     def _is_full(self, lane: _Lane[T]) -> bool:
         settings = self._settings

@@ -35,11 +35,11 @@ from millpond.node.client.requests.reconnecting import ReconnectSettings, runnin
 from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.rustlog.consumer import (
     CONSUMER,
-    Consumer,
     ConsumerSettings,
+    RustlogConsumer,
     first_offsets,
 )
-from millpond.node.client.rustlog.producer import Place, Producer
+from millpond.node.client.rustlog.producer import PartitionOffset, RustlogProducer
 from millpond.node.environment import current_environment
 from millpond.transports.io import tcp
 from millpond.transports.io.address import parse_address
@@ -157,7 +157,7 @@ class Rustlog:
     @asynccontextmanager
     async def producer(
         self, topic: str, settings: BatchSettings = DEFAULT_BATCHING
-    ) -> AsyncIterator[Producer]:
+    ) -> AsyncIterator[RustlogProducer]:
         """Produce single records in batches, over all partitions; flushed at the block's end."""
         partitions = len(await self.describe(topic))
 
@@ -166,7 +166,7 @@ class Rustlog:
 
         batcher = Batcher(self._trunk, request, _read_offsets, settings)
         async with batcher.running():
-            yield Producer(batcher, partitions)
+            yield RustlogProducer(batcher, partitions)
 
     @asynccontextmanager
     async def consumer(
@@ -175,13 +175,13 @@ class Rustlog:
         topic: str,
         partitions: Iterable[int] | None = None,
         settings: ConsumerSettings = CONSUMER,
-    ) -> AsyncIterator[Consumer]:
+    ) -> AsyncIterator[RustlogConsumer]:
         """Follow partitions (None: all) from where the group got to, and commit how far it gets.
 
         Groups do not share partitions out: who is to have which is the program's to say.
         """
         offsets = await first_offsets(self, group, topic, partitions, settings)
-        consumer = Consumer(self, group, topic, offsets, settings)
+        consumer = RustlogConsumer(self, group, topic, offsets, settings)
         async with consumer.committing():
             yield consumer
 
@@ -264,10 +264,10 @@ def _refused(error: m.Error) -> RequestError:
     return kind(error.code, error.message, error.details)
 
 
-def _read_offsets(response: m.Response, partition: int, count: int) -> list[Place]:
+def _read_offsets(response: m.Response, partition: int, count: int) -> list[PartitionOffset]:
     if not isinstance(response, m.ProduceResponse):
         raise _refusal(response)
     if response.record_count != count:
         raise BadReply(f"the server kept {response.record_count} of {count} records")
     first = response.base_offset
-    return [Place(partition, offset) for offset in range(first, first + count)]
+    return [PartitionOffset(partition, offset) for offset in range(first, first + count)]

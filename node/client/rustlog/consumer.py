@@ -51,11 +51,14 @@ class ConsumedRecord(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-class Consumer:
+class RustlogConsumer:
     """Iterate over it; one task at a time. Each record is given out at least once per group.
 
     A record counts as processed once the next one is asked for, or the block ends without an error.
+    `skipped` records were trimmed before they were read.
     """
+
+    skipped: int
 
     def __init__(
         self,

@@ -10,14 +10,14 @@ from millpond.node.client.requests.batching import Batcher, RecordFuture
 from millpond.transports.rustlog.messages import Response
 
 
-class Place(NamedTuple):
+class PartitionOffset(NamedTuple):
     """Where a record is kept."""
 
     partition: int
     offset: int
 
 
-class Producer:
+class RustlogProducer:
     """Adds records to a topic. Those of one partition keep the order of the calls.
 
     A record with a `key` goes where all with this key go (CRC-32 modulo the partitions), one with
@@ -25,7 +25,9 @@ class Producer:
     unknown its records say so and are not sent again.
     """
 
-    def __init__(self, batcher: Batcher[Response, Place], partitions: int) -> None:
+    partitions: int
+
+    def __init__(self, batcher: Batcher[Response, PartitionOffset], partitions: int) -> None:
         self.partitions = partitions
         self._batcher = batcher
         self._turn = count()
@@ -37,21 +39,21 @@ class Producer:
 
     async def produce(
         self, data: bytes, *, key: bytes | None = None, partition: int | None = None
-    ) -> Place:
-        """Take a record and wait until it is kept; where."""
-        return await (await self.post(data, key=key, partition=partition))
+    ) -> PartitionOffset:
+        """Take a record and wait until it is kept; its partition and offset."""
+        return await (await self.send(data, key=key, partition=partition))
 
-    async def post(
+    async def send(
         self, data: bytes, *, key: bytes | None = None, partition: int | None = None
-    ) -> RecordFuture[Place]:
-        """Take a record, waiting for room in the buffer; await what it returns for its place."""
-        return await self._batcher.post(self._partition(key, partition), data)
+    ) -> RecordFuture[PartitionOffset]:
+        """Take a record, waiting for room in the buffer; the future of its offset."""
+        return await self._batcher.send(self._partition(key, partition), data)
 
-    def post_nowait(
+    def send_nowait(
         self, data: bytes, *, key: bytes | None = None, partition: int | None = None
-    ) -> RecordFuture[Place]:
-        """`post` without waiting; anyio.WouldBlock when the buffer is full."""
-        return self._batcher.post_nowait(self._partition(key, partition), data)
+    ) -> RecordFuture[PartitionOffset]:
+        """`send` without waiting; anyio.WouldBlock when the buffer is full."""
+        return self._batcher.send_nowait(self._partition(key, partition), data)
 
     async def flush(self) -> None:
         """Send what waits, and wait for the results of all that was taken so far.

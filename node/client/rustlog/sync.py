@@ -1,122 +1,128 @@
-"""The RustLog client for programs without an event loop: `with connect_rustlog() as rustlog`.
+"""The blocking RustLog client: `with connect_rustlog("127.0.0.1:7403") as rustlog`.
 
-The same surface as `node.client.rustlog.client`, each call blocking until its result is there. Any
-thread
-may use it; `on_event` is called in the event loop's.
+Written by scripts/generate_sync.py: do not edit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import ssl
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from functools import partial
+from random import Random
+from typing import Self
 
-from anyio.from_thread import BlockingPortal
-
+from millpond.node.client.events import Event
 from millpond.node.client.requests.batching import DEFAULT_BATCHING, BatchSettings
-from millpond.node.client.rustlog import client as asynchronous
-from millpond.node.client.rustlog import consumer as rustlog_consumer
-from millpond.node.client.rustlog import producer as rustlog_producer
-from millpond.node.client.rustlog.client import FETCH_BYTES
+from millpond.node.client.rustlog.client import ADDRESS, CALLS_MAX, FETCH_BYTES
+from millpond.node.client.rustlog.client import Rustlog as AsyncRustlog
+from millpond.node.client.rustlog.client import connect_rustlog as connect_rustlog_async
 from millpond.node.client.rustlog.consumer import CONSUMER, ConsumedRecord, ConsumerSettings
-from millpond.node.client.rustlog.producer import Place
-from millpond.node.client.sync.portal import SyncFuture, blocking, posted
-from millpond.transports.rustlog.messages import (
-    DescribePartitionResponse,
-    FetchResponse,
-    MetricsFetchResponse,
-    PartitionRow,
-)
+from millpond.node.client.rustlog.consumer import RustlogConsumer as AsyncRustlogConsumer
+from millpond.node.client.rustlog.producer import PartitionOffset
+from millpond.node.client.rustlog.producer import RustlogProducer as AsyncRustlogProducer
+from millpond.node.client.sync.portal import LOOP, Blocking, SyncFuture
+from millpond.transports.rustlog import messages as m
 
 
-class Producer:
-    """See `millpond.node.client.rustlog.producer.Producer`."""
+class RustlogProducer(Blocking[AsyncRustlogProducer]):
+    """Adds records to a topic. Those of one partition keep the order of the calls.
 
-    def __init__(self, producer: rustlog_producer.Producer, portal: BlockingPortal) -> None:
-        self.partitions = producer.partitions
-        self._producer = producer
-        self._portal = portal
+    A record with a `key` goes where all with this key go (CRC-32 modulo the partitions), one with
+    a `partition` there, others to one partition after the other. Where the outcome of a batch is
+    unknown its records say so and are not sent again.
+    """
+
+    @property
+    def partitions(self) -> int:
+        return self._async.partitions
 
     @property
     def buffered(self) -> int:
-        return self._producer.buffered
+        """How many records were taken and have no result yet."""
+        return self._async.buffered
 
     def produce(
         self, data: bytes, *, key: bytes | None = None, partition: int | None = None
-    ) -> Place:
-        return self._portal.call(
-            partial(self._producer.produce, data, key=key, partition=partition)
-        )
+    ) -> PartitionOffset:
+        """Take a record and wait until it is kept; its partition and offset."""
+        return self._await(self._async.produce, data, key=key, partition=partition)
 
-    def post(
+    def send(
         self, data: bytes, *, key: bytes | None = None, partition: int | None = None
-    ) -> SyncFuture[Place]:
-        async def post() -> SyncFuture[Place]:
-            answer = await self._producer.post(data, key=key, partition=partition)
-            return SyncFuture(answer, self._portal)
+    ) -> SyncFuture[PartitionOffset]:
+        """Take a record, waiting for room in the buffer; the future of its offset."""
+        return self._await_send(self._async.send, data, key=key, partition=partition)
 
-        return self._portal.call(post)
-
-    def post_nowait(
+    def send_nowait(
         self, data: bytes, *, key: bytes | None = None, partition: int | None = None
-    ) -> SyncFuture[Place]:
-        post = partial(self._producer.post_nowait, data, key=key, partition=partition)
-        return posted(post, self._portal)
+    ) -> SyncFuture[PartitionOffset]:
+        """`send` without waiting; anyio.WouldBlock when the buffer is full."""
+        return self._send(self._async.send_nowait, data, key=key, partition=partition)
 
     def flush(self) -> None:
-        self._portal.call(self._producer.flush)
+        """Send what waits, and wait for the results of all that was taken so far.
+
+        Raises the first error of a record whose result nobody awaited.
+        """
+        self._await(self._async.flush)
 
     def close(self) -> None:
-        self._portal.call(self._producer.aclose)
+        """`flush`, and take no more."""
+        self._await(self._async.aclose)
 
 
-class Consumer:
-    """See `millpond.node.client.rustlog.consumer.Consumer`."""
+class RustlogConsumer(Blocking[AsyncRustlogConsumer]):
+    """Iterate over it; one task at a time. Each record is given out at least once per group.
 
-    def __init__(self, consumer: rustlog_consumer.Consumer, portal: BlockingPortal) -> None:
-        self._consumer = consumer
-        self._portal = portal
+    A record counts as processed once the next one is asked for, or the block ends without an error.
+    `skipped` records were trimmed before they were read.
+    """
 
     @property
     def skipped(self) -> int:
-        return self._consumer.skipped
+        return self._async.skipped
 
     @property
     def positions(self) -> dict[int, int]:
-        return self._consumer.positions
+        """By partition, the offset of the next record to process."""
+        return self._async.positions
 
-    def __iter__(self) -> Iterator[ConsumedRecord]:
+    def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> ConsumedRecord:
-        return self._portal.call(self._consumer.__anext__)
+        """The next record of any partition. Raises RequestErrors and ConnectionLost."""
+        return self._await(self._async.__anext__)
 
     def commit(self) -> None:
-        self._portal.call(self._consumer.commit)
+        """Tell the server what is processed; the record in hand is not."""
+        self._await(self._async.commit)
 
     def seek(self, partition: int, offset: int) -> None:
-        self._portal.call(self._consumer.seek, partition, offset)
+        """Go on at `offset`, forwards or backwards; KeyError for a partition not followed."""
+        self._call(self._async.seek, partition, offset)
 
 
-class Rustlog:
-    """An open client; every method is that of `node.client.rustlog.client.Rustlog`, blocking."""
+class Rustlog(Blocking[AsyncRustlog]):
+    """An open client; see `connect_rustlog`. Tasks may share it.
 
-    def __init__(self, rustlog: asynchronous.Rustlog, portal: BlockingPortal) -> None:
-        self._rustlog = rustlog
-        self._portal = portal
+    Every call raises RustlogRefused for what the server refuses, NotDone when the connection was
+    lost and the call had no effect, OutcomeUnknown when it was lost and nobody knows.
+    """
 
     @property
     def connected(self) -> bool:
-        return self._rustlog.connected
+        """Whether a connection stands now; the next call dials if none does."""
+        return self._async.connected
 
     @property
     def closed(self) -> bool:
-        return self._rustlog.closed
+        """Closed here, or lost for good."""
+        return self._async.closed
 
     def produce(self, topic: str, records: bytes | Sequence[bytes], *, partition: int = 0) -> int:
-        return self._portal.call(
-            partial(self._rustlog.produce, topic, records, partition=partition)
-        )
+        """Add one record or several to a partition, all or none; the offset of the first."""
+        return self._await(self._async.produce, topic, records, partition=partition)
 
     def fetch(
         self,
@@ -126,41 +132,58 @@ class Rustlog:
         partition: int = 0,
         max_bytes: int = FETCH_BYTES,
         group: str = "",
-    ) -> FetchResponse:
-        fetch = partial(self._rustlog.fetch, topic, offset, partition=partition)
-        return self._portal.call(partial(fetch, max_bytes=max_bytes, group=group))
+    ) -> m.FetchResponse:
+        """Records from `offset` (inclusive) on, about `max_bytes` of them; none at the end.
+
+        `group` is for the server's figures alone. Raises OffsetOutOfRange below the first record
+        that is kept.
+        """
+        return self._await(
+            self._async.fetch, topic, offset, partition=partition, max_bytes=max_bytes, group=group
+        )
 
     def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
-        self._portal.call(self._rustlog.commit, group, topic, partition, offset)
+        """A consumer group got as far as `offset`, the next one it will process.
+
+        Raises UnknownPartition where there is no such partition.
+        """
+        self._await(self._async.commit, group, topic, partition, offset)
 
     def committed(self, group: str, topic: str, partition: int = 0) -> int | None:
-        return self._portal.call(self._rustlog.committed, group, topic, partition)
+        """How far a consumer group got; None: it committed nothing there."""
+        return self._await(self._async.committed, group, topic, partition)
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        self._portal.call(self._rustlog.create_topic, topic, partitions)
+        """Make a topic; TopicExists if there is one."""
+        self._await(self._async.create_topic, topic, partitions)
 
     def topics(self) -> dict[str, int]:
-        return self._portal.call(self._rustlog.topics)
+        """How many partitions each topic has, by name."""
+        return self._await(self._async.topics)
 
-    def describe(self, topic: str) -> list[PartitionRow]:
-        return self._portal.call(self._rustlog.describe, topic)
+    def describe(self, topic: str) -> list[m.PartitionRow]:
+        """What each partition holds."""
+        return self._await(self._async.describe, topic)
 
-    def describe_partition(self, topic: str, partition: int = 0) -> DescribePartitionResponse:
-        return self._portal.call(self._rustlog.describe_partition, topic, partition)
+    def describe_partition(self, topic: str, partition: int = 0) -> m.DescribePartitionResponse:
+        """What one partition holds."""
+        return self._await(self._async.describe_partition, topic, partition)
 
-    def metrics(self) -> MetricsFetchResponse:
-        return self._portal.call(self._rustlog.metrics)
+    def metrics(self) -> m.MetricsFetchResponse:
+        """The server's figures."""
+        return self._await(self._async.metrics)
 
     def ping(self) -> None:
-        self._portal.call(self._rustlog.ping)
+        """Return when the server has answered all before."""
+        self._await(self._async.ping)
 
     @contextmanager
     def producer(
         self, topic: str, settings: BatchSettings = DEFAULT_BATCHING
-    ) -> Generator[Producer]:
-        opening = self._rustlog.producer(topic, settings)
-        with self._portal.wrap_async_context_manager(opening) as producer:
-            yield Producer(producer, self._portal)
+    ) -> Generator[RustlogProducer]:
+        """Produce single records in batches, over all partitions; flushed at the block's end."""
+        with self._enter(self._async.producer(topic, settings)) as opened:
+            yield RustlogProducer(opened, self._portal)
 
     @contextmanager
     def consumer(
@@ -169,13 +192,50 @@ class Rustlog:
         topic: str,
         partitions: Iterable[int] | None = None,
         settings: ConsumerSettings = CONSUMER,
-    ) -> Generator[Consumer]:
-        opening = self._rustlog.consumer(group, topic, partitions, settings)
-        with self._portal.wrap_async_context_manager(opening) as consumer:
-            yield Consumer(consumer, self._portal)
+    ) -> Generator[RustlogConsumer]:
+        """Follow partitions (None: all) from where the group got to, and commit how far it gets.
+
+        Groups do not share partitions out: who is to have which is the program's to say.
+        """
+        with self._enter(self._async.consumer(group, topic, partitions, settings)) as opened:
+            yield RustlogConsumer(opened, self._portal)
 
     def close(self) -> None:
-        self._portal.call(self._rustlog.aclose)
+        """Close; calls that are under way fail, later ones with NotDone."""
+        self._await(self._async.aclose)
 
 
-connect_rustlog = blocking(asynchronous.connect_rustlog, Rustlog)
+@contextmanager
+def connect_rustlog(
+    address: str = ADDRESS,
+    *,
+    tls: ssl.SSLContext | None = None,
+    reconnect: bool = True,
+    wait_s: float = 0.0,
+    answer_s: float = 30.0,
+    calls_max: int = CALLS_MAX,
+    on_event: Callable[[Event], None] | None = None,
+    rng: Random | None = None,
+) -> Generator[Rustlog]:
+    """Connect to the server at `address` (host:port), and close with the block.
+
+    `tls`: what a server is asked for that speaks TLS; `node.tls.contexts.client_context` makes one.
+    `wait_s`: keep trying for so long when the server is not there yet. Later losses are mended when
+    a call needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
+    `answer_s`: a server that is silent for so long while calls are under way counts as lost.
+    `calls_max`: calls under way; more of them wait their turn.
+
+    Raises ConnectionLost, and ValueError for arguments.
+    """
+    opening = connect_rustlog_async(
+        address,
+        tls=tls,
+        reconnect=reconnect,
+        wait_s=wait_s,
+        answer_s=answer_s,
+        calls_max=calls_max,
+        on_event=on_event,
+        rng=rng,
+    )
+    with LOOP as portal, portal.wrap_async_context_manager(opening) as opened:
+        yield Rustlog(opened, portal)

@@ -37,8 +37,8 @@ from millpond.node.client.s3p.records import (
     FIRST,
     U64_MAX,
     IdLike,
-    Record,
     RecordId,
+    S3pRecord,
     ends,
     position_of,
     read_id,
@@ -115,7 +115,7 @@ class S3p:
         *,
         count: int | None = None,
         block_ms: int = 0,
-    ) -> list[Record]:
+    ) -> list[S3pRecord]:
         """Records from `min_id` (inclusive) on, at most `count` (None: the server's default).
 
         Where there is none, waits for one for `block_ms` milliseconds.
@@ -137,7 +137,7 @@ class S3p:
         *,
         count: int | None = None,
         block_ms: int = FOLLOW_MS,
-    ) -> Following:
+    ) -> AsyncIterator[S3pRecord]:
         """Records from `min_id` on, without end: each once, over lost connections as well.
 
         `count`: how many are read at once at most; `block_ms`: how long one read waits, which the
@@ -157,7 +157,7 @@ class S3p:
     @asynccontextmanager
     async def producer(
         self, stream: str | bytes, settings: BatchSettings = DEFAULT_BATCHING
-    ) -> AsyncIterator[Producer]:
+    ) -> AsyncIterator[S3pProducer]:
         """Append single records in batches; flushed at the end of the block."""
         name = _name(stream)
 
@@ -166,7 +166,7 @@ class S3p:
 
         batcher = Batcher(self._trunk, request, read_ids, settings)
         async with batcher.running():
-            yield Producer(batcher)
+            yield S3pProducer(batcher)
 
     async def aclose(self) -> None:
         """Close; calls that are under way fail, later ones with NotDone."""
@@ -187,12 +187,12 @@ class Following:
         self._read = partial(s3p.read, stream, count=count, block_ms=block_ms)
         self._s3p = s3p
         self._start = min_id
-        self._ready: deque[Record] = deque()
+        self._ready: deque[S3pRecord] = deque()
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Record:
+    async def __anext__(self) -> S3pRecord:
         """The next record. Raises UnknownStream once the stream is deleted."""
         while not self._ready:
             try:
@@ -206,7 +206,7 @@ class Following:
         return record
 
 
-class Producer:
+class S3pProducer:
     """Appends records to one stream, in the order of the calls. See `BatchSettings`.
 
     Where the outcome of a batch is unknown its records say so and are not sent again: S3P could not
@@ -223,15 +223,15 @@ class Producer:
 
     async def append(self, data: bytes) -> RecordId:
         """Take a record and wait until it is kept; its id."""
-        return await (await self.post(data))
+        return await (await self.send(data))
 
-    async def post(self, data: bytes) -> RecordFuture[RecordId]:
-        """Take a record, waiting for room in the buffer; await what it returns for the id."""
-        return await self._batcher.post(0, _body(data))
+    async def send(self, data: bytes) -> RecordFuture[RecordId]:
+        """Take a record, waiting for room in the buffer; the future of its id."""
+        return await self._batcher.send(0, _body(data))
 
-    def post_nowait(self, data: bytes) -> RecordFuture[RecordId]:
-        """`post` without waiting; anyio.WouldBlock when the buffer is full."""
-        return self._batcher.post_nowait(0, _body(data))
+    def send_nowait(self, data: bytes) -> RecordFuture[RecordId]:
+        """`send` without waiting; anyio.WouldBlock when the buffer is full."""
+        return self._batcher.send_nowait(0, _body(data))
 
     async def flush(self) -> None:
         """Send what waits, and wait for the results of all that was taken so far.

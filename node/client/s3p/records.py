@@ -45,7 +45,7 @@ class RecordId(NamedTuple):
         return RecordId(self.ms, self.seq + 1) if self.seq < U64_MAX else RecordId(self.ms + 1, 0)
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
+class S3pRecord(msgspec.Struct, frozen=True, gc=False):
     """A record of a stream."""
 
     id: RecordId
@@ -105,11 +105,11 @@ def read_ids(reply: Reply, _: int, count: int) -> list[RecordId]:
     return [RecordId(last.ms, seq) for seq in range(first, last.seq + 1)]
 
 
-def read_records(reply: Reply) -> list[Record]:
+def read_records(reply: Reply) -> list[S3pRecord]:
     """What a READ found."""
     if not isinstance(reply, Records):
         raise _refusal(reply)
-    return [Record(RecordId(id.ms, id.seq), data) for id, data in reply.pairs]
+    return [S3pRecord(RecordId(id.ms, id.seq), data) for id, data in reply.pairs]
 
 
 def position_of(id: IdLike) -> Position:

@@ -1,77 +1,92 @@
-"""The S3P client for programs without an event loop: `with connect_s3p(address) as s3p`.
+"""The blocking S3P client: `with connect_s3p("127.0.0.1:7402") as s3p`.
 
-The same surface as `node.client.s3p.client`, each call blocking until its result is there. Any
-thread may
-use it; `on_event` is called in the event loop's.
+Written by scripts/generate_sync.py: do not edit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+import ssl
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from random import Random
 
-from anyio.from_thread import BlockingPortal
-
+from millpond.node.client.events import Event
 from millpond.node.client.requests.batching import DEFAULT_BATCHING, BatchSettings
-from millpond.node.client.s3p import client as asynchronous
-from millpond.node.client.s3p.client import FOLLOW_MS
-from millpond.node.client.s3p.records import FIRST, IdLike, Record, RecordId
-from millpond.node.client.sync.portal import SyncFuture, blocking, iterate, posted
+from millpond.node.client.s3p.client import ADDRESS, CALLS_MAX, FOLLOW_MS
+from millpond.node.client.s3p.client import S3p as AsyncS3p
+from millpond.node.client.s3p.client import S3pProducer as AsyncS3pProducer
+from millpond.node.client.s3p.client import connect_s3p as connect_s3p_async
+from millpond.node.client.s3p.records import FIRST, IdLike, RecordId, S3pRecord
+from millpond.node.client.sync.portal import LOOP, Blocking, SyncFuture
 
 
-class Producer:
-    """See `millpond.node.client.s3p.client.Producer`."""
+class S3pProducer(Blocking[AsyncS3pProducer]):
+    """Appends records to one stream, in the order of the calls. See `BatchSettings`.
 
-    def __init__(self, producer: asynchronous.Producer, portal: BlockingPortal) -> None:
-        self._producer = producer
-        self._portal = portal
+    Where the outcome of a batch is unknown its records say so and are not sent again: S3P could not
+    tell the server that they are the same.
+    """
 
     @property
     def buffered(self) -> int:
-        return self._producer.buffered
+        """How many records were taken and have no result yet."""
+        return self._async.buffered
 
     def append(self, data: bytes) -> RecordId:
-        return self._portal.call(self._producer.append, data)
+        """Take a record and wait until it is kept; its id."""
+        return self._await(self._async.append, data)
 
-    def post(self, data: bytes) -> SyncFuture[RecordId]:
-        async def post() -> SyncFuture[RecordId]:
-            return SyncFuture(await self._producer.post(data), self._portal)
+    def send(self, data: bytes) -> SyncFuture[RecordId]:
+        """Take a record, waiting for room in the buffer; the future of its id."""
+        return self._await_send(self._async.send, data)
 
-        return self._portal.call(post)
-
-    def post_nowait(self, data: bytes) -> SyncFuture[RecordId]:
-        return posted(partial(self._producer.post_nowait, data), self._portal)
+    def send_nowait(self, data: bytes) -> SyncFuture[RecordId]:
+        """`send` without waiting; anyio.WouldBlock when the buffer is full."""
+        return self._send(self._async.send_nowait, data)
 
     def flush(self) -> None:
-        self._portal.call(self._producer.flush)
+        """Send what waits, and wait for the results of all that was taken so far.
+
+        Raises the first error of a record whose result nobody awaited.
+        """
+        self._await(self._async.flush)
 
     def close(self) -> None:
-        self._portal.call(self._producer.aclose)
+        """`flush`, and take no more."""
+        self._await(self._async.aclose)
 
 
-class S3p:
-    """An open client; every method is that of `millpond.node.client.s3p.client.S3p`, blocking."""
+class S3p(Blocking[AsyncS3p]):
+    """An open client; see `connect_s3p`. Tasks may share it.
 
-    def __init__(self, s3p: asynchronous.S3p, portal: BlockingPortal) -> None:
-        self._s3p = s3p
-        self._portal = portal
+    Every call raises RequestErrors for what the server refuses, NotDone when the connection was
+    lost and the call had no effect, OutcomeUnknown when it was lost and nobody knows. `Malformed`
+    and `LimitExceeded` end the connection: calls behind fail with NotDone.
+    """
 
     @property
     def connected(self) -> bool:
-        return self._s3p.connected
+        """Whether a connection stands now; the next call dials if none does."""
+        return self._async.connected
 
     @property
     def closed(self) -> bool:
-        return self._s3p.closed
+        """Closed here, or lost for good."""
+        return self._async.closed
 
     def create(self, stream: str | bytes) -> None:
-        self._portal.call(self._s3p.create, stream)
+        """Make a stream; StreamExists if there is one."""
+        self._await(self._async.create, stream)
 
     def append(
         self, stream: str | bytes, records: bytes | Sequence[bytes], *, ms: int | None = None
     ) -> RecordId:
-        return self._portal.call(partial(self._s3p.append, stream, records, ms=ms))
+        """Add one record or several, all or none; the id of the last one.
+
+        `ms`: the milliseconds of their ids, else the server's clock. Raises NonMonotonicId when
+        the stream is past them already.
+        """
+        return self._await(self._async.append, stream, records, ms=ms)
 
     def read(
         self,
@@ -80,9 +95,12 @@ class S3p:
         *,
         count: int | None = None,
         block_ms: int = 0,
-    ) -> list[Record]:
-        read = partial(self._s3p.read, stream, min_id, count=count, block_ms=block_ms)
-        return self._portal.call(read)
+    ) -> list[S3pRecord]:
+        """Records from `min_id` (inclusive) on, at most `count` (None: the server's default).
+
+        Where there is none, waits for one for `block_ms` milliseconds.
+        """
+        return self._await(self._async.read, stream, min_id, count=count, block_ms=block_ms)
 
     def follow(
         self,
@@ -91,26 +109,68 @@ class S3p:
         *,
         count: int | None = None,
         block_ms: int = FOLLOW_MS,
-    ) -> Iterator[Record]:
-        records = self._s3p.follow(stream, min_id, count=count, block_ms=block_ms)
-        return iterate(records, self._portal)
+    ) -> Iterator[S3pRecord]:
+        """Records from `min_id` on, without end: each once, over lost connections as well.
+
+        `count`: how many are read at once at most; `block_ms`: how long one read waits, which the
+        server must allow.
+        """
+        return self._iterate(self._async.follow(stream, min_id, count=count, block_ms=block_ms))
 
     def trim(self, stream: str | bytes, min_id: IdLike) -> None:
-        self._portal.call(self._s3p.trim, stream, min_id)
+        """Remove the records below `min_id`."""
+        self._await(self._async.trim, stream, min_id)
 
     def delete(self, stream: str | bytes) -> None:
-        self._portal.call(self._s3p.delete, stream)
+        """Remove a stream with all its records; UnknownStream if there is none."""
+        self._await(self._async.delete, stream)
 
     @contextmanager
     def producer(
         self, stream: str | bytes, settings: BatchSettings = DEFAULT_BATCHING
-    ) -> Generator[Producer]:
-        opening = self._s3p.producer(stream, settings)
-        with self._portal.wrap_async_context_manager(opening) as producer:
-            yield Producer(producer, self._portal)
+    ) -> Generator[S3pProducer]:
+        """Append single records in batches; flushed at the end of the block."""
+        with self._enter(self._async.producer(stream, settings)) as opened:
+            yield S3pProducer(opened, self._portal)
 
     def close(self) -> None:
-        self._portal.call(self._s3p.aclose)
+        """Close; calls that are under way fail, later ones with NotDone."""
+        self._await(self._async.aclose)
 
 
-connect_s3p = blocking(asynchronous.connect_s3p, S3p)
+@contextmanager
+def connect_s3p(
+    address: str = ADDRESS,
+    *,
+    tls: ssl.SSLContext | None = None,
+    reconnect: bool = True,
+    wait_s: float = 0.0,
+    answer_s: float = 30.0,
+    calls_max: int = CALLS_MAX,
+    waiting_max: int = 64,
+    on_event: Callable[[Event], None] | None = None,
+    rng: Random | None = None,
+) -> Generator[S3p]:
+    """Connect to the server at `address` (host:port), and close with the block.
+
+    `tls`: what a server is asked for that speaks TLS; `node.tls.contexts.client_context` makes one.
+    `wait_s`: keep trying for so long when the server is not there yet. Later losses are mended when
+    a call needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
+    `answer_s`: a server that is silent for so long while calls are under way counts as lost.
+    `calls_max`: calls under way; `waiting_max`: reads that wait. More of them wait their turn.
+
+    Raises ConnectionLost, and ValueError for arguments.
+    """
+    opening = connect_s3p_async(
+        address,
+        tls=tls,
+        reconnect=reconnect,
+        wait_s=wait_s,
+        answer_s=answer_s,
+        calls_max=calls_max,
+        waiting_max=waiting_max,
+        on_event=on_event,
+        rng=rng,
+    )
+    with LOOP as portal, portal.wrap_async_context_manager(opening) as opened:
+        yield S3p(opened, portal)

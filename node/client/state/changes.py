@@ -75,6 +75,11 @@ class Changes:
     def __aiter__(self) -> Changes:
         return self
 
+    async def next(self, timeout_s: float | None = None) -> StateUpdate:
+        """The next one. Raises TimeoutError, and StopAsyncIteration behind the last one."""
+        with anyio.fail_after(timeout_s):
+            return await anext(self)
+
     async def __anext__(self) -> StateUpdate:
         """The next one. Raises what ended the following, after what came before it."""
         while not self._waiting:

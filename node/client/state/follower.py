@@ -80,16 +80,22 @@ class TableView(Mapping[str, Any]):
 
 
 class StateView:
-    """The state so far. It changes between two awaits, never within one turn of the loop."""
+    """The state so far. It changes between two awaits, never within one turn of the loop.
+
+    `failure` is why it follows no more. `quarantined` has the last records that changed nothing,
+    with OnInvalid.QUARANTINE.
+    """
+
+    stream: Stream
+    failure: Exception | None
+    quarantined: deque[Rejected]
 
     def __init__(
         self, stream: Stream, definition: StreamState | None, settings: FollowSettings
     ) -> None:
         self.stream = stream
-        self.failure: Exception | None = None
-        """Why it follows no more."""
-        self.quarantined: deque[Rejected] = deque(maxlen=settings.quarantine_max)
-        """With OnInvalid.QUARANTINE: the last records that changed nothing."""
+        self.failure = None
+        self.quarantined = deque(maxlen=settings.quarantine_max)
         self._definition = definition
         self._settings = settings
         self._fold = self._new_fold()

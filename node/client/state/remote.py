@@ -60,6 +60,8 @@ class NodeState:
     Raises UnknownStream, and StateTooLarge above the node's limit.
     """
 
+    name: bytes
+
     def __init__(self, name: bytes, requests: StreamRequests) -> None:
         self.name = name
         self._requests = requests

@@ -1,183 +1,187 @@
-"""The writer and the follower of states for programs without an event loop.
+"""The blocking writer and follower of shared states.
 
-The same surface as `node.client.state.writer` and `node.client.state.follower`, on streams of
-`node.client.sync.channel`; each
-call blocks until its result is there, and any thread may make it.
+Written by scripts/generate_sync.py: do not edit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
-
-import anyio
-from anyio.from_thread import BlockingPortal
 
 from millpond.actors.state.events import Event
 from millpond.actors.state.fold import Rejected
 from millpond.actors.state.schema import StreamState
 from millpond.actors.state.stats import EventStats
-from millpond.node.client.state import changes, follower, remote, writer
+from millpond.node.client.state.changes import SIZE_MAX, StateUpdate
+from millpond.node.client.state.changes import Changes as AsyncChanges
 from millpond.node.client.state.follower import FollowSettings
+from millpond.node.client.state.follower import StateView as AsyncStateView
+from millpond.node.client.state.follower import follow_state as follow_state_async
+from millpond.node.client.state.writer import StateWriter as AsyncStateWriter
 from millpond.node.client.streams.records import Appended
-from millpond.node.client.sync.channel import Stream
-from millpond.node.client.sync.portal import iterate
+from millpond.node.client.sync.portal import Blocking, async_of, portal_of
+from millpond.node.client.sync.streams import Stream
 
 
-class NodeState:
-    """See `millpond.node.client.state.remote.NodeState`."""
+class StateWriter(Blocking[AsyncStateWriter]):
+    """Appends to one stream. Raises BadValue, and what `Stream.append` raises."""
 
-    def __init__(self, stream: Stream) -> None:
-        self._state = stream.twin.state
-        self._portal = stream.portal
+    @property
+    def stream(self) -> Stream:
+        return Stream(self._async.stream, self._portal)
 
-    def get(self, kind: str, key: str) -> remote.Row | None:
-        return self._portal.call(self._state.get, kind, key)
-
-    def info(self) -> remote.StateInfo:
-        return self._portal.call(self._state.info)
-
-    def rows(self, kind: str | None = None) -> Iterator[remote.Row]:
-        return iterate(self._state.rows(kind), self._portal)
-
-    def pages(self, kind: str | None = None) -> Iterator[tuple[int, list[remote.Row]]]:
-        return iterate(self._state.pages(kind), self._portal)
-
-
-class StateWriter:
-    """See `millpond.node.client.state.writer.StateWriter`."""
+    @property
+    def definition(self) -> StreamState:
+        return self._async.definition
 
     def __init__(self, stream: Stream, definition: StreamState) -> None:
-        self.stream = stream
-        self.definition = definition
-        self._writer = writer.StateWriter(stream.twin, definition)
-        self._portal = stream.portal
+        super().__init__(AsyncStateWriter(async_of(stream), definition), portal_of(stream))
 
     def insert(self, name: str, value: Any, key: str | None = None, **more: str) -> Appended:
-        return self._portal.call(partial(self._writer.insert, name, value, key, **more))
+        """Set a value of the collection `name`; `more`: `txid`, `timestamp`."""
+        return self._await(self._async.insert, name, value, key, **more)
 
     def update(self, name: str, value: Any, key: str | None = None, **more: str) -> Appended:
-        return self._portal.call(partial(self._writer.update, name, value, key, **more))
+        """The same, of a value that is there."""
+        return self._await(self._async.update, name, value, key, **more)
 
     def upsert(self, name: str, value: Any, key: str | None = None, **more: str) -> Appended:
-        return self._portal.call(partial(self._writer.upsert, name, value, key, **more))
+        """The same, whether it is there or not."""
+        return self._await(self._async.upsert, name, value, key, **more)
 
     def delete(self, name: str, key: str, **more: str) -> Appended:
-        return self._portal.call(partial(self._writer.delete, name, key, **more))
+        """Remove a value of the collection `name`."""
+        return self._await(self._async.delete, name, key, **more)
 
     def reset(self) -> Appended:
-        return self._portal.call(self._writer.reset)
+        """What came before counts no more: a new epoch, with another schema perhaps."""
+        return self._await(self._async.reset)
 
     def send(self, *events: Event[Any], match: int | None = None) -> Appended:
-        return self._portal.call(partial(self._writer.send, *events, match=match))
+        """Append several events, all or none. `match`: the stream's tail has to be there."""
+        return self._await(self._async.send, *events, match=match)
 
     @contextmanager
     def snapshot(self) -> Generator[None]:
-        with self._portal.wrap_async_context_manager(self._writer.snapshot()):
+        """What is written in the block is a consistent state. Raises SnapshotOpen within another.
+
+        The end is written whatever happens, or what follows would seem to belong to it.
+        """
+        with self._enter(self._async.snapshot()):
             yield
 
 
-class Changes:
-    """See `millpond.node.client.state.changes.Changes`: a context, and an iterator that waits."""
-
-    def __init__(self, subscription: changes.Changes, portal: BlockingPortal) -> None:
-        self._changes = subscription
-        self._portal = portal
+class Changes(Blocking[AsyncChanges]):
+    """Changes from now on, for `for`, as a context. At most `size_max` wait; the oldest go,
+    and a `Missed` stands in their place. Resets and snapshots come as `ControlApplied`.
+    """
 
     def __enter__(self) -> Self:
-        self._portal.call(self._changes.__enter__)
+        self._call(self._async.__enter__)
         return self
 
     def __exit__(
         self,
         kind: type[BaseException] | None,
-        error: BaseException | None,
+        exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._portal.call(self._changes.__exit__, kind, error, trace)
+        self._call(self._async.__exit__, kind, exc, trace)
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> changes.StateUpdate:
-        return self.next()
+    def next(self, timeout_s: float | None = None) -> StateUpdate:
+        """The next one. Raises TimeoutError, and StopAsyncIteration behind the last one."""
+        return self._await(self._async.next, timeout_s)
 
-    def next(self, timeout_s: float | None = None) -> changes.StateUpdate:
-        """The next one. Raises TimeoutError, and StopIteration behind the last one."""
-        try:
-            return self._portal.call(self._next, timeout_s)
-        except StopAsyncIteration:
-            raise StopIteration from None
-
-    async def _next(self, timeout_s: float | None) -> changes.StateUpdate:
-        with anyio.fail_after(timeout_s):
-            return await anext(self._changes)
+    def __next__(self) -> StateUpdate:
+        """The next one. Raises what ended the following, after what came before it."""
+        return self._await(self._async.__anext__)
 
 
-class StateView:
-    """See `node.client.state.follower.StateView`. The state changes in another thread, so all that
-    is told
-    of it is as it was at one moment."""
+class StateView(Blocking[AsyncStateView]):
+    """The state so far. It changes between two awaits, never within one turn of the loop.
 
-    def __init__(self, view: follower.StateView, portal: BlockingPortal) -> None:
-        self._view = view
-        self._portal = portal
-
-    def get(self, kind: str, key: str, default: Any = None) -> Any:
-        return self._portal.call(self._view.get, kind, key, default)
-
-    def get_type(self, kind: str) -> Mapping[str, Any]:
-        return self._portal.call(lambda: dict(self._view.get_type(kind)))
-
-    def __getitem__(self, name: str) -> Mapping[str, Any]:
-        return self._portal.call(lambda: dict(self._view[name]))
+    `failure` is why it follows no more. `quarantined` has the last records that changed nothing,
+    with OnInvalid.QUARANTINE.
+    """
 
     @property
-    def types(self) -> list[str]:
-        return self._portal.call(lambda: self._view.types)
-
-    @property
-    def position(self) -> int:
-        return self._view.position
-
-    @property
-    def tally(self) -> EventStats:
-        return self._portal.call(lambda: self._view.tally.copy())
+    def stream(self) -> Stream:
+        return Stream(self._async.stream, self._portal)
 
     @property
     def failure(self) -> Exception | None:
-        return self._view.failure
+        return self._async.failure
 
     @property
     def quarantined(self) -> list[Rejected]:
-        return self._portal.call(lambda: list(self._view.quarantined))
+        return self._call(lambda: list(self._async.quarantined))
+
+    def get(self, kind: str, key: str, default: Any = None) -> Any:
+        """The value at `(kind, key)`, as JSON has it."""
+        return self._call(self._async.get, kind, key, default)
+
+    def get_type(self, kind: str) -> dict[str, Any]:
+        """All values of a type."""
+        return self._call(lambda: dict(self._async.get_type(kind)))
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        """All values of a collection of the definition."""
+        return self._call(lambda: dict(self._async.__getitem__(name)))
+
+    @property
+    def types(self) -> list[str]:
+        """The types that have a value."""
+        return self._call(lambda: list(self._async.types))
+
+    @property
+    def position(self) -> int:
+        """The sequence of the next record."""
+        return self._async.position
+
+    @property
+    def tally(self) -> EventStats:
+        """What went by."""
+        return self._call(lambda: self._async.tally.copy())
 
     def changes(
-        self, kind: str | None = None, key: str | None = None, size_max: int = changes.SIZE_MAX
+        self, kind: str | None = None, key: str | None = None, size_max: int = SIZE_MAX
     ) -> Changes:
-        opened = self._portal.call(self._view.changes, kind, key, size_max)
-        return Changes(opened, self._portal)
+        """Changes from now on, of a type or of one key; use it as a context."""
+        return Changes(self._call(self._async.changes, kind, key, size_max), self._portal)
 
     def applied(self, sequence: int) -> None:
-        self._portal.call(self._view.applied, sequence)
+        """Wait until the record of that sequence is in the state."""
+        self._await(self._async.applied, sequence)
 
     def caught_up(self) -> None:
-        self._portal.call(self._view.caught_up)
+        """Wait until everything is in the state that is in the stream now."""
+        self._await(self._async.caught_up)
+
+    def checkpoint(self) -> bytes:
+        """The state and how far it got, for `Fold.restore`."""
+        return self._call(self._async.checkpoint)
 
     def keep(self) -> None:
-        self._portal.call(self._view.keep)
+        """Write the checkpoint file now, if there is to be one."""
+        self._await(self._async.keep)
 
 
 @contextmanager
 def follow_state(
-    stream: Stream,
-    definition: StreamState | None = None,
-    settings: FollowSettings | None = None,
+    stream: Stream, definition: StreamState | None = None, settings: FollowSettings | None = None
 ) -> Generator[StateView]:
-    """See `millpond.node.client.state.follower.follow_state`."""
-    opening = follower.follow_state(stream.twin, definition, settings)
-    with stream.portal.wrap_async_context_manager(opening) as view:
-        yield StateView(view, stream.portal)
+    """Follow a stream's state for the block. What ended the following, if anything did, is raised
+    by whoever waits for the view, else behind the block.
+
+    Raises InvalidEvent and StateReset, where the settings say so, Trimmed, and what
+    `Stream.follow` raises.
+    """
+    opening = follow_state_async(async_of(stream), definition, settings)
+    portal = portal_of(stream)
+    with portal.wrap_async_context_manager(opening) as opened:
+        yield StateView(opened, portal)

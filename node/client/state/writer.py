@@ -20,6 +20,9 @@ class SnapshotOpen(ValueError):
 class StateWriter:
     """Appends to one stream. Raises BadValue, and what `Stream.append` raises."""
 
+    stream: Stream
+    definition: StreamState
+
     def __init__(self, stream: Stream, definition: StreamState) -> None:
         self.stream = stream
         self.definition = definition

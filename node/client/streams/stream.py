@@ -96,6 +96,8 @@ class StreamRequests:
 class Stream:
     """One stream of a node, by name. It holds nothing and need not be closed."""
 
+    name: bytes
+
     def __init__(self, name: bytes, requests: StreamRequests) -> None:
         self.name = name
         self._requests = requests

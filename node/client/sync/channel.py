@@ -1,81 +1,85 @@
-"""The client for programs without an event loop: `with connect(url, channel="chat/1") as channel`.
+"""A blocking channel: `with connect(url, channel="chat/1") as channel`.
 
-The same surface as `node.client.connect`, `node.client.channel` and `node.client.streams.connect`,
-each call blocking until its
-result is there. All share one event loop in a thread of its own; any thread may use them, and
-`on_event` is called in that one.
+Written by scripts/generate_sync.py: do not edit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+import os
+import ssl
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
-
-from anyio.from_thread import BlockingPortal
+from typing import Any, Self
 
 from millpond.actors.messages import Durability, Mode
-from millpond.actors.store.changes import Position
-from millpond.node.client import channel as asynchronous
-from millpond.node.client import connect as client
-from millpond.node.client.errors import ChannelClosed
+from millpond.node.client.channel import DRAIN_S, Ids
+from millpond.node.client.channel import Channel as AsyncChannel
+from millpond.node.client.connect import Dialer, ModeName, RoleName
+from millpond.node.client.connect import connect as connect_async
+from millpond.node.client.events import Event
 from millpond.node.client.in_flight import Receipt
 from millpond.node.client.inbox import Counts
 from millpond.node.client.message import Message as AsyncMessage
-from millpond.node.client.streams.connect import Streams as AsyncStreams
-from millpond.node.client.streams.connect import connect_streams as connect_streams_async
-from millpond.node.client.streams.records import Appended, Record, StreamInfo
-from millpond.node.client.streams.stream import Entry, OnGap, Start
-from millpond.node.client.streams.stream import Stream as AsyncStream
-from millpond.node.client.sync.portal import SyncFuture, blocking, iterate, posted
-
-if TYPE_CHECKING:
-    from millpond.node.client.state.sync import NodeState
-
-Ids = list[int]
+from millpond.node.client.sync.portal import LOOP, Blocking, SyncFuture
+from millpond.node.client.sync.streams import Streams
+from millpond.transports.server.interface import Signer
 
 
-class Message:
-    """A pushed message. `with message` acknowledges it on success, gives it back on an error."""
+class Message(Blocking[AsyncMessage]):
+    """A pushed message. `with message` acknowledges it on success, gives it back on an error.
 
-    def __init__(self, message: AsyncMessage, channel: Channel, portal: BlockingPortal) -> None:
-        self.id = message.id
-        self.data = message.data
-        self.attempt = message.attempt
-        self.channel = channel
-        self._message = message
-        self._portal = portal
+    Cancellation does neither: the node pushes the message again once its lease is over.
+    """
 
-    def __repr__(self) -> str:
-        return repr(self._message)
+    @property
+    def id(self) -> int:
+        return self._async.id
+
+    @property
+    def data(self) -> bytes:
+        return self._async.data
+
+    @property
+    def attempt(self) -> int:
+        return self._async.attempt
+
+    @property
+    def channel(self) -> Channel:
+        return Channel(self._async.channel, self._portal)
 
     def ack(self) -> None:
-        """See `millpond.node.client.message`."""
-        self._portal.call(self._message.ack)
+        """Done: the node may forget the message. Holds on a later connection as well."""
+        self._await(self._async.ack)
 
     def nack(self, delay: float | None = None, *, reject: bool = False) -> None:
-        """See `millpond.node.client.message`."""
-        self._portal.call(partial(self._message.nack, delay, reject=reject))
+        """Give the message back: for another attempt, in `delay` seconds, or as a dead letter."""
+        self._await(self._async.nack, delay, reject=reject)
 
     def decline(self) -> None:
-        """See `millpond.node.client.message`."""
-        self._portal.call(self._message.decline)
+        """It is not for us to read: kept for others, and not pushed again on this connection."""
+        self._await(self._async.decline)
 
     @property
     def leased(self) -> bool:
-        """See `millpond.node.client.message`."""
-        return self._message.leased
+        """Whether the connection that brought it stands: with that its lease ends at the latest."""
+        return self._async.leased
 
     def begin(self, *, at_once: bool = True) -> None:
-        """See `millpond.node.client.message`."""
-        self._portal.call(partial(self._message.begin, at_once=at_once))
+        """Say that work on it begins: a loss of the lease is a failed attempt from now on.
+
+        For who joined with `begins`; for others every push was begun. Not `at_once`: together with
+        what else this turn of the loop sends.
+        """
+        self._call(self._async.begin, at_once=at_once)
 
     def touch(self, seconds: float) -> float:
-        """See `millpond.node.client.message`."""
-        return self._portal.call(self._message.touch, seconds)
+        """Hold the message for so long from now; the seconds granted. Raises LeaseLost."""
+        return self._await(self._async.touch, seconds)
 
     def __enter__(self) -> Self:
+        self._await(self._async.__aenter__)
         return self
 
     def __exit__(
@@ -84,229 +88,214 @@ class Message:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._portal.call(self._message.__aexit__, kind, error, trace)
+        self._await(self._async.__aexit__, kind, error, trace)
 
 
-class Channel:
-    """An open channel; every method is that of `millpond.node.client.channel.Channel`, blocking."""
+class Channel(Blocking[AsyncChannel]):
+    """An open channel; see `connect`. Tasks may share it. Iterating gives the messages pushed."""
 
-    def __init__(self, channel: asynchronous.Channel, portal: BlockingPortal) -> None:
-        self.name = channel.name
-        self._channel = channel
-        self._portal = portal
-
-    def __repr__(self) -> str:
-        return repr(self._channel)
+    @property
+    def name(self) -> str | bytes:
+        return self._async.name
 
     @property
     def mode(self) -> Mode | None:
-        return self._channel.mode
+        """The mode the channel has; None where the other end has no handshake."""
+        return self._async.mode
 
     @property
     def durability(self) -> Durability | None:
-        return self._channel.durability
+        """What a receipt promises on the present connection; None as above."""
+        return self._async.durability
 
     @property
     def window(self) -> int:
-        return self._channel.window
+        """How many messages the node pushes ahead of their acknowledgements."""
+        return self._async.window
 
     @property
     def connected(self) -> bool:
-        return self._channel.connected
+        """Whether a connection stands now."""
+        return self._async.connected
+
+    @property
+    def silent_s(self) -> float:
+        """For how many seconds nothing was heard of the node; infinity without a connection."""
+        return self._async.silent_s
 
     @property
     def closed(self) -> bool:
-        return self._channel.closed
+        """Closed here, or lost for good."""
+        return self._async.closed
 
     @property
     def counts(self) -> Counts:
-        return self._channel.counts
+        """What happened so far, connections and duplicates among it."""
+        return self._async.counts
+
+    @property
+    def streams(self) -> Streams:
+        """The node's streams, over this connection. Needs the right to administer it."""
+        return Streams(self._async.streams, self._portal)
 
     def put(
         self, data: bytes, *, ttl: int = 0, key: int | None = None, retry_for: float = 0.0
     ) -> Receipt:
-        put = partial(self._channel.put, data, ttl=ttl, key=key, retry_for=retry_for)
-        return self._portal.call(put)
+        """Have the node keep `data` for `ttl` seconds (0: the channel's default).
+
+        Returns when it is kept. Waits while too much is in flight. `key` names the message for a
+        retry by the caller; lost connections are bridged here, with one key throughout. While the
+        node is full, in trouble or asks to slow down, it is asked again for `retry_for` seconds.
+        Raises RequestErrors, ConnectionLost and ChannelClosed; TypeError and ValueError for
+        arguments.
+        """
+        return self._await(self._async.put, data, ttl=ttl, key=key, retry_for=retry_for)
 
     def put_nowait(
         self, data: bytes, *, ttl: int = 0, key: int | None = None
     ) -> SyncFuture[Receipt]:
-        return posted(partial(self._channel.put_nowait, data, ttl=ttl, key=key), self._portal)
+        """Send without waiting; the future of the receipt. See `put`.
+
+        Raises anyio.WouldBlock when too much is in flight.
+        """
+        return self._send(self._async.put_nowait, data, ttl=ttl, key=key)
 
     def receive(self, timeout_s: float | None = None) -> Message:
-        message = self._portal.call(self._channel.receive, timeout_s)
-        return Message(message, self, self._portal)
+        """The next message; TimeoutError after `timeout_s` seconds without any."""
+        return Message(self._await(self._async.receive, timeout_s), self._portal)
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Message:
-        try:
-            return self.receive()
-        except ChannelClosed:
-            raise StopIteration from None
+        return Message(self._await(self._async.__anext__), self._portal)
 
     def get(self, message_id: int) -> bytes:
-        return self._portal.call(self._channel.get, message_id)
+        """The data of a message that is kept; `ack` is still to do. Raises NotFound."""
+        return self._await(self._async.get, message_id)
 
     def list(self, start: int = 0, end: int = 0, limit: int = 0) -> Ids:
-        return self._portal.call(self._channel.list, start, end, limit)
+        """Ids from `start` to `end`, both included, at most `limit` (0: the node's page).
 
-    @property
-    def streams(self) -> Streams:
-        return Streams(self._channel.streams, self._portal)
+        `end` 0 is no end; `start` above `end` lists the newest first, as does the highest id.
+        """
+        return self._await(self._async.list, start, end, limit)
 
     def ids(self, start: int = 0, end: int = 0) -> Iterator[int]:
-        return iterate(self._channel.ids(start, end), self._portal)
+        """All ids from `start` to `end`, page by page; order and ends as in `list`."""
+        return self._iterate(self._async.ids(start, end))
 
     def ack(self, message_id: int) -> None:
-        self._portal.call(self._channel.ack, message_id)
+        """Let the node forget a message, pushed or not."""
+        self._await(self._async.ack, message_id)
 
     def credit(self, count: int) -> None:
-        self._portal.call(self._channel.credit, count)
+        """Let the node push `count` more messages ahead of their acknowledgements.
+
+        0: go on pushing, after a job was given back.
+        """
+        self._await(self._async.credit, count)
 
     def ping(self) -> float:
-        return self._portal.call(self._channel.ping)
+        """The round trip to the node in seconds."""
+        return self._await(self._async.ping)
 
     def admin(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
-        return self._portal.call(self._channel.admin, operation, body)
+        """Ask the node itself for something (wire.md 3g); needs the right to administer it.
+
+        Waits while too much is asked already. Raises RequestErrors, DataTooLarge among them;
+        OutcomeUnknown when the connection ends before the answer.
+        """
+        return self._await(self._async.admin, operation, body)
 
     def peers(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
-        return self._portal.call(self._channel.peers, operation, body)
+        """Ask the node about peers, or to send to them (docs/wire.md); as `admin` otherwise."""
+        return self._await(self._async.peers, operation, body)
 
     def jobs(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
-        return self._portal.call(self._channel.jobs, operation, body)
+        """Ask the node about the jobs of this channel (docs/wire.md); as `admin` otherwise.
 
-    def flush(self, timeout_s: float = asynchronous.DRAIN_S) -> None:
-        self._portal.call(self._channel.flush, timeout_s)
+        Raises NotAQueue where the channel is not in queue mode.
+        """
+        return self._await(self._async.jobs, operation, body)
+
+    def flush(self, timeout_s: float = DRAIN_S) -> None:
+        """Wait until every put is answered, at most `timeout_s` seconds."""
+        self._await(self._async.flush, timeout_s)
 
     def close(self) -> None:
-        self._portal.call(self._channel.aclose)
+        """Wait for outstanding puts, send what waits, say goodbye. Iterations end."""
+        self._await(self._async.aclose)
 
 
-class Streams:
-    """The streams of a node; every method is that of `node.client.streams.connect.Streams`,
-    blocking."""
+@contextmanager
+def connect(
+    url: str,
+    channel: str | bytes | None = None,
+    *,
+    role: RoleName = "both",
+    mode: ModeName | None = None,
+    window: int | None = None,
+    ordered: bool = False,
+    resume_after: int | None = None,
+    token: str | bytes | None = None,
+    identity: Signer | None = None,
+    peer: bytes | None = None,
+    on_peer: Callable[[bytes], None] | None = None,
+    tls: ssl.SSLContext | None = None,
+    key_counter: str | os.PathLike[str] | None = None,
+    reconnect: bool = True,
+    wait_s: float = 0.0,
+    bare: bool = False,
+    begins: bool = False,
+    keep_alive_s: float = 20.0,
+    in_flight_max: int = 1024,
+    on_event: Callable[[Event], None] | None = None,
+    dialer: Dialer | None = None,
+    rng: Random | None = None,
+    now: Callable[[], float] | None = None,
+    entropy: Callable[[int], bytes] | None = None,
+) -> Generator[Channel]:
+    """Join a channel of the node at `url` (tcp, tls, ws or wss), and leave it with the block.
 
-    def __init__(self, streams: AsyncStreams, portal: BlockingPortal) -> None:
-        self._streams = streams
-        self._portal = portal
+    `window`: so many messages may be pushed and not yet acknowledged; None = 32, a worker's 1.
+    `mode`: what the channel has to be; it is created so if it does not exist.
+    `key_counter`: a file that keeps idempotency keys apart across restarts of this program.
+    `wait_s`: keep trying for so long when the node is not there yet. Later losses are always
+    mended, with backoff, unless `reconnect` is off; `on_event` hears of them.
+    `bare`: go on without the handshake when the other end has none (3 s).
+    `begins`: each message is told when work on it begins (`Message.begin`); in a queue, what was
+    lost before that was no attempt.
+    `identity`: prove it, once the node has proved `peer`, or any key that `on_peer` lets pass.
+    `rng`, `now` (monotonic, in seconds) and `entropy` (so many unpredictable bytes) are for tests.
 
-    @property
-    def connected(self) -> bool:
-        return self._streams.connected
-
-    @property
-    def append_bytes_max(self) -> int:
-        return self._streams.append_bytes_max
-
-    def stream(self, name: str | bytes) -> Stream:
-        return Stream(self._streams.stream(name), self._portal)
-
-    def partition(self, topic: str | bytes, partition: int = 0) -> Stream:
-        return Stream(self._portal.call(self._streams.partition, topic, partition), self._portal)
-
-    def names(self, prefix: str | bytes = b"") -> Iterator[bytes]:
-        return iterate(self._streams.names(prefix), self._portal)
-
-    def topics(self) -> Iterator[tuple[bytes, int]]:
-        return iterate(self._streams.topics(), self._portal)
-
-    def partitions(self, topic: str | bytes) -> int | None:
-        return self._portal.call(self._streams.partitions, topic)
-
-    def create_topic(self, topic: str | bytes, partitions: int = 1) -> None:
-        self._portal.call(self._streams.create_topic, topic, partitions)
-
-    def delete_topic(self, topic: str | bytes) -> None:
-        self._portal.call(self._streams.delete_topic, topic)
-
-
-class Stream:
-    """One stream; every method is that of `node.client.streams.stream.Stream`, blocking. `twin` is
-    that one."""
-
-    def __init__(self, stream: AsyncStream, portal: BlockingPortal) -> None:
-        self.name = stream.name
-        self.twin = stream
-        self.portal = portal
-
-    def __repr__(self) -> str:
-        return repr(self.twin)
-
-    @property
-    def state(self) -> NodeState:
-        from millpond.node.client.state.sync import NodeState  # few need it
-
-        return NodeState(self)
-
-    def create(
-        self,
-        *,
-        age_s: int | None = None,
-        bytes_max: int | None = None,
-        content_type: bytes | None = None,
-        exist_ok: bool = False,
-    ) -> None:
-        create = partial(
-            self.twin.create,
-            age_s=age_s,
-            bytes_max=bytes_max,
-            content_type=content_type,
-            exist_ok=exist_ok,
-        )
-        self.portal.call(create)
-
-    def configure(self, *, age_s: int | None = None, bytes_max: int | None = None) -> None:
-        self.portal.call(partial(self.twin.configure, age_s=age_s, bytes_max=bytes_max))
-
-    def append(
-        self,
-        records: Entry | Sequence[Entry],
-        *,
-        ms: int | None = None,
-        match: int | None = None,
-        fence: bytes | None = None,
-    ) -> Appended:
-        return self.portal.call(partial(self.twin.append, records, ms=ms, match=match, fence=fence))
-
-    def read(self, start: Start = 0, count: int = 100, wait_s: float = 0.0) -> list[Record]:
-        return self.portal.call(self.twin.read, start, count, wait_s)
-
-    def tail(self, count: int = 10) -> list[Record]:
-        return self.portal.call(self.twin.tail, count)
-
-    def records(self, start: Start = 0, end: int | None = None) -> Iterator[Record]:
-        return iterate(self.twin.records(start, end), self.portal)
-
-    def pages(self, start: Start = 0, end: int | None = None) -> Iterator[list[Record]]:
-        return iterate(self.twin.pages(start, end), self.portal)
-
-    def follow(
-        self, start: Start | None = None, *, on_gap: OnGap | None = None
-    ) -> Iterator[Record]:
-        return iterate(self.twin.follow(start, on_gap=on_gap), self.portal)
-
-    def follow_pages(
-        self, start: Start | None = None, *, on_gap: OnGap | None = None
-    ) -> Iterator[list[Record]]:
-        return iterate(self.twin.follow_pages(start, on_gap=on_gap), self.portal)
-
-    def trim(self, below: int | Position) -> None:
-        self.portal.call(self.twin.trim, below)
-
-    def delete(self) -> None:
-        self.portal.call(self.twin.delete)
-
-    def info(self) -> StreamInfo:
-        return self.portal.call(self.twin.info)
-
-    def commit(self, group: str | bytes, offset: int) -> None:
-        self.portal.call(self.twin.commit, group, offset)
-
-    def committed(self, group: str | bytes) -> int | None:
-        return self.portal.call(self.twin.committed, group)
-
-
-connect = blocking(client.connect, Channel)
-connect_streams = blocking(connect_streams_async, Streams)
+    Raises ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch, ValueError for arguments.
+    """
+    opening = connect_async(
+        url,
+        channel,
+        role=role,
+        mode=mode,
+        window=window,
+        ordered=ordered,
+        resume_after=resume_after,
+        token=token,
+        identity=identity,
+        peer=peer,
+        on_peer=on_peer,
+        tls=tls,
+        key_counter=key_counter,
+        reconnect=reconnect,
+        wait_s=wait_s,
+        bare=bare,
+        begins=begins,
+        keep_alive_s=keep_alive_s,
+        in_flight_max=in_flight_max,
+        on_event=on_event,
+        dialer=dialer,
+        rng=rng,
+        now=now,
+        entropy=entropy,
+    )
+    with LOOP as portal, portal.wrap_async_context_manager(opening) as opened:
+        yield Channel(opened, portal)

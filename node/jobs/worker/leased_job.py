@@ -11,7 +11,7 @@ from millpond.node.jobs.payload import JobMessage
 from millpond.node.jobs.task import Task
 
 if TYPE_CHECKING:
-    from millpond.node.jobs.worker.subscription import Feed
+    from millpond.node.jobs.worker.subscription import QueueSubscription
 
 SURE_S = 0.5
 """For so long after its push a lease is taken for granted, whatever the node's setting is."""
@@ -46,7 +46,12 @@ class LeasedJob:
     )
 
     def __init__(
-        self, message: Message, body: JobMessage, feed: Feed, task: Task[Any], now: float
+        self,
+        message: Message,
+        body: JobMessage,
+        feed: QueueSubscription,
+        task: Task[Any],
+        now: float,
     ) -> None:
         self.message = message
         self.body = body

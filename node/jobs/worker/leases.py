@@ -16,7 +16,7 @@ from millpond.actors.errors import LeaseLost, RequestError
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.jobs.requests import Operation, ask
 from millpond.node.jobs.worker.leased_job import LeasedJob
-from millpond.node.jobs.worker.subscription import Feed
+from millpond.node.jobs.worker.subscription import QueueSubscription
 
 AGAIN_S = 0.2
 """After a renewal that the node refused for now."""
@@ -32,7 +32,7 @@ class Leases:
         self._held: dict[LeasedJob, None] = {}
         self._begun: dict[LeasedJob, None] = {}
         self._strays: dict[LeasedJob, None] = {}
-        self._paused: dict[Feed, int] = {}
+        self._paused: dict[QueueSubscription, int] = {}
         self._slots_freed = 0
         self._is_ending = False
         self._wakes_at = inf
@@ -81,7 +81,7 @@ class Leases:
             with anyio.fail_after(LOOK_S):
                 await ask(held.feed.channel, Operation.RETRY, id=held.message.id)
 
-    def lose(self, feed: Feed) -> None:
+    def lose(self, feed: QueueSubscription) -> None:
         """The connection ended, and the leases with it."""
         for held in [held for held in self._held if held.feed is feed]:
             self._lost(held)
@@ -116,7 +116,7 @@ class Leases:
         self._paused[held.feed] = freed
         self._earlier.set()
 
-    async def _resume(self, feed: Feed) -> None:
+    async def _resume(self, feed: QueueSubscription) -> None:
         if not self._is_ending:
             with suppress(RequestError, ConnectionLost, ChannelClosed):
                 await feed.channel.credit(0)

@@ -16,11 +16,11 @@ from millpond.node.jobs.payload import channel_of
 if TYPE_CHECKING:
     from millpond.node.jobs.worker.leased_job import LeasedJob
 
-OnMessage = Callable[["Feed", Message], None]
-OnLost = Callable[["Feed"], None]
+OnMessage = Callable[["QueueSubscription", Message], None]
+OnLost = Callable[["QueueSubscription"], None]
 
 
-class Feed:
+class QueueSubscription:
     """`waiting` are jobs whose handler has not begun, `running` is how many have.
 
     `spare`: with several queues so many jobs more than run here are asked for, so that there is a

@@ -33,7 +33,7 @@ from millpond.node.jobs.worker.executor import run_handler
 from millpond.node.jobs.worker.leased_job import LeasedJob
 from millpond.node.jobs.worker.leases import Leases
 from millpond.node.jobs.worker.outcome import AttemptResult, Done, WorkerStats
-from millpond.node.jobs.worker.subscription import Feed
+from millpond.node.jobs.worker.subscription import QueueSubscription
 from millpond.node.jobs.worker.task_pool import TaskPool
 from millpond.node.jobs.worker.weighted_queues import WeightedQueues, parse_queues
 
@@ -115,7 +115,7 @@ class Worker:
         return max((now - held.taken_at for held in self._running), default=0.0)
 
     @property
-    def subscriptions(self) -> Sequence[Feed]:
+    def subscriptions(self) -> Sequence[QueueSubscription]:
         """The connections, one for each queue."""
         return self._feeds
 
@@ -198,20 +198,20 @@ class Worker:
                 held.give_up()
             self._taken.close()
 
-    async def _receive(self, feed: Feed) -> None:
+    async def _receive(self, feed: QueueSubscription) -> None:
         try:
             await feed.receive()
         except ChannelClosed:
             if not self._draining.is_set():
                 raise
 
-    async def _give_back(self, feed: Feed) -> None:
+    async def _give_back(self, feed: QueueSubscription) -> None:
         while feed.waiting:
             await self._settler.give_back(feed.waiting.popleft())
 
     async def _until_idle(self) -> None:
         """Leave each queue once nothing of it runs here: what waits here is for others."""
-        left: set[Feed] = set()
+        left: set[QueueSubscription] = set()
         while True:
             for feed in self._feeds:
                 if not feed.running and feed not in left:
@@ -249,7 +249,7 @@ class Worker:
         self._changed = anyio.Event()
         await self._changed.wait()
 
-    async def _leave(self, feed: Feed) -> None:
+    async def _leave(self, feed: QueueSubscription) -> None:
         """Have said what there is to say, and go."""
         with suppress(RequestError, ConnectionLost, ChannelClosed), anyio.move_on_after(ASK_S):
             await queue_counts(feed.channel, stop=True)  # by then it is here what was pushed
@@ -261,11 +261,13 @@ class Worker:
                 await self._history.flush(self._streams)
         await feed.leave()
 
-    def _feed(self, queue: str, spare: int) -> Feed:
+    def _feed(self, queue: str, spare: int) -> QueueSubscription:
         slots = self._slots
-        return Feed(queue, slots=slots, spare=spare, on_message=self._arrived, on_lost=self._lost)
+        return QueueSubscription(
+            queue, slots=slots, spare=spare, on_message=self._arrived, on_lost=self._lost
+        )
 
-    def _arrived(self, feed: Feed, message: Message) -> None:
+    def _arrived(self, feed: QueueSubscription, message: Message) -> None:
         body = decode_job(message.data)
         task = self._registry.task_for(feed.queue, body)
         held = LeasedJob(message, body, feed, task, self._now())
@@ -277,7 +279,7 @@ class Worker:
         else:
             self._fill()
 
-    def _lost(self, feed: Feed) -> None:
+    def _lost(self, feed: QueueSubscription) -> None:
         self._leases.lose(feed)
         self._changed.set()
 
@@ -305,7 +307,7 @@ class Worker:
         held.feed.tell()
         return await self._run_job(held)
 
-    async def _widen(self, feed: Feed) -> None:
+    async def _widen(self, feed: QueueSubscription) -> None:
         try:
             await feed.widen()
         except ChannelClosed:

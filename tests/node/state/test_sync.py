@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +15,10 @@ from millpond.actors.state.errors import BadValue
 from millpond.actors.state.events import Control
 from millpond.actors.state.fold import Changed, ControlApplied, InvalidEvent, OnInvalid
 from millpond.actors.state.schema import Collection, StreamState
-from millpond.node.client.state import changes, follower, remote, sync, writer
 from millpond.node.client.state.follower import FollowSettings
-from millpond.node.client.state.sync import StateWriter, follow_state
-from millpond.node.client.sync.channel import Stream, connect_streams
 from millpond.node.config import Config
 from millpond.node.node import Node
+from millpond.sync import StateWriter, Stream, connect_streams, follow_state
 
 OFF = dict.fromkeys(("ws", "s3p", "rustlog", "http"), "off")
 
@@ -116,20 +113,3 @@ def test_the_node_is_asked(stream: Stream) -> None:
     assert [each.key for each in stream.state.rows()] == ["n"]
     assert [(position, len(rows)) for position, rows in stream.state.pages("note")] == [(1, 1)]
     assert stream.state.info().types == {"note": 1}
-
-
-def public(of: type) -> set[str]:
-    return {name for name, _ in inspect.getmembers(of) if not name.startswith("_")}
-
-
-@pytest.mark.parametrize(
-    ("twin", "original", "apart"),
-    [
-        (sync.NodeState, remote.NodeState, set()),
-        (sync.StateWriter, writer.StateWriter, set()),
-        (sync.StateView, follower.StateView, {"checkpoint", "run"}),
-        (sync.Changes, changes.Changes, {"tell", "end"}),
-    ],
-)
-def test_nothing_is_missing(twin: type, original: type, apart: set[str]) -> None:
-    assert public(original) - apart <= public(twin)

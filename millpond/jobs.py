@@ -1,0 +1,37 @@
+"""Job queues: `Queue` puts jobs, `task` and `Worker` run them (docs/jobs.md).
+
+Programs without an event loop use `millpond.sync.Queue`.
+"""
+
+from millpond.node.jobs.connection_options import ConnectionOptions
+from millpond.node.jobs.errors import JobCancelled, JobFailed, LeaseExpired, Reject, Retry
+from millpond.node.jobs.handle import Handle
+from millpond.node.jobs.history import HistoryEntry
+from millpond.node.jobs.job import Job
+from millpond.node.jobs.queue import Queue
+from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
+from millpond.node.jobs.task import Backoff, Task, task
+from millpond.node.jobs.worker.outcome import AttemptResult, WorkerStats
+from millpond.node.jobs.worker.worker import Worker
+
+__all__ = [
+    "AttemptResult",
+    "Backoff",
+    "ConnectionOptions",
+    "Handle",
+    "HistoryEntry",
+    "Job",
+    "JobCancelled",
+    "JobFailed",
+    "JobInfo",
+    "JobState",
+    "LeaseExpired",
+    "Queue",
+    "QueueCounts",
+    "Reject",
+    "Retry",
+    "Task",
+    "Worker",
+    "WorkerStats",
+    "task",
+]

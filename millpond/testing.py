@@ -1,0 +1,52 @@
+"""Testing: nodes in memory, with virtual time, a simulated network and faults (docs/testing.md).
+
+The fixtures of the pytest plugin give a `World` and nodes in it.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millpond.node.testing.dialogue.errors import BadScript, DialogueMismatch
+    from millpond.node.testing.dialogue.script import Script
+    from millpond.node.testing.disk.faults import DiskFault, SqlFault
+    from millpond.node.testing.disk.simulated import SimulatedDisk
+    from millpond.node.testing.failures import TookTooLong
+    from millpond.node.testing.sealed_messages import SealedMessage
+    from millpond.node.testing.sim_node import NotRunning, SimNode
+    from millpond.node.testing.time.virtual_time import virtual
+    from millpond.node.testing.world import World
+else:
+    from millpond.lazy import lazy_names
+
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "BadScript": "millpond.node.testing.dialogue.errors",
+            "DialogueMismatch": "millpond.node.testing.dialogue.errors",
+            "DiskFault": "millpond.node.testing.disk.faults",
+            "NotRunning": "millpond.node.testing.sim_node",
+            "Script": "millpond.node.testing.dialogue.script",
+            "SealedMessage": "millpond.node.testing.sealed_messages",
+            "SimNode": "millpond.node.testing.sim_node",
+            "SimulatedDisk": "millpond.node.testing.disk.simulated",
+            "SqlFault": "millpond.node.testing.disk.faults",
+            "TookTooLong": "millpond.node.testing.failures",
+            "World": "millpond.node.testing.world",
+            "virtual": "millpond.node.testing.time.virtual_time",
+        },
+    )
+
+__all__ = [
+    "BadScript",
+    "DialogueMismatch",
+    "DiskFault",
+    "NotRunning",
+    "Script",
+    "SealedMessage",
+    "SimNode",
+    "SimulatedDisk",
+    "SqlFault",
+    "TookTooLong",
+    "World",
+    "virtual",
+]

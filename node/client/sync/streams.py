@@ -1,0 +1,252 @@
+"""Blocking streams: `with connect_streams(url) as streams`.
+
+Written by scripts/generate_sync.py: do not edit.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from random import Random
+
+from millpond.actors.store.changes import Position
+from millpond.node.client.connect import Dialer
+from millpond.node.client.events import Event
+from millpond.node.client.state.remote import NodeState as AsyncNodeState
+from millpond.node.client.state.remote import Row, StateInfo
+from millpond.node.client.streams.connect import Streams as AsyncStreams
+from millpond.node.client.streams.connect import connect_streams as connect_streams_async
+from millpond.node.client.streams.records import Appended, Record, StreamInfo
+from millpond.node.client.streams.stream import Entry, OnGap, Start
+from millpond.node.client.streams.stream import Stream as AsyncStream
+from millpond.node.client.sync.portal import LOOP, Blocking
+from millpond.transports.server.interface import Signer
+
+
+class NodeState(Blocking[AsyncNodeState]):
+    """One stream's state. Every answer has what was in the stream when it was asked for.
+
+    The first question makes the node read the stream from its beginning; until then questions wait.
+    Raises UnknownStream, and StateTooLarge above the node's limit.
+    """
+
+    @property
+    def name(self) -> bytes:
+        return self._async.name
+
+    def get(self, kind: str, key: str) -> Row | None:
+        """One value; None: there is none."""
+        return self._await(self._async.get, kind, key)
+
+    def info(self) -> StateInfo:
+        """What there is of it, without the values."""
+        return self._await(self._async.info)
+
+    def rows(self, kind: str | None = None) -> Iterator[Row]:
+        """All values, or those of a type, in the order of types and keys. A page at a time: what
+        changes meanwhile may be in it or not.
+        """
+        return self._iterate(self._async.rows(kind))
+
+    def pages(self, kind: str | None = None) -> Iterator[tuple[int, list[Row]]]:
+        """The same as they come, each with its position. Who reads the stream on from that of the
+        first page has the state once behind that of the last.
+        """
+        return self._iterate(self._async.pages(kind))
+
+
+class Stream(Blocking[AsyncStream]):
+    """One stream of a node, by name. It holds nothing and need not be closed."""
+
+    @property
+    def name(self) -> bytes:
+        return self._async.name
+
+    @property
+    def state(self) -> NodeState:
+        """What its events make, as the node materializes it (docs/state.md)."""
+        return NodeState(self._async.state, self._portal)
+
+    def create(
+        self,
+        *,
+        age_s: int | None = None,
+        bytes_max: int | None = None,
+        content_type: bytes | None = None,
+        exist_ok: bool = False,
+    ) -> None:
+        """Make it. Records go when they are older than `age_s` seconds, and the oldest ones when
+        there are more than `bytes_max` bytes. Raises StreamExists.
+        """
+        self._await(
+            self._async.create,
+            age_s=age_s,
+            bytes_max=bytes_max,
+            content_type=content_type,
+            exist_ok=exist_ok,
+        )
+
+    def configure(self, *, age_s: int | None = None, bytes_max: int | None = None) -> None:
+        """Change for how long it keeps records; None: as the node's configuration says."""
+        self._await(self._async.configure, age_s=age_s, bytes_max=bytes_max)
+
+    def append(
+        self,
+        records: Entry | Sequence[Entry],
+        *,
+        ms: int | None = None,
+        match: int | None = None,
+        fence: bytes | None = None,
+    ) -> Appended:
+        """Add records at the end, all or none.
+
+        `ms`: the first part of their ids (NonMonotonicId if it is below the last one). `match`: the
+        tail has to be there (SequenceMismatch). `fence`: the stream's fencing token (Fenced).
+        Raises UnknownStream; DataTooLarge above 1000 records or a packet of the node.
+        """
+        return self._await(self._async.append, records, ms=ms, match=match, fence=fence)
+
+    def read(self, start: Start = 0, count: int = 100, wait_s: float = 0.0) -> list[Record]:
+        """At most `count` records from `start` on, or fewer: as many as fit about 256 KiB.
+
+        What is trimmed is passed over. Where there is nothing, wait for it so many seconds.
+        """
+        return self._await(self._async.read, start, count, wait_s)
+
+    def tail(self, count: int = 10) -> list[Record]:
+        """The last `count` records there are now."""
+        return self._await(self._async.tail, count)
+
+    def records(self, start: Start = 0, end: int | None = None) -> Iterator[Record]:
+        """Records from `start` on to before sequence `end`; None: what is now the tail."""
+        return self._iterate(self._async.records(start, end))
+
+    def pages(self, start: Start = 0, end: int | None = None) -> Iterator[list[Record]]:
+        """The same, as they come."""
+        return self._iterate(self._async.pages(start, end))
+
+    def follow(
+        self, start: Start | None = None, *, on_gap: OnGap | None = None
+    ) -> Iterator[Record]:
+        """Records from `start` on (None: from the tail), and then those to come, for ever.
+
+        Lost connections are mended: every record comes once, in order. Records that were trimmed
+        before they could be read are told to `on_gap` (first, end), else they raise Trimmed. Raises
+        SequenceMismatch if the stream was made anew meanwhile, UnknownStream if it was deleted.
+        """
+        return self._iterate(self._async.follow(start, on_gap=on_gap))
+
+    def follow_pages(
+        self, start: Start | None = None, *, on_gap: OnGap | None = None
+    ) -> Iterator[list[Record]]:
+        """The same, as they come."""
+        return self._iterate(self._async.follow_pages(start, on_gap=on_gap))
+
+    def trim(self, below: int | Position) -> None:
+        """Remove the records below a sequence or an id."""
+        self._await(self._async.trim, below)
+
+    def delete(self) -> None:
+        """Remove the stream with all it has."""
+        self._await(self._async.delete)
+
+    def info(self) -> StreamInfo:
+        """What there is of it. Raises UnknownStream."""
+        return self._await(self._async.info)
+
+    def commit(self, group: str | bytes, offset: int) -> None:
+        """A consumer group got as far as sequence `offset`, exclusive."""
+        self._await(self._async.commit, group, offset)
+
+    def committed(self, group: str | bytes) -> int | None:
+        """How far a group got; None: it never committed."""
+        return self._await(self._async.committed, group)
+
+
+class Streams(Blocking[AsyncStreams]):
+    """The streams and topics of a node. Tasks may share it; 64 requests are under way at once, a
+    read that waits being one, and further ones wait for their turn.
+
+    Everything raises RequestErrors, ConnectionLost, ChannelClosed, and OutcomeUnknown where the
+    connection was lost after something was asked that must not be done twice.
+    """
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection stands now."""
+        return self._async.connected
+
+    @property
+    def append_bytes_max(self) -> int:
+        """What the records of one append may take: bodies, names and values of headers, and 16
+        bytes for each of them.
+        """
+        return self._async.append_bytes_max
+
+    def stream(self, name: str | bytes) -> Stream:
+        """One stream, which need not be there."""
+        return Stream(self._call(self._async.stream, name), self._portal)
+
+    def partition(self, topic: str | bytes, partition: int = 0) -> Stream:
+        """The stream of a topic's partition. Raises UnknownStream."""
+        return Stream(self._await(self._async.partition, topic, partition), self._portal)
+
+    def names(self, prefix: str | bytes = b"") -> Iterator[bytes]:
+        """All streams whose names begin so, in the order of their names."""
+        return self._iterate(self._async.names(prefix))
+
+    def topics(self) -> Iterator[tuple[bytes, int]]:
+        """All topics with the number of their partitions, in the order of their names."""
+        return self._iterate(self._async.topics())
+
+    def partitions(self, topic: str | bytes) -> int | None:
+        """How many partitions a topic has; None: there is no such topic."""
+        return self._await(self._async.partitions, topic)
+
+    def create_topic(self, topic: str | bytes, partitions: int = 1) -> None:
+        """Make a topic. Raises StreamExists if it, or a stream that it needs, is there."""
+        self._await(self._async.create_topic, topic, partitions)
+
+    def delete_topic(self, topic: str | bytes) -> None:
+        """Remove a topic with all its records. Raises UnknownStream."""
+        self._await(self._async.delete_topic, topic)
+
+
+@contextmanager
+def connect_streams(
+    url: str,
+    *,
+    token: str | bytes | None = None,
+    identity: Signer | None = None,
+    peer: bytes | None = None,
+    on_peer: Callable[[bytes], None] | None = None,
+    tls: ssl.SSLContext | None = None,
+    reconnect: bool = True,
+    wait_s: float = 0.0,
+    keep_alive_s: float = 20.0,
+    on_event: Callable[[Event], None] | None = None,
+    dialer: Dialer | None = None,
+    rng: Random | None = None,
+    now: Callable[[], float] | None = None,
+    entropy: Callable[[int], bytes] | None = None,
+) -> Generator[Streams]:
+    """The streams of the node at `url`, for the block; see `node.client.connect.connect`."""
+    opening = connect_streams_async(
+        url,
+        token=token,
+        identity=identity,
+        peer=peer,
+        on_peer=on_peer,
+        tls=tls,
+        reconnect=reconnect,
+        wait_s=wait_s,
+        keep_alive_s=keep_alive_s,
+        on_event=on_event,
+        dialer=dialer,
+        rng=rng,
+        now=now,
+        entropy=entropy,
+    )
+    with LOOP as portal, portal.wrap_async_context_manager(opening) as opened:
+        yield Streams(opened, portal)
