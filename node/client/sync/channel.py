@@ -209,11 +209,14 @@ class Channel(Blocking[AsyncChannel]):
         return self._await(self._async.admin, operation, body)
 
     def peers(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask the node about peers, or to send to them (docs/wire.md); as `admin` otherwise."""
+        """Ask the node about peers, or to send to them (docs/reference/wire-protocol.md); as
+        `admin` otherwise.
+        """
         return self._await(self._async.peers, operation, body)
 
     def jobs(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask the node about the jobs of this channel (docs/wire.md); as `admin` otherwise.
+        """Ask the node about the jobs of this channel (docs/reference/wire-protocol.md); as `admin`
+        otherwise.
 
         Raises NotAQueue where the channel is not in queue mode.
         """
