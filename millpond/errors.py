@@ -38,8 +38,8 @@ from millpond.actors.errors import (
     UnknownStream,
     WrongRole,
 )
+from millpond.actors.state.errors import BadSchema, BadValue, DuplicateType
 from millpond.actors.state.fold import BadCheckpoint, InvalidEvent, StateReset
-from millpond.actors.state.schema import BadSchema, BadValue, DuplicateType
 from millpond.node.client.errors import (
     ChannelClosed,
     ConnectionLost,
