@@ -24,7 +24,7 @@ from millpond.node.client.inbox import Counts
 from millpond.node.client.message import Message as AsyncMessage
 from millpond.node.client.sync.portal import LOOP, Blocking, SyncFuture
 from millpond.node.client.sync.streams import Streams
-from millpond.transports.server.interface import Signer
+from millpond.transports.p2p.handshake import Signer
 
 
 class Message(Blocking[AsyncMessage]):

@@ -21,7 +21,7 @@ from millpond.node.client.streams.records import Appended, Record, StreamInfo
 from millpond.node.client.streams.stream import Entry, OnGap, Start
 from millpond.node.client.streams.stream import Stream as AsyncStream
 from millpond.node.client.sync.portal import LOOP, Blocking
-from millpond.transports.server.interface import Signer
+from millpond.transports.p2p.handshake import Signer
 
 
 class NodeState(Blocking[AsyncNodeState]):
