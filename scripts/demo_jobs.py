@@ -1,6 +1,6 @@
-"""The demonstration of job queues: kill -9 of a worker and of the node; see scripts/demo-jobs.
+"""The demonstration of job queues: kill -9 of a worker and of the node (scripts/demo-jobs).
 
-Everything is done with the `millpond` command, as people would.
+It uses only the `millpond` command.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from scripts.demo_processes import NODE, Failed, Processes, perform, tell, until
+from scripts.demo_processes import NODE, Failed, Processes, report, run_demo, wait_until
 
 LATER_S = 3
 BAD = "nobody"
@@ -29,8 +29,8 @@ def send(mail):
 '''
 
 
-class Office(Processes):
-    """A node with a queue `mail`, its workers, and the file in which they note what they did."""
+class JobProcesses(Processes):
+    """A node with a queue `mail`, its workers, and the file in which they list finished jobs."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -42,74 +42,74 @@ class Office(Processes):
         self.start(name, "work", "tasks:send", "--queue", "mail", "--name", name, *shape)
 
     def done(self) -> Counter[str]:
-        """How often each job was done."""
+        """How many times each job was done."""
         notes = self.folder / "done"
         return Counter(notes.read_text().split()) if notes.exists() else Counter()
 
     def counts(self) -> dict[str, int]:
-        """How many jobs are in each state."""
-        found: dict[str, int] = json.loads(self.do("jobs", "counts", "mail", "--json"))
+        """The number of jobs in each state."""
+        found: dict[str, int] = json.loads(self.run("jobs", "counts", "mail", "--json"))
         return found
 
 
 def main() -> int:
-    """Run it; 0 if every job was done."""
+    """Run the demonstration; 0 if every job was done."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=300, metavar="N", help="how many")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the data folder there")
     args = parser.parse_args()
-    return perform(lambda folder: play(folder, max(20, args.jobs)), args.keep)
+    return run_demo(lambda folder: run_jobs(folder, max(20, args.jobs)), args.keep)
 
 
-def play(folder: Path, count: int) -> str:
-    """The whole piece. Raises Failed."""
-    office = Office(folder)
+def run_jobs(folder: Path, count: int) -> str:
+    """Run all steps. Raises Failed."""
+    processes = JobProcesses(folder)
     try:
-        office.start_node()
-        twice = act(office, count)
+        processes.start_node()
+        repeated = put_and_work(processes, count)
     finally:
-        office.close()
-    return f"every job was done, {twice} twice or more: whoever was killed had begun them"
+        processes.close()
+    return f"every job was done, {repeated} more than once, because their worker was killed"
 
 
-def act(office: Office, count: int) -> int:
-    """What happens; how many jobs were done more than once."""
+def put_and_work(processes: JobProcesses, count: int) -> int:
+    """Put jobs, kill a worker and the node, and return how many jobs were done more than once."""
     expected = {f"user{number}" for number in range(count)} | {"later", "once"}
     lines = "".join(f'{{"to": "user{number}"}}\n' for number in range(count))
-    office.do("jobs", "put", "mail", "--lines", typed=lines)
-    office.do("jobs", "put", "mail", f'{{"to": "{BAD}"}}')
+    processes.run("jobs", "put", "mail", "--lines", typed=lines)
+    processes.run("jobs", "put", "mail", f'{{"to": "{BAD}"}}')
     due_at = time.monotonic() + LATER_S
-    office.do("jobs", "put", "mail", "--due", str(LATER_S), '{"to": "later"}')
-    first = office.do("jobs", "put", "mail", "--unique", "once", '{"to": "once"}')
-    if office.do("jobs", "put", "mail", "--unique", "once", '{"to": "once"}') != first:
-        raise Failed("two jobs of one `unique` are there")
-    tell(f"{count} jobs are put; one that cannot succeed, one for later, one that was put twice")
+    processes.run("jobs", "put", "mail", "--due", str(LATER_S), '{"to": "later"}')
+    first = processes.run("jobs", "put", "mail", "--unique", "once", '{"to": "once"}')
+    if processes.run("jobs", "put", "mail", "--unique", "once", '{"to": "once"}') != first:
+        raise Failed("two jobs have one unique key")
+    report(f"{count} jobs are put; one that fails, one for later, one with a unique key put twice")
     for name in ("ann", "ben"):
-        office.start_worker(name)
-    until("a third of them is done", lambda: len(office.done()) > count // 3)
-    if office.done()["later"] and time.monotonic() < due_at:
+        processes.start_worker(name)
+    wait_until("a third of them is done", lambda: len(processes.done()) > count // 3)
+    if processes.done()["later"] and time.monotonic() < due_at:
         raise Failed("a job was done before it was due")
-    office.stop("ann", by_force=True)
-    office.start_worker("eve")
-    until("two thirds are done", lambda: len(office.done()) > 2 * count // 3)
-    office.stop(NODE, by_force=True)
-    office.start_node()
-    until("all are done but one", lambda: expected <= set(office.done()))
-    return retry_the_dead(office, expected)
+    processes.stop("ann", by_force=True)
+    processes.start_worker("eve")
+    wait_until("two thirds are done", lambda: len(processes.done()) > 2 * count // 3)
+    processes.stop(NODE, by_force=True)
+    processes.start_node()
+    wait_until("all are done but one", lambda: expected <= set(processes.done()))
+    return retry_the_dead(processes, expected)
 
 
-def retry_the_dead(office: Office, expected: set[str]) -> int:
-    """What failed is a dead letter; its cause is mended, and it is put back."""
-    until("that one is a dead letter", lambda: office.counts()["dead"] == 1)
-    letter = json.loads(office.do("jobs", "dead", "ls", "mail", "--json"))
-    tell(f"it died of: {letter['reason']}")
-    (office.folder / "found").touch()
-    office.do("jobs", "dead", "retry", "mail", "--all")
-    until("it is put back, and done", lambda: office.done()[BAD] > 0)
-    until("nothing is left", lambda: not any(office.counts()[each] for each in STATES))
+def retry_the_dead(processes: JobProcesses, expected: set[str]) -> int:
+    """The failed job becomes a dead letter; its cause is removed, and it is retried."""
+    wait_until("the failing job is a dead letter", lambda: processes.counts()["dead"] == 1)
+    letter = json.loads(processes.run("jobs", "dead", "ls", "mail", "--json"))
+    report(f"its reason: {letter['reason']}")
+    (processes.folder / "found").touch()
+    processes.run("jobs", "dead", "retry", "mail", "--all")
+    wait_until("the retried job is done", lambda: processes.done()[BAD] > 0)
+    wait_until("the queue is empty", lambda: not any(processes.counts()[each] for each in STATES))
     for name in ("ben", "eve"):
-        office.stop(name)
-    done = office.done()
+        processes.stop(name)
+    done = processes.done()
     if set(done) != expected | {BAD}:
         raise Failed(f"done was {sorted(done)}")
     return sum(1 for times in done.values() if times > 1)

@@ -1,6 +1,6 @@
-"""The demonstration of the pipeline: kill -9 in the middle of a batch; see scripts/demo-pipeline.
+"""The demonstration of the pipeline: kill -9 in the middle of a batch (scripts/demo-pipeline).
 
-Events come by S3P, RustLog and S2, the table by `millpond pipeline run`.
+Events are written over S3P, RustLog and S2; `millpond pipeline run` makes the table.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from random import Random
 from typing import Any
 
 from millpond.sync import connect_rustlog, connect_s3p
-from scripts.demo_processes import NODE, Failed, Processes, perform, tell, until
+from scripts.demo_processes import NODE, Failed, Processes, report, run_demo, wait_until
 
 KEYS = 500
-AT_ONCE = 500
+APPEND_MAX = 500
 BAD = b"this is no event"
 JOB = "job"
 SPARK_S = 240.0
-"""It starts slowly, and more slowly beside others."""
+"""Time limit of a Spark job, which starts slowly on a busy machine."""
 
 
-class Office(Processes):
-    """A node with three listeners, and a job."""
+class PipelineProcesses(Processes):
+    """A node with three listeners, and a pipeline job."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -43,7 +43,7 @@ class Office(Processes):
         self.listeners = json.loads(node.stdout.readline())["listeners"]
 
     def start_job(self, batch: int) -> Any:
-        """Start the job; `batch` records at once."""
+        """Start the job, with this many records in a batch."""
         http = f"http://{self.listeners['http']}"
         where = ("--table", "table", "--checkpoint", "checkpoint", "--dead-letters", "dead")
         what = ("--subscribe", "events-a,events-b,events-c", "--max-per-batch", str(batch))
@@ -51,42 +51,44 @@ class Office(Processes):
         return self.start(JOB, "pipeline", "run", "--connect", http, *words)
 
     def versions(self) -> int:
-        """How many versions the table ever had."""
+        """The number of versions that the table has had."""
         current = self.folder / "table" / "_current"
         return int(current.read_text().partition(".")[0]) if current.exists() else 0
 
     def is_in_batch(self) -> bool:
-        """Is a batch on its way, with two of them in the table?"""
+        """Whether a batch is under way after two that are in the table."""
         batch = self.versions()
         return batch >= 2 and (self.folder / "checkpoint" / "offsets" / str(batch)).exists()
 
 
 def main() -> int:
-    """Run it; 0 if the table is right."""
+    """Run the demonstration; 0 if the table is right."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=60_000, metavar="N", help="how many")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the folder there")
     args = parser.parse_args()
-    return perform(lambda folder: play(folder, max(3000, args.events)), args.keep)
+    return run_demo(lambda folder: run_pipeline(folder, max(3000, args.events)), args.keep)
 
 
-def play(folder: Path, count: int) -> str:
-    """The whole piece. Raises Failed."""
-    office = Office(folder)
+def run_pipeline(folder: Path, count: int) -> str:
+    """Run all steps. Raises Failed."""
+    processes = PipelineProcesses(folder)
     os.environ.setdefault("XDG_CACHE_HOME", str(folder / "cache"))
     try:
-        office.start_listening()
-        wanted, bad = produce(office, count)
-        act(office, count)
-        office.stop()
+        processes.start_listening()
+        wanted, bad = produce(processes, count)
+        kill_and_finish(processes, count)
+        processes.stop()
     finally:
-        office.close()
+        processes.close()
     return compare(folder, wanted, bad)
 
 
-def produce(office: Office, count: int) -> tuple[dict[tuple[str, str, str], Any], int]:
-    """Events for three streams, each by its protocol; the state that they come to, and how many
-    of them are none."""
+def produce(
+    processes: PipelineProcesses, count: int
+) -> tuple[dict[tuple[str, str, str], Any], int]:
+    """Write events to three streams, each over its protocol; return the expected state, and how many
+    records are no events."""
     rng = Random(9)
     wanted: dict[tuple[str, str, str], Any] = {}
     bad = 0
@@ -101,20 +103,20 @@ def produce(office: Office, count: int) -> tuple[dict[tuple[str, str, str], Any]
             wanted = {place: value for place, value in wanted.items() if place[0] != "events-b"}
         else:
             bodies[stream].append(_change(rng, stream, number, wanted))
-    host, streams = office.listeners, list(bodies)
+    host, streams = processes.listeners, list(bodies)
     with connect_s3p(host["s3p"]) as s3p:
         s3p.create(streams[0])
-        for piece in _pieces(bodies[streams[0]]):
+        for piece in _appends(bodies[streams[0]]):
             s3p.append(streams[0], piece)
     with connect_rustlog(host["rustlog"]) as rustlog:
         rustlog.create_topic(streams[1])
-        for piece in _pieces(bodies[streams[1]]):
+        for piece in _appends(bodies[streams[1]]):
             rustlog.produce(streams[1], piece)
     _post(host["http"], f"/v1/streams/{streams[2]}", {}, "PUT")
-    for piece in _pieces(bodies[streams[2]]):
+    for piece in _appends(bodies[streams[2]]):
         records = [{"body": base64.b64encode(body).decode()} for body in piece]
         _post(host["http"], f"/v1/streams/{streams[2]}/records", {"records": records}, "POST")
-    tell(f"{count} events are there, by S3P, RustLog and S2")
+    report(f"{count} events are written over S3P, RustLog and S2")
     return wanted, bad
 
 
@@ -131,8 +133,8 @@ def _change(
     return json.dumps(event).encode()
 
 
-def _pieces(bodies: list[bytes]) -> list[list[bytes]]:
-    return [bodies[first : first + AT_ONCE] for first in range(0, len(bodies), AT_ONCE)]
+def _appends(bodies: list[bytes]) -> list[list[bytes]]:
+    return [bodies[first : first + APPEND_MAX] for first in range(0, len(bodies), APPEND_MAX)]
 
 
 def _post(address: str, path: str, body: Any, method: str) -> None:
@@ -146,21 +148,21 @@ def _post(address: str, path: str, body: Any, method: str) -> None:
         response.read()
 
 
-def act(office: Office, count: int) -> None:
-    """The job is killed while a batch is on its way, and runs again to the end."""
-    office.start_job(count // 6)
-    what = "two batches are in the table, and another one is on its way"
-    until(what, office.is_in_batch, SPARK_S)
-    office.stop(JOB, by_force=True)
-    if not office.is_in_batch():
-        tell("that one came to its end before")
-    job = office.start_job(count // 6)
-    until("the job went through the rest", lambda: job.poll() is not None, SPARK_S)
-    office.stop(JOB)
+def kill_and_finish(processes: PipelineProcesses, count: int) -> None:
+    """Kill the job while a batch is under way, then run it to the end."""
+    processes.start_job(count // 6)
+    what = "two batches are in the table, and another one is under way"
+    wait_until(what, processes.is_in_batch, SPARK_S)
+    processes.stop(JOB, by_force=True)
+    if not processes.is_in_batch():
+        report("that batch finished first")
+    job = processes.start_job(count // 6)
+    wait_until("the job has processed the rest", lambda: job.poll() is not None, SPARK_S)
+    processes.stop(JOB)
 
 
 def compare(folder: Path, wanted: dict[tuple[str, str, str], Any], bad: int) -> str:
-    """The table against the straight pass, row by row. Raises Failed."""
+    """Compare the table with the expected state, row by row. Raises Failed."""
     from millpond.pipeline.state.table import Table
 
     table = Table(folder / "table")
@@ -172,14 +174,14 @@ def compare(folder: Path, wanted: dict[tuple[str, str, str], Any], bad: int) -> 
         odd = sorted(
             place for place in found.keys() | wanted.keys() if found.get(place) != wanted.get(place)
         )
-        raise Failed(f"{len(odd)} of {len(wanted)} entities are not right, such as {odd[0]}")
-    letters = [line for file in (folder / "dead").glob("*.jsonl") for line in file.open()]
-    if len(letters) != bad:
-        raise Failed(f"{len(letters)} dead letters, not {bad}")
+        raise Failed(f"{len(odd)} of {len(wanted)} entities differ, such as {odd[0]}")
+    dead_letters = [line for file in (folder / "dead").glob("*.jsonl") for line in file.open()]
+    if len(dead_letters) != bad:
+        raise Failed(f"{len(dead_letters)} dead letters, not {bad}")
     version = table.current()
     assert version is not None
     batches = f"after {version.number} batches, {bad} dead letters"
-    return f"{len(found)} entities as they have to be {batches}"
+    return f"{len(found)} entities are right {batches}"
 
 
 if __name__ == "__main__":

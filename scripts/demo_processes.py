@@ -1,5 +1,4 @@
-"""The `millpond` command as people type it, for the demonstrations: commands that end by
-themselves, and processes that go on until they are stopped, or killed."""
+"""Processes of the demonstrations: the `millpond` command as people type it."""
 
 from __future__ import annotations
 
@@ -16,26 +15,26 @@ ROOT = Path(__file__).resolve().parents[1]
 MILLPOND = (sys.executable, "-m", "millpond")
 NODE = "node"
 P2P_ALONE = ("--ws", "off", "--s3p", "off", "--rustlog", "off", "--http", "off")
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 COMMAND_S = 30.0
-LOOK_S = 0.1
+POLL_S = 0.1
 
 
 class Failed(Exception):
-    """Something is not as it has to be."""
+    """The demonstration found a mistake."""
 
 
 class Processes:
-    """Those of one user, in a folder of their own, with the node at `address`.
+    """The processes of one user, in a folder of their own, with the node at `address`.
 
-    Logs are in the folder, the node's data in its `pond`. `whose` stands before the names of
-    processes where more than one user has such.
+    Logs are in the folder, the node's data in `pond` below it. `prefix` stands before the names of
+    processes where there is more than one user.
     """
 
-    def __init__(self, folder: Path, whose: str = "") -> None:
+    def __init__(self, folder: Path, prefix: str = "") -> None:
         self.folder = folder
         self.address = f"127.0.0.1:{_free_port()}"
-        self._whose = whose
+        self._prefix = prefix
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         plain = {key: value for key, value in os.environ.items() if "MILLPOND" not in key}
         self._environment = plain | {
@@ -44,8 +43,8 @@ class Processes:
             "MILLPOND_DATA": str(folder / "pond"),
         }
 
-    def do(self, *words: str, typed: str = "") -> str:
-        """A command, and its input; what it prints. Raises Failed."""
+    def run(self, *words: str, typed: str = "") -> str:
+        """Run a command with this input, and return its output. Raises Failed."""
         done = subprocess.run(
             [*MILLPOND, *words],
             input=typed.encode(),
@@ -60,15 +59,15 @@ class Processes:
         return done.stdout.decode()
 
     def start_node(self, *options: str) -> None:
-        """Start the node, and wait until it says that it is ready. Raises Failed."""
+        """Start the node, and wait until it is ready. Raises Failed."""
         node = self.start(NODE, "serve", "--p2p", self.address, *P2P_ALONE, *options)
         assert node.stdout is not None
         if not node.stdout.readline():
-            raise Failed(f"{self._whose}{NODE} does not start:\n{self._log(NODE).read_text()}")
+            raise Failed(f"{self._prefix}{NODE} does not start:\n{self._log(NODE).read_text()}")
 
     def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
-        """Start a command that goes on."""
-        tell(f"{self._whose}{name} starts")
+        """Start a command that runs until it is stopped."""
+        report(f"{self._prefix}{name} starts")
         with self._log(name).open("ab") as log:
             process = self._running[name] = subprocess.Popen(
                 [*MILLPOND, *words],
@@ -81,9 +80,9 @@ class Processes:
         return process
 
     def stop(self, name: str = NODE, *, by_force: bool = False) -> None:
-        """End a process, as Ctrl-C or as a power cut does. Raises Failed."""
+        """Stop a process with SIGTERM, or with SIGKILL by force. Raises Failed."""
         process = self._running.pop(name)
-        tell(f"{self._whose}{name} {'is killed (kill -9)' if by_force else 'stops'}")
+        report(f"{self._prefix}{name} {'is killed (kill -9)' if by_force else 'stops'}")
         if by_force:
             process.kill()
         else:
@@ -93,10 +92,10 @@ class Processes:
         process.stdout.close()
         if code and not by_force:
             log = self._log(name).read_text()
-            raise Failed(f"{self._whose}{name} ended with {code}\n{log}")
+            raise Failed(f"{self._prefix}{name} ended with {code}\n{log}")
 
     def close(self) -> None:
-        """Stop whatever runs; the node last."""
+        """Stop all processes, the node last."""
         for name in sorted(self._running, key=lambda each: each == NODE):
             self.stop(name)
 
@@ -104,43 +103,44 @@ class Processes:
         return self.folder / f"{name}.log"
 
 
-def perform(play: Callable[[Path], str], keep: Path | None) -> int:
-    """Play in a folder that goes away, or in `keep`, a new one; then say what `play` gives.
+def run_demo(demo: Callable[[Path], str], keep: Path | None) -> int:
+    """Run a demonstration in a temporary folder, or in `keep`, a new one, and print its result.
 
-    Gives the exit code: 1 if it raised Failed, or something could not be done in time.
+    Returns the exit code: 1 after Failed, OSError, or a command that took too long.
     """
     began_at = time.monotonic()
     try:
         if keep is not None:
             keep.mkdir(parents=True)
-            what = play(keep.resolve())
+            result = demo(keep.resolve())
         else:
             with TemporaryDirectory(prefix="millpond-demo-") as folder:
-                what = play(Path(folder))
+                result = demo(Path(folder))
     except (Failed, OSError, subprocess.TimeoutExpired) as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1
-    print(f"ok: {what} ({time.monotonic() - began_at:.0f} s)")
+    print(f"ok: {result} ({time.monotonic() - began_at:.0f} s)")
     return 0
 
 
-def until(what: str, is_so: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-    """Wait for it. Raises Failed."""
-    give_up_at = time.monotonic() + patience_s
-    while not is_so():
-        if time.monotonic() > give_up_at:
-            raise Failed(f"not within {patience_s:g} s: {what}")
-        time.sleep(LOOK_S)
-    tell(what)
+def wait_until(text: str, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
+    """Wait for a condition, at most `TIMEOUT_S` unless told, then print the text. Raises Failed."""
+    timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
+    give_up_at = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= give_up_at:
+            raise Failed(f"not within {timeout_s:g} s: {text}")
+        time.sleep(POLL_S)
+    report(text)
 
 
-def tell(text: str) -> None:
-    """Say what happens."""
+def report(text: str) -> None:
+    """Print a line of progress."""
     print(f"  {text}", flush=True)
 
 
 def _free_port() -> int:
-    """A port that nobody listens at."""
+    """A TCP port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""scripts/demo-chat does what it says, and fails if messages do not arrive once and in order."""
+"""scripts/demo-chat: it succeeds, and fails if messages do not arrive once and in order."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 120.0
 
 
-class Ear(demo.Person):
-    """Somebody who heard this."""
+class Recipient(demo.Person):
+    """A person with these received messages."""
 
     def __init__(self, name: str, texts: list[str]) -> None:
         self.name = name
-        self.said = {"bob": texts}
+        self.sent = {"bob": texts}
         self._texts = texts
 
-    def heard(self, _other: demo.Person) -> list[str]:
+    def received(self, _other: demo.Person) -> list[str]:
         return self._texts
 
 
@@ -43,20 +43,20 @@ def test_the_demonstration_succeeds() -> None:
 
 
 @pytest.mark.parametrize(
-    "heard",
+    "received",
     [["one", "two", "two"], ["two", "one"], ["one"], ["one", "three"]],
     ids=["twice", "out of order", "lost", "altered"],
 )
-def test_it_fails_if_a_message_comes_in_another_way(
-    monkeypatch: pytest.MonkeyPatch, heard: list[str]
+def test_it_fails_if_messages_arrive_otherwise(
+    monkeypatch: pytest.MonkeyPatch, received: list[str]
 ) -> None:
-    monkeypatch.setattr(demo_processes, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(demo_processes, "LOOK_S", 0.0)
+    monkeypatch.setattr(demo_processes, "TIMEOUT_S", 0.0)
+    monkeypatch.setattr(demo_processes, "POLL_S", 0.0)
     with pytest.raises(demo_processes.Failed):
-        demo.hears(Ear("bob", heard), Ear("alice", ["one", "two"]))
+        demo.check_received(Recipient("bob", received), Recipient("alice", ["one", "two"]))
 
 
-def test_it_fails_if_a_command_does(tmp_path: Path) -> None:
+def test_it_fails_if_a_command_fails(tmp_path: Path) -> None:
     alice = demo.Person(tmp_path, "alice")
     with pytest.raises(demo_processes.Failed, match="no node at"):
-        alice.do("chat", "bob", typed="hi")
+        alice.run("chat", "bob", typed="hi")

@@ -1,4 +1,4 @@
-"""scripts/demo-jobs does what it says, and fails if something is not as it has to be."""
+"""scripts/demo-jobs: it succeeds, and fails if a step does."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def test_the_demonstration_succeeds() -> None:
     assert done.stdout.count("kill -9") == 2
 
 
-def test_it_fails_if_a_command_does(tmp_path: Path) -> None:
-    office = demo.Office(tmp_path)
+def test_it_fails_if_a_command_fails(tmp_path: Path) -> None:
+    processes = demo.JobProcesses(tmp_path)
     with pytest.raises(demo_processes.Failed, match="no node at"):
-        office.do("jobs", "counts", "mail")
+        processes.run("jobs", "counts", "mail")
 
 
-def test_it_fails_if_nothing_comes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_processes, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(demo_processes, "LOOK_S", 0.0)
+def test_it_fails_if_a_step_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_processes, "TIMEOUT_S", 0.0)
+    monkeypatch.setattr(demo_processes, "POLL_S", 0.0)
     with pytest.raises(demo_processes.Failed, match="never"):
-        demo_processes.until("never", lambda: False)
+        demo_processes.wait_until("never", lambda: False)
