@@ -87,8 +87,10 @@ def run_pipeline(folder: Path, count: int) -> str:
 def produce(
     processes: PipelineProcesses, count: int
 ) -> tuple[dict[tuple[str, str, str], Any], int]:
-    """Write events to three streams, each over its protocol; return the expected state, and how many
-    records are no events."""
+    """Write events to three streams, each over its protocol.
+
+    Returns the expected state, and the number of records that are no events.
+    """
     rng = Random(9)
     wanted: dict[tuple[str, str, str], Any] = {}
     bad = 0
