@@ -1,12 +1,15 @@
-"""How a command ends: the exit codes, and the one line that explains a failure."""
+"""Exit codes of commands, the error that carries one, and the signals that end a command."""
 
 from __future__ import annotations
 
+import signal
 from enum import IntEnum
+
+import anyio
 
 
 class ExitCode(IntEnum):
-    """Others build on these numbers (architecture.md, "Command line and defaults")."""
+    """The exit codes, which scripts rely on: their meaning never changes."""
 
     OK = 0
     FAILURE = 1
@@ -15,11 +18,11 @@ class ExitCode(IntEnum):
     NOT_FOUND = 4
     REFUSED = 5
     INTERRUPTED = 130
-    """What a shell expects of a command that Ctrl-C ended."""
+    """The code that shells give to a command ended by Ctrl-C."""
 
 
 class Failure(Exception):
-    """The command cannot go on; the text says what failed and what to do about it."""
+    """An error that ends a command; the text says what failed and what to do about it."""
 
     def __init__(self, text: str, code: ExitCode = ExitCode.FAILURE) -> None:
         super().__init__(text)
@@ -27,12 +30,20 @@ class Failure(Exception):
 
 
 def usage_error(text: str) -> Failure:
-    """The command was asked for something that cannot be."""
+    """The failure of a command whose arguments are not valid."""
     return Failure(text, ExitCode.USAGE)
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """The first error inside any nesting of groups: one is enough for one line."""
+    """The first error inside any nesting of exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+async def until_signal(scope: anyio.CancelScope) -> None:
+    """Cancel the scope when SIGINT or SIGTERM comes."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            scope.cancel()
+            return

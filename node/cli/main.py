@@ -118,7 +118,7 @@ def _run(words: list[str]) -> int:
 
 def _without_command(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if args.version:
-        from millpond.node.cli.versions import installed
+        from millpond.node.cli.output import installed
 
         print(f"millpond {installed('millpond') or 'unknown (not installed)'}")
         return ExitCode.OK

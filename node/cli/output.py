@@ -1,10 +1,11 @@
-"""What commands print: bytes as they are, or one JSON object a line; always data, never logs."""
+"""Standard output of commands: raw bytes, lines, and JSON objects; never logs."""
 
 from __future__ import annotations
 
 import json
 import select
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import anyio
@@ -21,15 +22,15 @@ def print_line(text: str) -> None:
 
 
 def write(data: bytes) -> None:
-    """Write and flush. Raises BrokenPipeError when nobody reads any more."""
+    """Write and flush. Raises BrokenPipeError when the reader has gone."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
 async def write_async(data: bytes) -> None:
-    """Write and flush, letting the connection work on while the reader is slow.
+    """Write and flush without blocking the event loop while the reader is slow.
 
-    A pipe that is writable takes PIPE_BUF bytes without blocking, and promises no more.
+    A writable pipe takes PIPE_BUF bytes without blocking; more is not promised.
     """
     for start in range(0, len(data), select.PIPE_BUF):
         if not select.select([], [sys.stdout], [], 0)[1]:
@@ -38,12 +39,12 @@ async def write_async(data: bytes) -> None:
 
 
 def counted(messages: int) -> str:
-    """The number of messages in words."""
+    """`1 message`, or `N messages`."""
     return "1 message" if messages == 1 else f"{messages} messages"
 
 
 def data_field(data: bytes, name: str = "data") -> dict[str, str]:
-    """The JSON field of bytes, a message's: `data` where it is UTF-8, else `data_base64`."""
+    """The JSON field of some bytes: `data` for UTF-8, else `data_base64`."""
     try:
         return {name: data.decode("utf-8")}
     except UnicodeDecodeError:
@@ -53,6 +54,14 @@ def data_field(data: bytes, name: str = "data") -> dict[str, str]:
 
 
 def printable(name: str | bytes) -> str:
-    """A name is whatever a peer sent: keep control characters off the terminal."""
+    """A name without control characters, which a peer may have put there."""
     text = name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
     return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+
+
+def installed(package: str) -> str | None:
+    """The version of an installed package, which is not imported; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

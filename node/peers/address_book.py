@@ -1,13 +1,14 @@
-"""Who is known: peers by name and key, in `peers.toml` of the data folder.
+"""The address book of a node: its peers by name and by key, kept in `peers.toml`.
 
-People read the file and may edit it; a program that holds the book notices (`AddressBook.reload`).
+People read the file and may edit it; a running program notices that (`AddressBook.reload`).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -26,7 +27,6 @@ from millpond.node.peers.errors import (
     UnknownPeer,
 )
 from millpond.node.peers.identity import public_key_of
-from millpond.node.peers.known_peers import Known, found, met_at, rekeyed
 from millpond.node.peers.peer import (
     NAME_CHARS_MAX,
     Peer,
@@ -40,7 +40,8 @@ from millpond.node.peers.peer import (
 log = logging.getLogger(__name__)
 
 FILE_NAME = "peers.toml"
-LOOK_EVERY_S = 1.0
+PEERS_MAX = 10_000
+CHECK_EVERY_S = 1.0
 
 __all__ = [
     "AddressBook",
@@ -59,29 +60,105 @@ __all__ = [
 
 
 class Pinned(msgspec.Struct, frozen=True):
-    """Whom we met, and whether for the first time."""
+    """The peer behind a key that was shown, and whether it was pinned just now."""
 
     peer: Peer
     is_new: bool
 
 
-class _Seen(msgspec.Struct, frozen=True):
-    """The file when it was looked at last. One object, for several threads look at once: whose
-    reading came late is found by its stamp, and nothing is taken for newer than it is."""
+class _Peers:
+    """The peers of a book at one moment. It never changes, so any thread may read it."""
+
+    __slots__ = ("by_name", "by_public")
+
+    def __init__(self, peers: Iterable[Peer] = ()) -> None:
+        """Raises DuplicatePeer and BookFull."""
+        self.by_name: dict[str, Peer] = {}
+        self.by_public: dict[bytes, Peer] = {}
+        for peer in peers:
+            if peer.name in self.by_name:
+                raise DuplicatePeer(f"peer {peer.name!r} already exists")
+            if peer.public in self.by_public:
+                raise DuplicatePeer(
+                    f"the key of {peer.name!r} is that of {self.by_public[peer.public].name!r}"
+                )
+            self.by_name[peer.name] = self.by_public[peer.public] = peer
+        if len(self.by_name) > PEERS_MAX:
+            raise BookFull(f"an address book holds at most {PEERS_MAX} peers")
+
+    def named(self, name: str) -> Peer | None:
+        """The peer of this name, in any Unicode spelling of it."""
+        return self.by_name.get(unicodedata.normalize("NFC", name))
+
+    def get(self, who: str) -> Peer:
+        """The peer of this name or id. Raises UnknownPeer."""
+        peer = self.by_public.get(public_key_of(who)) if is_peer_id(who) else self.named(who)
+        if peer is None:
+            raise UnknownPeer(f"there is no peer {who!r}")
+        return peer
+
+    def met_at(self, public: bytes, address: str, host_port: str) -> Peer | None:
+        """The peer that shows the key `public` at `address`; None for a stranger.
+
+        Raises KeyChanged when another peer is known by that address, and PeerRevoked.
+        """
+        expected = self._at(host_port)
+        if expected is not None and expected.public != public:
+            raise KeyChanged(expected, public, address)
+        peer = self.by_public.get(public)
+        if peer is not None and peer.trust is Trust.REVOKED:
+            raise PeerRevoked(peer)
+        return peer
+
+    def _at(self, host_port: str) -> Peer | None:
+        """The peer with this address, or with the name that a stranger there would get."""
+        for peer in self.by_name.values():
+            if any(endpoint(each) == host_port for each in peer.addresses):
+                return peer
+        return self.by_name.get(host_port[:NAME_CHARS_MAX])
+
+    def without(self, peer: Peer | None = None) -> list[Peer]:
+        """All peers except this one."""
+        return [each for each in self.by_name.values() if each is not peer]
+
+    def replaced(self, old: Peer, new: Peer) -> list[Peer]:
+        """All peers, with `new` in place of `old`."""
+        return [new if each is old else each for each in self.by_name.values()]
+
+    def rekeyed(self, old: Peer, new: Peer) -> list[Peer]:
+        """All peers, with `new` in place of `old`, which stays in the book as revoked.
+
+        An entry that has the new key without being trusted was the same peer, and goes.
+        """
+        same = self.by_public.get(new.public)
+        if same is not None and same.trust is Trust.TRUSTED:
+            raise DuplicatePeer(f"that is the key of {same.name!r}")
+        ends = (f" (old {number})" for number in range(1, PEERS_MAX + 2))
+        names = (old.name[: NAME_CHARS_MAX - len(end)].rstrip() + end for end in ends)
+        name = next(each for each in names if each not in self.by_name)
+        kept = Peer(name, old.public, Trust.REVOKED, (), (), old.added_at)
+        return [*(new if each is old else each for each in self.without(same)), kept]
+
+
+class _Loaded(msgspec.Struct, frozen=True):
+    """The file as it was read last, with its stamp.
+
+    It is one object because several threads read at once: a late reading is found by its stamp.
+    """
 
     stamp: Stamp | None
-    known: Known
+    peers: _Peers
     is_readable: bool
 
 
 class AddressBook:
-    """The peers, in a file or (without `path`) in memory alone.
+    """The peers of a node, in a file or (without `path`) in memory.
 
-    Questions look at the file's stamp at most once a second and read it again if it changed; a file
-    that has become unreadable is logged, and the peers stay as they were. Changes read, write and
-    sync the file under a lock; they raise BookUnreadable, `peer_file.BookBusy` and OSError besides
-    what they name. Any thread may call. Reading takes 0.15 ms for each peer, so a loop does well to
-    have `reload` run in a worker thread every half a second, and a change as well.
+    Queries check the stamp of the file at most once a second and read it again if it changed. An
+    unreadable file is logged, and the peers stay as they were. Changes read, write and sync the
+    file under a lock; besides the errors that they name they raise BookUnreadable,
+    `address_book_file.BookBusy` and OSError. Any thread may call. Reading takes 0.15 ms for each
+    peer, so an event loop runs `reload`, and every change, in a worker thread.
     """
 
     def __init__(self, path: Path | None = None, now: Callable[[], float] = time.time) -> None:
@@ -89,14 +166,14 @@ class AddressBook:
         self._path = path
         self._file = InMemoryFile() if path is None else AddressBookFile(path)
         self._now = now
-        self._seen = _Seen(None, Known(), is_readable=False)
-        self._looked_at = now()
+        self._loaded = _Loaded(None, _Peers(), is_readable=False)
+        self._checked_at = now()
         self._callbacks: list[Callable[[], None]] = []
         self._read()
 
     @property
     def peers(self) -> Iterator[Peer]:
-        """All of them, in the order in which they came."""
+        """All peers, in the order in which they were added."""
         return iter(self._current().by_name.values())
 
     def __len__(self) -> int:
@@ -107,165 +184,170 @@ class AddressBook:
         return self._current().named(name)
 
     def by_public(self, public: bytes) -> Peer | None:
-        """The peer who has this key, trusted or not."""
+        """The peer with this key, trusted or not."""
         return self._current().by_public.get(public)
 
     def resolve(self, text: str) -> Peer | None:
-        """The peer that somebody means who writes a name or a peer id."""
+        """The peer with this name or peer id."""
         return self.by_public(public_key_of(text)) if is_peer_id(text) else self.by_name(text)
 
     def is_trusted(self, public: bytes) -> bool:
-        """May it do what trusted peers may? Not when it is pinned only."""
+        """True for the key of a trusted peer; a pinned one is not trusted."""
         peer = self._current().by_public.get(public)
         return peer is not None and peer.trust is Trust.TRUSTED
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call this after each change, whoever made it, in the thread that made or noticed it."""
+        """Call `callback` after each change, in the thread that made or noticed the change."""
         self._callbacks.append(callback)
 
     def reload(self) -> bool:
-        """Read the file if it changed; did it? Raises BookUnreadable, and goes on with the old."""
-        self._looked_at = self._now()
-        if self._look() == self._seen.stamp:
+        """Read the file if it changed; True if it did.
+
+        Raises BookUnreadable; the peers then stay as they were.
+        """
+        self._checked_at = self._now()
+        if self._stamp() == self._loaded.stamp:
             return False
         self._read()
-        self._tell()
+        self._notify()
         return True
 
     def add(self, peer: Peer) -> Peer:
-        """Raises BadPeer, DuplicatePeer, BookFull."""
+        """Add a peer. Raises BadPeer, DuplicatePeer, BookFull."""
         new = _checked(peer)
-        self._change(lambda known: [*known.without(), new])
+        self._change(lambda peers: [*peers.without(), new])
         return new
 
     def replace(self, who: str, peer: Peer) -> Peer:
-        """Put `peer` where `who` (name or id) is. Raises UnknownPeer and what `add` does.
+        """Replace the peer `who` (a name or id) by `peer`.
 
-        It takes no revocation back, which somebody else may have made just now: PeerRevoked.
+        Raises UnknownPeer, PeerRevoked (another process may have revoked the key just now), and
+        the errors of `add`.
         """
         new = _checked(peer)
 
-        def edited(known: Known) -> list[Peer]:
-            old = found(known, who)
+        def edited(peers: _Peers) -> list[Peer]:
+            old = peers.get(who)
             if old.trust is Trust.REVOKED and new.trust is not Trust.REVOKED:
                 raise PeerRevoked(old)
-            return known.with_instead(old, new)
+            return peers.replaced(old, new)
 
         self._change(edited)
         return new
 
     def remove(self, who: str) -> None:
-        """Forget this name or key, and that it was revoked if it was. Raises UnknownPeer."""
-        self._change(lambda known: known.without(found(known, who)))
+        """Remove a peer by name or id, even a revoked one. Raises UnknownPeer."""
+        self._change(lambda peers: peers.without(peers.get(who)))
 
     def revoke(self, who: str) -> Peer:
-        """Take no more from this key, ever; it stays in the book to be known by. UnknownPeer."""
+        """Mark a key as revoked; it stays in the book. Raises UnknownPeer."""
         public = b""
 
-        def edited(known: Known) -> list[Peer]:
+        def edited(peers: _Peers) -> list[Peer]:
             nonlocal public
-            old = found(known, who)
+            old = peers.get(who)
             public = old.public
-            return known.with_instead(old, msgspec.structs.replace(old, trust=Trust.REVOKED))
+            return peers.replaced(old, msgspec.structs.replace(old, trust=Trust.REVOKED))
 
         return self._change(edited).by_public[public]
 
     def trust(self, who: str, public: bytes | None = None, *, replace: bool = False) -> Peer:
-        """Somebody confirmed that the peer named `who` has the key it has, or this other one.
+        """Mark the key of the peer `who` as trusted, or `public` as its new key.
 
-        Only with `replace` another key is taken, or one that was revoked: else KeyChanged or
-        PeerRevoked. The old key stays in the book, revoked, under a name made of the old one.
-        Raises KeyChanged also when the name has got another key since the book was read;
+        `replace` allows another key, or one that was revoked; without it these raise KeyChanged and
+        PeerRevoked. The old key stays in the book as revoked, under a name made of the old one.
+        Raises KeyChanged also when the peer got another key since the book was read, and
         UnknownPeer, BadPeer, DuplicatePeer, BookFull.
         """
-        seen = found(self._current(), who)
+        seen = self._current().get(who)
         wanted = seen.public if public is None else public
         if wanted != seen.public and not replace:
             raise KeyChanged(seen, wanted)
 
-        def edited(known: Known) -> list[Peer]:
-            old = found(known, who)
-            if old.public != seen.public:  # nobody has confirmed that one
+        def edited(peers: _Peers) -> list[Peer]:
+            old = peers.get(who)
+            if old.public != seen.public:
                 raise KeyChanged(seen, old.public)
             if wanted == old.public:
                 if old.trust is Trust.REVOKED and not replace:
                     raise PeerRevoked(old)
                 new = msgspec.structs.replace(old, trust=Trust.TRUSTED)
-                return known.with_instead(old, new)
+                return peers.replaced(old, new)
             changed = {"public": wanted, "trust": Trust.TRUSTED, "card": ""}
             new = msgspec.structs.replace(old, added_at=self._now(), **changed)
-            return rekeyed(known, old, _checked(new))
+            return peers.rekeyed(old, _checked(new))
 
         return self._change(edited).by_public[wanted]
 
     def pin(self, public: bytes, address: str) -> Pinned:
-        """This key was shown to us at `address`, which we had dialled without knowing the key.
+        """Record the key that a node at `address` has proved, which was dialled without a key.
 
-        A stranger is put into the book as pinned, by the name `host:port`. Raises KeyChanged when
-        somebody else is known by that address or name, PeerRevoked, BadPeer, BookFull.
+        A stranger is added as pinned, with the name `host:port`. Raises KeyChanged when another
+        peer has that address or name, PeerRevoked, BadPeer, BookFull.
         """
-        place = _place(address)
-        if (met := met_at(self._current(), public, address, place)) is not None:
+        host_port = _host_port(address)
+        if (met := self._current().met_at(public, address, host_port)) is not None:
             return Pinned(met, is_new=False)
-        name = place[:NAME_CHARS_MAX]
+        name = host_port[:NAME_CHARS_MAX]
         new = _checked(Peer(name, public, Trust.PINNED, (address,), (), self._now()))
 
-        def edited(known: Known) -> list[Peer]:
-            met = met_at(known, public, address, place)
-            return known.without() if met is not None else [*known.without(), new]
+        def edited(peers: _Peers) -> list[Peer]:
+            met = peers.met_at(public, address, host_port)
+            return peers.without() if met is not None else [*peers.without(), new]
 
         return Pinned(self._change(edited).by_public[public], is_new=True)
 
-    def _change(self, edit: Callable[[Known], list[Peer]]) -> Known:
-        has_news = False
+    def _change(self, edit: Callable[[_Peers], list[Peer]]) -> _Peers:
+        has_changed = False
         try:
             with self._file.locked():
-                seen = self._seen
-                if not seen.is_readable or self._look() != seen.stamp:
-                    seen = self._read()  # raises: what somebody is editing is not written over
-                    has_news = True
-                known = Known(edit(seen.known))
-                self._file.write(format_address_book(known.by_name.values()))
-                self._seen = _Seen(self._file.stamp(), known, is_readable=True)
-                has_news = True
+                loaded = self._loaded
+                if not loaded.is_readable or self._stamp() != loaded.stamp:
+                    # Raises: a file that is being edited is not overwritten.
+                    loaded = self._read()
+                    has_changed = True
+                peers = _Peers(edit(loaded.peers))
+                self._file.write(format_address_book(peers.by_name.values()))
+                self._loaded = _Loaded(self._file.stamp(), peers, is_readable=True)
+                has_changed = True
         finally:
-            if has_news:  # of others, if this change was refused
-                self._tell()
-        return known
+            if has_changed:  # by others, if this change was refused
+                self._notify()
+        return peers
 
-    def _current(self) -> Known:
-        # A clock that was set back must not make this blind.
-        if not 0 <= self._now() - self._looked_at < LOOK_EVERY_S:
+    def _current(self) -> _Peers:
+        # The clock may have been set back.
+        if not 0 <= self._now() - self._checked_at < CHECK_EVERY_S:
             try:
                 self.reload()
             except BookUnreadable as exc:
-                kept = len(self._seen.known.by_name)
+                kept = len(self._loaded.peers.by_name)
                 log.error("peer_book_unreadable kept=%d error=%s", kept, exc)
-        return self._seen.known
+        return self._loaded.peers
 
-    def _read(self) -> _Seen:
-        stamp = self._look()  # before: a change in between is seen the next time
+    def _read(self) -> _Loaded:
+        stamp = self._stamp()  # first: a change during the reading is seen next time
         try:
-            known = Known(map(_checked, parse_address_book(self._file.read())))
+            peers = _Peers(map(_checked, parse_address_book(self._file.read())))
         except (UnsafeFile, OSError, ValueError, AddressBookError) as exc:
-            self._seen = _Seen(stamp, self._seen.known, is_readable=False)
+            self._loaded = _Loaded(stamp, self._loaded.peers, is_readable=False)
             text = str(exc) if isinstance(exc, UnsafeFile) else f"{self._path}: {exc}"
             raise BookUnreadable(text) from exc
-        self._seen = seen = _Seen(stamp, known, is_readable=True)
-        return seen
+        self._loaded = loaded = _Loaded(stamp, peers, is_readable=True)
+        return loaded
 
-    def _look(self) -> Stamp | None:
+    def _stamp(self) -> Stamp | None:
         try:
             return self._file.stamp()
         except OSError as exc:
             raise BookUnreadable(f"{self._path}: {exc.strerror}") from exc
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for callback in self._callbacks:
             callback()
 
 
-def _place(address: str) -> str:
+def _host_port(address: str) -> str:
     try:
         return endpoint(checked_addresses((address,))[0])
     except ValueError as exc:

@@ -1,4 +1,4 @@
-"""The peer book on disk: read when it changed, written as a whole by one writer at a time."""
+"""The file of the address book: read when it changed, written as a whole under a lock."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Stamp = tuple[int, int, int, int]
 
 
 class BookBusy(Exception):
-    """Another process has been changing the peer book for seconds."""
+    """Another process has held the lock of the address book for seconds."""
 
 
 class AddressBookFile:
-    """A small file that several processes change: the node, and commands of its owner."""
+    """A small file that several processes change: the node, and the commands of its owner."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def stamp(self) -> Stamp | None:
-        """Changes with every change of the file; None while there is none."""
+        """A value that changes with every change of the file; None while there is no file."""
         try:
             found = os.stat(self.path)  # noqa: PTH116  # a third of the time of Path.stat
         except FileNotFoundError:
@@ -40,7 +40,8 @@ class AddressBookFile:
     def read(self) -> str:
         """The text, empty if there is no file.
 
-        Raises UnsafeFile when others may write it: they could add a peer. OSError, UnicodeError.
+        Raises UnsafeFile when other users may write the file: they could add a peer. Raises OSError
+        and UnicodeError.
         """
         try:
             data = read_private(self.path, BYTES_MAX, refused=OTHERS_WRITE)
@@ -49,22 +50,22 @@ class AddressBookFile:
         return data.decode("utf-8")
 
     def write(self, text: str) -> None:
-        """Replace it; on disk when this returns. OSError leaves the old one."""
+        """Replace the file; it is on disk when this returns. After an OSError the old one stays."""
         replace(self.path, text.encode("utf-8"))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other writers away, in other processes and threads. Raises BookBusy after 5 s."""
+        """A lock against writers in other processes and threads. Raises BookBusy after 5 s."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = self.path.with_name(f".{self.path.name}.lock")
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            self._take(fd)
+            self._lock(fd)
             yield
         finally:
-            os.close(fd)  # gives the lock back
+            os.close(fd)  # releases the lock
 
-    def _take(self, fd: int) -> None:
+    def _lock(self, fd: int) -> None:
         give_up_at = time.monotonic() + LOCK_WAIT_S
         while True:
             try:
@@ -78,23 +79,23 @@ class AddressBookFile:
 
 
 class InMemoryFile:
-    """In the place of a file for a book that is in memory alone."""
+    """The stand-in for the file of an address book that is only in memory."""
 
     def __init__(self) -> None:
         self._lock = Lock()
 
     def stamp(self) -> None:
-        """It never changes behind our back."""
+        """None: nothing else changes it."""
 
     def read(self) -> str:
-        """Nothing was kept."""
+        """The text of an empty book."""
         return ""
 
     def write(self, text: str) -> None:
-        """Nothing is."""
+        """Nothing is written."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other threads away."""
+        """A lock against other threads."""
         with self._lock:
             yield

@@ -1,4 +1,4 @@
-"""`peers.toml` as text: a table for each peer, read strictly, written for people to edit."""
+"""The text of `peers.toml`: one `[[peer]]` table for each peer of the address book."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 import msgspec
+import tomli_w
 
 from millpond.node.peers.identity import public_key_of
 from millpond.node.peers.peer import Peer, Trust
-from millpond.node.peers.toml_text import Value, entry
 
 HEADER = """\
-# The peers of this node. `millpond peer` and `millpond keys` write this file, so comments get
-# lost; what is edited by hand counts a second later.
+# The peers of this node. `millpond peer` and `millpond keys` rewrite this file and drop comments.
+# The node reads changes made by hand within a second.
 format = 1
 """
 
@@ -36,9 +36,10 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_address_book(text: str) -> list[Peer]:
-    """Read the file; ValueError says where it is wrong. No text is a file without peers.
+    """The peers in the text of a file; an empty text has none.
 
-    Whether names and addresses can be is `peer.checked`'s to say.
+    Names and addresses are not checked here: `peer.checked` does that. Raises ValueError, which
+    says where the text is wrong.
     """
     try:
         rows = msgspec.convert(tomllib.loads(text), _File).peer
@@ -48,8 +49,9 @@ def parse_address_book(text: str) -> list[Peer]:
 
 
 def format_address_book(peers: Iterable[Peer]) -> str:
-    """The reverse. ValueError for a str that is no text (lone surrogates)."""
-    return "\n".join([HEADER, *(entry("peer", _fields(peer)) for peer in peers)])
+    """The text of a file with these peers."""
+    tables = [_fields(peer) for peer in peers]
+    return f"{HEADER}\n{tomli_w.dumps({'peer': tables})}" if tables else HEADER
 
 
 def _peer(row: _Row) -> Peer:
@@ -57,8 +59,8 @@ def _peer(row: _Row) -> Peer:
     return Peer(row.name, key, row.trust, row.addresses, row.relays, added_at, row.card)
 
 
-def _fields(peer: Peer) -> dict[str, Value]:
-    fields: dict[str, Value] = {"name": peer.name, "key": peer.id, "trust": peer.trust.value}
+def _fields(peer: Peer) -> dict[str, object]:
+    fields: dict[str, object] = {"name": peer.name, "key": peer.id, "trust": peer.trust.value}
     if peer.addresses:
         fields["addresses"] = peer.addresses
     if peer.relays:

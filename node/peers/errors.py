@@ -1,13 +1,13 @@
-"""Why the peer book cannot do what it was asked to.
+"""Errors of the address book.
 
 AddressBookError
-+-- BadPeer         a name, a key or an address that cannot be one
-+-- BookUnreadable  the file
++-- BadPeer         an invalid name, key or address
++-- BookUnreadable  the file is damaged or not safe
 +-- BookFull
 +-- DuplicatePeer
 +-- UnknownPeer
 +-- PeerRevoked
-`-- KeyChanged      the loud one
+`-- KeyChanged      a peer shows another key: never to be ignored
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from millpond.node.peers.peer import Peer
 
 
 class AddressBookError(Exception):
-    """The peer book cannot do what it was asked to; the text says why."""
+    """A request that the address book cannot fulfil; the text says why."""
 
 
 class BadPeer(AddressBookError, ValueError):
-    """A name, a key or an address that cannot be one."""
+    """An invalid name, key or address."""
 
 
 class BookUnreadable(AddressBookError):
-    """The file is damaged, or others may write it."""
+    """A file that is damaged, or that other users may write."""
 
 
 class BookFull(AddressBookError):
-    """There are 10,000 peers."""
+    """10,000 peers are in the book."""
 
 
 class DuplicatePeer(AddressBookError):
-    """The name or the key is another peer's."""
+    """A name or key that another peer has."""
 
 
 class UnknownPeer(AddressBookError):
-    """Nobody has this name or key."""
+    """A name or key that no peer has."""
 
 
 class PeerRevoked(AddressBookError):
-    """The key was revoked, and only a person can take that back."""
+    """A revoked key; only a person can trust it again."""
 
     def __init__(self, peer: Peer) -> None:
-        super().__init__(f"the key of {peer.name!r} was revoked")
+        super().__init__(f"the key of {peer.name!r} is revoked")
         self.peer = peer
 
 
 class KeyChanged(AddressBookError):
-    """Where `peer` was known, somebody shows another key: `public`. Never to be passed over."""
+    """Another key, `public`, in place of that of the known `peer`. Never to be ignored."""
 
     def __init__(self, peer: Peer, public: bytes, address: str = "") -> None:
         where = f" at {address}" if address else ""
-        super().__init__(f"the key of {peer.name!r}{where} is not the one that is known")
+        super().__init__(f"the key of {peer.name!r}{where} has changed")
         self.peer = peer
         self.public = public
         self.address = address

@@ -442,7 +442,9 @@ def test_a_token_may_hold_a_hash_sign_but_not_begin_with_it(tmp_path: Path):
 
 def test_a_command_does_not_import_what_it_does_not_use(closed_port: int):
     words = ["put", "c", "x", "--connect", f"tcp://127.0.0.1:{closed_port}"]
-    code = f"import sys; from node.cli.main import main; main({words!r}); print(*sys.modules)"
+    code = (
+        f"import sys; from millpond.node.cli.main import main; main({words!r}); print(*sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=20, check=True
     )

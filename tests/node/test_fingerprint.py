@@ -8,8 +8,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.node.peers.fingerprint import fingerprint, safety_words
-from millpond.node.peers.fingerprint_words import WORDS
+from millpond.node.peers.fingerprint import SAFETY_WORDS, fingerprint, safety_words
 from millpond.node.peers.identity import Identity
 
 KEYS = st.binary(min_size=32, max_size=32)
@@ -41,11 +40,15 @@ def test_both_show_the_beginning_of_the_digest(public: bytes) -> None:
     digest = sha256(public).digest()
     assert bytes.fromhex(fingerprint(public).replace(" ", "")) == digest[:16]
     assert [len(group) for group in fingerprint(public).split(" ")] == [4] * 8
-    assert bytes(WORDS.index(word) for word in safety_words(public).split(" ")) == digest[:10]
+    assert (
+        bytes(SAFETY_WORDS.index(word) for word in safety_words(public).split(" ")) == digest[:10]
+    )
 
 
 def test_the_words_can_be_told_apart() -> None:
-    assert len(WORDS) == len(set(WORDS)) == 256 and list(WORDS) == sorted(WORDS)
-    assert all(4 <= len(word) <= 8 and word.isascii() and word.islower() for word in WORDS)
-    assert len({word[:3] for word in WORDS}) == 256
-    assert min(distance(one, other) for one, other in combinations(WORDS, 2)) >= 3
+    assert len(SAFETY_WORDS) == len(set(SAFETY_WORDS)) == 256 and list(SAFETY_WORDS) == sorted(
+        SAFETY_WORDS
+    )
+    assert all(4 <= len(word) <= 8 and word.isascii() and word.islower() for word in SAFETY_WORDS)
+    assert len({word[:3] for word in SAFETY_WORDS}) == 256
+    assert min(distance(one, other) for one, other in combinations(SAFETY_WORDS, 2)) >= 3

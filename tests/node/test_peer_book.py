@@ -6,7 +6,7 @@ import logging
 import os
 import stat
 import tomllib
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
 
@@ -30,7 +30,6 @@ from millpond.node.peers.address_book import (
 from millpond.node.peers.address_book_file import AddressBookFile, BookBusy
 from millpond.node.peers.address_book_toml import format_address_book, parse_address_book
 from millpond.node.peers.identity import Identity
-from millpond.node.peers.toml_text import line
 
 HERE = "tcp://203.0.113.7:7400"
 NOON = 1_763_683_200.0
@@ -198,7 +197,7 @@ def test_back_to_the_old_key_and_to_one_that_was_pinned(book: AddressBook) -> No
 
 
 def test_there_is_a_limit(book: AddressBook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millpond.node.peers.known_peers.PEERS_MAX", 3)
+    monkeypatch.setattr("millpond.node.peers.address_book.PEERS_MAX", 3)
     for number in range(1, 4):
         book.add(peer(f"peer {number}", key(number)))
     with pytest.raises(BookFull):
@@ -366,27 +365,6 @@ def test_a_failing_disk_leaves_the_old_file(
     assert path.read_bytes() == before and book.is_trusted(BOB)
     book.revoke("bob")
     assert not AddressBook(path).is_trusted(BOB)
-
-
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
-TIMES = st.datetimes(
-    datetime(1, 1, 3), datetime(9999, 12, 28), timezones=st.just(timezone(timedelta(hours=5)))
-)
-
-
-@given(TEXTS, TEXTS, st.lists(TEXTS), st.integers(-(2**63), 2**63 - 1), TIMES)
-def test_what_is_written_is_what_tomllib_reads(
-    name: str, text: str, texts: list[str], number: int, when: datetime
-) -> None:
-    fields = {name: text, name + "1": texts, name + "2": number, name + "3": when}
-    written = "\n".join(line(each, value) for each, value in fields.items())
-    assert tomllib.loads(written) == fields
-
-
-def test_what_is_no_text_cannot_be_written() -> None:
-    for value in ("\ud800", ["\udcff"], datetime(2026, 1, 1)):
-        with pytest.raises(ValueError):
-            line("name", value)
 
 
 ADDRESSES = st.lists(st.integers(1, 65535).map(lambda port: f"tcp://h:{port}"), max_size=8)

@@ -189,11 +189,11 @@ def _line(channel: bytes, mode: str, fields: dict[str, Any]) -> MessageLine:
 
 
 def _export_stopped(args: argparse.Namespace, sink: ExportFile) -> None:
-    from millpond.node.cli.options.data_folder import as_owner, existing, folder_explained
+    from millpond.node.cli.options.data_folder import as_owner, existing, explain_folder_errors
     from millpond.node.data_folder import offline_store
 
     name = os.fsdecode(args.channel)
-    with folder_explained(existing(args.data)):
+    with explain_folder_errors(existing(args.data)):
         as_owner(args.data)
         with offline_store(args.data) as store:
             kept = store.load(args.channel)

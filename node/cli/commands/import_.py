@@ -20,7 +20,10 @@ import anyio
 import msgspec
 
 from millpond.actors.errors import KeyReused, RequestError
+from millpond.actors.ids import EPOCH_MS
 from millpond.actors.messages import Mode
+from millpond.actors.store.changes import AttemptsSet, Change, ModeSet, Snapshot, StoredMessage
+from millpond.actors.store.message_attributes import DueAt, UniqueKey
 from millpond.node.cli.connection import explain_errors, open_channel
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.input import STDIN, read_lines
@@ -32,6 +35,7 @@ from millpond.node.client.errors import ModeMismatch
 from millpond.node.client.future import ReplyFuture
 from millpond.node.client.in_flight import Receipt
 from millpond.node.client.patience import RETRYABLE, RetryBudget
+from millpond.node.data_folder import OfflineStore
 from millpond.node.jobs.requests import Operation, ask
 
 EPILOG = """\
@@ -106,10 +110,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         with _opened(file, args.words) as fd:
             if args.data is not None:
-                _import_stopped(args, fd, summary)
+                _import_offline(args, fd, summary)
             else:
                 with explain_errors(args):
-                    anyio.run(partial(_import_running, args, fd, summary))
+                    anyio.run(partial(_import_online, args, fd, summary))
         if len(args.words) == 1 and file == "-" != args.words[0] and summary.is_empty:
             raise Failure(f"there is no file {args.words[0]!r}, and nothing came on stdin")
     finally:
@@ -169,18 +173,17 @@ async def messages(args: argparse.Namespace, fd: int) -> AsyncIterator[tuple[int
             yield number, msgspec.structs.replace(line, channel=args.channel or line.channel)
 
 
-def _import_stopped(args: argparse.Namespace, fd: int, summary: Summary) -> None:
-    from millpond.node.cli.commands.import_stopped import store_all
-    from millpond.node.cli.options.data_folder import as_owner, folder_explained
+def _import_offline(args: argparse.Namespace, fd: int, summary: Summary) -> None:
+    from millpond.node.cli.options.data_folder import as_owner, explain_folder_errors
     from millpond.node.data_folder import offline_store
 
-    with folder_explained(args.data):
+    with explain_folder_errors(args.data):
         as_owner(args.data)
         with offline_store(args.data) as store:
-            anyio.run(partial(store_all, messages(args, fd), summary, store))
+            anyio.run(partial(_store_all, messages(args, fd), summary, store))
 
 
-async def _import_running(args: argparse.Namespace, fd: int, summary: Summary) -> None:
+async def _import_online(args: argparse.Namespace, fd: int, summary: Summary) -> None:
     """One channel at a time, in the order of the lines."""
     rest = messages(args, fd)
     following = await anext(rest, None)
@@ -302,3 +305,78 @@ def packet_key(key: int) -> int:
     """The key as packets have it: one of 64 bits was a dead letter's, or that of a sender whom this
     node does not know."""
     return key if key <= U32_MAX else crc32(key.to_bytes(8, "big"))
+
+
+BATCH_BYTES = 256 * 1024
+ID_BITS_BELOW_MS, AHEAD_S = 22, 5.0
+"""A node gives out no ids further ahead of its clock than this (PA-31)."""
+
+
+async def _store_all(
+    messages: AsyncIterator[tuple[int, MessageLine]], summary: Summary, store: OfflineStore
+) -> None:
+    """Store every message as it was. Raises Failure when one cannot be stored."""
+    batch: _OfflineBatch | None = None
+    async for number, line in messages:
+        if batch is None or batch.name != line.channel:
+            if batch is not None:
+                batch.write()
+            batch = _OfflineBatch(line.channel, store, summary)
+        batch.add(number, line)
+    if batch is not None:
+        batch.write()
+
+
+class _OfflineBatch:
+    """Messages of one channel that are written together."""
+
+    def __init__(self, name: bytes, store: OfflineStore, summary: Summary) -> None:
+        kept = store.load(name)
+        if not isinstance(kept, Snapshot):
+            raise Failure(f"channel {os.fsdecode(name)!r} is damaged or cannot be read")
+        self.name = name
+        self._store = store
+        self._summary = summary
+        self._ids = {row.id for row in kept.rows}
+        self._names = set() if kept.attributes is None else set(kept.attributes.names.values())
+        self._changes: list[Change] = []
+        self._count = 0
+        self._bytes = 0
+
+    def add(self, number: int, line: MessageLine) -> None:
+        """Add one, unless it is there already or has expired."""
+        row, now = line.row, time.time()
+        if (row.id >> ID_BITS_BELOW_MS) + EPOCH_MS > (now + AHEAD_S) * 1000:
+            raise Failure(f"line {number}: the id is ahead of this machine's clock")
+        if row.id in self._ids or line.unique in self._names:
+            self._summary.already_there += 1
+        elif row.expires_at <= now:
+            self._summary.expired += 1
+        else:
+            if not self._ids and line.mode is not None:
+                self._changes.append(ModeSet(line.mode))
+            self._ids.add(row.id)
+            self._changes.append(_own_key(row))
+            if line.due > now:
+                self._changes.append(DueAt(row.id, line.due))
+            if line.unique:
+                self._names.add(line.unique)
+                self._changes.append(UniqueKey(row.id, line.unique))
+            if line.attempts:
+                self._changes.append(AttemptsSet(row.id, line.attempts))
+            self._count += 1
+            self._bytes += len(row.data)
+            if self._bytes >= BATCH_BYTES:
+                self.write()
+
+    def write(self) -> None:
+        """Write the messages to the store."""
+        if self._changes and self._store.write(self.name, self._changes) is not None:
+            raise Failure(f"not kept: {self._store.reason}; import it again when that is mended")
+        self._summary.imported += self._count
+        self._changes, self._count, self._bytes = [], 0, 0
+
+
+def _own_key(row: StoredMessage) -> StoredMessage:
+    """The message without the number of its sender, which has no meaning in another folder."""
+    return row if row.origin else msgspec.structs.replace(row, key=packet_key(row.key))

@@ -13,8 +13,7 @@ import anyio
 from millpond.actors.errors import NotNegotiated
 from millpond.actors.messages import Mode
 from millpond.node.cli.connection import open_channel, run_in_loop
-from millpond.node.cli.exit_codes import ExitCode
-from millpond.node.cli.interrupt import until_signal
+from millpond.node.cli.exit_codes import ExitCode, until_signal
 from millpond.node.cli.options.node import add_channel, add_node_options, positive, seconds
 from millpond.node.cli.output import data_field, write_async
 from millpond.node.cli.sealed_messages import is_envelope, opened

@@ -22,9 +22,7 @@ from millpond.actors.messages import Durability
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.repair.quarantine import read_reports
 from millpond.node.access.rules_file import AccessFileError
-from millpond.node.cli.commands.systemd import notify
 from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause, usage_error
-from millpond.node.cli.hangup import has_terminal
 from millpond.node.cli.options.data_folder import DATA_DEFAULT, data_folder, explain_folder
 from millpond.node.cli.options.outbox import OUTBOX_FIELDS, add_outbox_options
 from millpond.node.cli.options.tls import add_listener_options, key_of
@@ -55,6 +53,8 @@ at once with 1. SIGHUP has these and the files of TLS read again; no connection 
 Messages are kept in the data folder and survive a restart and a crash; with --memory a restart
 forgets them, and the ready line says so.
 """
+
+log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 YOUNG_OBJECTS_MAX = 50_000
@@ -216,15 +216,15 @@ def raise_descriptor_limit() -> None:
 async def _serve(config: Config, as_json: bool) -> int:
     # `nohup` ignores SIGHUP for its commands: that stays.
     numbers = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
-    had_terminal = has_terminal()
+    had_terminal = _has_terminal()
     with anyio.open_signal_receiver(*numbers) as signals:
         node = await _started(config)
         try:
             tune_collector()
             _announce(node, as_json)
-            notify("READY=1")
+            _notify_systemd("READY=1")
             async for number in signals:
-                if number != signal.SIGHUP or (had_terminal and not has_terminal()):
+                if number != signal.SIGHUP or (had_terminal and not _has_terminal()):
                     break
                 node.reload()
         except BaseException as exc:
@@ -232,7 +232,7 @@ async def _serve(config: Config, as_json: bool) -> int:
             raise
     for number in numbers:
         signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else _exit_at_once)
-    notify("STOPPING=1")
+    _notify_systemd("STOPPING=1")
     await node.__aexit__(None, None, None)
     return ExitCode.OK
 
@@ -317,3 +317,26 @@ def _announce(node: Node, as_json: bool) -> None:
 def _exit_at_once(number: int, _frame: object) -> NoReturn:
     print(f"millpond serve: {signal.Signals(number).name} again: not drained", file=sys.stderr)
     os._exit(ExitCode.FAILURE)
+
+
+def _has_terminal() -> bool:
+    """True if a terminal controls this process; a process loses a terminal that closes."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def _notify_systemd(state: str) -> None:
+    """Send a state such as `READY=1` to the service manager, if NOTIFY_SOCKET names one."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if address.startswith("@"):  # Linux' abstract name space
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        try:
+            manager.sendto(state.encode(), address)
+        except OSError as exc:
+            log.warning("service manager not reached: %s", exc)

@@ -28,8 +28,7 @@ from millpond.node.cli.doctor.tls import file_findings
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import data_folder, existing, holds_node
 from millpond.node.cli.options.node import add_node_options, add_timeout, channel_name
-from millpond.node.cli.output import print_json, print_line
-from millpond.node.cli.versions import installed
+from millpond.node.cli.output import installed, print_json, print_line
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load_config
 from millpond.transports.io.address import parse_address
 

@@ -22,8 +22,15 @@ from millpond.actors.store.partitions.partition import Damaged
 from millpond.actors.store.partitions.sqlite import UnknownFormat
 from millpond.actors.store.recovery import relevant_damages
 from millpond.actors.store.repair.quarantine import Damage, read_reports
-from millpond.actors.streams.names import staged_part_of
-from millpond.node.cli.doctor.doctor_names import how_to_repair, named
+from millpond.actors.streams.names import (
+    BASINS,
+    TOKENS,
+    TOPICS,
+    basin_stream_of,
+    qualified_name_of,
+    staged_part_of,
+    stream_of,
+)
 from millpond.node.cli.doctor.finding import Finding
 from millpond.node.cli.options.data_folder import DISK_ERRORS
 from millpond.node.data_folder import CopyOnOpenDisk, FolderInUse, FolderLock
@@ -75,7 +82,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _noted(folder: Path) -> Iterator[Finding]:
     """What is known to be damaged, from the notes of the node that uses the folder."""
     for damage in read_reports(folder / "damaged", OsDisk()):
-        whose = "" if damage.name is None else f"{named(damage.name)} is not served; "
+        whose = "" if damage.name is None else f"{describe_partition(damage.name)} is not served; "
         how = f"stop the node, then `millpond doctor --data {folder}`"
         text = f"{whose}{damage.where}: {damage.text}; {how}"
         yield Finding("damage", "fail", text)
@@ -244,6 +251,45 @@ class _Inspection:
             return f"{what}; whose it was cannot be told, look into docs/guides/troubleshooting.md"
         if staged_part_of(damage.name) is not None:
             how = "the query that wrote it fails, and started again it writes its batch anew"
-            return f"{named(damage.name)} is not served; {what}; {how}"
-        how = how_to_repair(self._folder, damage.name)
-        return f"{named(damage.name)} is not served; {what}; `{how}` keeps what is good"
+            return f"{describe_partition(damage.name)} is not served; {what}; {how}"
+        how = repair_command(self._folder, damage.name)
+        return (
+            f"{describe_partition(damage.name)} is not served; {what}; `{how}` keeps what is good"
+        )
+
+
+CATALOGUES = {TOPICS: "topics", BASINS: "basins", TOKENS: "tokens"}
+
+
+def describe_partition(name: bytes) -> str:
+    """A channel or a stream by name, or a catalogue; streams of other basins as `basin:name`."""
+    if name in CATALOGUES:
+        return f"the catalogue of {CATALOGUES[name]}"
+    stream, part = qualified_name_of(name), staged_part_of(name)
+    if part is not None:
+        whose = f"batch {part.batch} of {os.fsdecode(part.writer)!r} for the stream"
+        return f"a part of {whose} {os.fsdecode(stream or b'')!r}"
+    what, shown = ("channel", name) if stream is None else ("stream", stream)
+    return f"{what} {os.fsdecode(shown)!r}"
+
+
+def partition_name(name: bytes) -> str:
+    """The name alone, as its users know it."""
+    stream = qualified_name_of(name)
+    if name in CATALOGUES:
+        return CATALOGUES[name]
+    return os.fsdecode(name if stream is None else stream)
+
+
+def repair_command(folder: Path, name: bytes) -> str:
+    """The command that does it."""
+    stream = stream_of(name)
+    if name in CATALOGUES:
+        words = [f"--repair-{partition_name(name)}"]
+    elif basin_stream_of(name) is not None:
+        words = ["--repair-s2-stream", partition_name(name)]
+    elif stream is None:
+        words = ["--repair", os.fsdecode(name)]
+    else:
+        words = ["--repair-stream", os.fsdecode(stream)]
+    return f"millpond doctor {' '.join(map(shlex.quote, ['--data', str(folder), *words]))}"

@@ -11,10 +11,9 @@ from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.repair.repair import NotRepairable, Repaired, repair
 from millpond.actors.streams.durable.fork_log import base_of
 from millpond.actors.streams.names import stream_of
-from millpond.node.cli.doctor.data_folder import known_damages
-from millpond.node.cli.doctor.doctor_names import named, plain
+from millpond.node.cli.doctor.data_folder import describe_partition, known_damages, partition_name
 from millpond.node.cli.exit_codes import ExitCode, Failure
-from millpond.node.cli.options.data_folder import as_owner, folder_explained
+from millpond.node.cli.options.data_folder import as_owner, explain_folder_errors
 from millpond.node.cli.output import counted, print_json, print_line
 from millpond.node.data_folder import FolderLock
 
@@ -25,7 +24,7 @@ def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
     """Repair a channel or stream of a stopped node."""
     # `doctor` reports the others itself.
     logging.getLogger("millpond.actors").addHandler(logging.NullHandler())
-    with folder_explained(folder):
+    with explain_folder_errors(folder):
         as_owner(folder)
         lock = FolderLock(folder)
         try:
@@ -34,7 +33,7 @@ def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
             # It was made of records that are lost as well.
             state_file(folder, stream_of(name) or b"").unlink(missing_ok=True)
         except NotRepairable as exc:
-            raise Failure(f"{named(name)}: {exc}", ExitCode.NOT_FOUND) from exc
+            raise Failure(f"{describe_partition(name)}: {exc}", ExitCode.NOT_FOUND) from exc
         finally:
             lock.release()
     if as_json:
@@ -52,7 +51,7 @@ def _object(name: bytes, done: Repaired, damages: list[str]) -> dict[str, object
     else:
         whose, lost = "channel", [str(each) for each in done.lost]
     counts = {"messages": done.messages, "in_file": done.in_file}
-    return {whose: plain(name), **counts, "lost": lost, "aside": aside, "damages": damages}
+    return {whose: partition_name(name), **counts, "lost": lost, "aside": aside, "damages": damages}
 
 
 def _lines(name: bytes, done: Repaired, damages: list[str]) -> list[str]:
@@ -74,7 +73,9 @@ def _lines(name: bytes, done: Repaired, damages: list[str]) -> list[str]:
         lines.append(
             "lost        what was in that part of the journal; nobody can tell what it was"
         )
-    lines.append(f"repaired    {named(name)} has {how_many(done.messages)}, and is served again")
+    lines.append(
+        f"repaired    {describe_partition(name)} has {how_many(done.messages)}, and is served again"
+    )
     return lines
 
 

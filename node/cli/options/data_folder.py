@@ -84,7 +84,7 @@ def explain_folder(cause: BaseException, folder: Path) -> Failure | None:
 
 
 @contextmanager
-def folder_explained(folder: Path) -> Generator[None]:
+def explain_folder_errors(folder: Path) -> Generator[None]:
     """Turn what the store raises into the line that the user gets."""
     try:
         yield

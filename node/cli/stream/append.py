@@ -16,9 +16,8 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from millpond.actors.errors import OutcomeUnknown, RequestError
 from millpond.node.cli.connection import explain, open_channel, run_in_loop
-from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause, usage_error
+from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause, until_signal, usage_error
 from millpond.node.cli.input import STDIN, read_available, read_line_groups, too_large
-from millpond.node.cli.interrupt import until_signal
 from millpond.node.cli.jsonl import BadLine
 from millpond.node.cli.options.node import add_node_options, positive, seconds
 from millpond.node.cli.output import print_json, write_async

@@ -12,8 +12,7 @@ from typing import Any
 import anyio
 
 from millpond.node.cli.connection import open_channel, run_in_loop
-from millpond.node.cli.exit_codes import ExitCode
-from millpond.node.cli.interrupt import until_signal
+from millpond.node.cli.exit_codes import ExitCode, until_signal
 from millpond.node.cli.options.node import add_node_options, positive, seconds
 from millpond.node.cli.output import write_async
 from millpond.node.cli.parser import action
