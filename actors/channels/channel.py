@@ -1,7 +1,7 @@
-"""A channel: keeps messages until their ack or their deadline, and pushes them to its guests.
+"""A channel: keeps messages until their ack or their deadline, and pushes them to its consumers.
 
 The actor of the P2P buffer protocol. It owns its buffer, the expiry of messages and keys, the
-leases of what it pushed, and the liveness of the connections in it. State table: wire.md 3j.
+leases of what it pushed, and the heartbeat of the connections in it. State table: wire.md 3j.
 """
 
 from __future__ import annotations
@@ -60,28 +60,28 @@ from millpond.actors.store.subscribers import SubscriberTable
 class Channel(Holding):
     """The behaviour of a channel's cell."""
 
-    __slots__ = ("_kept_mode", "_liveness_at", "_members", "deadline")
+    __slots__ = ("_heartbeat_at", "_kept_mode", "_members", "deadline")
     unanswered: tuple[()] = ()
 
     def __init__(
         self,
         name: bytes,
         snapshot: Snapshot,
-        guests: dict[Port, Attach],
+        attachments: dict[Port, Attach],
         settings: ChannelSettings,
         shared: ChannelContext,
     ) -> None:
         super().__init__(
             name, Buffer(snapshot.rows), IdempotencyKeys(snapshot.keys), settings, shared
         )
-        self._liveness_at = inf
+        self._heartbeat_at = inf
         self._kept_mode = snapshot.mode
         self._members = (
             NO_SUBSCRIBERS
             if snapshot.subscribers is None
             else self._members_of(snapshot.subscribers)
         )
-        self._intake = Publisher(self._buffer, self._keys, self._members, settings, shared)
+        self._publisher = Publisher(self._buffer, self._keys, self._members, settings, shared)
         mode = settings.mode if snapshot.mode is None else snapshot.mode
         self._delivery = self._deliver_by(mode, snapshot.attempts)
         self._jobs = ChannelJobs.of(snapshot, self._delivery, name)
@@ -89,10 +89,10 @@ class Channel(Holding):
         for message_id in snapshot.attempts:
             if message_id in self._buffer and self._delivery.is_exhausted(message_id):
                 # Its burial was not kept: it is nobody's until the next wake buries it.
-                self._delivery.rest((message_id, 0), 0.0)
-        for port, join in guests.items():
+                self._delivery.delay((message_id, 0), 0.0)
+        for port, join in attachments.items():
             self._join(port, join, port.received_at)
-        # What could not be kept of the guests before a crash is said again at once.
+        # What could not be kept of the consumers before a crash is said again at once.
         self.deadline = 0.0 if self._members.changes else self._next_deadline()
 
     def _members_of(self, roster: SubscriberTable | None) -> Subscribers:
@@ -114,19 +114,19 @@ class Channel(Holding):
         if self._tee is not None and not self._tee.is_settled:
             return False
         if self._jobs is None:
-            return not self._delivery.has_rests
-        return not self._delivery.outlasts(self._jobs.ledger.due)
+            return not self._delivery.has_delays
+        return not self._delivery.has_unstored_delays(self._jobs.schedule.due)
 
     def _next_deadline(self) -> float:
-        if self._jobs is not None and self._jobs.raised:
+        if self._jobs is not None and self._jobs.requeued:
             return 0.0
         return min(
             self._buffer.expiry_at,
             self._keys.expiry_at,
             self._members.expiry_at,
             self._delivery.leases_at,
-            self._delivery.rests_at,
-            self._liveness_at,
+            self._delivery.delays_at,
+            self._heartbeat_at,
             inf if self._tee is None else self._tee.deadline,
         )
 
@@ -146,13 +146,13 @@ class Channel(Holding):
 
     def terms_of(self, message_id: int) -> tuple[float, bytes]:
         """When a message is due, 0: now; and what it is unique by, empty: nothing."""
-        return (0.0, b"") if self._jobs is None else self._jobs.ledger.terms_of(message_id)
+        return (0.0, b"") if self._jobs is None else self._jobs.schedule.terms_of(message_id)
 
     def handle(self, batch: Batch, now: float) -> Effects:
         """Everything of one read of one connection; pushes follow once, at the end."""
         effects = Effects()
-        intake = self._intake
-        intake.room.is_measured = False
+        publisher = self._publisher
+        publisher.quota.is_measured = False
         answers, connected = effects.answers, self._members.connected
         port, acked = batch.port, 0
         identity = connected.get(port) if connected and port is not None else None
@@ -164,15 +164,15 @@ class Channel(Holding):
             reply: Reply | None
             if type(message) is Put:
                 if identity is None:
-                    reply = intake.put(message, port.number, now, effects, self)
+                    reply = publisher.put(message, port.number, now, effects, self)
                 else:
                     reply = self._put_as(identity, port, message, now, effects)
             elif type(message) is Ack:
                 acked += self._ack(port, message.id, effects)
                 continue
             elif type(message) is AttemptStarted:
-                if (guest := self._delivery.guests.get(port)) is not None:
-                    self._delivery.begin(guest, message.id)
+                if (consumer := self._delivery.consumers.get(port)) is not None:
+                    self._delivery.start_attempt(consumer, message.id)
                 continue
             else:
                 reply = self._answer(port, message, now, effects)
@@ -181,7 +181,7 @@ class Channel(Holding):
                 answers.append(reply)
         if acked:
             self._shared.counters.acks += acked
-        if intake.fresh:
+        if publisher.added:
             self._take_in(effects)
         self._push(now, effects)
         if self._members.changes:
@@ -195,25 +195,25 @@ class Channel(Holding):
     def _put_as(
         self, identity: bytes, port: Port, put: Put, now: float, effects: Effects
     ) -> Reply | None:
-        reply = self._intake.put_as(identity, put, port.number, now, effects, self)
+        reply = self._publisher.put_as(identity, put, port.number, now, effects, self)
         known = self._members.find(identity)
-        if known is not None and not self._delivery.guests[port].sender:
-            self._delivery.introduce(known)
+        if known is not None and not self._delivery.consumers[port].identity_number:
+            self._delivery.identify(known)
         return reply
 
     def _take_in(self, effects: Effects) -> None:
         """Messages were added: they may be pushed, and they have deadlines."""
-        delivery, fresh = self._delivery, self._intake.fresh
-        self._shared.counters.kept += len(fresh)
+        delivery, added = self._delivery, self._publisher.added
+        self._shared.counters.kept += len(added)
         # With the last message and key, the store forgot the mode as well.
-        if self._kept_mode is not delivery.mode or len(self._buffer.rows) == len(fresh):
+        if self._kept_mode is not delivery.mode or len(self._buffer.rows) == len(added):
             self._kept_mode = delivery.mode
             effects.changes.append(ModeSet(delivery.mode))
         if delivery.receivers:
-            delivery.stored(fresh)
+            delivery.stored(added)
         if self._tee is not None:
-            self._tee.add(fresh)
-        fresh.clear()
+            self._tee.add(added)
+        added.clear()
         # A message that outlives its key's window has a deadline beyond it.
         if self._buffer.expiry_at < self.deadline:
             self.deadline = self._buffer.expiry_at
@@ -222,10 +222,10 @@ class Channel(Holding):
 
     def _push(self, now: float, effects: Effects) -> None:
         delivery = self._delivery
-        if delivery.hungry:
+        if delivery.waiting:
             replies = effects.replies
             before = len(replies)
-            delivery.pump(now, replies)
+            delivery.push(now, replies)
             pushed = len(replies) - before
             if pushed:
                 self._shared.counters.pushes += pushed
@@ -279,9 +279,9 @@ class Channel(Holding):
             self._buffer,
             self._keys,
             self._delivery,
-            self._intake,
-            jobs.ledger,
-            self._letters,
+            self._publisher,
+            jobs.schedule,
+            self._dead_letters,
             self._shared.counters,
         )
         return answer(request, parts, self, port, now, effects)
@@ -290,7 +290,7 @@ class Channel(Holding):
         """What cells and the node itself send."""
         match message:
             case DeadLetter():
-                burial.keep(message, self._intake, self._keys, self._settings, now, effects)
+                burial.keep(message, self._publisher, self._keys, self._settings, now, effects)
             case DeadLetterStored():
                 self.remove(message.id, effects)
             case DeadLettersRequeued(ids=ids):
@@ -305,29 +305,32 @@ class Channel(Holding):
                 raise AssertionError(f"{type(message).__name__} needs a port")
 
     def wake(self, now: float) -> Effects:
-        """Expiry, lost leases, ended rests and silent connections."""
+        """Expiry, lost leases, ended delays and silent connections."""
         effects = Effects()
         if self._jobs is not None:
-            self._jobs.tell_raised(self._name, effects)
+            self._jobs.announce_requeued(self._name, effects)
         self.sweep(now, effects)
         effects.changes += self._keys.sweep(now)
         if now >= self._members.expiry_at:
-            self._delivery.forget_senders(self._members.sweep(now))
+            self._delivery.forget_identities(self._members.sweep(now))
         if now >= self._delivery.leases_at:
             self._expire_leases(now, effects)
-        for rest in self._delivery.due_rests(now):
-            if rest[0] in self._letters:
-                burial.post_again(self._letters[rest[0]], self._letters, effects)
-                self._delivery.rest(rest, burial.retry_at(now, len(self._letters)))
+        for rest in self._delivery.due_delays(now):
+            if rest[0] in self._dead_letters:
+                burial.post_again(self._dead_letters[rest[0]], self._dead_letters, effects)
+                self._delivery.delay(rest, burial.retry_at(now, len(self._dead_letters)))
             elif self._delivery.is_exhausted(rest[0]):
                 self.bury(rest[0], "no ack", now, effects)
             else:
-                self._delivery.end_rest(rest)
+                self._delivery.end_delay(rest)
                 if self._jobs is not None:
-                    self._jobs.ledger.due.pop(rest[0], None)
-        if now >= self._liveness_at:
-            ports = ((guest.port, guest.liveness) for guest in self._delivery.guests.values())
-            verdicts, self._liveness_at = check_heartbeats(ports, now)
+                    self._jobs.schedule.due.pop(rest[0], None)
+        if now >= self._heartbeat_at:
+            ports = (
+                (consumer.port, consumer.heartbeat)
+                for consumer in self._delivery.consumers.values()
+            )
+            verdicts, self._heartbeat_at = check_heartbeats(ports, now)
             effects.replies.extend(verdicts)
         self._push(now, effects)
         effects.changes += self._members.take_changes()
@@ -356,28 +359,32 @@ class Channel(Holding):
     def lend_again(self, loans: Iterable[HeldLease]) -> None:
         for message_id in lending.lend_again(self._delivery, loans, self._buffer):
             if self._jobs is not None:
-                self._jobs.ledger.due.pop(message_id, None)
+                self._jobs.schedule.due.pop(message_id, None)
         self.deadline = min(self.deadline, self._delivery.leases_at)
 
     # Guests.
 
     def _join(self, port: Port, join: Attach, now: float) -> Attached:
-        guest = self._delivery.guests.get(port)
-        if guest is None:
-            if not self._delivery.guests and not self._buffer.rows:
+        consumer = self._delivery.consumers.get(port)
+        if consumer is None:
+            if not self._delivery.consumers and not self._buffer.rows:
                 self._choose_mode(join)
             known = None if join.identity is None else self._recognize(port, join, now)
-            guest = self._delivery.admit(port, join, known)
-            self._liveness_at = min(self._liveness_at, guest.liveness.due_at(port.received_at))
-        return Attached(self._delivery.mode, guest.window)
+            consumer = self._delivery.attach(port, join, known)
+            self._heartbeat_at = min(
+                self._heartbeat_at, consumer.heartbeat.due_at(port.received_at)
+            )
+        return Attached(self._delivery.mode, consumer.window)
 
     def _recognize(self, port: Port, join: Attach, now: float) -> KnownIdentity | None:
         if self._members is NO_SUBSCRIBERS:
-            self._members = self._intake.members = self._delivery.members = self._members_of(None)
+            self._members = self._publisher.members = self._delivery.members = self._members_of(
+                None
+            )
         is_fanout = self._delivery.mode is Mode.FANOUT
         known = self._members.enter(port, join, now, subscribes=is_fanout)
         if known is not None:
-            self._delivery.introduce(known)
+            self._delivery.identify(known)
         return known
 
     def _choose_mode(self, join: Attach) -> None:
@@ -388,22 +395,22 @@ class Channel(Holding):
         self._delivery.stopped = is_stopped
 
     def _remember(self, port: Port, effects: Effects) -> None:
-        guest = self._delivery.guests.get(port)
-        if guest is not None:
-            effects.guests += ((port, self._delivery.rejoin(guest)),)
+        consumer = self._delivery.consumers.get(port)
+        if consumer is not None:
+            effects.attachments += ((port, self._delivery.attachment_of(consumer)),)
 
     def _leave(self, port: Port, now: float, effects: Effects) -> None:
-        guest = self._delivery.guests.get(port)
-        if guest is not None:
-            self._shared.counters.lost += len(guest.leases)
-            self._count_failed(self._delivery.dismiss(guest), "connection lost", now, effects)
-            self._members.leave(port, guest.subscription if guest.receives else None, now)
-        if not self._delivery.guests:
-            self._liveness_at = inf
+        consumer = self._delivery.consumers.get(port)
+        if consumer is not None:
+            self._shared.counters.lost += len(consumer.leases)
+            self._count_failed(self._delivery.detach(consumer), "connection lost", now, effects)
+            self._members.leave(port, consumer.subscription if consumer.receives else None, now)
+        if not self._delivery.consumers:
+            self._heartbeat_at = inf
 
     def _feed(self, port: Port, message: Credit | Writable) -> None:
-        guest = self._delivery.guests.get(port)
-        if guest is not None and isinstance(message, Credit):
-            self._delivery.grant(guest, message.count)
-        elif guest is not None:
-            self._delivery.feed(guest)
+        consumer = self._delivery.consumers.get(port)
+        if consumer is not None and isinstance(message, Credit):
+            self._delivery.add_credit(consumer, message.count)
+        elif consumer is not None:
+            self._delivery.resume(consumer)

@@ -1,6 +1,6 @@
-"""Dead letters (PS-14): what nobody took goes to the channel `<name>!dead`.
+"""Dead dead_letters (PS-14): what nobody took goes to the channel `<name>!dead`.
 
-A message rests in its channel until that one has it, so it is in one of them at any time.
+A message delays in its channel until that one has it, so it is in one of them at any time.
 """
 
 from __future__ import annotations
@@ -25,53 +25,57 @@ EXPIRED = "expired"
 
 
 def is_dead_letter_channel(name: bytes) -> bool:
-    """Is this a dead-letter channel? It has none of its own."""
+    """Is this a dead-dead_letter channel? It has none of its own."""
     return name.endswith(DEAD_SUFFIX)
 
 
 def buries_expired(name: bytes, settings: ChannelSettings) -> bool:
-    """Does what expires in the channel become a dead letter?"""
+    """Does what expires in the channel become a dead dead_letter?"""
     return settings.dead_letter_expired and not is_dead_letter_channel(name)
 
 
 def dead_letter_for(name: bytes, row: StoredMessage, attempts: int, reason: str) -> DeadLetter:
-    """What the channel sends to its dead-letter channel, again and again until it has arrived."""
+    """What the channel sends to its dead-dead_letter channel, again and again until it has arrived."""
     return DeadLetter(name, row.id, attempts, reason, row.data)
 
 
 def retry_at(now: float, waiting: int) -> float:
-    """When to post a letter again that may not arrive, while so many wait."""
+    """When to post a dead_letter again that may not arrive, while so many wait."""
     return now + BURIAL_RETRY_S + waiting * BURIAL_GAP_S
 
 
-def post_again(letter: DeadLetter, letters: dict[int, DeadLetter], effects: Effects) -> None:
+def post_again(
+    dead_letter: DeadLetter, dead_letters: dict[int, DeadLetter], effects: Effects
+) -> None:
     """It did not arrive. Who looks at the log is told once for all that wait."""
-    if letter.id == next(iter(letters)):
-        count = len(letters)
-        log.warning("dead letter refused for now: channel=%r waiting=%d", letter.channel, count)
-    post(letter, effects)
+    if dead_letter.id == next(iter(dead_letters)):
+        count = len(dead_letters)
+        log.warning(
+            "dead dead_letter refused for now: channel=%r waiting=%d", dead_letter.channel, count
+        )
+    post(dead_letter, effects)
 
 
-def post(letter: DeadLetter, effects: Effects) -> None:
+def post(dead_letter: DeadLetter, effects: Effects) -> None:
     """Send it on its way."""
-    effects.posts += ((letter.channel + DEAD_SUFFIX, letter),)
+    effects.posts += ((dead_letter.channel + DEAD_SUFFIX, dead_letter),)
 
 
 def keep(
-    letter: DeadLetter,
-    intake: Publisher,
+    dead_letter: DeadLetter,
+    publisher: Publisher,
     keys: IdempotencyKeys,
     settings: ChannelSettings,
     now: float,
     effects: Effects,
 ) -> None:
-    """A dead letter arrives. If there is no room it is refused for now, and comes again."""
-    # The id of the dead message is its key here, so a letter posted twice is kept once.
-    if letter.id not in keys.rows:
-        intake.room.measure()
-        origin = Origin(letter.id, letter.attempts, letter.reason)
-        if not intake.room.fits(len(letter.data)) or not intake.keep(
-            letter.id, settings.dead_ttl, letter.data, now, effects, 0, origin
+    """A dead dead_letter arrives. If there is no room it is refused for now, and comes again."""
+    # The id of the dead message is its key here, so a dead_letter posted twice is kept once.
+    if dead_letter.id not in keys.rows:
+        publisher.quota.measure()
+        origin = Origin(dead_letter.id, dead_letter.attempts, dead_letter.reason)
+        if not publisher.quota.fits(len(dead_letter.data)) or not publisher.keep(
+            dead_letter.id, settings.dead_ttl, dead_letter.data, now, effects, 0, origin
         ):
             return
-    effects.posts += ((letter.channel, DeadLetterStored(letter.id)),)
+    effects.posts += ((dead_letter.channel, DeadLetterStored(dead_letter.id)),)

@@ -1,7 +1,7 @@
 """Who is handed which message, under credit and leases (wire.md 3d, 3j). Pure: it writes nowhere.
 
-A message is *ready* until it is *leased* to a guest; a lease ends with an ack, a nack, its timeout
-or its guest. What came back may *rest*. Modes differ in whose backlog a message stands: `modes`.
+A message is *ready* until it is *leased* to a consumer; a lease ends with an ack, a nack, its timeout
+or its consumer. What came back may *rest*. Modes differ in whose backlog a message stands: `modes`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from millpond.actors.store.changes import StoredMessage
 ACK_TIMEOUT_S_MAX = 600.0
 BACKOFF_GROWTH = 1.5
 JITTER_MIN, JITTER_SPAN = 0.8, 0.4
-REST_S_MAX = 3600.0
+NACK_DELAY_S_MAX = 3600.0
 LOOK_GAP_S_PER_LEASE = 2e-5
 
 
 DelayKey = tuple[int, int]
-"""A message, and the number of the one connection it rests for; 0: it rests for all."""
+"""A message, and the number of the one connection it delays for; 0: it delays for all."""
 
 
 class Delivery:
@@ -42,17 +42,17 @@ class Delivery:
     __slots__ = (
         "_agenda",
         "_buffer",
-        "_rests",
+        "_delays",
         "_rng",
         "_settings",
         "attempts",
-        "guests",
-        "hungry",
+        "consumers",
         "leases_at",
         "members",
         "receivers",
         "stopped",
-        "unbegun",
+        "unstarted",
+        "waiting",
     )
 
     mode: ClassVar[Mode]
@@ -69,20 +69,20 @@ class Delivery:
         self.members = members
         self._settings = settings
         self._rng = rng
-        rests: dict[DelayKey, float] = {}
-        self._rests = rests
+        delays: dict[DelayKey, float] = {}
+        self._delays = delays
         self._agenda: DeadlineHeap[DelayKey] = DeadlineHeap(
-            lambda when, rest: rests.get(rest) == when
+            lambda when, key: delays.get(key) == when
         )
-        self.hungry: dict[Consumer, None] = {}
+        self.waiting: dict[Consumer, None] = {}
         """Who may be able to take more."""
         self.receivers: dict[Consumer, None] = {}
         """Who is pushed messages at all."""
         self.attempts = attempts
         """Failed deliveries by message; only of messages that have any."""
-        self.unbegun: dict[int, int] = {}
-        """How often a message was lost in a row by guests that had not begun it."""
-        self.guests: dict[Port, Consumer] = {}
+        self.unstarted: dict[int, int] = {}
+        """How often a message was lost in a row by consumers that had not begun it."""
+        self.consumers: dict[Port, Consumer] = {}
         self.leases_at = inf
         """No lease ends before this."""
         self.stopped = False
@@ -90,16 +90,16 @@ class Delivery:
 
     # What the modes differ in.
 
-    def _enter(self, guest: Consumer) -> None:
-        raise AssertionError("a mode gives every guest its backlog")
+    def _enter(self, consumer: Consumer) -> None:
+        raise AssertionError("a mode gives every consumer its backlog")
 
     def stored(self, rows: Sequence[StoredMessage]) -> None:
         """New messages stand in the buffer."""
-        self.hungry.update(self.receivers)
+        self.waiting.update(self.receivers)
 
-    def ack(self, guest: Consumer, message_id: int) -> bool:
-        """The guest has the message. True: it may leave the buffer."""
-        self._release(guest, message_id)
+    def ack(self, consumer: Consumer, message_id: int) -> bool:
+        """The consumer has the message. True: it may leave the buffer."""
+        self._release(consumer, message_id)
         return True
 
     def _keeps_attempt(self) -> bool:
@@ -110,8 +110,8 @@ class Delivery:
         """Were all attempts of the message used up?"""
         return False
 
-    def shows(self, guest: Consumer | None, message_id: int) -> bool:
-        """May LIST show the message to this guest?"""
+    def shows(self, consumer: Consumer | None, message_id: int) -> bool:
+        """May LIST show the message to this consumer?"""
         return True
 
     # What they share.
@@ -127,78 +127,80 @@ class Delivery:
             return min(join.window, most)
         return min(1 if join.role is Role.WORKER else self._settings.window, most)
 
-    def admit(self, port: Port, join: Attach, known: KnownIdentity | None = None) -> Consumer:
+    def attach(self, port: Port, join: Attach, known: KnownIdentity | None = None) -> Consumer:
         """The connection enters; `known` is its identity, if that has a number."""
-        guest = self.guests[port] = Consumer(port, join, self.window_for(join))
+        consumer = self.consumers[port] = Consumer(port, join, self.window_for(join))
         if known is not None:
-            guest.sender, guest.subscription = known.number, known.subscription
-        if guest.receives:
-            self._enter(guest)
-            self.receivers[guest] = None
-            self.hungry[guest] = None
-        return guest
+            consumer.identity_number, consumer.subscription = known.number, known.subscription
+        if consumer.receives:
+            self._enter(consumer)
+            self.receivers[consumer] = None
+            self.waiting[consumer] = None
+        return consumer
 
-    def introduce(self, known: KnownIdentity) -> None:
+    def identify(self, known: KnownIdentity) -> None:
         """An identity got its number, or a subscription: that is so on all its connections."""
-        for guest in self.guests.values():
-            if guest.join.identity == known.identity:
-                guest.sender = known.number
-                if guest.subscription is None:
-                    guest.subscription = known.subscription
+        for consumer in self.consumers.values():
+            if consumer.options.identity == known.identity:
+                consumer.identity_number = known.number
+                if consumer.subscription is None:
+                    consumer.subscription = known.subscription
 
-    def forget_senders(self, identities: set[bytes]) -> None:
+    def forget_identities(self, identities: set[bytes]) -> None:
         """Numbers of identities that nothing is kept of are free again."""
-        for guest in self.guests.values():
-            if guest.join.identity in identities:
-                guest.sender = 0
-                if not guest.receives:
+        for consumer in self.consumers.values():
+            if consumer.options.identity in identities:
+                consumer.identity_number = 0
+                if not consumer.receives:
                     # Messages put from now on do not wait for it, so its acks must not count.
-                    guest.subscription = None
+                    consumer.subscription = None
 
-    def rejoin(self, guest: Consumer) -> Attach:
-        """How to admit the guest again after a crash, with what it was granted since."""
-        return msgspec.structs.replace(guest.join, mode=self.mode, window=guest.window)
+    def attachment_of(self, consumer: Consumer) -> Attach:
+        """How to admit the consumer again after a crash, with what it was granted since."""
+        return msgspec.structs.replace(consumer.options, mode=self.mode, window=consumer.window)
 
-    def dismiss(self, guest: Consumer) -> dict[int, int]:
-        """The guest left: what it held is ready at once. Gives the attempts that now count."""
-        del self.guests[guest.port]
-        self.hungry.pop(guest, None)
-        self.receivers.pop(guest, None)
+    def detach(self, consumer: Consumer) -> dict[int, int]:
+        """The consumer left: what it held is ready at once. Gives the attempts that now count."""
+        del self.consumers[consumer.port]
+        self.waiting.pop(consumer, None)
+        self.receivers.pop(consumer, None)
         failed = {}
-        for message_id, lease in guest.leases.items():
+        for message_id, lease in consumer.leases.items():
             if self._keeps_attempt() and self._is_attempt(message_id, lease):
                 failed[message_id] = self._count(message_id, lease.attempt)
-            self._give_back(guest, message_id)
-        guest.leases.clear()
+            self._give_back(consumer, message_id)
+        consumer.leases.clear()
         return failed
 
-    def feed(self, guest: Consumer) -> None:
-        """The guest can take more: it got credit, or its connection has room again."""
-        if guest.receives:
-            self.hungry[guest] = None
+    def resume(self, consumer: Consumer) -> None:
+        """The consumer can take more: it got credit, or its connection has room again."""
+        if consumer.receives:
+            self.waiting[consumer] = None
 
-    def pump(self, now: float, replies: list[tuple[Port, Reply]]) -> None:
+    def push(self, now: float, replies: list[tuple[Port, Reply]]) -> None:
         """Lease out what can be leased, and append the pushes to `replies`."""
         if self.stopped:
-            self.hungry.clear()
-        while self.hungry:
-            guest, _ = self.hungry.popitem()
-            if not guest.port.writable:
+            self.waiting.clear()
+        while self.waiting:
+            consumer, _ = self.waiting.popitem()
+            if not consumer.port.writable:
                 continue
-            backlog = guest.backlog
-            assert backlog is not None, "only receivers are hungry"
-            while guest.credit > 0 and guest.held_bytes < self._settings.window_bytes:
-                row = backlog.next(guest, self._buffer, now)
+            backlog = consumer.backlog
+            assert backlog is not None, "only receivers are waiting"
+            while consumer.credit > 0 and consumer.leased_bytes < self._settings.window_bytes:
+                row = backlog.next(consumer, self._buffer, now)
                 if row is None:
                     break
-                replies.append((guest.port, self._lease(guest, row, now)))
+                replies.append((consumer.port, self._lease(consumer, row, now)))
 
-    def _lease(self, guest: Consumer, row: StoredMessage, now: float) -> Msg:
+    def _lease(self, consumer: Consumer, row: StoredMessage, now: float) -> Msg:
         attempt = self.attempts.get(row.id, 0) + 1 if self.attempts else 1
         until = now + self._timeout_s(attempt)
-        guest.leases[row.id] = Lease(until, attempt, len(row.data), not guest.join.reports_start)
-        guest.held_bytes += len(row.data)
-        guest.credit -= 1
+        consumer.leases[row.id] = Lease(
+            until, attempt, len(row.data), not consumer.options.reports_start
+        )
+        consumer.leased_bytes += len(row.data)
+        consumer.credit -= 1
         if until < self.leases_at:
             self.leases_at = until
         return Msg(row.id, attempt, row.data)
@@ -211,140 +213,140 @@ class Delivery:
             timeout_s = min(grown_s, max(ACK_TIMEOUT_S_MAX, timeout_s))
         return timeout_s * (JITTER_MIN + JITTER_SPAN * self._rng.random())
 
-    def _release(self, guest: Consumer, message_id: int, *, credit: bool = True) -> Lease | None:
-        lease = guest.leases.pop(message_id, None)
+    def _release(self, consumer: Consumer, message_id: int, *, credit: bool = True) -> Lease | None:
+        lease = consumer.leases.pop(message_id, None)
         if lease is None:
             return None
         # Who had credit left was offered everything already: more credit changes nothing.
-        was_full = guest.credit <= 0 or guest.held_bytes >= self._settings.window_bytes
-        guest.held_bytes -= lease.size
+        was_full = consumer.credit <= 0 or consumer.leased_bytes >= self._settings.window_bytes
+        consumer.leased_bytes -= lease.size
         if credit:
-            guest.credit += 1
+            consumer.credit += 1
         if was_full:
-            self.feed(guest)
+            self.resume(consumer)
         return lease
 
     def _count(self, message_id: int, attempt: int) -> int:
-        # Several guests may fail the same attempt (pair); it counts once.
+        # Several consumers may fail the same attempt (pair); it counts once.
         count = self.attempts[message_id] = max(self.attempts.get(message_id, 0), attempt)
         return count
 
     def _is_attempt(self, message_id: int, lease: Lease) -> bool:
         """Does the loss of this lease count?"""
-        if lease.begun:
+        if lease.started:
             return True
-        count = self.unbegun.pop(message_id, 0) + 1
+        count = self.unstarted.pop(message_id, 0) + 1
         if count < UNSTARTED_MAX:
-            self.unbegun[message_id] = count
+            self.unstarted[message_id] = count
         return count >= UNSTARTED_MAX
 
-    def _give_back(self, guest: Consumer, message_id: int) -> None:
-        if guest.backlog is not None and message_id in self._buffer:
-            guest.backlog.give_back(message_id)
+    def _give_back(self, consumer: Consumer, message_id: int) -> None:
+        if consumer.backlog is not None and message_id in self._buffer:
+            consumer.backlog.give_back(message_id)
 
-    def _rest_key(self, guest: Consumer, message_id: int) -> DelayKey:
-        """Whose rest it is: the message's as a whole, or that for one guest (fanout)."""
+    def _delay_key(self, consumer: Consumer, message_id: int) -> DelayKey:
+        """Whose rest it is: the message's as a whole, or that for one consumer (fanout)."""
         return (message_id, 0)
 
-    def rest(self, rest: DelayKey, until: float) -> None:
+    def delay(self, key: DelayKey, until: float) -> None:
         """The message is ready again at `until`, and not before."""
-        self._rests[rest] = until
-        self._agenda.add(until, rest)
+        self._delays[key] = until
+        self._agenda.add(until, key)
 
-    def end_rest(self, rest: DelayKey) -> None:
+    def end_delay(self, key: DelayKey) -> None:
         """The message is ready again."""
-        for guest in self.receivers:
-            if rest[0] not in guest.leases:
-                self._give_back(guest, rest[0])
-                self.hungry[guest] = None
+        for consumer in self.receivers:
+            if key[0] not in consumer.leases:
+                self._give_back(consumer, key[0])
+                self.waiting[consumer] = None
 
-    def nack(self, guest: Consumer, nack: Nack, now: float) -> int | None:
+    def nack(self, consumer: Consumer, nack: Nack, now: float) -> int | None:
         """A leased message comes back. Gives its failed attempts; None: it was not leased here."""
-        if nack.id not in guest.leases:
+        if nack.id not in consumer.leases:
             return None
-        shrinks = nack.reason is NackReason.BUSY and guest.window > 1
+        shrinks = nack.reason is NackReason.BUSY and consumer.window > 1
         if shrinks:
-            guest.window -= 1
-        lease = self._release(guest, nack.id, credit=not shrinks)
+            consumer.window -= 1
+        lease = self._release(consumer, nack.id, credit=not shrinks)
         assert lease is not None
         count = self._count(nack.id, lease.attempt)
         if nack.reason is NackReason.LATER and nack.delay_ms is not None:
-            rest_s = min(nack.delay_ms / 1000, REST_S_MAX)
+            rest_s = min(nack.delay_ms / 1000, NACK_DELAY_S_MAX)
         else:
             rest_s = self._timeout_s(lease.attempt) * BACKOFF_SHARE
-        self.rest(self._rest_key(guest, nack.id), now + rest_s)
+        self.delay(self._delay_key(consumer, nack.id), now + rest_s)
         return count
 
-    def hand_back(self, guest: Consumer, message_id: int) -> None:
+    def give_back(self, consumer: Consumer, message_id: int) -> None:
         """A leased message comes back as if it had never been handed out, and is ready at once.
 
-        Who gives back wants no more: the guest gets nothing until `grant`.
+        Who gives back wants no more: the consumer gets nothing until `grant`.
         """
-        if self._release(guest, message_id) is not None:
-            self.stop(guest)
-            self._give_back(guest, message_id)
+        if self._release(consumer, message_id) is not None:
+            self.stop(consumer)
+            self._give_back(consumer, message_id)
 
-    def stop(self, guest: Consumer) -> None:
-        """The guest wants no more: it gets nothing until `grant`."""
-        guest.receives = False
-        self.receivers.pop(guest, None)
-        self.hungry.pop(guest, None)
+    def stop(self, consumer: Consumer) -> None:
+        """The consumer wants no more: it gets nothing until `grant`."""
+        consumer.receives = False
+        self.receivers.pop(consumer, None)
+        self.waiting.pop(consumer, None)
 
-    def decline(self, guest: Consumer, message_id: int) -> None:
-        """The guest cannot use the message: it is not pushed to it again."""
-        if self._release(guest, message_id) is not None:
-            if guest.declined is None:
-                guest.declined = set()
-            guest.declined.add(message_id)
+    def decline(self, consumer: Consumer, message_id: int) -> None:
+        """The consumer cannot use the message: it is not pushed to it again."""
+        if self._release(consumer, message_id) is not None:
+            if consumer.declined is None:
+                consumer.declined = set()
+            consumer.declined.add(message_id)
 
-    def touch(self, guest: Consumer, message_id: int, until: float) -> bool:
-        """Move the end of a lease. False: the guest does not hold it."""
-        lease = guest.leases.get(message_id)
+    def touch(self, consumer: Consumer, message_id: int, until: float) -> bool:
+        """Move the end of a lease. False: the consumer does not hold it."""
+        lease = consumer.leases.get(message_id)
         if lease is None:
             return False
-        guest.leases[message_id] = Lease(until, lease.attempt, lease.size, lease.begun)
+        consumer.leases[message_id] = Lease(until, lease.attempt, lease.size, lease.started)
         self.leases_at = min(self.leases_at, until)
         return True
 
-    def renew(self, guest: Consumer, message_id: int, now: float) -> None:
-        """A lease that the guest holds begins now, and ends no sooner than it would have."""
-        lease = guest.leases[message_id]
-        self.touch(guest, message_id, max(lease.until, now + self._timeout_s(lease.attempt)))
+    def restart_lease(self, consumer: Consumer, message_id: int, now: float) -> None:
+        """A lease that the consumer holds begins now, and ends no sooner than it would have."""
+        lease = consumer.leases[message_id]
+        self.touch(consumer, message_id, max(lease.until, now + self._timeout_s(lease.attempt)))
 
-    def begin(self, guest: Consumer, message_id: int) -> None:
-        """The guest works on the message, if it still holds it."""
-        lease = guest.leases.get(message_id)
-        if lease is not None and not lease.begun:
-            guest.leases[message_id] = Lease(lease.until, lease.attempt, lease.size, True)
-            if self.unbegun:
-                self.unbegun.pop(message_id, None)
+    def start_attempt(self, consumer: Consumer, message_id: int) -> None:
+        """The consumer works on the message, if it still holds it."""
+        lease = consumer.leases.get(message_id)
+        if lease is not None and not lease.started:
+            consumer.leases[message_id] = Lease(lease.until, lease.attempt, lease.size, True)
+            if self.unstarted:
+                self.unstarted.pop(message_id, None)
 
-    def grant(self, guest: Consumer, count: int) -> None:
-        if guest.backlog is not None and not guest.receives:
-            guest.receives = True
-            self.receivers[guest] = None
-        guest.window = min(guest.window + count, 0xFFFF)
-        guest.credit = min(guest.credit + count, 0xFFFF)
-        self.feed(guest)
+    def add_credit(self, consumer: Consumer, count: int) -> None:
+        if consumer.backlog is not None and not consumer.receives:
+            consumer.receives = True
+            self.receivers[consumer] = None
+        consumer.window = min(consumer.window + count, 0xFFFF)
+        consumer.credit = min(consumer.credit + count, 0xFFFF)
+        self.resume(consumer)
 
-    def release(self, message_id: int) -> None:
+    def end_leases(self, message_id: int) -> None:
         """Every lease on the message ends, and its credit returns, at once."""
-        for guest in self.guests.values():
-            if guest.leases:
-                self._release(guest, message_id)
+        for consumer in self.consumers.values():
+            if consumer.leases:
+                self._release(consumer, message_id)
 
     def forget(self, message_id: int) -> None:
         """The message left the buffer: every lease on it ends, and its credit returns, at once."""
         self.attempts.pop(message_id, None)
-        if self.unbegun:
-            self.unbegun.pop(message_id, None)
-        if self._rests:
-            self._rests.pop((message_id, 0), None)
-        for guest in self.guests.values():
-            if guest.leases:
-                self._release(guest, message_id)
-            if guest.declined:
-                guest.declined.discard(message_id)
+        if self.unstarted:
+            self.unstarted.pop(message_id, None)
+        if self._delays:
+            self._delays.pop((message_id, 0), None)
+        for consumer in self.consumers.values():
+            if consumer.leases:
+                self._release(consumer, message_id)
+            if consumer.declined:
+                consumer.declined.discard(message_id)
 
     def expire_leases(self, now: float) -> dict[int, int]:
         """End the leases that are due. Gives the attempts that now count."""
@@ -353,54 +355,54 @@ class Delivery:
             return failed
         earliest = inf
         held = 0
-        for guest in self.guests.values():
-            for message_id, lease in list(guest.leases.items()):
+        for consumer in self.consumers.values():
+            for message_id, lease in list(consumer.leases.items()):
                 held += 1
                 if lease.until > now:
                     earliest = min(earliest, lease.until)
                     continue
-                self._release(guest, message_id)
+                self._release(consumer, message_id)
                 if self._is_attempt(message_id, lease):
                     failed[message_id] = self._count(message_id, lease.attempt)
                 rest_s = self._timeout_s(lease.attempt) * BACKOFF_SHARE
-                self.rest(self._rest_key(guest, message_id), now + rest_s)
+                self.delay(self._delay_key(consumer, message_id), now + rest_s)
         # Many leases end at many moments: looks at all of them keep a distance.
         self.leases_at = max(earliest, now + held * LOOK_GAP_S_PER_LEASE)
         return failed
 
     @property
-    def rests_at(self) -> float:
-        return self._agenda.next_at if self._rests else inf
+    def delays_at(self) -> float:
+        return self._agenda.next_at if self._delays else inf
 
-    def due_rests(self, now: float) -> list[DelayKey]:
-        """The rests that are over; the caller ends each with `end_rest`, or starts another."""
-        if not self._rests:
+    def due_delays(self, now: float) -> list[DelayKey]:
+        """The delays that are over; the caller ends each with `end_delay`, or starts another."""
+        if not self._delays:
             return []
         # A rest that was entered twice for one moment comes twice.
-        return [rest for rest in self._agenda.due(now) if self._rests.pop(rest, None) is not None]
+        return [key for key in self._agenda.due(now) if self._delays.pop(key, None) is not None]
 
     @property
-    def has_rests(self) -> bool:
-        return bool(self._rests)
+    def has_delays(self) -> bool:
+        return bool(self._delays)
 
     @property
-    def resting(self) -> list[int]:
+    def delayed(self) -> list[int]:
         """The messages that rest for all."""
-        return [message_id for message_id, number in self._rests if not number]
+        return [message_id for message_id, number in self._delays if not number]
 
-    def resting_until(self, message_id: int) -> float:
+    def delayed_until(self, message_id: int) -> float:
         """When the rest of a message ends; 0: it does not rest."""
-        return self._rests.get((message_id, 0), 0.0)
+        return self._delays.get((message_id, 0), 0.0)
 
-    def hurry(self, message_id: int) -> None:
+    def end_delay_now(self, message_id: int) -> None:
         """The rest of a message ends now."""
-        if self._rests.pop((message_id, 0), None) is not None:
-            self.end_rest((message_id, 0))
+        if self._delays.pop((message_id, 0), None) is not None:
+            self.end_delay((message_id, 0))
 
-    def outlasts(self, kept: dict[int, float]) -> bool:
+    def has_unstored_delays(self, kept: dict[int, float]) -> bool:
         """Does anything rest that a restart would not know of? It knows of those in `kept`."""
-        return any(kept.get(rest[0]) != until for rest, until in self._rests.items())
+        return any(kept.get(key[0]) != until for key, until in self._delays.items())
 
     @property
     def leased(self) -> int:
-        return sum(len(guest.leases) for guest in self.guests.values())
+        return sum(len(consumer.leases) for consumer in self.consumers.values())

@@ -18,11 +18,11 @@ from millpond.actors.messages import Attach, Mode, Port, Reply
 from millpond.actors.store.changes import StoredMessage
 
 
-def _may_have(guest: Consumer, row: StoredMessage) -> bool:
+def _may_have(consumer: Consumer, row: StoredMessage) -> bool:
     """Nobody is pushed what it put itself (PA-18), nor what it cannot take (PS-11)."""
-    if guest.sender and guest.sender == row.sender:
+    if consumer.identity_number and consumer.identity_number == row.sender:
         return False
-    return row.source != guest.port.number and len(row.data) <= guest.join.data_max
+    return row.source != consumer.port.number and len(row.data) <= consumer.options.data_max
 
 
 class ReturnedMessages:
@@ -46,53 +46,53 @@ class ReturnedMessages:
 
 
 class ConsumerBacklog:
-    """One guest's view of the channel: a cursor, and what came back."""
+    """One consumer's view of the channel: a cursor, and what came back."""
 
-    __slots__ = ("_after", "_cursor", "_rests", "_returned")
+    __slots__ = ("_after", "_cursor", "_delays", "_returned")
 
-    def __init__(self, after: int, rests: dict[DelayKey, float]) -> None:
+    def __init__(self, after: int, delays: dict[DelayKey, float]) -> None:
         self._after = self._cursor = after
-        self._rests = rests
+        self._delays = delays
         self._returned = ReturnedMessages()
 
     def give_back(self, message_id: int) -> None:
         if self._after < message_id <= self._cursor:
             self._returned.push(message_id)
 
-    def next(self, guest: Consumer, buffer: Buffer, now: float) -> StoredMessage | None:
+    def next(self, consumer: Consumer, buffer: Buffer, now: float) -> StoredMessage | None:
         while self._returned.heap:
             row = buffer.get(self._returned.pop(), now)
-            if row is not None and row.id not in guest.leases and self._suits(guest, row):
+            if row is not None and row.id not in consumer.leases and self._suits(consumer, row):
                 return row
         while (row := buffer.next_after(self._cursor, now)) is not None:
             self._cursor = row.id
-            if self._suits(guest, row):
+            if self._suits(consumer, row):
                 return row
         return None
 
-    def _suits(self, guest: Consumer, row: StoredMessage) -> bool:
-        # What rests is given back when its rest is over.
+    def _suits(self, consumer: Consumer, row: StoredMessage) -> bool:
+        # What delays is given back when its rest is over.
         return (
-            _may_have(guest, row)
-            and not (self._rests and (row.id, 0) in self._rests)
-            and not (guest.subscription is not None and guest.subscription.has(row.id))
-            and not (guest.declined and row.id in guest.declined)
+            _may_have(consumer, row)
+            and not (self._delays and (row.id, 0) in self._delays)
+            and not (consumer.subscription is not None and consumer.subscription.has(row.id))
+            and not (consumer.declined and row.id in consumer.declined)
         )
 
 
 class SharedBacklog:
-    """What competing guests share. A message that one may not have stays for the others.
+    """What competing consumers share. A message that one may not have stays for the others.
 
     Every id up to `_floor` was handed out or is gone, or waits in `_returned`; above it, `_taken`
-    are the exceptions. A guest's own cursor remembers what it had to leave, so that nothing is
+    are the exceptions. A consumer's own cursor remembers what it had to leave, so that nothing is
     looked at twice.
     """
 
-    __slots__ = ("_floor", "_rests", "_returned", "_taken")
+    __slots__ = ("_delays", "_floor", "_returned", "_taken")
 
-    def __init__(self, rests: dict[DelayKey, float]) -> None:
+    def __init__(self, delays: dict[DelayKey, float]) -> None:
         self._floor = 0
-        self._rests = rests
+        self._delays = delays
         self._returned = ReturnedMessages()
         self._taken: set[int] = set()
 
@@ -104,22 +104,24 @@ class SharedBacklog:
     def take(self, message_id: int) -> None:
         """Somebody has it already: whatever rest is known of it is over."""
         self._taken.add(message_id)
-        self._rests.pop((message_id, 0), None)
+        self._delays.pop((message_id, 0), None)
 
     def forget(self, message_id: int) -> None:
         self._taken.discard(message_id)
 
-    def next(self, guest: Consumer, buffer: Buffer, now: float) -> StoredMessage | None:
-        return self._next_returned(guest, buffer, now) or self._next_fresh(guest, buffer, now)
+    def next(self, consumer: Consumer, buffer: Buffer, now: float) -> StoredMessage | None:
+        return self._next_returned(consumer, buffer, now) or self._next_fresh(consumer, buffer, now)
 
-    def _next_returned(self, guest: Consumer, buffer: Buffer, now: float) -> StoredMessage | None:
+    def _next_returned(
+        self, consumer: Consumer, buffer: Buffer, now: float
+    ) -> StoredMessage | None:
         left = []
         found = None
         while self._returned.heap and found is None:
             row = buffer.get(self._returned.pop(), now)
-            if row is None or (row.id, 0) in self._rests:
+            if row is None or (row.id, 0) in self._delays:
                 continue
-            if self._suits(guest, row):
+            if self._suits(consumer, row):
                 found = row
             else:
                 left.append(row.id)
@@ -127,19 +129,19 @@ class SharedBacklog:
             self._returned.push(message_id)
         return found
 
-    def _next_fresh(self, guest: Consumer, buffer: Buffer, now: float) -> StoredMessage | None:
-        start = max(self._floor, guest.cursor)
+    def _next_fresh(self, consumer: Consumer, buffer: Buffer, now: float) -> StoredMessage | None:
+        start = max(self._floor, consumer.cursor)
         is_contiguous = start == self._floor
-        rests = self._rests
+        delays = self._delays
         for row in buffer.after(start, now):
-            guest.cursor = row.id
-            if rests and (row.id, 0) in rests:
+            consumer.cursor = row.id
+            if delays and (row.id, 0) in delays:
                 # It comes back when its rest is over, however long that was.
                 self._taken.add(row.id)
             if row.id in self._taken:
                 if is_contiguous:
                     self._advance(row.id)
-            elif self._suits(guest, row):
+            elif self._suits(consumer, row):
                 if is_contiguous:
                     self._advance(row.id)
                 else:
@@ -153,8 +155,8 @@ class SharedBacklog:
         self._floor = message_id
         self._taken.discard(message_id)
 
-    def _suits(self, guest: Consumer, row: StoredMessage) -> bool:
-        return row.id > guest.joined_after and _may_have(guest, row)
+    def _suits(self, consumer: Consumer, row: StoredMessage) -> bool:
+        return row.id > consumer.starts_after and _may_have(consumer, row)
 
 
 class PairDelivery(Delivery):
@@ -164,8 +166,8 @@ class PairDelivery(Delivery):
 
     mode = Mode.PAIR
 
-    def _enter(self, guest: Consumer) -> None:
-        guest.backlog = ConsumerBacklog(guest.join.resume_after or 0, self._rests)
+    def _enter(self, consumer: Consumer) -> None:
+        consumer.backlog = ConsumerBacklog(consumer.options.resume_after or 0, self._delays)
 
 
 class FanoutDelivery(Delivery):
@@ -192,33 +194,35 @@ class FanoutDelivery(Delivery):
         self._numbers: dict[int, Consumer] = {}
         self._anonymous: dict[Consumer, None] = {}
 
-    def _enter(self, guest: Consumer) -> None:
-        if guest.subscription is None:
-            guest.subscription = Subscription(self._buffer.last_id)
-            self._anonymous[guest] = None
-        after = guest.join.resume_after
-        guest.joined_after = guest.subscription.floor
-        guest.backlog = ConsumerBacklog(guest.joined_after if after is None else after, self._rests)
-        self._numbers[guest.port.number] = guest
+    def _enter(self, consumer: Consumer) -> None:
+        if consumer.subscription is None:
+            consumer.subscription = Subscription(self._buffer.last_id)
+            self._anonymous[consumer] = None
+        after = consumer.options.resume_after
+        consumer.starts_after = consumer.subscription.floor
+        consumer.backlog = ConsumerBacklog(
+            consumer.starts_after if after is None else after, self._delays
+        )
+        self._numbers[consumer.port.number] = consumer
 
-    def rejoin(self, guest: Consumer) -> Attach:
-        join = super().rejoin(guest)
-        if guest.receives and join.resume_after is None:
-            join = msgspec.structs.replace(join, resume_after=guest.joined_after)
+    def attachment_of(self, consumer: Consumer) -> Attach:
+        join = super().attachment_of(consumer)
+        if consumer.receives and join.resume_after is None:
+            join = msgspec.structs.replace(join, resume_after=consumer.starts_after)
         return join
 
-    def dismiss(self, guest: Consumer) -> dict[int, int]:
-        self._numbers.pop(guest.port.number, None)
-        self._anonymous.pop(guest, None)
-        for rest in [rest for rest in self._rests if rest[1] == guest.port.number]:
-            del self._rests[rest]
-        return super().dismiss(guest)
+    def detach(self, consumer: Consumer) -> dict[int, int]:
+        self._numbers.pop(consumer.port.number, None)
+        self._anonymous.pop(consumer, None)
+        for key in [key for key in self._delays if key[1] == consumer.port.number]:
+            del self._delays[key]
+        return super().detach(consumer)
 
     def stored(self, rows: Sequence[StoredMessage]) -> None:
         super().stored(rows)
         known = self.members.subscriptions
         for row in rows:
-            subscribed = sum(1 for guest in self._anonymous if _may_have(guest, row))
+            subscribed = sum(1 for consumer in self._anonymous if _may_have(consumer, row))
             if known:
                 if subscribed:
                     self.members.claim(row.id)
@@ -226,15 +230,15 @@ class FanoutDelivery(Delivery):
             if subscribed:
                 self._waiting[row.id] = subscribed
 
-    def ack(self, guest: Consumer, message_id: int) -> bool:
-        self._release(guest, message_id)
-        row, subscription = self._buffer.rows.get(message_id), guest.subscription
+    def ack(self, consumer: Consumer, message_id: int) -> bool:
+        self._release(consumer, message_id)
+        row, subscription = self._buffer.rows.get(message_id), consumer.subscription
         if subscription is None or row is None or subscription.has(message_id):
             return False
         subscription.acked.add(message_id)
         if subscription.number:
             return self._ack_known(subscription, row)
-        if message_id <= subscription.since or not _may_have(guest, row):
+        if message_id <= subscription.since or not _may_have(consumer, row):
             return False
         # Who left without an ack is still counted: the message then stays until its deadline.
         self._waiting[message_id] -= 1
@@ -242,9 +246,9 @@ class FanoutDelivery(Delivery):
 
     def _ack_known(self, subscription: Subscription, row: StoredMessage) -> bool:
         """An identity has the message, wherever else it is connected."""
-        for guest in self._numbers.values():
-            if guest.subscription is subscription:
-                self._release(guest, row.id)
+        for consumer in self._numbers.values():
+            if consumer.subscription is subscription:
+                self._release(consumer, row.id)
         is_owed = row.id > subscription.since
         if is_owed:
             self._raise_floor(subscription)
@@ -276,8 +280,8 @@ class FanoutDelivery(Delivery):
         )
         return left + (row.id in self.members.claimed)
 
-    def shows(self, guest: Consumer | None, message_id: int) -> bool:
-        subscription = None if guest is None else guest.subscription
+    def shows(self, consumer: Consumer | None, message_id: int) -> bool:
+        subscription = None if consumer is None else consumer.subscription
         if subscription is None or not subscription.has(message_id):
             return True
         return bool(subscription.number) and self._is_own(subscription.number, message_id)
@@ -290,20 +294,20 @@ class FanoutDelivery(Delivery):
         super().forget(message_id)
         self._waiting.pop(message_id, None)
         self.members.forget(message_id)
-        for guest in self._numbers.values():
-            if guest.subscription is not None and guest.subscription.acked:
-                guest.subscription.acked.discard(message_id)
-            if self._rests:
-                self._rests.pop((message_id, guest.port.number), None)
+        for consumer in self._numbers.values():
+            if consumer.subscription is not None and consumer.subscription.acked:
+                consumer.subscription.acked.discard(message_id)
+            if self._delays:
+                self._delays.pop((message_id, consumer.port.number), None)
 
-    def _rest_key(self, guest: Consumer, message_id: int) -> DelayKey:
-        return (message_id, guest.port.number)
+    def _delay_key(self, consumer: Consumer, message_id: int) -> DelayKey:
+        return (message_id, consumer.port.number)
 
-    def end_rest(self, rest: DelayKey) -> None:
-        guest = self._numbers.get(rest[1])
-        if guest is not None:
-            self._give_back(guest, rest[0])
-            self.hungry[guest] = None
+    def end_delay(self, key: DelayKey) -> None:
+        consumer = self._numbers.get(key[1])
+        if consumer is not None:
+            self._give_back(consumer, key[0])
+            self.waiting[consumer] = None
 
 
 class QueueDelivery(Delivery):
@@ -322,21 +326,21 @@ class QueueDelivery(Delivery):
         attempts: dict[int, int],
     ) -> None:
         super().__init__(buffer, members, settings, rng, attempts)
-        self._backlog = SharedBacklog(self._rests)
+        self._backlog = SharedBacklog(self._delays)
         self._turns = 0
 
-    def _enter(self, guest: Consumer) -> None:
-        guest.joined_after = guest.join.resume_after or 0
-        guest.backlog = self._backlog
+    def _enter(self, consumer: Consumer) -> None:
+        consumer.starts_after = consumer.options.resume_after or 0
+        consumer.backlog = self._backlog
 
-    def _give_back(self, guest: Consumer, message_id: int) -> None:
-        super()._give_back(guest, message_id)
-        self.hungry.update(self.receivers)
+    def _give_back(self, consumer: Consumer, message_id: int) -> None:
+        super()._give_back(consumer, message_id)
+        self.waiting.update(self.receivers)
 
-    def end_rest(self, rest: DelayKey) -> None:
-        if rest[0] in self._buffer:
-            self._backlog.give_back(rest[0])
-            self.hungry.update(self.receivers)
+    def end_delay(self, key: DelayKey) -> None:
+        if key[0] in self._buffer:
+            self._backlog.give_back(key[0])
+            self.waiting.update(self.receivers)
 
     def forget(self, message_id: int) -> None:
         super().forget(message_id)
@@ -348,34 +352,34 @@ class QueueDelivery(Delivery):
     def is_exhausted(self, message_id: int) -> bool:
         return self.attempts.get(message_id, 0) >= self._settings.attempts_max
 
-    def _is_open(self, guest: Consumer) -> bool:
+    def _is_open(self, consumer: Consumer) -> bool:
         return (
-            guest.credit > 0
-            and guest.held_bytes < self._settings.window_bytes
-            and guest.port.writable
+            consumer.credit > 0
+            and consumer.leased_bytes < self._settings.window_bytes
+            and consumer.port.writable
         )
 
-    def pump(self, now: float, replies: list[tuple[Port, Reply]]) -> None:
+    def push(self, now: float, replies: list[tuple[Port, Reply]]) -> None:
         """Hand out one at a time: the fewest unacked first, then who waited longest."""
         if self.stopped:
-            self.hungry.clear()
+            self.waiting.clear()
         free = [
-            (len(guest.leases), guest.served, guest.port.number, guest)
-            for guest in self.hungry
-            if self._is_open(guest)
+            (len(consumer.leases), consumer.last_served, consumer.port.number, consumer)
+            for consumer in self.waiting
+            if self._is_open(consumer)
         ]
-        self.hungry.clear()
+        self.waiting.clear()
         heapify(free)
         while free:
-            _, _, number, guest = heappop(free)
-            row = self._backlog.next(guest, self._buffer, now)
+            _, _, number, consumer = heappop(free)
+            row = self._backlog.next(consumer, self._buffer, now)
             if row is None:
                 continue
             self._turns += 1
-            guest.served = self._turns
-            replies.append((guest.port, self._lease(guest, row, now)))
-            if self._is_open(guest):
-                heappush(free, (len(guest.leases), guest.served, number, guest))
+            consumer.last_served = self._turns
+            replies.append((consumer.port, self._lease(consumer, row, now)))
+            if self._is_open(consumer):
+                heappush(free, (len(consumer.leases), consumer.last_served, number, consumer))
 
 
 def delivery_for(

@@ -52,21 +52,21 @@ class Heartbeat:
 
 
 def check_heartbeats(
-    guests: Iterable[tuple[Port, Heartbeat]], now: float
+    consumers: Iterable[tuple[Port, Heartbeat]], now: float
 ) -> tuple[list[tuple[Port, Reply]], float]:
     """Check all connections of a channel: whom to ping or hang up on, and when to look again."""
     replies: list[tuple[Port, Reply]] = []
     earliest = inf
     count = 0
-    for port, liveness in guests:
+    for port, heartbeat in consumers:
         count += 1
-        match liveness.check(port.received_at, now):
+        match heartbeat.check(port.received_at, now):
             case HeartbeatResult.PROBE:
                 replies.append((port, Probe()))
             case HeartbeatResult.DEAD:
                 replies.append((port, Hangup()))
             case HeartbeatResult.ALIVE:
                 pass
-        earliest = min(earliest, liveness.due_at(port.received_at))
+        earliest = min(earliest, heartbeat.due_at(port.received_at))
     # Surveys of many connections keep a distance, or each one's deadline would survey them all.
     return replies, max(earliest, now + count * SURVEY_GAP_S_PER_GUEST) if count else earliest

@@ -39,12 +39,12 @@ class Holding:
 
     __slots__ = (
         "_buffer",
+        "_dead_letters",
         "_delivery",
-        "_intake",
         "_jobs",
         "_keys",
-        "_letters",
         "_name",
+        "_publisher",
         "_settings",
         "_shared",
         "_tee",
@@ -63,12 +63,12 @@ class Holding:
         self._shared = shared
         self._buffer = buffer
         self._keys = keys
-        self._intake: Publisher
+        self._publisher: Publisher
         self._delivery: Delivery
         self._jobs: ChannelJobs | None
         self._tee: Tee | None
-        self._letters: dict[int, DeadLetter] = {}
-        """Those on their way to the dead-letter channel, by the id of the message."""
+        self._dead_letters: dict[int, DeadLetter] = {}
+        """Those on their way to the dead-dead_letter channel, by the id of the message."""
 
     def sweep(self, now: float, effects: Effects) -> None:
         """Remove the expired messages that a slice of the buffer shows, or bury them."""
@@ -76,23 +76,23 @@ class Holding:
             if not burial.buries_expired(self._name, self._settings):
                 self._shared.counters.expired += 1
                 self.remove(row.id, effects)
-            elif row.id not in self._letters:
+            elif row.id not in self._dead_letters:
                 self._shared.counters.expired += 1
                 self._give_up(row, burial.EXPIRED, now, effects)
                 # Who held it has its credit back, and nobody gets it any more.
-                self._delivery.release(row.id)
+                self._delivery.end_leases(row.id)
 
     def remove(self, message_id: int, effects: Effects) -> None:
         """The message is done with, or its time is over."""
         row = self._buffer.remove(message_id)
         if row is None:
             return
-        self._intake.room.messages += 1
-        self._intake.room.bytes += len(row.data)
-        self._letters.pop(message_id, None)
+        self._publisher.quota.messages += 1
+        self._publisher.quota.bytes += len(row.data)
+        self._dead_letters.pop(message_id, None)
         self._delivery.forget(message_id)
         if self._jobs is not None:
-            self._jobs.ledger.forget(message_id)
+            self._jobs.schedule.forget(message_id)
         effects.changes.append(
             MessageRemoved(message_id, row.key, self._keys.settle(row), len(row.data))
         )
@@ -102,8 +102,8 @@ class Holding:
         tee.pump(now, effects)
         if effects.changes:
             self._hold(tee, effects)
-        room = self._intake.room
-        room.owed_messages, room.owed_bytes = tee.owed_messages, tee.owed_bytes
+        quota = self._publisher.quota
+        quota.owed_messages, quota.owed_bytes = tee.owed_messages, tee.owed_bytes
 
     def _hold(self, tee: Tee, effects: Effects) -> None:
         before = tee.owed_messages
@@ -137,28 +137,30 @@ class Holding:
     def _ack(self, port: Port, message_id: int, effects: Effects) -> bool:
         """False: it says nothing of any message that is here."""
         row = self._buffer.rows.get(message_id)
-        letter = self._letters.get(message_id) if self._letters else None
-        if row is None or (letter is not None and letter.reason == burial.EXPIRED):
+        dead_letter = self._dead_letters.get(message_id) if self._dead_letters else None
+        if row is None or (dead_letter is not None and dead_letter.reason == burial.EXPIRED):
             self._shared.counters.late_acks += 1
             return False
-        guest = self._delivery.guests.get(port)
+        consumer = self._delivery.consumers.get(port)
         # Nobody who is known deletes what it put itself (PS-10).
-        if guest is None or (guest.sender and guest.sender == row.sender):
+        if consumer is None or (
+            consumer.identity_number and consumer.identity_number == row.sender
+        ):
             return False
-        if self._delivery.ack(guest, message_id):
+        if self._delivery.ack(consumer, message_id):
             self.remove(message_id, effects)
         return True
 
     def _nack(self, port: Port, nack: Nack, now: float, effects: Effects) -> None:
-        guest = self._delivery.guests.get(port)
-        if guest is None:
+        consumer = self._delivery.consumers.get(port)
+        if consumer is None:
             return
         if nack.reason is NackReason.CANNOT_DECRYPT and self._delivery.mode is not Mode.QUEUE:
             # Kept for others and for GET, but never again pushed to who cannot read it.
-            self._shared.counters.nacks += nack.id in guest.leases
-            self._delivery.decline(guest, nack.id)
+            self._shared.counters.nacks += nack.id in consumer.leases
+            self._delivery.decline(consumer, nack.id)
             return
-        count = self._delivery.nack(guest, nack, now)
+        count = self._delivery.nack(consumer, nack, now)
         if count is None:
             return
         self._shared.counters.nacks += 1
@@ -177,8 +179,8 @@ class Holding:
             self._ack(port, nack.id, effects)
 
     def _keep_rest(self, message_id: int, effects: Effects) -> None:
-        until = self._delivery.resting_until(message_id)
-        if until and message_id not in self._letters:
+        until = self._delivery.delayed_until(message_id)
+        if until and message_id not in self._dead_letters:
             jobs = self._jobs = self._jobs or ChannelJobs()
             jobs.keep_rest(message_id, until, effects)
 
@@ -198,27 +200,29 @@ class Holding:
         self._count_failed(failed, "no ack", now, effects)
 
     def _touch(self, port: Port, touch: Touch, now: float) -> Reply:
-        guest = self._delivery.guests.get(port)
+        consumer = self._delivery.consumers.get(port)
         ms = min(touch.ms, TOUCH_MS_MAX)
-        if guest is None or self._buffer.get(touch.id, now) is None:
+        if consumer is None or self._buffer.get(touch.id, now) is None:
             return Failed(touch, Code.LEASE_LOST)
-        is_held = self._delivery.touch(guest, touch.id, now + ms / 1000)
+        is_held = self._delivery.touch(consumer, touch.id, now + ms / 1000)
         return TouchAck(touch.id, ms) if is_held else Failed(touch, Code.LEASE_LOST)
 
-    # Dead letters.
+    # Dead dead_letters.
 
     def bury(self, message_id: int, reason: str, now: float, effects: Effects) -> None:
-        """The message becomes a dead letter, or is dropped where it is one."""
+        """The message becomes a dead dead_letter, or is dropped where it is one."""
         row = self._buffer.get(message_id, now)
         if row is not None and not burial.is_dead_letter_channel(self._name):
             self._give_up(row, reason, now, effects)
         elif row is not None:
-            log.warning("dead letter dropped: channel=%r id=%d", self._name, message_id)
+            log.warning("dead dead_letter dropped: channel=%r id=%d", self._name, message_id)
             self.remove(message_id, effects)
 
     def _give_up(self, row: StoredMessage, reason: str, now: float, effects: Effects) -> None:
         self._shared.counters.dead_letters += 1
         attempts = self._delivery.attempts.get(row.id, 0)
-        letter = self._letters[row.id] = burial.dead_letter_for(self._name, row, attempts, reason)
-        burial.post(letter, effects)
-        self._delivery.rest((row.id, 0), burial.retry_at(now, len(self._letters)))
+        dead_letter = self._dead_letters[row.id] = burial.dead_letter_for(
+            self._name, row, attempts, reason
+        )
+        burial.post(dead_letter, effects)
+        self._delivery.delay((row.id, 0), burial.retry_at(now, len(self._dead_letters)))

@@ -22,11 +22,11 @@ HeldLease = tuple[Port, int, Lease]
 
 def lease_of(delivery: Delivery, port: Port, push: Msg) -> tuple[Consumer, Lease] | None:
     """The lease that a push was made under; None if it is over."""
-    guest = delivery.guests.get(port)
-    lease = None if guest is None else guest.leases.get(push.id)
-    if guest is None or lease is None or lease.attempt != push.attempt:
+    consumer = delivery.consumers.get(port)
+    lease = None if consumer is None else consumer.leases.get(push.id)
+    if consumer is None or lease is None or lease.attempt != push.attempt:
         return None
-    return guest, lease
+    return consumer, lease
 
 
 def postpone(delivery: Delivery, pushes: Iterable[tuple[Port, Msg]], now: float) -> None:
@@ -36,7 +36,7 @@ def postpone(delivery: Delivery, pushes: Iterable[tuple[Port, Msg]], now: float)
     for port, push in pushes:
         found = lease_of(delivery, port, push)
         if found is not None and found[1].until <= now:
-            delivery.renew(found[0], push.id, now)
+            delivery.restart_lease(found[0], push.id, now)
 
 
 def recall(delivery: Delivery, pushes: Iterable[tuple[Port, Msg]]) -> None:
@@ -44,8 +44,8 @@ def recall(delivery: Delivery, pushes: Iterable[tuple[Port, Msg]]) -> None:
     for port, push in pushes:
         found = lease_of(delivery, port, push)
         if found is not None:
-            guest, lease = found
-            guest.leases[push.id] = Lease(lease.until, lease.attempt, lease.size, False)
+            consumer, lease = found
+            consumer.leases[push.id] = Lease(lease.until, lease.attempt, lease.size, False)
 
 
 def restart(delivery: Delivery, pushes: Iterable[tuple[Port, Msg]], now: float) -> None:
@@ -53,7 +53,7 @@ def restart(delivery: Delivery, pushes: Iterable[tuple[Port, Msg]], now: float) 
     for port, push in pushes:
         found = lease_of(delivery, port, push)
         if found is not None:
-            delivery.renew(found[0], push.id, now)
+            delivery.restart_lease(found[0], push.id, now)
 
 
 def loans_of(delivery: Delivery, unsent: Iterable[tuple[Port, Msg]]) -> list[HeldLease]:
@@ -62,10 +62,10 @@ def loans_of(delivery: Delivery, unsent: Iterable[tuple[Port, Msg]]) -> list[Hel
         return []
     never = {(port, push.id, push.attempt) for port, push in unsent}
     return [
-        (guest.port, message_id, lease)
-        for guest in delivery.guests.values()
-        for message_id, lease in guest.leases.items()
-        if (guest.port, message_id, lease.attempt) not in never
+        (consumer.port, message_id, lease)
+        for consumer in delivery.consumers.values()
+        for message_id, lease in consumer.leases.items()
+        if (consumer.port, message_id, lease.attempt) not in never
     ]
 
 
@@ -74,14 +74,14 @@ def lend_again(delivery: Delivery, loans: Iterable[HeldLease], buffer: Buffer) -
     the messages that somebody has."""
     lent = []
     for port, message_id, lease in loans:
-        guest = delivery.guests.get(port)
-        if guest is None or message_id not in buffer:
+        consumer = delivery.consumers.get(port)
+        if consumer is None or message_id not in buffer:
             continue
-        if isinstance(guest.backlog, SharedBacklog):
-            guest.backlog.take(message_id)
-            guest.leases[message_id] = lease
-            guest.held_bytes += lease.size
-            guest.credit -= 1
+        if isinstance(consumer.backlog, SharedBacklog):
+            consumer.backlog.take(message_id)
+            consumer.leases[message_id] = lease
+            consumer.leased_bytes += lease.size
+            consumer.credit -= 1
             delivery.leases_at = min(delivery.leases_at, lease.until)
             lent.append(message_id)
     return lent

@@ -24,7 +24,7 @@ from millpond.actors.store.changes import (
 
 class Sweeper(Protocol):
     def sweep(self, now: float, effects: Effects) -> None:
-        """Remove what has expired: there is no room."""
+        """Remove what has expired: there is no quota."""
 
 
 KEYS_SPARED = 16
@@ -32,9 +32,9 @@ KEYS_SPARED = 16
 
 
 class Publisher:
-    """The way into a channel's buffer. `fresh` collects what one batch added."""
+    """The way into a channel's buffer. `added` collects what one batch added."""
 
-    __slots__ = ("_buffer", "_keys", "_settings", "_shared", "fresh", "members", "room")
+    __slots__ = ("_buffer", "_keys", "_settings", "_shared", "added", "members", "quota")
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class Publisher:
         self.members = members
         self._settings = settings
         self._shared = shared
-        self.room = Quota(buffer, settings, shared)
-        self.fresh: list[StoredMessage] = []
+        self.quota = Quota(buffer, settings, shared)
+        self.added: list[StoredMessage] = []
 
     def put(
         self, put: Put, source: int, now: float, effects: Effects, sweeper: Sweeper
@@ -64,15 +64,15 @@ class Publisher:
             if is_same(kept, put.data):
                 return PutAck(put.key, kept.ttl, kept.id)
             return Failed(put, Code.KEY_REUSED)
-        settings, room, size = self._settings, self.room, len(put.data)
-        if not room.is_measured:
-            room.measure()
+        settings, quota, size = self._settings, self.quota, len(put.data)
+        if not quota.is_measured:
+            quota.measure()
         if (
             not 0 < size <= settings.data_bytes_max
-            or room.messages < 1
-            or room.bytes < size
+            or quota.messages < 1
+            or quota.bytes < size
             or settings.ttl_strict
-            or not room.is_writable
+            or not quota.is_writable
         ):
             if not size and settings.empty is EmptyPolicy.IGNORE:
                 return None
@@ -99,11 +99,11 @@ class Publisher:
         number = self.members.next_number() if known is None else known.number
         if not number:
             return Failed(put, Code.BUFFER_FULL)
-        before = len(self.fresh)
+        before = len(self.added)
         own = Put(number << SENDER_SHIFT | put.key, put.ttl, put.data)
         reply = self.put(own, source, now, effects, sweeper)
-        if len(self.fresh) > before:
-            row = self.fresh[-1]
+        if len(self.added) > before:
+            row = self.added[-1]
             self.members.use(identity, max(row.expires_at, row.until), now)
         match reply:
             case PutAck(ttl=honoured, id=message_id):
@@ -128,7 +128,7 @@ class Publisher:
 
         Its ttl counts from `since`, if that is given.
         """
-        shared, keys, room = self._shared, self._keys, self.room
+        shared, keys, quota = self._shared, self._keys, self.quota
         try:
             message_id = shared.ids.next(now)
         except IdsExhausted:
@@ -139,21 +139,21 @@ class Publisher:
             effects.changes += keys.forget_oldest()
         elif shared.usage.keys >= shared.limits.keys_max and len(keys.rows) > KEYS_SPARED:
             effects.changes += keys.forget_left()
-        room.messages -= 1
-        room.bytes -= len(data)
+        quota.messages -= 1
+        quota.bytes -= len(data)
         self._buffer.add(row)
         until = start + (WINDOW_S_MIN if ttl < WINDOW_S_MIN else window_s(ttl))
         older = keys.remember(row, until)
         if older is not None:
             effects.changes.append(older)
-        self.fresh.append(row)
+        self.added.append(row)
         effects.changes.append(row)
         return message_id
 
     def refusal(self, put: Put, now: float, effects: Effects, sweeper: Sweeper) -> Code | None:
         """Why a new message is not taken."""
-        if not self.room.is_measured:
-            self.room.measure()
+        if not self.quota.is_measured:
+            self.quota.measure()
         return self._refusal(put, now, effects, sweeper)
 
     def _refusal(self, put: Put, now: float, effects: Effects, sweeper: Sweeper) -> Code | None:
@@ -164,10 +164,10 @@ class Publisher:
             return Code.DATA_TOO_LARGE
         if settings.ttl_strict and not 1 <= put.ttl <= settings.ttl_max:
             return Code.TTL_REFUSED
-        if not self.room.is_writable:
+        if not self.quota.is_writable:
             return Code.STORAGE_FAILED
-        if not self.room.fits(size):
+        if not self.quota.fits(size):
             sweeper.sweep(now, effects)
-            if not self.room.fits(size):
+            if not self.quota.fits(size):
                 return Code.BUFFER_FULL
         return None

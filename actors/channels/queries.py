@@ -47,8 +47,8 @@ def get(buffer: Buffer, delivery: Delivery, port: Port, request: Get, now: float
     row = buffer.get(request.id, now)
     if row is None:
         return Failed(request, Code.NOT_FOUND)
-    guest = delivery.guests.get(port)
-    if guest is not None and len(row.data) > guest.join.data_max:
+    consumer = delivery.consumers.get(port)
+    if consumer is not None and len(row.data) > consumer.options.data_max:
         return Failed(request, Code.TOO_LARGE_FOR_PEER)
     return GetAck(row.id, row.data)
 
@@ -57,13 +57,13 @@ def ids(
     buffer: Buffer, delivery: Delivery, port: Port, request: List, now: float, page_max: int
 ) -> ListAck:
     """A page of the ids that this connection is shown; `page_max` where it sets no limit."""
-    guest = delivery.guests.get(port)
-    page = ListRange.asked(request, cursors=guest is not None and guest.join.cursor_lists)
+    consumer = delivery.consumers.get(port)
+    page = ListRange.asked(request, cursors=consumer is not None and consumer.options.cursor_lists)
     limit = page_max if page.limit is None else page.limit
-    if guest is not None:
-        limit = min(limit, guest.join.data_max // 8)
+    if consumer is not None:
+        limit = min(limit, consumer.options.data_max // 8)
     found = buffer.between(page.low, page.high, now, newest_first=page.newest_first)
-    shown = (each for each in found if delivery.shows(guest, each))
+    shown = (each for each in found if delivery.shows(consumer, each))
     return ListAck(list(islice(shown, limit)))
 
 
@@ -81,10 +81,10 @@ def lags(buffer: Buffer, delivery: Delivery) -> list[int]:
     if delivery.mode is not Mode.FANOUT:
         return []
     subscribers = [(each.number, each) for each in delivery.members.subscriptions.values()]
-    for guest in delivery.guests.values():
-        subscription = guest.subscription
-        if guest.receives and subscription is not None and not subscription.number:
-            subscribers.append((-guest.port.number, subscription))
+    for consumer in delivery.consumers.values():
+        subscription = consumer.subscription
+        if consumer.receives and subscription is not None and not subscription.number:
+            subscribers.append((-consumer.port.number, subscription))
     if not subscribers:
         return []
     ids, own = list(buffer.rows), _by_sender(buffer)
@@ -113,7 +113,7 @@ def figures(
     name: bytes, buffer: Buffer, delivery: Delivery, keys: int, subscribers: int
 ) -> ChannelInfo:
     """What the channel tells of itself."""
-    guests = delivery.guests.values()
+    consumers = delivery.consumers.values()
     return ChannelInfo(
         name=name,
         mode=delivery.mode.name.lower(),
@@ -121,7 +121,7 @@ def figures(
         bytes=buffer.bytes,
         keys=keys,
         leased=delivery.leased,
-        connections=len(guests),
-        credit=sum(guest.credit for guest in guests if guest.receives),
+        connections=len(consumers),
+        credit=sum(consumer.credit for consumer in consumers if consumer.receives),
         subscribers=subscribers,
     )

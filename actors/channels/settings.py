@@ -12,7 +12,7 @@ UNSTARTED_MAX = 20
 """Who says when it begins may lose a message so often in a row without a word; then it counts as an
 attempt, so that what ends everybody who is only shown it does not go round for ever."""
 BACKOFF_SHARE = 0.1
-"""A message whose lease timed out rests for this share of its ack timeout before the next try."""
+"""A message whose lease timed out delays for this share of its ack timeout before the next try."""
 
 
 class DeliverySettings(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class ChannelSettings(msgspec.Struct, frozen=True):
 
     `members_max`: identities with a number. `dead_letter_expired`: what nobody acked before its
     deadline
-    goes to the dead-letter channel. `tee` is the stream that its messages are appended to (b"":
+    goes to the dead-dead_letter channel. `tee` is the stream that its messages are appended to (b"":
     none); `is_kept`: they outlive the node.
     """
 

@@ -16,51 +16,51 @@ from millpond.actors.store.changes import Snapshot
 from millpond.actors.store.message_attributes import DueAt, MessageAttributes
 
 LETTER_ID_MIN = 2**59
-"""The key of what was put back is the id that it had as a dead letter; no client's is as high."""
+"""The key of what was put back is the id that it had as a dead dead_letter; no client's is as high."""
 
 
 class ChannelJobs:
-    """`raised` are dead letters that were put back in an earlier run: a crash may have come before
+    """`requeued` are dead dead_letters that were put back in an earlier run: a crash may have come before
     they were let go of, so this is said again."""
 
-    __slots__ = ("ledger", "raised")
+    __slots__ = ("requeued", "schedule")
 
     def __init__(self, terms: MessageAttributes | None = None) -> None:
-        self.ledger = JobSchedule(terms)
-        self.raised: tuple[int, ...] = ()
+        self.schedule = JobSchedule(terms)
+        self.requeued: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, snapshot: Snapshot, delivery: Delivery, name: bytes) -> Self | None:
         """What a channel is built with; jobs that are not due begin to rest."""
         if delivery.mode is not Mode.QUEUE:
             return None
-        raised: tuple[int, ...] = ()
+        requeued: tuple[int, ...] = ()
         if not is_dead_letter_channel(name):
-            raised = tuple(key for key in snapshot.keys if key >= LETTER_ID_MIN)
-        if snapshot.attributes is None and not raised:
+            requeued = tuple(key for key in snapshot.keys if key >= LETTER_ID_MIN)
+        if snapshot.attributes is None and not requeued:
             return None
         jobs = cls(snapshot.attributes)
-        jobs.raised = raised
-        for message_id, due in jobs.ledger.due.items():
-            delivery.rest((message_id, 0), due)
+        jobs.requeued = requeued
+        for message_id, due in jobs.schedule.due.items():
+            delivery.delay((message_id, 0), due)
         return jobs
 
-    def tell_raised(self, name: bytes, effects: Effects) -> None:
-        """Those dead letters may be let go of."""
-        if self.raised:
-            effects.posts += ((name + DEAD_SUFFIX, DeadLettersRequeued(self.raised)),)
-            self.raised = ()
+    def announce_requeued(self, name: bytes, effects: Effects) -> None:
+        """Those dead dead_letters may be let go of."""
+        if self.requeued:
+            effects.posts += ((name + DEAD_SUFFIX, DeadLettersRequeued(self.requeued)),)
+            self.requeued = ()
 
     def keep_rest(self, message_id: int, until: float, effects: Effects) -> None:
-        """A restart must know for how long the message rests."""
-        self.ledger.due[message_id] = until
+        """A restart must know for how long the message delays."""
+        self.schedule.due[message_id] = until
         effects.changes.append(DueAt(message_id, until))
 
 
 def answer(
     request: JobRequest, parts: Parts, keeper: Keeper, port: Port, now: float, effects: Effects
 ) -> JobReply | Failed | None:
-    """What the channel, or one that has its dead letters, answers; None: the other one does."""
+    """What the channel, or one that has its dead dead_letters, answers; None: the other one does."""
     if isinstance(request, DEAD_LETTER_REQUESTS):
         desk = DeadLetterHandler(parts.name, parts.buffer, parts.keys, now)
         return desk.answer(request, keeper, port, effects)

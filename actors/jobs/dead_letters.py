@@ -1,4 +1,4 @@
-"""What a dead-letter channel does for the channel whose letters it has."""
+"""What a dead-dead_letter channel does for the channel whose dead_letters it has."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LETTERS_BYTES_MAX = 4 * 2**20
 
 
 class DeadLetterHandler:
-    """For one request; `keys` of dead letters are the ids that they had."""
+    """For one request; `keys` of dead dead_letters are the ids that they had."""
 
     __slots__ = ("_buffer", "_keys", "_name", "_now")
 
@@ -66,18 +66,18 @@ class DeadLetterHandler:
                 dead = len(self._buffer.rows)
                 return JobCounts(number, c.ready, c.delayed, c.leased, c.workers, c.oldest, dead)
             case TakeDeadLetters(ids=ids):
-                letters, more = self._some(ids)
-                if not letters:
+                dead_letters, more = self._some(ids)
+                if not dead_letters:
                     return DeadLettersDone(number, 0, more=False)
-                revive = RequeueDeadLetters(number, tuple(letters), more)
+                revive = RequeueDeadLetters(number, tuple(dead_letters), more)
                 home = self._name.removesuffix(DEAD_SUFFIX)
                 effects.forwards += ((home, Batch(port, [revive])),)
                 return None
             case DeleteDeadLetters(ids=ids):
-                letters, more = self._some(ids)
-                for letter in letters:
-                    keeper.remove(letter.id, effects)
-                return DeadLettersDone(number, len(letters), more)
+                dead_letters, more = self._some(ids)
+                for dead_letter in dead_letters:
+                    keeper.remove(dead_letter.id, effects)
+                return DeadLettersDone(number, len(dead_letters), more)
             case _:
                 assert_never(request)
 
@@ -91,7 +91,7 @@ class DeadLetterHandler:
         return JobPage(request.number, *page)
 
     def _find(self, message_id: int) -> StoredMessage | None:
-        """The letter of this id, or the one that had it."""
+        """The dead_letter of this id, or the one that had it."""
         row = self._buffer.get(message_id, self._now)
         if row is None:
             former = self._keys.rows.get(message_id)

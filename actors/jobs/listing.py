@@ -22,26 +22,26 @@ Page = tuple[tuple[JobRow, ...], bool]
 
 
 class JobView:
-    """The jobs of a channel at one moment. What is on its way to the dead letters is in neither."""
+    """The jobs of a channel at one moment. What is on its way to the dead dead_letters is in neither."""
 
-    __slots__ = ("_buffer", "_delivery", "_held", "_letters", "_now")
+    __slots__ = ("_buffer", "_dead_letters", "_delivery", "_held", "_now")
 
     def __init__(
-        self, buffer: Buffer, delivery: Delivery, letters: dict[int, DeadLetter], now: float
+        self, buffer: Buffer, delivery: Delivery, dead_letters: dict[int, DeadLetter], now: float
     ) -> None:
         self._buffer = buffer
         self._delivery = delivery
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._now = now
         self._held: dict[int, tuple[Consumer, Lease]] = {
-            message_id: (guest, lease)
-            for guest in delivery.guests.values()
-            for message_id, lease in guest.leases.items()
+            message_id: (consumer, lease)
+            for consumer in delivery.consumers.values()
+            for message_id, lease in consumer.leases.items()
         }
 
     def find(self, message_id: int) -> StoredMessage | None:
         """The job, if it is there and alive."""
-        return None if message_id in self._letters else self._buffer.get(message_id, self._now)
+        return None if message_id in self._dead_letters else self._buffer.get(message_id, self._now)
 
     def holder(self, message_id: int) -> Consumer | None:
         """Who works on it."""
@@ -52,7 +52,7 @@ class JobView:
         """Where a job that is there stands."""
         if message_id in self._held:
             return JobState.LEASED
-        return JobState.DELAYED if self._delivery.resting_until(message_id) else JobState.READY
+        return JobState.DELAYED if self._delivery.delayed_until(message_id) else JobState.READY
 
     def row(self, row: StoredMessage, data_max: int) -> JobRow:
         """The job as it is shown, with so much of its data."""
@@ -62,7 +62,7 @@ class JobView:
             row.id,
             self.state(row.id),
             attempt,
-            self._delivery.resting_until(row.id) if lease is None else 0.0,
+            self._delivery.delayed_until(row.id) if lease is None else 0.0,
             0.0 if lease is None else lease.until,
             row.expires_at,
             len(row.data),
@@ -75,7 +75,7 @@ class JobView:
         found = (
             self.row(row, DATA_SHOWN)
             for row in self._candidates(asked)
-            if row.id not in self._letters
+            if row.id not in self._dead_letters
             and (asked.state is None or self.state(row.id) is asked.state)
         )
         return first_page(found, asked.limit, asked.bytes_max)
@@ -86,11 +86,11 @@ class JobView:
             case JobState.LEASED:
                 ids: Iterable[int] = self._held
             case JobState.DELAYED:
-                ids = self._delivery.resting
+                ids = self._delivery.delayed
             case _:
                 return self._buffer.after(asked.after, self._now)
-        # Some of these may be letters, which are few.
-        wanted = asked.limit + 1 + len(self._letters)
+        # Some of these may be dead_letters, which are few.
+        wanted = asked.limit + 1 + len(self._dead_letters)
         lowest = nsmallest(wanted, (each for each in ids if each > asked.after))
         rows = (self._buffer.get(each, self._now) for each in lowest)
         return (row for row in rows if row is not None)
@@ -98,7 +98,7 @@ class JobView:
     def oldest_ready(self) -> float:
         """Since when the first ready job is ready, about; 0: there is none."""
         for row in self._buffer.after(0, self._now):
-            if row.id not in self._letters and self.state(row.id) is JobState.READY:
+            if row.id not in self._dead_letters and self.state(row.id) is JobState.READY:
                 return row.expires_at - row.ttl
         return 0.0
 
@@ -109,7 +109,7 @@ def origin_of(row: StoredMessage) -> tuple[int, str]:
 
 
 def dead_letter_row(row: StoredMessage, data_max: int) -> JobRow:
-    """A dead letter as it is shown."""
+    """A dead dead_letter as it is shown."""
     attempts = 0 if row.origin is None else row.origin.attempts
     shown, size = row.data[:data_max], len(row.data)
     return JobRow(

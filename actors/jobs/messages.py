@@ -2,7 +2,7 @@
 (docs/reference/wire-protocol.md, "Jobs").
 
 Times are seconds since 1970, sizes bytes. `number` is the asker's own: an answer carries that of
-its request. Requests about dead letters go on to the channel that has them, and it answers.
+its request. Requests about dead dead_letters go on to the channel that has them, and it answers.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class GetJob(JobRequest, frozen=True, gc=False):
 
 
 class RetryJob(JobRequest, frozen=True, gc=False):
-    """A job that rests is due now, one that the asker holds is given back. `JobDone` answers."""
+    """A job that delays is due now, one that the asker holds is given back. `JobDone` answers."""
 
     id: int
 
@@ -88,7 +88,7 @@ class CancelJob(JobRequest, frozen=True, gc=False):
 
 
 class RejectJob(JobRequest, frozen=True, gc=False):
-    """The job that the asker holds is a dead letter, for this reason. Answered by `JobDone`."""
+    """The job that the asker holds is a dead dead_letter, for this reason. Answered by `JobDone`."""
 
     id: int
     reason: str
@@ -102,13 +102,13 @@ class CountJobs(JobRequest, frozen=True, gc=False):
 
 
 class RetryDeadLetters(JobRequest, frozen=True, gc=False):
-    """Put dead letters back; None: all. Answered by `DeadLettersDone`."""
+    """Put dead dead_letters back; None: all. Answered by `DeadLettersDone`."""
 
     ids: tuple[int, ...] | None
 
 
 class PurgeDeadLetters(JobRequest, frozen=True, gc=False):
-    """Delete dead letters; None: all. Answered by `DeadLettersDone`."""
+    """Delete dead dead_letters; None: all. Answered by `DeadLettersDone`."""
 
     ids: tuple[int, ...] | None
 

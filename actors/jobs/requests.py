@@ -1,6 +1,6 @@
 """Carries out what a channel in queue mode is asked about its jobs.
 
-What concerns dead letters goes on to their channel, with who asked; see `dead` and `passing`.
+What concerns dead dead_letters goes on to their channel, with who asked; see `dead` and `passing`.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Keeper(Protocol):
     """The channel: what leaves it."""
 
     def sweep(self, now: float, effects: Effects) -> None:
-        """Remove what has expired: there is no room."""
+        """Remove what has expired: there is no quota."""
 
     def remove(self, message_id: int, effects: Effects) -> None:
         """The message is done with."""
 
     def bury(self, message_id: int, reason: str, now: float, effects: Effects) -> None:
-        """The message becomes a dead letter."""
+        """The message becomes a dead dead_letter."""
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -70,9 +70,9 @@ class Parts(msgspec.Struct, frozen=True):
     buffer: Buffer
     keys: IdempotencyKeys
     delivery: Delivery
-    intake: Publisher
-    ledger: JobSchedule
-    letters: dict[int, DeadLetter]
+    publisher: Publisher
+    schedule: JobSchedule
+    dead_letters: dict[int, DeadLetter]
     counters: DeliveryCounters
 
 
@@ -108,8 +108,11 @@ class JobHandler:
             case m.GetJob():
                 return self._show(request)
             case m.CountJobs(stop=stop):
-                if stop and (guest := self._parts.delivery.guests.get(self._port)) is not None:
-                    self._parts.delivery.stop(guest)
+                if (
+                    stop
+                    and (consumer := self._parts.delivery.consumers.get(self._port)) is not None
+                ):
+                    self._parts.delivery.stop(consumer)
                 self._pass_on(CountDeadLetters(request.number, self._counts(request.number)))
             case m.RetryDeadLetters():
                 self._pass_on(TakeDeadLetters(request.number, request.ids))
@@ -118,7 +121,7 @@ class JobHandler:
             case RequeueDeadLetters():
                 return self._revive(request)
             case _:
-                raise AssertionError(f"{request} is for dead letters")
+                raise AssertionError(f"{request} is for dead dead_letters")
         return None
 
     def _pass_on(self, request: JobRequest) -> None:
@@ -127,7 +130,7 @@ class JobHandler:
 
     def _look(self) -> JobView:
         parts = self._parts
-        return JobView(parts.buffer, parts.delivery, parts.letters, self._now)
+        return JobView(parts.buffer, parts.delivery, parts.dead_letters, self._now)
 
     # New jobs.
 
@@ -145,20 +148,20 @@ class JobHandler:
             return Failed(put, refusal)
         ttl = min(put.ttl or parts.settings.ttl_default, parts.settings.ttl_max)
         due = put.due if put.due > now else 0.0
-        message_id = parts.intake.keep(put.key, ttl, put.data, now, self._effects, since=due)
+        message_id = parts.publisher.keep(put.key, ttl, put.data, now, self._effects, since=due)
         if not message_id:
             return Failed(put, Code.IDS_EXHAUSTED)
         if due:
             self._rest_until(message_id, due)
         if put.unique:
-            parts.ledger.claim(message_id, put.unique)
+            parts.schedule.claim(message_id, put.unique)
             self._effects.changes.append(UniqueKey(message_id, put.unique))
         return m.JobStored(put.number, message_id, ttl)
 
     def _holder(self, name: bytes) -> StoredMessage | None:
-        """The job of that name; a dead letter is none, also before it has arrived."""
-        found = self._parts.ledger.find(name)
-        if found is None or found in self._parts.letters:
+        """The job of that name; a dead dead_letter is none, also before it has arrived."""
+        found = self._parts.schedule.find(name)
+        if found is None or found in self._parts.dead_letters:
             return None
         return self._parts.buffer.get(found, self._now)
 
@@ -169,26 +172,26 @@ class JobHandler:
         if put.due > self._now + DUE_S_MAX:
             return Code.TTL_REFUSED
         asked = Put(put.key, put.ttl, put.data)
-        return parts.intake.refusal(asked, self._now, self._effects, self._keeper)
+        return parts.publisher.refusal(asked, self._now, self._effects, self._keeper)
 
     def _rest_until(self, message_id: int, due: float) -> None:
-        self._parts.delivery.rest((message_id, 0), due)
-        self._parts.ledger.due[message_id] = due
+        self._parts.delivery.delay((message_id, 0), due)
+        self._parts.schedule.due[message_id] = due
         self._effects.changes.append(DueAt(message_id, due))
 
     # Jobs that are there.
 
     def _retry(self, asked: m.RetryJob) -> JobReply | Failed:
-        look, delivery, ledger = self._look(), self._parts.delivery, self._parts.ledger
+        look, delivery, schedule = self._look(), self._parts.delivery, self._parts.schedule
         if look.find(asked.id) is None:
             return Failed(asked, Code.NOT_FOUND)
         state, holder = look.state(asked.id), look.holder(asked.id)
         if holder is not None:
             if holder.port is self._port:
-                delivery.hand_back(holder, asked.id)
+                delivery.give_back(holder, asked.id)
         elif state is m.JobState.DELAYED:
-            delivery.hurry(asked.id)
-            if ledger.due.pop(asked.id, None) is not None:
+            delivery.end_delay_now(asked.id)
+            if schedule.due.pop(asked.id, None) is not None:
                 self._effects.changes.append(DueAt(asked.id, 0.0))
         return m.JobDone(asked.number, state)
 
@@ -202,10 +205,10 @@ class JobHandler:
 
     def _reject(self, asked: m.RejectJob) -> JobReply | Failed:
         parts, now = self._parts, self._now
-        guest = parts.delivery.guests.get(self._port)
-        if guest is None or parts.buffer.get(asked.id, now) is None:
+        consumer = parts.delivery.consumers.get(self._port)
+        if consumer is None or parts.buffer.get(asked.id, now) is None:
             return Failed(asked, Code.LEASE_LOST)
-        count = parts.delivery.nack(guest, Nack(asked.id, NackReason.REJECT), now)
+        count = parts.delivery.nack(consumer, Nack(asked.id, NackReason.REJECT), now)
         if count is None:
             return Failed(asked, Code.LEASE_LOST)
         parts.counters.nacks += 1
@@ -236,36 +239,41 @@ class JobHandler:
     def _counts(self, number: int) -> m.JobCounts:
         parts, look = self._parts, self._look()
         leased = parts.delivery.leased
-        delayed = len(parts.delivery.resting) - len(parts.letters)
-        ready = len(parts.buffer.rows) - leased - delayed - len(parts.letters)
+        delayed = len(parts.delivery.delayed) - len(parts.dead_letters)
+        ready = len(parts.buffer.rows) - leased - delayed - len(parts.dead_letters)
         workers = len(parts.delivery.receivers)
         return m.JobCounts(number, ready, delayed, leased, workers, look.oldest_ready())
 
-    # Dead letters that come back.
+    # Dead dead_letters that come back.
 
     def _revive(self, revive: RequeueDeadLetters) -> JobReply | Failed:
-        """The id of the dead letter is its key here, so one that is put back twice is kept once."""
+        """The id of the dead dead_letter is its key here, so one that is put back twice is kept once."""
         parts, count, done = self._parts, 0, []
-        for letter in revive.letters:
-            if letter.id not in parts.keys.rows:
-                if not self._keep_again(letter):
+        for dead_letter in revive.dead_letters:
+            if dead_letter.id not in parts.keys.rows:
+                if not self._keep_again(dead_letter):
                     break
                 count += 1
-            done.append(letter.id)
+            done.append(dead_letter.id)
         if not done:
-            is_full = parts.intake.room.is_writable
+            is_full = parts.publisher.quota.is_writable
             return Failed(revive, Code.BUFFER_FULL if is_full else Code.STORAGE_FAILED)
         self._effects.posts += ((parts.name + DEAD_SUFFIX, DeadLettersRequeued(tuple(done))),)
-        more = revive.more or len(done) < len(revive.letters)
+        more = revive.more or len(done) < len(revive.dead_letters)
         return m.DeadLettersDone(revive.number, count, more)
 
-    def _keep_again(self, letter: StoredMessage) -> bool:
-        intake, size = self._parts.intake, len(letter.data)
-        if not intake.room.is_measured:
-            intake.room.measure()
-        if not intake.room.fits(size):
+    def _keep_again(self, dead_letter: StoredMessage) -> bool:
+        publisher, size = self._parts.publisher, len(dead_letter.data)
+        if not publisher.quota.is_measured:
+            publisher.quota.measure()
+        if not publisher.quota.fits(size):
             self._keeper.sweep(self._now, self._effects)
-        ttl, origin = self._parts.settings.ttl_default, letter.origin or Origin(letter.id, 0, "")
-        return intake.room.fits(size) and bool(
-            intake.keep(letter.id, ttl, letter.data, self._now, self._effects, 0, origin)
+        ttl, origin = (
+            self._parts.settings.ttl_default,
+            dead_letter.origin or Origin(dead_letter.id, 0, ""),
+        )
+        return publisher.quota.fits(size) and bool(
+            publisher.keep(
+                dead_letter.id, ttl, dead_letter.data, self._now, self._effects, 0, origin
+            )
         )

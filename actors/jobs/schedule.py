@@ -6,7 +6,7 @@ from millpond.actors.store.message_attributes import MessageAttributes
 
 
 class JobSchedule:
-    """Side tables of a channel. `due` are the rests that a restart would know of."""
+    """Side tables of a channel. `due` are the delays that a restart would know of."""
 
     __slots__ = ("_ids", "_names", "due")
 

@@ -39,7 +39,7 @@ class Effects(msgspec.Struct):
     """What a cell wants done: changes kept first, and only then replies sent and mail posted.
 
     `answers` go to the port of the batch in hand, in order; `replies` to the ports they name.
-    `forwards` are batches for other cells, which answer in the place of this one. `guests` are to
+    `forwards` are batches for other cells, which answer in the place of this one. `attachments` are to
     be admitted like this, should the behaviour crash. `awaited` are reads of earlier batches that
     `replies` answer: they are asked again, should the changes not be kept. `withheld`: messages
     that left, of which the store does not hear yet.
@@ -50,7 +50,7 @@ class Effects(msgspec.Struct):
     replies: list[tuple[Port, Reply]] = []
     posts: tuple[tuple[bytes, CellMessage], ...] = ()
     forwards: tuple[tuple[bytes, Batch], ...] = ()
-    guests: tuple[tuple[Port, Attach], ...] = ()
+    attachments: tuple[tuple[Port, Attach], ...] = ()
     awaited: list[tuple[Port, StreamRequest]] = []
     withheld: tuple[int, ...] = ()
 
@@ -133,20 +133,20 @@ class Cell:
 
     __slots__ = (
         "_wake",
+        "attachments",
         "behaviour",
-        "busy",
         "deadline",
         "gone",
-        "guests",
-        "held",
-        "held_at",
-        "held_bytes",
+        "is_busy",
+        "is_queued",
         "late",
         "loans",
-        "mail",
-        "mail_bytes",
+        "mailbox",
+        "mailbox_bytes",
         "name",
-        "queued",
+        "pending",
+        "pending_bytes",
+        "pending_since",
         "refusal",
         "restarts",
         "resumes_at",
@@ -157,21 +157,21 @@ class Cell:
         self.name = name
         self._wake = wake
         self.behaviour: Behaviour | None = None
-        self.busy = False
-        self.queued = False
+        self.is_busy = False
+        self.is_queued = False
         self.deadline = inf
-        self.guests: dict[Port, Attach] | None = None
-        self.mail: deque[Batch] | None = None
-        self.mail_bytes = 0
+        self.attachments: dict[Port, Attach] | None = None
+        self.mailbox: deque[Batch] | None = None
+        self.mailbox_bytes = 0
         self.restarts: Restarts | None = None
         self.refusal: Code | None = None
         """Mail is not kept but refused, with this code: the cell is quarantined."""
         self.resumes_at = 0.0
         """After a crash: not run before this. Infinity while its state is being loaded."""
-        self.held: deque[PendingEffects] | None = None
-        self.held_at = 0.0
+        self.pending: deque[PendingEffects] | None = None
+        self.pending_since = 0.0
         """Since when anything waits in line, if anything does."""
-        self.held_bytes = 0
+        self.pending_bytes = 0
         self.late: list[tuple[Port, Msg]] | None = None
         """Pushes that have left since time passed while they were in line; None: it did not."""
         self.loans: Sequence[tuple[Port, int, Lease]] = ()
@@ -189,10 +189,10 @@ class Cell:
         behaviour = self.behaviour
         assert behaviour is not None, "there is nothing that could look"
         is_leave = batch is not None and Detach in map(type, batch.messages[-1:])
-        lender = lender_in(behaviour) if self.held and (batch is None or is_leave) else None
+        lender = lender_in(behaviour) if self.pending and (batch is None or is_leave) else None
         if lender is not None:
             self.late = self.late or []
-            pushes = pushes_in(self.held or ())
+            pushes = pushes_in(self.pending or ())
             if batch is None:
                 lender.postpone(pushes, now)
             else:
@@ -201,7 +201,7 @@ class Cell:
 
     def end_wait(self, now: float) -> None:
         """Effects are about to leave: late, if they waited for a while."""
-        if self.late is None and now >= self.held_at + LATE_S:
+        if self.late is None and now >= self.pending_since + LATE_S:
             self.late = []
 
     def part(self, effects: Effects) -> None:
@@ -225,7 +225,7 @@ class Cell:
             self.behaviour = None
         elif self.late and (lender := lender_in(self.behaviour)) is not None:
             lender.restart(self.late, now)
-        self.late = [] if self.held and self.late is not None else None
+        self.late = [] if self.pending and self.late is not None else None
 
     def give_up(self, lost: Collection[PendingEffects]) -> None:
         """The behaviour is about to go, and these effects with it: remember who has what."""
@@ -244,15 +244,15 @@ class Cell:
             lender.lend_again(loans)
         return behaviour
 
-    def add_mail(self, batch: Batch, *, first: bool = False) -> None:
+    def put_in_mailbox(self, batch: Batch, *, first: bool = False) -> None:
         """Have a batch wait, behind what waits already or before it."""
-        if self.mail is None:
-            self.mail = deque()
+        if self.mailbox is None:
+            self.mailbox = deque()
         if first:
-            self.mail.appendleft(batch)
+            self.mailbox.appendleft(batch)
         else:
-            self.mail.append(batch)
-        self.mail_bytes += batch.size_bytes
+            self.mailbox.append(batch)
+        self.mailbox_bytes += batch.size_bytes
 
     @property
     def unkept_from(self) -> int:
@@ -260,7 +260,7 @@ class Cell:
 
         Who looks past what waits in line, must not look at them.
         """
-        changes = (change for held in self.held or () for change in held.effects.changes)
+        changes = (change for held in self.pending or () for change in held.effects.changes)
         return next((change.id for change in changes if isinstance(change, StoredMessage)), U64_MAX)
 
 

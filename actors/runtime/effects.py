@@ -183,13 +183,13 @@ class EffectQueue:
         liveness says at once."""
         # Only a wake looks at liveness.
         verdicts = _take_verdicts(cell, effects) if batch is None and effects.replies else []
-        if cell.held is None:
-            cell.held, cell.held_at = deque(), now
-        last = cell.held[-1].commit if cell.held else None
+        if cell.pending is None:
+            cell.pending, cell.pending_since = deque(), now
+        last = cell.pending[-1].commit if cell.pending else None
         held = PendingEffects(batch, effects, commit or last)
-        cell.held.append(held)
+        cell.pending.append(held)
         if batch is not None:
-            cell.held_bytes += batch.size_bytes
+            cell.pending_bytes += batch.size_bytes
         if commit is not None and commit is not last:
             self._wait(cell, commit)
         for port, reply in verdicts:
@@ -216,41 +216,41 @@ class EffectQueue:
         try:
             if fault is None:
                 cell.end_wait(self._now())
-                self._release_held(cell, commit)
+                self._release_pending(cell, commit)
             else:
-                self._refuse_held(cell)
+                self._refuse_pending(cell)
         finally:
             self._committed(cell, fault)
 
-    def _release_held(self, cell: Cell, commit: Commit) -> None:
+    def _release_pending(self, cell: Cell, commit: Commit) -> None:
         """Release what waited for `commit`, in order; what is not taken yet still holds up what
         comes after."""
-        held = cell.held
+        held = cell.pending
         try:
             while held and held[0].commit is commit:
                 each = held.popleft()
                 if each.batch is not None:
-                    cell.held_bytes -= each.batch.size_bytes
+                    cell.pending_bytes -= each.batch.size_bytes
                 if cell.late is not None:
                     cell.part(each.effects)
                 self.release(each.batch, each.effects)
         finally:
             if not held:
-                cell.held = None
+                cell.pending = None
             elif held[0].commit is commit:  # one of them could not be released
-                self._release_held(cell, commit)
+                self._release_pending(cell, commit)
 
-    def _refuse_held(self, cell: Cell) -> None:
+    def _refuse_pending(self, cell: Cell) -> None:
         """What came after something that is not kept was done upon it."""
-        held, cell.held, cell.held_bytes = cell.held, None, 0
+        held, cell.pending, cell.pending_bytes = cell.pending, None, 0
         cell.give_up(held or ())
         done = [(each.batch, each.effects) for each in held or ()]
         # Who is refused may leave at once: that is for the behaviour that comes after this one.
-        was_busy, cell.busy = cell.busy, True
+        was_busy, cell.is_busy = cell.is_busy, True
         try:
             self.refuse_owed(cell.behaviour, done, Code.STORAGE_FAILED, cell)
         finally:
-            cell.busy = was_busy
+            cell.is_busy = was_busy
 
 
 def _ask_again(
@@ -282,7 +282,7 @@ def _ask_again(
         if words:
             mail.append(Batch(batch.port, words))
     for each in reversed(mail):
-        cell.add_mail(each, first=True)
+        cell.put_in_mailbox(each, first=True)
     return again
 
 
@@ -296,7 +296,7 @@ def _take_verdicts(cell: Cell, effects: Effects) -> list[tuple[Port, Reply]]:
     """Pings and hang-ups, but those to connections whose welcome still waits in line."""
     newcomers = {
         held.batch.port
-        for held in cell.held or ()
+        for held in cell.pending or ()
         if held.batch is not None
         and any(isinstance(each, Attached) for each in held.effects.answers)
     }

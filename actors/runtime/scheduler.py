@@ -93,10 +93,10 @@ class Scheduler:
         if cell is None:
             cell = self._create(name, now)
         if (
-            cell.busy
-            or cell.mail
+            cell.is_busy
+            or cell.mailbox
             or cell.resumes_at > now
-            or cell.held_bytes > self._settings.mailbox_bytes
+            or cell.pending_bytes > self._settings.mailbox_bytes
         ):
             return self._defer(cell, batch, now)
         if len(batch.messages) > self._settings.turn_messages:
@@ -107,9 +107,9 @@ class Scheduler:
     def attach(self, name: bytes, port: Port, join: Attach, now: float) -> bool:
         """A connection enters a cell, which remembers it across a crash of its behaviour."""
         cell = self.cells.get(name) or self._create(name, now)
-        if cell.guests is None:
-            cell.guests = {}
-        cell.guests[port] = join
+        if cell.attachments is None:
+            cell.attachments = {}
+        cell.attachments[port] = join
         return self.submit(name, Batch(port, [join]), now)
 
     def adopt(self, name: bytes, deadline: float) -> None:
@@ -122,15 +122,15 @@ class Scheduler:
         cell = self.cells.get(name)
         if cell is None:
             return
-        if cell.guests is not None:
-            cell.guests.pop(port, None)
-            cell.guests = cell.guests or None  # an empty dictionary keeps its table
+        if cell.attachments is not None:
+            cell.attachments.pop(port, None)
+            cell.attachments = cell.attachments or None  # an empty dictionary keeps its table
         self.submit(name, Batch(port, [Detach()]), self._now())
 
     def on_capacity(self, name: bytes, resume: Callable[[], None]) -> None:
         """Call `resume` once the cell's mailbox has room; at once if it has."""
         cell = self.cells.get(name)
-        if cell is None or cell.mail_bytes <= self._settings.mailbox_bytes:
+        if cell is None or cell.mailbox_bytes <= self._settings.mailbox_bytes:
             resume()
         else:
             self._waiting.setdefault(name, []).append(resume)
@@ -197,40 +197,45 @@ class Scheduler:
         return True
 
     def _enqueue(self, cell: Cell, batch: Batch, now: float) -> bool:
-        cell.add_mail(batch)
+        cell.put_in_mailbox(batch)
         self.counters.queued += 1
         if cell.resumes_at > now:
             self.timers.arm(cell, cell.resumes_at)
         else:
             self._queue_up(cell)
-        return cell.mail_bytes <= self._settings.mailbox_bytes
+        return cell.mailbox_bytes <= self._settings.mailbox_bytes
 
     def _queue_up(self, cell: Cell) -> None:
-        if not cell.queued:
-            cell.queued = True
+        if not cell.is_queued:
+            cell.is_queued = True
             self._queue.append(cell)
             if self._kick is not None:
                 self._kick.set()
 
     def _run_mail(self, cell: Cell, now: float) -> None:
-        cell.queued = False
+        cell.is_queued = False
         share = self._settings.turn_messages
-        held_max = self._settings.mailbox_bytes
-        while cell.mail and share > 0 and cell.resumes_at <= now and cell.held_bytes <= held_max:
-            batch = cell.mail.popleft()
+        pending_max = self._settings.mailbox_bytes
+        while (
+            cell.mailbox
+            and share > 0
+            and cell.resumes_at <= now
+            and cell.pending_bytes <= pending_max
+        ):
+            batch = cell.mailbox.popleft()
             if len(batch.messages) > share:
                 batch, rest = batch.split(share)
-                cell.mail.appendleft(rest)
+                cell.mailbox.appendleft(rest)
             share -= len(batch.messages)
-            cell.mail_bytes -= batch.size_bytes
+            cell.mailbox_bytes -= batch.size_bytes
             self._run(cell, batch, now)
         # What is held back by commits is queued up again when they are done.
-        if cell.mail and cell.resumes_at <= now and cell.held_bytes <= held_max:
+        if cell.mailbox and cell.resumes_at <= now and cell.pending_bytes <= pending_max:
             self._queue_up(cell)
         self._announce_capacity(cell)
 
     def _announce_capacity(self, cell: Cell) -> None:
-        if cell.name in self._waiting and cell.mail_bytes <= self._settings.mailbox_bytes // 2:
+        if cell.name in self._waiting and cell.mailbox_bytes <= self._settings.mailbox_bytes // 2:
             for resume in self._waiting.pop(cell.name):
                 resume()
 
@@ -241,15 +246,15 @@ class Scheduler:
             self.timers.arm(cell, cell.resumes_at)
             return
         cell.refusal = None
-        if cell.busy:
+        if cell.is_busy:
             raise AssertionError("a deadline never passes within a batch")
         self._run(cell, None, now)
-        if cell.mail:
+        if cell.mailbox:
             self._queue_up(cell)
 
     def _run(self, cell: Cell, batch: Batch | None, now: float) -> None:
         """Let the behaviour handle a batch, or look at the clock when there is none."""
-        cell.busy = True
+        cell.is_busy = True
         outgoing = self._outgoing
         outgoing.enter()
         effects: Effects | None = None
@@ -257,9 +262,10 @@ class Scheduler:
             behaviour = cell.behaviour or self._activate(cell, batch)
             if behaviour is None:
                 return
-            effects = (
-                behaviour.handle(batch, now) if batch and not cell.held else cell.look(batch, now)
-            )
+            if batch and not cell.pending:
+                effects = behaviour.handle(batch, now)
+            else:
+                effects = cell.look(batch, now)
             # A write that raises is a crash: the behaviour must not keep what the store does not.
             commit = self._store.write(cell.name, effects.changes) if effects.changes else None
         except Exception:
@@ -267,16 +273,16 @@ class Scheduler:
         else:
             if behaviour.deadline < cell.deadline:
                 self.timers.arm(cell, behaviour.deadline)
-            for port, join in effects.guests:
-                if cell.guests is not None and port in cell.guests:
-                    cell.guests[port] = join
-            if commit is None and not cell.held:
+            for port, join in effects.attachments:
+                if cell.attachments is not None and port in cell.attachments:
+                    cell.attachments[port] = join
+            if commit is None and not cell.pending:
                 outgoing.release(batch, effects)
             else:
                 outgoing.hold(cell, batch, effects, commit, now)
         finally:
-            cell.busy = False
-            if not cell.guests:
+            cell.is_busy = False
+            if not cell.attachments:
                 if batch is not None:
                     cell.used_at = now
                 self._tidy(cell, now)
@@ -299,7 +305,7 @@ class Scheduler:
         if cell.refusal is not None:
             self._outgoing.refuse(batch, cell.refusal)
         else:
-            cell.add_mail(batch, first=True)
+            cell.put_in_mailbox(batch, first=True)
 
     def _loaded(self, cell: Cell, kept: CellSnapshot | Fault) -> None:
         now = self._now()
@@ -315,18 +321,18 @@ class Scheduler:
         except Exception:
             self._crashed(cell, None, now)
             return
-        if cell.mail:
+        if cell.mailbox:
             self._queue_up(cell)
-        if not cell.busy:
+        if not cell.is_busy:
             self._run(cell, None, now)
 
     def _build(self, cell: Cell, kept: CellSnapshot) -> Behaviour:
-        guests = dict(cell.guests or {})
-        for batch in cell.mail or ():
+        attachments = dict(cell.attachments or {})
+        for batch in cell.mailbox or ():
             if batch.port is not None and any(isinstance(each, Attach) for each in batch.messages):
                 # It is still to be welcomed, and pushed nothing before.
-                guests.pop(batch.port, None)
-        behaviour = cell.revive(self._spawn(cell.name, kept, guests))
+                attachments.pop(batch.port, None)
+        behaviour = cell.revive(self._spawn(cell.name, kept, attachments))
         if self._is_draining:
             # Before anything makes it push; to this alone there is no effect.
             behaviour.handle(Batch(None, [Drain()]), self._now())
@@ -341,17 +347,17 @@ class Scheduler:
         cell.settle(fault, now)
         if fault is not None:
             self.timers.arm(cell, now)
-        if cell.busy:
+        if cell.is_busy:
             return
-        if cell.mail and cell.resumes_at <= now:
+        if cell.mailbox and cell.resumes_at <= now:
             self._queue_up(cell)
-        if not cell.guests:
+        if not cell.attachments:
             self._tidy(cell, now)
 
     def _tidy(self, cell: Cell, now: float) -> None:
         """Without guests a cell is forgotten if it holds nothing, and passivated after a while."""
         behaviour = cell.behaviour
-        if behaviour is None or cell.mail or cell.held:
+        if behaviour is None or cell.mailbox or cell.pending:
             return
         idle_at = cell.used_at + self._settings.passivate_after_s
         # What crashed is remembered for as long as if it held something, to be counted.
@@ -394,7 +400,7 @@ class Scheduler:
         cell.refusal = code
         cell.resumes_at = now + rest_s
         self.timers.arm(cell, cell.resumes_at)
-        while cell.mail:
-            self._outgoing.refuse(cell.mail.popleft(), code)
-        cell.mail_bytes = 0
+        while cell.mailbox:
+            self._outgoing.refuse(cell.mailbox.popleft(), code)
+        cell.mailbox_bytes = 0
         self._announce_capacity(cell)

@@ -200,11 +200,11 @@ class Life:
         channel = self.pond.scheduler.view(NAME)
         assert isinstance(channel, Channel)
         holders: Counter[int] = Counter()
-        for guest in channel._delivery.guests.values():
-            assert guest.credit >= 0 and guest.credit + len(guest.leases) == guest.window
-            assert guest.held_bytes == sum(lease.size for lease in guest.leases.values())
-            assert set(guest.leases) <= set(self.kept)
-            holders.update(guest.leases.keys())
+        for consumer in channel._delivery.consumers.values():
+            assert consumer.credit >= 0 and consumer.credit + len(consumer.leases) == consumer.window
+            assert consumer.leased_bytes == sum(lease.size for lease in consumer.leases.values())
+            assert set(consumer.leases) <= set(self.kept)
+            holders.update(consumer.leases.keys())
         if self.mode is Mode.QUEUE:
             assert max(holders.values(), default=1) == 1
         assert channel.info.messages == len(self.kept)
@@ -318,6 +318,6 @@ def test_nothing_is_remembered_of_messages_that_are_gone() -> None:
     channel = pond.scheduler.view(NAME)
     assert isinstance(channel, Channel) and isinstance(channel._delivery, QueueDelivery)
     delivery = channel._delivery
-    assert pond.kept() == [] and delivery.attempts == {} and not delivery.has_rests
+    assert pond.kept() == [] and delivery.attempts == {} and not delivery.has_delays
     assert delivery._backlog._taken == set() and delivery._backlog._returned.heap == []
     assert len(delivery._agenda) <= 64 and not pond.store.load(NAME).attempts

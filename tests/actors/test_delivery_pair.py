@@ -383,7 +383,7 @@ def test_ps_05_the_mode_stays_while_there_is_a_connection_or_a_message() -> None
     assert pond.join(mode=Mode.FANOUT).joined.mode is Mode.QUEUE
     receipt = second.put()
     for name in list(pond.scheduler.cells):
-        for port in list(pond.scheduler.cells[name].guests or {}):
+        for port in list(pond.scheduler.cells[name].attachments or {}):
             pond.scheduler.detach(name, port)
     pond.advance(120)
     third = pond.join(mode=Mode.FANOUT)

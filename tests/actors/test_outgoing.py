@@ -86,8 +86,8 @@ class TestFailures:
         with pytest.raises(RuntimeError, match="cannot be told"):
             store.commits[0].finish(None)
         assert a.take() == c.take() == [GetAck(1, b""), GetAck(2, b"")]
-        assert [works.scheduler.cells[name].held for name in (A, B, C)] == [None] * 3
-        assert [works.scheduler.cells[name].held_bytes for name in (A, B, C)] == [0] * 3
+        assert [works.scheduler.cells[name].pending for name in (A, B, C)] == [None] * 3
+        assert [works.scheduler.cells[name].pending_bytes for name in (A, B, C)] == [0] * 3
 
     def test_the_cell_that_failed_goes_on(self) -> None:
         works, store, (_, b, _) = self.works()
@@ -120,7 +120,7 @@ class TestFailures:
         assert isinstance(caught.value.__context__, RuntimeError)
         assert len(c.take()) == (2 if fault is None else 4)
         works.pass_time(0)
-        assert [works.scheduler.cells[name].held for name in (A, B, C)] == [None] * 3
+        assert [works.scheduler.cells[name].pending for name in (A, B, C)] == [None] * 3
 
     def test_a_connection_that_cannot_be_written_to_leaves_the_others_written(self) -> None:
         for well in range(3):

@@ -209,9 +209,9 @@ def test_batches_of_strangers_and_guests_are_told_apart() -> None:
     works, port = Works(), RecordingPort(1)
     works.scheduler.attach(A, port, Attach(mode=Mode.QUEUE), works.now)
     assert port.take() == [Attached(Mode.PAIR, 1)]
-    assert works.scheduler.cells[A].guests == {port: Attach(mode=Mode.QUEUE)}
+    assert works.scheduler.cells[A].attachments == {port: Attach(mode=Mode.QUEUE)}
     works.scheduler.submit(A, Batch(RecordingPort(2), [Get(1)]), works.now)
-    assert list(works.scheduler.cells[A].guests or {}) == [port]
+    assert list(works.scheduler.cells[A].attachments or {}) == [port]
 
 
 def test_a_cell_that_another_one_s_waking_emptied_is_left_alone() -> None:

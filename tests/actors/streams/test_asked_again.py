@@ -35,7 +35,7 @@ def fail_with_mail(slow: Lake, port: RecordingPort, message: CellMessage) -> Non
     for number in range(2):
         submit(slow, writer, m.Append(number, [b"a"]), FULL_BYTES)
     submit(slow, port, message)
-    assert slow.scheduler.cells[CELL].mail
+    assert slow.scheduler.cells[CELL].mailbox
     fail(slow)
 
 

@@ -399,7 +399,7 @@ async def test_a_7_a_session_does_not_go_on_over_an_append_it_has_not_heard_of()
         await _crash(s2)
         await talk.say(append_frame(b"a"))
         with anyio.fail_after(2):
-            while not s2.node.scheduler.cells[CELL].mail:
+            while not s2.node.scheduler.cells[CELL].mailbox:
                 await anyio.lowlevel.checkpoint()
         await _crash(s2)
         await talk.say(append_frame(b"b"), append_frame(b"c"))
