@@ -14,8 +14,8 @@ from millpond.actors.store.changes import StoredMessage
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """A message is this consumer's until then. `size`: bytes of its data. `begun`: it is an attempt,
-    also if the consumer is never heard of again."""
+    """A message is this consumer's until then. `size`: bytes of its data. `started`: it is an
+    attempt, also if the consumer is never heard of again."""
 
     until: float
     attempt: int
@@ -66,7 +66,8 @@ class Consumer:
 
 
 class Backlog(Protocol):
-    """What has not been handed out yet, in the order of ids, to one consumer or to competing ones."""
+    """What has not been handed out yet, in the order of ids, to one consumer or to competing
+    ones."""
 
     def give_back(self, message_id: int) -> None:
         """The message is ready again, out of turn."""

@@ -25,17 +25,18 @@ EXPIRED = "expired"
 
 
 def is_dead_letter_channel(name: bytes) -> bool:
-    """Is this a dead-dead_letter channel? It has none of its own."""
+    """Is this a dead-letter channel? It has none of its own."""
     return name.endswith(DEAD_SUFFIX)
 
 
 def buries_expired(name: bytes, settings: ChannelSettings) -> bool:
-    """Does what expires in the channel become a dead dead_letter?"""
+    """Does what expires in the channel become a dead letter?"""
     return settings.dead_letter_expired and not is_dead_letter_channel(name)
 
 
 def dead_letter_for(name: bytes, row: StoredMessage, attempts: int, reason: str) -> DeadLetter:
-    """What the channel sends to its dead-dead_letter channel, again and again until it has arrived."""
+    """What the channel sends to its dead-letter channel, again and again until it has
+    arrived."""
     return DeadLetter(name, row.id, attempts, reason, row.data)
 
 
@@ -51,7 +52,7 @@ def post_again(
     if dead_letter.id == next(iter(dead_letters)):
         count = len(dead_letters)
         log.warning(
-            "dead dead_letter refused for now: channel=%r waiting=%d", dead_letter.channel, count
+            "dead letter refused for now: channel=%r waiting=%d", dead_letter.channel, count
         )
     post(dead_letter, effects)
 
@@ -69,7 +70,7 @@ def keep(
     now: float,
     effects: Effects,
 ) -> None:
-    """A dead dead_letter arrives. If there is no room it is refused for now, and comes again."""
+    """A dead letter arrives. If there is no room it is refused for now, and comes again."""
     # The id of the dead message is its key here, so a dead_letter posted twice is kept once.
     if dead_letter.id not in keys.rows:
         publisher.quota.measure()

@@ -1,7 +1,8 @@
 """Who is handed which message, under credit and leases (wire.md 3d, 3j). Pure: it writes nowhere.
 
-A message is *ready* until it is *leased* to a consumer; a lease ends with an ack, a nack, its timeout
-or its consumer. What came back may *rest*. Modes differ in whose backlog a message stands: `modes`.
+A message is *ready* until it is *leased* to a consumer; a lease ends with an ack, a nack, its
+timeout or its consumer. What came back may *rest*. Modes differ in whose backlog a message stands:
+`modes`.
 """
 
 from __future__ import annotations

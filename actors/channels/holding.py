@@ -68,7 +68,7 @@ class Holding:
         self._jobs: ChannelJobs | None
         self._tee: Tee | None
         self._dead_letters: dict[int, DeadLetter] = {}
-        """Those on their way to the dead-dead_letter channel, by the id of the message."""
+        """Those on their way to the dead-letter channel, by the id of the message."""
 
     def sweep(self, now: float, effects: Effects) -> None:
         """Remove the expired messages that a slice of the buffer shows, or bury them."""
@@ -210,12 +210,12 @@ class Holding:
     # Dead dead_letters.
 
     def bury(self, message_id: int, reason: str, now: float, effects: Effects) -> None:
-        """The message becomes a dead dead_letter, or is dropped where it is one."""
+        """The message becomes a dead letter, or is dropped where it is one."""
         row = self._buffer.get(message_id, now)
         if row is not None and not burial.is_dead_letter_channel(self._name):
             self._give_up(row, reason, now, effects)
         elif row is not None:
-            log.warning("dead dead_letter dropped: channel=%r id=%d", self._name, message_id)
+            log.warning("dead letter dropped: channel=%r id=%d", self._name, message_id)
             self.remove(message_id, effects)
 
     def _give_up(self, row: StoredMessage, reason: str, now: float, effects: Effects) -> None:

@@ -42,8 +42,8 @@ class ChannelSettings(msgspec.Struct, frozen=True):
 
     `members_max`: identities with a number. `dead_letter_expired`: what nobody acked before its
     deadline
-    goes to the dead-dead_letter channel. `tee` is the stream that its messages are appended to (b"":
-    none); `is_kept`: they outlive the node.
+    goes to the dead-letter channel. `tee` is the stream that its messages are appended to
+    (b"": none); `is_kept`: they outlive the node.
     """
 
     mode: Mode | None = None

@@ -102,7 +102,7 @@ class Tee:
         rows: Iterable[StoredMessage],
         shared: ChannelContext,
     ) -> Tee | None:
-        """The tee of a channel, if it has one; dead dead_letters and the like have none."""
+        """The tee of a channel, if it has one; dead letters and the like have none."""
         if not settings.tee or b"!" in channel:
             return None
         tees = shared.tees
@@ -138,7 +138,7 @@ class Tee:
         return self._rest_until if has_work and not (self._is_asking or self._flying) else inf
 
     def add(self, rows: Iterable[StoredMessage]) -> None:
-        """Messages are kept. Those that were dead dead_letters have been here before."""
+        """Messages are kept. Those that were dead letters have been here before."""
         for row in rows:
             if row.origin is None:
                 self._rows[row.id] = row

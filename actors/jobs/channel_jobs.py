@@ -16,12 +16,13 @@ from millpond.actors.store.changes import Snapshot
 from millpond.actors.store.message_attributes import DueAt, MessageAttributes
 
 LETTER_ID_MIN = 2**59
-"""The key of what was put back is the id that it had as a dead dead_letter; no client's is as high."""
+"""The key of what was put back is the id that it had as a dead letter; no client's is as
+high."""
 
 
 class ChannelJobs:
-    """`requeued` are dead dead_letters that were put back in an earlier run: a crash may have come before
-    they were let go of, so this is said again."""
+    """`requeued` are dead letters that were put back in an earlier run: a crash may have come
+    before they were let go of, so this is said again."""
 
     __slots__ = ("requeued", "schedule")
 
@@ -46,7 +47,7 @@ class ChannelJobs:
         return jobs
 
     def announce_requeued(self, name: bytes, effects: Effects) -> None:
-        """Those dead dead_letters may be let go of."""
+        """Those dead letters may be let go of."""
         if self.requeued:
             effects.posts += ((name + DEAD_SUFFIX, DeadLettersRequeued(self.requeued)),)
             self.requeued = ()
@@ -60,7 +61,8 @@ class ChannelJobs:
 def answer(
     request: JobRequest, parts: Parts, keeper: Keeper, port: Port, now: float, effects: Effects
 ) -> JobReply | Failed | None:
-    """What the channel, or one that has its dead dead_letters, answers; None: the other one does."""
+    """What the channel, or one that has its dead letters, answers; None: the other one
+    does."""
     if isinstance(request, DEAD_LETTER_REQUESTS):
         desk = DeadLetterHandler(parts.name, parts.buffer, parts.keys, now)
         return desk.answer(request, keeper, port, effects)

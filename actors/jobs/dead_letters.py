@@ -1,4 +1,4 @@
-"""What a dead-dead_letter channel does for the channel whose dead_letters it has."""
+"""What a dead-letter channel does for the channel whose dead_letters it has."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LETTERS_BYTES_MAX = 4 * 2**20
 
 
 class DeadLetterHandler:
-    """For one request; `keys` of dead dead_letters are the ids that they had."""
+    """For one request; `keys` of dead letters are the ids that they had."""
 
     __slots__ = ("_buffer", "_keys", "_name", "_now")
 

@@ -22,7 +22,8 @@ Page = tuple[tuple[JobRow, ...], bool]
 
 
 class JobView:
-    """The jobs of a channel at one moment. What is on its way to the dead dead_letters is in neither."""
+    """The jobs of a channel at one moment. What is on its way to the dead letters is in
+    neither."""
 
     __slots__ = ("_buffer", "_dead_letters", "_delivery", "_held", "_now")
 
@@ -109,7 +110,7 @@ def origin_of(row: StoredMessage) -> tuple[int, str]:
 
 
 def dead_letter_row(row: StoredMessage, data_max: int) -> JobRow:
-    """A dead dead_letter as it is shown."""
+    """A dead letter as it is shown."""
     attempts = 0 if row.origin is None else row.origin.attempts
     shown, size = row.data[:data_max], len(row.data)
     return JobRow(

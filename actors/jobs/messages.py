@@ -2,7 +2,7 @@
 (docs/reference/wire-protocol.md, "Jobs").
 
 Times are seconds since 1970, sizes bytes. `number` is the asker's own: an answer carries that of
-its request. Requests about dead dead_letters go on to the channel that has them, and it answers.
+its request. Requests about dead letters go on to the channel that has them, and it answers.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class CancelJob(JobRequest, frozen=True, gc=False):
 
 
 class RejectJob(JobRequest, frozen=True, gc=False):
-    """The job that the asker holds is a dead dead_letter, for this reason. Answered by `JobDone`."""
+    """The job that the asker holds is a dead letter, for this reason. Answered by
+    `JobDone`."""
 
     id: int
     reason: str
@@ -102,13 +103,13 @@ class CountJobs(JobRequest, frozen=True, gc=False):
 
 
 class RetryDeadLetters(JobRequest, frozen=True, gc=False):
-    """Put dead dead_letters back; None: all. Answered by `DeadLettersDone`."""
+    """Put dead letters back; None: all. Answered by `DeadLettersDone`."""
 
     ids: tuple[int, ...] | None
 
 
 class PurgeDeadLetters(JobRequest, frozen=True, gc=False):
-    """Delete dead dead_letters; None: all. Answered by `DeadLettersDone`."""
+    """Delete dead letters; None: all. Answered by `DeadLettersDone`."""
 
     ids: tuple[int, ...] | None
 

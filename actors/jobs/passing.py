@@ -1,4 +1,4 @@
-"""Requests about dead dead_letters on their way from the channel to those, and back.
+"""Requests about dead letters on their way from the channel to those, and back.
 
 The asker's own number goes with them, so whichever channel fails, it hears of it.
 """
@@ -25,25 +25,25 @@ class GetDeadLetter(JobRequest, frozen=True, gc=False):
 
 
 class CountDeadLetters(JobRequest, frozen=True, gc=False):
-    """Add the dead dead_letters to the counts."""
+    """Add the dead letters to the counts."""
 
     counts: JobCounts
 
 
 class TakeDeadLetters(JobRequest, frozen=True, gc=False):
-    """Give these dead dead_letters to the channel they came from."""
+    """Give these dead letters to the channel they came from."""
 
     ids: tuple[int, ...] | None
 
 
 class DeleteDeadLetters(JobRequest, frozen=True, gc=False):
-    """Delete these dead dead_letters."""
+    """Delete these dead letters."""
 
     ids: tuple[int, ...] | None
 
 
 class RequeueDeadLetters(JobRequest, frozen=True, gc=False):
-    """The channel keeps these again, each under the id of the dead dead_letter as its key."""
+    """The channel keeps these again, each under the id of the dead letter as its key."""
 
     dead_letters: tuple[StoredMessage, ...]
     more: bool

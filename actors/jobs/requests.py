@@ -1,6 +1,6 @@
 """Carries out what a channel in queue mode is asked about its jobs.
 
-What concerns dead dead_letters goes on to their channel, with who asked; see `dead` and `passing`.
+What concerns dead letters goes on to their channel, with who asked; see `dead` and `passing`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Keeper(Protocol):
         """The message is done with."""
 
     def bury(self, message_id: int, reason: str, now: float, effects: Effects) -> None:
-        """The message becomes a dead dead_letter."""
+        """The message becomes a dead letter."""
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ class JobHandler:
             case RequeueDeadLetters():
                 return self._revive(request)
             case _:
-                raise AssertionError(f"{request} is for dead dead_letters")
+                raise AssertionError(f"{request} is for dead letters")
         return None
 
     def _pass_on(self, request: JobRequest) -> None:
@@ -159,7 +159,7 @@ class JobHandler:
         return m.JobStored(put.number, message_id, ttl)
 
     def _holder(self, name: bytes) -> StoredMessage | None:
-        """The job of that name; a dead dead_letter is none, also before it has arrived."""
+        """The job of that name; a dead letter is none, also before it has arrived."""
         found = self._parts.schedule.find(name)
         if found is None or found in self._parts.dead_letters:
             return None
@@ -247,7 +247,8 @@ class JobHandler:
     # Dead dead_letters that come back.
 
     def _revive(self, revive: RequeueDeadLetters) -> JobReply | Failed:
-        """The id of the dead dead_letter is its key here, so one that is put back twice is kept once."""
+        """The id of the dead letter is its key here, so one that is put back twice is kept
+        once."""
         parts, count, done = self._parts, 0, []
         for dead_letter in revive.dead_letters:
             if dead_letter.id not in parts.keys.rows:

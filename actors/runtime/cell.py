@@ -39,10 +39,10 @@ class Effects(msgspec.Struct):
     """What a cell wants done: changes kept first, and only then replies sent and mail posted.
 
     `answers` go to the port of the batch in hand, in order; `replies` to the ports they name.
-    `forwards` are batches for other cells, which answer in the place of this one. `attachments` are to
-    be admitted like this, should the behaviour crash. `awaited` are reads of earlier batches that
-    `replies` answer: they are asked again, should the changes not be kept. `withheld`: messages
-    that left, of which the store does not hear yet.
+    `forwards` are batches for other cells, which answer in the place of this one. `attachments` are
+    to be admitted like this, should the behaviour crash. `awaited` are reads of earlier batches
+    that `replies` answer: they are asked again, should the changes not be kept. `withheld`:
+    messages that left, of which the store does not hear yet.
     """
 
     changes: list[Change] = []

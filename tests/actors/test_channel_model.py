@@ -201,7 +201,9 @@ class Life:
         assert isinstance(channel, Channel)
         holders: Counter[int] = Counter()
         for consumer in channel._delivery.consumers.values():
-            assert consumer.credit >= 0 and consumer.credit + len(consumer.leases) == consumer.window
+            assert (
+                consumer.credit >= 0 and consumer.credit + len(consumer.leases) == consumer.window
+            )
             assert consumer.leased_bytes == sum(lease.size for lease in consumer.leases.values())
             assert set(consumer.leases) <= set(self.kept)
             holders.update(consumer.leases.keys())
