@@ -92,7 +92,7 @@ class Rejected(msgspec.Struct, frozen=True):
 
     sequence: int
     why: InvalidRecord
-    body: bytes
+    data: bytes
 
 
 Taken = Changed | ControlApplied | Rejected

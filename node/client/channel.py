@@ -58,9 +58,9 @@ class Channel:
         return self._link.mode
 
     @property
-    def durability(self) -> Durability | None:
-        """What a receipt promises on the present connection; None as above."""
-        return self._link.durability
+    def durability(self) -> Durability:
+        """What a receipt promises on the present connection; without a handshake MEMORY."""
+        return self._link.inflight.durability
 
     @property
     def window(self) -> int:

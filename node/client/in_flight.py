@@ -43,13 +43,13 @@ OPERATIONS_BYTES_MAX = 8 * 2**20
 class Receipt(msgspec.Struct, frozen=True, gc=False):
     """A message is kept under `id` for `ttl` seconds, as durably as `durability` says.
 
-    `durability` is None where the node did not tell (a peer without the handshake).
+    A peer without the handshake promises nothing more than MEMORY.
     """
 
     id: int
     ttl: int
     key: int
-    durability: Durability | None
+    durability: Durability
 
 
 class _Put:
@@ -91,7 +91,7 @@ class InFlight:
         self.room = room
         self.operations = FlowLimit(OPERATIONS_MAX, OPERATIONS_BYTES_MAX)
         self.streams = PendingStreamRequests()
-        self.durability: Durability | None = None
+        self.durability = Durability.MEMORY
         self.receipts = 0
         """So many came with the last read."""
         self._puts: dict[int, _Put] = {}

@@ -70,7 +70,6 @@ class Link:
         self.first: ReplyFuture[None] = ReplyFuture()
         self.error: Exception | None = None
         self.mode: Mode | None = None
-        self.durability: Durability | None = None
         self.window = self._default_window(settings.hello)
         self.packet_max = PACKET_MAX
         self.now = now
@@ -250,8 +249,8 @@ class Link:
         self._session = session
         self._live_at = self.now()
         self.counts.connections += 1
-        self.mode, self.durability = ready.mode, ready.durability
-        self.inflight.durability = ready.durability
+        self.mode = ready.mode
+        self.inflight.durability = ready.durability or Durability.MEMORY
         if ready.window is not None:
             self.window = ready.window
         self.packet_max = ready.packet_max or PACKET_MAX

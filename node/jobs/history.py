@@ -117,7 +117,7 @@ async def entries_of(streams: Streams, queue: str, job: int) -> AsyncIterator[Hi
     wanted = str(job)
     try:
         async for record in streams.stream(stream_name(queue)).records(since):
-            entry = _entry(record.body)
+            entry = _entry(record.data)
             if entry is not None and entry.job == wanted:
                 yield entry
     except UnknownStream:

@@ -165,7 +165,7 @@ class Looker:
 
 
 def _own_row(record: OwnRecord) -> Row:
-    return Row(Place(record.id.ms, record.id.seq, record.sequence), record.body)
+    return Row(Place(record.id.ms, record.id.seq, record.sequence), record.data)
 
 
 def _row(record: S3pRecord) -> Row:

@@ -108,8 +108,8 @@ async def check(node: Serving, writer: Writer, kept: Path) -> None:
         whole = Fold()
         bodies = []
         async for record in stream.records():
-            bodies.append(record.body)
-            whole.take(record.sequence, record.body)
+            bodies.append(record.data)
+            whole.take(record.sequence, record.data)
         rest = iter(bodies)
         assert all(any(body == each for body in rest) for each in writer.acked), "acked, and lost"
         expected = dict(whole.state.get_type("n"))

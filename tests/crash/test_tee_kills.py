@@ -95,5 +95,5 @@ async def settled(url: str, writers: list[Writer]) -> list[bytes]:
     async with connect_streams(url) as streams:
         while not all(writer.acked[-1] in found for writer in writers):
             await anyio.sleep(0.1)
-            found = [record.body async for record in streams.stream("all").records()]
+            found = [record.data async for record in streams.stream("all").records()]
     return found

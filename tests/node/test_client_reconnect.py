@@ -418,7 +418,7 @@ async def test_a_peer_without_handshake_is_an_error_unless_bare_is_allowed() -> 
     async with join(peer, bare=True) as channel:
         assert anyio.current_time() - start == pytest.approx(3)
         receipt = await channel.put(b"old friend", ttl=9)
-        assert (receipt.ttl, receipt.durability, channel.mode) == (9, None, None)
+        assert (receipt.ttl, receipt.durability.name, channel.mode) == (9, "MEMORY", None)
         push(peer, 5)
         await (await channel.receive()).ack()
         assert await peer.heard(Ack) == [Ack(5)]

@@ -121,7 +121,7 @@ async def test_requests_and_responses_of_the_specification(
     assert await rustlog.produce("user-events", [b"Hello", b""], partition=1) == 42
     fetched = await rustlog.fetch("user-events", 100, group="g")
     (record,) = fetched.records
-    assert (record.offset, record.timestamp, record.payload, fetched.next_offset) == (
+    assert (record.offset, record.timestamp, record.data, fetched.next_offset) == (
         100,
         1641024000000000,
         b'{"user":"alice"}',

@@ -206,7 +206,7 @@ async def test_rustlog_from_the_first_topic_to_the_last_commit(rustlog: Rustlog)
     assert await rustlog.produce("logs", [b"a", b"", bytes(range(256))], partition=1) == 0
     assert await rustlog.produce("logs", b"d", partition=1) == 3
     fetched = await rustlog.fetch("logs", 1, partition=1)
-    assert [one.payload for one in fetched.records] == [b"", bytes(range(256)), b"d"]
+    assert [one.data for one in fetched.records] == [b"", bytes(range(256)), b"d"]
     assert fetched.next_offset == 4
     assert (await rustlog.fetch("logs", 4, partition=1)).records == []
     with pytest.raises(UnknownTopic):

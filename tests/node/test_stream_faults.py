@@ -153,7 +153,7 @@ async def test_s3a_36_who_waits_never_sees_what_is_not_kept(
             told[what] = await outcome(read)
 
         async def own_read() -> list[bytes]:
-            return [each.body for each in await stream.read(1, wait_s=5)]
+            return [each.data for each in await stream.read(1, wait_s=5)]
 
         async def own_append() -> list[bytes]:
             await stream.append(b"lost 3")
@@ -183,7 +183,7 @@ async def test_s3a_36_who_waits_never_sees_what_is_not_kept(
         await is_all_there(mill, b"a", b"kept")
     async with serving(tmp_path, OsDisk()) as (mill, streams):
         await is_all_there(mill, b"a", b"kept")
-        assert [each.body for each in await streams.stream(NAME).read()] == [b"a", b"kept"]
+        assert [each.data for each in await streams.stream(NAME).read()] == [b"a", b"kept"]
 
 
 async def test_s3p_39_who_comes_while_the_store_cannot_write_waits(

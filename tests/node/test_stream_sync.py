@@ -101,7 +101,7 @@ def test_rustlog_blocking(listeners: dict[str, str], name: str) -> None:
         rustlog.create_topic(name, 2)
         assert rustlog.topics()[name] == 2
         assert rustlog.produce(name, [b"a", b"b"], partition=1) == 0
-        assert [one.payload for one in rustlog.fetch(name, 0, partition=1).records] == [b"a", b"b"]
+        assert [one.data for one in rustlog.fetch(name, 0, partition=1).records] == [b"a", b"b"]
         assert rustlog.committed("g", name, 1) is None
         rustlog.commit("g", name, 1, 1)
         assert rustlog.committed("g", name, 1) == 1

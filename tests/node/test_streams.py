@@ -53,7 +53,7 @@ async def until_waiting(stream: Stream, count: int = 1) -> None:
 
 
 def bodies(records: list[Record]) -> list[bytes]:
-    return [record.body for record in records]
+    return [record.data for record in records]
 
 
 @asynccontextmanager
@@ -99,7 +99,7 @@ async def test_what_is_appended_is_read(orders: Stream) -> None:
     kept = await orders.append([b"one", bytearray(b"two"), b""])
     assert (kept.first, kept.count, kept.tail) == (0, 3, 3)
     one, two, empty = await orders.read()
-    assert [one.body, two.body, empty.body] == [b"one", b"two", b""]
+    assert [one.data, two.data, empty.data] == [b"one", b"two", b""]
     assert [one.sequence, two.sequence, empty.sequence] == [0, 1, 2]
     assert one.timestamp == kept.first_timestamp and empty.timestamp == kept.timestamp
     assert abs(one.timestamp / 1000 - began_at.timestamp()) < SOON_S
@@ -446,13 +446,13 @@ async def test_follow_tells_of_what_was_trimmed_before_it_came(orders: Stream) -
     await orders.append([b"0", b"1"])
     gaps: list[tuple[int, int]] = []
     async with aclosing(orders.follow(0, on_gap=lambda *gap: gaps.append(gap))) as records:
-        assert (await anext(records)).body == b"0"
+        assert (await anext(records)).data == b"0"
         await orders.append([b"2", b"3", b"4"])
         await orders.trim(4)
-        assert [(await anext(records)).body for _ in range(2)] == [b"1", b"4"]
+        assert [(await anext(records)).data for _ in range(2)] == [b"1", b"4"]
     assert gaps == [(2, 4)]
     async with aclosing(orders.follow(2)) as records:
-        assert (await anext(records)).body == b"4", "what was trimmed before it began is no gap"
+        assert (await anext(records)).data == b"4", "what was trimmed before it began is no gap"
         await orders.append([b"5", b"6"])
         await orders.trim(6)
         with pytest.raises(Trimmed, match="5 to 5"):
@@ -463,7 +463,7 @@ async def test_follow_ends_with_its_stream(orders: Stream, monkeypatch: pytest.M
     monkeypatch.setattr("millpond.node.client.streams.stream.FOLLOW_S", 0.1)
     await orders.append([b"0", b"1"])
     async with aclosing(orders.follow(0)) as records:
-        assert [(await anext(records)).body for _ in range(2)] == [b"0", b"1"]
+        assert [(await anext(records)).data for _ in range(2)] == [b"0", b"1"]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(orders.delete)
             with pytest.raises(UnknownStream):
@@ -471,7 +471,7 @@ async def test_follow_ends_with_its_stream(orders: Stream, monkeypatch: pytest.M
     await orders.create()
     await orders.append([b"0", b"1"])
     async with aclosing(orders.follow(0)) as records:
-        assert [(await anext(records)).body for _ in range(2)] == [b"0", b"1"]
+        assert [(await anext(records)).data for _ in range(2)] == [b"0", b"1"]
         await orders.delete()
         await orders.create()
         await orders.append(b"other")

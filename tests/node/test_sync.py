@@ -140,15 +140,15 @@ def test_streams_are_used_from_ordinary_threads(url: str, name: str) -> None:
         orders.create(exist_ok=True)
         waiting = pool.submit(orders.read, orders.info().tail, wait_s=SOON_S)
         first = orders.append([b"a", b"b"]).first
-        assert [record.body for record in waiting.result(SOON_S)] in ([b"a"], [b"a", b"b"])
-        assert [record.body for record in orders.records(first)] == [b"a", b"b"]
-        assert [record.body for record in orders.tail(1)] == [b"b"]
+        assert [record.data for record in waiting.result(SOON_S)] in ([b"a"], [b"a", b"b"])
+        assert [record.data for record in orders.records(first)] == [b"a", b"b"]
+        assert [record.data for record in orders.tail(1)] == [b"b"]
         assert name.encode() in list(streams.names())
         follower = orders.follow(first + 1)
-        assert next(follower).body == b"b"
+        assert next(follower).data == b"b"
         later = pool.submit(next, follower)
         orders.append(b"c")
-        assert later.result(SOON_S).body == b"c"
+        assert later.result(SOON_S).data == b"c"
         orders.trim(first + 1)
         assert orders.info().trim_point == first + 1
         orders.commit("mail", 1)

@@ -55,7 +55,7 @@ async def take_all(node: Node, channel: str, count: int) -> list[bytes]:
 
 async def read_all(node: Node, stream: str) -> list[bytes]:
     async with connect_streams(url_of(node)) as streams:
-        return [record.body async for record in streams.stream(stream).records()]
+        return [record.data async for record in streams.stream(stream).records()]
 
 
 async def names(node: Node) -> list[bytes]:
@@ -75,7 +75,7 @@ async def test_who_has_the_receipt_finds_the_record(tmp_path: Path, kind: str) -
                 for number in range(200):
                     await producer.put(b"%d" % number)
                     (last,) = await streams.stream("all").tail(1)
-                    assert last.body == b"%d" % number and last.headers == []
+                    assert last.data == b"%d" % number and last.headers == []
 
 
 async def test_several_channels_feed_one_stream_each_in_its_order() -> None:

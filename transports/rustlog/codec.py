@@ -233,7 +233,7 @@ def encode_fetched(
         fitting = _fitting(rows, frame_bytes_max)
         if fitting < len(rows):
             next_offset = rows[fitting].offset
-            size -= sum(len(row.payload) for row in rows[fitting:])
+            size -= sum(len(row.data) for row in rows[fitting:])
             del rows[fitting:]
     return framed(_encode(FetchResponse(rows, next_offset))), len(rows), size
 
@@ -270,7 +270,7 @@ def _fitting(rows: list[FetchedRecord], frame_bytes_max: int) -> int:
     """How many rows fit into a frame, one at least."""
     left = frame_bytes_max - ENVELOPE_BYTES
     for count, row in enumerate(rows):
-        left -= (len(row.payload) + 2) // 3 * 4 + _ROW_BYTES
+        left -= (len(row.data) + 2) // 3 * 4 + _ROW_BYTES
         if left < 0:
             return max(count, 1)
     return len(rows)

@@ -121,7 +121,7 @@ class FetchedRecord(msgspec.Struct, frozen=True, gc=False):
 
     offset: Count
     timestamp: Count
-    payload: bytes
+    data: bytes = msgspec.field(name="payload")
 
 
 class FetchResponse(Message, frozen=True, gc=False, tag=True):

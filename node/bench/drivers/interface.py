@@ -166,7 +166,7 @@ def _answer(response: r.Response) -> Answer:
         case r.ProduceResponse(base_offset=base, record_count=count):
             return Appended((0, base), (0, base + count - 1), count)
         case r.FetchResponse(records=records):
-            return Records([((0, each.offset), each.payload) for each in records])
+            return Records([((0, each.offset), each.data) for each in records])
         case r.CreateTopicResponse(success=True):
             return Created()
         case r.Error(code=code, message=message):

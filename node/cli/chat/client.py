@@ -106,7 +106,7 @@ def _readable(page: Sequence[StreamRecord]) -> Page:
     found: Page = []
     for each in page:
         try:
-            found.append((each.sequence, decode_record(each.body)))
+            found.append((each.sequence, decode_record(each.data)))
         except Unreadable:
             continue  # of a later version
     return found

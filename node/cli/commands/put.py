@@ -184,12 +184,11 @@ def _show(receipt: Receipt, as_json: bool) -> None:
     if not as_json:
         print_line(str(receipt.id))
         return
-    durability = None if receipt.durability is None else receipt.durability.name.lower()
     print_json(
         {
             "id": str(receipt.id),
             "ttl": receipt.ttl,
             "key": receipt.key,
-            "durability": durability,
+            "durability": receipt.durability.name.lower(),
         }
     )

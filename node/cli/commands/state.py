@@ -187,13 +187,13 @@ async def _events(stream: Stream, start: int) -> AsyncIterator[Record]:
 
     async for record in stream.follow(start, on_gap=on_gap):
         is_command = len(record.headers) == 1 and not record.headers[0][0]
-        if record.body and not is_command:
+        if record.data and not is_command:
             yield record
 
 
 def _event_line(args: argparse.Namespace, record: Record) -> bytes | None:
     """What a record does, as a line; None: nothing that was asked for."""
-    event = decode_raw(record.body)
+    event = decode_raw(record.data)
     if isinstance(event, ControlEvent) and event.headers.control is Control.RESET:
         return b'{"reset": true}\n' if args.json else b"reset\n"
     if not isinstance(event, ChangeEvent) or args.kind not in (None, event.type):

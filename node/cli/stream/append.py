@@ -263,7 +263,7 @@ class _Appender:
             self._asked = 0
             if self._match is not None:
                 self._match = kept.tail
-            self._progress.add(kept.count, sum(len(record.body) for record in share))
+            self._progress.add(kept.count, sum(len(record.data) for record in share))
             await self._show(kept, number)
 
     async def _show(self, kept: Appended, number: int) -> None:
@@ -326,12 +326,12 @@ def _record(args: argparse.Namespace, line: bytes, number: int) -> NewRecord:
         record = read_record(line, keep_timestamp=args.timestamps)
     except BadLine as exc:
         raise Failure(f"line {number} is no record: {exc}") from exc
-    return NewRecord(record.body, [*record.headers, *args.header], record.timestamp)
+    return NewRecord(record.data, [*record.headers, *args.header], record.timestamp)
 
 
 def _size(record: NewRecord) -> int:
     headers = sum(len(name) + len(value) + RECORD_BYTES for name, value in record.headers)
-    return RECORD_BYTES + len(record.body) + headers
+    return RECORD_BYTES + len(record.data) + headers
 
 
 async def _read_all(fd: int, bytes_max: int) -> bytes:

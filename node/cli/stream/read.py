@@ -127,7 +127,7 @@ async def _show(args: argparse.Namespace, stream: Stream) -> None:
             async for page in pages:
                 records = page if left is None else page[:left]
                 await write_async(b"".join(map(shape, records)))
-                progress.add(len(records), sum(len(record.body) for record in records))
+                progress.add(len(records), sum(len(record.data) for record in records))
                 if left is not None:
                     left -= len(records)
                     if left == 0:

@@ -34,17 +34,17 @@ class _Fields(msgspec.Struct):
 
 def as_line(record: Record) -> bytes:
     """The body and a newline."""
-    return record.body + b"\n"
+    return record.data + b"\n"
 
 
 def as_body(record: Record) -> bytes:
     """The body alone."""
-    return record.body
+    return record.data
 
 
 def as_base64(record: Record) -> bytes:
     """The body in base64, and a newline."""
-    return b64encode(record.body) + b"\n"
+    return b64encode(record.data) + b"\n"
 
 
 def as_json(record: Record) -> bytes:
@@ -67,7 +67,7 @@ def record_fields(record: Record) -> dict[str, Any]:
         "timestamp": str(record.timestamp),
         "id": f"{record.id.ms}-{record.id.seq}",
         **_headers(record.headers),
-        **data_field(record.body),
+        **data_field(record.data),
     }
 
 

@@ -185,7 +185,7 @@ class RustlogConsumer:
             return
         self._fetch_at[partition] = fetched.next_offset
         self._ready.extend(
-            ConsumedRecord(self._topic, partition, one.offset, one.timestamp, one.payload)
+            ConsumedRecord(self._topic, partition, one.offset, one.timestamp, one.data)
             for one in fetched.records
         )
 

@@ -261,11 +261,11 @@ class StateView:
         try:
             for record in page:
                 last, self._last = self._last, record
-                if not record.body or _is_command(record):
+                if not record.data or _is_command(record):
                     fold.skip_to(record.sequence + 1)
                     continue
                 try:
-                    taken = fold.take(record.sequence, record.body)
+                    taken = fold.take(record.sequence, record.data)
                 except (InvalidEvent, StateReset):
                     self._last = last
                     raise
@@ -347,7 +347,7 @@ def _bare() -> Generator[None]:
 
 def _witness(record: Record) -> str:
     """What tells a record from another one that has its sequence."""
-    digest = blake2b(record.body, digest_size=16).hexdigest()
+    digest = blake2b(record.data, digest_size=16).hexdigest()
     return f"{record.sequence} {record.id.ms}-{record.id.seq} {record.timestamp} {digest}"
 
 

@@ -17,17 +17,17 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     timestamp: int
     id: Position
     headers: Headers
-    body: bytes
+    data: bytes
 
 
 class NewRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record to append, where there is more to it than its body. `timestamp` None: its arrival.
+    """A record to append that is more than its data. `timestamp` None: the time of its arrival.
 
     One header of an empty name makes it a command: `fence` sets the stream's fencing token to the
-    body, `trim` trims below the sequence that the body is, in eight bytes.
+    data, `trim` trims below the sequence that the data is, in eight bytes.
     """
 
-    body: bytes
+    data: bytes
     headers: Headers = []
     timestamp: int | None = None
 

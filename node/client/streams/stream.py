@@ -155,7 +155,7 @@ class Stream:
         full = [each if isinstance(each, NewRecord) else NewRecord(bytes(each)) for each in entries]
         body = b.AppendBody(
             self.name,
-            [each.body for each in full],
+            [each.data for each in full],
             ms,
             [each.headers for each in full] if any(each.headers for each in full) else None,
             [each.timestamp for each in full]

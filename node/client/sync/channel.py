@@ -104,8 +104,8 @@ class Channel(Blocking[AsyncChannel]):
         return self._async.mode
 
     @property
-    def durability(self) -> Durability | None:
-        """What a receipt promises on the present connection; None as above."""
+    def durability(self) -> Durability:
+        """What a receipt promises on the present connection; without a handshake MEMORY."""
         return self._async.durability
 
     @property

@@ -58,13 +58,13 @@ async def test_everybody_reads_what_anybody_appended(views: Views) -> None:
     seen = (await views.s2.read(start=SeqNum(0))).records
     assert [(each.seq_num, each.body) for each in seen] == list(enumerate(bodies))
     own = await views.own.read()
-    assert [(each.sequence, each.timestamp, each.headers, each.body) for each in own] == [
+    assert [(each.sequence, each.timestamp, each.headers, each.data) for each in own] == [
         (each.seq_num, each.timestamp, each.headers, each.body) for each in seen
     ]
     plain = [body for body in bodies if body != b"f"]
     assert [each.data for each in await views.s3p.read(NAME)] == [each for each in plain if each]
     fetched = await views.rustlog.fetch(NAME, 0)
-    assert [each.payload for each in fetched.records] == plain
+    assert [each.data for each in fetched.records] == plain
     assert [each.offset for each in fetched.records] == [0, 1, 2, 3, 4, 6]
 
 

@@ -102,7 +102,7 @@ async def test_snapshots_are_never_within_snapshots() -> None:
                 raise KeyError
         async with writer.snapshot():
             await writer.reset()
-        words = [json.loads(each.body)["headers"] for each in await stream.read()]
+        words = [json.loads(each.data)["headers"] for each in await stream.read()]
         start, end = {"control": "snapshot-start"}, {"control": "snapshot-end"}
         reset = {"control": "reset"}
         assert words == [start, {"operation": "insert"}, end, start, end, start, reset]
@@ -145,7 +145,7 @@ async def test_what_does_not_fit_is_dropped_kept_aside_or_stops() -> None:
         aside = FollowSettings(on_invalid=OnInvalid.QUARANTINE, quarantine_max=10)
         async with follow_state(stream, PEOPLE, aside) as view:
             await view.caught_up()
-            assert [each.body for each in view.quarantined] == [bad, b"hello"]
+            assert [each.data for each in view.quarantined] == [bad, b"hello"]
             assert view.quarantined[0].why.reason is InvalidReason.BAD_VALUE
         with pytest.raises(InvalidEvent, match="sequence 1"):
             async with follow_state(stream, PEOPLE, FollowSettings(OnInvalid.STOP)) as view:

@@ -103,7 +103,7 @@ def test_what_ends_the_following_is_raised(stream: Stream) -> None:
     quarantine = FollowSettings(on_invalid=OnInvalid.QUARANTINE)
     with follow_state(stream, CHAT, quarantine) as view:
         view.caught_up()
-        assert [each.body for each in view.quarantined] == [b"no event"]
+        assert [each.data for each in view.quarantined] == [b"no event"]
 
 
 def test_the_node_is_asked(stream: Stream) -> None:

@@ -48,10 +48,10 @@ async def test_a_teed_stream_is_read_by_every_protocol() -> None:
     rules = (ChannelRule("in/*", Mode.QUEUE, tee="users"),)
     async with pond(channels=rules) as mill:
         await mill.by_tee("users", bodies)
-        assert [each.body async for each in mill.streams.stream("users").records()] == bodies
+        assert [each.data async for each in mill.streams.stream("users").records()] == bodies
         assert [each.data for each in await mill.s3p.read("users", count=100)] == bodies
         fetched = await mill.rustlog.fetch("users", 0)
-        assert [each.payload for each in fetched.records] == bodies
+        assert [each.data for each in fetched.records] == bodies
         path = "/v1/streams/users/records?seq_num=0&count=100"
         got = await mill.http.request("GET", path, (*BASIN, (b"s2-format", b"base64")))
         found = json.loads(got.body)["records"]

@@ -197,7 +197,7 @@ async def test_the_same_stream_by_all_protocols(stream: Stream, node: SimNode) -
         await s3p.append("test", [b"milk"])
         assert [each.data for each in await s3p.read("test")] == [b"tea", b"milk"]
         fetched = await rustlog.fetch("test", 0)
-        assert [each.payload for each in fetched.records] == [b"tea", b"milk"]
+        assert [each.data for each in fetched.records] == [b"tea", b"milk"]
 
 
 BOTH = [virtual("asyncio"), virtual("trio")]

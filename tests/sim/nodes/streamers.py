@@ -146,5 +146,5 @@ async def read_all(stage: Stage, plan: StreamPlan) -> None:
 
 
 def _tell(stage: Stage, who: str, plan: StreamPlan, records: list[Record], *, is_all: bool) -> None:
-    seen = tuple((each.sequence, (each.id.ms, each.id.seq), each.body) for each in records)
+    seen = tuple((each.sequence, (each.id.ms, each.id.seq), each.data) for each in records)
     stage.note(Read(stage.now, who, plan.name, seen, is_all))
