@@ -24,7 +24,7 @@ from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.transactions.interface import TransactionCounters
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.challenge import ChallengeRate
-from millpond.transports.p2p.connection import Connection
+from millpond.transports.p2p.connection import P2PConnection
 from millpond.transports.p2p.framing import Framing
 from millpond.transports.p2p.handshake import NONCE_BYTES, Signer
 from millpond.transports.p2p.interface import AskPeers, PeersCallback
@@ -116,9 +116,9 @@ class Services:
         """A number that no connection and nobody else has."""
         return next(self._numbers)
 
-    def connection(self, framing: Framing) -> Connection:
+    def connection(self, framing: Framing) -> P2PConnection:
         """A session for a connection that was just accepted."""
-        return Connection(next(self._numbers), self, framing)
+        return P2PConnection(next(self._numbers), self, framing)
 
     def s3p_connection(self) -> S3pConnection:
         """The same, of S3P."""

@@ -20,7 +20,7 @@ from millpond.actors.messages import Ack, Batch, Msg, Put, PutAck, Role
 from millpond.node.config import Config
 from millpond.node.node import Node
 from millpond.transports.p2p import packets as p
-from millpond.transports.p2p.connection import Connection
+from millpond.transports.p2p.connection import P2PConnection
 from millpond.transports.p2p.framing import LengthPrefixed
 from millpond.transports.p2p.handshake import Hello, encode_hello
 
@@ -74,7 +74,7 @@ def best_us(work: Callable[[Any], object], items: Sequence[Any], each: int = 1) 
     return quickest / each * 1e6
 
 
-def client(node: Node, role: Role) -> tuple[Connection, Sink]:
+def client(node: Node, role: Role) -> tuple[P2PConnection, Sink]:
     connection, wire = node.services.connection(LengthPrefixed(2**20)), Sink()
     connection.opened(wire)
     hello = encode_hello(Hello(channel=CHANNEL, role=role, want_push=role is not Role.PRODUCER))

@@ -14,7 +14,7 @@ from millpond.node.clock import Clock
 from millpond.node.config import Config
 from millpond.node.node import Node
 from millpond.transports.io.anyio_wire import HIGH_WATER_BYTES
-from millpond.transports.p2p.connection import Connection
+from millpond.transports.p2p.connection import P2PConnection
 from tests.conformance import packets as p
 from tests.conformance.peer import Prefixed
 from tests.conformance.served import LOBBY, SEED_OF_NODE_5, START_S
@@ -115,7 +115,7 @@ class Line:
     def __init__(
         self,
         rig: Rig,
-        connection: Connection,
+        connection: P2PConnection,
         wire: RecordedWire,
         framing: Prefixed | Upgradable | None = None,
     ) -> None:
@@ -181,13 +181,13 @@ class Rig:
     def connect(self, host: str = "127.0.0.1") -> Line:
         """A TCP connection on which nothing was said."""
         session = self.node._p2p_session()
-        assert isinstance(session, Connection)
+        assert isinstance(session, P2PConnection)
         return Line(self, session, RecordedWire(host))
 
     def connect_websocket(self, host: str = "127.0.0.1") -> Line:
         """A connection whose upgrade is still to come."""
         session = self.node._ws_session()
-        assert isinstance(session, Connection)
+        assert isinstance(session, P2PConnection)
         return Line(self, session, RecordedWire(host), Upgradable())
 
     def greeted(self, channel: bytes = b"chat/1", tags: p.Tags | None = None, **how: Any) -> Line:

@@ -268,7 +268,7 @@ def _settle(rig: Rig) -> None:
 
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEAVY_BYTES_MAX", HEAVY_BYTES)
+    monkeypatch.setattr(connection, "LARGE_REPLIES_BYTES_MAX", HEAVY_BYTES)
 
 
 @pytest.mark.parametrize("seed", range(40))

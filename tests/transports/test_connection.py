@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from websockets.frames import Opcode
 
-from millpond.transports.p2p.connection import HEAVY_BYTES_MAX
+from millpond.transports.p2p.connection import LARGE_REPLIES_BYTES_MAX
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line, Rig, Upgradable
 from tests.transports.proving import ALICE, NODE, hello
@@ -239,7 +239,7 @@ def test_as_many_large_answers_as_fit_are_made_at_a_time() -> None:
         answered += len(line.heard())
         if answered > 200:
             break
-    assert line.wire.unsent_bytes_peak <= 4 * MIB + HEAVY_BYTES_MAX
+    assert line.wire.unsent_bytes_peak <= 4 * MIB + LARGE_REPLIES_BYTES_MAX
     assert not line.wire.is_over
 
 
@@ -249,13 +249,13 @@ def test_large_answers_are_bounded_also_when_the_channel_is_busy() -> None:
     line.wire.reads = False
     writes = [p.put(key, b"x") for key in range(1, 700)]
     line.say(*writes, *[p.get(message_id)] * 3000, *[p.list_()] * 100)
-    assert line.wire.unsent_bytes_peak <= 6 * MIB + HEAVY_BYTES_MAX
+    assert line.wire.unsent_bytes_peak <= 6 * MIB + LARGE_REPLIES_BYTES_MAX
     answers = line.heard()
     while line.wire.unsent_bytes and len(answers) < 1000:
         line.read()
         answers += line.heard()
     assert [answer[0] for answer in answers[:1000]] == [7] * 699 + [5] * 301
-    assert line.wire.unsent_bytes_peak <= 6 * MIB + HEAVY_BYTES_MAX
+    assert line.wire.unsent_bytes_peak <= 6 * MIB + LARGE_REPLIES_BYTES_MAX
 
 
 def test_many_of_the_largest_messages_can_be_read_in_one_go() -> None:

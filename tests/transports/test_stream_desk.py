@@ -45,18 +45,11 @@ class Names:
         return [(b"b", 1), (b"orders", 3)]
 
 
-class Host:
-    directory = Names()
-
-    def now(self) -> float:
-        return NOW
-
-
 class Asker:
     """One end of a desk."""
 
     def __init__(self, packet_bytes_max: int = 2**20) -> None:
-        self.desk = StreamRequests(Host(), packet_bytes_max)
+        self.desk = StreamRequests(lambda: NOW, Names(), packet_bytes_max)
 
     def say(self, operation: int, number: int = 7, /, **fields: Any) -> list[p.Packet]:
         return self.say_raw(operation, number, msgspec.msgpack.encode(fields))

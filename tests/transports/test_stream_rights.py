@@ -185,13 +185,6 @@ class Names(Topics):
         return [name for name in (b"mine", b"other") if name > after][:limit]
 
 
-class Node:
-    directory = Names()
-
-    def now(self) -> float:
-        return 0.0
-
-
 OPERATIONS = {
     Operation.CREATE: PUT,
     Operation.APPEND: PUT,
@@ -219,7 +212,7 @@ FIELDS: dict[Operation, dict[str, Any]] = {
 
 
 def desk(rights: dict[bytes, Rights]) -> StreamRequests:
-    return StreamRequests(Node(), 2**20, rights.get)
+    return StreamRequests(lambda: 0.0, Names(), 2**20, rights.get)
 
 
 def say(at: StreamRequests, operation: Operation, **fields: Any) -> list[p.Packet]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.actors.streams.messages import Done
-from millpond.transports.p2p.watched import first_watched
+from millpond.transports.p2p.connection import first_sample
 from millpond.transports.server.protocol_stats import SAMPLE_GAP_S, ProtocolStats
 from tests.conformance import packets as p
 from tests.conformance.recorded import Line as P2pLine
@@ -80,14 +80,14 @@ def test_a_refusal_is_an_answer(packet: bytes) -> None:
 
 def test_jobs_and_appends_to_streams_are_timed_by_the_numbers_of_their_requests() -> None:
     ask = bytes.fromhex("96 00000007 01") + b"body"
-    watched = first_watched([p.PING, ask], 1.0)
+    watched = first_sample([p.PING, ask], 1.0)
     assert watched is not None and watched.received_at == 1.0
     answers = [bytes.fromhex(each) for each in ("97 00000007 01", "ff 96 e0 00000007")]
     others = [bytes.fromhex(each) for each in ("97 00000008 01", "93 00000007 02", "ff 92 e0")]
-    assert [watched.is_answer(each) for each in answers + others] == [True] * 2 + [False] * 3
+    assert [watched.is_answered_by(each) for each in answers + others] == [True] * 2 + [False] * 3
     append, read = (bytes((0x92, 0, 0, 0, 1, each)) + b"body" for each in (2, 3))
-    assert first_watched([read], 1.0) is None, "it may wait for what is still to come"
-    assert first_watched([append], 1.0) is not None
+    assert first_sample([read], 1.0) is None, "it may wait for what is still to come"
+    assert first_sample([append], 1.0) is not None
 
 
 def test_pushes_and_answers_to_others_end_no_sample() -> None:

@@ -29,7 +29,7 @@ class PendingProof(msgspec.Struct, frozen=True, gc=False):
     challenge: Challenge
     transcript: bytes
 
-    def is_given(self, auth: bytes, host: P2PNodeServices) -> bool:
+    def is_proved_by(self, auth: bytes, node: P2PNodeServices) -> bool:
         """Does this AUTH show it? Raises MalformedHandshake.
 
         Whoever holds the node's own key is the node: somebody turned its words against it.
@@ -38,22 +38,22 @@ class PendingProof(msgspec.Struct, frozen=True, gc=False):
         assert public_key is not None
         signature = decode_auth(auth).signature
         return (
-            host.verify(public_key, signature, BY_CLIENT + self.transcript)
+            node.verify(public_key, signature, BY_CLIENT + self.transcript)
             and public_key != self.challenge.public_key
             and self.hello.certificate_hash == self.challenge.certificate_hash
         )
 
 
-def challenge(
+def sign_challenge(
     raw: bytes,
     hello: Hello,
     channel: bytes,
-    host: P2PNodeServices,
+    node: P2PNodeServices,
     signer: Signer,
     certificate_hash: bytes | None,
 ) -> PendingProof:
     """Sign for `hello`, whose packet was `raw`. `certificate_hash`: of what TLS showed them."""
-    unsigned = Challenge(VERSION, signer.public, host.nonce(), b"", certificate_hash)
+    unsigned = Challenge(VERSION, signer.public, node.nonce(), b"", certificate_hash)
     signed_by_both = transcript(raw, encode_challenge(unsigned))
     signature = signer.sign(BY_SERVER + signed_by_both)
     signed = msgspec.structs.replace(unsigned, signature=signature)

@@ -7,15 +7,19 @@ brought becomes one batch for the channel, and everything that the batch caused 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum, auto
+from functools import partial
 from math import inf
+from typing import assert_never
 
-from millpond.actors.errors import Code
+from millpond.actors.errors import Code, RequestError
 from millpond.actors.messages import (
     Ack,
     Attach,
     Attached,
     AttemptStarted,
+    Batch,
     CellMessage,
     Credit,
     Failed,
@@ -28,6 +32,7 @@ from millpond.actors.messages import (
     ListAck,
     Msg,
     Nack,
+    Port,
     Probe,
     Put,
     PutAck,
@@ -38,105 +43,276 @@ from millpond.actors.messages import (
     Touch,
     Writable,
 )
-from millpond.transports.errors import MalformedPacket
+from millpond.transports.errors import FrameTooLarge, MalformedPacket, UpgradeRefused, WireError
+from millpond.transports.io.interface import Wire
 from millpond.transports.p2p import packets as p
-from millpond.transports.p2p.administration import administered
 from millpond.transports.p2p.admission import Admission
-from millpond.transports.p2p.dispatch import Asking
 from millpond.transports.p2p.framing import Framing
-from millpond.transports.p2p.handshake import Ready, encode_ready
+from millpond.transports.p2p.handshake import Challenge, Ready, encode_challenge, encode_ready
 from millpond.transports.p2p.interface import P2PNodeServices
-from millpond.transports.p2p.lifecycle import (
-    CLOSED,
-    LEAVING,
-    OPEN,
-    OPENING,
-    PROVING,
-    REFUSED,
-    TAKING,
-    WAITING,
-)
+from millpond.transports.p2p.jobs.requests import JobRequests
+from millpond.transports.p2p.login import Login, LoginOutcome
 from millpond.transports.p2p.nacks import (
     HelloCode,
     encode_failed,
     encode_hello_refusal,
     encode_malformed,
+    encode_refusal,
     encode_slow_down,
 )
+from millpond.transports.p2p.streams.operations import Operation
+from millpond.transports.p2p.streams.requests import StreamRequests
 from millpond.transports.server.rate_limit import RateLimit, TokenBucket
 from millpond.transports.server.refusals import Refusal
 
-HEAVY_BYTES_MAX = 4 * 2**20
-"""GETs and LISTs are under way for so much at once: their answers may be a whole packet each."""
+NORMAL, PROTOCOL_ERROR, POLICY_VIOLATION, TOO_BIG = 1000, 1002, 1008, 1009
+"""WebSocket close codes; plain TCP has none."""
+
+FIRST_PACKET_BYTES_MAX = 2**16
+"""Of a connection that is not logged in. A HELLO is far smaller, but a client that sends too long a
+one gets an answer."""
+
+LARGE_REPLIES_BYTES_MAX = 4 * 2**20
+"""GETs and LISTs of so many bytes are in flight at once: each answer may be a whole packet."""
+
+PEER_REQUESTS_MAX = 64
+"""Requests about peers that a connection may have unanswered."""
 
 
-class Connection(Asking):
-    """One client. How it comes in is `Arrival`, how it leaves `Visit`, how it waits for cells
-    `Asking`."""
+class Phase(Enum):
+    """The states of a connection, in their order."""
 
-    __slots__ = ("_allowance", "_malformed_at")
+    UPGRADING = auto()
+    """The framing is not ready (WebSocket)."""
+    AWAITING_HELLO = auto()
+    """No packet has come that decides how to log in."""
+    AWAITING_AUTH = auto()
+    """A HELLO named an identity, and CHALLENGE asks for its proof."""
+    REFUSED = auto()
+    """The login is refused; the client is told after the delay that is the same for all."""
+    OPEN = auto()
+    DRAINING = auto()
+    """Nothing is pushed; acks still count until the other end closes."""
+    CLOSED = auto()
 
-    def __init__(self, number: int, host: P2PNodeServices, framing: Framing) -> None:
-        super().__init__(number, host, framing)
-        self._allowance: RateLimit | None = None
+
+# Reading a member of an enum costs more than a dictionary look-up; these are read for every packet.
+UPGRADING, AWAITING_HELLO, AWAITING_AUTH = (
+    Phase.UPGRADING,
+    Phase.AWAITING_HELLO,
+    Phase.AWAITING_AUTH,
+)
+REFUSED, OPEN, DRAINING, CLOSED = Phase.REFUSED, Phase.OPEN, Phase.DRAINING, Phase.CLOSED
+LOGGED_IN = (OPEN, DRAINING)
+
+
+class P2PConnection(Port):
+    """One client, from its first byte to its last.
+
+    A client that may do without HELLO and stays silent is logged in provisionally, to be pushed to;
+    a HELLO that still comes logs it in anew (PA-19).
+    """
+
+    __slots__ = (
+        "_admission",
+        "_channel",
+        "_encode_msg",
+        "_framing",
+        "_full_mailboxes",
+        "_has_eof",
+        "_jobs",
+        "_login",
+        "_malformed_at",
+        "_may_ack",
+        "_node",
+        "_opened_at",
+        "_out",
+        "_out_bytes",
+        "_owes_ready",
+        "_peer_requests",
+        "_phase",
+        "_put_refusal",
+        "_rate_limit",
+        "_reads_in_flight",
+        "_refusal_code",
+        "_sample",
+        "_stalled_since",
+        "_stats",
+        "_streams",
+        "_unhandled",
+        "_wire",
+        "deadline",
+        "number",
+        "received_at",
+    )
+
+    def __init__(self, number: int, node: P2PNodeServices, framing: Framing) -> None:
+        self.number = number
+        self.received_at = 0.0
+        self.deadline = inf
+        self._node = node
+        self._framing = framing
+        self._wire: Wire
+        self._phase = UPGRADING
+        self._opened_at = 0.0
+        self._login: Login | None = Login(node)
+        """None once nothing can change the login any more."""
+        self._refusal_code = HelloCode.NOT_ALLOWED
+        self._owes_ready = False
+        self._admission: Admission | None = None
+        self._channel: bytes | None = None
+        self._put_refusal: Code | None = None
+        self._may_ack = False
+        self._encode_msg: Callable[[Msg], bytes] = p.encode
+        self._rate_limit: RateLimit | None = None
         self._malformed_at: deque[float] | None = None
+        self._unhandled: list[bytes] | None = None
+        """Packets that were read and wait; then nothing more is read."""
+        self._full_mailboxes = 0
+        """Mailboxes that must have room again before more is read."""
+        self._reads_in_flight = 0
+        self._streams: StreamRequests | None = None
+        self._jobs: JobRequests | None = None
+        self._peer_requests: set[int] | None = None
+        self._has_eof = False
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._stalled_since = inf
+        # Plain TCP is ready for packets at once; WebSocket has its own handshake.
+        self._stats = node.protocol_stats["ws" if framing.upgrade is None else "p2p"]
+        self._sample: LatencySample | None = None
 
-    # What the wire calls.
+    # What the wire calls: Session.
+
+    def opened(self, wire: Wire) -> None:
+        node = self._node
+        self._wire = wire
+        self._stats.connections += 1
+        self._opened_at = self.received_at = node.now()
+        if not node.register(self):
+            node.record_refusal(Refusal.TOO_MANY, wire.host)
+            self._reject(HelloCode.TOO_MANY_CONNECTIONS)
+        elif self._framing.upgrade is not None:
+            self._start_login()
+        else:
+            node.arm(self, self._opened_at + node.settings.handshake_s)
 
     def received(self, data: bytes) -> None:
-        """Everything that one read brought."""
-        self.received_at = heard_at = self._host.now()
+        """Handle everything that one read brought."""
+        self.received_at = now = self._node.now()
         framing = self._framing
         packets = framing.feed(data)
         if framing.has_output:
             self._wire.write(framing.take_output())
-        if self._phase is OPENING and framing.upgrade is not None:
-            self._await_greeting(framing.upgrade)
-        traffic = self._traffic
-        traffic.bytes_in += len(data)
-        traffic.requests += len(packets)
-        if heard_at >= traffic.sample_at:
-            self._watch(packets)
-        if self._inbox is not None:
-            self._inbox += packets
+        if self._phase is UPGRADING and framing.upgrade is not None:
+            self._start_login()
+        stats = self._stats
+        stats.bytes_in += len(data)
+        stats.requests += len(packets)
+        if now >= stats.sample_at:
+            sample = first_sample(packets, now)
+            if sample is not None:
+                self._sample = sample
+                stats.begin(now)
+        if self._unhandled is not None:
+            self._unhandled += packets
         else:
-            self._take(packets, len(data))
+            self._handle(packets, len(data))
         if framing.error is not None:
-            self._break_off(framing.error)
+            self._framing_failed(framing.error)
         elif framing.closed:
             self._close()
-        elif self._phase in (WAITING, PROVING):
-            self._check_first()
+        elif self._phase in (AWAITING_HELLO, AWAITING_AUTH):
+            self._check_first_packet_size()
 
     def uncongested(self) -> None:
         self._stalled_since = inf
-        self._continue()
+        self._resume()
         if self._phase is OPEN:
             self._submit([Writable()], 0)
 
     def eof(self) -> None:
-        """No more comes: what was asked is answered, nothing is pushed any more."""
+        """No more comes: requests are answered, nothing is pushed any more."""
         if self._phase is OPEN:
-            self._phase = LEAVING
-        if self._phase is LEAVING:
+            self._phase = DRAINING
+        if self._phase is DRAINING:
             self._has_eof = True
-            self._finish()
+            self._close_if_answered()
         elif self._phase is not REFUSED:
             self._close()
 
-    def _enter(self, admission: Admission) -> None:
-        host = self._host
-        per_s = host.settings.requests_per_s_max
-        own = TokenBucket(per_s, host.now()) if per_s else None
-        allowance = RateLimit(own, host.shared_bucket(admission.principal))
-        self._allowance = allowance if allowance else None
-        super()._enter(admission)
-
     def ended(self) -> None:
         self._phase = CLOSED
-        self._host.disarm(self)
+        self._node.disarm(self)
         self._leave_channel()
-        self._host.unregister(self)
+        self._node.unregister(self)
+
+    # What the node calls: ServerConnection.
+
+    @property
+    def peer(self) -> str:
+        return self._wire.peer
+
+    @property
+    def address(self) -> str:
+        """The host of the other end, without its port."""
+        return self._wire.host
+
+    def wake(self, now: float) -> None:
+        """Handle a deadline of the connection itself; those of its messages are the channel's."""
+        node = self._node
+        match self._phase:
+            case Phase.REFUSED:
+                self._reject(self._refusal_code)
+            case Phase.UPGRADING | Phase.AWAITING_HELLO | Phase.AWAITING_AUTH:
+                if now >= self._opened_at + node.settings.handshake_s:
+                    node.record_refusal(Refusal.TIMEOUT, self.address)
+                    self._abort()
+                    return
+                node.arm(self, self._opened_at + node.settings.handshake_s)
+                if self._phase is AWAITING_HELLO and self._login is not None:
+                    admission = self._login.without_hello()
+                    if admission is not None:
+                        self._open(admission)  # a HELLO may still come
+            case Phase.OPEN | Phase.DRAINING:
+                if self._unhandled is not None and not self._pause_if_blocked():
+                    self._resume()
+                if now >= self._stalled_since + node.settings.stalled_s:
+                    node.counters.stalled += 1
+                    self._wire.abort()
+                elif self._stalled_since < inf:
+                    node.arm(self, self._stalled_since + node.settings.stalled_s)
+            case Phase.CLOSED:
+                pass
+            case _:
+                assert_never(self._phase)
+
+    def start_drain(self) -> None:
+        """Stop pushing; acks count until the other end closes (PA-36)."""
+        if self._phase in (DRAINING, CLOSED):
+            return
+        if self._phase is not UPGRADING:
+            self._enqueue(p.GOODBYE)
+            self.flush()
+        self._login = None
+        if self._phase is OPEN:
+            self._phase = DRAINING
+        else:
+            self._close()
+
+    def reauthorize(self) -> None:
+        """Check rights again; a client whose rights have changed has to log in again."""
+        admission = self._admission
+        if admission is None or self._phase not in LOGGED_IN:
+            return
+        rights = self._node.authorize(admission.principal, admission.channel)
+        if rights != admission.join.rights:
+            self.start_drain()
+            self._close(POLICY_VIOLATION)
+
+    def close(self) -> None:
+        """Close now: the drain timeout of the node is over."""
+        self._close()
 
     # What the channel calls: Port.
 
@@ -145,7 +321,7 @@ class Connection(Asking):
         return self._phase is OPEN and not self._wire.congested
 
     def send(self, replies: Sequence[Reply]) -> None:
-        # Receipts and pushes, the replies of every day, are bounded by requests and by the window.
+        # Receipts and pushes are most replies; requests and the window bound how many there are.
         for reply in replies:
             if type(reply) is PutAck:
                 self._out.append(p.encode_put_ack(reply))
@@ -157,78 +333,212 @@ class Connection(Asking):
     def _send_other(self, reply: Reply) -> None:
         match reply:
             case StreamReply() | Failed(request=StreamRequest()):
-                self._answer_stream(reply)
+                for packet in () if self._streams is None else self._streams.answered(reply):
+                    self._enqueue(packet)
+                if self._has_eof:
+                    self._close_if_answered()
             case JobReply() | Failed(request=JobRequest()):
-                self._answer_jobs(reply)
+                answer = None if self._jobs is None else self._jobs.answered(reply)
+                if answer is not None:
+                    self._enqueue(answer)
+                if self._has_eof:
+                    self._close_if_answered()
             case Failed():
                 if isinstance(reply.request, Get | List):
-                    self._reads_pending -= 1
-                self._tell_failure(reply)
+                    self._reads_in_flight -= 1
+                self._send_failure(reply)
             case GetAck() | ListAck():
-                self._reads_pending -= 1
-                self._add(p.encode(reply))
+                self._reads_in_flight -= 1
+                self._enqueue(p.encode(reply))
             case Attached():
-                self._welcome(reply)
+                self._send_ready(reply)
             case Probe():
-                self._add(p.encode(p.Ping()))
+                self._enqueue(p.encode(p.Ping()))
             case Hangup():
                 self.start_drain()
                 self._close()
             case _:
-                self._add(p.encode(reply))
+                self._enqueue(p.encode(reply))
 
-    def _welcome(self, joined: Attached) -> None:
-        if not self._owes_ready or self._admission is None:
+    def flush(self) -> None:
+        """Write what was sent."""
+        out = self._out
+        if not out:
+            return
+        self._wire.write(self._framing.frame(out))
+        sample = self._sample
+        if sample is not None and any(map(sample.is_answered_by, out)):
+            self._sample = None
+            self._stats.end(sample.received_at, self._node.now())
+        out.clear()
+        self._out_bytes = 0
+        if self._wire.congested and self._stalled_since == inf:
+            self._stalled_since = self._node.now()
+            self._node.arm(self, self._stalled_since + self._node.settings.stalled_s)
+        if self._unhandled is not None and not self._pause_if_blocked():
+            self._resume()
+
+    def _enqueue(self, packet: bytes) -> None:
+        if self._phase is CLOSED:
+            return
+        self._out.append(packet)
+        self._out_bytes += len(packet)
+        if self._out_bytes > self._node.settings.unsent_bytes_max:
+            self._node.counters.stalled += 1
+            self._phase = CLOSED
+            self._wire.abort()
+
+    # Login.
+
+    def _start_login(self) -> None:
+        """The framing is ready: packets may come."""
+        assert self._login is not None and self._framing.upgrade is not None
+        self._phase = AWAITING_HELLO
+        settings = self._node.settings
+        is_bare = self._login.start(self._wire, self._framing.upgrade) is not None
+        wait_s = settings.bare_push_after_s if is_bare else settings.handshake_s
+        self._node.arm(self, self._opened_at + wait_s)
+
+    def _handle_before_login(self, login: Login, packet_type: int, packet: p.Packet) -> bool:
+        """Handle a packet of the handshake. False: the client is logged in and the packet is a
+        request."""
+        is_provisional = self._phase in LOGGED_IN
+        match packet:
+            case p.Handshake(packet_type=p.HELLO) if self._phase is not AWAITING_AUTH:
+                if is_provisional:
+                    self._leave_channel()
+                    self._phase = AWAITING_HELLO
+                    self._opened_at = self._node.now()  # it may have been silent for long
+                self._continue_login(login.hello(packet.raw))
+            case p.Handshake(packet_type=p.AUTH) if self._phase is AWAITING_AUTH:
+                self._continue_login(login.auth(packet.raw))
+            case p.Close():
+                self._close()
+            case p.Handshake() | p.Unknown():
+                self._node.counters.dropped += 1
+            case _ if self._phase is AWAITING_AUTH or packet_type in p.EXTENSIONS:
+                self._node.counters.dropped += 1
+            case _ if is_provisional:
+                self._login = None
+                return False
+            case _:
+                return not self._log_in_without_hello(login, packet_type)
+        return True
+
+    def _continue_login(self, outcome: LoginOutcome) -> None:
+        node = self._node
+        match outcome:
+            case Admission():
+                if node.count_identity(self, outcome.principal):
+                    self._owes_ready = True
+                    self._login = None
+                    self._open(outcome)
+                else:
+                    node.record_refusal(Refusal.TOO_MANY, self.address)
+                    self._reject(HelloCode.TOO_MANY_CONNECTIONS)
+            case Challenge():
+                self._phase = AWAITING_AUTH
+                node.disarm(self)
+                node.arm(self, self._opened_at + node.settings.handshake_s)
+                self._enqueue(encode_challenge(outcome))
+            case HelloCode():
+                self._reject(outcome)
+            case Refusal():
+                # The same delay and the same bytes, whatever was wrong (PA-39, PS-08).
+                node.record_refusal(outcome, self.address)
+                self._phase = REFUSED
+                self._refusal_code = HelloCode.AUTHENTICATION_FAILED
+                node.disarm(self)
+                node.arm(self, node.now() + node.settings.refusal_delay_s)
+            case _:
+                assert_never(outcome)
+
+    def _log_in_without_hello(self, login: Login, packet_type: int) -> bool:
+        """The first packet is a request. False: it is refused, since this client needs a HELLO."""
+        admission = login.without_hello()
+        if admission is None:
+            self._enqueue(encode_refusal(packet_type, Code.NOT_ALLOWED))
+            self._node.record_refusal(Refusal.NOT_ALLOWED, self.address)
+            self._node.counters.refused += 1
+            self._abort()
+            return False
+        self._login = None
+        self._open(admission)
+        return True
+
+    def _check_first_packet_size(self) -> None:
+        """Keep nothing large of a client that is not logged in and needs a HELLO (P2P-18)."""
+        size = self._framing.pending_frame_bytes
+        if size <= FIRST_PACKET_BYTES_MAX:
+            return
+        assert self._login is not None
+        if self._phase is AWAITING_AUTH or self._login.without_hello() is None:
+            self._framing_failed(FrameTooLarge(size, FIRST_PACKET_BYTES_MAX))
+
+    def _open(self, admission: Admission) -> None:
+        """The client is logged in: attach it to its channel."""
+        node = self._node
+        per_s = node.settings.requests_per_s_max
+        own = TokenBucket(per_s, node.now()) if per_s else None
+        rate_limit = RateLimit(own, node.shared_bucket(admission.principal))
+        self._rate_limit = rate_limit if rate_limit else None
+        self._admission = admission
+        self._channel = admission.channel
+        self._put_refusal = admission.put_refusal()
+        self._may_ack = admission.may_ack
+        if p.MSGX in admission.extensions:
+            self._encode_msg = p.encode_msgx
+        self._phase = OPEN
+        node.disarm(self)
+        node.handshake_done(self)
+        node.attach(admission.channel, self, admission.join, node.now())
+
+    def _send_ready(self, attached: Attached) -> None:
+        admission = self._admission
+        if not self._owes_ready or admission is None:
             if self._has_eof:
                 self._close()
             return
         self._owes_ready = False
         ready = Ready(
-            packet_max=self._host.settings.login.packet_bytes_max,
-            keep_alive_ms=self._admission.keep_alive_ms,
-            window=joined.window,
-            extensions=self._admission.extensions,
-            mode=joined.mode,
-            durability=self._host.durability(self._admission.channel),
-            list_mode=1 if self._admission.join.cursor_lists else None,
-            want_push=self._admission.join.push,
-            ordered=self._admission.join.ordered,
+            packet_max=self._node.settings.login.packet_bytes_max,
+            keep_alive_ms=admission.keep_alive_ms,
+            window=attached.window,
+            extensions=admission.extensions,
+            mode=attached.mode,
+            durability=self._node.durability(admission.channel),
+            list_mode=1 if admission.join.cursor_lists else None,
+            want_push=admission.join.push,
+            ordered=admission.join.ordered,
         )
-        self._add(encode_ready(ready))
-
-    def _tell_failure(self, failed: Failed) -> None:
-        match failed.request:
-            case Put() | Get() | List() | Touch():
-                self._add(encode_failed(failed))
-            case Attach() if self._owes_ready:
-                has_no_disk = failed.code is Code.STORAGE_FAILED
-                self._turn_away(HelloCode.STORAGE_FAILED if has_no_disk else HelloCode.INTERNAL)
-            case Attach():
-                self._abort()
-            case _:
-                pass  # the others have no answer, so their failure has none either
+        self._enqueue(encode_ready(ready))
 
     # Requests.
 
-    def _take(self, packets: list[bytes], size_bytes: int) -> None:
-        """Hand the packets to the channel; a slice at a time while their answers may be large."""
+    def _handle(self, packets: list[bytes], size_bytes: int) -> None:
+        """Give the packets to the cells they are for; a slice at a time while their answers may be
+        large."""
         messages: list[CellMessage] = []
-        heavy_bytes = 0
+        reply_bytes = 0
         decoders = p.DECODERS
         for position, packet in enumerate(packets):
             try:
                 value = decoders[packet[0]](packet)
             except MalformedPacket as error:
-                if self._count_malformed(error):
+                if self._refuse_malformed(error):
                     self._submit(messages, size_bytes)
                     self._abort()
                     return
                 continue
-            if self._phase not in TAKING or self._is_provisional:
-                if self._hear_first(packet[0], value) or self._phase not in TAKING:
+            login = self._login
+            if login is not None or self._phase not in LOGGED_IN:
+                if login is None or self._phase in (UPGRADING, REFUSED, CLOSED):
                     continue
-            if self._allowance is not None and self._is_too_fast(value):
-                if self._allowance.refused < self._host.settings.rate_refusals_max:
+                is_over = self._handle_before_login(login, packet[0], value)
+                if is_over or self._phase not in LOGGED_IN:
+                    continue
+            if self._rate_limit is not None and self._is_too_fast(self._rate_limit, value):
+                if self._rate_limit.refused < self._node.settings.rate_refusals_max:
                     continue
                 self._submit(messages, size_bytes)  # what came before it counts
                 self._abort()
@@ -237,65 +547,65 @@ class Connection(Asking):
                 case Put() if self._put_refusal is None:
                     messages.append(value)
                 case Ack() | AttemptStarted():
-                    if self._may_ack:  # who never agreed on BEGUN has begun all that it holds
+                    if self._may_ack:  # without that extension, every attempt counts as started
                         messages.append(value)
                 case Put():
-                    self._tell_failure(Failed(value, self._put_refusal or Code.NOT_ALLOWED))
+                    self._send_failure(Failed(value, self._put_refusal or Code.NOT_ALLOWED))
                 case Get() | List():
-                    heavy_bytes += self._take_read(value, messages)
+                    reply_bytes += self._handle_read(value, messages)
                 case p.Close():
-                    if self._phase is OPEN:
-                        self._phase = LEAVING  # what came before it counts; nothing is pushed
-                    self._submit(messages, size_bytes)
-                    self._leave_in_turn()
+                    self._peer_closes(messages, size_bytes)
                     return
                 case _:
-                    self._take_rare(value, messages)
-            if heavy_bytes >= HEAVY_BYTES_MAX:
+                    self._handle_other(value, messages)
+            if reply_bytes >= LARGE_REPLIES_BYTES_MAX:
                 self._submit(messages, size_bytes)
                 self.flush()
-                # What such requests cost is not known before: others get their turn in between.
-                self._inbox = packets[position + 1 :]
+                # The cost of such requests is not known before: let others run in between.
+                self._unhandled = packets[position + 1 :]
                 self._wire.pause()
-                self._host.arm(self, self.received_at)
+                self._node.arm(self, self.received_at)
                 return
-        if messages or self._desk is not None:
+        if messages or self._streams is not None:
             self._submit(messages, size_bytes)
         if self._out:
             self.flush()
         if self._wire.congested:
-            self._must_wait()
+            self._pause_if_blocked()
 
-    def _is_too_fast(self, value: p.Packet) -> bool:
-        """Refuse what is above the rate; who goes on regardless is sent away (P2P-25)."""
-        assert self._allowance is not None
+    def _is_too_fast(self, rate_limit: RateLimit, value: p.Packet) -> bool:
+        """Refuse a request above the rate (P2P-25)."""
         if not isinstance(value, Put | Get | List | p.Jobs):
             return False
-        delay_ms = self._allowance.take(self.received_at)
+        delay_ms = rate_limit.take(self.received_at)
         if delay_ms:
-            self._host.counters.slowed += 1
-            self._host.record_refusal(Refusal.TOO_FAST, self.address)
-            self._add(encode_slow_down(value, delay_ms))
+            self._node.counters.slowed += 1
+            self._node.record_refusal(Refusal.TOO_FAST, self.address)
+            self._enqueue(encode_slow_down(value, delay_ms))
         return delay_ms > 0
 
-    def _take_read(self, request: Get | List, messages: list[CellMessage]) -> int:
-        """Gives how large the answer may be, in bytes."""
+    def _handle_read(self, request: Get | List, messages: list[CellMessage]) -> int:
+        """Gives the largest size of the answer in bytes."""
         assert self._admission is not None
         right = Rights.GET if isinstance(request, Get) else Rights.LIST
         refusal = self._admission.read_refusal(right)
         if refusal is None:
             messages.append(request)
-            self._reads_pending += 1
+            self._reads_in_flight += 1
             return self._admission.packet_bytes_max
-        self._tell_failure(Failed(request, refusal))
+        self._send_failure(Failed(request, refusal))
         return 0
 
-    def _take_rare(self, value: p.Packet, messages: list[CellMessage]) -> None:
-        assert self._admission is not None
-        extensions = self._admission.extensions
+    def _handle_other(self, value: p.Packet, messages: list[CellMessage]) -> None:
+        admission = self._admission
+        assert admission is not None
+        extensions = admission.extensions
         match value:
-            case p.Ping():
-                self._add(p.encode(self._pong(value)))
+            case p.Ping(timestamp=None):
+                self._enqueue(p.encode(p.Pong()))
+            case p.Ping(timestamp=int(timestamp)):
+                times = (timestamp, int(self.received_at * 1000), int(self._node.now() * 1000))
+                self._enqueue(p.encode(p.Pong(times)))
             case Nack() if self._may_ack:
                 messages.append(value)
             case Touch() if p.TOUCH in extensions and self._may_ack:
@@ -303,46 +613,286 @@ class Connection(Asking):
             case Credit() if p.CREDIT in extensions:
                 messages.append(value)
             case p.Admin() if p.ADMIN in extensions:
-                self._add(administered(value, self._admission, self._host))
+                self._handle_admin(value, admission)
             case p.Peers() if p.PEERS in extensions:
-                self._ask_peers(value)
+                self._handle_peers(value, admission)
             case p.Jobs() if p.JOBS in extensions:
-                self._ask_jobs(value, messages)
+                if self._jobs is None:
+                    self._jobs = JobRequests(admission.join.rights, admission.packet_bytes_max)
+                request = self._jobs.take(value)
+                if isinstance(request, bytes):
+                    self._enqueue(request)
+                else:
+                    messages.append(request)
             case p.Stream() if p.STREAM in extensions:
-                self._ask_stream(value)
+                self._handle_stream(value, admission)
             case p.Handshake(packet_type=p.HELLO):
-                self._add(encode_hello_refusal(HelloCode.MALFORMED))
+                self._enqueue(encode_hello_refusal(HelloCode.MALFORMED))
             case _:
-                self._host.counters.dropped += 1
+                self._node.counters.dropped += 1
 
-    def _speaks(self, extension: int) -> bool:
-        return self._admission is not None and extension in self._admission.extensions
+    def _handle_stream(self, request: p.Stream, admission: Admission) -> None:
+        node = self._node
+        is_admin = Rights.ADMIN in admission.join.rights
+        if not is_admin and not node.may_use_streams(admission.principal):
+            self._refuse_operation(p.STREAM, request.request_id, Code.NOT_ALLOWED)
+            return
+        if self._streams is None:
+            rights = None if is_admin else partial(node.authorize_stream, admission.principal)
+            size = admission.packet_bytes_max
+            self._streams = StreamRequests(node.now, node.directory, size, rights)
+        for packet in self._streams.take(request):
+            self._enqueue(packet)
 
-    def _count_malformed(self, error: MalformedPacket) -> bool:
-        """A NACK for each; True: ten within a minute are enough (PA-23, PS-12)."""
-        settings = self._host.settings
-        self._host.counters.malformed += 1
-        self._host.record_refusal(Refusal.MALFORMED, self.address)
-        if p.is_ack(error.packet_type):
+    def _handle_admin(self, request: p.Admin, admission: Admission) -> None:
+        number = request.request_id
+        if Rights.ADMIN not in admission.join.rights:
+            self._refuse_operation(p.ADMIN, number, Code.NOT_ALLOWED)
+            return
+        try:
+            body = self._node.admin(request.operation, request.body, admission)
+        except RequestError as error:
+            self._refuse_operation(p.ADMIN, number, error.code)
+            return
+        self._answer_operation(p.ADMIN, p.AdminReply(number, request.operation, body), admission)
+
+    def _handle_peers(self, request: p.Peers, admission: Admission) -> None:
+        """Packet 94, which is answered in any order."""
+        in_flight = self._peer_requests = self._peer_requests or set()
+        number = request.request_id
+        if Rights.ADMIN not in admission.join.rights:
+            self._refuse_operation(p.PEERS, number, Code.NOT_ALLOWED)
+        elif number in in_flight:
+            self._refuse_operation(p.PEERS, number, Code.MALFORMED)
+        elif len(in_flight) >= PEER_REQUESTS_MAX:
+            self._refuse_operation(p.PEERS, number, Code.BUFFER_FULL)
+        else:
+            in_flight.add(number)
+            answer = partial(self._answer_peers, request)
+            self._node.peers(request.operation, request.body, answer)
+
+    def _answer_peers(self, request: p.Peers, outcome: bytes | RequestError) -> None:
+        in_flight, admission, number = self._peer_requests, self._admission, request.request_id
+        if admission is None or in_flight is None or number not in in_flight:
+            return  # the connection was closed meanwhile
+        in_flight.discard(number)
+        if isinstance(outcome, RequestError):
+            self._refuse_operation(p.PEERS, number, outcome.code, outcome.delay_ms)
+        else:
+            reply = p.PeersReply(number, request.operation, outcome)
+            self._answer_operation(p.PEERS, reply, admission)
+        self.flush()
+        if self._has_eof:
+            self._close_if_answered()
+
+    def _answer_operation(
+        self, packet_type: int, reply: p.AdminReply | p.PeersReply, admission: Admission
+    ) -> None:
+        packet = p.encode(reply)
+        if len(packet) <= admission.packet_bytes_max:
+            self._enqueue(packet)
+        else:
+            self._refuse_operation(packet_type, reply.request_id, Code.TOO_LARGE_FOR_PEER)
+
+    def _refuse_operation(
+        self, packet_type: int, number: int, code: Code, delay_ms: int | None = None
+    ) -> None:
+        self._enqueue(encode_refusal(packet_type, code, number.to_bytes(4, "big"), delay_ms))
+
+    def _send_failure(self, failed: Failed) -> None:
+        match failed.request:
+            case Put() | Get() | List() | Touch():
+                self._enqueue(encode_failed(failed))
+            case Attach() if self._owes_ready:
+                has_no_disk = failed.code is Code.STORAGE_FAILED
+                self._reject(HelloCode.STORAGE_FAILED if has_no_disk else HelloCode.INTERNAL)
+            case Attach():
+                self._abort()
+            case _:
+                pass  # the others have no answer, so their failure has none either
+
+    def _refuse_malformed(self, error: MalformedPacket) -> bool:
+        """Answer with a NACK. True: there were too many within a minute (PA-23, PS-12)."""
+        node, packet_type = self._node, error.packet_type
+        node.counters.malformed += 1
+        node.record_refusal(Refusal.MALFORMED, self.address)
+        if p.is_ack(packet_type):
             return False
-        if error.packet_type in p.EXTENSIONS and not self._speaks(error.packet_type):
+        if packet_type in p.EXTENSIONS:
+            if self._admission is None or packet_type not in self._admission.extensions:
+                return False
+        if self._phase is AWAITING_HELLO and self._login is not None:
+            if not self._log_in_without_hello(self._login, packet_type):
+                return False
+        if self._phase not in LOGGED_IN:
             return False
-        if self._phase is WAITING and not self._enter_bare(error.packet_type):
-            return False
-        if self._phase not in TAKING:
-            return False
-        self._add(encode_malformed(error))
-        now = self._host.now()
+        self._enqueue(encode_malformed(error))
+        now = node.now()
         if self._malformed_at is None:
-            self._malformed_at = deque(maxlen=settings.malformed_max)
+            self._malformed_at = deque(maxlen=node.settings.malformed_max)
         self._malformed_at.append(now)
         return (
-            len(self._malformed_at) == settings.malformed_max
-            and self._malformed_at[0] > now - settings.malformed_window_s
+            len(self._malformed_at) == node.settings.malformed_max
+            and self._malformed_at[0] > now - node.settings.malformed_window_s
         )
 
-    def _pong(self, ping: p.Ping) -> p.Pong:
-        if ping.timestamp is None:
-            return p.Pong()
-        now_ms = int(self._host.now() * 1000)
-        return p.Pong((ping.timestamp, int(self.received_at * 1000), now_ms))
+    # Backpressure.
+
+    def _submit(self, messages: list[CellMessage], size_bytes: int) -> None:
+        if self._streams is not None:
+            for cell, requests, request_bytes in self._streams.batches():
+                self._submit_to(cell, Batch(self, [*requests], request_bytes))
+        if self._channel is not None and messages:
+            self._submit_to(self._channel, Batch(self, messages, size_bytes))
+
+    def _submit_to(self, cell: bytes, batch: Batch) -> None:
+        if not self._node.submit(cell, batch, self.received_at):
+            self._full_mailboxes += 1
+            self._wire.pause()
+            self._node.on_capacity(cell, self._mailbox_has_room)
+
+    def _mailbox_has_room(self) -> None:
+        self._full_mailboxes -= 1
+        self._resume()
+
+    def _pause_if_blocked(self) -> bool:
+        """Read no further while the other end does not read its answers.
+
+        True: that is so, or a mailbox is full.
+        """
+        if not self._wire.congested:
+            return self._full_mailboxes > 0
+        is_full = self._wire.unsent_bytes > self._node.settings.unread_bytes_max
+        if is_full:
+            self._wire.pause()
+        return is_full or self._full_mailboxes > 0
+
+    def _resume(self) -> None:
+        """Handle what waits, then read on."""
+        if self._full_mailboxes or self._phase is CLOSED:
+            return
+        if self._unhandled is not None and self._reads_in_flight:
+            return  # `flush` calls again with the last of those answers
+        self.received_at = self._node.now()
+        packets, self._unhandled = self._unhandled, None
+        if packets:
+            self._handle(packets, 0)
+        if self._unhandled is None and not self._pause_if_blocked():
+            self._wire.resume()
+        if self._has_eof:
+            self._close_if_answered()
+
+    # The end.
+
+    def _peer_closes(self, messages: list[CellMessage], size_bytes: int) -> None:
+        """The other end said goodbye: its requests before that are answered first."""
+        if self._phase is OPEN:
+            self._phase = DRAINING
+        self._submit(messages, size_bytes)
+        if self._admission is None:
+            self._close()
+        else:
+            self._has_eof = True
+            self._close_if_answered()
+
+    def _close_if_answered(self) -> None:
+        """After the other end's last byte: close once everything before it is answered."""
+        if self._unhandled is not None or self._full_mailboxes:
+            return
+        if self._peer_requests or (self._jobs is not None and not self._jobs.is_idle):
+            return  # their answers call again
+        if self._streams is not None:
+            self._streams.stop_waiting()
+            self._submit([], 0)
+            if self._streams is not None and not self._streams.is_idle:
+                return  # their answers call again
+        if self._admission is None:
+            return
+        # `Attached` is the only answer to this, behind those to all requests; it closes.
+        self._submit([self._admission.join], 0)
+
+    def _reject(self, code: HelloCode) -> None:
+        """Refuse the login."""
+        self._node.counters.refused += 1
+        if code is HelloCode.MALFORMED:
+            self._node.record_refusal(Refusal.MALFORMED, self.address)
+        if self._framing.upgrade is not None:
+            self._enqueue(encode_hello_refusal(code))
+        self._abort()
+
+    def _abort(self, close_code: int = POLICY_VIOLATION) -> None:
+        self._node.counters.aborted += 1
+        if self._framing.upgrade is not None:
+            self._enqueue(p.ABORT)
+        self._close(close_code)
+
+    def _framing_failed(self, error: WireError) -> None:
+        """The bytes cannot be read any further (PA-24, PA-34)."""
+        self._node.record_refusal(Refusal.MALFORMED, self.address)
+        match error:
+            case UpgradeRefused():
+                self._close()
+            case FrameTooLarge():
+                self._abort(TOO_BIG)
+            case _:
+                self._abort(PROTOCOL_ERROR)
+
+    def _close(self, close_code: int = NORMAL) -> None:
+        if self._phase is CLOSED:
+            return
+        self.flush()
+        close_frame = self._framing.close_frame(close_code)
+        if close_frame:
+            self._wire.write(close_frame)
+        self._phase = CLOSED
+        self._node.disarm(self)
+        self._leave_channel()
+        self._wire.close()
+
+    def _leave_channel(self) -> None:
+        self._peer_requests = self._jobs = None
+        streams, self._streams = self._streams, None
+        for cell in streams.leave() if streams is not None else ():
+            self._node.detach(cell, self)
+        channel, self._channel = self._channel, None
+        self._admission = None
+        self._put_refusal = Code.NOT_ALLOWED
+        self._may_ack = False
+        if channel is not None:
+            self._node.detach(channel, self)
+
+
+_APPEND = bytes((Operation.APPEND,))
+_CORRELATION_BYTES = {p.PUT: 4, p.GET: 8, p.JOBS: 4, p.STREAM: 4}
+"""The bytes after the type that come back in the answer, and behind type and code in a NACK."""
+
+
+class LatencySample:
+    """A request whose answer is timed. `received_at` is in seconds."""
+
+    __slots__ = ("_correlation", "_packet_type", "received_at")
+
+    def __init__(self, packet_type: int, correlation: bytes, received_at: float) -> None:
+        self._packet_type = packet_type
+        self._correlation = correlation
+        self.received_at = received_at
+
+    def is_answered_by(self, packet: bytes) -> bool:
+        """Is the packet the answer, or the refusal?"""
+        if packet[0] == p.NACK:
+            is_same_type = packet[1] == self._packet_type
+            return is_same_type and packet.startswith(self._correlation, 3)
+        # The type of an answer is that of its request plus one.
+        return packet[0] == self._packet_type + 1 and packet.startswith(self._correlation, 1)
+
+
+def first_sample(packets: Iterable[bytes], received_at: float) -> LatencySample | None:
+    """The first request whose answer can be told from all others; None: there is none."""
+    for packet in packets:
+        size = _CORRELATION_BYTES.get(packet[0], 0)
+        if not 0 < size < len(packet):
+            continue
+        # Reads of streams may wait for records that are still to come.
+        if packet[0] != p.STREAM or packet[5:6] == _APPEND:
+            return LatencySample(packet[0], packet[1 : 1 + size], received_at)
+    return None

@@ -25,30 +25,6 @@ from millpond.actors.messages import (
     TouchAck,
 )
 from millpond.transports.errors import MalformedPacket
-from millpond.transports.p2p.operation_packets import (
-    Admin as Admin,
-)
-from millpond.transports.p2p.operation_packets import (
-    AdminReply as AdminReply,
-)
-from millpond.transports.p2p.operation_packets import (
-    Jobs as Jobs,
-)
-from millpond.transports.p2p.operation_packets import (
-    JobsReply as JobsReply,
-)
-from millpond.transports.p2p.operation_packets import (
-    Peers as Peers,
-)
-from millpond.transports.p2p.operation_packets import (
-    PeersReply as PeersReply,
-)
-from millpond.transports.p2p.operation_packets import (
-    Stream as Stream,
-)
-from millpond.transports.p2p.operation_packets import (
-    StreamReply as StreamReply,
-)
 
 PING, PONG, MSG, MSG_ACK, GET, GET_ACK, PUT, PUT_ACK, LIST, LIST_ACK = range(10)
 HELLO, CHALLENGE, AUTH, READY = 0x80, 0x81, 0x82, 0x83
@@ -131,6 +107,46 @@ class Unknown(msgspec.Struct, frozen=True, gc=False):
     """A type nobody here knows: dropped in silence (P2P-19)."""
 
     packet_type: int
+
+
+class _Operation(msgspec.Struct, frozen=True, gc=False):
+    """What no seed protocol has (wire.md 3g); the body is msgpack."""
+
+    request_id: int
+    operation: int
+    body: bytes
+
+
+class Admin(_Operation, frozen=True, gc=False):
+    """A request about the node itself."""
+
+
+class AdminReply(_Operation, frozen=True, gc=False):
+    """Its answer."""
+
+
+class Stream(_Operation, frozen=True, gc=False):
+    """A request to a stream or about streams (`millpond.transports.p2p.streams.bodies`)."""
+
+
+class StreamReply(_Operation, frozen=True, gc=False):
+    """Its answer, or a part of it: more follows where `operation` has `MORE` set."""
+
+
+class Peers(_Operation, frozen=True, gc=False):
+    """A request about peers, and messages to them."""
+
+
+class PeersReply(_Operation, frozen=True, gc=False):
+    """Its answer."""
+
+
+class Jobs(_Operation, frozen=True, gc=False):
+    """A request about the jobs of the connection's channel (`transports.p2p.jobs.bodies`)."""
+
+
+class JobsReply(_Operation, frozen=True, gc=False):
+    """Its answer."""
 
 
 Message = Put | PutAck | Msg | Ack | Get | GetAck | List | ListAck | Nack

@@ -384,10 +384,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "reconnect",
         "transports/p2p/connection.py",
         (
-            "        self._host.disarm(self)\n"
+            "        self._node.disarm(self)\n"
             "        self._leave_channel()\n"
-            "        self._host.left(self)"
+            "        self._node.unregister(self)"
         ),
-        ("        self._host.disarm(self)\n        self._host.left(self)"),
+        ("        self._node.disarm(self)\n        self._node.unregister(self)"),
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import islice
-from typing import Protocol, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 import msgspec
 
@@ -39,16 +39,6 @@ _TOPIC = re.compile(rb"[A-Za-z0-9_-]{1,255}")
 Row = TypeVar("Row")
 
 
-class DeskHost(Protocol):
-    """What the desk needs of the node."""
-
-    @property
-    def now(self) -> Callable[[], float]: ...
-
-    @property
-    def directory(self) -> StreamDirectory: ...
-
-
 class _Asked:
     __slots__ = ("cell", "operation", "reserved", "waits")
 
@@ -65,12 +55,25 @@ class StreamRequests:
     A read gets what is left of that, but 64 KiB at least, and always one record if there is any.
     """
 
-    __slots__ = ("_answer_bytes", "_asked", "_batches", "_host", "_part_bytes", "_rights_in")
+    __slots__ = (
+        "_answer_bytes",
+        "_asked",
+        "_batches",
+        "_directory",
+        "_now",
+        "_part_bytes",
+        "_rights_in",
+    )
 
     def __init__(
-        self, host: DeskHost, packet_bytes_max: int, rights_in: RightsIn | None = None
+        self,
+        now: Callable[[], float],
+        directory: StreamDirectory,
+        packet_bytes_max: int,
+        rights_in: RightsIn | None = None,
     ) -> None:
-        self._host = host
+        self._now = now
+        self._directory = directory
         self._rights_in = rights_in
         self._part_bytes = packet_bytes_max - p.OPERATION_BYTES
         self._asked: dict[int, _Asked] = {}
@@ -167,7 +170,7 @@ class StreamRequests:
         asked = _Asked(Operation.READ, stream_cell(read.stream))
         asked.waits = read.wait_ms > 0
         asked.reserved = self._granted(read.bytes_max)
-        wait_until = self._host.now() + read.wait_ms / 1000 if asked.waits else 0.0
+        wait_until = self._now() + read.wait_ms / 1000 if asked.waits else 0.0
         self._asked[number] = asked
         self._answer_bytes += asked.reserved
         self._ask(asked.cell, m.Read(number, start, read.count, asked.reserved, wait_until), 0)
@@ -196,7 +199,7 @@ class StreamRequests:
 
     def _list(self, asked: b.ListBody) -> bytes:
         wanted = asked.limit if self._rights_in is None else LISTED_MAX
-        names = self._host.directory.names(asked.prefix, asked.after, wanted + 1)
+        names = self._directory.names(asked.prefix, asked.after, wanted + 1)
         page, more = self._page(names, _itself, asked.limit)
         return msgspec.msgpack.encode(b.NamesBody(page, more))
 
@@ -208,7 +211,7 @@ class StreamRequests:
         return listed(rows, name_of, limit, self._rights_in)
 
     def _list_topics(self, asked: b.ListTopicsBody) -> bytes:
-        topics = self._host.directory
+        topics = self._directory
         if asked.topic is not None:
             self._check(Operation.LIST_TOPICS, asked.topic)
             partitions = topics.partitions(asked.topic)
