@@ -64,10 +64,14 @@ def test_each_tutorial_and_the_readme_have_something_to_run() -> None:
     assert all(blocks_of(path.read_text("utf-8")) for path in (*RUN, SPARK))
 
 
+def prose(path: Path) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
 def anchors(path: Path) -> set[str]:
     """The fragments by which headings of a page are linked, as GitHub makes them."""
-    text = re.sub(r"^```.*?^```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
@@ -85,7 +89,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_lines_are_wrapped(path: Path) -> None:
-    lines = path.read_text("utf-8").splitlines()
+    lines = prose(path).splitlines()
     long = [line for line in lines if len(line) > COLUMNS_MAX and not GENERATED_TABLE.match(line)]
     assert [line for line in long if " " in line.strip()] == []
 
