@@ -1,9 +1,9 @@
 """Pages of documentation as programs: their blocks are run in order, and their output is compared.
 
 A `console` block has commands behind `$ ` and the output of each. A `console terminal` block is a
-program that keeps running, in a terminal of its own: lines behind `> ` are typed into it. A line
-`...` stands for any lines. A `python` block that begins with `# NAME.py` is a file, any other is
-run, and a `text` block right behind it is its output. Blocks of other languages are not run.
+program that keeps running, in a terminal of its own: lines behind `> ` are typed into it.
+In output `...` stands for any text. A `python` block that begins with `# NAME.py` is a file, any
+other is run, and a `text` block right behind it is its output. Other blocks are not run.
 
 A page is one story in one folder. A node that is started on the address of an earlier one takes
 its place: the earlier one is stopped first.
@@ -32,7 +32,7 @@ PORT = re.compile(r"127\.0\.0\.1:(\d{4})\b")
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
 SERVES = re.compile(r"\$ (?:scripts/run|millpond serve)\b.*\n.* p2p=(\S+)")
 NAMED = re.compile(r"# ([\w/]+\.py)\n")
-ANY_LINES = "..."
+ANY_TEXT = "..."
 VARIES = (
     (re.compile(r"\b\d{18,19}\b"), "ID"),
     (re.compile(r"\b\d{13}\b"), "MS"),
@@ -77,8 +77,7 @@ def comparable(text: str) -> str:
 
 def matches(printed: str, shown: str) -> bool:
     """Whether that is the output a page shows."""
-    parts = comparable(shown).split("\n")
-    pattern = "\n".join(".*" if part == ANY_LINES else re.escape(part) for part in parts)
+    pattern = re.escape(comparable(shown)).replace(re.escape(ANY_TEXT), ".*")
     return re.fullmatch(pattern, comparable(printed), re.DOTALL) is not None
 
 
