@@ -1,4 +1,5 @@
-"""Chat records: the messages of a conversation, kept in its stream `chat/PEER` (docs/chat.md).
+"""Chat records: the messages of a conversation, kept in its stream `chat/PEER`
+(docs/guides/chat.md).
 
 `decode_record` reads what `Stream.records` gives.
 """

@@ -1,4 +1,4 @@
-"""Job queues: `Queue` puts jobs, `task` and `Worker` run them (docs/jobs.md).
+"""Job queues: `Queue` puts jobs, `task` and `Worker` run them (docs/guides/jobs.md).
 
 Programs without an event loop use `millpond.sync.Queue`.
 """

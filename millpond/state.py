@@ -1,4 +1,4 @@
-"""Shared state: tables of values that a stream of change events makes (docs/state.md).
+"""Shared state: tables of values that a stream of change events makes (docs/reference/state.md).
 
 `StateWriter` appends events, `follow_state` keeps a live copy, `Stream.state` asks the node.
 """

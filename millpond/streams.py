@@ -1,4 +1,5 @@
-"""Streams: append-only logs of a node, over its own protocol, S3P and RustLog (docs/streams.md).
+"""Streams: append-only logs of a node, over its own protocol, S3P and RustLog
+(docs/internals/streams.md).
 
 `connect_streams` has everything; `connect_s3p` and `connect_rustlog` speak to any server of these
 protocols. Programs without an event loop find the same names in `millpond.sync`.

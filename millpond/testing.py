@@ -1,4 +1,5 @@
-"""Testing: nodes in memory, with virtual time, a simulated network and faults (docs/testing.md).
+"""Testing: nodes in memory, with virtual time, a simulated network and faults
+(docs/guides/testing.md).
 
 The fixtures of the pytest plugin give a `World` and nodes in it.
 """

@@ -1,5 +1,5 @@
-"""The bytes of a job (docs/guides/jobs.md, "The bytes of a job"): a MessagePack map with short
-keys.
+"""The bytes of a job (docs/reference/wire-protocol.md, "The bytes of a job"): a MessagePack map
+with short keys.
 
 A message that is no such map is a job as well, without a name: `millpond put jobs/mail '{...}'`.
 """

@@ -33,7 +33,7 @@ def test_what_is_written_is_read_back(body: JobMessage) -> None:
 
 
 def test_the_bytes_of_a_job() -> None:
-    """docs/guides/jobs.md, "The bytes of a job"."""
+    """docs/reference/wire-protocol.md, "The bytes of a job"."""
     body = JobMessage({"to": "alice"}, "send", enqueued_ms=1763683200000)
     told = "84a17601a17081a2746fa5616c696365a16ea473656e64a165cf0000019aa3b5ec00"
     assert encode_job(body).hex() == told
