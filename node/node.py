@@ -37,7 +37,7 @@ from millpond.node.data_folder import FolderLock, LoopRuntime
 from millpond.node.environment import current_environment
 from millpond.node.outbox.outbox import Outbox
 from millpond.node.outbox.requests import PeerRequests
-from millpond.node.outbox.wiring import OutboxServices
+from millpond.node.peer_services import PeerServices
 from millpond.node.process import installed_version, loop_time, rss_bytes
 from millpond.node.stream_cells import StreamCells, first_looks, is_reserved
 from millpond.node.stream_settings import stream_book
@@ -117,10 +117,10 @@ class Node:
             self.clock.ticks_ns,
         )
         self.tls.tell(self.services)
-        self.mail = OutboxServices(
+        self.peer_services = PeerServices(
             self.config, self.scheduler, self._store, self.clock, self._rng, entropy
         )
-        self.mail.serve(self.services, dialer)
+        self.peer_services.serve(self.services, dialer)
         self._started_at = self.clock.now()
         self.web = WebServices(self.config, self.clock.now, entropy)
         self._http: HttpServices | None = None
@@ -136,12 +136,12 @@ class Node:
     @property
     def outbox(self) -> Outbox:
         """Sends and opens sealed messages; of a node that was started."""
-        return self.mail.outbox
+        return self.peer_services.outbox
 
     @property
-    def desk(self) -> PeerRequests:
+    def peer_requests(self) -> PeerRequests:
         """Answers packets 94; of a node that was started."""
-        return self.mail.desk
+        return self.peer_services.peer_requests
 
     @property
     def durability(self) -> Durability:
@@ -244,18 +244,22 @@ class Node:
                 self.clock.now,
             )
             self._tasks.start_soon(self._keep_time)
-            house = self.mail.open(self._tasks)
-            self._access.peers = TrustedPeers(house.identity.public, house.book, self.config.relay)
-            self.web.open(self._access, self.desk, self.listeners, self.services.reauthorize)
+            keyring = self.peer_services.open(self._tasks)
+            self._access.peers = TrustedPeers(
+                keyring.identity.public, keyring.book, self.config.relay
+            )
+            self.web.open(
+                self._access, self.peer_requests, self.listeners, self.services.reauthorize
+            )
             self._tasks.start_soon(self.tls.watch)
-            self._tasks.start_soon(watch_revocations, house.book, self.services, self.clock.now)
+            self._tasks.start_soon(watch_revocations, keyring.book, self.services, self.clock.now)
             await self._streams.open()
             for name in LISTENERS:
                 address: str = getattr(self.config, name)
                 if address != OFF:
                     await self._listen(name, address)
             warn_unreachable_listeners(self._access, self.listeners)
-            self.mail.start(self._tasks)
+            self.peer_services.start(self._tasks)
             if self._http is not None:
                 self._http.started()
         except BaseException:
@@ -366,7 +370,7 @@ class Node:
         if isinstance(kept, LogSnapshot):
             return self._streams.spawn(name, kept)
         settings = self._book.settings(name)
-        mailbox = self.mail.spawn(name, kept, guests, settings, self._shared)
+        mailbox = self.peer_services.spawn(name, kept, guests, settings, self._shared)
         return mailbox or Channel(name, kept, guests, settings, self._shared)
 
     def _post(self, name: bytes, message: CellMessage) -> None:

@@ -42,7 +42,7 @@ class Chat:
         self._talks: dict[bytes, ConversationTask] = {}
         self._scopes: dict[bytes, anyio.CancelScope] = {}
         self._is_book_new = True
-        post.on_report(self._report)
+        post.on_status(self._report)
         post.on_prekey(self._prekey_came)
         post.context.book.on_change(self._note_change)
 
@@ -195,7 +195,7 @@ class Chat:
             id=peer.id,
             stream=conversation_stream(peer.public).decode(),
             trust=peer.trust.value,
-            here=sighting.here,
+            here=sighting.is_online,
             seen_at=sighting.seen_at,
             tail=0,
             read=0,

@@ -50,7 +50,7 @@ class Receiver:
                 await self._keep(conversation, heard, unsettled)
                 for uuid in unsettled.keys() - conversation.order.held:
                     for message in unsettled.pop(uuid):
-                        guest.tell(Ack(message.id))
+                        guest.settle(Ack(message.id))
                 self._on_kept()
 
     async def _arrived(self, guest: LocalConsumer, deadline: float) -> list[Msg]:
@@ -59,7 +59,7 @@ class Receiver:
         left_s = max(0.0, deadline - self._keeping.now())
         with anyio.move_on_after(left_s if deadline < inf else None):
             messages.append(await guest.receive())
-            while guest.has_mail and len(messages) < WINDOW:
+            while guest.has_messages and len(messages) < WINDOW:
                 messages.append(await guest.receive())
         return messages
 
@@ -96,14 +96,14 @@ class Receiver:
             opened = await self._post.open(self._channel, message.data)
         except CannotOpen as error:
             log.warning("message not opened: channel=%r: %s", self._channel, error)
-            guest.tell(Nack(message.id, NackReason.CANNOT_DECRYPT))
+            guest.settle(Nack(message.id, NackReason.CANNOT_DECRYPT))
             return None
         if opened.sender != self._peer:
             log.warning("message of %s in %r", peer_id(opened.sender), self._channel)
-            guest.tell(Nack(message.id, NackReason.CANNOT_DECRYPT))
+            guest.settle(Nack(message.id, NackReason.CANNOT_DECRYPT))
             return None
         try:
-            return opened.uuid.hex(), decode_payload(opened.clear)
+            return opened.uuid.hex(), decode_payload(opened.plaintext)
         except UnknownPayload as error:
             log.warning("message not understood: channel=%r: %s", self._channel, error)
             return opened.uuid.hex(), None

@@ -45,7 +45,7 @@ class Sender:
         while True:
             rest_s = await self._speak(await self._keeping.opened())
             if rest_s:
-                await self.something_said.rest(rest_s)
+                await self.something_said.wait(rest_s)
 
     async def keep_telling(self) -> None:
         """Send receipts that are owed, until cancelled. Raises RequestErrors of the history."""
@@ -54,7 +54,7 @@ class Sender:
             owed = conversation.owed(RECEIPTS_MAX)
             rest_s = LOOK_S if owed is None else await self._send_receipt(conversation, owed)
             if rest_s:
-                await self.something_owed.rest(rest_s)
+                await self.something_owed.wait(rest_s)
 
     async def _speak(self, conversation: Conversation) -> float:
         """Seal some of what waits; gives how long to rest."""

@@ -1,1 +1,2 @@
-"""The post: what waits for peers, how it goes to them, and what comes from them."""
+"""Outbox: messages that wait for peers, their way to the peers, and messages that come from
+them."""

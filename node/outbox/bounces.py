@@ -1,4 +1,4 @@
-"""Reads the dead letters of others' mailboxes: who sent them hears that they did not arrive."""
+"""Bounces: dead letters of the mailboxes of peers, reported to the senders on this node."""
 
 from __future__ import annotations
 
@@ -20,48 +20,58 @@ IDLE_S = 10.0
 
 
 class BounceReader:
-    """Works as long as there are dead letters for `peer`; `run` then ends."""
+    """The reader of the dead letters for `peer`. `run` ends when there are no more."""
 
-    def __init__(self, office: OutboxContext, peer: bytes) -> None:
+    def __init__(self, context: OutboxContext, peer: bytes) -> None:
         self.peer = peer
-        self.has_mail = False
-        self._office = office
+        self._has_messages = False
+        self._context = context
         self._channel = mailbox_of(peer) + DEAD_SUFFIX
+
+    def message_arrived(self) -> None:
+        """There is a dead letter."""
+        self._has_messages = True
+
+    @property
+    def has_messages(self) -> bool:
+        """True while there may be dead letters."""
+        return self._has_messages
 
     @property
     def is_wanted(self) -> bool:
-        """Are there dead letters?"""
-        return self.has_mail
+        """True while there are dead letters."""
+        return self._has_messages
 
     async def run(self) -> None:
-        """A dead letter goes when everybody who asked for reports has heard of it."""
-        while self.has_mail:
-            with self._office.local.consumer(self._channel, 1) as guest:
-                await self._read(guest)
-                is_done = not guest.awaits_mail
+        """Report and acknowledge dead letters; one is acknowledged after all callbacks have
+        returned."""
+        while self._has_messages:
+            with self._context.local.consumer(self._channel, 1) as consumer:
+                await self._read(consumer)
+                is_done = not consumer.expects_messages
             if is_done:
-                self.has_mail = False
+                self._has_messages = False
 
-    async def _read(self, guest: LocalConsumer) -> None:
+    async def _read(self, consumer: LocalConsumer) -> None:
         while True:
             message = None
             with anyio.move_on_after(IDLE_S):
-                message = await guest.receive()
+                message = await consumer.receive()
             if message is None:
                 return
             await self._report(message)
-            guest.tell(Ack(message.id))
+            consumer.settle(Ack(message.id))
 
     async def _report(self, message: Msg) -> None:
         try:
-            letter = decode_relayed_message(message.data)
+            relayed = decode_relayed_message(message.data)
         except MalformedRelayedMessage:
-            return  # whatever it was, nobody waits for it
-        if letter.hops > 0:
-            return  # a relay does not know who sent it
-        row = self._office.local.row(self._channel, message.id)
+            return  # not from this node's outbox
+        if relayed.hops > 0:
+            return  # relayed for another node, which reports it itself
+        row = self._context.local.message(self._channel, message.id)
         origin = None if row is None else row.origin
         reason = origin.reason if origin is not None else EXPIRED
-        log.info("letter dead: channel=%s reason=%s", self._channel.decode(), reason)
-        fate = DeliveryStatus.EXPIRED if reason == EXPIRED else DeliveryStatus.REFUSED
-        await self._office.report(self.peer, envelope_uuid(letter.envelope), fate)
+        log.info("message bounced: channel=%s reason=%s", self._channel.decode(), reason)
+        status = DeliveryStatus.EXPIRED if reason == EXPIRED else DeliveryStatus.REFUSED
+        await self._context.report_status(self.peer, envelope_uuid(relayed.envelope), status)

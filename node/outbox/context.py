@@ -1,4 +1,4 @@
-"""What the rooms of the post work with."""
+"""The objects and settings that all tasks of a node's outbox share."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from millpond.node.peers.prekey_cache import PrekeyCache
 from millpond.node.peers.prekeys import Prekeys
 
 GONE = (ConnectionLost, ChannelClosed, OSError)
-"""What somebody elsewhere, or the way there, does to us."""
+"""Errors of a connection that is lost or refused."""
 
 
 class OutboxSettings(msgspec.Struct, frozen=True):
-    """Times in seconds. `via`: relays that keep mail for us, as `places.relay_places` reads them.
+    """Settings of the outbox. Times are in seconds.
 
-    `ttl_s` is how long a letter lives at most; `letter_bytes_max` how large it may be;
-    `carriers_max` how many connections to peers may stand at once, and `fetchers_max` likewise.
+    `ttl_s` is the longest life of a message and `message_bytes_max` its largest size with the
+    header of `relayed_message`. `forwarders_max` and `fetchers_max` limit the connections to peers.
+    `via` names the relays that store messages for this node (`routes.relay_routes`), `addresses`
+    the URLs at which others reach it. A forwarder without work stays connected for `idle_s`.
     """
 
     ttl_s: int = 604_800
-    letter_bytes_max: int = 2**20 - 64
-    carriers_max: int = 64
+    message_bytes_max: int = 2**20 - 64
+    forwarders_max: int = 64
     fetchers_max: int = 64
     via: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
@@ -39,9 +41,9 @@ class OutboxSettings(msgspec.Struct, frozen=True):
 
 
 class DeliveryStatus(Enum):
-    """What became of a message of ours.
+    """The state of a message that this node has sent.
 
-    SENT: it left this node for its peer or a relay. The others are final.
+    SENT: the peer or a relay has stored it. EXPIRED and REFUSED are final.
     """
 
     SENT = "sent"
@@ -50,38 +52,39 @@ class DeliveryStatus(Enum):
 
 
 OnDeliveryStatus = Callable[[bytes, bytes, DeliveryStatus], Awaitable[None]]
-"""Hears the peer, the message's uuid and its fate; again if the node stops before it returns."""
+"""A callback with the public key of the peer, the uuid of the message and its status. It is called
+again if the node stops before it returns."""
 
 
 class OutboxContext(msgspec.Struct, frozen=True):
-    """One for all tasks of a node's post."""
+    """The objects that all tasks of one outbox share."""
 
     identity: Identity
     book: AddressBook
     prekeys: Prekeys
-    known: PrekeyCache
+    prekey_cache: PrekeyCache
     local: LocalChannels
     presence: Presence
-    reach: RouteDialer
+    dial: RouteDialer
     rng: Random
     entropy: Callable[[int], bytes]
     settings: OutboxSettings
-    carriers: anyio.CapacityLimiter
-    on_report: list[OnDeliveryStatus]
+    forwarders: anyio.CapacityLimiter
+    on_status: list[OnDeliveryStatus]
     on_prekey: list[Callable[[bytes], None]]
 
     def now(self) -> float:
         """Seconds since the Unix epoch."""
         return self.local.now()
 
-    async def report(self, peer: bytes, uuid: bytes, fate: DeliveryStatus) -> None:
-        """Tell all who asked for it."""
-        for hear in self.on_report:
-            await hear(peer, uuid, fate)
+    async def report_status(self, peer: bytes, uuid: bytes, status: DeliveryStatus) -> None:
+        """Call everything in `on_status`."""
+        for callback in self.on_status:
+            await callback(peer, uuid, status)
 
 
 class Wakeup:
-    """An alarm that ends a rest early."""
+    """An event that ends a wait early."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
@@ -89,12 +92,12 @@ class Wakeup:
     def __call__(self) -> None:
         self._event.set()
 
-    def forget(self) -> None:
-        """What was said so far is known: it ends no rest."""
+    def clear(self) -> None:
+        """Clear the event: earlier calls end no wait."""
         self._event = anyio.Event()
 
-    async def rest(self, seconds: float) -> None:
-        """Rest for so long, or until a nudge that came since the last rest."""
+    async def wait(self, seconds: float) -> None:
+        """Wait for so long, or until a call since the last wait."""
         with anyio.move_on_after(seconds):
             await self._event.wait()
         self._event = anyio.Event()

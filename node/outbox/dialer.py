@@ -1,4 +1,5 @@
-"""Dials other nodes as ourselves, and knows them by their keys."""
+"""Connections to other nodes, authenticated with the identity of this node and the key of the
+peer."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from millpond.node.peers.identity import Identity, peer_id
 
 
 class PeerDialer:
-    """Implements `places.Reach` with the client, whose time and chance are the node's own."""
+    """The implementation of `routes.RouteDialer` by the client, with the node\'s own clock and
+    chance."""
 
     def __init__(
         self,
@@ -40,40 +42,41 @@ class PeerDialer:
 
     @asynccontextmanager
     async def __call__(
-        self, place: Route, channel: bytes, role: RoleName, window: int = 0, /
+        self, route: Route, channel: bytes, role: RoleName, window: int = 0, /
     ) -> AsyncIterator[Channel]:
-        met: list[bytes] = []
+        proved: list[bytes] = []
 
-        def judge(public: bytes) -> None:
+        def check(public: bytes) -> None:
             if not self._book.is_trusted(public):
                 raise HandshakeRefused(f"{peer_id(public)} is not a trusted peer")
-            met.append(public)
+            proved.append(public)
 
         async with connect(
-            place.url,
+            route.url,
             channel,
             role=role,
             window=window,
             identity=self._identity,
-            peer=place.public,
-            on_peer=judge,
-            tls=_context(place.url),
+            peer=route.public,
+            on_peer=check,
+            tls=_context(route.url),
             reconnect=False,
             dialer=self._dialer,
             rng=self._rng,
             now=self._now,
             entropy=self._entropy,
-        ) as joined:
-            public = place.public or met[0]
-            self._presence.met(public, joined, lambda: self._now() - joined.silent_s)
+        ) as opened:
+            public = route.public or proved[0]
+            self._presence.connected(public, opened, lambda: self._now() - opened.silent_s)
             try:
-                yield joined
+                yield opened
             finally:
-                self._presence.parted(public, joined)
+                self._presence.disconnected(public, opened)
 
 
 def _context(url: str) -> ssl.SSLContext | None:
-    """Whatever certificate a node shows: its proof of its key is bound to it (wire.md 3b)."""
+    """A TLS context without certificate checks: the peer's proof of its key is bound to its
+    certificate (wire.md 3b)."""
     if not parse_url(url).secure:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

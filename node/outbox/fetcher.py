@@ -1,4 +1,4 @@
-"""Fetches our own mail from where it waits: a relay of ours, or a peer that we can dial."""
+"""Fetching of the messages for this node from its relays, and from peers that it can dial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millpond.node.client.channel import Channel
 from millpond.node.client.future import ReplyFuture
 from millpond.node.client.message import Message
 from millpond.node.outbox.context import GONE, OutboxContext, Wakeup
-from millpond.node.outbox.key_exchange import ASKED_EVERY_S, learn, publish
+from millpond.node.outbox.key_exchange import ASKED_EVERY_S, fetch_prekey, publish_prekey
 from millpond.node.outbox.local_channels import seconds_left
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.relayed_message import (
@@ -32,117 +32,122 @@ WINDOW = 32
 LATER_S = 5.0
 KEYS_TRIED_MAX = 4
 LATE_S = 60.0
-"""A letter whose deadline is over by our clock was alive by that of its keeper: it gets so long."""
+"""The least time to live of a fetched message: the clock of the node that stored it may be
+behind."""
 
 
 class FetchSource(msgspec.Struct, frozen=True):
-    """Where to fetch. `owner`: whose prekey to read there; `leaves_key`: ours is left there."""
+    """A node to fetch from.
 
-    places: Callable[[], list[Route]]
+    `owner` is the peer whose prekey is read there; `leaves_key`: the prekey of this node is
+    published there.
+    """
+
+    routes: Callable[[], list[Route]]
     owner: bytes | None
     leaves_key: bool
 
 
 class RelayFetcher:
-    """One errand, for as long as the node runs or until it is cancelled."""
+    """The task that fetches from one source until it is cancelled."""
 
-    def __init__(self, office: OutboxContext, errand: FetchSource) -> None:
-        self.nudge = Wakeup()
-        self.new_key = Wakeup()
-        self._office = office
-        self._errand = errand
-        self._mailbox = mailbox_of(office.identity.public)
-        self._patience = RedialDelay(office.rng)
+    def __init__(self, context: OutboxContext, source: FetchSource) -> None:
+        self.wakeup = Wakeup()
+        self.prekey_changed = Wakeup()
+        self._context = context
+        self._source = source
+        self._mailbox = mailbox_of(context.identity.public)
+        self._delay = RedialDelay(context.rng)
 
     async def run(self) -> None:
-        """Stay connected to the first place that is there."""
+        """Stay connected over the first route that works."""
         while True:
-            for place in self._errand.places():
+            for route in self._source.routes():
                 try:
-                    await self._stay(place)
+                    await self._fetch(route)
                 except GONE as error:
-                    log.debug("not fetched: at=%s: %s", place.url, error)
-            await self.nudge.rest(self._patience.next_s())
+                    log.debug("not fetched: at=%s: %s", route.url, error)
+            await self.wakeup.wait(self._delay.next_s())
 
-    async def _stay(self, place: Route) -> None:
-        office = self._office
-        async with office.reach(place, self._mailbox, "consumer", WINDOW) as channel:
-            self.nudge.forget()  # that the peer is here is said by this very connection
-            self._patience.forgive()
-            failure = await self._receive(channel, place)
+    async def _fetch(self, route: Route) -> None:
+        context = self._context
+        async with context.dial(route, self._mailbox, "consumer", WINDOW) as channel:
+            self.wakeup.clear()  # set by this very connection
+            self._delay.reset()
+            failure = await self._receive(channel, route)
         raise failure
 
-    async def _receive(self, channel: Channel, place: Route) -> Exception:
-        """Until there is no more to be received; gives why."""
+    async def _receive(self, channel: Channel, route: Route) -> Exception:
+        """Receive until the connection fails; returns the error."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._exchange_keys, place)
+            tasks.start_soon(self._exchange_keys, route)
             try:
                 while True:
                     message = await channel.receive()
-                    letter = self._read(message)
-                    if letter is None:
+                    relayed = self._read(message)
+                    if relayed is None:
                         await message.ack()
                     else:
-                        tasks.start_soon(self._settle, message, letter, self._keep(letter, 0))
+                        tasks.start_soon(self._settle, message, relayed, self._store(relayed, 0))
             except GONE as error:
                 tasks.cancel_scope.cancel()
                 return error
         raise AssertionError("messages are received until there is an error")
 
-    async def _exchange_keys(self, place: Route) -> None:
+    async def _exchange_keys(self, route: Route) -> None:
         while True:
             try:
-                if self._errand.owner is not None:
-                    await learn(self._office, self._errand.owner, place)
-                if self._errand.leaves_key:
-                    await publish(self._office, place)
+                if self._source.owner is not None:
+                    await fetch_prekey(self._context, self._source.owner, route)
+                if self._source.leaves_key:
+                    await publish_prekey(self._context, route)
             except GONE as error:
-                log.debug("no keys exchanged: at=%s: %s", place.url, error)
-            await self.new_key.rest(ASKED_EVERY_S)
+                log.debug("no keys exchanged: at=%s: %s", route.url, error)
+            await self.prekey_changed.wait(ASKED_EVERY_S)
 
     def _read(self, message: Message) -> RelayedMessage | None:
-        """None: it is not for us to have."""
+        """The relayed message; None if it is malformed or for another node."""
         try:
-            letter = decode_relayed_message(message.data)
+            relayed = decode_relayed_message(message.data)
         except MalformedRelayedMessage as error:
-            log.warning("no letter fetched: id=%d: %s", message.id, error)
+            log.warning("malformed message fetched: id=%d: %s", message.id, error)
             return None
-        if letter.recipient != self._office.identity.public:
-            log.warning("a letter for somebody else was fetched: id=%d", message.id)
+        if relayed.recipient != self._context.identity.public:
+            log.warning("message for another node fetched: id=%d", message.id)
             return None
-        return letter
+        return relayed
 
-    def _keep(self, letter: RelayedMessage, attempt: int) -> ReplyFuture[Reply]:
-        """Put the letter into our own mailbox, with the same bytes whichever way it came."""
-        now = self._office.now()
-        ttl = seconds_left(max(letter.deadline, now + LATE_S), now)
-        data = encode_relayed_message(msgspec.structs.replace(letter, hops=0))
-        key = envelope_idempotency_key(letter.envelope, attempt, data)
-        return self._office.local.put_soon(self._mailbox, Put(key, ttl, data))
+    def _store(self, relayed: RelayedMessage, attempt: int) -> ReplyFuture[Reply]:
+        """Put the message into the own mailbox, with the same bytes on every route."""
+        now = self._context.now()
+        ttl = seconds_left(max(relayed.deadline, now + LATE_S), now)
+        data = encode_relayed_message(msgspec.structs.replace(relayed, hops=0))
+        key = envelope_idempotency_key(relayed.envelope, attempt, data)
+        return self._context.local.put_nowait(self._mailbox, Put(key, ttl, data))
 
-    async def _is_kept(self, letter: RelayedMessage, answer: ReplyFuture[Reply]) -> bool:
+    async def _is_stored(self, relayed: RelayedMessage, answer: ReplyFuture[Reply]) -> bool:
         for attempt in range(1, KEYS_TRIED_MAX + 1):
             try:
                 await answer
             except KeyReused:
-                answer = self._keep(letter, attempt)
+                answer = self._store(relayed, attempt)
             except RequestError as error:
-                log.warning("letter not kept: %s", error)
+                log.warning("message not stored: %s", error)
                 return False
             else:
                 return True
-        log.warning("letter not kept: its keys were used for other letters")
+        log.warning("message not stored: its idempotency keys are taken by other messages")
         return False
 
     async def _settle(
-        self, message: Message, letter: RelayedMessage, answer: ReplyFuture[Reply]
+        self, message: Message, relayed: RelayedMessage, answer: ReplyFuture[Reply]
     ) -> None:
-        is_kept = await self._is_kept(letter, answer)
+        is_stored = await self._is_stored(relayed, answer)
         try:
-            if is_kept:
+            if is_stored:
                 await message.ack()
             else:
                 await message.nack(LATER_S)
         except GONE as error:
-            # It is pushed again on the next connection, and known by its key.
-            log.debug("letter not acknowledged: id=%d: %s", message.id, error)
+            # It is pushed again on the next connection, and recognized by its key.
+            log.debug("message not acknowledged: id=%d: %s", message.id, error)

@@ -1,4 +1,4 @@
-"""Sorts our own mail: each envelope into the local channel that its letter names."""
+"""Inbound messages: each envelope in the own mailbox goes to the local channel that it names."""
 
 from __future__ import annotations
 
@@ -27,66 +27,75 @@ KEYS_TRIED_MAX = 4
 LATER_MS = 5000
 LATE_S = 60.0
 NODE_MARK = b"!"
-FOR_GOOD = (DataTooLarge, EmptyData, TtlRefused)
+PERMANENT = (DataTooLarge, EmptyData, TtlRefused)
 
 
 class InboundRouter:
-    """A guest of our own mailbox, for as long as the node runs."""
+    """The consumer of the own mailbox, for as long as the node runs."""
 
-    def __init__(self, office: OutboxContext) -> None:
-        self._office = office
-        self._mailbox = mailbox_of(office.identity.public)
+    def __init__(self, context: OutboxContext) -> None:
+        self._context = context
+        self._mailbox = mailbox_of(context.identity.public)
 
     async def run(self) -> None:
-        """Sort, in the order in which letters were kept."""
-        with self._office.local.consumer(self._mailbox, WINDOW) as guest:
+        """Route messages in the order in which they were stored."""
+        with self._context.local.consumer(self._mailbox, WINDOW) as consumer:
             async with anyio.create_task_group() as tasks:
                 while True:
-                    message = await guest.receive()
-                    letter = self._read(guest, message)
-                    if letter is not None:
-                        answer = self._put(letter, 0)
-                        tasks.start_soon(self._settle, guest, message, letter, answer)
+                    message = await consumer.receive()
+                    relayed = self._read(consumer, message)
+                    if relayed is not None:
+                        answer = self._put(relayed, 0)
+                        tasks.start_soon(self._settle, consumer, message, relayed, answer)
 
-    def _read(self, guest: LocalConsumer, message: Msg) -> RelayedMessage | None:
+    def _read(self, consumer: LocalConsumer, message: Msg) -> RelayedMessage | None:
         try:
-            letter = decode_relayed_message(message.data)
+            relayed = decode_relayed_message(message.data)
         except MalformedRelayedMessage as error:
-            log.warning("no letter in our mailbox: id=%d: %s", message.id, error)
+            log.warning("malformed message in the own mailbox: id=%d: %s", message.id, error)
         else:
-            if letter.recipient == self._office.identity.public and is_open(letter.channel):
-                return letter
-            log.warning("letter not for us: id=%d channel=%r", message.id, letter.channel)
-        guest.tell(Ack(message.id))
+            if relayed.recipient == self._context.identity.public and accepts_relayed(
+                relayed.channel
+            ):
+                return relayed
+            log.warning("message not accepted: id=%d channel=%r", message.id, relayed.channel)
+        consumer.settle(Ack(message.id))
         return None
 
-    def _put(self, letter: RelayedMessage, attempt: int) -> ReplyFuture[Reply]:
-        now = self._office.now()
-        ttl = seconds_left(max(letter.deadline, now + LATE_S), now)
-        key = envelope_idempotency_key(letter.envelope, attempt)
-        return self._office.local.put_soon(letter.channel, Put(key, ttl, letter.envelope))
+    def _put(self, relayed: RelayedMessage, attempt: int) -> ReplyFuture[Reply]:
+        now = self._context.now()
+        ttl = seconds_left(max(relayed.deadline, now + LATE_S), now)
+        key = envelope_idempotency_key(relayed.envelope, attempt)
+        return self._context.local.put_nowait(relayed.channel, Put(key, ttl, relayed.envelope))
 
     async def _settle(
-        self, guest: LocalConsumer, message: Msg, letter: RelayedMessage, answer: ReplyFuture[Reply]
+        self,
+        consumer: LocalConsumer,
+        message: Msg,
+        relayed: RelayedMessage,
+        answer: ReplyFuture[Reply],
     ) -> None:
         for attempt in range(1, KEYS_TRIED_MAX + 1):
             try:
                 await answer
             except KeyReused:
-                answer = self._put(letter, attempt)
-            except FOR_GOOD as error:
-                self._office.local.dead_letter(self._mailbox, message, f"refused: {error}")
+                answer = self._put(relayed, attempt)
+            except PERMANENT as error:
+                self._context.local.dead_letter(self._mailbox, message, f"refused: {error}")
                 return
             except RequestError as error:
-                log.warning("letter not sorted: channel=%r: %s", letter.channel, error)
-                guest.tell(Nack(message.id, NackReason.LATER, LATER_MS))
+                log.warning("message not delivered: channel=%r: %s", relayed.channel, error)
+                consumer.settle(Nack(message.id, NackReason.LATER, LATER_MS))
                 return
             else:
-                guest.tell(Ack(message.id))
+                consumer.settle(Ack(message.id))
                 return
-        self._office.local.dead_letter(self._mailbox, message, "refused: its keys are used")
+        self._context.local.dead_letter(
+            self._mailbox, message, "refused: its idempotency keys are taken"
+        )
 
 
-def is_open(channel: bytes) -> bool:
-    """May a letter name this channel? Not a mailbox, nor what is the node's own."""
+def accepts_relayed(channel: bytes) -> bool:
+    """True for channels that a relayed message may name: no mailboxes and none of the node's
+    own."""
     return not channel.startswith((RESERVED, PREFIX)) and NODE_MARK not in channel

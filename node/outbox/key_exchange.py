@@ -1,4 +1,4 @@
-"""Prekeys over the wire: those of others are read, our own are left where our mail waits."""
+"""Exchange of prekeys: those of peers are fetched, that of this node is published."""
 
 from __future__ import annotations
 
@@ -23,50 +23,51 @@ log = logging.getLogger(__name__)
 
 ASKED_EVERY_S = 3600.0
 ANSWERED_WITHIN_S = 60.0
-"""Who takes longer is as good as away, whatever other life it shows."""
+"""A peer that takes longer counts as away, even if the connection is alive."""
 
 
-async def learn(office: OutboxContext, owner: bytes, place: Route) -> bool:
-    """Read the newest prekey of `owner` at a place; is it news?
+async def fetch_prekey(context: OutboxContext, owner: bytes, route: Route) -> bool:
+    """Fetch the newest prekey of `owner` over a route; True if it is new.
 
-    Raises ConnectionLost and OSErrors when nobody is there.
+    Raises ConnectionLost and OSError when no node answers.
     """
     name = mailbox_of(owner) + KEYS_SUFFIX
     try:
         with anyio.fail_after(ANSWERED_WITHIN_S):
-            async with office.reach(place, name, "consumer") as channel:
+            async with context.dial(route, name, "consumer") as channel:
                 ids = await channel.list(U64_MAX, 0, 1)
                 data = await channel.get(ids[0]) if ids else b""
     except HandshakeRefused as error:
-        log.info("prekey not read: owner=%s at=%s: %s", peer_id(owner), place.url, error)
+        log.info("prekey not read: owner=%s at=%s: %s", peer_id(owner), route.url, error)
         return False
     except RequestError as error:
         if not isinstance(error, NotFound):
-            log.info("prekey not read: owner=%s at=%s: %s", peer_id(owner), place.url, error)
+            log.info("prekey not read: owner=%s at=%s: %s", peer_id(owner), route.url, error)
         return False
-    return bool(data) and await take_in(office, owner, data, place.url)
+    return bool(data) and await learn_prekey(context, owner, data, route.url)
 
 
-async def take_in(office: OutboxContext, owner: bytes, data: bytes, source: str) -> bool:
-    """Learn a prekey as it is published, and tell who waits for one; is it news?"""
+async def learn_prekey(context: OutboxContext, owner: bytes, data: bytes, source: str) -> bool:
+    """Add a published prekey to the cache and call `on_prekey`; True if it is new."""
     try:
         prekey = decode_prekey(data)
     except MalformedPrekey as error:
-        log.warning("no prekey: owner=%s from=%s: %s", peer_id(owner), source, error)
+        log.warning("malformed prekey: owner=%s from=%s: %s", peer_id(owner), source, error)
         return False
-    return await _learn(office, owner, prekey)
+    return await _learn(context, owner, prekey)
 
 
-async def _learn(office: OutboxContext, owner: bytes, prekey: SignedPrekey) -> bool:
-    is_news = await anyio.to_thread.run_sync(office.known.learn, owner, prekey)
-    if is_news:
-        for hear in office.on_prekey:
-            hear(owner)
-    return is_news
+async def _learn(context: OutboxContext, owner: bytes, prekey: SignedPrekey) -> bool:
+    is_new = await anyio.to_thread.run_sync(context.prekey_cache.learn, owner, prekey)
+    if is_new:
+        for callback in context.on_prekey:
+            callback(owner)
+    return is_new
 
 
-async def learn_from_cards(office: OutboxContext, peers: list[Peer], known: set[str]) -> set[str]:
-    """Take the prekeys out of the cards by which peers were added, but those `known`; gives all."""
+async def learn_from_cards(context: OutboxContext, peers: list[Peer], known: set[str]) -> set[str]:
+    """Add the prekeys in the cards of peers, except the cards in `known`; returns all these
+    cards."""
     for peer in peers:
         if not peer.card or peer.card in known:
             continue
@@ -76,37 +77,39 @@ async def learn_from_cards(office: OutboxContext, peers: list[Peer], known: set[
             log.warning("card not read: peer=%s: %s", peer.id, error)
             continue
         if card.public == peer.public and card.prekey is not None:
-            await _learn(office, peer.public, card.prekey)
+            await _learn(context, peer.public, card.prekey)
     return {peer.card for peer in peers if peer.card}
 
 
-async def publish(office: OutboxContext, place: Route) -> None:
-    """Leave our prekey at a relay. Raises ConnectionLost and OSErrors when nobody is there."""
-    prekey = await anyio.to_thread.run_sync(office.prekeys.current)
-    put = _published(prekey, office.now())
-    name = mailbox_of(office.identity.public) + KEYS_SUFFIX
+async def publish_prekey(context: OutboxContext, route: Route) -> None:
+    """Publish the prekey of this node at a relay. Raises ConnectionLost and OSError."""
+    prekey = await anyio.to_thread.run_sync(context.prekeys.current)
+    put = _prekey_put(prekey, context.now())
+    name = mailbox_of(context.identity.public) + KEYS_SUFFIX
     try:
         with anyio.fail_after(ANSWERED_WITHIN_S):
-            async with office.reach(place, name, "producer") as channel:
+            async with context.dial(route, name, "producer") as channel:
                 await channel.put(put.data, ttl=put.ttl, key=put.key)
     except (HandshakeRefused, RequestError) as error:
-        log.warning("relay does not take our prekey: at=%s: %s", place.url, error)
+        log.warning("relay refuses the prekey: at=%s: %s", route.url, error)
 
 
-async def publish_here(office: OutboxContext) -> SignedPrekey:
-    """Keep our prekey as the one message of its channel on this node. Raises RequestErrors."""
-    prekey = await anyio.to_thread.run_sync(office.prekeys.current)
-    name = mailbox_of(office.identity.public) + KEYS_SUFFIX
-    kept = await office.local.put(name, _published(prekey, office.now()))
-    office.local.forget(name, [each for each in await office.local.list(name) if each != kept.id])
+async def publish_prekey_locally(context: OutboxContext) -> SignedPrekey:
+    """Publish the prekey of this node as the only message of its channel. Raises RequestErrors."""
+    prekey = await anyio.to_thread.run_sync(context.prekeys.current)
+    name = mailbox_of(context.identity.public) + KEYS_SUFFIX
+    kept = await context.local.put(name, _prekey_put(prekey, context.now()))
+    context.local.discard(
+        name, [each for each in await context.local.list(name) if each != kept.id]
+    )
     return prekey
 
 
-async def sweep(office: OutboxContext) -> None:
-    """Destroy our prekeys that are too old."""
-    await anyio.to_thread.run_sync(partial(office.prekeys.sweep, office.now()))
+async def destroy_old_prekeys(context: OutboxContext) -> None:
+    """Destroy prekeys of this node that are too old."""
+    await anyio.to_thread.run_sync(partial(context.prekeys.sweep, context.now()))
 
 
-def _published(prekey: SignedPrekey, now: float) -> Put:
+def _prekey_put(prekey: SignedPrekey, now: float) -> Put:
     key = int.from_bytes(prekey.kid, "big")
     return Put(key, seconds_left(prekey.good_until, now), encode_prekey(prekey))

@@ -1,6 +1,6 @@
-"""This node's own channels, used from within: awaitable puts, and a guest that is pushed messages.
+"""The channels of this node, used from inside the process: puts, and consumers.
 
-What is answered or pushed here is as durable as the channel promises, as for any connection.
+Replies and pushed messages are as durable as the channel promises, as for any connection.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DEAD_SUFFIX = b"!dead"
 
 
 class _ReplyPort(Port):
-    """Stands at the counter for one answer."""
+    """The port of one request, with a future for its reply."""
 
     __slots__ = ("answer", "number", "received_at")
 
@@ -64,18 +64,18 @@ class _ReplyPort(Port):
                 self.answer.resolve(reply)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Replies are not buffered."""
 
 
 class LocalConsumer(Port):
-    """Is pushed the messages of one channel, at most `window` that are not acknowledged."""
+    """A consumer of one channel. At most `window` messages are unacknowledged."""
 
     __slots__ = ("_arrived", "_local", "_pushed", "channel", "number", "received_at")
 
     def __init__(self, local: LocalChannels, channel: bytes, number: int) -> None:
         self.channel = channel
         self.number = number
-        self.received_at = inf  # never silent, so never asked whether it is there
+        self.received_at = inf  # always alive: no heartbeat is needed
         self._local = local
         self._pushed: deque[Msg] = deque()
         self._arrived = anyio.Event()
@@ -92,29 +92,29 @@ class LocalConsumer(Port):
             self._arrived.set()
 
     @property
-    def has_mail(self) -> bool:
-        """Were messages pushed that nobody received yet?"""
+    def has_messages(self) -> bool:
+        """True if pushed messages wait for `receive`."""
         return bool(self._pushed)
 
     @property
-    def awaits_mail(self) -> bool:
-        """Were messages pushed that nobody received yet, or are some kept just now?"""
-        return self.has_mail or self._local.is_keeping(self.channel)
+    def expects_messages(self) -> bool:
+        """True if messages wait for `receive` or are being stored."""
+        return self.has_messages or self._local.is_storing(self.channel)
 
     async def receive(self) -> Msg:
-        """The next message; one whose lease ran out comes again."""
+        """The next message. A message comes again after its lease has expired."""
         while not self._pushed:
             self._arrived = anyio.Event()
             await self._arrived.wait()
         return self._pushed.popleft()
 
-    def tell(self, message: Ack | Nack) -> None:
-        """Acknowledge a message, or give it back."""
+    def settle(self, message: Ack | Nack) -> None:
+        """Acknowledge or reject a message."""
         self._local.submit(self.channel, Batch(self, [message]))
 
 
 class LocalChannels:
-    """The channels of this node, by name. `number` gives numbers that no connection has."""
+    """The channels of this node by name. `number` gives port numbers that no connection has."""
 
     def __init__(
         self,
@@ -130,88 +130,89 @@ class LocalChannels:
         self._own_number = number()
 
     def submit(self, channel: bytes, batch: Batch) -> None:
-        """Hand a batch to the channel's cell."""
+        """Send a batch to the cell of the channel."""
         self._scheduler.submit(channel, batch, self.now())
 
-    def put_soon(self, channel: bytes, put: Put) -> ReplyFuture[Reply]:
-        """Put, in the order of the calls; the answer is a PutAck, or raises a RequestError."""
+    def put_nowait(self, channel: bytes, put: Put) -> ReplyFuture[Reply]:
+        """Put a message, in the order of the calls; the future has a PutAck or a RequestError."""
         return self._ask(channel, put)
 
     async def put(self, channel: bytes, put: Put) -> PutAck:
-        """Have the channel keep a message. Raises RequestErrors."""
+        """Put a message; it is durable when this returns. Raises RequestErrors."""
         answer = await self._ask(channel, put)
         assert isinstance(answer, PutAck)
         return answer
 
     async def list(self, channel: bytes) -> list[int]:
-        """The ids of the channel's messages, the first page of them. Raises RequestErrors."""
+        """The first page of the ids of the messages in a channel. Raises RequestErrors."""
         answer = await self._ask(channel, List(0, 0, 0))
         assert isinstance(answer, ListAck)
         return answer.ids
 
     async def get(self, channel: bytes, message_id: int) -> bytes:
-        """Raises NotFound, and other RequestErrors."""
+        """The data of a message. Raises NotFound and other RequestErrors."""
         answer = await self._ask(channel, Get(message_id))
         assert isinstance(answer, GetAck)
         return answer.data
 
-    def forget(self, channel: bytes, message_ids: Sequence[int]) -> None:
-        """Let go of messages."""
+    def discard(self, channel: bytes, message_ids: Sequence[int]) -> None:
+        """Acknowledge messages by id, which removes them."""
         if message_ids:
-            with self.consumer(channel, 0) as guest:
+            with self.consumer(channel, 0) as consumer:
                 acks: list[CellMessage] = [Ack(each) for each in message_ids]
-                self.submit(channel, Batch(guest, acks))
+                self.submit(channel, Batch(consumer, acks))
 
     def dead_letter(self, channel: bytes, message: Msg, reason: str) -> None:
-        """Have a message moved to the dead letters of its channel, in one of them at any time."""
-        letter = DeadLetter(channel, message.id, message.attempt, reason, message.data)
-        self.submit(channel + DEAD_SUFFIX, Batch(None, [letter]))
+        """Move a message to the dead letters of its channel, atomically."""
+        relayed = DeadLetter(channel, message.id, message.attempt, reason, message.data)
+        self.submit(channel + DEAD_SUFFIX, Batch(None, [relayed]))
 
     @contextmanager
     def consumer(self, channel: bytes, window: int) -> Iterator[LocalConsumer]:
-        """A consumer in the channel, for the block. What it did not acknowledge is ready again."""
-        guest = LocalConsumer(self, channel, self._number())
+        """A consumer for the block. Afterwards its unacknowledged messages are ready again."""
+        consumer = LocalConsumer(self, channel, self._number())
         join = Attach(role=Role.CONSUMER, window=window)
-        self._scheduler.attach(channel, guest, join, self.now())
+        self._scheduler.attach(channel, consumer, join, self.now())
         try:
-            yield guest
+            yield consumer
         finally:
-            self._scheduler.detach(channel, guest)
+            self._scheduler.detach(channel, consumer)
 
     def count(self, channel: bytes) -> int:
-        """How many messages the channel holds."""
+        """The number of messages in a channel."""
         behaviour = self._scheduler.view(channel)
         if isinstance(behaviour, Channel):
             return behaviour.info.messages
         return self._store.partition_usage(channel).messages
 
-    def is_keeping(self, channel: bytes) -> bool:
-        """Does the channel hold messages that are not as durable as it promises yet?"""
+    def is_storing(self, channel: bytes) -> bool:
+        """True while the channel has messages that are not durable yet."""
         cell = self._scheduler.cells.get(channel)
         return cell is not None and cell.unkept_from < U64_MAX
 
-    def rows(self, channel: bytes) -> Iterator[StoredMessage]:
-        """The channel's messages, as long as nothing changes and it is in memory; else nothing."""
+    def messages(self, channel: bytes) -> Iterator[StoredMessage]:
+        """The messages of a channel in memory, valid until it changes; none if it is not in
+        memory."""
         behaviour = self._scheduler.view(channel)
         if isinstance(behaviour, Channel):
             for row, _ in behaviour.export(0, self._scheduler.cells[channel].unkept_from):
                 yield row
 
-    def row(self, channel: bytes, message_id: int) -> StoredMessage | None:
-        """One message of it."""
+    def message(self, channel: bytes, message_id: int) -> StoredMessage | None:
+        """One stored message of a channel in memory."""
         behaviour = self._scheduler.view(channel)
         if not isinstance(behaviour, Channel):
             return None
         return next((row for row, _ in behaviour.export(message_id - 1, message_id + 1)), None)
 
     def _ask(self, channel: bytes, request: Put | Get | List) -> ReplyFuture[Reply]:
-        slip = _ReplyPort(self._own_number)
-        self.submit(channel, Batch(slip, [request]))
+        port = _ReplyPort(self._own_number)
+        self.submit(channel, Batch(port, [request]))
         if isinstance(request, Put) and not request.data:
-            slip.answer.fail(OutcomeUnknown("an empty message is ignored"))
-        return slip.answer
+            port.answer.fail(OutcomeUnknown("an empty message is ignored"))
+        return port.answer
 
 
 def seconds_left(deadline: float, now: float) -> int:
-    """A time to live that ends at the deadline, rounded up; at least a second."""
+    """The time to live until a deadline, rounded up to seconds; at least 1."""
     return max(1, ceil(deadline - now))

@@ -1,4 +1,4 @@
-"""Mailboxes: the channels `mail/<peer id>`, whose names they have, and word of what is in them."""
+"""Mailboxes: the channels `mail/<peer id>` with the messages for a peer."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ PREFIX = b"mail/"
 KEYS_SUFFIX = b"!keys"
 DEAD_SUFFIX = b"!dead"
 
-Notice = Callable[[bytes], None]
-"""Hears the name of a mailbox that holds something."""
+OnMessage = Callable[[bytes], None]
+"""A callback with the name of a mailbox that is not empty."""
 
 
 def mailbox_of(public: bytes) -> bytes:
-    """The channel for the mail of the holder of this public key."""
+    """The name of the mailbox of the peer with this public key."""
     return PREFIX + peer_id(public).encode()
 
 
 def owner_of(channel: bytes) -> bytes | None:
-    """Whose mailbox, dead letters or prekeys these are: a public key; None for other channels."""
+    """The public key of the owner of a mailbox, its dead letters or its prekeys; None for
+    others."""
     if not channel.startswith(PREFIX):
         return None
     name = channel.removeprefix(PREFIX).partition(b"!")[0]
@@ -39,39 +40,40 @@ def owner_of(channel: bytes) -> bytes | None:
 
 
 def is_mailbox(channel: bytes) -> bool:
-    """Is it a mailbox, or the dead letters of one?"""
+    """True for mailboxes and for the dead letters of mailboxes."""
     return not channel.endswith(KEYS_SUFFIX) and owner_of(channel) is not None
 
 
 class Mailbox(Channel):
-    """A channel that gives notice after each batch that leaves something in it.
+    """A channel that calls `on_message` after each batch that leaves messages in it.
 
-    A hint, before it is durable: who hears it joins the channel, and is pushed what is kept.
+    The call is only a hint, made before the messages are durable. A consumer attaches to the
+    channel then, and gets the messages once they are.
     """
 
-    __slots__ = ("_notice",)
+    __slots__ = ("_on_message",)
 
     def __init__(
         self,
         name: bytes,
-        kept: Snapshot,
+        snapshot: Snapshot,
         guests: dict[Port, Attach],
         settings: ChannelSettings,
         shared: ChannelContext,
-        notice: Notice,
+        on_message: OnMessage,
     ) -> None:
-        super().__init__(name, kept, guests, settings, shared)
-        self._notice = notice
+        super().__init__(name, snapshot, guests, settings, shared)
+        self._on_message = on_message
 
     def handle(self, batch: Batch, now: float) -> Effects:
         effects = super().handle(batch, now)
         if self._buffer.rows:
-            self._notice(self._name)
+            self._on_message(self._name)
         return effects
 
 
 def mailbox_settings(settings: ChannelSettings, ttl_s: int) -> ChannelSettings:
-    """A mailbox keeps what its owner does not fetch in time as dead letters."""
+    """The settings of a mailbox: what its owner does not fetch in time becomes a dead letter."""
     return msgspec.structs.replace(
         settings,
         mode=Mode.PAIR,

@@ -1,5 +1,4 @@
-"""What is in packets 94 and 95: MessagePack maps, whose fields docs/reference/wire-protocol.md
-lists."""
+"""The bodies of packets 94 and 95: MessagePack maps, whose fields docs lists (wire protocol)."""
 
 from __future__ import annotations
 
@@ -8,11 +7,11 @@ from enum import IntEnum
 import msgspec
 
 PAGE_MAX = 200
-"""Peers in one answer."""
+"""Peers in one reply."""
 
 
 class PeerOperation(IntEnum):
-    """What a node can be asked about peers."""
+    """The operations on peers and chats."""
 
     WHO = 1
     PEERS = 2
@@ -26,11 +25,11 @@ class PeerOperation(IntEnum):
 
 
 class Nothing(msgspec.Struct):
-    """No fields."""
+    """A body without fields."""
 
 
 class WhoAnswer(msgspec.Struct):
-    """This node: what to compare with, and what to give away."""
+    """The identity of this node: its fingerprint to compare, and its card to give away."""
 
     id: str
     key: bytes
@@ -42,7 +41,7 @@ class WhoAnswer(msgspec.Struct):
 
 
 class PeersRequest(msgspec.Struct):
-    """Up to `limit` peers after the name `after`, by name; `peer`: only this one."""
+    """A page of up to `limit` peers after the name `after`, by name, or only `peer`."""
 
     after: str = ""
     limit: int = PAGE_MAX
@@ -50,8 +49,10 @@ class PeersRequest(msgspec.Struct):
 
 
 class PeerInfo(msgspec.Struct):
-    """`seen_at`: seconds since 1970, None when not in this run; `queued`: letters that wait here;
-    `can_seal`: a message can be sealed now."""
+    """A peer. `here`: it is online; `seen_at`: seconds since 1970, None if not in this run.
+
+    `queued` is the number of messages that wait for it; `can_seal`: a message can be sealed now.
+    """
 
     name: str
     id: str
@@ -68,14 +69,15 @@ class PeerInfo(msgspec.Struct):
 
 
 class PeersAnswer(msgspec.Struct):
-    """`more`: ask again with the last name in `after`."""
+    """A page of peers. `more`: the next page follows the last name."""
 
     peers: list[PeerInfo]
     more: bool
 
 
 class AddRequest(msgspec.Struct):
-    """By a card, or by the peer id in `key`; addresses and relays come on top of the card's."""
+    """A peer to be added, by a card or by the peer id in `key`; addresses and relays extend the
+    card."""
 
     name: str
     key: str | None = None
@@ -85,20 +87,20 @@ class AddRequest(msgspec.Struct):
 
 
 class AddAnswer(msgspec.Struct):
-    """The peer's id, or why it was not added."""
+    """The id of the peer, or the reason why it was not added."""
 
     id: str | None
     error: str | None = None
 
 
 class RemoveRequest(msgspec.Struct):
-    """A name or a peer id."""
+    """A peer to be removed, by name or peer id."""
 
     peer: str
 
 
 class SendRequest(msgspec.Struct):
-    """`peer`: a name or a peer id; `ttl` in seconds, 0 is as long as possible; `uuid` 16 bytes."""
+    """A message to `peer` (name or peer id); `ttl` in seconds, 0: the longest; `uuid`: 16 bytes."""
 
     peer: str
     channel: bytes
@@ -108,7 +110,7 @@ class SendRequest(msgspec.Struct):
 
 
 class SendAnswer(msgspec.Struct):
-    """What is kept here."""
+    """The stored message."""
 
     uuid: bytes
     id: int
@@ -116,13 +118,18 @@ class SendAnswer(msgspec.Struct):
 
 
 class OpenRequest(msgspec.Struct):
+    """An envelope to be opened, from `channel`."""
+
     channel: bytes
     envelope: bytes
 
 
 class OpenAnswer(msgspec.Struct):
-    """`data` is None where `reason` says why: also where a stranger signed it, or a key that was
-    revoked. `name` and `trust` are the peer book's, of `sender`, who signed it."""
+    """An opened envelope, or the `reason` why `data` is None.
+
+    `sender` has signed the message; `name` and `trust` are from the address book. A message that a
+    stranger or a revoked key has signed has no `data`.
+    """
 
     uuid: bytes
     data: bytes | None = None
@@ -133,5 +140,5 @@ class OpenAnswer(msgspec.Struct):
 
 
 def write_body(answer: msgspec.Struct) -> bytes:
-    """The body of an answer."""
+    """The body of a reply."""
     return msgspec.msgpack.encode(answer)

@@ -1,4 +1,5 @@
-"""The post of a node: seals and keeps what is sent, opens what came, and has the rest carried."""
+"""The outbox of a node: messages to peers are sealed, stored, and forwarded when the peer is
+online."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from millpond.actors.errors import (
 from millpond.actors.messages import Put, PutAck
 from millpond.node.client.future import ReplyFuture
 from millpond.node.outbox.context import DeliveryStatus, OnDeliveryStatus, OutboxContext
-from millpond.node.outbox.inbound import is_open
+from millpond.node.outbox.inbound import accepts_relayed
 from millpond.node.outbox.key_exchange import learn_from_cards
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.presence import Presence
@@ -46,16 +47,16 @@ from millpond.node.peers.prekeys import SignedPrekey
 from millpond.transports.p2p.admission import is_channel_name
 
 KEYS_TRIED_MAX = 4
-NAMED_MAX = 4096
-"""So many of the latest messages with a name are known by it when they were carried away."""
-TTL_S_LEAST = 3600.0
-"""Where nobody said how long, a prekey that is good for so long will do."""
+RECENT_MAX = 4096
+"""The number of recent messages whose uuids are remembered after they were forwarded."""
+TTL_S_MIN = 3600.0
+"""The least lifetime of a prekey for a message without a time to live."""
 SEALED_BYTES = 230
-"""At most what sealing adds."""
+"""The largest overhead of sealing."""
 
 
 class QueuedMessage(msgspec.Struct, frozen=True):
-    """A message is kept here for `ttl` seconds, as letter `id`, until it is carried away."""
+    """A message that is stored in the mailbox under `id`, for at most `ttl` seconds."""
 
     uuid: bytes
     id: int
@@ -63,155 +64,162 @@ class QueuedMessage(msgspec.Struct, frozen=True):
 
 
 class Outbox:
-    """One per node. `run` it as a task; everything else is called in the same loop."""
+    """The outbox of a node. `run` is its task; everything else is called in the same loop."""
 
-    def __init__(self, office: OutboxContext) -> None:
-        self.context = office
-        self.rounds = OutboxScheduler(office)
-        self._lines: dict[bytes, anyio.Lock] = {}
-        self._named: dict[tuple[bytes, bytes], ReplyFuture[QueuedMessage]] = {}
+    def __init__(self, context: OutboxContext) -> None:
+        self.context = context
+        self.scheduler = OutboxScheduler(context)
+        self._locks: dict[bytes, anyio.Lock] = {}
+        self._recent: dict[tuple[bytes, bytes], ReplyFuture[QueuedMessage]] = {}
         """By peer and uuid, in the order of the calls."""
-        office.on_report.append(self._hear)
+        context.on_status.append(self._on_status)
 
     async def run(self) -> None:
-        """Sort, carry, fetch and report, until cancelled."""
-        await self.rounds.run()
+        """Forward, fetch and route messages until cancelled."""
+        await self.scheduler.run()
 
-    def notice(self, mailbox: bytes) -> None:
-        """There is something in a mailbox."""
-        self.rounds.notice(mailbox)
+    def message_arrived(self, mailbox: bytes) -> None:
+        """There is a message in a mailbox."""
+        self.scheduler.message_arrived(mailbox)
 
     @property
     def presence(self) -> Presence:
-        """Who is here."""
+        """The presence of peers."""
         return self.context.presence
 
     def queued(self, peer: bytes) -> int:
-        """How many letters for the peer wait here."""
+        """The number of messages that wait for the peer."""
         return self.context.local.count(mailbox_of(peer))
 
-    def on_report(self, hear: OnDeliveryStatus) -> None:
-        """Hear what becomes of messages that were sent."""
-        self.context.on_report.append(hear)
+    def on_status(self, callback: OnDeliveryStatus) -> None:
+        """Call `callback` with every new status of a sent message."""
+        self.context.on_status.append(callback)
 
-    def on_prekey(self, hear: Callable[[bytes], None]) -> None:
-        """Hear that there is a new prekey of a peer: what could not be sealed can be now."""
-        self.context.on_prekey.append(hear)
+    def on_prekey(self, callback: Callable[[bytes], None]) -> None:
+        """Call `callback` with the public key of a peer that has a new prekey."""
+        self.context.on_prekey.append(callback)
 
     def can_seal(self, peer: bytes, ttl: float = 0.0) -> bool:
-        """Is there a prekey that is good for as long as such a message may live?"""
+        """True if a prekey is valid for the lifetime of such a message."""
         return self._prekey(peer, ttl) is not None
 
     async def send(
-        self, peer: bytes, channel: bytes, clear: bytes, ttl: float = 0.0, uuid: bytes | None = None
+        self,
+        peer: bytes,
+        channel: bytes,
+        plaintext: bytes,
+        ttl: float = 0.0,
+        uuid: bytes | None = None,
     ) -> QueuedMessage:
-        """Seal a message and keep it for the peer, to whom it goes when it is there.
+        """Seal a message and store it in the mailbox of the peer, from where it is forwarded.
 
-        `ttl` in seconds, at most the node's; 0 is as long as the node and the prekey allow. `uuid`
-        (16 bytes) names the message: sent again under the same one, it is the same message.
-        Messages to one peer are carried in the order of the calls. Returns once it is kept here.
+        `ttl` is in seconds, at most that of the node; 0 is as long as the node and the prekey
+        allow. `uuid` (16 bytes) identifies the message: a second call with it sends nothing new.
+        Messages to one peer are forwarded in the order of the calls. Returns when the message is
+        stored.
 
-        Raises UnknownPeer, NoPrekey (a peer's next prekey is asked for), and what a PUT raises.
+        Raises UnknownPeer, NoPrekey (a prekey of the peer is then requested), and the errors of a
+        PUT.
         """
-        self._check(peer, channel, clear)
+        self._check(peer, channel, plaintext)
         if uuid is None:
             uuid = self.context.entropy(UUID_BYTES)
-            return await self._send(peer, channel, clear, ttl, uuid)
-        known = self._named.get((peer, uuid))
-        return await (known or self._send_named(peer, channel, clear, ttl, uuid))
+            return await self._send(peer, channel, plaintext, ttl, uuid)
+        known = self._recent.get((peer, uuid))
+        return await (known or self._send_named(peer, channel, plaintext, ttl, uuid))
 
     async def _send_named(
-        self, peer: bytes, channel: bytes, clear: bytes, ttl: float, uuid: bytes
+        self, peer: bytes, channel: bytes, plaintext: bytes, ttl: float, uuid: bytes
     ) -> QueuedMessage:
-        """Have it known by its name, unless it was not kept."""
-        sent = self._named[peer, uuid] = ReplyFuture()
-        if len(self._named) > NAMED_MAX:
-            del self._named[next(iter(self._named))]
+        """Send, and remember the message by its uuid if it was stored."""
+        queued = self._recent[peer, uuid] = ReplyFuture()
+        if len(self._recent) > RECENT_MAX:
+            del self._recent[next(iter(self._recent))]
         error: RequestError = OutcomeUnknown()
         try:
-            kept = await self._send(peer, channel, clear, ttl, uuid)
-            sent.resolve(kept)
+            kept = await self._send(peer, channel, plaintext, ttl, uuid)
+            queued.resolve(kept)
             return kept
         except RequestError as reason:
             error = reason
             raise
         finally:
-            if not sent.done:
-                sent.fail(error)
-                self._named.pop((peer, uuid), None)
+            if not queued.done:
+                queued.fail(error)
+                self._recent.pop((peer, uuid), None)
 
-    async def _hear(self, peer: bytes, uuid: bytes, fate: DeliveryStatus) -> None:
-        """What will not arrive may be sent again."""
-        if fate is not DeliveryStatus.SENT:
-            self._named.pop((peer, uuid), None)
+    async def _on_status(self, peer: bytes, uuid: bytes, status: DeliveryStatus) -> None:
+        """A message that does not arrive may be sent again."""
+        if status is not DeliveryStatus.SENT:
+            self._recent.pop((peer, uuid), None)
 
     async def _send(
-        self, peer: bytes, channel: bytes, clear: bytes, ttl: float, uuid: bytes
+        self, peer: bytes, channel: bytes, plaintext: bytes, ttl: float, uuid: bytes
     ) -> QueuedMessage:
-        async with self._lines.setdefault(peer, anyio.Lock()):
+        async with self._locks.setdefault(peer, anyio.Lock()):
             prekey = self._prekey(peer, ttl) or await self._prekey_of_card(peer, ttl)
             if prekey is None:
-                self.rounds.ask_for_key(peer)
+                self.scheduler.request_prekey(peer)
                 raise NoPrekey
-            letter = await self._sealed(peer, prekey, channel, clear, uuid, ttl)
-            ttl_s = ceil(letter.deadline - self.context.now())
+            relayed = await self._seal(peer, prekey, channel, plaintext, uuid, ttl)
+            ttl_s = ceil(relayed.deadline - self.context.now())
             put = Put(
-                envelope_idempotency_key(letter.envelope),
+                envelope_idempotency_key(relayed.envelope),
                 max(1, ttl_s),
-                encode_relayed_message(letter),
+                encode_relayed_message(relayed),
             )
-            answer = self.context.local.put_soon(mailbox_of(peer), put)
+            answer = self.context.local.put_nowait(mailbox_of(peer), put)
         try:
             kept = await answer
         except KeyReused:
-            kept = await self._put_again(peer, put, letter)
+            kept = await self._put_with_other_key(peer, put, relayed)
         assert isinstance(kept, PutAck)
         return QueuedMessage(uuid, kept.id, kept.ttl)
 
     async def open(self, channel: bytes, envelope: bytes) -> OpenedEnvelope:
-        """What was sealed for us in `channel`. Raises CannotOpen.
+        """Open an envelope that was sealed for this node and `channel`. Raises CannotOpen.
 
-        The caller asks whether it knows `sender`, and whether it may say such things.
+        The caller checks whether `sender` is known and trusted.
         """
-        office = self.context
+        context = self.context
         work = partial(
             open_envelope,
             envelope,
-            recipient=office.identity,
-            prekey_of=office.prekeys.private,
+            recipient=context.identity,
+            prekey_of=context.prekeys.private,
             channel=channel,
         )
         return await anyio.to_thread.run_sync(work)
 
-    def _check(self, peer: bytes, channel: bytes, clear: bytes) -> None:
+    def _check(self, peer: bytes, channel: bytes, plaintext: bytes) -> None:
         if peer == self.context.identity.public or not self.context.book.is_trusted(peer):
             raise UnknownPeer
-        if not is_channel_name(channel) or not is_open(channel):
-            raise NotAllowed("letters cannot be for this channel")
-        if not clear:
+        if not is_channel_name(channel) or not accepts_relayed(channel):
+            raise NotAllowed("messages to peers cannot name this channel")
+        if not plaintext:
             raise EmptyData
-        size = OVERHEAD_BYTES + len(channel) + len(clear) + SEALED_BYTES
-        if size > self.context.settings.letter_bytes_max:
+        size = OVERHEAD_BYTES + len(channel) + len(plaintext) + SEALED_BYTES
+        if size > self.context.settings.message_bytes_max:
             raise DataTooLarge
 
     def _prekey(self, peer: bytes, ttl: float) -> SignedPrekey | None:
-        needed_s = min(ttl, self.context.settings.ttl_s) if ttl else TTL_S_LEAST
-        return self.context.known.best(peer, self.context.now() + needed_s)
+        needed_s = min(ttl, self.context.settings.ttl_s) if ttl else TTL_S_MIN
+        return self.context.prekey_cache.best(peer, self.context.now() + needed_s)
 
     async def _prekey_of_card(self, peer: bytes, ttl: float) -> SignedPrekey | None:
-        """Of a peer who was added right now, or whose card is not read yet after the start."""
+        """A prekey from the card of a peer that was just added, or whose card is not read yet."""
         found = self.context.book.by_public(peer)
         if found is None or not found.card:
             return None
         await learn_from_cards(self.context, [found], set())
         return self._prekey(peer, ttl)
 
-    async def _sealed(
+    async def _seal(
         self,
         peer: bytes,
         prekey: SignedPrekey,
         channel: bytes,
-        clear: bytes,
+        plaintext: bytes,
         uuid: bytes,
         ttl: float,
     ) -> RelayedMessage:
@@ -219,7 +227,7 @@ class Outbox:
         deadline = ceil(now + min(ttl or prekey.good_until - now, most))
         work = partial(
             seal,
-            clear,
+            plaintext,
             sender=self.context.identity,
             recipient=peer,
             prekey=prekey.public,
@@ -229,17 +237,17 @@ class Outbox:
         )
         return RelayedMessage(0, deadline, peer, channel, await anyio.to_thread.run_sync(work))
 
-    async def _put_again(self, peer: bytes, put: Put, letter: RelayedMessage) -> PutAck:
-        """The key was used: for this very message, or for another whose key is the same."""
-        local, mailbox, uuid = self.context.local, mailbox_of(peer), envelope_uuid(letter.envelope)
-        for row in local.rows(mailbox):
+    async def _put_with_other_key(self, peer: bytes, put: Put, relayed: RelayedMessage) -> PutAck:
+        """Resolve a taken idempotency key: it belongs to this message, or to another one."""
+        local, mailbox, uuid = self.context.local, mailbox_of(peer), envelope_uuid(relayed.envelope)
+        for row in local.messages(mailbox):
             kept = decode_relayed_message(row.data)
             if envelope_uuid(kept.envelope) == uuid:
                 return PutAck(row.key, row.ttl, row.id)
         for attempt in range(1, KEYS_TRIED_MAX + 1):
-            key = envelope_idempotency_key(letter.envelope, attempt, put.data)
+            key = envelope_idempotency_key(relayed.envelope, attempt, put.data)
             try:
                 return await local.put(mailbox, Put(key, put.ttl, put.data))
             except KeyReused:
                 continue
-        raise BufferFull("no key is left for this message")
+        raise BufferFull("no idempotency key is left for this message")

@@ -1,9 +1,9 @@
-"""A letter: a sealed envelope on its way from node to node (docs/internals/peers.md).
+"""Relayed messages: sealed envelopes on their way from node to node (docs/internals/peers.md).
 
     e3 01 | hops u8 | deadline u32 | recipient[32] | channel length u16 | channel | envelope
 
-`deadline` is in seconds since the Unix epoch, as the sender had it: whoever carries the letter
-keeps it for what is left, however long it was under way. Only `hops` changes on the way.
+`deadline` is in seconds since the Unix epoch by the clock of the sender: every node on the way
+stores the message for the time that is left. Only `hops` changes on the way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millpond.transports.p2p.admission import NAME_BYTES_MAX
 
 MAGIC = b"\xe3\x01"
 HOPS_MAX = 3
-"""A letter is carried so often, and then only fetched."""
+"""A message is forwarded so often; after that it can only be fetched."""
 PUBLIC_BYTES = 32
 _HEAD = struct.Struct(f">2sBI{PUBLIC_BYTES}sH")
 OVERHEAD_BYTES = _HEAD.size
@@ -26,7 +26,7 @@ DEADLINE_MAX = 2**32 - 1
 
 
 class MalformedRelayedMessage(ValueError):
-    """These bytes are no letter."""
+    """Bytes that are not a relayed message."""
 
 
 class RelayedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -39,38 +39,40 @@ class RelayedMessage(msgspec.Struct, frozen=True, gc=False):
     envelope: bytes
 
 
-def encode_relayed_message(letter: RelayedMessage) -> bytes:
-    """The bytes of a letter; its fields must be within their limits."""
-    head = _HEAD.pack(MAGIC, letter.hops, letter.deadline, letter.recipient, len(letter.channel))
-    return head + letter.channel + letter.envelope
+def encode_relayed_message(relayed: RelayedMessage) -> bytes:
+    """The bytes of a relayed message, whose fields must be within their limits."""
+    head = _HEAD.pack(
+        MAGIC, relayed.hops, relayed.deadline, relayed.recipient, len(relayed.channel)
+    )
+    return head + relayed.channel + relayed.envelope
 
 
 def decode_relayed_message(data: bytes) -> RelayedMessage:
-    """Raises MalformedLetter for anything that `encode_relayed_message` would not have written."""
+    """The relayed message in some bytes. Raises MalformedRelayedMessage for all other bytes."""
     if len(data) < _HEAD.size:
-        raise MalformedRelayedMessage("a letter is longer than this")
+        raise MalformedRelayedMessage("too short for a relayed message")
     magic, hops, deadline, recipient, length = _HEAD.unpack_from(data)
     if magic != MAGIC:
-        raise MalformedRelayedMessage("not a letter of version 1")
+        raise MalformedRelayedMessage("not a relayed message of version 1")
     if hops > HOPS_MAX:
         raise MalformedRelayedMessage(f"{hops} hops are more than {HOPS_MAX}")
     channel = data[_HEAD.size : _HEAD.size + length]
     if not 0 < length <= NAME_BYTES_MAX or len(channel) != length:
-        raise MalformedRelayedMessage("the channel's name is too short or too long")
+        raise MalformedRelayedMessage("the channel name is too short or too long")
     envelope = data[_HEAD.size + length :]
     try:
         envelope_uuid(envelope)
     except CannotOpen as error:
-        raise MalformedRelayedMessage("there is no envelope in it") from error
+        raise MalformedRelayedMessage("it contains no envelope") from error
     return RelayedMessage(hops, deadline, recipient, channel, envelope)
 
 
 def envelope_idempotency_key(envelope: bytes, attempt: int = 0, data: bytes = b"") -> int:
-    """The idempotency key under which an envelope is put: the same one wherever that happens.
+    """The idempotency key of an envelope, the same on every node.
 
-    Where the key was used for something else, the next `attempt` has another one. That is made of
-    all that is put (`data`, or the envelope), so nobody can use up the keys of a letter by altering
-    it: he would have to find data with the same ones.
+    If the key is taken by other data, the next `attempt` has another one. That key is made of
+    everything that is put (`data`, or the envelope), so nobody can use up the keys of a message by
+    altering it.
     """
     uuid = envelope_uuid(envelope)
     if attempt == 0:

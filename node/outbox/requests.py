@@ -1,4 +1,5 @@
-"""Answers packets 94: who is known, and what is to be sent and opened (wire.md 3g)."""
+"""Requests about peers, in packets 94: the address book, sealed messages and envelopes (wire.md
+3g)."""
 
 from __future__ import annotations
 
@@ -33,18 +34,19 @@ from millpond.transports.p2p.interface import PeersCallback
 log = logging.getLogger(__name__)
 
 Handler = Callable[[bytes], Awaitable[bytes]]
-"""Carries out an operation: the body of the request to that of the answer. Raises RequestErrors."""
+"""The implementation of an operation: the body of the request to that of the reply. Raises
+RequestErrors."""
 
 
 class PeerRequests:
-    """One per node; `tasks` are those in which requests are carried out."""
+    """The requests about peers of one node; they are carried out in `tasks`."""
 
-    def __init__(self, post: Outbox, tasks: TaskGroup) -> None:
-        self._post = post
+    def __init__(self, outbox: Outbox, tasks: TaskGroup) -> None:
+        self._outbox = outbox
         self._tasks = tasks
         self._accepted: deque[tuple[str, Callable[[], Awaitable[None]]]] = deque()
-        self._has_work = anyio.Event()
-        tasks.start_soon(self._distribute)
+        self._has_requests = anyio.Event()
+        tasks.start_soon(self._start_tasks)
         self._handlers: dict[int, Handler] = {
             b.PeerOperation.WHO: self._who,
             b.PeerOperation.PEERS: self._peers,
@@ -55,29 +57,29 @@ class PeerRequests:
         }
 
     def register(self, operation: int, handler: Handler) -> None:
-        """Have `handler` answer an operation that is not answered here."""
+        """Add the handler of an operation."""
         assert operation not in self._handlers
         self._handlers[operation] = handler
 
     def ask(self, operation: int, body: bytes, answer: PeersCallback) -> None:
-        """Carry out an operation; `answer` is called once, later."""
+        """Start an operation; `answer` is called once with its outcome."""
         handler = self._handlers.get(operation)
         if handler is None:
             answer(Malformed(f"unknown operation {operation}"))
             return
-        work = partial(self._carry_out, handler, body, answer)
-        self._accepted.append((f"desk/{operation}", work))
-        self._has_work.set()
+        work = partial(self._handle, handler, body, answer)
+        self._accepted.append((f"peer_requests/{operation}", work))
+        self._has_requests.set()
 
-    async def _distribute(self) -> None:
-        """Tasks begin only in tasks, and `ask` is called by connections, in none."""
+    async def _start_tasks(self) -> None:
+        """Start the tasks: `ask` is called outside of any task."""
         while True:
-            await self._has_work.wait()
-            self._has_work = anyio.Event()
+            await self._has_requests.wait()
+            self._has_requests = anyio.Event()
             while self._accepted:
                 self._tasks.start_soon(contain, *self._accepted.popleft())
 
-    async def _carry_out(self, handler: Handler, body: bytes, answer: PeersCallback) -> None:
+    async def _handle(self, handler: Handler, body: bytes, answer: PeersCallback) -> None:
         outcome: bytes | RequestError = OutcomeUnknown()
         try:
             outcome = await handler(body)
@@ -89,19 +91,19 @@ class PeerRequests:
         finally:
             answer(outcome)
 
-    # Who we are, and who we know.
+    # This node and its peers.
 
     async def _who(self, body: bytes) -> bytes:
         read_body(body, b.Nothing)
-        office = self._post.context
-        identity, settings = office.identity, office.settings
+        context = self._outbox.context
+        identity, settings = context.identity, context.settings
         relays = tuple(
-            place.url if place.public is None else f"{peer_id(place.public)}@{place.url}"
+            route.url if route.public is None else f"{peer_id(route.public)}@{route.url}"
             for text in settings.via
-            for place in relay_routes(text, office.book)
+            for route in relay_routes(text, context.book)
         )
-        prekey = await anyio.to_thread.run_sync(office.prekeys.current)
-        card = ContactCard(identity.public, settings.addresses, relays, prekey, office.now())
+        prekey = await anyio.to_thread.run_sync(context.prekeys.current)
+        card = ContactCard(identity.public, settings.addresses, relays, prekey, context.now())
         return b.write_body(
             b.WhoAnswer(
                 id=identity.id,
@@ -116,9 +118,9 @@ class PeerRequests:
 
     async def _peers(self, body: bytes) -> bytes:
         request = read_body(body, b.PeersRequest)
-        book = self._post.context.book
+        book = self._outbox.context.book
         if request.peer is not None:
-            found = [self._resolved(request.peer)]
+            found = [self._resolve(request.peer)]
         else:
             found = [each for each in book.peers if each.name > request.after]
             found.sort(key=lambda each: each.name)
@@ -127,7 +129,7 @@ class PeerRequests:
         return b.write_body(b.PeersAnswer(page, len(found) > limit))
 
     def _info(self, peer: Peer) -> b.PeerInfo:
-        sighting = self._post.presence.last_seen(peer.public)
+        seen = self._outbox.presence.last_seen(peer.public)
         return b.PeerInfo(
             name=peer.name,
             id=peer.id,
@@ -137,54 +139,54 @@ class PeerRequests:
             words=safety_words(peer.public),
             addresses=peer.addresses,
             relays=peer.relays,
-            here=sighting.here,
-            seen_at=sighting.seen_at,
-            queued=self._post.queued(peer.public),
-            can_seal=self._post.can_seal(peer.public),
+            here=seen.is_online,
+            seen_at=seen.seen_at,
+            queued=self._outbox.queued(peer.public),
+            can_seal=self._outbox.can_seal(peer.public),
         )
 
     async def _add(self, body: bytes) -> bytes:
-        """What is known of the peer already is added to, if the key is the same."""
+        """Add a peer; an entry with the same name and key is replaced."""
         request = read_body(body, b.AddRequest)
         try:
-            peer = self._described(request)
-            await anyio.to_thread.run_sync(self._entered, peer)
+            peer = self._peer_of(request)
+            await anyio.to_thread.run_sync(self._store, peer)
         except (AddressBookError, BadCard, BadPeerId, ValueError) as error:
             return b.write_body(b.AddAnswer(None, str(error)))
-        self._post.rounds.look_at_book()
+        self._outbox.scheduler.address_book_changed()
         return b.write_body(b.AddAnswer(peer.id))
 
-    def _described(self, request: b.AddRequest) -> Peer:
+    def _peer_of(self, request: b.AddRequest) -> Peer:
         card = None if request.card is None else decode_card(request.card)
         if card is None and request.key is None:
-            raise BadCard("a card or a key is needed")
+            raise BadCard("give a card or a key")
         public = public_key_of(request.key) if request.key is not None else b""
         if card is not None:
             if public not in (b"", card.public):
-                raise BadCard("the card is of another key")
+                raise BadCard("the card belongs to another key")
             public = card.public
-        if public == self._post.context.identity.public:
-            raise BadPeerId("this is the key of this node itself")
+        if public == self._outbox.context.identity.public:
+            raise BadPeerId("this is the key of this node")
         addresses = (*request.addresses, *(card.addresses if card else ()))
         relays = (*request.relays, *(card.relays if card else ()))
-        now, line = self._post.context.now(), request.card or ""
+        now, line = self._outbox.context.now(), request.card or ""
         return Peer(request.name, public, Trust.TRUSTED, addresses, relays, now, line)
 
-    def _entered(self, peer: Peer) -> None:
-        """In a thread: the file is written and synced."""
-        book = self._post.context.book
+    def _store(self, peer: Peer) -> None:
+        """Called in a worker thread: the file is written and synced."""
+        book = self._outbox.context.book
         known = book.by_name(peer.name)
         if known is None:
             book.add(peer)
         elif known.public == peer.public and known.trust is not Trust.REVOKED:
             book.replace(peer.name, peer)
         else:
-            raise DuplicatePeer(f"there is a peer {peer.name!r} already, with another key")
+            raise DuplicatePeer(f"peer {peer.name!r} already exists with another key")
 
     async def _remove(self, body: bytes) -> bytes:
-        peer = self._resolved(read_body(body, b.RemoveRequest).peer)
-        await anyio.to_thread.run_sync(self._post.context.book.remove, peer.name)
-        self._post.rounds.look_at_book()
+        peer = self._resolve(read_body(body, b.RemoveRequest).peer)
+        await anyio.to_thread.run_sync(self._outbox.context.book.remove, peer.name)
+        self._outbox.scheduler.address_book_changed()
         return b.write_body(b.Nothing())
 
     # Messages.
@@ -195,36 +197,36 @@ class PeerRequests:
             raise Malformed(f"a uuid has {UUID_BYTES} bytes")
         if not 0.0 <= request.ttl < float("inf"):
             raise Malformed("ttl must be 0 or more")
-        public = self._resolved(request.peer).public
-        sent = await self._post.send(
+        public = self._resolve(request.peer).public
+        queued = await self._outbox.send(
             public, request.channel, request.data, request.ttl, request.uuid
         )
-        return b.write_body(b.SendAnswer(sent.uuid, sent.id, sent.ttl))
+        return b.write_body(b.SendAnswer(queued.uuid, queued.id, queued.ttl))
 
     async def _open(self, body: bytes) -> bytes:
         request = read_body(body, b.OpenRequest)
         try:
             uuid = envelope_uuid(request.envelope)
         except CannotOpen as error:
-            raise Malformed("this is no envelope") from error
+            raise Malformed("not an envelope") from error
         try:
-            opened = await self._post.open(request.channel, request.envelope)
+            opened = await self._outbox.open(request.channel, request.envelope)
         except CannotOpen as error:
             return b.write_body(b.OpenAnswer(uuid, reason=str(error)))
-        peer = self._post.context.book.by_public(opened.sender)
+        peer = self._outbox.context.book.by_public(opened.sender)
         answer = b.OpenAnswer(uuid, sender=peer_id(opened.sender))
         if peer is None:
-            answer.reason = f"nobody known wrote it: {answer.sender}"
+            answer.reason = f"the sender is not a known peer: {answer.sender}"
             return b.write_body(answer)
         answer.name, answer.trust = peer.name, peer.trust.value
         if peer.trust is Trust.REVOKED:
-            answer.reason = f"the key of {peer.name!r} was revoked"
+            answer.reason = f"the key of {peer.name!r} is revoked"
         else:
-            answer.data = opened.clear
+            answer.data = opened.plaintext
         return b.write_body(answer)
 
-    def _resolved(self, text: str) -> Peer:
-        peer = self._post.context.book.resolve(text)
+    def _resolve(self, text: str) -> Peer:
+        peer = self._outbox.context.book.resolve(text)
         if peer is None:
             raise UnknownPeer
         return peer

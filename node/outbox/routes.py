@@ -1,8 +1,8 @@
-"""Where a peer's mail can be brought, and how to get there: its own addresses, then its relays."""
+"""Routes to a peer: its own addresses first, then its relays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Protocol
@@ -14,13 +14,13 @@ from millpond.node.client.connect import RoleName
 from millpond.node.peers.address_book import AddressBook, Peer, Trust
 from millpond.node.peers.identity import BadPeerId, public_key_of
 
-REST_S_MIN, REST_S_MAX = 1.0, 300.0
+DELAY_S_MIN, DELAY_S_MAX = 1.0, 300.0
 DOUBLINGS_MAX = 10
-KEY_MARK = "@"
+KEY_SEPARATOR = "@"
 
 
 class Route(msgspec.Struct, frozen=True):
-    """A node to dial. `public` is the key it has to prove; None: that of any trusted peer."""
+    """A node to dial. It has to prove the key `public`; None: the key of any trusted peer."""
 
     url: str
     public: bytes | None
@@ -28,36 +28,36 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class RouteDialer(Protocol):
-    """Joins a channel at a place, as ourselves, for the block; the connection is not mended.
+    """A context manager that opens a channel at a route; it does not reconnect.
 
-    Raises ConnectionLost and OSErrors when there is nobody, or somebody else.
+    Raises ConnectionLost and OSError when no node answers, or another one.
     """
 
     def __call__(
-        self, place: Route, channel: bytes, role: RoleName, window: int = 0, /
+        self, route: Route, channel: bytes, role: RoleName, window: int = 0, /
     ) -> AbstractAsyncContextManager[Channel]: ...
 
 
 class RedialDelay:
-    """Rests between attempts: 1 s, 2 s, 4 s and so on up to 5 min, each shortened by chance."""
+    """Delays between attempts: 1 s, 2 s, 4 s and so on up to 5 min, each with random jitter."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._failures = 0
 
     def next_s(self) -> float:
-        """How long to rest after another failure."""
-        ceiling_s: float = min(REST_S_MAX, REST_S_MIN * 2.0 ** min(self._failures, DOUBLINGS_MAX))
+        """The delay in seconds after another failure."""
+        ceiling_s: float = min(DELAY_S_MAX, DELAY_S_MIN * 2.0 ** min(self._failures, DOUBLINGS_MAX))
         self._failures += 1
         return ceiling_s * self._rng.uniform(0.5, 1.0)
 
-    def forgive(self) -> None:
-        """It worked."""
+    def reset(self) -> None:
+        """Start again at the shortest delay: an attempt has succeeded."""
         self._failures = 0
 
 
 def routes_to(peer: Peer, book: AddressBook) -> Iterator[Route]:
-    """Where mail for the peer can be brought: to itself first."""
+    """The routes to a peer: its own addresses, then its relays."""
     for url in peer.addresses:
         yield Route(url, peer.public, False)
     for relay in peer.relays:
@@ -65,17 +65,17 @@ def routes_to(peer: Peer, book: AddressBook) -> Iterator[Route]:
 
 
 def relay_routes(text: str, book: AddressBook) -> Iterator[Route]:
-    """The places of a relay: `PEER-ID@URL`, a URL, or the name or id of a peer in the book.
+    """The routes of a relay given as `PEER-ID@URL`, as a URL, or as the name or id of a peer.
 
-    Of a bare URL the key is that of the trusted peer who has this address, else of any of them. A
-    key that was revoked is nobody's.
+    A bare URL has the key of the trusted peer with this address, else that of any trusted peer. A
+    revoked key gives no route.
     """
     if "://" not in text:
         peer = _found(text, book)
         if peer is not None and peer.trust is Trust.TRUSTED:
             yield from (Route(url, peer.public, True) for url in peer.addresses)
         return
-    head, mark, url = text.partition(KEY_MARK)
+    head, mark, url = text.partition(KEY_SEPARATOR)
     if mark and "://" not in head:
         try:
             public = public_key_of(head)
@@ -92,7 +92,3 @@ def relay_routes(text: str, book: AddressBook) -> Iterator[Route]:
 
 def _found(text: str, book: AddressBook) -> Peer | None:
     return next((each for each in book.peers if text in (each.name, each.id)), None)
-
-
-Key = Callable[[bytes], None]
-"""Hears the key that a node proved; raises ConnectionLost if it will not do."""

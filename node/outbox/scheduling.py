@@ -1,4 +1,4 @@
-"""The rounds of the post: which carriers, fetchers and reporters are under way, and why."""
+"""The tasks of the outbox: the forwarders, fetchers and bounce readers that are running."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from millpond.node.outbox.context import OutboxContext, Wakeup
 from millpond.node.outbox.fetcher import FetchSource, RelayFetcher
 from millpond.node.outbox.forwarder import Forwarder
 from millpond.node.outbox.inbound import InboundRouter
-from millpond.node.outbox.key_exchange import learn_from_cards, publish_here, sweep
+from millpond.node.outbox.key_exchange import (
+    destroy_old_prekeys,
+    learn_from_cards,
+    publish_prekey_locally,
+)
 from millpond.node.outbox.mailbox import DEAD_SUFFIX, mailbox_of, owner_of
 from millpond.node.outbox.routes import Route, relay_routes, routes_to
 from millpond.node.peers.address_book import BookUnreadable, Peer, Trust
@@ -26,246 +30,247 @@ from millpond.node.peers.identity import peer_id
 log = logging.getLogger(__name__)
 
 HOUR_S = 3600.0
-LOOK_S = 0.5
-"""More often than the book looks at its file by itself, which would hold up the loop."""
+CHECK_S = 0.5
+"""More often than the book checks its file by itself, which would block the loop."""
 RETRY_S = 30.0
 NODE_MARK = b"!"
 
 FetchTarget = bytes | str
-"""Where a fetcher goes: to a peer, by its key, or to a relay, as it was named to us."""
+"""The target of a fetcher: the public key of a peer, or a relay as it is named in the settings."""
 
 
 class OutboxScheduler:
-    """Everything but `run` is synchronous; call it in the loop's thread."""
+    """The tasks of one outbox. All methods but `run` are synchronous and called in the loop."""
 
-    def __init__(self, office: OutboxContext) -> None:
-        self._office = office
-        self._carriers: dict[bytes, Forwarder] = {}
-        self._reporters: dict[bytes, BounceReader] = {}
-        self._working: dict[Forwarder | BounceReader, None] = {}
-        self._hired: deque[Forwarder | BounceReader] = deque()
-        self._has_hired = Wakeup()
+    def __init__(self, context: OutboxContext) -> None:
+        self._context = context
+        self._forwarders: dict[bytes, Forwarder] = {}
+        self._bounce_readers: dict[bytes, BounceReader] = {}
+        self._running: dict[Forwarder | BounceReader, None] = {}
+        self._starting: deque[Forwarder | BounceReader] = deque()
+        self._has_starting = Wakeup()
         self._fetchers: dict[FetchTarget, tuple[RelayFetcher, anyio.CancelScope]] = {}
         self._cards: set[str] = set()
-        self._is_book_new = True
-        self._is_book_bad = False
-        office.book.on_change(self._note_change)
-        office.presence.on_change.append(self._seen)
-        office.presence.on_fetching.append(self._fetching)
+        self._has_new_book = True
+        self._is_book_unreadable = False
+        context.book.on_change(self._on_book_change)
+        context.presence.on_change.append(self._on_presence)
+        context.presence.on_fetching.append(self._on_fetching)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Start and stop tasks until cancelled."""
         self._fetchers.clear()
-        self._hired = deque(self._working)
+        self._starting = deque(self._running)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._begin_work, tasks)
+            tasks.start_soon(self._start_workers, tasks)
             await self._watch_book(tasks)
 
     @property
     def workers(self) -> int:
-        """How many carriers and reporters it knows, at work or not."""
-        return len(self._carriers) + len(self._reporters)
+        """The number of forwarders and bounce readers, running or not."""
+        return len(self._forwarders) + len(self._bounce_readers)
 
-    # What happens.
+    # Events.
 
-    def notice(self, mailbox: bytes) -> None:
-        """There is something in a mailbox."""
+    def message_arrived(self, mailbox: bytes) -> None:
+        """There is a message in a mailbox."""
         owner = owner_of(mailbox)
-        if owner is None or owner == self._office.identity.public:
+        if owner is None or owner == self._context.identity.public:
             return
         if mailbox.endswith(DEAD_SUFFIX):
-            reporter = self._reporters.setdefault(owner, BounceReader(self._office, owner))
-            reporter.has_mail = True
-            self._start(reporter)
+            bounce_reader = self._bounce_readers.setdefault(
+                owner, BounceReader(self._context, owner)
+            )
+            bounce_reader.message_arrived()
+            self._start(bounce_reader)
         elif NODE_MARK not in mailbox:
-            carrier = self._carrier(owner)
-            carrier.has_mail = True
-            self._start(carrier)
+            forwarder = self._forwarder(owner)
+            forwarder.message_arrived()
+            self._start(forwarder)
 
-    def ask_for_key(self, peer: bytes) -> None:
-        """A message for the peer cannot be sealed."""
-        carrier = self._carrier(peer)
-        carrier.wants_key = True
-        carrier.nudge()
-        self._start(carrier)
+    def request_prekey(self, peer: bytes) -> None:
+        """A message for the peer cannot be sealed: fetch a prekey."""
+        forwarder = self._forwarder(peer)
+        forwarder.request_prekey()
+        self._start(forwarder)
 
-    def look_at_book(self) -> None:
-        """The peer book may have changed: look at it soon."""
-        self._is_book_new = True
+    def address_book_changed(self) -> None:
+        """The address book may have changed: read it soon."""
+        self._has_new_book = True
 
-    def _note_change(self) -> None:
-        self._is_book_new = True  # in any thread; `_watch_book` acts on it
+    def _on_book_change(self) -> None:
+        self._has_new_book = True  # in any thread; `_watch_book` acts on it
 
-    def _seen(self, peer: bytes) -> None:
-        """Whoever rests because the peer was away need not any longer."""
-        if not self._office.presence.last_seen(peer).here:
+    def _on_presence(self, peer: bytes) -> None:
+        """Wake the tasks that wait for a peer that was away."""
+        if not self._context.presence.last_seen(peer).is_online:
             return
-        if peer in self._carriers:
-            self._carriers[peer].nudge()
+        if peer in self._forwarders:
+            self._forwarders[peer].wakeup()
         if peer in self._fetchers:
-            self._fetchers[peer][0].nudge()
+            self._fetchers[peer][0].wakeup()
 
-    def _fetching(self, peer: bytes) -> None:
-        carrier = self._carriers.get(peer)
-        if carrier is not None:
-            carrier.stand_down()
-            carrier.nudge()
-            self._start(carrier)
+    def _on_fetching(self, peer: bytes) -> None:
+        forwarder = self._forwarders.get(peer)
+        if forwarder is not None:
+            forwarder.stop_forwarding()
+            forwarder.wakeup()
+            self._start(forwarder)
 
-    # Carriers and reporters work as long as there is something to do.
+    # Forwarders and bounce readers run while there is work.
 
-    def _carrier(self, peer: bytes) -> Forwarder:
-        carrier = self._carriers.get(peer)
-        if carrier is None:
-            carrier = self._carriers[peer] = Forwarder(self._office, peer)
-        return carrier
+    def _forwarder(self, peer: bytes) -> Forwarder:
+        forwarder = self._forwarders.get(peer)
+        if forwarder is None:
+            forwarder = self._forwarders[peer] = Forwarder(self._context, peer)
+        return forwarder
 
     def _start(self, worker: Forwarder | BounceReader) -> None:
-        if worker in self._working or not worker.is_wanted:
+        if worker in self._running or not worker.is_wanted:
             return
-        self._working[worker] = None
-        self._hired.append(worker)
-        self._has_hired()
+        self._running[worker] = None
+        self._starting.append(worker)
+        self._has_starting()
 
-    async def _begin_work(self, tasks: TaskGroup) -> None:
-        """Tasks begin only in tasks, and word comes from cells and connections, too."""
+    async def _start_workers(self, tasks: TaskGroup) -> None:
+        """Start workers: events come from cells and connections, outside of any task."""
         while True:
-            while self._hired:
-                tasks.start_soon(self._work, self._hired.popleft())
-            await self._has_hired.rest(HOUR_S)
+            while self._starting:
+                tasks.start_soon(self._work, self._starting.popleft())
+            await self._has_starting.wait(HOUR_S)
 
     async def _work(self, worker: Forwarder | BounceReader) -> None:
         name = f"{type(worker).__name__.lower()}/{peer_id(worker.peer)}"
         await contain(name, worker.run)
-        # Nothing comes in between: what is noticed from here on starts another one.
-        self._working.pop(worker, None)
+        # No await follows: an event from here on starts the worker again.
+        self._running.pop(worker, None)
         if worker.is_wanted:  # it crashed
             await anyio.sleep(RETRY_S)
             self._start(worker)
-        elif not worker.has_mail:
-            self._let_go(worker)
+        elif not worker.has_messages:
+            self._drop(worker)
 
-    def _let_go(self, worker: Forwarder | BounceReader) -> None:
-        """There may be mailboxes of any number of strangers."""
+    def _drop(self, worker: Forwarder | BounceReader) -> None:
+        """Forget a worker: there may be mailboxes of any number of strangers."""
         if isinstance(worker, BounceReader):
-            del self._reporters[worker.peer]
-        elif not self._office.book.is_trusted(worker.peer):
-            del self._carriers[worker.peer]
+            del self._bounce_readers[worker.peer]
+        elif not self._context.book.is_trusted(worker.peer):
+            del self._forwarders[worker.peer]
 
-    # Fetchers work as long as the peer book has them.
+    # Fetchers run as long as the address book has their peer.
 
-    def _send_fetchers(self, trusted: list[Peer], tasks: TaskGroup) -> None:
-        errands = dict(self._errands(trusted))
-        for goal in [goal for goal in self._fetchers if goal not in errands]:
-            self._fetchers.pop(goal)[1].cancel()
-        for goal, errand in errands.items():
-            if goal in self._fetchers:
-                self._fetchers[goal][0].nudge()
-            elif len(self._fetchers) < self._office.settings.fetchers_max:
-                fetcher, scope = RelayFetcher(self._office, errand), anyio.CancelScope()
-                self._fetchers[goal] = (fetcher, scope)
-                tasks.start_soon(self._fetch, goal, fetcher, scope)
+    def _update_fetchers(self, trusted: list[Peer], tasks: TaskGroup) -> None:
+        sources = dict(self._fetch_sources(trusted))
+        for target in [target for target in self._fetchers if target not in sources]:
+            self._fetchers.pop(target)[1].cancel()
+        for target, source in sources.items():
+            if target in self._fetchers:
+                self._fetchers[target][0].wakeup()
+            elif len(self._fetchers) < self._context.settings.fetchers_max:
+                fetcher, scope = RelayFetcher(self._context, source), anyio.CancelScope()
+                self._fetchers[target] = (fetcher, scope)
+                tasks.start_soon(self._fetch, target, fetcher, scope)
 
     async def _fetch(
-        self, goal: FetchTarget, fetcher: RelayFetcher, scope: anyio.CancelScope
+        self, target: FetchTarget, fetcher: RelayFetcher, scope: anyio.CancelScope
     ) -> None:
         with scope:
-            await contain(f"fetcher/{goal!r}", fetcher.run)
-            del self._fetchers[goal]  # it crashed
+            await contain(f"fetcher/{target!r}", fetcher.run)
+            del self._fetchers[target]  # it crashed
             await anyio.sleep(RETRY_S)
-            self.look_at_book()
+            self.address_book_changed()
 
-    def _errands(self, trusted: list[Peer]) -> Iterator[tuple[FetchTarget, FetchSource]]:
-        book = self._office.book
-        dialled = dict.fromkeys(peer.public for peer in trusted if peer.addresses)
-        also_relays: set[bytes | None] = set()
-        for text in self._office.settings.via:
-            publics = {place.public for place in relay_routes(text, book)}
-            if publics & dialled.keys():
-                also_relays |= publics
+    def _fetch_sources(self, trusted: list[Peer]) -> Iterator[tuple[FetchTarget, FetchSource]]:
+        book = self._context.book
+        reachable = dict.fromkeys(peer.public for peer in trusted if peer.addresses)
+        own_relays: set[bytes | None] = set()
+        for text in self._context.settings.via:
+            publics = {route.public for route in relay_routes(text, book)}
+            if publics & reachable.keys():
+                own_relays |= publics
             elif publics:
-                yield text, FetchSource(partial(_relay, text, self._office), None, True)
-        # Nobody else has what waits at a relay of ours, and not everybody may have a fetcher.
-        for public in sorted(dialled, key=lambda each: each not in also_relays):
-            where = partial(self._direct, public)
-            yield public, FetchSource(where, public, public in also_relays)
+                yield text, FetchSource(partial(_relay_routes, text, self._context), None, True)
+        # Relays of this node come first: their messages are nowhere else, and fetchers are limited.
+        for public in sorted(reachable, key=lambda each: each not in own_relays):
+            find_routes = partial(self._direct_routes, public)
+            yield public, FetchSource(find_routes, public, public in own_relays)
 
-    def _direct(self, public: bytes) -> list[Route]:
-        peer = self._office.book.by_public(public)
-        places = [] if peer is None else routes_to(peer, self._office.book)
-        return [place for place in places if not place.is_relay]
+    def _direct_routes(self, public: bytes) -> list[Route]:
+        peer = self._context.book.by_public(public)
+        routes = [] if peer is None else routes_to(peer, self._context.book)
+        return [route for route in routes if not route.is_relay]
 
-    # What goes on all the time.
+    # Periodic work.
 
     async def _watch_book(self, tasks: TaskGroup) -> None:
-        looked_at = 0.0
-        is_alone = True
+        checked_at = 0.0
+        has_no_peers = True
         while True:
             await self._read_book()
-            if self._is_book_new or self._office.now() > looked_at + HOUR_S:
-                self._is_book_new = False
-                looked_at = self._office.now()
-                knows_somebody = await self._look(tasks)
-                if is_alone and knows_somebody:
-                    is_alone = False
-                    tasks.start_soon(InboundRouter(self._office).run)
-                    tasks.start_soon(self._keep_keys)
-            await anyio.sleep(LOOK_S)
+            if self._has_new_book or self._context.now() > checked_at + HOUR_S:
+                self._has_new_book = False
+                checked_at = self._context.now()
+                has_peers = await self._apply_address_book(tasks)
+                if has_no_peers and has_peers:
+                    has_no_peers = False
+                    tasks.start_soon(InboundRouter(self._context).run)
+                    tasks.start_soon(self._rotate_prekeys)
+            await anyio.sleep(CHECK_S)
 
     async def _read_book(self) -> None:
         try:
-            await anyio.to_thread.run_sync(self._office.book.reload)
+            await anyio.to_thread.run_sync(self._context.book.reload)
         except BookUnreadable as error:
-            if not self._is_book_bad:
-                log.error("peer book stays as it was: %s", error)
-            self._is_book_bad = True
+            if not self._is_book_unreadable:
+                log.error("address book not reloaded: %s", error)
+            self._is_book_unreadable = True
         else:
-            self._is_book_bad = False
+            self._is_book_unreadable = False
 
-    async def _look(self, tasks: TaskGroup) -> bool:
-        """Go where the peer book says now; is there anybody in it?"""
-        office = self._office
+    async def _apply_address_book(self, tasks: TaskGroup) -> bool:
+        """Start and stop tasks as the address book says; True if it has a trusted peer."""
+        context = self._context
         trusted = [
             peer
-            for peer in office.book.peers
-            if peer.trust is Trust.TRUSTED and peer.public != office.identity.public
+            for peer in context.book.peers
+            if peer.trust is Trust.TRUSTED and peer.public != context.identity.public
         ]
-        self._cards = await learn_from_cards(office, trusted, self._cards)
-        until = office.now() + office.settings.ttl_s
-        keyless = await anyio.to_thread.run_sync(self._without_key, trusted, until)
-        self._send_fetchers(trusted, tasks)
+        self._cards = await learn_from_cards(context, trusted, self._cards)
+        until = context.now() + context.settings.ttl_s
+        without_prekey = await anyio.to_thread.run_sync(self._without_prekey, trusted, until)
+        self._update_fetchers(trusted, tasks)
         for peer in trusted:
-            if peer.public in self._carriers:
-                self._carriers[peer.public].nudge()
-            if office.local.count(mailbox_of(peer.public)):
-                self.notice(mailbox_of(peer.public))
-            if peer.public in keyless:
-                self.ask_for_key(peer.public)
+            if peer.public in self._forwarders:
+                self._forwarders[peer.public].wakeup()
+            if context.local.count(mailbox_of(peer.public)):
+                self.message_arrived(mailbox_of(peer.public))
+            if peer.public in without_prekey:
+                self.request_prekey(peer.public)
         return bool(trusted)
 
-    def _without_key(self, trusted: list[Peer], until: float) -> set[bytes]:
-        """For whom nothing can be sealed that may live until then. Reads files: in a thread."""
-        known = self._office.known
+    def _without_prekey(self, trusted: list[Peer], until: float) -> set[bytes]:
+        """The peers without a prekey that is valid until then. Reads files: in a worker thread."""
+        known = self._context.prekey_cache
         return {peer.public for peer in trusted if known.best(peer.public, until) is None}
 
-    async def _keep_keys(self) -> None:
-        """Publish a prekey, here and at relays, and destroy what is too old."""
+    async def _rotate_prekeys(self) -> None:
+        """Publish the prekey, here and at relays, and destroy old ones."""
         published = None
         while True:
-            rest_s = HOUR_S
+            retry_s = HOUR_S
             try:
-                prekey = await publish_here(self._office)
-                await sweep(self._office)
+                prekey = await publish_prekey_locally(self._context)
+                await destroy_old_prekeys(self._context)
             except (RequestError, OSError) as error:
                 log.warning("prekey not published: %s", error)
-                rest_s = RETRY_S
+                retry_s = RETRY_S
             else:
                 if published not in (None, prekey):
                     for fetcher, _ in self._fetchers.values():
-                        fetcher.new_key()
+                        fetcher.prekey_changed()
                 published = prekey
-            await anyio.sleep(rest_s)
+            await anyio.sleep(retry_s)
 
 
-def _relay(text: str, office: OutboxContext) -> list[Route]:
-    return list(relay_routes(text, office.book))
+def _relay_routes(text: str, context: OutboxContext) -> list[Route]:
+    return list(relay_routes(text, context.book))

@@ -72,11 +72,11 @@ class OpenedEnvelope(msgspec.Struct, frozen=True):
 
     sender: bytes
     uuid: bytes
-    clear: bytes
+    plaintext: bytes
 
     def __repr__(self) -> str:
         # The clear text must not get into a log by way of an error message.
-        return f"Opened({self.sender.hex()}, {self.uuid.hex()}, {len(self.clear)} bytes)"
+        return f"Opened({self.sender.hex()}, {self.uuid.hex()}, {len(self.plaintext)} bytes)"
 
 
 def kid_of(prekey: bytes) -> bytes:
@@ -90,7 +90,7 @@ def is_usable(prekey: bytes) -> bool:
 
 
 def seal(
-    clear: bytes,
+    plaintext: bytes,
     *,
     sender: Identity,
     recipient: bytes,
@@ -99,7 +99,7 @@ def seal(
     uuid: bytes,
     entropy: Callable[[int], bytes],
 ) -> bytes:
-    """The envelope, 167 to 230 bytes longer than `clear`.
+    """The envelope, 167 to 230 bytes longer than `plaintext`.
 
     `recipient` is an Ed25519 public key, `prekey` an X25519 public key that it signed, `uuid` 16
     bytes never used before. No two envelopes are alike: what is sent again must be the same bytes,
@@ -114,9 +114,9 @@ def seal(
     if shared is None:
         raise UnusablePrekey("the prekey is a low-order point")
     cipher, nonce = _cipher(shared, public + prekey, bound)
-    signature = sender.sign(_SIGNED + _digest(bound, clear))
-    padding = b"\x80".ljust(_BLOCK - len(clear) % _BLOCK, b"\0")
-    inner = b"".join((sender.public, signature, clear, padding))
+    signature = sender.sign(_SIGNED + _digest(bound, plaintext))
+    padding = b"\x80".ljust(_BLOCK - len(plaintext) % _BLOCK, b"\0")
+    inner = b"".join((sender.public, signature, plaintext, padding))
     return head + cipher.encrypt(nonce, inner, bound)
 
 
@@ -146,10 +146,10 @@ def open_envelope(
     except InvalidTag:
         raise CannotOpen(Reason.NOT_AUTHENTIC) from None
     sender, signature = inner[:KEY_BYTES], inner[KEY_BYTES : KEY_BYTES + _SIGNATURE_BYTES]
-    clear = _unpadded(inner[KEY_BYTES + _SIGNATURE_BYTES :])
-    if not verify(sender, signature, _SIGNED + _digest(bound, clear)):
+    plaintext = _unpadded(inner[KEY_BYTES + _SIGNATURE_BYTES :])
+    if not verify(sender, signature, _SIGNED + _digest(bound, plaintext)):
         raise CannotOpen(Reason.BAD_SIGNATURE)
-    return OpenedEnvelope(sender, uuid, clear)
+    return OpenedEnvelope(sender, uuid, plaintext)
 
 
 def envelope_uuid(envelope: bytes) -> bytes:
@@ -190,14 +190,14 @@ def _cipher(shared: bytes, salt: bytes, bound: bytes) -> tuple[ChaCha20Poly1305,
     return ChaCha20Poly1305(derived[:KEY_BYTES]), derived[KEY_BYTES:]
 
 
-def _digest(bound: bytes, clear: bytes) -> bytes:
+def _digest(bound: bytes, plaintext: bytes) -> bytes:
     digest = sha256(bound)
-    digest.update(clear)
+    digest.update(plaintext)
     return digest.digest()
 
 
 def _unpadded(padded: bytes) -> bytes:
-    clear = padded.rstrip(b"\0")
-    if not clear.endswith(b"\x80") or len(padded) - len(clear) >= _BLOCK:
+    plaintext = padded.rstrip(b"\0")
+    if not plaintext.endswith(b"\x80") or len(padded) - len(plaintext) >= _BLOCK:
         raise CannotOpen(Reason.BAD_PADDING)
-    return clear[:-1]
+    return plaintext[:-1]

@@ -25,7 +25,7 @@ class Keyring(msgspec.Struct, frozen=True):
     identity: Identity
     book: AddressBook
     prekeys: Prekeys
-    known: PrekeyCache
+    prekey_cache: PrekeyCache
 
 
 def open_keyring(

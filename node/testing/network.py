@@ -198,12 +198,12 @@ class Links:
         return [(key, network) for key, network in self._networks.items() if name in key]
 
     def _listen(self, name: str, network: Network) -> None:
-        house = self._houses.get(name)
-        if house is not None:
+        keyring = self._houses.get(name)
+        if keyring is not None:
             listeners = self._listeners.setdefault(name, [])
-            for protocol, factory in house.factories.items():
+            for protocol, factory in keyring.factories.items():
                 address = _address(name, protocol)
-                listeners.append(network.listen(address, factory, house.tasks))
+                listeners.append(network.listen(address, factory, keyring.tasks))
 
     def _traced(self, make: SessionFactory, name: str) -> SessionFactory:
         return lambda: _Traced(make(), self, name)

@@ -34,18 +34,18 @@ async def read(node: Node, channel: str, timeout_s: float) -> SealedMessage:
     with (
         running_as_node(),
         anyio.fail_after(timeout_s),
-        node.outbox.context.local.consumer(name, WINDOW) as guest,
+        node.outbox.context.local.consumer(name, WINDOW) as consumer,
     ):
-        message = await guest.receive()
+        message = await consumer.receive()
         opened = await node.outbox.open(name, message.data)
-        guest.tell(Ack(message.id))
-    known = node.mail.house.book.by_public(opened.sender)
-    return SealedMessage("" if known is None else known.name, opened.clear, message.id)
+        consumer.settle(Ack(message.id))
+    known = node.peer_services.keyring.book.by_public(opened.sender)
+    return SealedMessage("" if known is None else known.name, opened.plaintext, message.id)
 
 
 def public_of(node: Node, peer: str) -> bytes:
     """The key of a peer by its name. LookupError when nobody linked the two."""
-    found = node.mail.house.book.by_name(peer)
+    found = node.peer_services.keyring.book.by_name(peer)
     if found is None:
         raise LookupError(f"{peer!r} is nobody this node knows: link the two first")
     return found.public

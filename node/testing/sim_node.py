@@ -84,7 +84,7 @@ class SimNode:
     @property
     def public(self) -> bytes:
         """Its public key; of a node that runs."""
-        return self.node.mail.house.identity.public
+        return self.node.peer_services.keyring.identity.public
 
     # Its life.
 
@@ -236,7 +236,7 @@ class SimNode:
 
     def knows(self, other: SimNode, *, dials: bool = True, relays: Sequence[SimNode] = ()) -> None:
         """Enter `other` into the peer book, trusted, and learn its key for sealing. Both run."""
-        house = self.node.mail.house
+        keyring = self.node.peer_services.keyring
         peer = Peer(
             name=other.name,
             public=other.public,
@@ -245,11 +245,11 @@ class SimNode:
             relays=tuple(f"{_id(relay)}@{relay.url}" for relay in relays),
             added_at=self._world.clock.now(),
         )
-        if house.book.by_name(other.name) is None:
-            house.book.add(peer)
+        if keyring.book.by_name(other.name) is None:
+            keyring.book.add(peer)
         else:
-            house.book.replace(other.name, peer)
-        house.known.learn(other.public, other.node.mail.house.prekeys.current())
+            keyring.book.replace(other.name, peer)
+        keyring.prekey_cache.learn(other.public, other.node.peer_services.keyring.prekeys.current())
 
     async def send(
         self, peer: SimNode | str, channel: str, data: bytes, *, ttl: float = 0.0
@@ -266,9 +266,9 @@ class SimNode:
 
         Raises TimeoutError, and CannotOpen for what was sealed for somebody else.
         """
-        letter = await mail.read(self.node, channel, timeout_s)
+        relayed = await mail.read(self.node, channel, timeout_s)
         await self.idle()  # an ack has no answer that tells when it is kept
-        return letter
+        return relayed
 
 
 def _config(folder: Path, kept: Storage, settings: dict[str, Any]) -> Config:
@@ -280,4 +280,4 @@ def _config(folder: Path, kept: Storage, settings: dict[str, Any]) -> Config:
 
 
 def _id(node: SimNode) -> str:
-    return node.node.mail.house.identity.id
+    return node.node.peer_services.keyring.identity.id

@@ -141,7 +141,7 @@ async def test_what_a_node_refuses_can_be_sent_again_or_taken_back(
     node = await homes.enter_async_context(alice.at_home())
     await alice.enters(tab)
     await talks_with(tab, bob)
-    book = node.mail.house.book
+    book = node.peer_services.keyring.book
     peer = book.by_name("bob")
     assert peer is not None
     book.remove("bob")

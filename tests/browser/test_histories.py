@@ -49,7 +49,7 @@ async def opened(
     for start in range(0, len(bodies), 1000):
         await ledger.append(bodies[start : start + 1000])
     await ledger.commit(b"read", len(bodies))
-    node.mail.house.book.add(Peer("bob", bob.public, Trust.TRUSTED, (), (), 0.0))
+    node.peer_services.keyring.book.add(Peer("bob", bob.public, Trust.TRUSTED, (), (), 0.0))
     await alice.enters(tab)
     await tab.until("document.querySelector('.preview:not(.is-empty)') !== null")
     await tab.click("#people-list button")

@@ -60,7 +60,7 @@ async def test_no_key_of_the_node_reaches_the_browser(tab: Tab, alice: Person) -
     )
     for text in (alice.identity.seed.hex(), alice.identity.seed.decode("latin-1")):
         assert text not in page
-    assert alice.running.mail.house.identity.id in page
+    assert alice.running.peer_services.keyring.identity.id in page
 
 
 async def test_a_session_ends_with_the_tab_unless_it_shall_stay(tab: Tab, alice: Person) -> None:

@@ -64,8 +64,8 @@ async def talk(tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person) -> T
     ]
     bodies += [record("note", 8, "1 message did not arrive"), record("in", 9, "theirs")]
     await ledger.append(bodies)
-    node.mail.house.book.add(Peer("bob", bob.public, Trust.TRUSTED, (), (), 0.0))
-    node.mail.house.book.add(Peer("zoe", bytes(31) + b"\x01", Trust.PINNED, (), (), 0.0))
+    node.peer_services.keyring.book.add(Peer("bob", bob.public, Trust.TRUSTED, (), (), 0.0))
+    node.peer_services.keyring.book.add(Peer("zoe", bytes(31) + b"\x01", Trust.PINNED, (), (), 0.0))
     await alice.enters(tab)
     await tab.until("document.querySelector('.badge') !== null")
     await tab.click("#people-list button")

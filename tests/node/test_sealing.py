@@ -166,7 +166,7 @@ def test_the_bytes_of_an_envelope_are_those_of_the_vectors(vector: dict[str, str
     found = open_envelope(
         envelope, recipient=recipient, prekey_of=prekey_of, channel=given["channel"]
     )
-    assert found.clear == given["clear"]
+    assert found.plaintext == given["clear"]
     assert found.sender == Identity.from_seed(given["sender_seed"]).public
     assert found.uuid == envelope_uuid(envelope) == given["uuid"]
     assert asked == [given["envelope"][2:6]]
@@ -198,7 +198,7 @@ def test_what_another_writer_sealed_is_opened_here(clear: bytes) -> None:
 @pytest.mark.parametrize("fill", [b"\x00", b"\x80", b"\xff"])
 def test_up_to_a_mebibyte_of_anything_comes_back(size: int, fill: bytes) -> None:
     """Also what ends like padding does."""
-    assert opened(sealed(fill * size)).clear == fill * size
+    assert opened(sealed(fill * size)).plaintext == fill * size
 
 
 @settings(max_examples=10, deadline=None)
@@ -206,7 +206,7 @@ def test_up_to_a_mebibyte_of_anything_comes_back(size: int, fill: bytes) -> None
 def test_any_size_up_to_a_mebibyte_comes_back(size: int, last: int) -> None:
     clear = sha256(b"%d" % size).digest() * (size // 32 + 1)
     clear = clear[:size] + bytes([last])
-    assert opened(sealed(clear)).clear == clear
+    assert opened(sealed(clear)).plaintext == clear
 
 
 def test_a_size_tells_no_more_than_a_multiple_of_64() -> None:

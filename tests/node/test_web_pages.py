@@ -60,7 +60,7 @@ async def desk(node: Node, operation: int, shape: type[msgspec.Struct]) -> msgsp
         answers.append(outcome)
         done.set()
 
-    node.desk.ask(operation, b"\x80", answer)
+    node.peer_requests.ask(operation, b"\x80", answer)
     with anyio.fail_after(LIMIT_S):
         await done.wait()
     assert isinstance(answers[0], bytes)

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.node.post.neighbours import free_port
+from tests.node.outbox.neighbours import free_port
 from tests.node.processes import ROOT, Serving, command, environment, serving
 
 PATIENCE_S = 15.0

@@ -12,7 +12,7 @@ from millpond.actors.errors import UnknownStream
 from millpond.node.chat.records import Kind, Record, State, conversation_stream, decode_record
 from millpond.node.node import Node
 from millpond.node.outbox.messages import PeerOperation
-from tests.node.post.neighbours import DEADLINE_S, Neighbour
+from tests.node.outbox.neighbours import DEADLINE_S, Neighbour
 
 
 def couple(folder: Path) -> tuple[Neighbour, Neighbour]:
@@ -26,7 +26,7 @@ def couple(folder: Path) -> tuple[Neighbour, Neighbour]:
 
 async def ask(node: Node, operation: PeerOperation, **fields: Any) -> dict[str, Any]:
     """As the terminal or the page does, without the connection."""
-    handler = node.desk._handlers[operation]
+    handler = node.peer_requests._handlers[operation]
     return msgspec.msgpack.decode(await handler(msgspec.msgpack.encode(fields)))
 
 
@@ -35,7 +35,7 @@ async def say(node: Node, peer: str, text: str, **fields: Any) -> dict[str, Any]
 
 
 async def history(node: Node, peer: Neighbour) -> list[Record]:
-    ledger = node.mail._ledger(conversation_stream(peer.public))
+    ledger = node.peer_services._local_stream(conversation_stream(peer.public))
     try:
         tail = (await ledger.describe()).tail
     except UnknownStream:

@@ -15,7 +15,7 @@ from millpond.node.cli.chat.dialogue import Dialogue, Options
 from millpond.node.client.connect import PROBE, connect
 from millpond.node.client.events import Event, Retrying
 from tests.node.chat.talking import couple, history, say
-from tests.node.post.neighbours import Neighbour, until
+from tests.node.outbox.neighbours import Neighbour, until
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from millpond.actors.errors import RequestError
 from millpond.node.chat.records import Kind
 from millpond.node.node import Node
 from tests.node.chat.talking import couple, heard, history, say
-from tests.node.post.neighbours import DEADLINE_S
+from tests.node.outbox.neighbours import DEADLINE_S
 from tests.node.test_stream_faults import FaultyDisk
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,7 @@ from millpond.node.outbox.messages import PeerOperation
 from millpond.node.peers.address_book import Peer, Trust
 from millpond.node.peers.envelope import seal
 from tests.node.chat.talking import ask, couple, heard, history, say, states
-from tests.node.post.neighbours import DEADLINE_S, Neighbour, until
+from tests.node.outbox.neighbours import DEADLINE_S, Neighbour, until
 
 pytestmark = pytest.mark.anyio
 
@@ -108,7 +108,7 @@ async def test_nobody_speaks_in_the_name_of_another(tmp_path: Path) -> None:
             clear,
             sender=eve.identity,
             recipient=bob.public,
-            prekey=there.mail.house.prekeys.current().public,
+            prekey=there.peer_services.keyring.prekeys.current().public,
             channel=channel,
             uuid=os.urandom(16),
             entropy=os.urandom,
@@ -169,7 +169,7 @@ async def test_nobody_waits_for_a_talk_that_never_begins(tmp_path: Path) -> None
         book.add(Peer("bob", bob.public, Trust.TRUSTED, (), (), 0.0))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(is_told_that_there_is_no_bob, here)
-            await until(lambda: bool(here.mail.chat._talks))
+            await until(lambda: bool(here.peer_services.chat._talks))
             book.revoke("bob")
 
 
@@ -201,7 +201,7 @@ async def test_who_is_no_longer_trusted_is_not_written_to(tmp_path: Path) -> Non
     async with alice.node() as here:
         await say(here, "bob", "hi")
         alice.book.revoke("bob")
-        await until(lambda: not here.mail.chat._talks)
+        await until(lambda: not here.peer_services.chat._talks)
         with pytest.raises((NotAllowed, UnknownPeer)):
             await say(here, "bob", "more")
         assert (await ask(here, PeerOperation.CHATS))["chats"] == []

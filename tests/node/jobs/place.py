@@ -85,7 +85,7 @@ class Place:
             return [await looked.get(each) for each in await looked.list()]
 
     async def dead(self) -> list[bytes]:
-        """The dead letters of `mail`."""
+        """The dead letters of `peer_services`."""
         return await self.kept("jobs/mail!dead")
 
     @property

@@ -39,12 +39,12 @@ def told(story: Callable[[World], Awaitable[T]], seed: int = 1) -> T:
 async def keys_of_a_node(world: World) -> tuple[bytes, bytes, bytes]:
     node = await world.node("pond")
     before = node.public
-    prekey = node.node.mail.house.prekeys.current().public
+    prekey = node.node.peer_services.keyring.prekeys.current().public
     await node.restart(power=True)
     assert node.public == before
     other = await world.node("other")
     assert other.public != before
-    return before, prekey, node.node.mail.house.prekeys.current().public
+    return before, prekey, node.node.peer_services.keyring.prekeys.current().public
 
 
 def test_the_seed_decides_the_keys_of_a_node() -> None:
@@ -54,7 +54,7 @@ def test_the_seed_decides_the_keys_of_a_node() -> None:
 
 async def test_prekeys_live_in_the_time_of_the_world(node: SimNode, world: World) -> None:
     """sec 3d: a new one each day; the day is the world's."""
-    prekeys = node.node.mail.house.prekeys
+    prekeys = node.node.peer_services.keyring.prekeys
     first = prekeys.current()
     assert abs(first.made_at - START_S) < 60
     assert 7 * DAY_S < first.good_until - world.clock.now() < 10 * DAY_S
@@ -116,7 +116,7 @@ async def test_a_node_given_its_entropy_is_the_same_node() -> None:
     async def key() -> bytes:
         clock = Clock(anyio.current_time, lambda: START_S)
         async with Node(Config(**closed), clock=clock, entropy=Random(5).randbytes) as node:
-            return node.mail.house.identity.public
+            return node.peer_services.keyring.identity.public
 
     assert await key() == await key()
 

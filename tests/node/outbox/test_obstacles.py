@@ -15,7 +15,7 @@ from millpond.node.node import Node
 from millpond.node.outbox.context import DeliveryStatus
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.peers.identity import Identity
-from tests.node.post.neighbours import Neighbour, leave, read, remaining, until
+from tests.node.outbox.neighbours import Neighbour, leave, read, remaining, until
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +69,7 @@ async def test_a_relay_that_takes_small_letters_only_is_nobody_to_refuse_one_for
 
     async with village.rita.node(packet_bytes_max=4096), village.sven.node() as second:
         async with alice.node() as here:
-            here.outbox.on_report(hear)
+            here.outbox.on_status(hear)
             await here.outbox.send(bob.public, b"notes", b"x" * 8000)
             await until(lambda: second.outbox.queued(bob.public) == 1, 8.0)
             await until(lambda: here.outbox.queued(bob.public) == 0)
@@ -191,4 +191,4 @@ async def test_mailboxes_of_strangers_leave_nothing_behind(
             stranger = Identity.from_seed(bytes((number,)) * 32).public
             for name in (mailbox_of(stranger), mailbox_of(stranger) + b"!dead"):
                 await here.outbox.context.local.put(name, Put(number, 1, b"x"))
-        await until(lambda: here.outbox.rounds.workers == 0)
+        await until(lambda: here.outbox.scheduler.workers == 0)

@@ -10,7 +10,7 @@ import pytest
 from millpond.actors.errors import EmptyData, NoPrekey, NotAllowed, UnknownPeer
 from millpond.node.outbox.outbox import Outbox
 from millpond.node.peers.address_book import Trust
-from tests.node.post.neighbours import Neighbour, opened, read, remaining, until
+from tests.node.outbox.neighbours import Neighbour, opened, read, remaining, until
 
 pytestmark = pytest.mark.anyio
 
@@ -36,11 +36,11 @@ async def test_what_is_sent_while_the_peer_is_away_arrives_when_it_starts(
         sent = await here.outbox.send(bob.public, b"notes", b"hello bob", uuid=bytes(range(16)))
         assert here.outbox.queued(bob.public) == 1
         async with bob.node() as there:
-            (letter,) = await opened(there, b"notes")
+            (relayed,) = await opened(there, b"notes")
             await until(lambda: here.outbox.queued(bob.public) == 0)
-    assert letter.clear == b"hello bob"
-    assert letter.uuid == sent.uuid == bytes(range(16))
-    assert letter.sender == alice.public
+    assert relayed.plaintext == b"hello bob"
+    assert relayed.uuid == sent.uuid == bytes(range(16))
+    assert relayed.sender == alice.public
 
 
 async def test_who_cannot_be_dialled_fetches(alice: Neighbour, bob: Neighbour) -> None:
@@ -97,7 +97,7 @@ async def test_a_peer_that_comes_back_gets_its_mail_at_once(
     alice: Neighbour, bob: Neighbour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the event that it is there, not by waiting until it is dialled again."""
-    monkeypatch.setattr("millpond.node.outbox.routes.REST_S_MIN", 120.0)
+    monkeypatch.setattr("millpond.node.outbox.routes.DELAY_S_MIN", 120.0)
     alice.knows(bob)
     bob.knows(alice)
     for one, other in ((alice, bob), (bob, alice)):
@@ -107,9 +107,9 @@ async def test_a_peer_that_comes_back_gets_its_mail_at_once(
         await anyio.sleep(0.2)  # it was dialled in vain, and rests for minutes now
         async with bob.node() as there:
             assert await read(there, b"notes") == [b"at once"]
-            assert here.outbox.presence.last_seen(bob.public).here
-            assert there.outbox.presence.last_seen(alice.public).here
-        await until(lambda: not here.outbox.presence.last_seen(bob.public).here)
+            assert here.outbox.presence.last_seen(bob.public).is_online
+            assert there.outbox.presence.last_seen(alice.public).is_online
+        await until(lambda: not here.outbox.presence.last_seen(bob.public).is_online)
         assert here.outbox.presence.last_seen(bob.public).seen_at is not None
 
 
@@ -163,7 +163,7 @@ async def test_a_letter_waits_for_trust(alice: Neighbour, bob: Neighbour) -> Non
         reports.append(report)
 
     async with alice.node() as here, bob.node() as there:
-        here.outbox.on_report(hear)
+        here.outbox.on_status(hear)
         await here.outbox.send(bob.public, b"notes", b"may I?")
         await anyio.sleep(0.5)
         assert here.outbox.queued(bob.public) == 1

@@ -10,7 +10,7 @@ import pytest
 
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.relayed_message import HOPS_MAX, decode_relayed_message
-from tests.node.post.neighbours import Neighbour, leave, opened, read, remaining, until
+from tests.node.outbox.neighbours import Neighbour, leave, opened, read, remaining, until
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +53,7 @@ async def test_two_who_are_never_up_together(village: Village) -> None:
             letters = await opened(there, b"notes", 20)
             await until(lambda: relay.outbox.queued(bob.public) == 0)
             assert await remaining(there, b"notes") == []
-    assert [each.clear for each in letters] == [b"%d" % number for number in range(20)]
+    assert [each.plaintext for each in letters] == [b"%d" % number for number in range(20)]
     assert {each.sender for each in letters} == {alice.public}
 
 
@@ -115,7 +115,7 @@ async def test_a_relay_takes_mail_for_its_own_peers_and_of_them_only(village: Vi
         reports.append(report)
 
     async with rita.node() as relay, alice.node() as here:
-        here.outbox.on_report(hear)
+        here.outbox.on_status(hear)
         await here.outbox.send(bob.public, b"notes", b"for a stranger")
         await anyio.sleep(0.5)
         assert (here.outbox.queued(bob.public), relay.outbox.queued(bob.public)) == (1, 0)
@@ -184,9 +184,9 @@ async def test_a_letter_that_came_by_two_ways_is_there_once(village: Village) ->
     for one, other in ((sven, bob), (bob, sven)):
         one.knows(other, dials=other is sven)
     async with rita.node() as first, sven.node() as second:
-        letter = alice.letter_to(bob, b"far", hops=1)
-        await leave(first, bob.public, letter)
-        await leave(second, bob.public, msgspec.structs.replace(letter, hops=2))
+        relayed = alice.letter_to(bob, b"far", hops=1)
+        await leave(first, bob.public, relayed)
+        await leave(second, bob.public, msgspec.structs.replace(relayed, hops=2))
         async with bob.node(via=("rita", "sven")) as there:
             assert await read(there, b"notes") == [b"far"]
             await until(

@@ -23,7 +23,7 @@ from millpond.node.outbox.relayed_message import (
     encode_relayed_message,
 )
 from millpond.node.peers.envelope import CannotOpen
-from tests.node.post.neighbours import DEADLINE_S, Neighbour, leave, opened, remaining, until
+from tests.node.outbox.neighbours import DEADLINE_S, Neighbour, leave, opened, remaining, until
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +46,7 @@ class Trap:
     async def taken(self, relay: Node, *texts: bytes) -> list[RelayedMessage]:
         """What Alice sends, out of Bob's mailbox at the relay."""
         async with self.alice.node() as here:
-            here.outbox.on_report(self._hear)
+            here.outbox.on_status(self._hear)
             for text in texts:
                 await here.outbox.send(self.bob.public, b"notes", text)
             await until(lambda: here.outbox.queued(self.bob.public) == 0)
@@ -58,10 +58,10 @@ class Trap:
 
 async def _emptied(node: Node, channel: bytes, count: int) -> list[RelayedMessage]:
     found: list[Msg] = []
-    with anyio.fail_after(DEADLINE_S), node.outbox.context.local.consumer(channel, 64) as guest:
+    with anyio.fail_after(DEADLINE_S), node.outbox.context.local.consumer(channel, 64) as consumer:
         while len(found) < count:
-            found.append(await guest.receive())
-            guest.tell(Ack(found[-1].id))
+            found.append(await consumer.receive())
+            consumer.settle(Ack(found[-1].id))
     return [decode_relayed_message(each.data) for each in found]
 
 
@@ -76,11 +76,11 @@ def _flipped(data: bytes, place: int) -> bytes:
 
 
 ALTERED: dict[str, Callable[[RelayedMessage], RelayedMessage]] = {
-    "prekey": lambda letter: replace(letter, envelope=_flipped(letter.envelope, 3)),
-    "ephemeral": lambda letter: replace(letter, envelope=_flipped(letter.envelope, 20)),
-    "uuid": lambda letter: replace(letter, envelope=_flipped(letter.envelope, 40)),
-    "text": lambda letter: replace(letter, envelope=_flipped(letter.envelope, 170)),
-    "tag": lambda letter: replace(letter, envelope=_flipped(letter.envelope, -1)),
+    "prekey": lambda relayed: replace(relayed, envelope=_flipped(relayed.envelope, 3)),
+    "ephemeral": lambda relayed: replace(relayed, envelope=_flipped(relayed.envelope, 20)),
+    "uuid": lambda relayed: replace(relayed, envelope=_flipped(relayed.envelope, 40)),
+    "text": lambda relayed: replace(relayed, envelope=_flipped(relayed.envelope, 170)),
+    "tag": lambda relayed: replace(relayed, envelope=_flipped(relayed.envelope, -1)),
 }
 """The relay's own mark on a letter, by the part of the envelope that it is on."""
 
@@ -89,9 +89,9 @@ ALTERED: dict[str, Callable[[RelayedMessage], RelayedMessage]] = {
 async def test_an_altered_letter_is_not_opened_and_harms_no_other(trap: Trap, part: str) -> None:
     """Also not when it comes before the true one, and by the same name."""
     async with trap.mallory.node() as relay:
-        (letter,) = await trap.taken(relay, b"the true words")
-        await leave(relay, trap.bob.public, ALTERED[part](letter), key=1)
-        await leave(relay, trap.bob.public, letter, key=2)
+        (relayed,) = await trap.taken(relay, b"the true words")
+        await leave(relay, trap.bob.public, ALTERED[part](relayed), key=1)
+        await leave(relay, trap.bob.public, relayed, key=2)
         async with trap.bob.node() as there:
             await until(lambda: relay.outbox.queued(trap.bob.public) == 0)
             await _two_of_which_one_opens(there)
@@ -101,7 +101,7 @@ async def _two_of_which_one_opens(there: Node) -> None:
     texts: list[bytes | None] = []
     for data in await remaining(there, b"notes"):
         try:
-            texts.append((await there.outbox.open(b"notes", data)).clear)
+            texts.append((await there.outbox.open(b"notes", data)).plaintext)
         except CannotOpen:
             texts.append(None)
     assert sorted(texts, key=str) == [None, b"the true words"]
@@ -110,12 +110,12 @@ async def _two_of_which_one_opens(there: Node) -> None:
 async def test_a_letter_led_astray_is_not_taken_for_another(trap: Trap) -> None:
     """To another channel, to another recipient, into the node's own channels, or no letter."""
     async with trap.mallory.node() as relay:
-        (letter,) = await trap.taken(relay, b"for notes alone")
+        (relayed,) = await trap.taken(relay, b"for notes alone")
         astray = [
-            replace(letter, channel=b"chat/x"),
-            replace(letter, recipient=trap.mallory.public),
-            replace(letter, channel=b"notes!dead"),
-            replace(letter, channel=mailbox_of(trap.alice.public)),
+            replace(relayed, channel=b"chat/x"),
+            replace(relayed, recipient=trap.mallory.public),
+            replace(relayed, channel=b"notes!dead"),
+            replace(relayed, channel=mailbox_of(trap.alice.public)),
         ]
         for key, each in enumerate(astray):
             await leave(relay, trap.bob.public, each, key)
@@ -127,9 +127,9 @@ async def test_a_letter_led_astray_is_not_taken_for_another(trap: Trap) -> None:
             for channel in (b"notes", b"notes!dead", mailbox_of(trap.alice.public)):
                 assert await remaining(there, channel) == []
             # And its mail goes on.
-            await leave(relay, trap.bob.public, letter)
+            await leave(relay, trap.bob.public, relayed)
             (found,) = await opened(there, b"notes")
-            assert found.clear == b"for notes alone"
+            assert found.plaintext == b"for notes alone"
 
 
 async def test_what_is_dropped_was_never_said_to_be_delivered(trap: Trap) -> None:
@@ -144,19 +144,19 @@ async def test_what_is_dropped_was_never_said_to_be_delivered(trap: Trap) -> Non
 async def test_a_letter_repeated_is_there_once(trap: Trap) -> None:
     """While it waits to be read, and after it was."""
     async with trap.mallory.node() as relay:
-        (letter,) = await trap.taken(relay, b"once")
+        (relayed,) = await trap.taken(relay, b"once")
         async with trap.bob.node() as there:
             for key in range(5):
-                await leave(relay, trap.bob.public, replace(letter, hops=key % 3), key)
+                await leave(relay, trap.bob.public, replace(relayed, hops=key % 3), key)
             await until(lambda: relay.outbox.queued(trap.bob.public) == 0)
             (found,) = await opened(there, b"notes")
-            assert found.clear == b"once"
+            assert found.plaintext == b"once"
             for key in range(5, 10):
-                await leave(relay, trap.bob.public, letter, key)
+                await leave(relay, trap.bob.public, relayed, key)
             await until(lambda: relay.outbox.queued(trap.bob.public) == 0)
             assert await remaining(there, b"notes") == []
         async with trap.bob.node() as there:
-            await leave(relay, trap.bob.public, letter, 10)
+            await leave(relay, trap.bob.public, relayed, 10)
             await until(lambda: relay.outbox.queued(trap.bob.public) == 0)
             assert await remaining(there, b"notes") == []
 
@@ -166,10 +166,12 @@ async def test_letters_out_of_order_all_arrive(trap: Trap) -> None:
     texts = [b"%d" % number for number in range(12)]
     async with trap.mallory.node() as relay:
         letters = await trap.taken(relay, *texts)
-        for letter in reversed(letters):
-            await leave(relay, trap.bob.public, letter, int.from_bytes(os.urandom(4), "big"))
+        for relayed in reversed(letters):
+            await leave(relay, trap.bob.public, relayed, int.from_bytes(os.urandom(4), "big"))
         async with trap.bob.node() as there:
-            assert sorted(each.clear for each in await opened(there, b"notes", 12)) == sorted(texts)
+            assert sorted(each.plaintext for each in await opened(there, b"notes", 12)) == sorted(
+                texts
+            )
 
 
 async def test_whoever_forges_signs_with_a_name_of_his_own(trap: Trap) -> None:
@@ -184,15 +186,15 @@ async def test_whoever_forges_signs_with_a_name_of_his_own(trap: Trap) -> None:
 async def test_no_letters_at_all_are_dropped_and_the_mail_goes_on(trap: Trap) -> None:
     junk = [b"x", b"\xe3\x01", b"\xe3\x02" + bytes(200), os.urandom(300)]
     async with trap.mallory.node() as relay, trap.bob.node() as there:
-        letter = trap.alice.letter_to(trap.bob, b"after it")
+        relayed = trap.alice.letter_to(trap.bob, b"after it")
         junk += [
-            encode_relayed_message(letter)[:-1],
-            b"\xe3\x01\x09" + encode_relayed_message(letter)[3:],
+            encode_relayed_message(relayed)[:-1],
+            b"\xe3\x01\x09" + encode_relayed_message(relayed)[3:],
         ]
         name = mailbox_of(trap.bob.public)
         for key, each in enumerate(junk):
             await relay.outbox.context.local.put(name, Put(key, 600, each))
-        await leave(relay, trap.bob.public, letter, 99)
+        await leave(relay, trap.bob.public, relayed, 99)
         (found,) = await opened(there, b"notes")
-        assert found.clear == b"after it"
+        assert found.plaintext == b"after it"
         await until(lambda: relay.outbox.queued(trap.bob.public) == 0)

@@ -15,7 +15,7 @@ from millpond.actors.store.durable import DurableStore
 from millpond.node.node import Node
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.relayed_message import decode_relayed_message
-from tests.node.post.neighbours import Neighbour, read, remaining, until
+from tests.node.outbox.neighbours import Neighbour, read, remaining, until
 from tests.node.processes import serving
 
 pytestmark = pytest.mark.anyio

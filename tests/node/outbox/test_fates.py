@@ -11,7 +11,7 @@ import pytest
 from millpond.node.node import Node
 from millpond.node.outbox.context import DeliveryStatus
 from millpond.node.outbox.mailbox import mailbox_of
-from tests.node.post.neighbours import Neighbour, leave, opened, read, remaining, until
+from tests.node.outbox.neighbours import Neighbour, leave, opened, read, remaining, until
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ def hear(node: Node) -> Heard:
     async def hear(peer: bytes, uuid: bytes, fate: DeliveryStatus) -> None:
         heard.append((peer, uuid, fate))
 
-    node.outbox.on_report(hear)
+    node.outbox.on_status(hear)
     return heard
 
 
@@ -72,7 +72,7 @@ async def test_a_report_that_was_not_taken_in_is_made_again(
             begun.set()
             await anyio.sleep_forever()
 
-        here.outbox.on_report(hang)
+        here.outbox.on_status(hang)
         sent = await here.outbox.send(bob.public, b"notes", b"too late", ttl=1)
         with anyio.fail_after(10):
             await begun.wait()
@@ -128,7 +128,7 @@ async def test_what_was_carried_and_not_yet_forgotten_is_carried_again_and_there
     shutil.copytree(alice.folder, alice.folder.with_name("before"))
     async with bob.node() as there:
         async with alice.node() as here:
-            (letter,) = await opened(there, b"notes")
+            (relayed,) = await opened(there, b"notes")
             await until(lambda: here.outbox.queued(bob.public) == 0)
         shutil.rmtree(alice.folder)
         shutil.move(alice.folder.with_name("before"), alice.folder)
@@ -136,21 +136,21 @@ async def test_what_was_carried_and_not_yet_forgotten_is_carried_again_and_there
             assert here.outbox.queued(bob.public) == 1
             await until(lambda: here.outbox.queued(bob.public) == 0)
             assert await remaining(there, b"notes") == []
-    assert letter.uuid == sent.uuid
+    assert relayed.uuid == sent.uuid
 
 
 async def test_what_was_kept_for_the_owner_and_not_yet_sorted_is_sorted_at_the_next_start(
     alice: Neighbour, bob: Neighbour
 ) -> None:
     """Into the same channel, once: also when the sorter had done half of its work."""
-    letter = alice.letter_to(bob, b"once")
+    relayed = alice.letter_to(bob, b"once")
     async with bob.node() as there:
-        await leave(there, bob.public, letter)
+        await leave(there, bob.public, relayed)
         await until(lambda: there.outbox.context.local.count(b"notes") == 1)
         await until(lambda: there.outbox.context.local.count(mailbox_of(bob.public)) == 0)
     async with bob.node() as there:
         # The mailbox as it was before the sorter had acknowledged.
-        await leave(there, bob.public, letter, key=77)
+        await leave(there, bob.public, relayed, key=77)
         await until(lambda: there.outbox.context.local.count(mailbox_of(bob.public)) == 0)
         assert await read(there, b"notes") == [b"once"]
         assert await remaining(there, b"notes") == []
@@ -187,7 +187,7 @@ async def test_who_fails_to_hear_a_report_is_told_again(
             raise ValueError("a mistake in whoever asked for reports")
 
     async with alice.node() as here, bob.node() as there:
-        here.outbox.on_report(fail_once)
+        here.outbox.on_status(fail_once)
         await here.outbox.send(bob.public, b"notes", b"once")
         await until(lambda: here.outbox.queued(bob.public) == 0)
         assert await read(there, b"notes") == [b"once"]

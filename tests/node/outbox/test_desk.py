@@ -25,7 +25,7 @@ from millpond.node.outbox.messages import PeerOperation as Op
 from millpond.node.peers.address_book import AddressBook, Peer, Trust
 from millpond.node.peers.card import decode_card
 from millpond.node.peers.identity import Identity, peer_id
-from tests.node.post.neighbours import Neighbour, leave, remaining
+from tests.node.outbox.neighbours import Neighbour, leave, remaining
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +68,7 @@ async def test_who_it_is_and_what_to_give_away(alice: Neighbour, bob: Neighbour)
         with anyio.fail_after(5):
             while not here.outbox.can_seal(bob.public):  # noqa: ASYNC110 (the card is read soon)
                 await anyio.sleep(0.01)
-        assert there.outbox.presence.last_seen(alice.public).here is False
+        assert there.outbox.presence.last_seen(alice.public).is_online is False
 
 
 async def test_who_is_known_page_by_page(alice: Neighbour) -> None:
@@ -163,9 +163,9 @@ async def test_what_a_stranger_or_a_revoked_key_wrote_is_not_shown(
     """3e: an unknown sender is refused. One who is pinned is shown, and said to be so."""
     if trust is not None:
         bob.knows(alice, trust=trust)
-    letter = alice.letter_to(bob, b"psst")
+    relayed = alice.letter_to(bob, b"psst")
     async with bob.node():
-        answer = await ask(bob.url, Op.OPEN, channel=b"notes", envelope=letter.envelope)
+        answer = await ask(bob.url, Op.OPEN, channel=b"notes", envelope=relayed.envelope)
     assert answer["sender"] == peer_id(alice.public)
     if trust is Trust.PINNED:
         assert (answer["data"], answer["trust"]) == (b"psst", "pinned")
@@ -197,7 +197,7 @@ async def test_what_cannot_be_is_refused(alice: Neighbour, bob: Neighbour) -> No
 
 
 @pytest.fixture
-async def guest(alice: Neighbour) -> AsyncIterator[Channel]:
+async def consumer(alice: Neighbour) -> AsyncIterator[Channel]:
     """A client that may put and be pushed, and nothing else."""
     rules = alice.folder / ACCESS_FILE
     rules.write_text("anyone put,push,ack,get,list *\n")
@@ -206,10 +206,10 @@ async def guest(alice: Neighbour) -> AsyncIterator[Channel]:
         yield channel
 
 
-async def test_nobody_without_the_right_is_told_anything(guest: Channel) -> None:
+async def test_nobody_without_the_right_is_told_anything(consumer: Channel) -> None:
     for operation in (Op.WHO, Op.PEERS, Op.PEER_ADD, Op.SEND, Op.OPEN):
         with pytest.raises(NotAllowed):
-            await guest.peers(operation, {})
+            await consumer.peers(operation, {})
 
 
 async def test_requests_are_answered_while_others_wait_and_the_mail_goes_on(
@@ -225,7 +225,7 @@ async def test_requests_are_answered_while_others_wait_and_the_mail_goes_on(
             await release.wait()
             return b"\x80"
 
-        here.desk.register(99, slow)
+        here.peer_requests.register(99, slow)
         refused: list[RequestError] = []
 
         async def waiting() -> None:

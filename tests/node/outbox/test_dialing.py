@@ -9,7 +9,7 @@ from millpond.node.outbox.dialer import PeerDialer
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.presence import ONLINE_S, LastSeen, Presence
 from millpond.node.outbox.routes import Route
-from tests.node.post.neighbours import Neighbour
+from tests.node.outbox.neighbours import Neighbour
 
 NONCE_BYTES = 32
 

@@ -1,4 +1,5 @@
-"""Builds a node's post, and joins it to the rest of the node."""
+"""The services of a node for its peers: keyring, presence, outbox, requests about peers, and
+chat."""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ from millpond.node.peers.keyring import Keyring, open_keyring
 from millpond.transports.p2p.handshake import Signer
 from millpond.transports.p2p.interface import AskPeers
 
-LETTER_MARGIN_BYTES = 64
+PACKET_OVERHEAD_BYTES = 64
 
 
-class Doors(Protocol):
-    """The node's side of its connections."""
+class PeerHooks(Protocol):
+    """The hooks for these services among the services of connections."""
 
     attach: AttachCallback
     detach: DetachCallback
@@ -48,12 +49,12 @@ class Doors(Protocol):
     def next_number(self) -> int: ...
 
 
-class OutboxServices:
-    """One per node. `outbox`, `desk` and `chat` are there once it is open."""
+class PeerServices:
+    """The services of one node for its peers; all but `presence` exist after `open`."""
 
-    house: Keyring
+    keyring: Keyring
     outbox: Outbox
-    desk: PeerRequests
+    peer_requests: PeerRequests
     chat: Chat
 
     def __init__(
@@ -73,81 +74,88 @@ class OutboxServices:
         self._now = clock.now
         self._rng = rng
         self._entropy = entropy
-        self._doors: Doors | None = None
+        self._hooks: PeerHooks | None = None
         self._dialer: Dialer | None = None
 
-    def serve(self, doors: Doors, dialer: Dialer | None) -> None:
-        """Hear of connections as they come and go. `dialer` opens ours; None: sockets."""
-        doors.attach, doors.detach = self.presence.watch(self._scheduler)
-        self._doors = doors
+    def serve(self, hooks: PeerHooks, dialer: Dialer | None) -> None:
+        """Watch connections. `dialer` opens those of this node; None: sockets."""
+        hooks.attach, hooks.detach = self.presence.watch(self._scheduler)
+        self._hooks = hooks
         self._dialer = dialer
 
     def open(self, tasks: TaskGroup) -> Keyring:
-        """Read the data folder; requests are carried out in `tasks`. Raises ConfigError, OSError.
+        """Read the data folder and make the services. Raises ConfigError and OSError.
 
-        The post does not work yet: whoever wants to hear of things says so before `start`.
+        Requests are carried out in `tasks`. Messages are forwarded after `start`, so callbacks are
+        registered before it.
         """
-        assert self._doors is not None
-        self.house = open_keyring(self._config, self._clock.wall, self._entropy)
-        self.outbox = Outbox(self._office(self.house, self._doors))
-        self.desk = PeerRequests(self.outbox, tasks)
-        self._doors.signer = self.house.identity
-        self._doors.peers = self.desk.ask
+        assert self._hooks is not None
+        self.keyring = open_keyring(self._config, self._clock.wall, self._entropy)
+        self.outbox = Outbox(self._outbox_context(self.keyring, self._hooks))
+        self.peer_requests = PeerRequests(self.outbox, tasks)
+        self._hooks.signer = self.keyring.identity
+        self._hooks.peers = self.peer_requests.ask
         for name in [name for name in self._scheduler.cells if is_mailbox(name)]:
-            self.outbox.notice(name)
-        self.chat = Chat(self.outbox, self._ledger)
-        self.chat.register(self.desk)
-        return self.house
+            self.outbox.message_arrived(name)
+        self.chat = Chat(self.outbox, self._local_stream)
+        self.chat.register(self.peer_requests)
+        return self.keyring
 
     def start(self, tasks: TaskGroup) -> None:
-        """Have post and chat work in `tasks`, from the next turn of the loop on."""
+        """Run outbox and chat in `tasks`, from the next pass of the loop on."""
         for actor, run in (("post", self.outbox.run), ("chat", self.chat.run)):
             tasks.start_soon(supervise, actor, run, RestartPolicy(), self._rng, self._now)
 
-    def _ledger(self, stream: bytes) -> LocalStream:
-        assert self._doors is not None
-        return LocalStream(self._scheduler, self._now, self._doors.next_number(), stream)
+    def _local_stream(self, stream: bytes) -> LocalStream:
+        assert self._hooks is not None
+        return LocalStream(self._scheduler, self._now, self._hooks.next_number(), stream)
 
     def spawn(
         self,
         name: bytes,
-        kept: CellSnapshot,
+        snapshot: CellSnapshot,
         guests: dict[Port, Attach],
         settings: ChannelSettings,
         shared: ChannelContext,
     ) -> Channel | None:
-        """The behaviour of a mailbox; None for every other cell."""
-        if isinstance(kept, LogSnapshot) or not is_mailbox(name):
+        """The channel of a mailbox; None for every other cell."""
+        if isinstance(snapshot, LogSnapshot) or not is_mailbox(name):
             return None
         settings = mailbox_settings(settings, self._config.peer_ttl_s)
-        return Mailbox(name, kept, guests, settings, shared, self.outbox.notice)
+        return Mailbox(name, snapshot, guests, settings, shared, self.outbox.message_arrived)
 
-    def _office(self, house: Keyring, doors: Doors) -> OutboxContext:
-        chance = (self._rng, self._entropy)
-        near = (house.identity, house.book, self.presence, self._now, *chance, self._dialer)
+    def _outbox_context(self, keyring: Keyring, hooks: PeerHooks) -> OutboxContext:
         return OutboxContext(
-            identity=house.identity,
-            book=house.book,
-            prekeys=house.prekeys,
-            known=house.known,
-            local=LocalChannels(self._scheduler, self._store, self._now, doors.next_number),
+            identity=keyring.identity,
+            book=keyring.book,
+            prekeys=keyring.prekeys,
+            prekey_cache=keyring.prekey_cache,
+            local=LocalChannels(self._scheduler, self._store, self._now, hooks.next_number),
             presence=self.presence,
-            reach=PeerDialer(*near),
+            dial=PeerDialer(
+                keyring.identity,
+                keyring.book,
+                self.presence,
+                self._now,
+                self._rng,
+                self._entropy,
+                self._dialer,
+            ),
             rng=self._rng,
             entropy=self._entropy,
-            settings=settings_of(self._config),
-            carriers=anyio.CapacityLimiter(self._config.carriers_max),
-            on_report=[],
+            settings=outbox_settings(self._config),
+            forwarders=anyio.CapacityLimiter(self._config.carriers_max),
+            on_status=[],
             on_prekey=[],
         )
 
 
-def settings_of(config: Config) -> OutboxSettings:
-    """How the configuration has the post work."""
+def outbox_settings(config: Config) -> OutboxSettings:
+    """The settings of the outbox from the configuration."""
     return OutboxSettings(
         ttl_s=min(config.peer_ttl_s, config.ttl_max_s),
-        letter_bytes_max=config.packet_bytes_max - LETTER_MARGIN_BYTES,
-        carriers_max=config.carriers_max,
+        message_bytes_max=config.packet_bytes_max - PACKET_OVERHEAD_BYTES,
+        forwarders_max=config.carriers_max,
         fetchers_max=config.fetchers_max,
         via=config.via,
         addresses=config.addresses,

@@ -120,36 +120,36 @@ class Neighbour:
         return Node(replace(self.config, **settings))
 
 
-async def leave(node: Node, owner: bytes, letter: RelayedMessage, key: int | None = None) -> None:
+async def leave(node: Node, owner: bytes, relayed: RelayedMessage, key: int | None = None) -> None:
     """Put a letter into a mailbox, as whoever runs the node can."""
-    key = envelope_idempotency_key(letter.envelope) if key is None else key
-    put = Put(key, 600, encode_relayed_message(letter))
+    key = envelope_idempotency_key(relayed.envelope) if key is None else key
+    put = Put(key, 600, encode_relayed_message(relayed))
     await node.outbox.context.local.put(mailbox_of(owner), put)
 
 
 async def opened(node: Node, channel: bytes, count: int = 1) -> list[OpenedEnvelope]:
     """So many envelopes of a channel, as they were pushed, opened by the node they are for."""
     found: list[OpenedEnvelope] = []
-    with anyio.fail_after(DEADLINE_S), node.outbox.context.local.consumer(channel, 32) as guest:
+    with anyio.fail_after(DEADLINE_S), node.outbox.context.local.consumer(channel, 32) as consumer:
         while len(found) < count:
-            message = await guest.receive()
+            message = await consumer.receive()
             found.append(await node.outbox.open(channel, message.data))
-            guest.tell(Ack(message.id))
+            consumer.settle(Ack(message.id))
     return found
 
 
 async def read(node: Node, channel: bytes, count: int = 1) -> list[bytes]:
     """Their clear texts."""
-    return [each.clear for each in await opened(node, channel, count)]
+    return [each.plaintext for each in await opened(node, channel, count)]
 
 
 async def remaining(node: Node, channel: bytes) -> list[bytes]:
     """What else is in the channel, or comes soon: as it is, and it stays there."""
     found: list[bytes] = []
-    with node.outbox.context.local.consumer(channel, 1000) as guest:
+    with node.outbox.context.local.consumer(channel, 1000) as consumer:
         while True:
             with anyio.move_on_after(QUIET_S) as scope:
-                found.append((await guest.receive()).data)
+                found.append((await consumer.receive()).data)
             if scope.cancelled_caught:
                 return found
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from millpond.node.outbox.routes import REST_S_MAX, RedialDelay, Route, relay_routes, routes_to
+from millpond.node.outbox.routes import DELAY_S_MAX, RedialDelay, Route, relay_routes, routes_to
 from millpond.node.peers.address_book import AddressBook, Peer, Trust
 from millpond.node.peers.identity import Identity, peer_id
 
@@ -66,8 +66,8 @@ def test_rests_grow_up_to_five_minutes_and_no_two_nodes_rest_alike() -> None:
     patience, other = RedialDelay(Random(1)), RedialDelay(Random(2))
     rests = [patience.next_s() for _ in range(12)]
     for number, rest_s in enumerate(rests):
-        ceiling_s = min(REST_S_MAX, 2.0**number)
+        ceiling_s = min(DELAY_S_MAX, 2.0**number)
         assert ceiling_s / 2 <= rest_s <= ceiling_s
     assert rests != [other.next_s() for _ in range(12)]
-    patience.forgive()
+    patience.reset()
     assert patience.next_s() <= 1.0

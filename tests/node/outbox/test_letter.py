@@ -42,8 +42,8 @@ def test_a_letter_as_it_is_on_the_wire() -> None:
 def test_what_is_written_is_what_is_read(
     hops: int, deadline: int, recipient: bytes, channel: bytes
 ) -> None:
-    letter = RelayedMessage(hops, deadline, recipient, channel, ENVELOPE)
-    assert decode_relayed_message(encode_relayed_message(letter)) == letter
+    relayed = RelayedMessage(hops, deadline, recipient, channel, ENVELOPE)
+    assert decode_relayed_message(encode_relayed_message(relayed)) == relayed
 
 
 @given(st.integers(0, len(BYTES) - 1))

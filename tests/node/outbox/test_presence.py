@@ -50,21 +50,21 @@ def test_a_peer_is_here_while_any_connection_shows_life(clock: Clock) -> None:
     presence.on_change.append(changes.append)
     assert presence.last_seen(BOB) == LastSeen(False, None)
     door, other = Door(clock.s), Door(clock.s)
-    presence.joined(MAILBOX, door, join())
-    presence.joined(b"x", other, join())
+    presence.attached(MAILBOX, door, join())
+    presence.attached(b"x", other, join())
     assert presence.last_seen(BOB) == LastSeen(True, clock.s) and changes == [BOB]
     clock.s += 10
     other.received_at = clock.s
-    presence.left(b"x", other)
+    presence.detached(b"x", other)
     assert presence.last_seen(BOB) == LastSeen(True, 1000.0)
-    presence.left(MAILBOX, door)
+    presence.detached(MAILBOX, door)
     assert presence.last_seen(BOB) == LastSeen(False, 1010.0)
     assert changes == [BOB, BOB]
 
 
 def test_a_silent_connection_does_not_say_that_somebody_is_here(clock: Clock) -> None:
     presence, door = Presence(clock), Door(clock.s)
-    presence.joined(MAILBOX, door, join())
+    presence.attached(MAILBOX, door, join())
     clock.s += ONLINE_S
     assert presence.last_seen(BOB) == LastSeen(False, 1000.0)
     door.received_at = clock.s
@@ -73,10 +73,10 @@ def test_a_silent_connection_does_not_say_that_somebody_is_here(clock: Clock) ->
 
 def test_connections_of_ours_count_as_well(clock: Clock) -> None:
     presence, line = Presence(clock), object()
-    presence.met(CAROL, line, lambda: clock.s - 5)
+    presence.connected(CAROL, line, lambda: clock.s - 5)
     assert presence.last_seen(CAROL) == LastSeen(True, 995.0)
-    presence.parted(CAROL, line)
-    presence.parted(CAROL, line)
+    presence.disconnected(CAROL, line)
+    presence.disconnected(CAROL, line)
     assert presence.last_seen(CAROL) == LastSeen(False, 995.0)
 
 
@@ -86,10 +86,10 @@ def test_only_the_peer_itself_takes_its_mail(clock: Clock) -> None:
     heard: list[bytes] = []
     presence.on_fetching.append(heard.append)
     for stranger in (join(role=Role.PRODUCER), join(None), join(CAROL)):
-        presence.joined(MAILBOX, Door(clock.s), stranger)
+        presence.attached(MAILBOX, Door(clock.s), stranger)
     assert not presence.is_fetching(BOB, MAILBOX)
     heard.clear()
-    presence.joined(MAILBOX, door, join())
+    presence.attached(MAILBOX, door, join())
     assert presence.is_fetching(BOB, MAILBOX) and heard == [BOB]
-    presence.left(MAILBOX, door)
+    presence.detached(MAILBOX, door)
     assert not presence.is_fetching(BOB, MAILBOX) and heard == [BOB, BOB]
