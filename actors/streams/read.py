@@ -182,7 +182,7 @@ class StreamReader:
         read: Read,
         spans: Sequence[RecordColumns],
         following: int,
-        excerpts: Sequence[RecordSlice],
+        slices: Sequence[RecordSlice],
     ) -> Records:
         extent = self._extent
         return Records(
@@ -191,7 +191,7 @@ class StreamReader:
             following,
             extent.tail,
             extent.last_timestamp,
-            excerpts,
+            slices,
             extent.is_closed,
         )
 

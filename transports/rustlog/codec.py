@@ -210,7 +210,7 @@ def encode_fetched(
     spans: Sequence[RecordColumns],
     next_offset: int,
     frame_bytes_max: int = FRAME_BYTES_MAX,
-    excerpts: Sequence[RecordSlice] = (),
+    slices: Sequence[RecordSlice] = (),
 ) -> tuple[bytes, int, int]:
     """A FetchResponse as a frame, how many records it has, and how many bytes these.
 
@@ -222,8 +222,8 @@ def encode_fetched(
         count += len(span.bodies)
         size += sum(map(len, span.bodies))
     fits = size * 4 // 3 + count * (_ROW_BYTES + 4) + ENVELOPE_BYTES <= frame_bytes_max
-    if fits and excerpts:
-        pieces = [b"", _OPENING, *(each.written(ROWS) for each in excerpts)]
+    if fits and slices:
+        pieces = [b"", _OPENING, *(each.written(ROWS) for each in slices)]
         pieces[-1] = pieces[-1][:-1]
         pieces.append(b'],"next_offset":%d}' % next_offset)
         pieces[0] = sum(map(len, pieces)).to_bytes(4, "big")

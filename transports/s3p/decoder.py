@@ -101,15 +101,15 @@ def _id_heads(ms: int) -> list[bytes]:
     return [b"$%d\r\n%b" % (len(text) + size - len(CRLF), text) for size in range(23)]
 
 
-def encode_records(spans: Sequence[RecordColumns], excerpts: Sequence[RecordSlice] = ()) -> bytes:
+def encode_records(spans: Sequence[RecordColumns], slices: Sequence[RecordSlice] = ()) -> bytes:
     """The reply to a READ (8.3): ids and bodies in turn; no body is empty. `slices` are the same
     as `spans`, or there are none."""
     count = 0
     for span in spans:
         count += len(span.bodies)
     pieces = [b"*%d\r\n" % (2 * count)]
-    if excerpts:
-        pieces += [each.written(PAIRS) for each in excerpts]
+    if slices:
+        pieces += [each.written(PAIRS) for each in slices]
     else:
         for span in spans:
             _add_span(pieces, span)

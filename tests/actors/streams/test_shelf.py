@@ -42,7 +42,7 @@ def is_alike(found: m.Records) -> bool:
     """Is what was written for others the same as what is written anew?"""
     end = found.next
     return encode_records(found.spans, found.slices) == encode_records(found.spans) and (
-        encode_fetched(found.spans, end, excerpts=found.slices) == encode_fetched(found.spans, end)
+        encode_fetched(found.spans, end, slices=found.slices) == encode_fetched(found.spans, end)
     )
 
 

@@ -120,6 +120,6 @@ class _Messages:
 MESSAGES: RecordFormat = _Messages()
 
 
-def array_of(excerpts: Sequence[RecordSlice]) -> bytes:
+def array_of(slices: Sequence[RecordSlice]) -> bytes:
     """The messages of what was read, as an array; what is none is left out."""
-    return b"[%b]" % b"".join([each.written(MESSAGES) for each in excerpts])[:-1]
+    return b"[%b]" % b"".join([each.written(MESSAGES) for each in slices])[:-1]

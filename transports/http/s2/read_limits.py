@@ -90,7 +90,7 @@ class ReadBudget:
     def batches(
         self,
         spans: Sequence[RecordColumns],
-        excerpts: Sequence[RecordSlice] = (),
+        slices: Sequence[RecordSlice] = (),
         tail: StreamPosition | None = None,
     ) -> Iterator[RecordBatch]:
         """The next records, as far as they may be shown, in batches of at most 1000 records, or
@@ -102,21 +102,21 @@ class ReadBudget:
             if self.is_over:
                 break
             size = metered_span(span)
-            excerpt = excerpts[at] if excerpts else _Plain(span)
+            piece = slices[at] if slices else _Plain(span)
             end = self._end(span, size, filling)
             if end < len(span.bodies):
                 self.is_over = True
                 span = part_of(span, 0, end)
-                size, excerpt = metered_span(span), _Plain(span)
+                size, piece = metered_span(span), _Plain(span)
             while not filling.holds(span, size):
                 end = filling.room(span)
                 if end:
                     filling.add_part(part_of(span, 0, end))
                     span = part_of(span, end, len(span.bodies))
-                    size, excerpt = metered_span(span), _Plain(span)
+                    size, piece = metered_span(span), _Plain(span)
                 yield self._give(filling, tail)
                 filling = _Filling(self._records_max)
-            filling.add(span, size, excerpt)
+            filling.add(span, size, piece)
             self._end_if_spent(filling.count, filling.metered)
         if filling.count:
             yield self._give(filling, tail)
@@ -166,11 +166,11 @@ class _Filling:
         end = min(_fitting(span, METERED_MAX - self.metered), self._records_max - self.count)
         return end if self.count else max(end, 1)
 
-    def add(self, span: RecordColumns, size: int, excerpt: RecordSlice) -> None:
-        """A span whose `excerpt` it is."""
+    def add(self, span: RecordColumns, size: int, piece: RecordSlice) -> None:
+        """A span whose `piece` it is."""
         if span.bodies:
             self.spans.append(span)
-            self.slices.append(excerpt)
+            self.slices.append(piece)
             self.count += len(span.bodies)
             self.metered += size
             self.last = span.first + len(span.bodies) - 1
