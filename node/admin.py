@@ -223,7 +223,7 @@ def _wire(sources: StatusSources) -> TrafficInfo:
 def _store(store: Store) -> StoreInfo | None:
     if not isinstance(store, DurableStore):
         return None
-    return StoreInfo(str(store.folder.absolute()), store.health, store.counters)
+    return StoreInfo(str(store.folder.absolute()), store.health, store.stats)
 
 
 def _export(request: ExportRequest, asker: Admission, sources: StatusSources) -> ExportReply:

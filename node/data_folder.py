@@ -191,7 +191,7 @@ class OfflineStore:
         if commit is None:
             return None
         fault = self._finished(commit)
-        return fault if commit.is_done else Fault.NOT_KEPT
+        return fault if commit.is_done else Fault.NOT_STORED
 
     def close(self) -> None:
         self._store.close()

@@ -214,10 +214,10 @@ class Node:
         instance = store.facts.get("instance")
         if instance is None:
             instance = self._rng.randrange(INSTANCES)
-            store.note({"instance": instance})
+            store.save_facts({"instance": instance})
         self._shared.ids.resume(instance, store.last_id)
         now = self.clock.now()
-        for name, deadline in first_looks(store.kept(), self._book, now):
+        for name, deadline in first_looks(store.stored_queues(), self._book, now):
             self.scheduler.adopt(name, deadline)
         for cell, after_s in self._streams.kept():
             self.scheduler.adopt(cell, now + after_s)

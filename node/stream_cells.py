@@ -177,7 +177,7 @@ def _checkpoints(
     checkpoints = CheckpointStore(
         store.folder,
         store.disk,
-        store.around,
+        store.environment,
         limits.disk_bytes_max,
         directory.streams.__contains__,
     )

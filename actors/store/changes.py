@@ -211,7 +211,7 @@ LogChange = Chunk | LogTrimmed | MetadataSet | LogDeleted
 
 
 class LogSnapshot(msgspec.Struct):
-    """The outline of a log: its records are read in ranges, never all at once.
+    """The metadata of a log: its records are read in ranges, never all at once.
 
     `tail` is the sequence of the next record; `last_id` and `last_timestamp` are those of the last
     one ever appended, and survive trimming.

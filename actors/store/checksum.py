@@ -1,7 +1,7 @@
 """CRC-32 as docs/reference/on-disk-format.md has it, from the fastest source there is.
 
 Every byte that is written to the disk or read from it passes through here. zlib-ng uses the
-processor's carry-less multiplication, which makes it some forty times as fast as the zlib that
+processor's rewrite-less multiplication, which makes it some forty times as fast as the zlib that
 Python comes with; where there is no build of it, that one gives the same numbers.
 """
 

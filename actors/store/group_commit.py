@@ -1,9 +1,9 @@
-"""Groups of records on their way to the disk: the open one, and those that the writer has.
+"""Group commit: changes on their way to the disk, in the open group and in those being written.
 
-A lone write goes to the disk at the end of its pass of the loop. A group of several stays open as
-long as each pass brings more, a few passes at most: clients that are answered together ask again
-together, and one sync for all of them is worth more than a pass. While the disk is busy with one
-group the next ones gather and go together.
+A lone write goes to the disk at the end of its pass of the event loop. A group of several stays
+open as long as each pass brings more, a few passes at most: clients that are answered together ask
+again together, and one sync for all of them is worth more than a pass. While the disk is busy with
+one group the next ones collect and go together.
 """
 
 from __future__ import annotations
@@ -11,11 +11,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from millpond.actors.store.changes import Change
-from millpond.actors.store.index import IndexEntry
+from millpond.actors.store.changes import (
+    AttemptsSet,
+    Change,
+    MessageRemoved,
+    StoredMessage,
+    is_soft,
+)
+from millpond.actors.store.index import IndexEntry, Memtable
 from millpond.actors.store.journal.change_codec import encode
 from millpond.actors.store.journal.format import GROUP_SIZE, Rewrite, encode_record
 from millpond.actors.store.journal.writer import CommitGroup
+from millpond.actors.store.message_attributes import DueAt
+from millpond.actors.store.subscribers import (
+    Acked,
+    AckedUpTo,
+    Subscriber,
+    SubscriberRemoved,
+    SubscriberTouched,
+)
 from millpond.actors.store.workers import StoreWorker
 
 PASSES_MAX = 4
@@ -26,46 +40,64 @@ HELD_BACK_MAX = 50_000
 
 
 class GroupCommit:
-    """`soon` calls back at the end of the loop's pass. While `is_broken`, the open group waits."""
+    """The open group, which collects writes, and the groups that the journal's writer has.
 
-    def __init__(self, salt: int, lsn: int, soon: Callable[[Callable[[], None]], object]) -> None:
+    `call_soon` calls back at the end of the loop's pass. While `is_broken`, the open group waits.
+    """
+
+    def __init__(
+        self, salt: int, lsn: int, call_soon: Callable[[Callable[[], None]], object]
+    ) -> None:
         self._salt = salt
         self._lsn = self._lsn_recorded = lsn
-        self._soon = soon
+        self._call_soon = call_soon
         self._open: CommitGroup | None = None
         self._in_flight: deque[CommitGroup] = deque()
         self._is_sealing = False
         self._passes = self._seen = 0
         self._epoch = 0
-        self.is_broken = False
-        self.room_bytes = 0
-        """What the segment that is written to takes before the next one has to be made."""
+        self._is_broken = False
+        self._segment_bytes_left = 0
 
-    def start(self, lane: StoreWorker[CommitGroup]) -> None:
-        """The lane of the journal's writer; before anything else."""
-        self._lane = lane
+    def start(self, worker: StoreWorker[CommitGroup]) -> None:
+        """Begin with the journal's worker thread; before anything else."""
+        self._worker = worker
 
     @property
     def epoch(self) -> int:
+        """The count of the journal's failures since the start."""
         return self._epoch
 
     @property
-    def is_crowded(self) -> bool:
-        """Is much held back already?"""
+    def is_broken(self) -> bool:
+        """True: the journal cannot be written just now, and the open group waits."""
+        return self._is_broken
+
+    @property
+    def is_overfull(self) -> bool:
+        """True: the journal fails, and much is held back already."""
         group = self._open
-        return self.is_broken and group is not None and len(group.writes) >= HELD_BACK_MAX
+        return self._is_broken and group is not None and len(group.writes) >= HELD_BACK_MAX
+
+    def set_segment_space(self, size: int) -> None:
+        """The segment that is written to takes `size` more bytes before it is full."""
+        self._segment_bytes_left = size
 
     def write(self, entry: IndexEntry, changes: Sequence[Change]) -> CommitGroup:
         """Put changes into the open group."""
-        group = self.add(entry, encode(changes))
+        group = self._add(entry, encode(changes), Rewrite.NONE, 0)
         group.writes.append((entry, group.last_lsn, changes))
         entry.in_flight += 1
         return group
 
-    def add(
-        self, entry: IndexEntry, body: bytes, carry: Rewrite = Rewrite.NONE, as_of: int = 0
-    ) -> CommitGroup:
-        """Give a record its number and put it into the open group."""
+    def rewrite(self, entry: IndexEntry, memtable: Memtable, as_of: int, kind: Rewrite) -> int:
+        """Write a memtable again, as it is at the lsn `as_of`; gives the lsn of the record."""
+        group = self._add(entry, encode(memtable.changes()), kind, as_of)
+        group.needs_sync = True
+        return group.last_lsn
+
+    def _add(self, entry: IndexEntry, body: bytes, rewrite: Rewrite, as_of: int) -> CommitGroup:
+        """Number a record and put it into the open group."""
         self._lsn = self._lsn_recorded = lsn = self._lsn + 1
         group = self._open
         if group is None:
@@ -73,7 +105,7 @@ class GroupCommit:
             self._seal_soon()
         if not group.records:
             group.first_lsn = lsn
-        record = encode_record(self._salt, lsn, entry.kind, entry.name, body, carry, as_of)
+        record = encode_record(self._salt, lsn, entry.kind, entry.name, body, rewrite, as_of)
         group.records.append(record)
         group.last_lsn = lsn
         return group
@@ -86,29 +118,29 @@ class GroupCommit:
             self._seal_soon()
         self._open.needs_sync = True
 
-    def stamp(self) -> int:
+    def skip_lsn(self) -> int:
         """A number that no record has."""
         self._lsn += 1
         return self._lsn
 
-    def after(self, kept: Callable[[int | None], None]) -> None:
-        """Call with the segment of the open group once it is kept, with None if it is not."""
+    def when_stored(self, callback: Callable[[int | None], None]) -> None:
+        """Call with the segment of the open group once it is stored, with None if it is not."""
         assert self._open is not None, "something was just written"
-        self._open.kept.append(kept)
+        self._open.callbacks.append(callback)
 
     def seal(self) -> None:
         """A pass of the loop is over: what it wrote goes to the disk together."""
         group = self._open
         if group is not None and self._grows(group):
-            self._soon(self.seal)
+            self._call_soon(self.seal)
             return
         self._passes = self._seen = 0
         self._is_sealing = False
-        if group is not None and not self.is_broken:
+        if group is not None and not self._is_broken:
             self._open = None
-            is_quick = not group.needs_sync and not self._in_flight and self._has_room(group)
+            is_quick = not group.needs_sync and not self._in_flight and self._fits(group)
             self._in_flight.append(group)
-            self._lane.submit(group, quick=is_quick)
+            self._worker.submit(group, quick=is_quick)
 
     def _grows(self, group: CommitGroup) -> bool:
         """Did this pass of the loop add to what several write? Then the next one may as well."""
@@ -116,28 +148,28 @@ class GroupCommit:
         self._passes += 1
         return self._passes <= PASSES_MAX and self._seen > max(1, seen)
 
-    def _has_room(self, group: CommitGroup) -> bool:
-        # To make a segment means to sync the one before it, which may take long.
-        return GROUP_SIZE + sum(map(len, group.records)) <= self.room_bytes
+    def _fits(self, group: CommitGroup) -> bool:
+        # A new segment means a sync of the one before it, which may take long.
+        return GROUP_SIZE + sum(map(len, group.records)) <= self._segment_bytes_left
 
     def _seal_soon(self) -> None:
         if not self._is_sealing:
             self._is_sealing = True
-            self._soon(self.seal)
+            self._call_soon(self.seal)
 
-    def kept(self, groups: list[CommitGroup], epoch: int) -> Iterator[CommitGroup]:
-        """Those of `groups` that the writer kept; it was in `epoch` when it had done so.
+    def take_stored(self, groups: list[CommitGroup], epoch: int) -> Iterator[CommitGroup]:
+        """Those of `groups` that the writer stored; it was in `epoch` when it had done so.
 
         Those of an earlier epoch have failed already, with the group that ended it.
         """
         for group in groups:
             if group.epoch == self._epoch == epoch:
                 first = self._in_flight.popleft()
-                assert first is group, "groups are kept in order"
+                assert first is group, "groups are stored in order"
                 yield group
 
-    def waiting(self, entry: IndexEntry) -> Iterator[Sequence[Change]]:
-        """What was written of an entry and is not kept yet, oldest first."""
+    def unstored(self, entry: IndexEntry) -> Iterator[Sequence[Change]]:
+        """The writes of a partition that are not stored yet, oldest first."""
         found: list[Sequence[Sequence[Change]]] = []
         left = entry.in_flight
         groups = [] if self._open is None else [self._open]
@@ -150,26 +182,73 @@ class GroupCommit:
         for some in reversed(found):
             yield from some
 
-    def break_off(self, epoch: int) -> list[CommitGroup]:
-        """Nothing on its way is kept: give it all, and hold back what comes until `mend`.
+    def fail(self, epoch: int) -> list[CommitGroup]:
+        """Give all groups on their way, which are lost, and hold back what comes until `resume`.
 
-        What was held back before stays, unless somebody waits for it: the disk may fail for long,
+        What was held back before stays, unless a caller waits for it: the disk may fail for long,
         and much may have come.
         """
         failed = [*self._in_flight]
         self._in_flight.clear()
         group = self._open
-        if group is not None and self.is_broken and not group.kept:
+        if group is not None and self._is_broken and not group.callbacks:
             group.epoch = epoch
         elif group is not None:
             failed.append(group)
             self._open = None
         self._epoch = epoch
-        self.is_broken = True
+        self._is_broken = True
         return failed
 
-    def mend(self) -> None:
+    def resume(self) -> None:
         """The journal is written again: what was held back goes to it."""
-        self.is_broken = False
+        self._is_broken = False
         if self._open is not None:
             self._seal_soon()
+
+
+class UnackedWrites:
+    """The writes of one failure of the journal, oldest first, parted into valid and lost changes.
+
+    A write that a caller waits for is refused as a whole, and what came after it in its partition
+    was done upon it. But a change to a message that was stored before is valid all the same: the
+    consumer that acked it was heard, and hears nothing of a disk.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[IndexEntry, set[int]] = {}
+        self._subscribers: dict[IndexEntry, set[int]] = {}
+
+    @property
+    def affected(self) -> list[IndexEntry]:
+        """The partitions that lost something."""
+        return list(self._ids)
+
+    def split(
+        self, entry: IndexEntry, changes: Sequence[Change]
+    ) -> tuple[Sequence[Change], Sequence[Change]]:
+        """The valid and the lost changes of one write."""
+        is_hard = not all(map(is_soft, changes))
+        if not is_hard and entry not in self._ids:
+            return changes, ()
+        valid = [] if is_hard else [each for each in changes if self._is_valid(entry, each)]
+        lost = changes if is_hard else [each for each in changes if not self._is_valid(entry, each)]
+        ids = self._ids.setdefault(entry, set())
+        ids.update(each.id for each in lost if isinstance(each, StoredMessage))
+        subscribers = self._subscribers.setdefault(entry, set())
+        subscribers.update(
+            each.number
+            for each in lost
+            if isinstance(each, Subscriber | SubscriberTouched | SubscriberRemoved)
+        )
+        return valid, lost
+
+    def _is_valid(self, entry: IndexEntry, change: Change) -> bool:
+        match change:
+            case MessageRemoved(id=id_) | AttemptsSet(id=id_) | DueAt(id=id_):
+                return id_ not in self._ids[entry]
+            case Acked(number=number, id=id_) | AckedUpTo(number=number, id=id_):
+                # The number may be another identity's when the channel is built anew.
+                return number not in self._subscribers[entry] and id_ not in self._ids[entry]
+            case _:
+                return False

@@ -36,7 +36,7 @@ Memtable = QueueMemtable | LogMemtable
 
 
 def new_memtable(kind: PartitionKind, *, is_base: bool) -> Memtable:
-    """An empty layer."""
+    """An empty memtable."""
     match kind:
         case PartitionKind.QUEUE:
             return QueueMemtable(is_base=is_base)
@@ -46,20 +46,19 @@ def new_memtable(kind: PartitionKind, *, is_base: bool) -> Memtable:
             assert_never(kind)
 
 
-def fold(layer: Memtable, changes: Iterable[Change]) -> None:
-    """Take changes into a layer of their kind."""
-    layer.fold(changes)  # type: ignore[arg-type]  # a partition has changes of one kind only
+def fold(memtable: Memtable, changes: Iterable[Change]) -> None:
+    """Take changes into a memtable of their kind."""
+    memtable.fold(changes)  # type: ignore[arg-type]  # a partition has changes of one kind only
 
 
 class IndexEntry:
     """A partition by name.
 
-    `layer` is what the journal has and the file has not; while a round moves it, it is `frozen`
-    and a new layer collects what comes. `oldest` is the first segment that the layer needs.
+    `memtable` is what the journal has and the file has not; while a round moves it, it is `frozen`
+    and a new memtable collects what comes. `oldest` is the first segment that the memtable needs.
     """
 
     __slots__ = (
-        "ahead",
         "bytes",
         "durability",
         "fault",
@@ -68,27 +67,28 @@ class IndexEntry:
         "in_flight",
         "keys",
         "kind",
-        "layer",
         "lsn",
+        "memtable",
         "messages",
         "mode",
         "name",
-        "oldest",
+        "oldest_segment",
+        "unapplied",
     )
 
     def __init__(self, name: bytes, kind: PartitionKind, durability: Durability) -> None:
         self.name = name
         self.kind = kind
         self.durability = durability
-        self.layer: Memtable | None = None
+        self.memtable: Memtable | None = None
         self.frozen: Memtable | None = None
         self.has_file = False
-        self.oldest = 0
+        self.oldest_segment = 0
         self.in_flight = 0
         """Writes that are not folded in yet."""
         self.lsn = 0
         """The last one that was folded in."""
-        self.ahead: tuple[object, LogMemtable] | None = None
+        self.unapplied: tuple[object, LogMemtable] | None = None
         """What is written and not folded in yet, as of when it was last asked for (`reader`)."""
         self.fault: Fault | None = None
         self.messages = 0
@@ -101,7 +101,7 @@ class IndexEntry:
     def is_idle(self) -> bool:
         """Nothing is kept, and nothing is known that a restart would not know."""
         return (
-            self.layer is None
+            self.memtable is None
             and self.frozen is None
             and not self.has_file
             and not self.in_flight
@@ -112,17 +112,17 @@ class IndexEntry:
 
     def fold(self, lsn: int, changes: Sequence[Change], segment: int) -> None:
         """Changes are as durable as they will be: they are in `segment`."""
-        layer = self.layer
-        if layer is None:
+        memtable = self.memtable
+        if memtable is None:
             is_base = not self.has_file and self.frozen is None
-            layer = self.layer = new_memtable(self.kind, is_base=is_base)
-            self.oldest = segment
-        fold(layer, changes)
+            memtable = self.memtable = new_memtable(self.kind, is_base=is_base)
+            self.oldest_segment = segment
+        fold(memtable, changes)
         self.lsn = lsn
-        if not layer:
-            self.layer = None
+        if not memtable:
+            self.memtable = None
 
-    def weight(self) -> PartitionUsage:
+    def usage(self) -> PartitionUsage:
         return PartitionUsage(self.messages, self.bytes, self.messages + self.keys, self.mode)
 
 

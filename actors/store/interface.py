@@ -56,7 +56,7 @@ class PartitionUsage(msgspec.Struct, frozen=True):
 class Fault(Enum):
     """Why the store did not do what it was asked. Values, not exceptions: they cross threads."""
 
-    NOT_KEPT = auto()
+    NOT_STORED = auto()
     """The changes are not kept, now or after a restart."""
     DAMAGED = auto()
     """What the disk gives back of this partition is not what was written; it is not served."""
@@ -149,7 +149,7 @@ class Store(Protocol):
     def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:
         """Apply `changes` in order. None: nobody needs to wait for them."""
 
-    def kept(self) -> Iterator[StoredQueue]:
+    def stored_queues(self) -> Iterator[StoredQueue]:
         """The queues that hold something."""
 
 
@@ -160,7 +160,7 @@ class LogStore(Protocol):
         """The logs that a restart found and that hold something."""
 
     def log_snapshot(self, name: bytes) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
-        """The outline of the log `name`, with what was written and is on its way to the disk; an
+        """The metadata of the log `name`, with what was written and is on its way to the disk; an
         unknown name gives an empty one."""
 
     def read(self, name: bytes, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:

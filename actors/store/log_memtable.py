@@ -1,6 +1,6 @@
-"""What a log has in the journal and not yet in its partition: its latest chunks, and its outline.
+"""What a log has in the journal and not yet in its partition: its latest chunks, and its metadata.
 
-Chunks are only ever added at the end and taken away at the front, so a layer is a list; one that
+Chunks are only ever added at the end and taken away at the front, so a memtable is a list; one that
 was deleted and made anew says so first (`is_fresh`), and then stands for itself.
 """
 
@@ -96,7 +96,7 @@ class LogMemtable:
         self.is_fresh = not self.is_base
 
     def changes(self) -> Iterator[LogChange]:
-        """The changes that make this layer again."""
+        """The changes that make this memtable again."""
         if self.is_fresh:
             yield LogDeleted()
         yield from self.chunks
@@ -111,36 +111,36 @@ class LogMemtable:
         moved.is_fresh, moved.trim_point = self.is_fresh, self.trim_point
         moved.metadata = dict(self.metadata)
         at = max(len(self.chunks) - count, 0)
-        for layer, chunks in ((moved, self.chunks[:at]), (stays, self.chunks[at:])):
-            layer.chunks = chunks
-            layer.chunk_bytes = sum(len(chunk.data) for chunk in chunks)
+        for memtable, chunks in ((moved, self.chunks[:at]), (stays, self.chunks[at:])):
+            memtable.chunks = chunks
+            memtable.chunk_bytes = sum(len(chunk.data) for chunk in chunks)
         return moved, stays
 
     def apply_to(self, below: LogSnapshot) -> LogSnapshot:
-        """The outline of below and this layer together; `below` may be changed."""
-        outline = LogSnapshot() if self.is_fresh or self.is_base else below
-        _trim_size(outline, self.trim_point)
-        outline.bytes += self.chunk_bytes
+        """The metadata of below and this memtable together; `below` may be changed."""
+        metadata = LogSnapshot() if self.is_fresh or self.is_base else below
+        _trim_size(metadata, self.trim_point)
+        metadata.bytes += self.chunk_bytes
         if self.chunks:
             last = self.chunks[-1]
             if last.end <= self.trim_point:
-                outline.bytes -= len(last.data)
-            outline.tail = last.end
-            outline.last_id, outline.last_timestamp = last.last_id, last.last_timestamp
-        outline.trim_point = max(outline.trim_point, self.trim_point)
+                metadata.bytes -= len(last.data)
+            metadata.tail = last.end
+            metadata.last_id, metadata.last_timestamp = last.last_id, last.last_timestamp
+        metadata.trim_point = max(metadata.trim_point, self.trim_point)
         for name, value in self.metadata.items():
             if value is None:
-                outline.metadata.pop(name, None)
+                metadata.metadata.pop(name, None)
             else:
-                outline.metadata[name] = value
-        return outline
+                metadata.metadata[name] = value
+        return metadata
 
 
-def _trim_size(outline: LogSnapshot, point: int) -> None:
+def _trim_size(metadata: LogSnapshot, point: int) -> None:
     """What is left of the chunks below once they are trimmed, about."""
-    if point > outline.trim_point:
-        left, count = max(outline.tail - point, 0), outline.tail - outline.trim_point
-        outline.bytes = outline.bytes * left // count if count > 0 else 0
+    if point > metadata.trim_point:
+        left, count = max(metadata.tail - point, 0), metadata.tail - metadata.trim_point
+        metadata.bytes = metadata.bytes * left // count if count > 0 else 0
 
 
 def _end(chunk: Chunk) -> int:

@@ -34,7 +34,7 @@ from millpond.actors.store.message_attributes import (
     UniqueKey,
 )
 from millpond.actors.store.queue_memtable import snapshot_of
-from millpond.actors.store.reads import pick
+from millpond.actors.store.reads import select_chunks
 from millpond.actors.store.subscribers import SUBSCRIBER_CHANGES, SubscriberChange, SubscriberTable
 
 
@@ -61,9 +61,9 @@ class Partition:
 
     def fold_term(self, change: AttributeChange) -> None:
         """A message has something besides, or has not any more."""
-        terms = MessageAttributes() if self.attributes is None else self.attributes
-        terms.fold(change, is_base=True)
-        self.attributes = terms or None
+        attributes = MessageAttributes() if self.attributes is None else self.attributes
+        attributes.fold(change, is_base=True)
+        self.attributes = attributes or None
 
     @property
     def remembered(self) -> int:
@@ -94,7 +94,7 @@ class MemoryStore:
         keys = len(partition.rows) + partition.remembered
         return PartitionUsage(len(partition.rows), partition.bytes, keys, partition.mode)
 
-    def kept(self) -> Iterator[StoredQueue]:
+    def stored_queues(self) -> Iterator[StoredQueue]:
         return iter(())
 
     def logs(self) -> Iterator[bytes]:
@@ -106,7 +106,7 @@ class MemoryStore:
 
     def read(self, name: bytes, seek: Seek) -> list[Chunk]:
         log = self._logs.get(name)
-        return pick((log.chunks,), seek, log.trim_point) if log is not None else []
+        return select_chunks((log.chunks,), seek, log.trim_point) if log is not None else []
 
     def write(self, name: bytes, changes: Sequence[Change]) -> None:
         partition = self._partitions.get(name)
@@ -178,9 +178,9 @@ class MemoryStore:
 
     def _apply_member(self, partition: Partition, change: SubscriberChange) -> None:
         before = partition.remembered
-        roster = SubscriberTable() if partition.subscribers is None else partition.subscribers
-        roster.fold(change, is_base=True)
-        partition.subscribers = roster or None
+        subscribers = SubscriberTable() if partition.subscribers is None else partition.subscribers
+        subscribers.fold(change, is_base=True)
+        partition.subscribers = subscribers or None
         self.usage.keys += partition.remembered - before
 
     def _add(self, partition: Partition, row: StoredMessage) -> None:

@@ -32,9 +32,9 @@ ATTRIBUTE_CHANGES = (DueAt, UniqueKey)
 
 
 class MessageAttributes(msgspec.Struct):
-    """What a partition keeps of that, or what a layer changes of it; both by the message's id.
+    """What a partition keeps of that, or what a memtable changes of it; both by the message's id.
 
-    Only a layer has a `due` of 0, which ends one of below.
+    Only a memtable has a `due` of 0, which ends one of below.
     """
 
     due: dict[int, float] = {}
@@ -84,14 +84,18 @@ class MessageAttributes(msgspec.Struct):
         return moved, left
 
     def apply_to(self, below: MessageAttributes) -> MessageAttributes:
-        """What is below and this layer together; `below` may be changed."""
+        """What is below and this memtable together; `below` may be changed."""
         for change in self.changes():
             below.fold(change, is_base=True)
         return below
 
 
-def attributes_of(terms: MessageAttributes, rows: AbstractSet[int]) -> MessageAttributes | None:
+def attributes_of(
+    attributes: MessageAttributes, rows: AbstractSet[int]
+) -> MessageAttributes | None:
     """What of it a snapshot has: of messages that are there; None if there is nothing."""
-    due = {message_id: at for message_id, at in terms.due.items() if at and message_id in rows}
-    names = {message_id: name for message_id, name in terms.names.items() if message_id in rows}
+    due = {message_id: at for message_id, at in attributes.due.items() if at and message_id in rows}
+    names = {
+        message_id: name for message_id, name in attributes.names.items() if message_id in rows
+    }
     return MessageAttributes(due, names) if due or names else None

@@ -1,6 +1,6 @@
 """What a queue has in the journal and not yet in its partition: the net effect of its changes.
 
-A layer lies over a partition or over an older layer. Where nothing lies below it (`is_base`), what
+A memtable lies over a partition or over an older memtable. Where nothing lies below it (`is_base`), what
 is gone is simply not there, so a message acked before it was flushed leaves no trace but its key.
 """
 
@@ -206,7 +206,7 @@ class QueueMemtable:
             self.gone_bytes -= self.gone.pop(message_id)
 
     def changes(self) -> Iterator[QueueChange]:
-        """The changes that make this layer again."""
+        """The changes that make this memtable again."""
         if self.mode is not None:
             yield ModeSet(self.mode)
         for message_id, size in self.gone.items():
@@ -246,7 +246,7 @@ class QueueMemtable:
         return moved, stays
 
     def apply_to(self, below: Snapshot) -> Snapshot:
-        """A snapshot of below and this layer together; `below` may be changed."""
+        """A snapshot of below and this memtable together; `below` may be changed."""
         rows = {row.id: row for row in below.rows}
         keys = {key: row for key, row in below.keys.items() if isinstance(row, StoredKey)}
         for message_id in self.gone:
@@ -256,14 +256,18 @@ class QueueMemtable:
             keys.pop(key, None)
         keys.update(self.keys)
         attempts = {**below.attempts, **self.attempts}
-        roster = below.subscribers
+        subscribers = below.subscribers
         if self.subscribers is not None:
-            roster = self.subscribers.apply_to(SubscriberTable() if roster is None else roster)
+            subscribers = self.subscribers.apply_to(
+                SubscriberTable() if subscribers is None else subscribers
+            )
         mode = self.mode if self.mode is not None else below.mode
-        terms = below.attributes
+        attributes = below.attributes
         if self.attributes is not None:
-            terms = self.attributes.apply_to(MessageAttributes() if terms is None else terms)
-        return snapshot_of(rows, keys, attempts, mode, roster, terms)
+            attributes = self.attributes.apply_to(
+                MessageAttributes() if attributes is None else attributes
+            )
+        return snapshot_of(rows, keys, attempts, mode, subscribers, attributes)
 
 
 def snapshot_of(
@@ -271,8 +275,8 @@ def snapshot_of(
     keys: dict[int, StoredKey],
     attempts: dict[int, int],
     mode: Mode | None,
-    roster: SubscriberTable | None = None,
-    terms: MessageAttributes | None = None,
+    subscribers: SubscriberTable | None = None,
+    attributes: MessageAttributes | None = None,
 ) -> Snapshot:
     """Put a snapshot together: rows by id, keys by age; a younger use of a key counts."""
     ordered = sorted(rows.values(), key=_row_id)
@@ -288,8 +292,8 @@ def snapshot_of(
         keys=by_age,
         attempts={each: count for each, count in attempts.items() if each in rows},
         mode=mode,
-        subscribers=None if roster is None else subscribers_of(roster, rows.keys()),
-        attributes=None if terms is None else attributes_of(terms, rows.keys()),
+        subscribers=None if subscribers is None else subscribers_of(subscribers, rows.keys()),
+        attributes=None if attributes is None else attributes_of(attributes, rows.keys()),
     )
 
 

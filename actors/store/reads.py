@@ -16,13 +16,13 @@ from typing import NamedTuple
 import msgspec
 
 from millpond.actors.positions import SeekBy
-from millpond.actors.store.changes import Chunk, LogSnapshot, PartitionKind
+from millpond.actors.store.changes import Chunk, LogSnapshot, PartitionKind, Snapshot, StoredKey
 from millpond.actors.store.group_commit import GroupCommit
 from millpond.actors.store.index import IndexEntry, fold
 from millpond.actors.store.interface import Deferred, Fault, Seek, Usage
-from millpond.actors.store.jobs import FileJob
 from millpond.actors.store.log_memtable import LogMemtable
-from millpond.actors.store.partitions.files import PartitionFiles
+from millpond.actors.store.partitions.files import FileJob, PartitionFiles
+from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.workers import StoreWorker
 
 Chunks = list[Chunk] | Fault
@@ -32,25 +32,25 @@ _last_timestamp = attrgetter("last_timestamp")
 _last_id = attrgetter("last_id")
 
 
-def pick(lists: Iterable[Sequence[Chunk]], seek: Seek, trim_point: int) -> list[Chunk]:
+def select_chunks(lists: Iterable[Sequence[Chunk]], seek: Seek, trim_point: int) -> list[Chunk]:
     """Those of ascending chunks in lists that are asked for, and not wholly trimmed."""
-    picked: list[Chunk] = []
+    selected: list[Chunk] = []
     bytes_left, count_left = seek.bytes_max, seek.count_max
     for chunks in lists:
-        at = 0 if picked else _place(chunks, seek, trim_point)
+        at = 0 if selected else _start_index(chunks, seek, trim_point)
         for index in range(at, len(chunks)):
             chunk = chunks[index]
             bytes_left -= len(chunk.data)
-            if picked:
+            if selected:
                 if bytes_left < 0 or count_left <= 0:
-                    return picked
+                    return selected
                 # Of the first one most records may be before what is asked for.
                 count_left -= chunk.count
-            picked.append(chunk)
-    return picked
+            selected.append(chunk)
+    return selected
 
 
-def _place(chunks: Sequence[Chunk], seek: Seek, trim_point: int) -> int:
+def _start_index(chunks: Sequence[Chunk], seek: Seek, trim_point: int) -> int:
     """SeekBy in a list the first chunk is that is asked for."""
     sequence = max(seek.sequence, trim_point)
     at = bisect_right(chunks, sequence, key=_first)
@@ -72,15 +72,15 @@ class _Recent(NamedTuple):
     trim_point: int
     is_all: bool
 
-    def pick(self, seek: Seek) -> list[Chunk]:
-        return pick(self.lists, seek, self.trim_point)
+    def select(self, seek: Seek) -> list[Chunk]:
+        return select_chunks(self.lists, seek, self.trim_point)
 
     @property
     def first(self) -> Chunk | None:
         """The first chunk that is not wholly trimmed."""
         for chunks in self.lists:
             if chunks and chunks[-1].end > self.trim_point:
-                return chunks[_place(chunks, _FROM_START, self.trim_point)]
+                return chunks[_start_index(chunks, _FROM_START, self.trim_point)]
         return None
 
 
@@ -92,43 +92,46 @@ class LogReader:
 
     def __init__(
         self,
-        library: PartitionFiles,
-        lane: StoreWorker[FileJob],
+        files: PartitionFiles,
+        worker: StoreWorker[FileJob],
         groups: GroupCommit,
         usage: Usage,
-        damaged: Callable[[IndexEntry], None],
+        mark_damaged: Callable[[IndexEntry], None],
     ) -> None:
-        self._library = library
-        self._lane = lane
+        self._files = files
+        self._worker = worker
         self._groups = groups
         self._usage = usage
-        self._damaged = damaged
+        self._mark_damaged = mark_damaged
 
     def log_snapshot(self, entry: IndexEntry) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
-        """The outline of a log."""
-        pending: Deferred[LogSnapshot | Fault] = Deferred()
+        """The metadata of a log."""
+        deferred: Deferred[LogSnapshot | Fault] = Deferred()
         if entry.fault is not None:
-            pending.finish(entry.fault)
+            deferred.finish(entry.fault)
         elif entry.has_file and not self._recent(entry).is_all:
-            done = partial(self._outlined, entry, pending)
-            job = FileJob(partial(self._library.log_outline, entry.name), done, name=entry.name)
-            self._lane.submit(job, urgent=True)
+            done = partial(self._log_loaded, entry, deferred)
+            job = FileJob(partial(self._files.log_snapshot, entry.name), done, name=entry.name)
+            self._worker.submit(job, urgent=True)
         else:
-            return self._on_top(entry, LogSnapshot())
-        return pending
+            return self._with_memtables(entry, LogSnapshot())
+        return deferred
 
-    def _outlined(
-        self, entry: IndexEntry, pending: Deferred[LogSnapshot | Fault], result: LogSnapshot | Fault
+    def _log_loaded(
+        self,
+        entry: IndexEntry,
+        deferred: Deferred[LogSnapshot | Fault],
+        result: LogSnapshot | Fault,
     ) -> None:
         if isinstance(result, Fault):
             self._fail(entry, result)
-            pending.finish(result)
+            deferred.finish(result)
         else:
-            pending.finish(self._on_top(entry, result))
+            deferred.finish(self._with_memtables(entry, result))
 
-    def _on_top(self, entry: IndexEntry, below: LogSnapshot) -> LogSnapshot:
-        for layer in self._layers(entry):
-            below = layer.apply_to(below)
+    def _with_memtables(self, entry: IndexEntry, below: LogSnapshot) -> LogSnapshot:
+        for memtable in self._memtables(entry):
+            below = memtable.apply_to(below)
         # What was counted without a look at the file was a guess.
         self._usage.log_bytes += below.bytes - entry.bytes
         entry.bytes = below.bytes
@@ -136,34 +139,34 @@ class LogReader:
 
     def read(self, entry: IndexEntry, seek: Seek) -> list[Chunk] | Deferred[Chunks]:
         """Chunks of a log."""
-        pending: Deferred[Chunks] = Deferred()
+        deferred: Deferred[Chunks] = Deferred()
         if entry.fault is not None:
-            pending.finish(entry.fault)
-            return pending
+            deferred.finish(entry.fault)
+            return deferred
         recent = self._recent(entry)
-        if recent.is_all or not entry.has_file or _begins_in(seek, recent.first):
-            return recent.pick(seek)
-        self._ask(entry, seek, pending)
-        return pending
+        if recent.is_all or not entry.has_file or _starts_in(seek, recent.first):
+            return recent.select(seek)
+        self._read_file(entry, seek, deferred)
+        return deferred
 
-    def _ask(self, entry: IndexEntry, seek: Seek, pending: Deferred[Chunks]) -> None:
+    def _read_file(self, entry: IndexEntry, seek: Seek, deferred: Deferred[Chunks]) -> None:
         # The file may not know yet what is trimmed.
         trimmed = self._recent(entry).trim_point
         above = msgspec.structs.replace(seek, sequence=max(seek.sequence, trimmed))
-        done = partial(self._found, entry, seek, pending)
-        job = FileJob(partial(self._library.read, entry.name, above), done, name=entry.name)
-        self._lane.submit(job, urgent=True)
+        done = partial(self._file_read, entry, seek, deferred)
+        job = FileJob(partial(self._files.read, entry.name, above), done, name=entry.name)
+        self._worker.submit(job, urgent=True)
 
-    def _found(
-        self, entry: IndexEntry, seek: Seek, pending: Deferred[Chunks], result: Chunks
+    def _file_read(
+        self, entry: IndexEntry, seek: Seek, deferred: Deferred[Chunks], result: Chunks
     ) -> None:
         if isinstance(result, Fault):
             self._fail(entry, result)
-            pending.finish(result)
+            deferred.finish(result)
             return
         recent = self._recent(entry)
         if recent.is_all:  # deleted meanwhile: nothing of the file counts
-            pending.finish(recent.pick(seek))
+            deferred.finish(recent.select(seek))
             return
         # The file may have been written meanwhile, so what is in both counts once.
         first, trimmed = recent.first, recent.trim_point
@@ -173,44 +176,116 @@ class LogReader:
             if (first is None or chunk.first < first.first) and chunk.end > trimmed
         ]
         if not older and any(chunk.end <= trimmed for chunk in result):
-            self._ask(entry, seek, pending)  # what was found was trimmed meanwhile
+            self._read_file(entry, seek, deferred)  # what was found was trimmed meanwhile
         elif older and first is not None and older[-1].end < first.first:
-            pending.finish(older)
+            deferred.finish(older)
         else:
-            pending.finish(pick((older, *recent.lists), seek, trimmed))
+            deferred.finish(select_chunks((older, *recent.lists), seek, trimmed))
 
     def _fail(self, entry: IndexEntry, fault: Fault) -> None:
         if fault is Fault.DAMAGED:
-            self._damaged(entry)
+            self._mark_damaged(entry)
 
     def _recent(self, entry: IndexEntry) -> _Recent:
         lists: list[Sequence[Chunk]] = []
         point = 0
         is_fresh = False
-        for layer in self._layers(entry):
-            if layer.is_fresh:  # nothing of the ones before is left
+        for memtable in self._memtables(entry):
+            if memtable.is_fresh:  # nothing of the ones before is left
                 lists, point, is_fresh = [], 0, True
-            lists.append(layer.chunks)
-            point = max(point, layer.trim_point)
+            lists.append(memtable.chunks)
+            point = max(point, memtable.trim_point)
         return _Recent(lists, point, is_fresh)
 
-    def _layers(self, entry: IndexEntry) -> list[LogMemtable]:
+    def _memtables(self, entry: IndexEntry) -> list[LogMemtable]:
         """Oldest first."""
-        layers = (entry.frozen, entry.layer, self._ahead(entry) if entry.in_flight else None)
-        return [layer for layer in layers if isinstance(layer, LogMemtable)]
+        memtables = (
+            entry.frozen,
+            entry.memtable,
+            self._unapplied(entry) if entry.in_flight else None,
+        )
+        return [memtable for memtable in memtables if isinstance(memtable, LogMemtable)]
 
-    def _ahead(self, entry: IndexEntry) -> LogMemtable:
+    def _unapplied(self, entry: IndexEntry) -> LogMemtable:
         """What is written and not folded in yet."""
         as_of = (entry.in_flight, entry.lsn, self._groups.epoch)
-        if entry.ahead is None or entry.ahead[0] != as_of:
-            layer = LogMemtable(is_base=False)
-            for changes in self._groups.waiting(entry):
-                fold(layer, changes)
-            entry.ahead = (as_of, layer)
-        return entry.ahead[1]
+        if entry.unapplied is None or entry.unapplied[0] != as_of:
+            memtable = LogMemtable(is_base=False)
+            for changes in self._groups.unstored(entry):
+                fold(memtable, changes)
+            entry.unapplied = (as_of, memtable)
+        return entry.unapplied[1]
 
 
-def _begins_in(seek: Seek, chunk: Chunk | None) -> bool:
+class QueueLoader:
+    """`damaged` hears of files that are not what was written."""
+
+    def __init__(
+        self,
+        files: PartitionFiles,
+        worker: StoreWorker[FileJob],
+        groups: GroupCommit,
+        usage: Usage,
+        mark_damaged: Callable[[IndexEntry], None],
+    ) -> None:
+        self._files = files
+        self._worker = worker
+        self._groups = groups
+        self._usage = usage
+        self._mark_damaged = mark_damaged
+
+    def load(self, entry: IndexEntry) -> Snapshot | Deferred[Snapshot | Fault]:
+        """All of a queue; later, if its file has to be read."""
+        deferred: Deferred[Snapshot | Fault] = Deferred()
+        if entry.fault is not None:
+            deferred.finish(entry.fault)
+        elif entry.has_file:
+            done = partial(self._loaded, entry, deferred)
+            job = FileJob(partial(self._files.load, entry.name), done, name=entry.name)
+            self._worker.submit(job, urgent=True)
+        else:
+            return self._with_memtables(entry, Snapshot())
+        return deferred
+
+    def _loaded(
+        self, entry: IndexEntry, deferred: Deferred[Snapshot | Fault], result: Snapshot | Fault
+    ) -> None:
+        if isinstance(result, Fault):
+            if result is Fault.DAMAGED:
+                self._mark_damaged(entry)
+            deferred.finish(result)
+            return
+        snapshot = self._with_memtables(entry, result)
+        self._recount(entry, snapshot)
+        deferred.finish(snapshot)
+
+    def _with_memtables(self, entry: IndexEntry, below: Snapshot) -> Snapshot:
+        for memtable in (entry.frozen, entry.memtable):
+            if isinstance(memtable, QueueMemtable):
+                below = memtable.apply_to(below)
+        if entry.in_flight:
+            unstored = QueueMemtable(is_base=False)
+            for changes in self._groups.unstored(entry):
+                fold(unstored, changes)
+            below = unstored.apply_to(below)
+        if not below.rows and not below.keys and below.subscribers is None:
+            below.mode = None
+        return below
+
+    def _recount(self, entry: IndexEntry, snapshot: Snapshot) -> None:
+        """After a crash within a round, what recovery counted may be too much."""
+        keys = sum(1 for row in snapshot.keys.values() if isinstance(row, StoredKey))
+        if snapshot.subscribers is not None:
+            keys += len(snapshot.subscribers.members)
+        size = sum(len(row.data) for row in snapshot.rows)
+        usage = self._usage
+        usage.messages += len(snapshot.rows) - entry.messages
+        usage.bytes += size - entry.bytes
+        usage.keys += keys - entry.keys
+        entry.messages, entry.bytes, entry.keys = len(snapshot.rows), size, keys
+
+
+def _starts_in(seek: Seek, chunk: Chunk | None) -> bool:
     """Is nothing before this chunk asked for?"""
     if chunk is None:
         return False
@@ -227,9 +302,9 @@ def _begins_in(seek: Seek, chunk: Chunk | None) -> bool:
 
 def holds_log(entry: IndexEntry) -> bool:
     """Is there a log, apart from one whose deletion has not come to its file yet?"""
-    layer = entry.layer
-    if entry.kind is not PartitionKind.LOG or not isinstance(layer, LogMemtable | None):
+    memtable = entry.memtable
+    if entry.kind is not PartitionKind.LOG or not isinstance(memtable, LogMemtable | None):
         return False
-    if layer is None or not layer.is_fresh:
-        return entry.has_file or bool(layer)
-    return bool(layer.chunks or layer.metadata)
+    if memtable is None or not memtable.is_fresh:
+        return entry.has_file or bool(memtable)
+    return bool(memtable.chunks or memtable.metadata)

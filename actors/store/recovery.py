@@ -1,6 +1,6 @@
-"""What a former run left: the catalogue, the journal over it, and the layers that come of both.
+"""What a former run left: the catalog, the journal over it, and the memtables that come of both.
 
-Nothing is opened that the catalogue can answer for, so the time it takes grows with the journal
+Nothing is opened that the catalog can answer for, so the time it takes grows with the journal
 (whose size is bounded) and the number of partitions, not with what is in them.
 """
 
@@ -42,9 +42,9 @@ class Recovered(msgspec.Struct):
     `damaged_kinds` tells what those are of which the journal has something, or had.
     """
 
-    library: PartitionFiles
+    files: PartitionFiles
     entries: dict[bytes, IndexEntry]
-    kept: list[StoredQueue]
+    stored_queues: list[StoredQueue]
     tail: JournalTail
     segments: dict[int, int]
     facts: dict[str, int]
@@ -64,16 +64,16 @@ def recover(
     """Read everything back. Raises Damaged, UnknownVersion, OSError, sqlite3.Error."""
     for part in ("journal", "partitions", "damaged"):
         disk.make_folder(folder / part)
-    shelf = FilePool(folder / "partitions", disk, handles_max=settings.handles_max)
-    catalogue, damages = _open_catalogue(folder, shelf, disk)
-    outlines = _outlines(catalogue, shelf, damages)
+    pool = FilePool(folder / "partitions", disk, handles_max=settings.handles_max)
+    catalog, damages = _open_catalog(folder, pool, disk)
+    partitions = _partitions(catalog, pool, damages)
     found = read_journal(folder / "journal", disk)
     _make_durable(folder / "journal", disk, found)
-    damages += relevant_damages(found, outlines)
+    damages += relevant_damages(found, partitions)
     entries: dict[bytes, IndexEntry] = {}
     kept: list[StoredQueue] = []
-    rebuilder = _Rebuilder(durability, outlines, damages)
-    by_name: dict[bytes, list[tuple[int, Record]]] = {name: [] for name in outlines}
+    rebuilder = _Rebuilder(durability, partitions, damages)
+    by_name: dict[bytes, list[tuple[int, Record]]] = {name: [] for name in partitions}
     for number, record in found.records:
         by_name.setdefault(record.name, []).append((number, record))
     for name, records in by_name.items():
@@ -88,13 +88,13 @@ def recover(
         if damage.name is not None:
             kind = kinds.get(damage.name, PartitionKind.QUEUE)
             _entry_of(entries, damage.name, kind, durability).fault = Fault.DAMAGED
-    facts = catalogue.facts()
-    used = (max(outline.applied, outline.frozen_at) for outline in outlines.values())
+    facts = catalog.facts()
+    used = (max(metadata.applied, metadata.frozen_at) for metadata in partitions.values())
     last_id = max(found.last_id, rebuilder.last_id)
     return Recovered(
-        library=PartitionFiles(folder, disk, shelf, catalogue, facts),
+        files=PartitionFiles(folder, disk, pool, catalog, facts),
         entries=entries,
-        kept=[each for each in kept if entries[each.name].fault is None],
+        stored_queues=[each for each in kept if entries[each.name].fault is None],
         tail=JournalTail(
             found.tail.number, max(found.tail.lsn, *used, 0), found.tail.cuts, last_id
         ),
@@ -108,10 +108,10 @@ def recover(
     )
 
 
-def _open_catalogue(folder: Path, shelf: FilePool, disk: Disk) -> tuple[Catalog, list[Damage]]:
-    """The catalogue, made anew from the partitions if it is lost or damaged."""
+def _open_catalog(folder: Path, pool: FilePool, disk: Disk) -> tuple[Catalog, list[Damage]]:
+    """The catalog, made anew from the partitions if it is lost or damaged."""
     path = folder / CATALOG
-    is_lost = not disk.has(path) and next(shelf.paths(), None) is not None
+    is_lost = not disk.has(path) and next(pool.paths(), None) is not None
     if not is_lost:
         try:
             return Catalog(path, disk), []
@@ -119,36 +119,36 @@ def _open_catalogue(folder: Path, shelf: FilePool, disk: Disk) -> tuple[Catalog,
             raise  # of a later version, which knows what is in it
         except Damaged as exc:
             log.error("catalogue damaged, making it anew: %s", exc)
-    catalogue, unreadable = rebuild(path, shelf, disk)
-    return catalogue, [Damage(file.name, text) for file, text in unreadable]
+    catalog, unreadable = rebuild(path, pool, disk)
+    return catalog, [Damage(file.name, text) for file, text in unreadable]
 
 
-def _outlines(
-    catalogue: Catalog, shelf: FilePool, damages: list[Damage]
+def _partitions(
+    catalog: Catalog, pool: FilePool, damages: list[Damage]
 ) -> dict[bytes, PartitionMetadata]:
-    """Outlines by name; of files that were being changed, from the files themselves."""
-    outlines = catalogue.outlines()
-    for name in sorted(catalogue.dirty()):
-        kind = outlines[name].kind
+    """metadata by name; of files that were being changed, from the files themselves."""
+    partitions = catalog.partitions()
+    for name in sorted(catalog.dirty()):
+        kind = partitions[name].kind
         try:
-            partition = shelf.existing(name, kind)
+            partition = pool.existing(name, kind)
         except UnknownFormat:
             raise
         except Damaged as exc:
             damages.append(Damage(file_name(name), str(exc), name))
             continue
-        if partition is None or not partition.outline.applied:
-            del outlines[name]
+        if partition is None or not partition.metadata.applied:
+            del partitions[name]
         else:
-            outlines[name] = partition.outline
-    return outlines
+            partitions[name] = partition.metadata
+    return partitions
 
 
 def relevant_damages(
-    found: JournalContents, outlines: dict[bytes, PartitionMetadata]
+    found: JournalContents, partitions: dict[bytes, PartitionMetadata]
 ) -> list[Damage]:
     """What is damaged in the journal, unless the file has all that came of it (or is repaired)."""
-    have = {name: outline.applied for name, outline in outlines.items()}
+    have = {name: metadata.applied for name, metadata in partitions.items()}
     lsns = found.damaged_lsns
     return [
         damage
@@ -213,91 +213,95 @@ def at_least_os(durability: Durability) -> Durability:
 
 
 class _Rebuilder:
-    """Makes entries of outlines and records."""
+    """Makes entries of metadata and records."""
 
     def __init__(
         self,
         durability: Callable[[bytes], Durability],
-        outlines: dict[bytes, PartitionMetadata],
+        partitions: dict[bytes, PartitionMetadata],
         damages: list[Damage],
     ) -> None:
         self._durability = durability
-        self._outlines = outlines
+        self._partitions = partitions
         self._damages = damages
-        self.last_id = max((outline.last_id for outline in outlines.values()), default=0)
+        self.last_id = max((metadata.last_id for metadata in partitions.values()), default=0)
 
     def build(self, name: bytes, records: list[tuple[int, Record]]) -> tuple[IndexEntry, float]:
         """The entry of a partition, and when the first of it may expire."""
-        outline = self._outlines.get(name)
-        kind = outline.kind if outline is not None else records[0][1].kind
+        metadata = self._partitions.get(name)
+        kind = metadata.kind if metadata is not None else records[0][1].kind
         entry = IndexEntry(name, kind, at_least_os(self._durability(name)))
-        if outline is not None:
+        if metadata is not None:
             entry.has_file = True
-            entry.lsn = outline.applied
-            entry.mode = outline.mode
-            entry.bytes = outline.bytes
+            entry.lsn = metadata.applied
+            entry.mode = metadata.mode
+            entry.bytes = metadata.bytes
             if kind is PartitionKind.QUEUE:
-                entry.messages, entry.keys = outline.messages, outline.keys
+                entry.messages, entry.keys = metadata.messages, metadata.keys
         try:
             self._replay(entry, records)
         except BadChange as exc:
             self._damages.append(Damage("journal", str(exc), name))
-        deadline = outline.deadline if outline is not None else inf
-        if isinstance(entry.layer, QueueMemtable):
-            self._weigh(entry, entry.layer)
-            deadline = min(deadline, entry.layer.deadline)
-        elif isinstance(entry.layer, LogMemtable):
+        deadline = metadata.deadline if metadata is not None else inf
+        if isinstance(entry.memtable, QueueMemtable):
+            self._weigh(entry, entry.memtable)
+            deadline = min(deadline, entry.memtable.deadline)
+        elif isinstance(entry.memtable, LogMemtable):
             # What is trimmed in a file is counted once its stream is used.
-            entry.bytes = entry.layer.chunk_bytes + (0 if entry.layer.is_fresh else entry.bytes)
+            entry.bytes = entry.memtable.chunk_bytes + (
+                0 if entry.memtable.is_fresh else entry.bytes
+            )
         return entry, deadline
 
     def _replay(self, entry: IndexEntry, records: list[tuple[int, Record]]) -> None:
-        """Fold what neither the file nor the carry that counts has."""
-        outline = self._outlines.get(entry.name)
-        carried = _carry_that_counts(records, outline.frozen_at if outline is not None else 0)
-        base = entry.lsn if carried is None else max(entry.lsn, carried[1].as_of)
-        needed = [] if carried is None else [carried]
-        needed += (each for each in records if each[1].carry is Rewrite.NONE and each[1].lsn > base)
-        layer = new_memtable(entry.kind, is_base=not entry.has_file)
-        if isinstance(layer, QueueMemtable) and carried is not None:
-            layer.is_doubtful = entry.has_file and carried[1].carry is Rewrite.MENDED
+        """Fold what neither the file nor the rewrite that counts has."""
+        metadata = self._partitions.get(entry.name)
+        rewritten = _effective_rewrite(records, metadata.frozen_at if metadata is not None else 0)
+        base = entry.lsn if rewritten is None else max(entry.lsn, rewritten[1].as_of)
+        needed = [] if rewritten is None else [rewritten]
+        needed += (
+            each for each in records if each[1].rewrite is Rewrite.NONE and each[1].lsn > base
+        )
+        memtable = new_memtable(entry.kind, is_base=not entry.has_file)
+        if isinstance(memtable, QueueMemtable) and rewritten is not None:
+            memtable.is_doubtful = entry.has_file and rewritten[1].rewrite is Rewrite.MENDED
         for _, record in records:
-            if record.carry is Rewrite.NONE and record.lsn <= base:
+            if record.rewrite is Rewrite.NONE and record.lsn <= base:
                 with suppress(BadChange):  # nothing of it is served
                     self._see_ids(decode(record.body))
         entry.lsn = base
         for _, record in needed:
             changes = list(decode(record.body))
-            fold(layer, changes)
+            fold(memtable, changes)
             self._see_ids(changes)
-            entry.lsn = max(entry.lsn, record.lsn if record.carry is Rewrite.NONE else base)
-        if isinstance(layer, QueueMemtable) and outline is not None:
-            layer.forget_gone(above=outline.last_id)
-        if layer:
-            entry.layer = layer
-            entry.oldest = min(number for number, _ in needed)
+            entry.lsn = max(entry.lsn, record.lsn if record.rewrite is Rewrite.NONE else base)
+        if isinstance(memtable, QueueMemtable) and metadata is not None:
+            memtable.forget_gone(above=metadata.last_id)
+        if memtable:
+            entry.memtable = memtable
+            entry.oldest_segment = min(number for number, _ in needed)
 
     def _see_ids(self, changes: Iterable[Change]) -> None:
         """Ids of messages that are gone again must not come a second time either."""
         ids = (each.id for each in changes if isinstance(each, StoredMessage | MessageRemoved))
         self.last_id = max(self.last_id, *ids, 0)
 
-    def _weigh(self, entry: IndexEntry, layer: QueueMemtable) -> None:
-        entry.messages += len(layer.rows) - len(layer.gone)
-        entry.bytes += layer.row_bytes - layer.gone_bytes
-        entry.keys += layer.keys_added
-        if layer.mode is not None:
-            entry.mode = layer.mode
+    def _weigh(self, entry: IndexEntry, memtable: QueueMemtable) -> None:
+        entry.messages += len(memtable.rows) - len(memtable.gone)
+        entry.bytes += memtable.row_bytes - memtable.gone_bytes
+        entry.keys += memtable.keys_added
+        if memtable.mode is not None:
+            entry.mode = memtable.mode
 
 
-def _carry_that_counts(
+def _effective_rewrite(
     records: list[tuple[int, Record]], frozen_at: int
 ) -> tuple[int, Record] | None:
-    """The latest whole carry since the file was frozen for its last flush, or that flush's rest."""
+    """The latest whole rewrite since the file was frozen for its last flush, or that flush's rest."""
     counts = None
     for each in records:
         record = each[1]
-        is_whole = record.carry in (Rewrite.WHOLE, Rewrite.MENDED) and record.lsn > frozen_at
-        if is_whole or (record.carry is Rewrite.REST and record.lsn == frozen_at):
+        is_whole = record.rewrite in (Rewrite.WHOLE, Rewrite.MENDED) and record.lsn > frozen_at
+        if is_whole or (record.rewrite is Rewrite.REST and record.lsn == frozen_at):
             counts = each
     return counts

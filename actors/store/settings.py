@@ -17,7 +17,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
     """Sizes in bytes, times in seconds; docs/reference/limits.md has them in one table.
 
     A partition's net changes are written again in the journal while they are no more than
-    `carry_bytes_max`, and go to its file when they are more; messages younger than `settle_s`
+    `rewrite_bytes_max`, and go to its file when they are more; messages younger than `settle_s`
     never go there. Above `slow_factor` times its budget, the journal's commits are reported only
     when a round has made room, so clients wait; above `stall_factor` times it takes nothing new.
     """
@@ -27,7 +27,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
     slow_factor: int = 2
     stall_factor: int = 4
     segments_max: int = 32
-    carry_bytes_max: int = 64 * 2**10
+    rewrite_bytes_max: int = 64 * 2**10
     waste_bytes_max: int = 2**20
     settle_s: float = 5.0
     handles_max: int = 256
@@ -35,7 +35,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
 
 
 class StoreEnvironment(Protocol):
-    """The loop that a store lives in, and the lanes that work for it."""
+    """The loop that a store lives in, and the worker threads that work for it."""
 
     def now(self) -> float:
         """Seconds since the Unix epoch."""
@@ -44,7 +44,7 @@ class StoreEnvironment(Protocol):
         """Call back at the end of this pass of the loop."""
 
     def worker(self, name: str, work: WorkerTask[Item, Result]) -> StoreWorker[Item]:
-        """A lane that reports to this loop."""
+        """A worker that reports to this loop."""
 
     def salt(self) -> int:
         """32 random bits that clients cannot know."""

@@ -1,15 +1,20 @@
-"""What the store on disk tells of itself."""
+"""Statistics of the store on disk: counts since the start, and how long writes take."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millpond.actors.histogram import AMOUNTS, SECONDS, Histogram
+
 
 @dataclass(slots=True)
 class StoreStats:
-    """What happened since the start: `groups` were written, the disk was asked for `syncs`,
-    partitions were brought to their files (`flushes`) or written again (`carries`). What is there
-    now: bytes in the journal's `segments`, partition `files`, and `damaged` partitions."""
+    """Counts since the start, and sizes now.
+
+    Since the start: `groups` written, `syncs` of the disk, `flushes` of partitions to their files,
+    `carries` (partitions rewritten in the journal). Now: `segments` of the journal with
+    `journal_bytes`, partition `files`, and `damaged` partitions.
+    """
 
     groups: int = 0
     syncs: int = 0
@@ -19,3 +24,40 @@ class StoreStats:
     journal_bytes: int = 0
     files: int = 0
     damaged: int = 0
+
+
+class JournalStats:
+    """Latencies and sizes of the journal's writes. The writer's thread adds to them; readers in
+    other threads see one number after the other.
+
+    `commit_s`: a group from its write to the end of its sync, if it needed one and did not fail;
+    `sync_s`: a sync alone. `records`: the number of records written together.
+    """
+
+    __slots__ = ("_began_at", "bytes", "commit_s", "records", "sync_s")
+
+    def __init__(self) -> None:
+        self.commit_s = Histogram(SECONDS)
+        self.sync_s = Histogram(SECONDS)
+        self.records = Histogram(AMOUNTS)
+        self.bytes = 0
+        self._began_at = 0.0
+
+    def begin(self, now: float) -> None:
+        """A write begins."""
+        self._began_at = now
+
+    def end(self) -> None:
+        """The write is over, however it went."""
+        self._began_at = 0.0
+
+    def written(self, records: int, size: int, now: float) -> None:
+        """The records of this write are in the file, and synced if they had to be."""
+        self.commit_s.add(now - self._began_at)
+        self.records.add(records)
+        self.bytes += size
+
+    def busy_s(self, now: float) -> float:
+        """The age in seconds of the write in progress (0: none); shows a disk that hangs."""
+        began_at = self._began_at
+        return max(now - began_at, 0.0) if began_at else 0.0

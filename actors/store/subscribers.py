@@ -62,11 +62,11 @@ SUBSCRIBER_CHANGES = (Subscriber, SubscriberTouched, SubscriberRemoved, Acked, A
 
 
 class SubscriberTable(msgspec.Struct):
-    """What a partition keeps of its members, or what a layer changes of that.
+    """What a partition keeps of its members, or what a memtable changes of that.
 
     A member has acked every message in its debt up to its floor, and those in `acked`. Number 0
     stands for subscribers without identity: they had a claim to those messages when they were put.
-    Only a layer has `seen` and `gone`, which say something of members below.
+    Only a memtable has `seen` and `gone`, which say something of members below.
     """
 
     members: dict[int, Subscriber] = {}
@@ -159,7 +159,7 @@ class SubscriberTable(msgspec.Struct):
         return moved, left
 
     def apply_to(self, below: SubscriberTable) -> SubscriberTable:
-        """What is below and this layer together; `below` may be changed."""
+        """What is below and this memtable together; `below` may be changed."""
         for number in self.gone:
             below._drop(number)
         for member in self.members.values():
@@ -173,10 +173,10 @@ class SubscriberTable(msgspec.Struct):
         return below
 
 
-def subscribers_of(roster: SubscriberTable, rows: AbstractSet[int]) -> SubscriberTable | None:
+def subscribers_of(subscribers: SubscriberTable, rows: AbstractSet[int]) -> SubscriberTable | None:
     """What of it a snapshot has: acks of messages that are there; None if nobody is known."""
-    acked = {number: ids.intersection(rows) for number, ids in roster.acked.items()}
-    members = dict(sorted(roster.members.items()))
-    floors = {number: floor for number, floor in roster.floors.items() if number in members}
+    acked = {number: ids.intersection(rows) for number, ids in subscribers.acked.items()}
+    members = dict(sorted(subscribers.members.items()))
+    floors = {number: floor for number, floor in subscribers.floors.items() if number in members}
     known = {n: ids for n, ids in acked.items() if ids and (n in members or n == 0)}
     return SubscriberTable(members, floors, known) if members or known else None

@@ -1,6 +1,6 @@
 """Lanes: what may block runs off the loop, one item after the other, and reports back in order.
 
-A lane is a two-method seam. The thread is one implementation; the other runs inline, one step at a
+A worker is a two-method seam. The thread is one implementation; the other runs inline, one step at a
 time, for the simulator.
 """
 
@@ -33,7 +33,7 @@ class StoreWorker(Protocol[ItemIn]):
 
 
 class WorkerTask(Generic[Item, Result]):
-    """What a lane does: `run` off the loop, then `done` in the loop's thread.
+    """What a worker does: `run` off the loop, then `done` in the loop's thread.
 
     `run` gets up to `batch_max` items that wait, and an empty list when none came for `idle_s()`
     seconds (None: it is not woken). What it raises is given to `crashed`, in the loop's thread.

@@ -15,7 +15,7 @@ from millpond.actors.positions import SeekBy
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import Chunk
 from millpond.actors.store.interface import Deferred, Fault, Seek
-from millpond.actors.store.reads import pick
+from millpond.actors.store.reads import select_chunks
 from millpond.actors.streams.append import StreamAppender
 from millpond.actors.streams.bounds import StreamBounds
 from millpond.actors.streams.chunks import BadChunk, columns_of, index_at_id
@@ -158,12 +158,12 @@ class StreamReader:
         """What the store has, and behind it what it is about to get."""
         fresh = self._appender.fresh
         if self.is_new:
-            return pick((fresh,), seek, 0)
+            return select_chunks((fresh,), seek, 0)
         chunks = self.kept(seek)
         if isinstance(chunks, Deferred) or not fresh:
             return chunks
         if not chunks or chunks[-1].end == fresh[0].first:
-            chunks = chunks + pick((fresh,), seek, 0)
+            chunks = chunks + select_chunks((fresh,), seek, 0)
         return chunks
 
     def descend(self, parentage: ForkParent | None) -> None:

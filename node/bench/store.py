@@ -88,7 +88,7 @@ class StoreBench:
     async def _commit(self, writers: int) -> StoreResult:
         folder, row = self._folder / f"commit-{writers}", self._course(f"commit-{writers}")
         store = self._open(folder)
-        syncs = store.counters.syncs
+        syncs = store.stats.syncs
         writing = WriterLoad(store, row, writers, self._time, asyncio.get_running_loop().call_soon)
         writing.start()
         await asyncio.sleep(self._seconds)
@@ -96,7 +96,7 @@ class StoreBench:
         while not row.count and row.elapsed < self._seconds + FIRST_S:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
         count, took_s = row.count, row.elapsed
-        syncs = store.counters.syncs - syncs
+        syncs = store.stats.syncs - syncs
         await writing.stop()
         store.close()
         store = self._open(folder)

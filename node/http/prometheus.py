@@ -26,7 +26,7 @@ from millpond.actors.channels.context import DeliveryCounters
 from millpond.actors.histogram import Histogram
 from millpond.actors.runtime.scheduler import RuntimeCounters
 from millpond.actors.store.durable import DurableStore
-from millpond.actors.store.timings import JournalStats
+from millpond.actors.store.stats import JournalStats
 from millpond.node.http.metric_sources import CellTotals, MetricSources
 from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.request import LISTENER
@@ -59,7 +59,7 @@ class _Reading(Collector):
         yield from self._labelled()
         yield from of_protocols(self._sources.protocol_stats, self._figures.http)
         if isinstance(self._sources.store, DurableStore):
-            yield from of_journal(self._sources.store.timings)
+            yield from of_journal(self._sources.store.journal_stats)
 
     def _gauges(self) -> Iterator[tuple[str, str, Amount]]:
         sources, totals, config = self._sources, self._totals, self._figures.config
@@ -97,8 +97,8 @@ class _Reading(Collector):
         yield "limit_connections", "Connections at once.", config.connections_max
         store = sources.store
         if isinstance(store, DurableStore):
-            kept = store.counters
-            busy_s = store.timings.busy_s(sources.now)
+            kept = store.stats
+            busy_s = store.journal_stats.busy_s(sources.now)
             yield "journal_busy_seconds", "Since when the disk is waited for; 0: not.", busy_s
             yield "journal_bytes", "What the journal takes on the disk.", kept.journal_bytes
             yield "journal_segments", "Files of the journal.", kept.segments
@@ -129,10 +129,10 @@ class _Reading(Collector):
         yield "store_failures", "Attempts to write that failed.", sources.store.health.failures
         store = sources.store
         if isinstance(store, DurableStore):
-            kept = store.counters
+            kept = store.stats
             yield "journal_commits", "Groups of changes written at once.", kept.groups
             yield "journal_syncs", "Times the disk was waited for.", kept.syncs
-            yield "journal_written_bytes", "Bytes written to it.", store.timings.bytes
+            yield "journal_written_bytes", "Bytes written to it.", store.journal_stats.bytes
             yield "partition_flushes", "Partitions brought to files.", kept.flushes
             yield "partition_carries", "Partitions written to the journal again.", kept.carries
         used = resource.getrusage(resource.RUSAGE_SELF)

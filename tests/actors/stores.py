@@ -33,7 +33,7 @@ NOW = 1_763_683_200.0
 FILLER = b"filler"
 FILLER_ID = 2**62
 SMALL = StoreSettings(
-    segment_bytes=8192, journal_bytes_max=8192, carry_bytes_max=0, settle_s=1.0, stall_factor=100
+    segment_bytes=8192, journal_bytes_max=8192, rewrite_bytes_max=0, settle_s=1.0, stall_factor=100
 )
 """Everything that is settled goes to its file as soon as the journal has a few segments."""
 LAZY = StoreSettings(segment_bytes=2**16)

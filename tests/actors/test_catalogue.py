@@ -47,12 +47,12 @@ def path(tmp_path: Path) -> Path:
 
 def test_everything_comes_back_after_reopening(path: Path) -> None:
     catalogue = opened(path)
-    assert (catalogue.outlines(), catalogue.dirty(), catalogue.facts()) == ({}, set(), {})
+    assert (catalogue.partitions(), catalogue.dirty(), catalogue.facts()) == ({}, set(), {})
     catalogue.record([QUEUE, LOG, EMPTY], [], {"instance": 1023, "last_id": 2**63 - 1})
     catalogue.close()
     again = opened(path)
-    assert again.outlines() == {each.name: each for each in (QUEUE, LOG, EMPTY)}
-    assert again.outlines()[b""].deadline == inf
+    assert again.partitions() == {each.name: each for each in (QUEUE, LOG, EMPTY)}
+    assert again.partitions()[b""].deadline == inf
     assert again.facts() == {"instance": 1023, "last_id": 2**63 - 1}
     assert again.dirty() == set() and again.verify() == []
     again.close()
@@ -71,13 +71,13 @@ def test_a_marked_partition_is_dirty_until_it_is_recorded_or_removed(path: Path)
     catalogue.close()
     again = opened(path)
     assert again.dirty() == {b"chat", b"new", b"brief"}
-    assert again.outlines()[b"chat"] == QUEUE
-    assert again.outlines()[b"new"] == PartitionMetadata(b"new", PartitionKind.LOG, 0)
+    assert again.partitions()[b"chat"] == QUEUE
+    assert again.partitions()[b"new"] == PartitionMetadata(b"new", PartitionKind.LOG, 0)
     changed = PartitionMetadata(b"chat", PartitionKind.QUEUE, 10)
     again.record([changed], [b"brief", b"never was"], {"lsn": 5})
     assert again.dirty() == {b"new"}
-    assert set(again.outlines()) == {b"chat", LOG.name, b"new"}
-    assert again.outlines()[b"chat"] == changed
+    assert set(again.partitions()) == {b"chat", LOG.name, b"new"}
+    assert again.partitions()[b"chat"] == changed
     again.record([], [], {"lsn": 6})
     assert again.facts() == {"lsn": 6}
     again.close()
@@ -89,7 +89,7 @@ def test_a_record_that_fails_changes_nothing(path: Path) -> None:
     catalogue.mark([(b"chat", PartitionKind.QUEUE)])
     with pytest.raises(OverflowError):
         catalogue.record([PartitionMetadata(b"chat", PartitionKind.QUEUE, 10)], [], {"lsn": 2**70})
-    assert catalogue.outlines() == {b"chat": QUEUE}
+    assert catalogue.partitions() == {b"chat": QUEUE}
     assert catalogue.dirty() == {b"chat"} and catalogue.facts() == {"lsn": 1}
     catalogue.close()
 
@@ -154,12 +154,12 @@ class TestRebuilding:
             path.write_bytes(content)
             path.with_name(path.name + "-wal").write_bytes(content)
         catalogue, unreadable = rebuild(path, shelf, OsDisk())
-        assert catalogue.outlines() == OUTLINES and unreadable == []
+        assert catalogue.partitions() == OUTLINES and unreadable == []
         assert catalogue.dirty() == set() and catalogue.facts() == {}
         catalogue.record([QUEUE], [b"log"], {"lsn": 9})
         catalogue.close()
         again = opened(path)
-        assert again.outlines() == {b"chat": QUEUE} and again.verify() == []
+        assert again.partitions() == {b"chat": QUEUE} and again.verify() == []
         again.close()
         shelf.close()
 
@@ -170,10 +170,10 @@ class TestRebuilding:
         shelf.close()
         shelf.path(b"harmed").write_bytes(b"\x00" * 100)
         catalogue, unreadable = rebuild(path, shelf, OsDisk())
-        assert catalogue.outlines() == OUTLINES
+        assert catalogue.partitions() == OUTLINES
         assert [file for file, _ in unreadable] == [shelf.path(b"harmed")]
         assert unreadable[0][1]
-        assert opened(path).outlines() == OUTLINES
+        assert opened(path).partitions() == OUTLINES
         catalogue.close()
         shelf.close()
 
@@ -188,6 +188,6 @@ class TestRebuilding:
             rebuild(path, shelf, Full())
         assert not path.exists()
         catalogue, _ = rebuild(path, shelf, OsDisk())
-        assert catalogue.outlines() == OUTLINES
+        assert catalogue.partitions() == OUTLINES
         catalogue.close()
         shelf.close()

@@ -71,7 +71,7 @@ def test_pa_36_a_commit_that_fails_during_the_drain_makes_nobody_push() -> None:
     (first,) = consumer.pushed()
     pond.scheduler.drain()
     producer.say(*puts(1, key=3))
-    store.commits[-1].finish(Fault.NOT_KEPT)
+    store.commits[-1].finish(Fault.NOT_STORED)
     pond.advance(1)
     consumer.ack(first.id)
     assert consumer.pushed() == []

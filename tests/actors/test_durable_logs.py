@@ -269,7 +269,7 @@ def test_logs_and_queues_stand_side_by_side(tmp_path: Path) -> None:
     with run(tmp_path, SMALL) as store:
         assert store.load(b"channels/orders").rows == [row]
         assert firsts(store.read_all(LOG)) == [0, 10]
-        assert [kept.name for kept in store.store.kept()] == [b"channels/orders"]
+        assert [kept.name for kept in store.store.stored_queues()] == [b"channels/orders"]
 
 
 @pytest.mark.parametrize("seed", range(6))

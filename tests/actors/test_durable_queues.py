@@ -68,7 +68,7 @@ def test_everything_of_a_channel_survives(tmp_path: Path, settings) -> None:
             assert store.load(CHANNEL) == EXPECTED
             assert store.store.usage == usage
             assert store.store.last_id >= D.id
-            (kept,) = store.store.kept()
+            (kept,) = store.store.stored_queues()
             assert (kept.name, kept.deadline) == (CHANNEL, NOW + 3600)
             store.flush()
             assert store.load(CHANNEL) == EXPECTED
@@ -112,7 +112,7 @@ def test_a_channel_that_is_empty_has_no_file(tmp_path: Path) -> None:
         assert store.store.usage == Usage()
     with run(tmp_path, SMALL) as store:
         assert store.load(CHANNEL) == Snapshot()
-        assert list(store.store.kept()) == []
+        assert list(store.store.stored_queues()) == []
         assert store.store.last_id >= B.id, "ids are not given out twice"
 
 

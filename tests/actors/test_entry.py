@@ -36,7 +36,7 @@ def test_p2p_30_every_change_counts_once_whatever_stands_next_to_it() -> None:
     entry, usage = IndexEntry(b"a", PartitionKind.QUEUE, Durability.DISK), Usage(5, 5000, 5)
     assert count_usage(entry, CHANGES, usage, 1)
     assert usage == Usage(5 + 3 - 2, 5000 + 14 - 1003, 5 + 2 - 1)
-    assert entry.weight() == PartitionUsage(1, -989, 2, Mode.QUEUE)
+    assert entry.usage() == PartitionUsage(1, -989, 2, Mode.QUEUE)
     assert count_usage(entry, CHANGES, usage, -1)
     assert usage == Usage(5, 5000, 5)
     assert (entry.messages, entry.bytes, entry.keys) == (0, 0, 0)

@@ -414,7 +414,7 @@ class TestTimings:
         times = iter(range(1000))
         desk.write(b"one")
         monkeypatch.setattr(desk.journal, "_now", lambda: float(next(times)))
-        timings = desk.journal.timings
+        timings = desk.journal.journal_stats
         before = timings.commit_s.total, timings.sync_s.total, timings.records.total
         desk.write(b"two", b"three")
         # Every look at the clock takes a second here: the sync begins and ends within the commit.
@@ -425,9 +425,9 @@ class TestTimings:
 
     def test_without_a_sync_there_is_a_commit_alone(self, desk: Desk) -> None:
         desk.write(b"one")
-        syncs, size = desk.journal.timings.sync_s.count, desk.journal.timings.bytes
+        syncs, size = desk.journal.journal_stats.sync_s.count, desk.journal.journal_stats.bytes
         desk.write(b"two", sync=False)
-        timings = desk.journal.timings
+        timings = desk.journal.journal_stats
         assert (timings.sync_s.count, timings.commit_s.count) == (syncs, 2)
         assert timings.bytes > size
 
@@ -436,5 +436,5 @@ class TestTimings:
         shaky.write(b"one")
         sim.faults.fail(1, Trouble.FULL)
         assert shaky.write(b"two").error is not None
-        timings = shaky.journal.timings
+        timings = shaky.journal.journal_stats
         assert timings.commit_s.count == 1 and timings.busy_s(60.0) == 0.0

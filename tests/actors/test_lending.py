@@ -107,7 +107,7 @@ class TestHangs:
         finish(store)
         assert [*holder.pushed(), *other.pushed()] == []
 
-    @pytest.mark.parametrize("fault", [None, Fault.NOT_KEPT])
+    @pytest.mark.parametrize("fault", [None, Fault.NOT_STORED])
     def test_ps_14_who_leaves_before_it_has_the_message_uses_up_no_attempt(
         self, fault: Fault | None
     ) -> None:
@@ -146,7 +146,7 @@ class TestFailures:
         (message,) = holder.pushed()
         other = pond.join()
         producer.say(Put(2, 3600, b"two"))
-        finish(store, Fault.NOT_KEPT)
+        finish(store, Fault.NOT_STORED)
         pond.advance(10)
         finish(store)
         assert message.id not in other.pushed_ids() + holder.pushed_ids()
@@ -159,7 +159,7 @@ class TestFailures:
         finish(store)
         (message,) = holder.pushed()
         producer.say(Put(2, 3600, b"two"))
-        finish(store, Fault.NOT_KEPT)
+        finish(store, Fault.NOT_STORED)
         holder.port.take()
         heard: list[Msg] = []
         for _ in range(20):
@@ -176,7 +176,7 @@ class TestFailures:
         finish(store)
         one, two = holder.pushed()
         producer.say(Put(3, 3600, b"three"))
-        finish(store, Fault.NOT_KEPT)
+        finish(store, Fault.NOT_STORED)
         pond.settle()
         finish(store)
         holder.port.take()
@@ -191,7 +191,7 @@ class TestFailures:
         pond = Pond(queue(ack_timeout_s=300), store=(store := LateStore()))
         worker, producer = pond.join(), pond.producer()
         producer.say(Put(1, 3600, b"one"))
-        finish(store, Fault.NOT_KEPT)
+        finish(store, Fault.NOT_STORED)
         pond.settle()
         finish(store)
         # This store keeps what it refuses, as a disk may.
@@ -210,7 +210,7 @@ class TestFailures:
         finish(store)
         assert [each.attempt for each in holder.pushed()] == [2]
         producer.say(Put(2, 3600, b"two"))
-        finish(store, Fault.NOT_KEPT)
+        finish(store, Fault.NOT_STORED)
         pond.settle()
         other = pond.join(window=8)
         pond.advance(60)
@@ -231,7 +231,7 @@ class TestFailures:
         newcomer = pond.port()
         newcomer.on_send = lambda replies: pond.scheduler.detach(NAME, newcomer)
         pond.scheduler.attach(NAME, newcomer, Attach(keep_alive_s=1e9), pond.now)
-        finish(store, Fault.NOT_KEPT)
+        finish(store, Fault.NOT_STORED)
         pond.settle()
         worker = pond.join()
         finish(store)
@@ -244,7 +244,7 @@ class TestFailures:
         finish(store)
         (message,) = holder.pushed()
         producer.say(Put(2, 3600, b"two"))
-        finish(store, Fault.NOT_KEPT)
+        finish(store, Fault.NOT_STORED)
         holder.leave()
         other = pond.join()
         pond.advance(1)

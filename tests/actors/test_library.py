@@ -49,7 +49,7 @@ DAMAGES = [drop_table, drop_index]
 def used(tmp_path: Path) -> Run:
     """Two channels in files, and facts."""
     run = Run(tmp_path / "data", SMALL)
-    run.store.note(FACTS)
+    run.store.save_facts(FACTS)
     run.write(b"one", row(1))
     run.write(b"two", row(2))
     run.flush()
@@ -59,17 +59,17 @@ def used(tmp_path: Path) -> Run:
 
 def catalogued(folder: Path) -> tuple[set[bytes], dict[str, int], list[str]]:
     with closing(Catalog(folder / CATALOG, OsDisk())) as catalogue:
-        return set(catalogue.outlines()), catalogue.facts(), catalogue.verify()
+        return set(catalogue.partitions()), catalogue.facts(), catalogue.verify()
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_it_is_mended_without_a_restart(used: Run, damage: Callable[[Path], None]) -> None:
     damage(used.folder / CATALOG)
-    flushes = used.store.counters.flushes
+    flushes = used.store.stats.flushes
     used.write(b"three", row(3))
     used.flush()
-    assert used.store.counters.flushes > flushes, "rounds go on"
-    assert used.store.health.is_writable and not used.store._rounds.needs_retry
+    assert used.store.stats.flushes > flushes, "rounds go on"
+    assert used.store.health.is_writable and not used.store._compactor.needs_retry
     killed = copied(used.folder, "killed")
     assert catalogued(killed) == ({b"one", b"two", b"three"}, FACTS, [])
     again = Run(killed, SMALL)
@@ -124,7 +124,7 @@ class Cramped(Run):
 
 def test_a_full_disk_delays_it(tmp_path: Path) -> None:
     run = Cramped(tmp_path / "data")
-    run.store.note(FACTS)
+    run.store.save_facts(FACTS)
     run.write(b"one", row(1))
     run.flush()
     drop_table(run.folder / CATALOG)
@@ -138,5 +138,5 @@ def test_a_full_disk_delays_it(tmp_path: Path) -> None:
         run.loop.work(idle=True)
         run.work()
     run.flush()
-    assert not run.store._rounds.needs_retry
+    assert not run.store._compactor.needs_retry
     assert catalogued(copied(run.folder, "later")) == ({b"one"}, FACTS, [])

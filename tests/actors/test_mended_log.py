@@ -26,7 +26,7 @@ from millpond.actors.store.changes import (
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.interface import Seek
 from millpond.actors.store.log_memtable import LogMemtable
-from millpond.actors.store.partitions.metadata import FileMetadata
+from millpond.actors.store.partitions.metadata import FileHeader
 from millpond.actors.store.repair.rebuilt_log import LogBase, rebuild_log
 from millpond.actors.store.repair.repair import Repaired, repair
 from millpond.actors.store.repair.salvage import SalvagedLog
@@ -47,9 +47,9 @@ def chunk(first: int, count: int = 10, mark: bytes = b"") -> Chunk:
 CHUNKS = [chunk(first) for first in range(0, COUNT, 10)]
 
 
-def meta(*, tail: int = COUNT, trim_point: int = 0) -> FileMetadata:
+def meta(*, tail: int = COUNT, trim_point: int = 0) -> FileHeader:
     last = Position(tail - 1, 0)
-    return FileMetadata(
+    return FileHeader(
         LOG,
         PartitionKind.LOG,
         9,
@@ -87,7 +87,7 @@ class TestMending:
         above = layer_of(*(each for each in left if each.first >= 10 * flushed))
         above.trim_point = trim_point
         mended = rebuild_log(below, above, None)
-        layer = mended.layer
+        layer = mended.memtable
         kept = [each for each in left if each.end > trim_point]
         assert good(layer) == kept
         spans = [(each.first, each.end) for each in layer.chunks if each.end > layer.trim_point]
@@ -107,22 +107,22 @@ class TestMending:
             (SalvagedLog([], {}, meta()), None),
         ):
             mended = rebuild_log(below, None, tail)
-            assert mended.layer.chunks[-1].end == COUNT
+            assert mended.memtable.chunks[-1].end == COUNT
             assert mended.lost == [(50 if below.chunks else 0, 99)]
-        assert mended.layer.chunks[-1].last_id == Position(99, 0)
-        assert mended.layer.chunks[-1].last_timestamp == 990
+        assert mended.memtable.chunks[-1].last_id == Position(99, 0)
+        assert mended.memtable.chunks[-1].last_timestamp == 990
 
     def test_what_nobody_can_tell_is_told(self) -> None:
         mended = rebuild_log(SalvagedLog(CHUNKS[3:5], {}, None), None, None)
         assert not mended.is_whole_known and mended.lost == []
-        assert (mended.layer.trim_point, mended.records) == (30, 20)
+        assert (mended.memtable.trim_point, mended.records) == (30, 20)
 
     def test_records_that_are_in_file_and_journal_count_once(self) -> None:
         below = SalvagedLog(CHUNKS[:6], {b"a": b"1", b"b": b"2"}, meta(tail=60))
         above = layer_of(*CHUNKS[4:], MetadataSet(b"a", None), MetadataSet(b"c", b"3"))
         mended = rebuild_log(below, above, 60)
-        assert good(mended.layer) == CHUNKS and mended.lost == [] and mended.records == COUNT
-        assert mended.layer.metadata == {b"b": b"2", b"c": b"3"}
+        assert good(mended.memtable) == CHUNKS and mended.lost == [] and mended.records == COUNT
+        assert mended.memtable.metadata == {b"b": b"2", b"c": b"3"}
 
     @pytest.mark.parametrize("is_told", [True, False])
     def test_a_log_that_was_deleted_does_not_come_back(self, is_told: bool) -> None:
@@ -131,9 +131,11 @@ class TestMending:
         changes = [LogDeleted(), anew] if is_told else [anew]
         below = SalvagedLog(CHUNKS, {b"type": b"json"}, meta())
         mended = rebuild_log(below, layer_of(*changes), COUNT)
-        assert good(mended.layer) == [anew] and mended.lost == [] and mended.layer.metadata == {}
+        assert (
+            good(mended.memtable) == [anew] and mended.lost == [] and mended.memtable.metadata == {}
+        )
         both = layer_of(*CHUNKS, *changes, is_base=True)
-        assert good(rebuild_log(None, both, None).layer) == [anew]
+        assert good(rebuild_log(None, both, None).memtable) == [anew]
 
     @given(st.sets(st.integers(3, 9)), st.integers(0, COUNT), st.booleans())
     def test_what_is_another_logs_is_neither_lost_nor_trimmed(
@@ -147,7 +149,7 @@ class TestMending:
         mended = rebuild_log(
             below, None, COUNT, lambda notes: base if b"fork" in notes else LogBase()
         )
-        layer = mended.layer
+        layer = mended.memtable
         told = {each for first, last in mended.lost for each in range(first, last + 1)}
         point = 0 if is_meta_lost else trim_point
         there = {sequence for one in left for sequence in range(one.first, one.end)}
@@ -163,14 +165,14 @@ class TestMending:
         known = meta(tail=1, trim_point=20)
         known = msgspec.structs.replace(known, tail=0, end_id=Position(0, 0))
         mended = rebuild_log(SalvagedLog([], {}, known), None, 0, lambda notes: LogBase(30))
-        assert (mended.layer.trim_point, mended.lost, mended.records) == (20, [], 10)
+        assert (mended.memtable.trim_point, mended.lost, mended.records) == (20, [], 10)
 
     def test_an_empty_log_stays_one(self) -> None:
         mended = rebuild_log(SalvagedLog([], {b"type": b"json"}, meta(tail=0)), None, 0)
-        assert (mended.layer.chunks, mended.lost, mended.records) == ([], [], 0)
+        assert (mended.memtable.chunks, mended.lost, mended.records) == ([], [], 0)
         all_trimmed = rebuild_log(SalvagedLog([], {}, meta(trim_point=COUNT)), None, COUNT)
         assert (all_trimmed.lost, all_trimmed.records) == ([], 0)
-        assert all_trimmed.layer.chunks[-1].end == COUNT
+        assert all_trimmed.memtable.chunks[-1].end == COUNT
 
 
 @pytest.fixture(scope="module")

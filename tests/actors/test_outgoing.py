@@ -53,7 +53,7 @@ class TestVerdicts:
         silent, producer = pond.join(keep_alive_s=20), pond.producer()
         producer.say(Put(1, 3600, b"one"))
         pond.advance(20)
-        store.commits[0].finish(Fault.NOT_KEPT)
+        store.commits[0].finish(Fault.NOT_STORED)
         assert silent.port.take() == [Probe()]
 
     def test_who_is_not_welcomed_yet_is_not_pinged_before(self) -> None:
@@ -110,7 +110,7 @@ class TestFailures:
             store.commits[0].finish(None)
         assert a.take() == [GetAck(1, b""), GetAck(2, b""), GetAck(7, b"")]
 
-    @pytest.mark.parametrize("fault", [None, Fault.NOT_KEPT])
+    @pytest.mark.parametrize("fault", [None, Fault.NOT_STORED])
     def test_every_failure_is_told(self, fault: Fault | None) -> None:
         works, store, (a, b, c) = self.works()
         for port in (a, b):

@@ -29,7 +29,7 @@ from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.partitions import flush_batches as flush
 from millpond.actors.store.partitions import log_tables as log
 from millpond.actors.store.partitions.metadata import PartitionMetadata
-from millpond.actors.store.partitions.partition import Damaged, Partition, template
+from millpond.actors.store.partitions.partition import Damaged, Partition, empty_file
 
 U64_MAX = 2**64 - 1
 FILE = "partition.sqlite3"
@@ -46,7 +46,7 @@ def layer_of(*changes: LogChange) -> LogMemtable:
 def opened(path: Path, disk: OsDisk | None = None) -> Partition:
     disk = disk or OsDisk()
     if not path.exists():
-        disk.install(path, template(PartitionKind.LOG))
+        disk.install(path, empty_file(PartitionKind.LOG))
     return Partition(disk.connect(path), NAME, PartitionKind.LOG)
 
 
@@ -130,7 +130,7 @@ class TestReading:
         assert (outline.messages, outline.bytes, outline.tail) == (70, 70, 100)
         for seek in (Seek(SeekBy.SEQUENCE, 0), by_time(0), by_id(0, 0)):
             assert log.read(seek)[0] == chunk(30, 10)
-        assert log.log_outline() == LogSnapshot(
+        assert log.log_snapshot() == LogSnapshot(
             trim_point=35, tail=100, last_id=Position(99, 0), last_timestamp=990, bytes=70
         )
         assert log.verify() == []
@@ -140,7 +140,7 @@ class TestReading:
         assert log.read(ALL) == []
         log.apply(layer_of(chunk(100, 5)), 3)
         assert log.read(ALL) == [chunk(100, 5)]
-        outline = log.log_outline()
+        outline = log.log_snapshot()
         assert (outline.trim_point, outline.tail, outline.bytes) == (100, 105, 10)
 
     def test_a_deleted_log_begins_anew(self, log: Partition) -> None:
@@ -152,7 +152,7 @@ class TestReading:
         )
         assert log.apply(anew, 3) == outline
         assert log.read(ALL) == [chunk(0, 3)]
-        assert log.log_outline() == LogSnapshot(
+        assert log.log_snapshot() == LogSnapshot(
             tail=3, last_id=Position(2, 0), last_timestamp=20, metadata={b"new": b""}, bytes=10
         )
 
@@ -178,11 +178,11 @@ def test_all_64_bits_of_timestamps_and_ids_come_back_and_are_ordered(tmp_path: P
     assert partition.read(by_time(2**63)) == partition.read(by_id(1, 0)) == [high]
     partition.close()
     again = opened(tmp_path / FILE)
-    assert again.log_outline() == LogSnapshot(
+    assert again.log_snapshot() == LogSnapshot(
         tail=2**31 + 1, last_id=top, last_timestamp=U64_MAX, bytes=4
     )
     again.apply(layer_of(LogTrimmed(U64_MAX)), 2**62 + 1)
-    assert again.read(ALL) == [] and again.log_outline().trim_point == U64_MAX
+    assert again.read(ALL) == [] and again.log_snapshot().trim_point == U64_MAX
     again.close()
 
 
@@ -192,9 +192,9 @@ def test_the_same_layer_twice_changes_nothing(tmp_path: Path) -> None:
         chunk(0, 10), chunk(10, 5), LogTrimmed(4), MetadataSet(b"a", b"1"), MetadataSet(b"b", None)
     )
     once, read = partition.apply(layer, 1), partition.read(ALL)
-    assert partition.apply(layer, 1) == once == partition.outline
+    assert partition.apply(layer, 1) == once == partition.metadata
     assert partition.read(ALL) == read == [chunk(0, 10), chunk(10, 5)]
-    assert partition.log_outline().metadata == {b"a": b"1"}
+    assert partition.log_snapshot().metadata == {b"a": b"1"}
     partition.close()
 
 
@@ -244,7 +244,7 @@ def test_layers_in_the_file_are_the_layers_over_one_another(
             partition.close()
             partition = opened(path)
         model.bytes = sum(len(each.data) for each in kept)
-        assert partition.log_outline() == model
+        assert partition.log_snapshot() == model
         assert partition.read(ALL) == kept
         assert partition.verify() == []
         at = data.draw(st.integers(0, model.tail + 1))
@@ -298,9 +298,9 @@ def test_a_kill_between_slices_leaves_only_what_the_layer_says_again(
         path = tmp_path / str(cut) / FILE
         killed = path.parent / "killed"
         killed.mkdir(parents=True)
-        filled = opened(path)
-        filled.apply(layer_of(*before), 1)
-        filled.close()
+        build_file = opened(path)
+        build_file.apply(layer_of(*before), 1)
+        build_file.close()
         partition = opened(path, InterruptedDisk(cut))
         try:
             partition.apply(layer, 2)
@@ -313,7 +313,7 @@ def test_a_kill_between_slices_leaves_only_what_the_layer_says_again(
         finally:
             partition.close()
         again = opened(killed / FILE)
-        assert again.outline.applied == 1 and again.verify() == []
+        assert again.metadata.applied == 1 and again.verify() == []
         assert all(each in before for each in again.read(ALL))
         assert again.apply(layer, 2).applied == 2
         assert again.read(ALL) == after and again.verify() == []
@@ -322,7 +322,7 @@ def test_a_kill_between_slices_leaves_only_what_the_layer_says_again(
 
 
 class TestDamage:
-    def filled(self, path: Path) -> None:
+    def build_file(self, path: Path) -> None:
         partition = opened(path)
         chunks = [chunk(first, 10, 50) for first in range(0, 1000, 10)]
         marked = Chunk(1000, 1, 10_000, 10_000, Position(1000, 0), Position(1000, 0), b"find me")
@@ -331,7 +331,7 @@ class TestDamage:
 
     def test_a_changed_byte_harms_its_chunk_only(self, tmp_path: Path) -> None:
         path = tmp_path / FILE
-        self.filled(path)
+        self.build_file(path)
         content = path.read_bytes()
         assert content.count(b"find me") == 1
         path.write_bytes(content.replace(b"find me", b"fond me"))
@@ -354,7 +354,7 @@ class TestDamage:
     )
     def test_what_somebody_else_changed_is_found(self, tmp_path: Path, sql: str, text: str) -> None:
         path = tmp_path / FILE
-        self.filled(path)
+        self.build_file(path)
         connection = sqlite3.connect(path)
         connection.execute(sql)
         connection.commit()
@@ -369,7 +369,7 @@ class TestDamage:
 
     def test_records_that_are_missing_are_never_skipped(self, tmp_path: Path) -> None:
         path = tmp_path / FILE
-        self.filled(path)
+        self.build_file(path)
         connection = sqlite3.connect(path)
         connection.execute("DELETE FROM chunks WHERE first = 500")
         connection.commit()

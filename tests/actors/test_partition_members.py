@@ -16,7 +16,7 @@ from millpond.actors.store.changes import (
     StoredMessage,
 )
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.partitions.partition import Damaged, template
+from millpond.actors.store.partitions.partition import Damaged, empty_file
 from millpond.actors.store.repair.salvage import salvage
 from millpond.actors.store.subscribers import (
     Acked,
@@ -33,7 +33,7 @@ ANN, BOB = Subscriber(1, b"a" * 32, 900.5), Subscriber(2**32 - 1, b"b" * 32, 950
 ROSTER = SubscriberTable({1: ANN, BOB.number: BOB}, {BOB.number: 1}, {0: {2}, BOB.number: {2}})
 
 
-def filled(path: Path) -> Path:
+def build_file(path: Path) -> Path:
     partition = opened(path)
     notes = [AckedUpTo(BOB.number, 1), Acked(BOB.number, 2), Acked(0, 2)]
     partition.apply(layer_of(ModeSet(Mode.FANOUT), A, B, ANN, BOB, *notes), 1)
@@ -56,9 +56,9 @@ def change(path: Path, sql: str) -> None:
 
 
 def test_ps_06_everything_of_them_comes_back_after_reopening(tmp_path: Path) -> None:
-    partition = opened(filled(tmp_path / FILE))
+    partition = opened(build_file(tmp_path / FILE))
     assert partition.load() == Snapshot([A, B], {1: A, 2: B}, {}, Mode.FANOUT, ROSTER)
-    assert (partition.outline.keys, partition.outline.deadline) == (2, 900.5)
+    assert (partition.metadata.keys, partition.metadata.deadline) == (2, 900.5)
     assert partition.verify() == []
     partition.close()
 
@@ -66,7 +66,7 @@ def test_ps_06_everything_of_them_comes_back_after_reopening(tmp_path: Path) -> 
 def test_a_file_has_place_for_them_from_when_it_needs_it(tmp_path: Path) -> None:
     """Files without are those of version 1, byte for byte."""
     path = tmp_path / FILE
-    OsDisk().install(path, template(PartitionKind.QUEUE))
+    OsDisk().install(path, empty_file(PartitionKind.QUEUE))
     partition = opened(path)
     partition.apply(layer_of(A), 1)
     partition.close()
@@ -78,7 +78,7 @@ def test_a_file_has_place_for_them_from_when_it_needs_it(tmp_path: Path) -> None
 
 
 def test_they_change_and_go_and_so_do_acks_of_what_is_gone(tmp_path: Path) -> None:
-    partition = opened(filled(tmp_path / FILE))
+    partition = opened(build_file(tmp_path / FILE))
     outline = partition.apply(
         layer_of(
             SubscriberTouched(1, 990.0, 5),
@@ -106,7 +106,7 @@ def test_they_change_and_go_and_so_do_acks_of_what_is_gone(tmp_path: Path) -> No
 
 
 def test_a_number_that_was_another_s_has_none_of_its_acks(tmp_path: Path) -> None:
-    partition = opened(filled(tmp_path / FILE))
+    partition = opened(build_file(tmp_path / FILE))
     cat = Subscriber(BOB.number, b"c" * 32, 999.0, 0)
     partition.apply(layer_of(SubscriberRemoved(BOB.number), cat), 2)
     roster = partition.load().subscribers
@@ -115,7 +115,7 @@ def test_a_number_that_was_another_s_has_none_of_its_acks(tmp_path: Path) -> Non
 
 
 def test_the_same_layer_twice_changes_nothing(tmp_path: Path) -> None:
-    partition = opened(filled(tmp_path / FILE))
+    partition = opened(build_file(tmp_path / FILE))
     layer = layer_of(
         SubscriberTouched(BOB.number, 999.0, 1), SubscriberRemoved(1), Acked(BOB.number, 1)
     )
@@ -135,7 +135,7 @@ def test_the_same_layer_twice_changes_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_what_somebody_else_changed_is_damage(tmp_path: Path, sql: str, text: str) -> None:
-    path = filled(tmp_path / FILE)
+    path = build_file(tmp_path / FILE)
     change(path, sql)
     partition = opened(path)
     with pytest.raises(Damaged, match=text):
@@ -154,7 +154,7 @@ def test_what_somebody_else_changed_is_damage(tmp_path: Path, sql: str, text: st
     ],
 )
 def test_what_is_right_of_a_damaged_file_is_saved(tmp_path: Path, sql: str, left: set[int]) -> None:
-    path = filled(tmp_path / FILE)
+    path = build_file(tmp_path / FILE)
     change(path, sql)
     change(path, "UPDATE messages SET data = x'00' WHERE message_id = 1")
     found = salvage(path, OsDisk())

@@ -30,7 +30,7 @@ from millpond.actors.store.changes import (
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.partitions import flush_batches as flush
 from millpond.actors.store.partitions.metadata import PartitionMetadata
-from millpond.actors.store.partitions.partition import Damaged, Partition, template
+from millpond.actors.store.partitions.partition import Damaged, Partition, empty_file
 from millpond.actors.store.partitions.sqlite import UnknownFormat
 from millpond.actors.store.queue_memtable import QueueMemtable
 
@@ -52,7 +52,7 @@ def layer_of(*changes: QueueChange) -> QueueMemtable:
 def opened(path: Path, disk: OsDisk | None = None) -> Partition:
     disk = disk or OsDisk()
     if not path.exists():
-        disk.install(path, template(PartitionKind.QUEUE))
+        disk.install(path, empty_file(PartitionKind.QUEUE))
     return Partition(disk.connect(path), NAME, PartitionKind.QUEUE)
 
 
@@ -78,7 +78,7 @@ class TestWhatIsKept:
         )
         partition.close()
         again = opened(path)
-        assert again.outline == outline
+        assert again.metadata == outline
         keys: dict[int, StoredMessage | StoredKey] = {
             10: A,
             U64_MAX - 1: LEFT,
@@ -338,7 +338,7 @@ class TestAFlushThatIsCutShort:
             for each in (path, path.with_name(FILE + "-wal")):
                 shutil.copy(each, killed)
             found = opened(killed / FILE)
-            assert found.outline.applied == 1 and found.verify() == []
+            assert found.metadata.applied == 1 and found.verify() == []
             # The handle that failed sees what one sees that comes after the kill.
             for loaded in (found.load(), partition.load()):
                 assert {row.id for row in loaded.rows} <= {row.id for row in before.rows}
@@ -399,7 +399,7 @@ def test_a_flush_is_done_though_its_space_cannot_be_given_back(tmp_path: Path) -
     assert cramped.apply(gone, 2).applied == 2
     cramped.close()
     again = opened(path)
-    assert again.outline.applied == 2 and len(again.load().rows) == 1
+    assert again.metadata.applied == 2 and len(again.load().rows) == 1
     again.close()
 
 
@@ -409,7 +409,7 @@ class TestDamage:
         assert content.count(old) == 1
         path.write_bytes(content.replace(old, new))
 
-    def filled(self, path: Path) -> None:
+    def build_file(self, path: Path) -> None:
         partition = opened(path)
         partition.apply(
             layer_of(
@@ -425,8 +425,8 @@ class TestDamage:
         self, tmp_path: Path
     ) -> None:
         path, other = tmp_path / FILE, tmp_path / "other.sqlite3"
-        self.filled(path)
-        self.filled(other)
+        self.build_file(path)
+        self.build_file(other)
         self.damaged(path, b"find me", b"fine me")
         partition = opened(path)
         with pytest.raises(Damaged, match="message 400"):
@@ -453,7 +453,7 @@ class TestDamage:
         self, tmp_path: Path, sql: str, text: str
     ) -> None:
         path = tmp_path / FILE
-        self.filled(path)
+        self.build_file(path)
         connection = sqlite3.connect(path)
         connection.execute(sql)
         connection.commit()
@@ -471,7 +471,7 @@ class TestDamage:
     )
     def test_what_a_file_says_of_itself_is_checked(self, tmp_path: Path, sql: str) -> None:
         path = tmp_path / FILE
-        self.filled(path)
+        self.build_file(path)
         connection = sqlite3.connect(path)
         connection.execute(sql)
         connection.commit()
@@ -482,7 +482,7 @@ class TestDamage:
     @pytest.mark.parametrize("size", [0, 100, 5000, 20_000])
     def test_a_truncated_file_is_damaged(self, tmp_path: Path, size: int) -> None:
         path = tmp_path / FILE
-        self.filled(path)
+        self.build_file(path)
         path.write_bytes(path.read_bytes()[:size])
         with pytest.raises(Damaged):
             opened(path).load()
@@ -495,7 +495,7 @@ class TestDamage:
 
     def test_a_file_of_a_later_version_is_left_alone(self, tmp_path: Path) -> None:
         path = tmp_path / FILE
-        self.filled(path)
+        self.build_file(path)
         connection = sqlite3.connect(path)
         connection.execute("PRAGMA user_version = 3")
         connection.close()
@@ -506,7 +506,7 @@ class TestDamage:
 
     def test_the_file_of_another_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / FILE
-        self.filled(path)
+        self.build_file(path)
         for name, kind in ((b"chat/2", PartitionKind.QUEUE), (NAME, PartitionKind.LOG)):
             connection = OsDisk().connect(path)
             with pytest.raises(Damaged, match="in the place of"):
@@ -515,7 +515,7 @@ class TestDamage:
 
     def test_an_error_that_may_pass_is_no_damage(self, tmp_path: Path) -> None:
         path = tmp_path / FILE
-        self.filled(path)
+        self.build_file(path)
         partition = opened(path, InterruptedDisk(0))
         with pytest.raises(sqlite3.OperationalError):
             partition.apply(layer_of(MessageRemoved(1, 1, None, 60)), 4)

@@ -19,7 +19,7 @@ A, B = (StoredMessage(each, each, 60, 1000.0, b"hi") for each in (1, 2))
 NAME = bytes(range(64))
 
 
-def filled(path: Path) -> Path:
+def build_file(path: Path) -> Path:
     partition = opened(path)
     terms = [DueAt(1, 940.5), UniqueKey(1, b"alice"), UniqueKey(2, NAME)]
     partition.apply(layer_of(ModeSet(Mode.QUEUE), A, B, *terms), 1)
@@ -28,17 +28,17 @@ def filled(path: Path) -> Path:
 
 
 def test_they_come_back_after_reopening_in_a_file_of_version_2(tmp_path: Path) -> None:
-    path = filled(tmp_path / FILE)
+    path = build_file(tmp_path / FILE)
     assert version_of(path) == 2
     partition = opened(path)
     found = partition.load()
     assert found.attributes == MessageAttributes({1: 940.5}, {1: b"alice", 2: NAME})
-    assert (found.subscribers, partition.outline.keys, partition.verify()) == (None, 0, [])
+    assert (found.subscribers, partition.metadata.keys, partition.verify()) == (None, 0, [])
     partition.close()
 
 
 def test_a_rest_ends_and_all_goes_with_its_message(tmp_path: Path) -> None:
-    partition = opened(filled(tmp_path / FILE))
+    partition = opened(build_file(tmp_path / FILE))
     layer = layer_of(DueAt(1, 0.0), DueAt(2, 50.0))
     for _ in range(2):  # the same layer twice changes nothing
         partition.apply(layer, 2)
@@ -61,7 +61,7 @@ def test_a_rest_ends_and_all_goes_with_its_message(tmp_path: Path) -> None:
 def test_what_somebody_else_changed_is_damage_and_the_rest_is_saved(
     tmp_path: Path, sql: str
 ) -> None:
-    path = filled(tmp_path / FILE)
+    path = build_file(tmp_path / FILE)
     change(path, sql)
     partition = opened(path)
     with pytest.raises(Damaged, match=r"what message \d has besides is not what was written"):

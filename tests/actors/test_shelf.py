@@ -82,7 +82,7 @@ def test_any_name_is_only_a_hash(tmp_path: Path, shelf: FilePool, name: bytes) -
     assert len(digits) == 40 and set(digits) <= set("0123456789abcdef")
     shelf.forget(name)
     found = shelf.look(path)
-    assert found.is_named and found.outline.name == name
+    assert found.is_named and found.metadata.name == name
     found.close()
 
 
@@ -148,7 +148,7 @@ def test_a_new_file_does_not_take_the_log_of_its_predecessor(
     path.unlink()
     shutil.copy(tmp_path / "wal", wal)
     assert not shelf.has(b"a") and list(shelf.paths()) == []
-    assert shelf.open(b"a", PartitionKind.QUEUE).outline.applied == 0
+    assert shelf.open(b"a", PartitionKind.QUEUE).metadata.applied == 0
     assert shelf.open(b"a", PartitionKind.QUEUE).load().rows == []
 
 

@@ -118,7 +118,7 @@ def test_a_writer_that_crashes_costs_what_it_had_in_hand_and_no_more(folder: Pat
     run.disk.plan = [RuntimeError("a fault of ours")]
     commit = run.store.write(NAME, [row(2)])
     run.work()
-    assert run.fate(commit) is Fault.NOT_KEPT
+    assert run.fate(commit) is Fault.NOT_STORED
     run.wait()
     assert run.store.health.is_writable
     run.write(NAME, row(3))
@@ -153,7 +153,7 @@ def test_acks_wait_for_a_sound_disk_at_no_cost_and_are_kept_then(folder: Path) -
     run.disk.plan = [broken()] * 100
     refused = run.store.write(b"other", [row(11)])
     run.work()
-    assert run.fate(refused) is Fault.NOT_KEPT
+    assert run.fate(refused) is Fault.NOT_STORED
     for message_id in range(1, 10):
         assert run.store.write(NAME, [gone(message_id)]) is None
     waiting = run.store._groups._open
@@ -202,7 +202,7 @@ def test_ids_ascend_over_two_restarts_and_the_end_of_the_segment_that_had_them(
     run.close()
     run = Run(folder, SMALL)
     fill(run, 8)
-    assert 1 not in run.store._rounds.segments
+    assert 1 not in run.store._compactor._segments
     run.close()
     assert Run(folder, SMALL).store.last_id == last_id
 
@@ -211,11 +211,11 @@ def test_ids_of_messages_that_a_carry_leaves_out_are_not_given_out_again(folder:
     settings = StoreSettings(segment_bytes=2**14, journal_bytes_max=40_000, settle_s=1e6)
     run = Run(folder, settings)
     run.write(NAME, row(1))
-    while len(run.store._rounds.segments) < 3:
+    while len(run.store._compactor._segments) < 3:
         fill(run, 1)
     run.write(NAME, row(1000))
     run.write(NAME, gone(1000))
-    while not run.store.counters.carries:
+    while not run.store.stats.carries:
         fill(run, 1)
     assert Run(copied(folder, "copy"), settings).store.last_id == 1000
 
@@ -225,13 +225,13 @@ def test_what_is_frozen_holds_its_segment_although_what_came_later_is_gone(
 ) -> None:
     """Else the segment could be removed while the file is still to be written."""
     settings = StoreSettings(
-        segment_bytes=8192, journal_bytes_max=2**14, carry_bytes_max=0, settle_s=0.0
+        segment_bytes=8192, journal_bytes_max=2**14, rewrite_bytes_max=0, settle_s=0.0
     )
     run = Run(folder, settings)
     run.write(NAME, row(1, bytes(1000)))
-    rounds, journal = run.store._rounds, run.loop.lanes[1]
-    rounds.urge(run.store._entries[NAME])
-    rounds.step()  # its file is slow: the lane of files does not work from here on
+    compactor, journal = run.store._compactor, run.loop.lanes[1]
+    compactor.prefer(run.store._entries[NAME])
+    compactor.step()  # its file is slow: the lane of files does not work from here on
     for changes in ([row(2)], [gone(2)]):
         run.store.write(NAME, changes)
         run.loop.finish_pass()
@@ -240,7 +240,7 @@ def test_what_is_frozen_holds_its_segment_although_what_came_later_is_gone(
         run.store.write(b"filler", [row(at, bytes(4000)), gone(at, 4000)])
         run.loop.finish_pass()
         journal.step()
-    assert list(rounds._free_since) == []
+    assert list(compactor._free_since) == []
     assert [each.id for each in Run(copied(folder, "copy")).load(NAME).rows] == [1]
     run.work()
 
@@ -250,7 +250,7 @@ def test_a_sync_that_is_asked_for_covers_every_record_and_waits_for_no_other() -
     submitted: list[CommitGroup] = []
     groups = GroupCommit(1, 10, lambda callback: None)
     groups.start(SteppedWorker(WorkerTask(submitted.extend, lambda *_: None, lambda *_: None)))
-    assert groups.stamp() == 11
+    assert groups.skip_lsn() == 11
     groups.sync()
     group = groups._open
     assert group is not None and group.needs_sync and group.last_lsn == 10
@@ -268,7 +268,7 @@ def test_a_segment_is_never_made_in_the_loops_thread(folder: Path, size: int) ->
 
     settings = StoreSettings(segment_bytes=8192)
     run = Run(folder, settings, Durability.OS)
-    lane = run.store._writer
+    lane = run.store._journal_worker
     assert isinstance(lane, SteppedWorker)
     noting = Noting(lane._work)
     run.loop.lanes[1] = noting
@@ -297,15 +297,15 @@ def test_a_disk_that_takes_headers_and_nothing_else_is_not_filled_with_them(fold
     """Each second another try: it leaves no segment, and the journal does not seem to grow."""
     run = Setback(folder)
     run.write(NAME, row(1))
-    before = run.store.counters
+    before = run.store.stats
     for message_id in range(2, 30):
         run.disk.plan = [broken()]
         commit = run.store.write(NAME, [row(message_id)])
         run.work()
-        assert run.fate(commit) is Fault.NOT_KEPT
+        assert run.fate(commit) is Fault.NOT_STORED
         run.wait()
     assert len(run.disk.names(folder / "journal")) <= before.segments + 1
-    assert run.store.counters.segments <= before.segments + 1
+    assert run.store.stats.segments <= before.segments + 1
     run.write(NAME, row(30))
     run.close()
     assert [each.id for each in Run(folder).load(NAME).rows] == [1, 30]
@@ -336,7 +336,7 @@ def test_a_channel_is_loaded_at_the_cost_of_what_it_wrote_itself(folder: Path) -
     run.disk.plan = [broken()] * 10
     refused = run.store.write(NAME, [row(1000)])
     run.work()
-    assert run.fate(refused) is Fault.NOT_KEPT
+    assert run.fate(refused) is Fault.NOT_STORED
     for message_id, name in enumerate(names, 1):
         run.store.write(name, [AttemptsSet(message_id, 1)])
         run.store.write(name, [AttemptsSet(message_id, 2), gone(message_id + 100)])
@@ -361,7 +361,7 @@ def test_an_ack_behind_a_put_that_is_refused_counts(folder: Path) -> None:
     run.store.write(NAME, [AttemptsSet(2, 1), DueAt(2, NOW + 60)])
     run.store.write(NAME, [gone(4)])
     run.work()
-    assert run.fate(commit) is Fault.NOT_KEPT
+    assert run.fate(commit) is Fault.NOT_STORED
     for look in (run.load, lambda name: after_a_kill(run).load(name)):
         left = look(NAME)
         assert [each.id for each in left.rows] == [2, 3]

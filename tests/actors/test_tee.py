@@ -300,7 +300,7 @@ class TestCommits:
         mill, store = self._slow()
         store.is_doomed = True
         mill.producer().say(Put(1, 3600, b"lost"))
-        store.finish(Fault.NOT_KEPT)
+        store.finish(Fault.NOT_STORED)
         mill.advance(REST_S_MAX)
         assert not mill.directory.is_created(ALL)
 
@@ -314,7 +314,7 @@ class TestCommits:
         mill.settle()
         assert mill.kept() == [b"a", b"b"]
         store.is_doomed = store.is_slow = False
-        store.finish(Fault.NOT_KEPT)
+        store.finish(Fault.NOT_STORED)
         mill.advance(REST_S_MAX)
         assert mill.bodies() == [b"a", b"b"] and mill.kept() == [] and mill.missed == 0
 
@@ -333,7 +333,7 @@ class TestCommits:
         consumer.ack(ids[2])  # behind it
         consumer.say(Ack(ids[3]), Put(8, 3600, b"refused as well"))
         store.is_doomed = store.is_slow = False
-        store.finish(Fault.NOT_KEPT)
+        store.finish(Fault.NOT_STORED)
         mill.settle()
         assert mill.producer().list() == ids[3:]
         again = [each.id for each in consumer.port.take() if isinstance(each, Msg)]

@@ -38,7 +38,7 @@ class Quick(Config):
     @property
     def store(self) -> StoreSettings:
         return msgspec.structs.replace(
-            super().store, settle_s=SETTLE_S, carry_bytes_max=CARRY_BYTES_MAX
+            super().store, settle_s=SETTLE_S, rewrite_bytes_max=CARRY_BYTES_MAX
         )
 
 

@@ -48,10 +48,14 @@ from millpond.actors.store.subscribers import (
 from tests.actors.stores import NOW, Run, young_id
 
 SETTINGS = StoreSettings(
-    segment_bytes=8192, journal_bytes_max=16384, carry_bytes_max=512, settle_s=1.0, stall_factor=100
+    segment_bytes=8192,
+    journal_bytes_max=16384,
+    rewrite_bytes_max=512,
+    settle_s=1.0,
+    stall_factor=100,
 )
 """Partitions with more than 512 bytes in the journal go to files, the others are carried."""
-ROOMY = StoreSettings(segment_bytes=8192, carry_bytes_max=10, waste_bytes_max=10, settle_s=1.0)
+ROOMY = StoreSettings(segment_bytes=8192, rewrite_bytes_max=10, waste_bytes_max=10, settle_s=1.0)
 """What is in the journal stays there, but for what wastes space in a file."""
 FACTS = {"instance": 613, "format": 1}
 U32_MAX, U64_MAX = 2**32 - 1, 2**64 - 1
@@ -182,7 +186,7 @@ TORN = b"chat/torn"
 def make(folder: Path) -> None:
     """A folder that had three runs: an orderly one, one that ended in a torn write, a last one."""
     run = Run(folder, SETTINGS, seed=1)
-    run.store.note(FACTS)
+    run.store.save_facts(FACTS)
     first_run(run)
     run.close()
     run = Run(folder, ROOMY, seed=2)

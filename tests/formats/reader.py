@@ -22,7 +22,7 @@ class Record:
     lsn: int
     kind: int
     name: bytes
-    carry: int
+    rewrite: int
     as_of: int
     body: bytes
 
@@ -442,11 +442,11 @@ def replay(
     carries = [
         each
         for each in records
-        if (each.carry in (WHOLE, MENDED) and each.lsn > frozen_at)
-        or (each.carry == REST and each.lsn == frozen_at)
+        if (each.rewrite in (WHOLE, MENDED) and each.lsn > frozen_at)
+        or (each.rewrite == REST and each.lsn == frozen_at)
     ]
     base = max(applied, *(each.as_of for each in carries[-1:]), 0)
-    later = [each for each in records if each.carry == NONE and each.lsn > base]
+    later = [each for each in records if each.rewrite == NONE and each.lsn > base]
     for record in carries[-1:] + later:
         for op, fields in changes_of(record.body):
             if isinstance(content, Queue):

@@ -26,7 +26,7 @@ from millpond.actors.store.partitions import catalog as catalogue
 from millpond.actors.store.partitions import partition
 from millpond.actors.store.partitions import sqlite as sqlite_file
 from millpond.actors.store.partitions import subscriber_tables as members
-from millpond.actors.store.partitions.partition import template
+from millpond.actors.store.partitions.partition import empty_file
 from tests.formats import reader
 
 PAGE = (
@@ -117,12 +117,12 @@ def tables(data: bytes) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", list(PartitionKind))
 def test_the_tables_of_partitions_are_those_shown(kind: PartitionKind) -> None:
-    found = statements("".join(tables(template(kind))))
+    found = statements("".join(tables(empty_file(kind))))
     assert found <= statements(section("Partition"))
 
 
 def test_nothing_is_shown_that_partitions_do_not_have() -> None:
-    found = "".join(sql for kind in PartitionKind for sql in tables(template(kind)))
+    found = "".join(sql for kind in PartitionKind for sql in tables(empty_file(kind)))
     found += members.SCHEMA + terms.SCHEMA
     assert statements(section("Partition")) == statements(found)
 

@@ -61,7 +61,7 @@ def check(opened: Run, queues: dict[bytes, Snapshot]) -> None:
         assert found == outline
         assert opened.read(name, Seek(SeekBy.SEQUENCE, bytes_max=2**40)) == chunks
     assert opened.load(make.TORN) == Snapshot()
-    assert {kept.name for kept in opened.store.kept()} >= set(queues)
+    assert {kept.name for kept in opened.store.stored_queues()} >= set(queues)
 
 
 def test_everything_in_it_is_what_was_written(golden: Path) -> None:
@@ -219,7 +219,7 @@ class TestThisVersion:
                         PartitionKind(each.kind),
                         each.name,
                         encode(decode(each.body)),
-                        Rewrite(each.carry),
+                        Rewrite(each.rewrite),
                         each.as_of,
                     )
                     for each in group.records
@@ -231,10 +231,10 @@ class TestThisVersion:
     def test_both_readers_find_the_same_records(self) -> None:
         found = read_journal(NOW / "journal", OsDisk())
         assert [
-            (each.lsn, each.kind, each.name, each.carry, each.as_of, each.body)
+            (each.lsn, each.kind, each.name, each.rewrite, each.as_of, each.body)
             for _, each in found.records
         ] == [
-            (each.lsn, each.kind, each.name, each.carry, each.as_of, each.body)
+            (each.lsn, each.kind, each.name, each.rewrite, each.as_of, each.body)
             for each in reader.read_journal(NOW / "journal")
         ]
 
@@ -242,7 +242,7 @@ class TestThisVersion:
         records = reader.read_journal(NOW / "journal")
         shown = {op for record in records for op, _ in reader.changes_of(record.body)}
         assert shown == set(reader.CHANGES)
-        assert {record.carry for record in records} == set(Rewrite)
+        assert {record.rewrite for record in records} == set(Rewrite)
         assert any(segment.cuts for _, segment in self.segments())
         files = list((NOW / "partitions").rglob("*.sqlite3"))
         assert len(files) >= 3 and {version_of(each) for each in files} == {1, 2}

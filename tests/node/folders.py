@@ -18,7 +18,7 @@ from millpond.actors.store.settings import StoreSettings
 from millpond.node.data_folder import FolderLock, OfflineRuntime
 
 SMALL = StoreSettings(
-    segment_bytes=32 * 1024, journal_bytes_max=64 * 1024, carry_bytes_max=1024, settle_s=0.0
+    segment_bytes=32 * 1024, journal_bytes_max=64 * 1024, rewrite_bytes_max=1024, settle_s=0.0
 )
 """A journal so small that messages soon go to the files of their channels."""
 FIRST_ID = (1_763_683_200_000 - EPOCH_MS) << 22

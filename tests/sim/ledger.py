@@ -213,8 +213,8 @@ class Ledger:
     def partition_usage(self, name: bytes) -> PartitionUsage:
         return self.store.partition_usage(name)
 
-    def kept(self) -> Iterator[StoredQueue]:
-        return self.store.kept()
+    def stored_queues(self) -> Iterator[StoredQueue]:
+        return self.store.stored_queues()
 
     def log_snapshot(self, name: bytes) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
         facts, first = self.log(name), self.log(name).kept(self.promised(name))

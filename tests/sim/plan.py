@@ -83,7 +83,7 @@ def draw_settings(rng: Random) -> StoreSettings:
         segment_bytes=segment,
         journal_bytes_max=segment * rng.choice((2, 4, 8)),
         segments_max=rng.choice((4, 32)),
-        carry_bytes_max=rng.choice((0, 500, 4000)),
+        rewrite_bytes_max=rng.choice((0, 500, 4000)),
         waste_bytes_max=rng.choice((500, 20_000)),
         settle_s=rng.choice((0.0, 0.5, 5.0)),
         handles_max=rng.choice((1, 4, 256)),

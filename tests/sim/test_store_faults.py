@@ -34,7 +34,7 @@ PLAN = Plan(
     settings=StoreSettings(
         segment_bytes=4096,
         journal_bytes_max=8192,
-        carry_bytes_max=500,
+        rewrite_bytes_max=500,
         waste_bytes_max=1000,
         settle_s=0.5,
         handles_max=1,
@@ -128,7 +128,7 @@ def test_the_work_does_everything() -> None:
         calls = world.disk.faults.calls
         assert calls[DiskCall.CREATE] >= 5 and calls[DiskCall.UNLINK] >= 3
         assert calls[DiskCall.SQL_COMMIT] >= 10
-        assert world.store.counters.flushes >= 3 and world.store.counters.carries >= 3
+        assert world.store.stats.flushes >= 3 and world.store.stats.carries >= 3
 
 
 @pytest.mark.parametrize("lasts", [False, True], ids=["once", "until-healed"])

@@ -151,7 +151,7 @@ class World:
         )
         settings = SchedulerSettings(passivate_after_s=self.plan.passivate_after_s)
         self.scheduler = Scheduler(self.ledger, self._spawn, lambda: self.clock.now, rng, settings)
-        for kept in self.store.kept():
+        for kept in self.store.stored_queues():
             self.scheduler.adopt(kept.name, kept.deadline)
 
     def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Attach]) -> Channel:

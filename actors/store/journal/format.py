@@ -31,14 +31,14 @@ NAME_BYTES_MAX = 2**12 - 1
 _HEADER = Struct("<16sHHIQQQ")  # magic, version, cuts, salt, number, first lsn, last id
 _CUT = Struct("<QQQ")  # number of an earlier segment, where it ends, where it was synced to
 _GROUP = Struct("<IIQQI")  # magic, length of the records, first lsn, synced lsn, records
-_RECORD = Struct("<IHBBQQI")  # length of the body, of the name, kind, carry, lsn, as of, crc
+_RECORD = Struct("<IHBBQQI")  # length of the body, of the name, kind, rewrite, lsn, as of, crc
 _CRC = Struct("<I")
 
 HEADER_SIZE = _HEADER.size + CUTS_MAX * _CUT.size + _CRC.size
 GROUP_SIZE = _GROUP.size + _CRC.size
 RECORD_SIZE = _RECORD.size + _CRC.size
 _BEFORE_FIRST_LSN = re.escape(_CRC.pack(GROUP_MAGIC)) + b"...."
-_BEFORE_LSN = b"[\\0-\x0f][\\0\1][\\0-\3]"  # NAME_BYTES_MAX, kinds, carries
+_BEFORE_LSN = b"[\\0-\x0f][\\0\1][\\0-\3]"  # NAME_BYTES_MAX, kinds, rewrites
 _NAME_HIGH_AT = 5
 
 _pack_record = _RECORD.pack
@@ -95,7 +95,7 @@ class Record(NamedTuple):
     lsn: int
     kind: PartitionKind
     name: bytes
-    carry: Rewrite
+    rewrite: Rewrite
     as_of: int
     body: bytes
     synced_lsn: int
@@ -143,11 +143,11 @@ def encode_record(
     kind: PartitionKind,
     name: bytes,
     body: bytes,
-    carry: Rewrite = Rewrite.NONE,
+    rewrite: Rewrite = Rewrite.NONE,
     as_of: int = 0,
 ) -> bytes:
     """One record; groups are made of them."""
-    head = _pack_record(len(body), len(name), kind, carry, lsn, as_of, crc32(body, salt))
+    head = _pack_record(len(body), len(name), kind, rewrite, lsn, as_of, crc32(body, salt))
     return b"".join((head, _pack_crc(crc32(head + name, salt)), name, body))
 
 
@@ -233,7 +233,7 @@ class Scan:
                 self.gaps.append(Gap(at, found - at, self.last_lsn))
                 at = found
                 continue
-            size, name, kind, carry, lsn, as_of, crc = head
+            size, name, kind, rewrite, lsn, as_of, crc = head
             start = at + RECORD_SIZE + len(name)
             body = data[start : start + size]
             if len(body) < size or start + size > end or crc32(body, self._salt) != crc:
@@ -241,7 +241,7 @@ class Scan:
                 self.gaps.append(Gap(at, length, self.last_lsn, name, PartitionKind(kind)))
             else:
                 yield Record(
-                    lsn, PartitionKind(kind), name, Rewrite(carry), as_of, body, synced_lsn
+                    lsn, PartitionKind(kind), name, Rewrite(rewrite), as_of, body, synced_lsn
                 )
             self.last_lsn = max(self.last_lsn, lsn)
             at = min(start + size, end)
@@ -259,11 +259,11 @@ class Scan:
         return end
 
     def _head(self, at: int, end: int) -> tuple[int, bytes, int, int, int, int, int] | None:
-        """Length of the body, name, kind, carry, lsn, as of and checksum of what is there."""
+        """Length of the body, name, kind, rewrite, lsn, as of and checksum of what is there."""
         data = self._data
         if at + RECORD_SIZE > end:
             return None
-        size, name_size, kind, carry, lsn, as_of, crc = _RECORD.unpack_from(data, at)
+        size, name_size, kind, rewrite, lsn, as_of, crc = _RECORD.unpack_from(data, at)
         start = at + RECORD_SIZE
         if start + name_size > end:
             return None
@@ -271,7 +271,7 @@ class Scan:
         name = data[start : start + name_size]
         if head_crc != crc32(name, crc32(data[at : at + _RECORD.size], self._salt)):
             return None
-        return size, name, kind, carry, lsn, as_of, crc
+        return size, name, kind, rewrite, lsn, as_of, crc
 
 
 def _numbered(before: bytes, lsn: int) -> re.Pattern[bytes]:

@@ -24,7 +24,7 @@ from millpond.actors.store.journal.format import (
     encode_group,
     encode_header,
 )
-from millpond.actors.store.timings import JournalStats
+from millpond.actors.store.stats import JournalStats
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +48,10 @@ class CommitGroup:
     __slots__ = (
         "_by_entry",
         "_sorted",
+        "callbacks",
         "commit",
         "epoch",
         "first_lsn",
-        "kept",
         "last_id",
         "last_lsn",
         "needs_sync",
@@ -68,7 +68,7 @@ class CommitGroup:
         self.records: list[bytes] = []
         self.commit: Commit = Commit()
         self.writes: list[tuple[IndexEntry, int, Sequence[Change]]] = []
-        self.kept: list[Callable[[int | None], None]] = []
+        self.callbacks: list[Callable[[int | None], None]] = []
         self._by_entry: dict[IndexEntry, list[Sequence[Change]]] | None = None
         self._sorted = 0
 
@@ -148,7 +148,7 @@ class Journal:
         """At the start of a call: the last one crashed."""
         self.groups = 0
         self.syncs = 0
-        self.timings = JournalStats()
+        self.journal_stats = JournalStats()
 
     def idle_s(self) -> float | None:
         """How long to wait for groups before something else is to be done."""
@@ -165,7 +165,7 @@ class Journal:
             self._break(OSError("the writer crashed"))
         self._is_at_work = True
         fresh = [group for group in groups if group.epoch == self._epoch]
-        self.timings.begin(self._now())
+        self.journal_stats.begin(self._now())
         try:
             if fresh:
                 self._write(fresh)
@@ -177,7 +177,7 @@ class Journal:
             self._break(exc)
         else:
             self._error = None
-        self.timings.end()
+        self.journal_stats.end()
         self._is_at_work = False
         return CommitOutcome(self._epoch, self._number, self._offset, self._synced_lsn, self._error)
 
@@ -204,7 +204,7 @@ class Journal:
         if needs_sync:
             self._sync(end)
         self._offset = end
-        self.timings.kept(len(records), len(data), self._now())
+        self.journal_stats.written(len(records), len(data), self._now())
 
     def _is_overdue(self) -> bool:
         """Whoever writes all the time would put the sync of idle moments off for ever."""
@@ -216,7 +216,7 @@ class Journal:
             if self._file is not None:
                 began_at = self._now()
                 self._file.sync()
-                self.timings.sync_s.add(self._now() - began_at)
+                self.journal_stats.sync_s.add(self._now() - began_at)
                 self.syncs += 1
             self._synced_lsn = self._lsn
             self._synced_offset = end

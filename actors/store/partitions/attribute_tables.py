@@ -36,14 +36,14 @@ _SELECT_DUES = "SELECT message_id, due, crc FROM dues"
 _SELECT_UNIQUES = "SELECT message_id, name, crc FROM uniques"
 
 
-def apply(connection: sqlite3.Connection, terms: MessageAttributes) -> None:
-    """Bring in what a layer says, within its transaction."""
-    over = [message_id for message_id, at in terms.due.items() if not at]
+def apply(connection: sqlite3.Connection, attributes: MessageAttributes) -> None:
+    """Bring in what a memtable says, within its transaction."""
+    over = [message_id for message_id, at in attributes.due.items() if not at]
     if over:
         connection.execute(_DELETE.format("dues"), (json.dumps(over),))
-    dues = ((message_id, float(at)) for message_id, at in terms.due.items() if at)
+    dues = ((message_id, float(at)) for message_id, at in attributes.due.items() if at)
     connection.executemany(_INSERT.format("dues"), map(_signed_off, dues))
-    connection.executemany(_INSERT.format("uniques"), map(_signed_off, terms.names.items()))
+    connection.executemany(_INSERT.format("uniques"), map(_signed_off, attributes.names.items()))
 
 
 def forget_messages(connection: sqlite3.Connection, ids: list[int]) -> None:
@@ -61,12 +61,12 @@ def load(connection: sqlite3.Connection) -> MessageAttributes:
 
 def salvage(connection: sqlite3.Connection) -> MessageAttributes:
     """What is right of a damaged file. A lost one makes a message due at once, or its name free."""
-    terms = MessageAttributes()
+    attributes = MessageAttributes()
     with suppress(sqlite3.Error):
-        terms.due.update(_good(connection.execute(_SELECT_DUES)))
+        attributes.due.update(_good(connection.execute(_SELECT_DUES)))
     with suppress(sqlite3.Error):
-        terms.names.update(_good(connection.execute(_SELECT_UNIQUES)))
-    return terms
+        attributes.names.update(_good(connection.execute(_SELECT_UNIQUES)))
+    return attributes
 
 
 def verify(connection: sqlite3.Connection) -> list[str]:

@@ -1,4 +1,4 @@
-"""DIR/catalogue.sqlite3: the outlines of all partitions, and numbers of the node's own.
+"""DIR/catalog.sqlite3: the metadata of all partitions, and numbers of the node's own.
 
 Before a partition file changes, its row is marked dirty: for as long as it is, the file itself is
 the authority.
@@ -66,13 +66,13 @@ class Catalog:
             with damage_named():
                 prepare(self._connection, APPLICATION, CACHE_KIB)
             # Better to know now: it can be rebuilt.
-            self.outlines()
+            self.partitions()
             self.facts()
         except BaseException:
             self._connection.close()
             raise
 
-    def outlines(self) -> dict[bytes, PartitionMetadata]:
+    def partitions(self) -> dict[bytes, PartitionMetadata]:
         """All partitions; what is said of dirty ones may be old."""
         found: dict[bytes, PartitionMetadata] = {}
         with damage_named():
@@ -103,13 +103,13 @@ class Catalog:
 
     def record(
         self,
-        outlines: Iterable[PartitionMetadata],
+        partitions: Iterable[PartitionMetadata],
         removed: Iterable[bytes],
         facts: Mapping[str, int],
     ) -> None:
         """All at once: rows as their files are now, not dirty any more; some gone; facts."""
         with damage_named(), transaction(self._connection):
-            self._connection.executemany(f"INSERT OR REPLACE {_INSERT}", map(_encode, outlines))
+            self._connection.executemany(f"INSERT OR REPLACE {_INSERT}", map(_encode, partitions))
             self._connection.executemany(
                 "DELETE FROM partitions WHERE name = ?", ((name,) for name in removed)
             )
@@ -133,7 +133,7 @@ class Catalog:
         try:
             with damage_named():
                 wrong = quick_check(self._connection)
-            self.outlines()
+            self.partitions()
             self.facts()
         except Damaged as exc:
             return [str(exc)]
@@ -144,16 +144,16 @@ class Catalog:
         self._connection.close()
 
 
-def rebuild(path: Path, shelf: FilePool, disk: Disk) -> tuple[Catalog, list[tuple[Path, str]]]:
-    """A new catalogue at `path`, without facts, from what the partition files say of themselves.
+def rebuild(path: Path, pool: FilePool, disk: Disk) -> tuple[Catalog, list[tuple[Path, str]]]:
+    """A new catalog at `path`, without facts, from what the partition files say of themselves.
 
-    The second: files that say nothing, and why. The catalogue is there complete or not at all.
+    The second: files that say nothing, and why. The catalog is there complete or not at all.
     """
     rows = []
     unreadable: list[tuple[Path, str]] = []
-    for each in shelf.paths():
+    for each in pool.paths():
         try:
-            partition = shelf.look(each)
+            partition = pool.look(each)
         except UnknownFormat:
             raise
         except (Damaged, sqlite3.Error, OSError) as exc:
@@ -161,7 +161,7 @@ def rebuild(path: Path, shelf: FilePool, disk: Disk) -> tuple[Catalog, list[tupl
             continue
         # One without a name was made and never used: it holds nothing.
         if partition.is_named:
-            rows.append(_encode(partition.outline))
+            rows.append(_encode(partition.metadata))
         partition.close()
     data = make_file(SCHEMA, APPLICATION, lambda new: new.executemany(f"INSERT {_INSERT}", rows))
     if disk.has(path):
@@ -177,6 +177,6 @@ def _template() -> bytes:
     return make_file(SCHEMA, APPLICATION, lambda new: None)
 
 
-def _encode(outline: PartitionMetadata) -> tuple[object, ...]:
-    values = metadata_values(outline)
+def _encode(metadata: PartitionMetadata) -> tuple[object, ...]:
+    values = metadata_values(metadata)
     return (*values, crc_of(values))

@@ -17,7 +17,7 @@ from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.partitions.metadata import PartitionMetadata
-from millpond.actors.store.partitions.partition import Damaged, Partition, filled, template
+from millpond.actors.store.partitions.partition import Damaged, Partition, build_file, empty_file
 from millpond.actors.store.queue_memtable import QueueMemtable
 
 SUFFIX = ".sqlite3"
@@ -57,24 +57,24 @@ class FilePool:
 
     def open(self, name: bytes, kind: PartitionKind) -> Partition:
         """The partition `name`, made if there is none."""
-        return self._held(name, kind) or self._hold(name, kind, self._make)
+        return self._open_partition(name, kind) or self._hold(name, kind, self._make)
 
     def make(
         self,
         name: bytes,
         kind: PartitionKind,
-        layer: QueueMemtable | LogMemtable,
+        memtable: QueueMemtable | LogMemtable,
         applied: int,
         frozen_at: int = 0,
     ) -> PartitionMetadata:
-        """A new file with `layer` in it, there complete or not at all; it is not kept open."""
-        data, outline = filled(name, kind, layer, applied, frozen_at)
+        """A new file with `memtable` in it, there complete or not at all; it is not kept open."""
+        data, metadata = build_file(name, kind, memtable, applied, frozen_at)
         self._install(self.path(name), data)
-        return outline
+        return metadata
 
     def existing(self, name: bytes, kind: PartitionKind) -> Partition | None:
         """The partition `name`, if there is one."""
-        partition = self._held(name, kind)
+        partition = self._open_partition(name, kind)
         if partition is None and self._disk.has(self.path(name)):
             partition = self._hold(name, kind, self._connect)
         return partition
@@ -82,9 +82,9 @@ class FilePool:
     def look(self, path: Path) -> Partition:
         """The partition of a file, whatever it is; not one of the held, so close it."""
         partition = self._connect(path, None, None)
-        if partition.is_named and self.path(partition.outline.name) != path:
+        if partition.is_named and self.path(partition.metadata.name) != path:
             partition.close()
-            raise Damaged(f"the file of {partition.outline.name!r} in the place of another")
+            raise Damaged(f"the file of {partition.metadata.name!r} in the place of another")
         return partition
 
     def forget(self, name: bytes) -> None:
@@ -117,10 +117,10 @@ class FilePool:
         for name in list(self._open):
             self.forget(name)
 
-    def _held(self, name: bytes, kind: PartitionKind) -> Partition | None:
+    def _open_partition(self, name: bytes, kind: PartitionKind) -> Partition | None:
         partition = self._open.get(name)
         if partition is not None:
-            if partition.outline.kind is not kind:
+            if partition.metadata.kind is not kind:
                 raise Damaged(f"{name!r} is no {kind.name.lower()}")
             self._open.move_to_end(name)
         return partition
@@ -146,7 +146,7 @@ class FilePool:
 
     def _make(self, path: Path, name: bytes, kind: PartitionKind) -> Partition:
         if not self._disk.has(path):
-            self._install(path, template(kind))
+            self._install(path, empty_file(kind))
         return self._connect(path, name, kind)
 
     def _install(self, path: Path, data: bytes) -> None:

@@ -1,20 +1,22 @@
-"""Everything behind the journal: the partitions' files, the catalogue, and old segments.
+"""Everything behind the journal: the partitions' files, the catalog, and old segments.
 
-Used by one thread at a time: by recovery, and by the lane for partitions from then on.
+Used by one thread at a time: by recovery, and by the worker for partitions from then on.
 """
 
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from millpond.actors.store.changes import Chunk, LogSnapshot, PartitionKind, Snapshot
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.index import Memtable
-from millpond.actors.store.interface import Seek
+from millpond.actors.store.interface import Fault, Seek
 from millpond.actors.store.journal.writer import segment_path
 from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.partitions.catalog import CATALOG, Catalog, rebuild
@@ -29,110 +31,153 @@ log = logging.getLogger(__name__)
 
 
 class FlushJob(msgspec.Struct, frozen=True):
-    """A layer on its way to its file: all there is up to `applied`, but what a carry of lsn
+    """A memtable on its way to its file: all there is up to `applied`, but what a rewrite of lsn
     `frozen_at` has. `is_last`: nothing else is kept, so an empty file is not needed."""
 
     name: bytes
     kind: PartitionKind
-    layer: Memtable
+    memtable: Memtable
     applied: int
     frozen_at: int
     is_last: bool
 
 
+class FileJob:
+    """A job for the worker that reads and writes files.
+
+    It runs off the loop; `done` gets its result in the loop, or the fault that the disk had.
+    `name` is the partition's, for the log; None if the job is for all of them.
+    """
+
+    __slots__ = ("_done", "_name", "_result", "_run")
+
+    def __init__(
+        self,
+        run: Callable[[], Any],
+        done: Callable[[Any], None] | None = None,
+        *,
+        name: bytes | None = None,
+    ) -> None:
+        self._run = run
+        self._done = done
+        self._name = name
+        self._result: Any = None
+
+    def run(self) -> None:
+        """Run in the worker's thread; errors of the disk become faults here."""
+        try:
+            self._result = self._run()
+        except Damaged as exc:
+            log.error("partition damaged: name=%r error=%s", self._name, exc)
+            self._result = Fault.DAMAGED
+        except (sqlite3.Error, OSError) as exc:
+            log.error("partition not read or written: name=%r error=%s", self._name, exc)
+            self._result = Fault.UNREADABLE
+
+    def report(self) -> None:
+        """Give the result, in the loop's thread."""
+        if self._done is not None:
+            self._done(self._result)
+
+    def crashed(self) -> None:
+        """Report that the job raised something else."""
+        self._result = Fault.UNREADABLE
+        self.report()
+
+
 class PartitionFiles:
-    """Raises Damaged, sqlite3.Error and OSError. `facts` are those that the catalogue has."""
+    """Raises Damaged, sqlite3.Error and OSError. `facts` are those that the catalog has."""
 
     def __init__(
         self,
         folder: Path,
         disk: Disk,
-        shelf: FilePool,
-        catalogue: Catalog,
+        pool: FilePool,
+        catalog: Catalog,
         facts: Mapping[str, int],
     ) -> None:
         self._folder = folder
         self._disk = disk
-        self._shelf = shelf
-        self._catalogue = catalogue
+        self._pool = pool
+        self._catalog = catalog
         self._facts = dict(facts)
-        self._is_catalogue_lost = False
-        self._may_mend = True
-        self._outlines: list[PartitionMetadata] = []
+        self._is_catalog_lost = False
+        self._may_rebuild = True
+        self._partitions: list[PartitionMetadata] = []
         self._removed: list[bytes] = []
         self._is_marked = False
 
     def mark(self, names: Iterable[tuple[bytes, PartitionKind]]) -> None:
         """These files are about to change: after a crash they are asked themselves."""
-        self._outlines.clear()
+        self._partitions.clear()
         self._removed.clear()
         self._is_marked = False
-        self._in_catalogue(lambda catalogue: catalogue.mark(names))
+        self._with_catalog(lambda catalog: catalog.mark(names))
         self._is_marked = True
 
     def apply(self, flush: FlushJob) -> bool:
-        """Write a layer to its file. False: nothing is left in it, and it is gone."""
+        """Write a memtable to its file. False: nothing is left in it, and it is gone."""
         if not self._is_marked:
             raise OSError("the catalogue could not be written, so the files must not be")
-        name, shelf, content = (
+        name, pool, content = (
             flush.name,
-            self._shelf,
-            (flush.layer, flush.applied, flush.frozen_at),
+            self._pool,
+            (flush.memtable, flush.applied, flush.frozen_at),
         )
         try:
-            if shelf.has(name):
-                outline = shelf.open(name, flush.kind).apply(*content)
+            if pool.has(name):
+                metadata = pool.open(name, flush.kind).apply(*content)
             else:
-                outline = shelf.make(name, flush.kind, *content)
+                metadata = pool.make(name, flush.kind, *content)
         except BaseException:
-            shelf.forget(name)
+            pool.forget(name)
             raise
-        if flush.is_last and _is_over(outline, flush.layer):
-            shelf.remove(name)
+        if flush.is_last and _is_over(metadata, flush.memtable):
+            pool.remove(name)
             self._removed.append(name)
             return False
-        self._outlines.append(outline)
+        self._partitions.append(metadata)
         return True
 
     def record(self) -> None:
-        """Enter what was applied since `mark` in the catalogue."""
-        self._in_catalogue(lambda catalogue: catalogue.record(self._outlines, self._removed, {}))
-        self._may_mend = True
+        """Enter what was applied since `mark` in the catalog."""
+        self._with_catalog(lambda catalog: catalog.record(self._partitions, self._removed, {}))
+        self._may_rebuild = True
 
-    def _in_catalogue(self, step: Callable[[Catalog], None]) -> None:
-        """A catalogue that turns out to be damaged is made anew at once, as a restart would do."""
+    def _with_catalog(self, step: Callable[[Catalog], None]) -> None:
+        """A catalog that turns out to be damaged is made anew at once, as a restart would do."""
         try:
-            if not self._is_catalogue_lost:
-                step(self._catalogue)
+            if not self._is_catalog_lost:
+                step(self._catalog)
                 return
         except UnknownFormat:
             raise
         except Damaged as exc:
             # It reads every file: not again before one that was made has proved itself.
-            if not self._may_mend:
+            if not self._may_rebuild:
                 raise
             log.error("catalogue damaged, making it anew: %s", exc)
-        self._make_catalogue()
-        step(self._catalogue)
+        self._rebuild_catalog()
+        step(self._catalog)
 
-    def _make_catalogue(self) -> None:
+    def _rebuild_catalog(self) -> None:
         """From what the files say, with the facts; what a crash leaves of it a restart makes."""
-        self._may_mend = False
-        if not self._is_catalogue_lost:
-            self._is_catalogue_lost = True
-            self._catalogue.close()
-        self._shelf.close()
-        catalogue, unreadable = rebuild(self._folder / CATALOG, self._shelf, self._disk)
+        self._may_rebuild = False
+        if not self._is_catalog_lost:
+            self._is_catalog_lost = True
+            self._catalog.close()
+        self._pool.close()
+        catalog, unreadable = rebuild(self._folder / CATALOG, self._pool, self._disk)
         try:
             for file, text in unreadable:
                 log.error("damaged: name=None where=%s: %s", file.name, text)
                 write_report(self._folder / "damaged", self._disk, Damage(file.name, text))
-            catalogue.record([], [], self._facts)
+            catalog.record([], [], self._facts)
         except BaseException:
-            catalogue.close()
+            catalog.close()
             raise
-        self._catalogue = catalogue
-        self._is_catalogue_lost = False
+        self._catalog = catalog
+        self._is_catalog_lost = False
 
     def drop_segment(self, number: int) -> None:
         """Remove a segment that nobody needs, before any later one goes: those have the end of
@@ -146,10 +191,10 @@ class PartitionFiles:
         partition = self._existing(name, PartitionKind.QUEUE)
         return partition.load() if partition is not None else Snapshot()
 
-    def log_outline(self, name: bytes) -> LogSnapshot:
-        """The outline that the file of a log has."""
+    def log_snapshot(self, name: bytes) -> LogSnapshot:
+        """The metadata that the file of a log has."""
         partition = self._existing(name, PartitionKind.LOG)
-        return partition.log_outline() if partition is not None else LogSnapshot()
+        return partition.log_snapshot() if partition is not None else LogSnapshot()
 
     def read(self, name: bytes, seek: Seek) -> list[Chunk]:
         """Chunks that the file of a log has."""
@@ -157,22 +202,22 @@ class PartitionFiles:
         return partition.read(seek) if partition is not None else []
 
     def _existing(self, name: bytes, kind: PartitionKind) -> Partition | None:
-        return self._shelf.existing(name, kind)
+        return self._pool.existing(name, kind)
 
-    def note(self, facts: dict[str, int]) -> None:
+    def save_facts(self, facts: dict[str, int]) -> None:
         """Keep facts of the node."""
-        self._catalogue.record([], [], facts)
+        self._catalog.record([], [], facts)
         self._facts.update(facts)
 
     def close(self) -> None:
-        self._shelf.close()
-        self._catalogue.close()
+        self._pool.close()
+        self._catalog.close()
 
 
-def _is_over(outline: PartitionMetadata, layer: Memtable) -> bool:
+def _is_over(metadata: PartitionMetadata, memtable: Memtable) -> bool:
     """Does nothing need the file any more?"""
-    match layer:
+    match memtable:
         case QueueMemtable():
-            return not outline.messages and not outline.keys
+            return not metadata.messages and not metadata.keys
         case LogMemtable():
-            return layer.is_fresh and not layer.chunks and not layer.metadata
+            return memtable.is_fresh and not memtable.chunks and not memtable.metadata

@@ -1,4 +1,4 @@
-"""How a layer gets into a partition: one transaction, or several if it is a large one."""
+"""How a memtable gets into a partition: one transaction, or several if it is a large one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from millpond.actors.store.partitions.metadata import FileMetadata, write_metadata
+from millpond.actors.store.partitions.metadata import FileHeader, write_header
 
 T = TypeVar("T")
 
@@ -15,13 +15,13 @@ SLICE_BYTES = 4 * 2**20
 
 
 class Flush:
-    """A transaction that was begun, and those that follow it; `meta` is what each commits."""
+    """A transaction that was begun, and those that follow it; `header` is what each writes."""
 
-    __slots__ = ("_spent", "connection", "meta", "total")
+    __slots__ = ("_spent", "connection", "header", "total")
 
-    def __init__(self, connection: sqlite3.Connection, meta: FileMetadata) -> None:
+    def __init__(self, connection: sqlite3.Connection, header: FileHeader) -> None:
         self.connection = connection
-        self.meta = meta
+        self.header = header
         self.total = 0
         self._spent = 0
 
@@ -31,20 +31,20 @@ class Flush:
         self._spent += size
         if self._spent >= SLICE_BYTES:
             self._spent = 0
-            write_metadata(self.connection, self.meta)
+            write_header(self.connection, self.header)
             self.connection.execute("COMMIT")
             self.connection.execute("BEGIN IMMEDIATE")
 
 
 def batches(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
     """The items in lists that are each about a transaction's worth."""
-    parcel: list[T] = []
+    batch: list[T] = []
     size = 0
     for item in items:
-        parcel.append(item)
+        batch.append(item)
         size += size_of(item)
         if size >= SLICE_BYTES:
-            yield parcel
-            parcel, size = [], 0
-    if parcel:
-        yield parcel
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

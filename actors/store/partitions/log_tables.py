@@ -17,7 +17,7 @@ from millpond.actors.store.changes import Chunk, LogSnapshot, Position
 from millpond.actors.store.interface import Seek
 from millpond.actors.store.log_memtable import CHUNK_BYTES, LogMemtable
 from millpond.actors.store.partitions.flush_batches import Flush, batches
-from millpond.actors.store.partitions.metadata import FileMetadata, write_metadata
+from millpond.actors.store.partitions.metadata import FileHeader, write_header
 from millpond.actors.store.partitions.sqlite import Damaged, crc_of, transaction
 
 SCHEMA = """
@@ -50,41 +50,45 @@ _SEQUENCE_MAX = 2**63 - 1
 _ChunkValues = tuple[int, int, bytes, bytes, bytes, bytes, bytes, int]
 
 
-def apply(flush: Flush, layer: LogMemtable) -> None:
-    """Bring a layer into the tables. Chunks count only once all is done; what else is committed
-    before harms nothing: the layer, which is still in the journal, says the same again."""
-    meta = flush.meta
-    if layer.is_fresh:
+def apply(flush: Flush, memtable: LogMemtable) -> None:
+    """Bring a memtable into the tables. Chunks count only once all is done; what else is committed
+    before harms nothing: the memtable, which is still in the journal, says the same again."""
+    header = flush.header
+    if memtable.is_fresh:
         _empty(flush)
-    meta.trim_point = max(meta.trim_point, layer.trim_point)
+    header.trim_point = max(header.trim_point, memtable.trim_point)
     _trim(flush)
-    _note(flush, layer)
-    kept = [chunk for chunk in layer.chunks if chunk.end > meta.trim_point]
-    new = [chunk for chunk in kept if chunk.first >= meta.tail]
-    for parcel in batches(new, _size):
-        flush.connection.executemany(_INSERT, map(_encode, parcel))
-        flush.spend(sum(map(_size, parcel)))
+    _note(flush, memtable)
+    kept = [chunk for chunk in memtable.chunks if chunk.end > header.trim_point]
+    new = [chunk for chunk in kept if chunk.first >= header.tail]
+    for batch in batches(new, _size):
+        flush.connection.executemany(_INSERT, map(_encode, batch))
+        flush.spend(sum(map(_size, batch)))
     # From here on nothing is committed before all is done.
     old = kept[: len(kept) - len(new)]
     new += [each for each in old if flush.connection.execute(_INSERT, _encode(each)).rowcount]
-    meta.messages += sum(chunk.count for chunk in new)
-    meta.bytes += sum(len(chunk.data) for chunk in new)
-    if layer.chunks and layer.chunks[-1].end > meta.tail:
-        last = layer.chunks[-1]
-        meta.tail, meta.end_id, meta.end_timestamp = last.end, last.last_id, last.last_timestamp
+    header.messages += sum(chunk.count for chunk in new)
+    header.bytes += sum(len(chunk.data) for chunk in new)
+    if memtable.chunks and memtable.chunks[-1].end > header.tail:
+        last = memtable.chunks[-1]
+        header.tail, header.end_id, header.end_timestamp = (
+            last.end,
+            last.last_id,
+            last.last_timestamp,
+        )
 
 
 def _empty(flush: Flush) -> None:
     """A new log begins."""
     flush.connection.execute("DELETE FROM chunks")
     flush.connection.execute("DELETE FROM notes")
-    meta = flush.meta
-    meta.messages = meta.bytes = meta.tail = meta.trim_point = meta.end_timestamp = 0
-    meta.end_id = Position(0, 0)
+    header = flush.header
+    header.messages = header.bytes = header.tail = header.trim_point = header.end_timestamp = 0
+    header.end_id = Position(0, 0)
 
 
 def _trim(flush: Flush) -> None:
-    point = (min(flush.meta.trim_point, _SEQUENCE_MAX),)
+    point = (min(flush.header.trim_point, _SEQUENCE_MAX),)
     records, size = flush.connection.execute(
         "SELECT coalesce(sum(count), 0), coalesce(sum(length(data)), 0) "
         f"FROM chunks WHERE {_TRIMMED}",
@@ -92,12 +96,12 @@ def _trim(flush: Flush) -> None:
     ).fetchone()
     if records:
         flush.connection.execute(f"DELETE FROM chunks WHERE {_TRIMMED}", point)
-        flush.meta.messages -= records
-        flush.meta.bytes -= size
+        flush.header.messages -= records
+        flush.header.bytes -= size
 
 
-def _note(flush: Flush, layer: LogMemtable) -> None:
-    for name, value in layer.metadata.items():
+def _note(flush: Flush, memtable: LogMemtable) -> None:
+    for name, value in memtable.metadata.items():
         if value is None:
             flush.connection.execute("DELETE FROM notes WHERE name = ?", (name,))
         else:
@@ -107,24 +111,24 @@ def _note(flush: Flush, layer: LogMemtable) -> None:
             )
 
 
-def discard_unfinished(connection: sqlite3.Connection, meta: FileMetadata) -> None:
+def discard_unfinished(connection: sqlite3.Connection, header: FileHeader) -> None:
     """Remove what a flush left that did not come to its end."""
     (last,) = connection.execute("SELECT max(first) FROM chunks").fetchone()
     (noted,) = connection.execute("SELECT EXISTS (SELECT 1 FROM notes)").fetchone()
-    is_first = not meta.applied and (noted or meta.trim_point > 0)
-    if is_first or (last is not None and last >= meta.tail):
+    is_first = not header.applied and (noted or header.trim_point > 0)
+    if is_first or (last is not None and last >= header.tail):
         with transaction(connection):
-            connection.execute("DELETE FROM chunks WHERE first >= ?", (meta.tail,))
+            connection.execute("DELETE FROM chunks WHERE first >= ?", (header.tail,))
             if is_first:
                 # Nobody knows of a file whose first flush failed: nothing lies over its notes.
                 connection.execute("DELETE FROM notes")
-                meta.trim_point = 0
-                write_metadata(connection, meta)
+                header.trim_point = 0
+                write_header(connection, header)
 
 
-def outline(connection: sqlite3.Connection, meta: FileMetadata) -> LogSnapshot:
-    """The outline of the log and its notes. Raises Damaged."""
-    snapshot = meta.log_snapshot
+def log_snapshot(connection: sqlite3.Connection, header: FileHeader) -> LogSnapshot:
+    """The metadata of the log and its notes. Raises Damaged."""
+    snapshot = header.log_snapshot
     for name, value, crc in connection.execute("SELECT name, value, crc FROM notes"):
         if crc != crc_of((name, value)):
             raise Damaged(f"note {name!r} is not what was written (crc)")
@@ -210,7 +214,7 @@ def notes_left(connection: sqlite3.Connection) -> Iterator[tuple[bytes, bytes]]:
             yield name, value
 
 
-def verify(connection: sqlite3.Connection, meta: FileMetadata) -> Iterator[str]:
+def verify(connection: sqlite3.Connection, header: FileHeader) -> Iterator[str]:
     """Texts of what is wrong."""
     records = size = 0
     end: int | None = None
@@ -224,12 +228,12 @@ def verify(connection: sqlite3.Connection, meta: FileMetadata) -> Iterator[str]:
         if end is not None and chunk.first != end:
             yield f"records {end} to {chunk.first - 1} are missing"
         records, size, end = records + chunk.count, size + len(chunk.data), chunk.end
-    if (records, size) != (meta.messages, meta.bytes):
-        yield f"{records} records with {size} bytes, and meta says {meta.messages}, {meta.bytes}"
-    if end is not None and end != meta.tail:
-        yield f"the last record is {end - 1}, and meta says {meta.tail - 1}"
+    if (records, size) != (header.messages, header.bytes):
+        yield f"{records} records with {size} bytes, and meta says {header.messages}, {header.bytes}"
+    if end is not None and end != header.tail:
+        yield f"the last record is {end - 1}, and meta says {header.tail - 1}"
     try:
-        outline(connection, meta)
+        log_snapshot(connection, header)
     except Damaged as exc:
         yield str(exc)
 

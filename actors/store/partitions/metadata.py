@@ -1,6 +1,6 @@
-"""What a partition says of itself: the one row of its table `meta`.
+"""Partition metadata: a row of the catalog, and the one row of a file's own table `meta`.
 
-The catalogue keeps the same of all partitions, so that most need not be opened.
+The catalog keeps the same of all partitions, so that most need not be opened.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _COLUMNS = f"{METADATA_COLUMNS}, trim_point, end_ms, end_seq, end_timestamp, crc
 
 class PartitionMetadata(msgspec.Struct, frozen=True):
     """A partition without its content. `applied`: every change up to this lsn is in the file, or
-    in the carry with the lsn `frozen_at`; carries with a lower one are out of date.
+    in the rewrite with the lsn `frozen_at`; rewrites with a lower one are out of date.
 
     A queue has `messages` with `bytes` of data, `keys` whose message is gone, nothing that expires
     before `deadline`, and never had an id above `last_id`. A log has chunks with so many records
@@ -66,8 +66,8 @@ class PartitionMetadata(msgspec.Struct, frozen=True):
     frozen_at: int = 0
 
 
-class FileMetadata(msgspec.Struct):
-    """The outline while it changes, and the end of a log. An unused file has no name."""
+class FileHeader(msgspec.Struct):
+    """The metadata while it changes, and the end of a log. An unused file has no name."""
 
     name: bytes | None
     kind: PartitionKind
@@ -85,7 +85,7 @@ class FileMetadata(msgspec.Struct):
     end_timestamp: int = 0
 
     @property
-    def outline(self) -> PartitionMetadata:
+    def metadata(self) -> PartitionMetadata:
         return PartitionMetadata(
             self.name or b"",
             self.kind,
@@ -102,7 +102,7 @@ class FileMetadata(msgspec.Struct):
 
     @property
     def log_snapshot(self) -> LogSnapshot:
-        """The outline of a log, without its notes."""
+        """The metadata of a log, without its notes."""
         return LogSnapshot(
             trim_point=self.trim_point,
             tail=self.tail,
@@ -112,25 +112,25 @@ class FileMetadata(msgspec.Struct):
         )
 
 
-def metadata_values(outline: PartitionMetadata) -> MetadataValues:
-    """The columns of an outline."""
+def metadata_values(metadata: PartitionMetadata) -> MetadataValues:
+    """The columns of metadata."""
     return (
-        outline.name,
-        int(outline.kind),
-        outline.applied,
-        outline.frozen_at,
-        outline.messages,
-        outline.bytes,
-        outline.keys,
-        float(outline.deadline),
-        outline.last_id,
-        None if outline.mode is None else int(outline.mode),
-        signed(outline.tail),
+        metadata.name,
+        int(metadata.kind),
+        metadata.applied,
+        metadata.frozen_at,
+        metadata.messages,
+        metadata.bytes,
+        metadata.keys,
+        float(metadata.deadline),
+        metadata.last_id,
+        None if metadata.mode is None else int(metadata.mode),
+        signed(metadata.tail),
     )
 
 
 def metadata_of(values: MetadataValues) -> PartitionMetadata:
-    """The outline of columns whose CRC was right."""
+    """The metadata of columns whose CRC was right."""
     name, kind, applied, frozen_at, messages, size, keys, deadline, last_id, mode, tail = values
     return PartitionMetadata(
         name,
@@ -147,15 +147,15 @@ def metadata_of(values: MetadataValues) -> PartitionMetadata:
     )
 
 
-def write_metadata(connection: sqlite3.Connection, meta: FileMetadata) -> None:
+def write_header(connection: sqlite3.Connection, header: FileHeader) -> None:
     """Put the row in the place of the one that is there."""
     values = (
-        meta.name,
-        *metadata_values(meta.outline)[1:],
-        signed(meta.trim_point),
-        signed(meta.end_id.ms),
-        signed(meta.end_id.seq),
-        signed(meta.end_timestamp),
+        header.name,
+        *metadata_values(header.metadata)[1:],
+        signed(header.trim_point),
+        signed(header.end_id.ms),
+        signed(header.end_id.seq),
+        signed(header.end_timestamp),
     )
     marks = ", ".join("?" * (len(values) + 2))
     connection.execute(
@@ -164,7 +164,7 @@ def write_metadata(connection: sqlite3.Connection, meta: FileMetadata) -> None:
     )
 
 
-def read_metadata(connection: sqlite3.Connection) -> FileMetadata:
+def read_header(connection: sqlite3.Connection) -> FileHeader:
     """The row that is there. Raises Damaged."""
     found = connection.execute(f"SELECT {_COLUMNS} FROM meta").fetchall()
     if len(found) != 1:
@@ -174,7 +174,7 @@ def read_metadata(connection: sqlite3.Connection) -> FileMetadata:
         raise Damaged("what the file says of itself is not what was written (crc)")
     name, *rest, trim_point, end_ms, end_seq, end_timestamp = values
     kind, applied, frozen_at, messages, size, keys, deadline, last_id, mode, tail = rest
-    return FileMetadata(
+    return FileHeader(
         name,
         PartitionKind(kind),
         applied,

@@ -15,15 +15,15 @@ import msgspec
 from millpond.actors.store.changes import Chunk, LogSnapshot, PartitionKind, Snapshot
 from millpond.actors.store.interface import Seek
 from millpond.actors.store.log_memtable import LogMemtable
-from millpond.actors.store.partitions import log_tables as log_partition
-from millpond.actors.store.partitions import queue_tables as queue_partition
+from millpond.actors.store.partitions import log_tables as log_tables
+from millpond.actors.store.partitions import queue_tables as queue_tables
 from millpond.actors.store.partitions.flush_batches import Flush
 from millpond.actors.store.partitions.metadata import (
     SCHEMA,
-    FileMetadata,
+    FileHeader,
     PartitionMetadata,
-    read_metadata,
-    write_metadata,
+    read_header,
+    write_header,
 )
 from millpond.actors.store.partitions.sqlite import Damaged as Damaged
 from millpond.actors.store.partitions.sqlite import (
@@ -58,7 +58,7 @@ class Partition:
     Methods raise Damaged, and sqlite3.Error for what may pass.
     """
 
-    __slots__ = ("_connection", "_is_torn", "_meta", "_name", "is_named")
+    __slots__ = ("_connection", "_header", "_is_torn", "_name", "is_named")
 
     def __init__(
         self, connection: sqlite3.Connection, name: bytes | None, kind: PartitionKind | None
@@ -72,60 +72,60 @@ class Partition:
         self._name = name
         with damage_named():
             prepare(connection, APPLICATION, CACHE_KIB)
-            self._meta = self._read()
+            self._header = self._read()
         self._is_torn = False
-        found = self._meta
+        found = self._header
         if name is not None and name != found.name:
             raise Damaged(f"the file of {found.name!r} in the place of {name!r}")
         if kind is not None and kind is not found.kind:
             raise Damaged(f"a {found.kind.name.lower()} in the place of a {kind.name.lower()}")
 
     @property
-    def outline(self) -> PartitionMetadata:
+    def metadata(self) -> PartitionMetadata:
         """As of the last `apply`."""
-        return self._meta.outline
+        return self._header.metadata
 
     def apply(
-        self, layer: QueueMemtable | LogMemtable, applied: int, frozen_at: int = 0
+        self, memtable: QueueMemtable | LogMemtable, applied: int, frozen_at: int = 0
     ) -> PartitionMetadata:
-        """Bring in a layer: every change up to `applied` is in the file then. Applying the same
-        layer again changes nothing. Gives space back when much of the file is unused."""
+        """Bring in a memtable: every change up to `applied` is in the file then. Applying the same
+        memtable again changes nothing. Gives space back when much of the file is unused."""
         with damage_named():
             self._mend()
-            meta = msgspec.structs.replace(self._meta)
+            header = msgspec.structs.replace(self._header)
             self._connection.execute(f"PRAGMA cache_size = -{CACHE_FLUSH_KIB}")
             self._is_torn = True
             with transaction(self._connection):
-                flush = Flush(self._connection, meta)
-                if isinstance(layer, QueueMemtable):
-                    queue_partition.apply(flush, layer)
+                flush = Flush(self._connection, header)
+                if isinstance(memtable, QueueMemtable):
+                    queue_tables.apply(flush, memtable)
                 else:
-                    log_partition.apply(flush, layer)
-                meta.applied = max(meta.applied, applied)
-                meta.frozen_at = max(meta.frozen_at, frozen_at)
-                write_metadata(self._connection, meta)
-            self._meta, self._is_torn, self.is_named = meta, False, True
+                    log_tables.apply(flush, memtable)
+                header.applied = max(header.applied, applied)
+                header.frozen_at = max(header.frozen_at, frozen_at)
+                write_header(self._connection, header)
+            self._header, self._is_torn, self.is_named = header, False, True
             self._give_back(flush.total)
             self._connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        return meta.outline
+        return header.metadata
 
     def load(self) -> Snapshot:
         """All of a queue."""
         with damage_named():
             self._mend()
-            return queue_partition.load(self._connection, self._meta)
+            return queue_tables.load(self._connection, self._header)
 
-    def log_outline(self) -> LogSnapshot:
+    def log_snapshot(self) -> LogSnapshot:
         """A log without its records."""
         with damage_named():
             self._mend()
-            return log_partition.outline(self._connection, self._meta)
+            return log_tables.log_snapshot(self._connection, self._header)
 
     def read(self, seek: Seek) -> list[Chunk]:
         """Chunks of a log."""
         with damage_named():
             self._mend()
-            return log_partition.read(self._connection, seek)
+            return log_tables.read(self._connection, seek)
 
     def verify(self) -> list[str]:
         """Look at everything; texts of what is wrong, none if all is well."""
@@ -134,10 +134,10 @@ class Partition:
             with damage_named():
                 self._mend()
                 wrong += quick_check(self._connection)
-                if self._meta.kind is PartitionKind.QUEUE:
-                    wrong.extend(queue_partition.verify(self._connection, self._meta))
+                if self._header.kind is PartitionKind.QUEUE:
+                    wrong.extend(queue_tables.verify(self._connection, self._header))
                 else:
-                    wrong.extend(log_partition.verify(self._connection, self._meta))
+                    wrong.extend(log_tables.verify(self._connection, self._header))
         except Damaged as exc:
             wrong.append(str(exc))
         return wrong
@@ -149,19 +149,19 @@ class Partition:
     def _mend(self) -> None:
         """After a flush that failed, and may even so have come to its end: see what is there."""
         if self._is_torn:
-            self._meta = self._read()
+            self._header = self._read()
             self._is_torn = False
 
-    def _read(self) -> FileMetadata:
-        meta = read_metadata(self._connection)
-        self.is_named = meta.name is not None
+    def _read(self) -> FileHeader:
+        header = read_header(self._connection)
+        self.is_named = header.name is not None
         if not self.is_named:
-            meta.name = self._name
-        if meta.kind is PartitionKind.QUEUE:
-            queue_partition.discard_unfinished(self._connection, meta)
+            header.name = self._name
+        if header.kind is PartitionKind.QUEUE:
+            queue_tables.discard_unfinished(self._connection, header)
         else:
-            log_partition.discard_unfinished(self._connection, meta)
-        return meta
+            log_tables.discard_unfinished(self._connection, header)
+        return header
 
     def _give_back(self, written: int) -> None:
         try:
@@ -170,7 +170,7 @@ class Partition:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.OperationalError as exc:
             # What was to be kept is kept. The space is given back another time.
-            log.warning("no space given back: partition=%r error=%s", self._meta.name, exc)
+            log.warning("no space given back: partition=%r error=%s", self._header.name, exc)
 
     def _vacuum(self) -> bool:
         (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
@@ -183,29 +183,29 @@ class Partition:
         return True
 
 
-def filled(
+def build_file(
     name: bytes,
     kind: PartitionKind,
-    layer: QueueMemtable | LogMemtable,
+    memtable: QueueMemtable | LogMemtable,
     applied: int,
     frozen_at: int,
 ) -> tuple[bytes, PartitionMetadata]:
-    """A new file that has `layer` in it already: one write, where a transaction takes four."""
+    """A new file that has `memtable` in it already: one write, where a transaction takes four."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        connection.deserialize(without_wal(template(kind)))
-        outline = Partition(connection, name, kind).apply(layer, applied, frozen_at)
-        return with_wal(connection.serialize()), outline
+        connection.deserialize(without_wal(empty_file(kind)))
+        metadata = Partition(connection, name, kind).apply(memtable, applied, frozen_at)
+        return with_wal(connection.serialize()), metadata
     finally:
         connection.close()
 
 
 @cache
-def template(kind: PartitionKind) -> bytes:
+def empty_file(kind: PartitionKind) -> bytes:
     """An empty partition, as a file."""
-    tables = queue_partition.SCHEMA if kind is PartitionKind.QUEUE else log_partition.SCHEMA
+    tables = queue_tables.SCHEMA if kind is PartitionKind.QUEUE else log_tables.SCHEMA
     return make_file(
         SCHEMA + tables,
         APPLICATION,
-        lambda connection: write_metadata(connection, FileMetadata(None, kind)),
+        lambda connection: write_header(connection, FileHeader(None, kind)),
     )

@@ -21,10 +21,10 @@ from millpond.actors.store.changes import (
     StoredKey,
     StoredMessage,
 )
-from millpond.actors.store.partitions import attribute_tables as terms_tables
+from millpond.actors.store.partitions import attribute_tables as attribute_tables
 from millpond.actors.store.partitions import subscriber_tables as members
 from millpond.actors.store.partitions.flush_batches import Flush, batches
-from millpond.actors.store.partitions.metadata import FileMetadata, write_metadata
+from millpond.actors.store.partitions.metadata import FileHeader, write_header
 from millpond.actors.store.partitions.sqlite import Damaged, crc_of, signed, transaction, unsigned
 from millpond.actors.store.queue_memtable import KEY_BYTES, ROW_BYTES, QueueMemtable, snapshot_of
 
@@ -78,46 +78,46 @@ _KEY_COLUMNS = "key, message_id, ttl, until, digest, crc"
 _INSERT_KEY = f"INSERT OR REPLACE INTO keys ({_KEY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"
 _SELECT_KEYS = f"SELECT {_KEY_COLUMNS} FROM keys"
 
-_PARCEL = 2048
+_BATCH_IDS = 2048
 """Ids or keys in a statement; each may touch a page of its own."""
 
 _RowValues = tuple[int, int, int, float, int | None, int | None, bytes | None, bytes, int]
 
 
-def apply(flush: Flush, layer: QueueMemtable) -> None:
-    """Bring a layer into the tables. What is said of below goes first, and harms nothing alone:
-    the layer, which is still in the journal, says the same again."""
-    meta = flush.meta
-    gone = iter(layer.gone)
-    while some := list(islice(gone, _PARCEL)):
+def apply(flush: Flush, memtable: QueueMemtable) -> None:
+    """Bring a memtable into the tables. What is said of below goes first, and harms nothing alone:
+    the memtable, which is still in the journal, says the same again."""
+    header = flush.header
+    gone = iter(memtable.gone)
+    while some := list(islice(gone, _BATCH_IDS)):
         _remove_rows(flush, some)
-    keys = iter([*((key, None) for key in layer.forgotten), *layer.keys.items()])
-    while pairs := list(islice(keys, _PARCEL)):
+    keys = iter([*((key, None) for key in memtable.forgotten), *memtable.keys.items()])
+    while pairs := list(islice(keys, _BATCH_IDS)):
         _change_keys(flush, pairs)
-    ordered = sorted(layer.rows.values(), key=_row_id)
-    new = [row for row in ordered if row.id > meta.last_id]
+    ordered = sorted(memtable.rows.values(), key=_row_id)
+    new = [row for row in ordered if row.id > header.last_id]
     added = sum(len(row.data) for row in new)
-    for parcel in batches(new, _row_size):
-        _add_rows(flush, parcel)
-        flush.spend(sum(map(_row_size, parcel)))
+    for batch in batches(new, _row_size):
+        _add_rows(flush, batch)
+        flush.spend(sum(map(_row_size, batch)))
     # From here on nothing is committed before all is done.
     _replace_rows(flush, ordered[: len(ordered) - len(new)])
-    meta.messages += len(new)
-    meta.bytes += added
+    header.messages += len(new)
+    header.bytes += added
     flush.connection.executemany(
         "UPDATE messages SET attempts = ? WHERE message_id = ?",
-        ((count, message_id) for message_id, count in layer.attempts.items()),
+        ((count, message_id) for message_id, count in memtable.attempts.items()),
     )
     if ordered:
-        meta.last_id = max(meta.last_id, ordered[-1].id)
-    if layer.mode is not None:
-        meta.mode = layer.mode
-    if layer.subscribers:
-        meta.keys += members.apply(flush.connection, layer.subscribers)
-    if layer.attributes:
+        header.last_id = max(header.last_id, ordered[-1].id)
+    if memtable.mode is not None:
+        header.mode = memtable.mode
+    if memtable.subscribers:
+        header.keys += members.apply(flush.connection, memtable.subscribers)
+    if memtable.attributes:
         members.make_tables(flush.connection)
-        terms_tables.apply(flush.connection, layer.attributes)
-    meta.deadline = _deadline(flush.connection)
+        attribute_tables.apply(flush.connection, memtable.attributes)
+    header.deadline = _deadline(flush.connection)
 
 
 def _remove_rows(flush: Flush, ids: list[int]) -> None:
@@ -127,9 +127,9 @@ def _remove_rows(flush: Flush, ids: list[int]) -> None:
         flush.connection.execute(f"DELETE FROM messages WHERE {_AMONG}", (among,))
         if members.has_members(flush.connection):
             members.forget_messages(flush.connection, ids)
-            terms_tables.forget_messages(flush.connection, ids)
-        flush.meta.messages -= count
-        flush.meta.bytes -= size
+            attribute_tables.forget_messages(flush.connection, ids)
+        flush.header.messages -= count
+        flush.header.bytes -= size
     flush.spend(count * ROW_BYTES)
 
 
@@ -140,15 +140,15 @@ def _change_keys(flush: Flush, pairs: list[tuple[int, StoredKey | None]]) -> Non
     ).rowcount
     left = [_encode_key(key, row) for key, row in pairs if row is not None]
     flush.connection.executemany(_INSERT_KEY, left)
-    flush.meta.keys += len(left) - deleted
+    flush.header.keys += len(left) - deleted
     flush.spend(len(pairs) * KEY_BYTES)
 
 
 def _add_rows(flush: Flush, rows: list[StoredMessage]) -> None:
     flush.connection.executemany(_INSERT_ROW, map(_encode_row, rows))
-    if flush.meta.keys:
+    if flush.header.keys:
         # A key that was used again stands for the younger message.
-        flush.meta.keys -= flush.connection.executemany(
+        flush.header.keys -= flush.connection.executemany(
             "DELETE FROM keys WHERE key = ? AND message_id < ?",
             ((signed(row.key), row.id) for row in rows),
         ).rowcount
@@ -159,8 +159,8 @@ def _replace_rows(flush: Flush, rows: list[StoredMessage]) -> None:
         among = json.dumps([row.id for row in rows])
         count, size = flush.connection.execute(_WEIGH_ROWS + _AMONG, (among,)).fetchone()
         _add_rows(flush, rows)
-        flush.meta.messages += len(rows) - count
-        flush.meta.bytes += sum(len(row.data) for row in rows) - size
+        flush.header.messages += len(rows) - count
+        flush.header.bytes += sum(len(row.data) for row in rows) - size
 
 
 def _deadline(connection: sqlite3.Connection) -> float:
@@ -170,21 +170,21 @@ def _deadline(connection: sqlite3.Connection) -> float:
     return min(*dates, members.deadline(connection))
 
 
-def discard_unfinished(connection: sqlite3.Connection, meta: FileMetadata) -> None:
+def discard_unfinished(connection: sqlite3.Connection, header: FileHeader) -> None:
     """Remove what a flush left that did not come to its end."""
     (last,) = connection.execute("SELECT max(message_id) FROM messages").fetchone()
-    is_first = not meta.applied and meta.keys > 0
-    if is_first or (last is not None and last > meta.last_id):
+    is_first = not header.applied and header.keys > 0
+    if is_first or (last is not None and last > header.last_id):
         with transaction(connection):
-            connection.execute("DELETE FROM messages WHERE message_id > ?", (meta.last_id,))
+            connection.execute("DELETE FROM messages WHERE message_id > ?", (header.last_id,))
             if is_first:
                 # Nobody knows of a file whose first flush failed: nothing lies over its keys.
                 connection.execute("DELETE FROM keys")
-                meta.keys = 0
-                write_metadata(connection, meta)
+                header.keys = 0
+                write_header(connection, header)
 
 
-def load(connection: sqlite3.Connection, meta: FileMetadata) -> Snapshot:
+def load(connection: sqlite3.Connection, header: FileHeader) -> Snapshot:
     """Everything. Raises Damaged for the first row that is not what was written."""
     attempts: dict[int, int] = {}
     rows: dict[int, StoredMessage] = {}
@@ -195,12 +195,12 @@ def load(connection: sqlite3.Connection, meta: FileMetadata) -> Snapshot:
         if record[9]:
             attempts[row.id] = record[9]
     keys = dict(map(_decode_key, connection.execute(_SELECT_KEYS)))
-    roster = members.load(connection)
-    remembered = len(keys) + (0 if roster is None else len(roster.members))
-    if wrong := _miscounted(meta, len(rows), size, remembered):
+    subscribers = members.load(connection)
+    remembered = len(keys) + (0 if subscribers is None else len(subscribers.members))
+    if wrong := _miscounted(header, len(rows), size, remembered):
         raise Damaged("; ".join(wrong))
-    terms = terms_tables.load(connection) if members.has_members(connection) else None
-    return snapshot_of(rows, keys, attempts, meta.mode, roster, terms)
+    attributes = attribute_tables.load(connection) if members.has_members(connection) else None
+    return snapshot_of(rows, keys, attempts, header.mode, subscribers, attributes)
 
 
 def rows_between(
@@ -224,7 +224,7 @@ def keys_left(connection: sqlite3.Connection) -> Iterator[tuple[int, StoredKey]]
             yield _decode_key(record)
 
 
-def verify(connection: sqlite3.Connection, meta: FileMetadata) -> Iterator[str]:
+def verify(connection: sqlite3.Connection, header: FileHeader) -> Iterator[str]:
     """Texts of what is wrong."""
     messages = size = keys = 0
     for record in connection.execute(_SELECT_ROWS):
@@ -243,15 +243,15 @@ def verify(connection: sqlite3.Connection, meta: FileMetadata) -> Iterator[str]:
     known, wrong = members.verify(connection)
     yield from wrong
     if members.has_members(connection):
-        yield from terms_tables.verify(connection)
-    yield from _miscounted(meta, messages, size, keys + known)
+        yield from attribute_tables.verify(connection)
+    yield from _miscounted(header, messages, size, keys + known)
 
 
-def _miscounted(meta: FileMetadata, messages: int, size: int, keys: int) -> list[str]:
+def _miscounted(header: FileHeader, messages: int, size: int, keys: int) -> list[str]:
     counts = (
-        ("messages", messages, meta.messages),
-        ("bytes of data", size, meta.bytes),
-        ("keys and members", keys, meta.keys),
+        ("messages", messages, header.messages),
+        ("bytes of data", size, header.bytes),
+        ("keys and members", keys, header.keys),
     )
     return [
         f"{found} {what}, and meta says {said}" for what, found, said in counts if found != said

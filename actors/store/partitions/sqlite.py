@@ -1,6 +1,6 @@
 """What the SQLite files of the store have in common: how they are made, opened and mistrusted.
 
-SQLite itself does not notice every changed byte, so what matters in a file carries a CRC.
+SQLite itself does not notice every changed byte, so what matters in a file rewrites a CRC.
 """
 
 from __future__ import annotations

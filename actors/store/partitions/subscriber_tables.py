@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from math import inf
 
-from millpond.actors.store.partitions import attribute_tables as terms
+from millpond.actors.store.partitions import attribute_tables as attributes
 from millpond.actors.store.partitions.sqlite import FORMAT, Damaged, crc_of
 from millpond.actors.store.subscribers import Subscriber, SubscriberTable
 
@@ -51,27 +51,27 @@ def has_members(connection: sqlite3.Connection) -> bool:
 def make_tables(connection: sqlite3.Connection) -> None:
     """From here on the file is one of format 2; nothing if it is already."""
     if not has_members(connection):
-        for statement in filter(str.strip, (SCHEMA + terms.SCHEMA).split(";")):
+        for statement in filter(str.strip, (SCHEMA + attributes.SCHEMA).split(";")):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {FORMAT}")
 
 
-def apply(connection: sqlite3.Connection, roster: SubscriberTable) -> int:
-    """Bring in what a layer says, within its transaction. Gives how many members more there are.
+def apply(connection: sqlite3.Connection, subscribers: SubscriberTable) -> int:
+    """Bring in what a memtable says, within its transaction. Gives how many members more there are.
 
     Raises Damaged if what is there is not what was written.
     """
     make_tables(connection)
     before = dict(_members(connection))
-    for number in roster.gone:
+    for number in subscribers.gone:
         connection.execute("DELETE FROM members WHERE number = ?", (number,))
         connection.execute("DELETE FROM acks WHERE number = ?", (number,))
     below = SubscriberTable(
         {number: member for number, (member, _) in before.items()},
         {number: floor for number, (_, floor) in before.items()},
     )
-    after = roster.apply_to(below)
-    touched = {*roster.members, *roster.seen, *roster.floors} & after.members.keys()
+    after = subscribers.apply_to(below)
+    touched = {*subscribers.members, *subscribers.seen, *subscribers.floors} & after.members.keys()
     connection.executemany(
         _INSERT_MEMBER,
         (_encode(after.members[number], after.floors.get(number, 0)) for number in sorted(touched)),
@@ -80,7 +80,7 @@ def apply(connection: sqlite3.Connection, roster: SubscriberTable) -> int:
         _INSERT_ACK,
         (
             (message_id, number, crc_of((message_id, number)))
-            for number, ids in roster.acked.items()
+            for number, ids in subscribers.acked.items()
             for message_id in sorted(ids)
         ),
     )
@@ -98,27 +98,27 @@ def load(connection: sqlite3.Connection) -> SubscriberTable | None:
     """Everything; None if the file has no members. Raises Damaged."""
     if not has_members(connection):
         return None
-    roster = SubscriberTable()
+    subscribers = SubscriberTable()
     for number, (member, floor) in _members(connection):
-        roster.members[number] = member
+        subscribers.members[number] = member
         if floor:
-            roster.floors[number] = floor
-    _fill_acks(roster, map(_decode_ack, connection.execute(_SELECT_ACKS)))
-    return roster or None
+            subscribers.floors[number] = floor
+    _fill_acks(subscribers, map(_decode_ack, connection.execute(_SELECT_ACKS)))
+    return subscribers or None
 
 
 def salvage(connection: sqlite3.Connection) -> SubscriberTable | None:
     """What is right of a damaged file. A lost ack costs a duplicate, a lost member what it has not
     had yet: it is a newcomer when it comes again."""
-    roster = SubscriberTable()
+    subscribers = SubscriberTable()
     with suppress(sqlite3.Error):
         for record in connection.execute(_SELECT_MEMBERS):
             with suppress(Damaged):
                 number, (member, floor) = _decode(record)
-                roster.members[number], roster.floors[number] = member, floor
+                subscribers.members[number], subscribers.floors[number] = member, floor
     with suppress(sqlite3.Error):
-        _fill_acks(roster, _good_acks(connection))
-    return roster or None
+        _fill_acks(subscribers, _good_acks(connection))
+    return subscribers or None
 
 
 def _good_acks(connection: sqlite3.Connection) -> Iterator[tuple[int, int]]:
@@ -154,9 +154,9 @@ def deadline(connection: sqlite3.Connection) -> float:
     return inf if until is None else float(until)
 
 
-def _fill_acks(roster: SubscriberTable, acks: Iterable[tuple[int, int]]) -> None:
+def _fill_acks(subscribers: SubscriberTable, acks: Iterable[tuple[int, int]]) -> None:
     for message_id, number in acks:
-        roster.acked.setdefault(number, set()).add(message_id)
+        subscribers.acked.setdefault(number, set()).add(message_id)
 
 
 def _members(connection: sqlite3.Connection) -> Iterator[tuple[int, tuple[Subscriber, int]]]:

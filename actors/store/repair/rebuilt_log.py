@@ -37,13 +37,13 @@ def no_base(notes: Mapping[bytes, bytes]) -> LogBase:
 
 
 class RebuiltLog(msgspec.Struct):
-    """`layer` is all of the log. `lost` are ranges of sequences, first and last; below `base` there
+    """`memtable` is all of the log. `lost` are ranges of sequences, first and last; below `base` there
     are records of another log.
 
     `is_whole_known`: else records before the first one and after the last one may be lost as well.
     """
 
-    layer: LogMemtable
+    memtable: LogMemtable
     lost: list[tuple[int, int]]
     is_whole_known: bool
     base: int = 0
@@ -51,9 +51,9 @@ class RebuiltLog(msgspec.Struct):
     @property
     def records(self) -> int:
         """How many are left, those of another log included."""
-        layer = self.layer
-        tail = layer.chunks[-1].end if layer.chunks else self.base
-        start = layer.trim_point
+        memtable = self.memtable
+        tail = memtable.chunks[-1].end if memtable.chunks else self.base
+        start = memtable.trim_point
         return tail - start - sum(last + 1 - first for first, last in self.lost if first >= start)
 
 
@@ -64,7 +64,7 @@ def rebuild_log(
     base_of: BaseOf = no_base,
 ) -> RebuiltLog:
     """Put together what its file had, what the journal has over that, and the `tail` that the
-    catalogue knows (None: it does not)."""
+    catalog knows (None: it does not)."""
     above = LogMemtable(is_base=True) if above is None else above
     newer, is_fresh = _latest(above)
     older = [] if below is None or is_fresh else below.chunks
@@ -73,30 +73,30 @@ def rebuild_log(
         chunks, is_fresh = newer, True
     if is_fresh:
         below, tail = None, None
-    meta = None if below is None else below.meta
-    is_known = below is None or meta is not None
-    if meta is not None:
-        end = Chunk(meta.tail, 0, 0, meta.end_timestamp, Position(0, 0), meta.end_id, b"")
+    header = None if below is None else below.header
+    is_known = below is None or header is not None
+    if header is not None:
+        end = Chunk(header.tail, 0, 0, header.end_timestamp, Position(0, 0), header.end_id, b"")
     else:
         end = Chunk(tail or 0, 0, 0, 0, Position(0, 0), Position(0, 0), b"")
-    point = max(above.trim_point, 0 if meta is None else meta.trim_point)
+    point = max(above.trim_point, 0 if header is None else header.trim_point)
     notes = {} if below is None else dict(below.metadata)
-    layer = LogMemtable(is_base=True)
-    layer.fold(MetadataSet(*each) for each in {**notes, **above.metadata}.items())
-    base = base_of({name: value for name, value in layer.metadata.items() if value is not None})
+    memtable = LogMemtable(is_base=True)
+    memtable.fold(MetadataSet(*each) for each in {**notes, **above.metadata}.items())
+    base = base_of({name: value for name, value in memtable.metadata.items() if value is not None})
     if not is_known and chunks and not base.first:
         point = max(point, chunks[0].first)
-    return RebuiltLog(layer, _fill(layer, chunks, point, end, base), is_known, base.first)
+    return RebuiltLog(memtable, _fill(memtable, chunks, point, end, base), is_known, base.first)
 
 
-def _latest(layer: LogMemtable) -> tuple[list[Chunk], bool]:
+def _latest(memtable: LogMemtable) -> tuple[list[Chunk], bool]:
     """The chunks in the journal of the log that there is now. True: it is another one than that in
     the file. That it was deleted in between may be told by nothing but sequences that go back."""
-    chunks, start = layer.chunks, 0
+    chunks, start = memtable.chunks, 0
     for at, (one, other) in enumerate(pairwise(chunks), 1):
         if other.first < one.end:
             start = at
-    return chunks[start:], layer.is_fresh or start > 0
+    return chunks[start:], memtable.is_fresh or start > 0
 
 
 def _merged(older: list[Chunk], newer: list[Chunk]) -> list[Chunk] | None:
@@ -111,9 +111,9 @@ def _merged(older: list[Chunk], newer: list[Chunk]) -> list[Chunk] | None:
 
 
 def _fill(
-    layer: LogMemtable, chunks: list[Chunk], point: int, end: Chunk, base: LogBase
+    memtable: LogMemtable, chunks: list[Chunk], point: int, end: Chunk, base: LogBase
 ) -> list[tuple[int, int]]:
-    """Bring chunks into a layer, without holes up to `end`; gives what is lost."""
+    """Bring chunks into a memtable, without holes up to `end`; gives what is lost."""
     tail = max(end.first, chunks[-1].end if chunks else 0)
     point = min(point, max(tail, base.first))
     before = Chunk(base.first, 0, 0, base.last_timestamp, base.last_id, base.last_id, b"")
@@ -140,8 +140,8 @@ def _fill(
     if tail and (at < tail or not kept):
         kept.append(_stand_in(at, tail, _later(end, kept[-1] if kept else before)))
     changes: list[LogChange] = [*kept]
-    layer.fold(changes)
-    layer.trim_point = point
+    memtable.fold(changes)
+    memtable.trim_point = point
     return lost
 
 

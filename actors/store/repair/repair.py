@@ -65,23 +65,23 @@ def repair(folder: Path, disk: Disk, name: bytes, base_of: BaseOf = no_base) -> 
     Raises NotRepairable, and what recovery raises.
     """
     found = recover(folder, disk, lambda name: Durability.DISK, StoreSettings())
-    found.library.close()
-    shelf = FilePool(folder / "partitions", disk)
+    found.files.close()
+    pool = FilePool(folder / "partitions", disk)
     entry = found.entries.get(name)
-    if entry is None and not shelf.has(name):
+    if entry is None and not pool.has(name):
         raise NotRepairable("the node keeps nothing of this name")
-    aside = _set_aside(folder / "damaged", shelf.path(name), disk)
+    aside = _set_aside(folder / "damaged", pool.path(name), disk)
     lsn = found.tail.lsn
-    with closing(Catalog(folder / CATALOG, disk)) as catalogue:
-        desk = _Desk(shelf, catalogue, disk, name, entry)
-        kind = _kind(found, shelf.path(name), disk, name)
+    with closing(Catalog(folder / CATALOG, disk)) as catalog:
+        partition = _Repair(pool, catalog, disk, name, entry)
+        kind = _kind(found, pool.path(name), disk, name)
         match kind:
             case PartitionKind.QUEUE:
-                done = desk.queue(lsn, aside)
+                done = partition.queue(lsn, aside)
             case PartitionKind.LOG:
-                done = desk.log(lsn, aside, base_of)
+                done = partition.log(lsn, aside, base_of)
             case None:
-                done = desk.nothing(aside)
+                done = partition.nothing(aside)
             case _:
                 assert_never(kind)
     for note in _notes(folder / "damaged", name):
@@ -93,68 +93,68 @@ def repair(folder: Path, disk: Disk, name: bytes, base_of: BaseOf = no_base) -> 
 def _kind(found: Recovered, path: Path, disk: Disk, name: bytes) -> PartitionKind | None:
     """None: nothing is left that could tell."""
     entry = found.entries.get(name)
-    if entry is not None and (entry.has_file or entry.layer is not None):
+    if entry is not None and (entry.has_file or entry.memtable is not None):
         return entry.kind
     kind = found.damaged_kinds.get(name)
     return kind_in(path, disk) if kind is None and disk.has(path) else kind
 
 
-class _Desk:
+class _Repair:
     """Makes the new file of one partition."""
 
     def __init__(
-        self, shelf: FilePool, catalogue: Catalog, disk: Disk, name: bytes, entry: IndexEntry | None
+        self, pool: FilePool, catalog: Catalog, disk: Disk, name: bytes, entry: IndexEntry | None
     ) -> None:
-        self._shelf = shelf
-        self._catalogue = catalogue
+        self._pool = pool
+        self._catalog = catalog
         self._disk = disk
         self._name = name
-        self._layer = None if entry is None else entry.layer
+        self._memtable = None if entry is None else entry.memtable
 
     def queue(self, lsn: int, aside: Path | None) -> Repaired:
         """A queue has no order that a hole could break: what is good stays."""
-        path = self._shelf.path(self._name)
+        path = self._pool.path(self._name)
         old = Salvaged(Snapshot(), []) if aside is None else salvage(path, self._disk)
         in_file = len(old.snapshot.rows)
         snapshot = old.snapshot
-        if isinstance(self._layer, QueueMemtable):
-            snapshot = self._layer.apply_to(snapshot)
-        layer = QueueMemtable(is_base=True)
-        layer.fold(_changes(snapshot))
-        self._replace(PartitionKind.QUEUE, layer, lsn)
+        if isinstance(self._memtable, QueueMemtable):
+            snapshot = self._memtable.apply_to(snapshot)
+        memtable = QueueMemtable(is_base=True)
+        memtable.fold(_changes(snapshot))
+        self._replace(PartitionKind.QUEUE, memtable, lsn)
         return Repaired(PartitionKind.QUEUE, len(snapshot.rows), in_file, aside, lost=old.lost)
 
     def log(self, lsn: int, aside: Path | None, base_of: BaseOf) -> Repaired:
         """Records keep their sequences, whatever is missing before them."""
-        path, name = self._shelf.path(self._name), self._name
+        path, name = self._pool.path(self._name), self._name
         old = None if aside is None else salvage_log(path, self._disk)
-        outline = None
-        if name not in self._catalogue.dirty():
-            outline = self._catalogue.outlines().get(name)
-        above = self._layer if isinstance(self._layer, LogMemtable) else None
-        mended = rebuild_log(old, above, None if outline is None else outline.tail, base_of)
-        self._replace(PartitionKind.LOG, mended.layer, lsn)
+        metadata = None
+        if name not in self._catalog.dirty():
+            metadata = self._catalog.partitions().get(name)
+        above = self._memtable if isinstance(self._memtable, LogMemtable) else None
+        rebuilt = rebuild_log(old, above, None if metadata is None else metadata.tail, base_of)
+        self._replace(PartitionKind.LOG, rebuilt.memtable, lsn)
         return Repaired(
             PartitionKind.LOG,
-            mended.records,
+            rebuilt.records,
             0 if old is None else sum(chunk.count for chunk in old.chunks),
             aside,
-            lost_records=mended.lost,
-            is_whole_known=mended.is_whole_known,
+            lost_records=rebuilt.lost,
+            is_whole_known=rebuilt.is_whole_known,
         )
 
     def nothing(self, aside: Path | None) -> Repaired:
         """What it was cannot be told, so it will be what it is used for next."""
-        self._catalogue.mark([(self._name, PartitionKind.QUEUE)])
-        self._shelf.remove(self._name)
-        self._catalogue.record([], [self._name], {})
+        self._catalog.mark([(self._name, PartitionKind.QUEUE)])
+        self._pool.remove(self._name)
+        self._catalog.record([], [self._name], {})
         return Repaired(None, 0, 0, aside)
 
-    def _replace(self, kind: PartitionKind, layer: Memtable, lsn: int) -> None:
+    def _replace(self, kind: PartitionKind, memtable: Memtable, lsn: int) -> None:
         """A file that has everything up to `lsn`, so that the journal's records count no more."""
-        self._catalogue.mark([(self._name, kind)])
-        outline = self._shelf.make(self._name, kind, layer, lsn, lsn + 1)
-        self._catalogue.record([outline], [], {})
+        self._catalog.mark([(self._name, kind)])
+        metadata = self._pool.make(self._name, kind, memtable, lsn, lsn + 1)
+        self._catalog.record([metadata], [], {})
 
 
 def _set_aside(folder: Path, path: Path, disk: Disk) -> Path | None:

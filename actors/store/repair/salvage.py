@@ -14,10 +14,10 @@ import msgspec
 
 from millpond.actors.store.changes import Chunk, PartitionKind, Snapshot, StoredKey, StoredMessage
 from millpond.actors.store.filesystem import Disk
-from millpond.actors.store.partitions import attribute_tables as terms
+from millpond.actors.store.partitions import attribute_tables as attributes
 from millpond.actors.store.partitions import subscriber_tables as members
 from millpond.actors.store.partitions.log_tables import chunks_between, notes_left
-from millpond.actors.store.partitions.metadata import FileMetadata, read_metadata
+from millpond.actors.store.partitions.metadata import FileHeader, read_header
 from millpond.actors.store.partitions.queue_tables import keys_left, rows_between
 from millpond.actors.store.partitions.sqlite import Damaged
 from millpond.actors.store.queue_memtable import snapshot_of
@@ -38,11 +38,11 @@ class Salvaged(msgspec.Struct):
 
 
 class SalvagedLog(msgspec.Struct):
-    """A log: chunks ascend; `meta` is what the file says of itself, if that can be read."""
+    """A log: chunks ascend; `header` is None if it cannot be read."""
 
     chunks: list[Chunk]
     metadata: dict[bytes, bytes]
-    meta: FileMetadata | None
+    header: FileHeader | None
 
 
 def salvage(path: Path, disk: Disk) -> Salvaged:
@@ -54,9 +54,9 @@ def salvage(path: Path, disk: Disk) -> Salvaged:
     with closing(connection):
         connection.text_factory = bytes
         found, lost = _read_around(partial(rows_between, connection), 1)
-        meta = _meta(connection)
+        header = _header(connection)
         # What is above was never said to be kept, or the journal has it.
-        last_id = NUMBER_MAX if meta is None else meta.last_id
+        last_id = NUMBER_MAX if header is None else header.last_id
         rows: dict[int, StoredMessage] = {}
         attempts: dict[int, int] = {}
         for message_id, (row, tried) in found.items():
@@ -64,10 +64,10 @@ def salvage(path: Path, disk: Disk) -> Salvaged:
                 rows[message_id] = row
                 if tried:
                     attempts[message_id] = tried
-        mode = None if meta is None else meta.mode
-        found_keys, roster = _keys(connection), members.salvage(connection)
-        besides = terms.salvage(connection)
-        snapshot = snapshot_of(rows, found_keys, attempts, mode, roster, besides)
+        mode = None if header is None else header.mode
+        found_keys, subscribers = _keys(connection), members.salvage(connection)
+        besides = attributes.salvage(connection)
+        snapshot = snapshot_of(rows, found_keys, attempts, mode, subscribers, besides)
         return Salvaged(snapshot, sorted(lost))
 
 
@@ -80,14 +80,14 @@ def salvage_log(path: Path, disk: Disk) -> SalvagedLog:
     with closing(connection):
         connection.text_factory = bytes
         found, _ = _read_around(partial(chunks_between, connection), 0)
-        meta = _meta(connection)
+        header = _header(connection)
         # What is above was never said to be kept, or the journal has it.
-        tail = NUMBER_MAX if meta is None else meta.tail
+        tail = NUMBER_MAX if header is None else header.tail
         chunks = [chunk for first, chunk in sorted(found.items()) if first < tail and chunk.data]
         notes: dict[bytes, bytes] = {}
         with suppress(sqlite3.Error):
             notes.update(notes_left(connection))
-        return SalvagedLog(chunks, notes, meta)
+        return SalvagedLog(chunks, notes, header)
 
 
 def kind_in(path: Path, disk: Disk) -> PartitionKind | None:
@@ -98,9 +98,9 @@ def kind_in(path: Path, disk: Disk) -> PartitionKind | None:
         return None
     with closing(connection):
         connection.text_factory = bytes
-        meta = _meta(connection)
-        if meta is not None:
-            return meta.kind
+        header = _header(connection)
+        if header is not None:
+            return header.kind
         for table, kind in (("messages", PartitionKind.QUEUE), ("chunks", PartitionKind.LOG)):
             with suppress(sqlite3.Error):
                 connection.execute(f"SELECT 1 FROM {table} LIMIT 0")
@@ -108,9 +108,9 @@ def kind_in(path: Path, disk: Disk) -> PartitionKind | None:
     return None
 
 
-def _meta(connection: sqlite3.Connection) -> FileMetadata | None:
+def _header(connection: sqlite3.Connection) -> FileHeader | None:
     try:
-        return read_metadata(connection)
+        return read_header(connection)
     except (Damaged, sqlite3.Error):
         return None
 

@@ -192,7 +192,7 @@ class _Inspection:
             try:
                 with closing(Catalog(path, self._disk)) as catalogue:
                     wrong = catalogue.verify()
-                    outlines = catalogue.outlines()
+                    outlines = catalogue.partitions()
             except UnknownFormat as exc:
                 yield Finding("catalogue", "fail", f"{exc}; a later version wrote it")
                 return
@@ -215,8 +215,8 @@ class _Inspection:
             where = f"{path.parent.name}/{path.name}"
             try:
                 with closing(self._shelf.look(path)) as partition:
-                    name = partition.outline.name or names.get(where)
-                    messages += partition.outline.messages
+                    name = partition.metadata.name or names.get(where)
+                    messages += partition.metadata.messages
                     wrong = partition.verify()
             except (Damaged, sqlite3.Error, OSError) as exc:
                 if isinstance(exc, OSError) and exc.errno in NO_ROOM:

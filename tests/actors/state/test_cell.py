@@ -115,7 +115,7 @@ def test_what_was_not_kept_never_was() -> None:
     writer = pool.port()
     pool.say(writer, m.Append(0, [put("a", 2)]))
     pool.settle()
-    store.finish(Fault.NOT_KEPT)
+    store.finish(Fault.NOT_STORED)
     store.is_slow = store.is_doomed = False
     pool.advance(10)
     pool.append(put("b", 3))

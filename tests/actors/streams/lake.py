@@ -46,7 +46,7 @@ NAME = b"orders"
 OWN_BASIN = b"own-basin"
 TURNS_MAX = 20_000
 SMALL = StoreSettings(
-    segment_bytes=8192, journal_bytes_max=8192, carry_bytes_max=0, settle_s=1.0, stall_factor=100
+    segment_bytes=8192, journal_bytes_max=8192, rewrite_bytes_max=0, settle_s=1.0, stall_factor=100
 )
 """What is in the journal goes to files soon."""
 

@@ -19,7 +19,7 @@ FULL_BYTES = 2**20
 
 def fail(slow: Lake) -> None:
     """The commit that is under way fails; the disk is sound from then on."""
-    slow.store.finish(Fault.NOT_KEPT)
+    slow.store.finish(Fault.NOT_STORED)
     slow.store.is_slow = slow.store.is_doomed = False
     slow.settle()
 

@@ -152,7 +152,7 @@ def test_a_producer_whose_append_is_not_kept_appends_it_again() -> None:
     lake.say(port, d.DurableAppend(0, [b"a"], TEXT, None, by(0)))
     lake.settle()
     assert port.take() == []
-    store.finish(Fault.NOT_KEPT)
+    store.finish(Fault.NOT_STORED)
     store.is_slow = store.is_doomed = False
     lake.settle()
     assert len(port.take()) == 1

@@ -77,7 +77,7 @@ def test_what_failed_is_not_read(store: Run, monkeypatch: pytest.MonkeyPatch) ->
     assert firsts(store.store.read(LOG, from_sequence(0))) == [0, 5]
     with monkeypatch.context() as patch:
         patch.setattr(store.store._journal, "_write", fail, raising=True)
-        assert commit is not None and store.finish(commit) is Fault.NOT_KEPT
+        assert commit is not None and store.finish(commit) is Fault.NOT_STORED
     assert firsts(store.store.read(LOG, from_sequence(0))) == [0]
     assert store.store.usage.log_bytes == 50
 

@@ -154,7 +154,7 @@ class TestChains:
         slow.store.is_doomed = True
         slow.say(port, m.SessionAppend(2, [b"b"], behind=1))
         slow.say(other, m.SessionAppend(1, [b"x"]))
-        slow.store.finish(Fault.NOT_KEPT)
+        slow.store.finish(Fault.NOT_STORED)
         slow.store.is_slow = slow.store.is_doomed = False
         slow.settle()
         slow.say(port, m.SessionAppend(3, [b"c"], behind=2))

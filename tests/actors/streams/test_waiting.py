@@ -330,7 +330,7 @@ class TestCommits:
         slow.say(writer, m.Append(2, [b"b"]))
         slow.say(writer, m.Append(3, [b"c", b"d"]), read_of(number=4))
         slow.settle()
-        slow.store.finish(Fault.NOT_KEPT)
+        slow.store.finish(Fault.NOT_STORED)
         replies = writer.take()
         told = [
             each.request.number if isinstance(each, Failed) else each.number  # type: ignore
@@ -348,7 +348,7 @@ class TestCommits:
         slow.say(cancelled, m.CancelRead(0))
         slow.scheduler.submit(stream_cell(NAME), Batch(left, [Detach()]), slow.now)
         slow.settle()
-        slow.store.finish(Fault.NOT_KEPT)
+        slow.store.finish(Fault.NOT_STORED)
         slow.store.is_slow = slow.store.is_doomed = False
         for port in (woken, asleep, late, cancelled, left):
             assert port.take() == []
@@ -363,7 +363,7 @@ class TestCommits:
         port = waiting(slow)
         slow.say(slow.port(), m.Append(0, [b"a"]))
         slow.scheduler.submit(stream_cell(NAME), Batch(port, [Detach()]), slow.now)
-        slow.store.finish(Fault.NOT_KEPT)
+        slow.store.finish(Fault.NOT_STORED)
         assert len(port.take()) <= 1
 
 

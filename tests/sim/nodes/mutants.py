@@ -74,8 +74,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "ack behind a refused write",
         "acks",
-        "actors/store/remains.py",
-        "                return message_id not in self._ids[entry]",
+        "actors/store/group_commit.py",
+        "                return id_ not in self._ids[entry]",
         "                return False",
     ),
     Mutant(
@@ -303,8 +303,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "carry replayed from its end",
         "journal",
         "actors/store/recovery.py",
-        "        base = entry.lsn if carried is None else max(entry.lsn, carried[1].as_of)",
-        "        base = entry.lsn if carried is None else max(entry.lsn, carried[1].lsn)",
+        "        base = entry.lsn if rewritten is None else max(entry.lsn, rewritten[1].as_of)",
+        "        base = entry.lsn if rewritten is None else max(entry.lsn, rewritten[1].lsn)",
     ),
     Mutant(
         "cut not noted",
