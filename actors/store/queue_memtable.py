@@ -1,7 +1,8 @@
-"""What a queue has in the journal and not yet in its partition: the net effect of its changes.
+"""The memtable of a queue: what the journal has and the partition's file has not.
 
-A memtable lies over a partition or over an older memtable. Where nothing lies below it (`is_base`), what
-is gone is simply not there, so a message acked before it was flushed leaves no trace but its key.
+It holds the net effect of the changes, over a file or over an older memtable. Where nothing lies
+below it (`is_base`), what is removed is simply not there, so a message acked before it was flushed
+leaves no trace but its key.
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ class _Rebuilder:
 def _effective_rewrite(
     records: list[tuple[int, Record]], frozen_at: int
 ) -> tuple[int, Record] | None:
-    """The latest whole rewrite since the file was frozen for its last flush, or that flush's rest."""
+    """The latest whole rewrite since the last flush froze the memtable, or that flush's rest."""
     counts = None
     for each in records:
         record = each[1]

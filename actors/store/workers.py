@@ -1,7 +1,8 @@
-"""Lanes: what may block runs off the loop, one item after the other, and reports back in order.
+"""Worker threads of the store: blocking work runs off the event loop, one item after the other,
+and reports back in order.
 
-A worker is a two-method seam. The thread is one implementation; the other runs inline, one step at a
-time, for the simulator.
+`StoreWorker` is the interface. One implementation is a thread; the other runs a step at a time,
+for the simulator.
 """
 
 from __future__ import annotations

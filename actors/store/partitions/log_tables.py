@@ -229,7 +229,8 @@ def verify(connection: sqlite3.Connection, header: FileHeader) -> Iterator[str]:
             yield f"records {end} to {chunk.first - 1} are missing"
         records, size, end = records + chunk.count, size + len(chunk.data), chunk.end
     if (records, size) != (header.messages, header.bytes):
-        yield f"{records} records with {size} bytes, and meta says {header.messages}, {header.bytes}"
+        expected = f"{header.messages}, {header.bytes}"
+        yield f"{records} records with {size} bytes, and meta says {expected}"
     if end is not None and end != header.tail:
         yield f"the last record is {end - 1}, and meta says {header.tail - 1}"
     try:

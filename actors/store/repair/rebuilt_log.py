@@ -37,8 +37,8 @@ def no_base(notes: Mapping[bytes, bytes]) -> LogBase:
 
 
 class RebuiltLog(msgspec.Struct):
-    """`memtable` is all of the log. `lost` are ranges of sequences, first and last; below `base` there
-    are records of another log.
+    """`memtable` is all of the log. `lost` are ranges of sequences, first and last; the records
+    below `base` belong to another log.
 
     `is_whole_known`: else records before the first one and after the last one may be lost as well.
     """
