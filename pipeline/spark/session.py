@@ -72,7 +72,15 @@ def build_session(
         with _cache_told():
             file = cached(cache_dir(os.environ))
         session.sparkContext.addPyFile(str(file))
+    _register(session)
     return session
+
+
+def _register(session: SparkSession) -> None:
+    """The short name `millpond`, also where Spark does not find `pyspark_millpond` by itself."""
+    from millpond.pipeline.spark.source import MillpondSource  # needs pyarrow
+
+    session.dataSource.register(MillpondSource)
 
 
 @contextmanager

@@ -77,9 +77,6 @@ def run_job(
 
     `records`: a stream with the columns of the source, in its place.
     """
-    from millpond.pipeline.spark.source import MillpondSource
-
-    session.dataSource.register(MillpondSource)
     frame = records
     if frame is None:
         frame = session.readStream.format("millpond").options(**source_of(options)).load()

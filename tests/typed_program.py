@@ -1,0 +1,111 @@
+"""A user's program: what README and the tutorials do, each call with its types."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import anyio
+import msgspec
+
+from millpond import Config, Durability, Message, Node, NotFound, Receipt, connect, connect_streams
+from millpond import sync as blocking
+from millpond.errors import ConnectionLost, JobFailed
+from millpond.jobs import Backoff, Handle, Job, Queue, Worker, task
+from millpond.state import Collection, StateWriter, StreamState, follow_state
+from millpond.streams import Appended, Record
+from millpond.testing import World, virtual
+
+
+class Mail(msgspec.Struct):
+    to: str
+
+
+@task(queue="mail", backoff=Backoff(base_s=0.1))
+async def send(mail: Mail, job: Job) -> int:
+    job.progress("on its way")
+    return len(mail.to)
+
+
+async def messages(url: str) -> None:
+    async with connect(url, channel="chat/1") as channel, connect(url, "chat/1") as other:
+        receipt: Receipt = await channel.put(b"hello", ttl=60)
+        durability: Durability = receipt.durability
+        print(receipt.id, durability.name, receipt.durability.name.lower())
+        async with await other.receive(5) as message:
+            data: bytes = message.data
+            print(data, message.attempt)
+        try:
+            await channel.get(receipt.id)
+        except NotFound as error:
+            print(error)
+
+
+async def jobs(url: str) -> None:
+    async with Queue(url, "mail") as queue, Worker(url, [send]) as worker:
+        handle: Handle = await queue.put({"to": "alice"}, name="send", wait=True)
+        await worker.run(burst=True)
+        try:
+            print(await handle.result(5))
+        except JobFailed as error:
+            print(error.reason)
+
+
+async def streams(url: str) -> None:
+    async with connect_streams(url) as node:
+        orders = node.stream("orders")
+        await orders.create(exist_ok=True)
+        kept: Appended = await orders.append([b"tea", b"milk"])
+        records: list[Record] = await orders.read(kept.first)
+        print([record.data for record in records], kept.tail)
+        definition = StreamState(notes=Collection("note", None))
+        board = node.stream("board")
+        await board.create(exist_ok=True)
+        await StateWriter(board, definition).insert("notes", "buy tea", "n1")
+        async with follow_state(board, definition) as view:
+            await view.caught_up()
+            print(view.position, view.get("note", "n1"))
+
+
+def in_a_thread(url: str) -> None:
+    with blocking.connect(url, channel="chat/2") as channel, blocking.connect(url, "chat/2") as bob:
+        receipt: Receipt = channel.put(b"hi")
+        message: Message | blocking.Message = bob.receive(5)
+        print(receipt.durability.name, message.data)
+    with blocking.connect_streams(url) as node:
+        records: list[Record] = node.stream("orders").read()
+        print([record.data for record in records])
+    with blocking.Queue(url, "mail") as queue:
+        print(queue.counts().ready)
+
+
+async def main() -> None:
+    config = Config(p2p="127.0.0.1:0", ws="off", s3p="off", rustlog="off", http="off")
+    async with Node(config) as node:
+        url = f"tcp://{node.listeners['p2p']}"
+        await messages(url)
+        await jobs(url)
+        await streams(url)
+        thread = threading.Thread(target=in_a_thread, args=(url,))
+        thread.start()
+        await asyncio.to_thread(thread.join)
+    try:
+        async with connect("tcp://127.0.0.1:1", channel="nobody"):
+            pass
+    except ConnectionLost as error:
+        print(error)
+
+
+async def simulated() -> None:
+    async with World() as world:
+        node = await world.node("pond")
+        async with node.connect("chat", who="ann") as ann:
+            print((await ann.put(b"later")).durability.name)
+            await world.clock.sleep(600)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+    backend, options = virtual("asyncio")
+    anyio.run(simulated, backend=backend, backend_options=options)
+    print("done")
