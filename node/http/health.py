@@ -56,11 +56,11 @@ class HealthApi:
 
     name = "health"
 
-    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
+    async def __call__(self, request: Request, writer: ResponseWriter) -> Response:
         refusal = rejection_of(request, None)
-        await answer.whole(refusal or Response(200, _PLAIN, b"OK\n"))
+        return refusal or Response(200, _PLAIN, b"OK\n")
 
-    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
+    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
         return None if why in (Rejection.DRAINING, Rejection.TOO_MANY) else plain_rejection(why)
 
 
@@ -81,10 +81,10 @@ class ReadyApi:
         self._is_started = is_started
         self._is_draining = is_draining
 
-    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
-        await answer.whole(rejection_of(request, self._rights_of) or self._state())
+    async def __call__(self, request: Request, writer: ResponseWriter) -> Response:
+        return rejection_of(request, self._rights_of) or self._state()
 
-    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
+    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
         return None if why in (Rejection.DRAINING, Rejection.TOO_MANY) else plain_rejection(why)
 
     def _state(self) -> Response:

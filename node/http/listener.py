@@ -50,7 +50,12 @@ async def listen(
     """
     guard = partial(contain, "request/http")
     server = HttpServer(
-        application, settings_of(config), clock, guard, DateHeader(clock.now), application.prompt
+        application,
+        settings_of(config),
+        clock,
+        guard,
+        DateHeader(clock.now),
+        application.handle_directly,
     )
     inner: TaskGroup = await tasks.start(server.run)
     try:
@@ -58,7 +63,7 @@ async def listen(
             inner,
             host,
             port,
-            server.session,
+            server.new_connection,
             tls=doorway,
             high_water_bytes=HIGH_WATER_BYTES,
             guard=partial(contain, "connection/http"),

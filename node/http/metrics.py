@@ -32,11 +32,10 @@ class MetricsApi:
         self._figures = figures
         self._rights_of = rights_of
 
-    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
+    async def __call__(self, request: Request, writer: ResponseWriter) -> Response:
         refusal = rejection_of(request, self._rights_of)
         if refusal is not None:
-            await answer.whole(refusal)
-            return
+            return refusal
         totals = await _totals(self._figures.sources())
         # Imported by who asks: a node that nobody watches need not carry its 3 MB.
         from millpond.node.http.prometheus import expose
@@ -44,9 +43,9 @@ class MetricsApi:
         accept = (request.header(b"accept") or b"").decode("latin-1")
         content_type, text = expose(self._figures, totals, accept)
         headers = ((b"content-type", content_type.encode()), (b"cache-control", b"no-store"))
-        await answer.whole(Response(200, headers, text))
+        return Response(200, headers, text)
 
-    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
+    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
         return None if why in (Rejection.DRAINING, Rejection.TOO_MANY) else plain_rejection(why)
 
 

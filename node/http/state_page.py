@@ -46,14 +46,14 @@ class StatePage:
             name: _file(home, name.decode(), kind) for name, (home, kind) in FILES.items()
         }
 
-    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
+    async def __call__(self, request: Request, writer: ResponseWriter) -> Response:
         """A file."""
         found = self._files.get(b"/".join(request.segments[len(PREFIX) :]))
         if found is None or request.method not in ("GET", "HEAD"):
             found = plain_rejection(Rejection.NOT_FOUND)
-        await answer.whole(found)
+        return found
 
-    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
+    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
         return plain_rejection(why)
 
     def front(self, request: Request) -> Response:

@@ -66,10 +66,10 @@ async def test_from_elsewhere_they_need_the_right_admin(path: str, tmp_path: Pat
 async def test_metrics_follow_the_conventions_and_tell_what_happened() -> None:
     async with watched() as (pond, _, application):
         before = await figures(application)
-        with CellClient(pond.host) as inquiry:
+        with CellClient(pond.host) as cells:
             for name in (b"secret-one", b"secret-two"):
-                await inquiry.ask(stream_cell(name), m.Create)
-            await inquiry.ask(
+                await cells.request(stream_cell(name), m.Create)
+            await cells.request(
                 stream_cell(b"secret-one"), lambda number: m.Append(number, [b"x"] * 3)
             )
         await Client(application).request("GET", "/nothing")
@@ -89,8 +89,8 @@ async def test_metrics_follow_the_conventions_and_tell_what_happened() -> None:
 
 async def test_metrics_of_a_store_on_the_disk(tmp_path: Path) -> None:
     async with watched(data=str(tmp_path / "data")) as (pond, _, application):
-        with CellClient(pond.host) as inquiry:
-            await inquiry.ask(stream_cell(b"orders"), m.Create)
+        with CellClient(pond.host) as cells:
+            await cells.request(stream_cell(b"orders"), m.Create)
         told = await figures(application)
         assert told["millpond_journal_bytes", ()] > 0
         assert told["millpond_journal_commits_total", ()] >= 1

@@ -55,8 +55,8 @@ async def _listening(run: Run, **settings: object) -> AsyncIterator[tuple[str, S
             tasks.cancel_scope.cancel()
 
 
-async def _ok(request: Request, answer: ResponseWriter) -> None:
-    await answer.whole(Response(200, (), b"%d" % len(await request.body())))
+async def _ok(request: Request, writer: ResponseWriter) -> None:
+    await writer.respond(Response(200, (), b"%d" % len(await request.body())))
 
 
 async def test_http_0_1_both_protocols_on_one_port() -> None:
@@ -120,8 +120,8 @@ def _files() -> int:
 
 
 async def test_nothing_is_left_behind() -> None:
-    async def hold(request: Request, answer: ResponseWriter) -> None:
-        await answer.start(200, ())
+    async def hold(request: Request, writer: ResponseWriter) -> None:
+        await writer.start(200, ())
         await request.run_until_disconnect(anyio.sleep_forever)
 
     async def once() -> None:
@@ -146,14 +146,14 @@ async def test_whoever_does_not_read_holds_nobody_up() -> None:
     """Neither the flood nor the end of the node; what waits for them is bounded."""
     threads, sent = _threads_of_others(), 0
 
-    async def flood(request: Request, answer: ResponseWriter) -> None:
+    async def flood(request: Request, writer: ResponseWriter) -> None:
         nonlocal sent
-        await answer.start(200, ())
+        await writer.start(200, ())
 
         async def send() -> None:
             nonlocal sent
             while True:
-                await answer.send(bytes(65536))
+                await writer.write(bytes(65536))
                 sent += 65536
 
         await request.run_until_disconnect(send)
@@ -173,11 +173,11 @@ async def test_whoever_does_not_read_holds_nobody_up() -> None:
 
 
 async def test_a_node_that_ends_tells_sessions_and_waits_for_them() -> None:
-    async def polite(request: Request, answer: ResponseWriter) -> None:
-        await answer.start(200, ())
-        await request.visit.draining.wait()
-        await answer.send(b"bye")
-        await answer.end()
+    async def polite(request: Request, writer: ResponseWriter) -> None:
+        await writer.start(200, ())
+        await request.active.draining.wait()
+        await writer.write(b"bye")
+        await writer.end()
 
     async with _listening(polite, drain_timeout_s=5) as (address, application):
         async with await dial(address) as stream:
@@ -190,9 +190,9 @@ async def test_a_node_that_ends_tells_sessions_and_waits_for_them() -> None:
 async def test_http_0_8_an_upload_that_is_cut_off_reaches_nobody() -> None:
     bodies: list[bytes] = []
 
-    async def keep(request: Request, answer: ResponseWriter) -> None:
+    async def keep(request: Request, writer: ResponseWriter) -> None:
         bodies.append(await request.body())
-        await answer.whole(Response(200))
+        await writer.respond(Response(200))
 
     async with _listening(keep) as (address, application):
         sized, chunked = b"content-length: 9\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n4\r\n"
@@ -216,10 +216,10 @@ async def test_http_0_8_an_upload_that_is_cut_off_reaches_nobody() -> None:
 
 
 async def test_http_0_2_data_behind_an_early_answer_harms_nobody() -> None:
-    async def refuse(request: Request, answer: ResponseWriter) -> None:
+    async def refuse(request: Request, writer: ResponseWriter) -> None:
         if request.segments[1:] == (b"slow",):
             await anyio.sleep(0.2)
-        await answer.whole(Response(404, (), b"no"))
+        await writer.respond(Response(404, (), b"no"))
 
     async with _listening(refuse) as (address, _), Http2(await dial(address)) as client:
         slow = await client.ask("GET", "/do/slow")
@@ -236,8 +236,8 @@ async def test_http_0_2_data_behind_an_early_answer_harms_nobody() -> None:
 
 
 async def test_http_0_2_an_early_answer_reaches_who_still_sends() -> None:
-    async def refuse(request: Request, answer: ResponseWriter) -> None:
-        await answer.whole(Response(401, (), b"who are you"))
+    async def refuse(request: Request, writer: ResponseWriter) -> None:
+        await writer.respond(Response(401, (), b"who are you"))
 
     async with _listening(refuse) as (address, _), await dial(address) as stream:
         size = 2**21
@@ -254,8 +254,8 @@ async def test_http_0_2_an_early_answer_reaches_who_still_sends() -> None:
 async def test_a_head_is_answered_at_once() -> None:
     """http.md A.1: the status of a session is due before there is anything to send."""
 
-    async def wait(request: Request, answer: ResponseWriter) -> None:
-        await answer.start(200, ())
+    async def wait(request: Request, writer: ResponseWriter) -> None:
+        await writer.start(200, ())
         await request.run_until_disconnect(anyio.sleep_forever)
 
     async with _listening(wait) as (address, application):
@@ -269,9 +269,9 @@ async def test_a_head_is_answered_at_once() -> None:
 
 
 async def test_a_stream_that_crashes_is_broken_off() -> None:
-    async def fail(request: Request, answer: ResponseWriter) -> None:
-        await answer.start(200, ())
-        await answer.send(b"part")
+    async def fail(request: Request, writer: ResponseWriter) -> None:
+        await writer.start(200, ())
+        await writer.write(b"part")
         raise ZeroDivisionError
 
     async with _listening(fail) as (address, _), Http2(await dial(address)) as client:

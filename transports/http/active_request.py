@@ -1,4 +1,4 @@
-"""A request under way, as its node sees it: who it is of, and how it is told that it has to end."""
+"""Active requests: a request in progress, as the node counts it and ends it."""
 
 from __future__ import annotations
 
@@ -12,48 +12,55 @@ from millpond.transports.http.rejections import Rejection
 
 
 class ActiveRequest:
-    """Implements `transports.server.interface.ServerConnection`. An API finds that of its request
-    as
-    `request.visit`.
+    """A request that a task answers. Implements `transports.server.interface.ServerConnection`.
 
-    A session waits for `draining` and ends itself then; what is not gone after the node's drain
-    timeout is cut off. Where `may_go_on` is set, it is asked again when rights have changed.
+    An API finds that of its request as `request.active`. A session waits for `draining` and ends
+    itself; what still runs after the node's drain timeout is aborted. `is_allowed`, if set, is
+    called again when rights have changed.
     """
 
-    __slots__ = ("_draining", "address", "deadline", "is_draining", "may_go_on", "scope", "why_cut")
+    __slots__ = (
+        "_draining",
+        "abort_reason",
+        "address",
+        "deadline",
+        "is_allowed",
+        "is_draining",
+        "scope",
+    )
 
     def __init__(self, address: str) -> None:
         self.address = address
-        """The other end's host."""
+        """The client's host."""
         self.deadline = inf
         self.scope = cancel_scope()
         self.is_draining = False
-        self.may_go_on: Callable[[], bool] | None = None
-        self.why_cut: Rejection | None = None
+        self.is_allowed: Callable[[], bool] | None = None
+        self.abort_reason: Rejection | None = None
         self._draining: anyio.Event | None = None
 
     @property
     def peer(self) -> str:
-        """Where the other end is; a request of HTTP/2 shares its port with others."""
+        """The client's host; the port is not told, as requests of HTTP/2 share one."""
         return self.address
 
     @property
     def draining(self) -> anyio.Event:
-        """Set once the node stops; the same event at each call."""
+        """An event that is set once the node stops; the same one at each call."""
         if self._draining is None:
             self._draining = anyio.Event()
             if self.is_draining:
                 self._draining.set()
         return self._draining
 
-    def cut(self, why: Rejection) -> None:
-        """End it at once, wherever it is; the client hears why, if it can still be told."""
-        if self.why_cut is None:
-            self.why_cut = why
+    def abort(self, reason: Rejection) -> None:
+        """Cancel the request at once. The client is told the reason, if it can be told."""
+        if self.abort_reason is None:
+            self.abort_reason = reason
             self.scope.cancel()
 
     def wake(self, now: float) -> None:
-        """It arms no deadlines."""
+        """Nothing: a request arms no deadlines."""
 
     def start_drain(self) -> None:
         self.is_draining = True
@@ -61,9 +68,9 @@ class ActiveRequest:
             self._draining.set()
 
     def reauthorize(self) -> None:
-        if self.may_go_on is not None and not self.may_go_on():
-            self.cut(Rejection.NOT_ALLOWED)
+        if self.is_allowed is not None and not self.is_allowed():
+            self.abort(Rejection.NOT_ALLOWED)
 
     def close(self) -> None:
-        # Not DRAINING: that would promise that nothing was done, and clients would do it again.
-        self.cut(Rejection.CUT_OFF)
+        # Not DRAINING: that promises that nothing was done, and clients would repeat the request.
+        self.abort(Rejection.CUT_OFF)

@@ -1,6 +1,6 @@
-"""The ASGI application: raw path to API, limits, drain, and what becomes of errors.
+"""The ASGI application: it routes requests to APIs, and applies limits, drain and error handling.
 
-It can be served by any ASGI server, mounted into another application, and driven in memory.
+It can be served by any ASGI server, mounted into another application, and called in memory.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from millpond.transports.http.response import Response, ResponseWriter, plain_re
 from millpond.transports.server.refusals import Refusal
 
 TaskGuard = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
-"""Awaits a request's coroutine; logs what it raises and lets nobody else feel it."""
+"""Awaits a request's coroutine; an exception is logged and does not reach other requests."""
 
-LAST_WORDS_S = 1.0
-"""A client that does not read hears no last words."""
+FINAL_ERROR_S = 1.0
+"""A client that does not read for so long gets no final error."""
 
-_BROKEN = {
+_BODY_REJECTIONS = {
     BodyTooLarge: Rejection.BODY_TOO_LARGE,
     BodyTooSlow: Rejection.BODY_TOO_SLOW,
     BadPath: Rejection.BAD_PATH,
@@ -54,37 +54,41 @@ _BROKEN = {
 
 
 class ResponseAborted(Exception):
-    """A stream that could not be completed: the server breaks its connection or stream off."""
+    """A stream cannot be completed; the server breaks off its connection or HTTP/2 stream."""
 
 
 class Api(Protocol):
-    """What is served below a prefix. `name` is short; metrics are told by it."""
+    """A part of the application, below a prefix of the path. Metrics use its short `name`."""
 
     name: str
 
-    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
-        """Answer a request. May let ClientGone, BodyTooLarge, BodyTooSlow and BadPath through."""
+    async def __call__(self, request: Request, writer: ResponseWriter) -> Response | None:
+        """The response; None if it was written to `writer`.
 
-    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
-        """A refusal in this API's own form; None: serve the request all the same."""
+        May let ClientGone, BodyTooLarge, BodyTooSlow and BadPath through.
+        """
+
+    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
+        """A rejection in this API's own form; None: serve the request all the same."""
 
 
-class _Nothing:
-    """What is served where there is nothing."""
+class _NotFound:
+    """The API of paths that have none."""
 
     name = "none"
 
-    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
-        await answer.whole(plain_rejection(Rejection.NOT_FOUND))
+    async def __call__(self, request: Request, writer: ResponseWriter) -> Response:
+        return plain_rejection(Rejection.NOT_FOUND)
 
-    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
+    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
         return plain_rejection(why)
 
 
-_NOTHING = _Nothing()
-AIM = "aim"
-"""What is kept of a head here (`asgi.Told.kept`)."""
-Aim = tuple[RequestHead, Api, Rejection | None, DirectApi | None]
+_NOT_FOUND = _NotFound()
+ROUTE = "route"
+"""The key of a head's route in `asgi.ServerExtension.cache`."""
+Route = tuple[RequestHead, Api, Rejection | None, DirectApi | None]
+"""The head, its API, a reason to reject it, and the API again if it answers without a task."""
 
 
 class Application:
@@ -92,16 +96,16 @@ class Application:
 
     def __init__(
         self,
-        host: HttpNodeServices,
+        services: HttpNodeServices,
         apis: Mapping[tuple[bytes, ...], Api],
-        guard: TaskGuard,
+        task_guard: TaskGuard,
         limits: HttpLimits | None = None,
-        shelter: CallGuard | None = None,
+        call_guard: CallGuard | None = None,
     ) -> None:
-        self._host = host
+        self._services = services
         self._apis = dict(apis)
-        self._guard = guard
-        self._shelter = shelter
+        self._task_guard = task_guard
+        self._call_guard = call_guard
         self._limits = limits or HttpLimits()
         self._lengths = sorted({len(prefix) for prefix in apis}, reverse=True)
 
@@ -110,172 +114,166 @@ class Application:
         if kind == "http":
             await self._serve(scope, receive, send)
         elif kind == "lifespan":
-            await _live(receive, send)
+            await _serve_lifespan(receive, send)
         elif kind == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1000})
         else:
-            raise AssertionError(f"a server that speaks ASGI 3 has no scope {kind!r}")
+            raise AssertionError(f"ASGI 3 has no scope {kind!r}")
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = self._host
-        host.http.requests += 1
-        question, api, why, _ = self._aim(scope)
-        request = Request(scope, receive, self._limits, question)
-        answer = ResponseWriter(send, request)
-        visit = request.visit = ActiveRequest(request.client)
+        services = self._services
+        services.http.requests += 1
+        head, api, why, _ = self._route(scope)
+        request = Request(scope, receive, self._limits, head)
+        writer = ResponseWriter(send, request)
+        active = request.active = ActiveRequest(request.client)
         try:
-            await self._admit(api, request, answer, why, has_paid=ADMITTED in scope)
+            response = self._admit(api, request, why, is_admitted=ADMITTED in scope)
+            if response is not None:
+                await writer.respond(response)
+            else:
+                await self._run(api, request, writer)
         finally:
-            host.unregister(visit)
-            request.let_go()
-            answer.let_go()
-            answers, key = host.http.answers, (api.name, answer.status)
-            if answer.status:
+            services.unregister(active)
+            request.release()
+            writer.release()
+            answers, key = services.http.answers, (api.name, writer.status)
+            if writer.status:
                 answers[key] = answers.get(key, 0) + 1
-            host.http.bytes_in += request.bytes_read
-            host.http.bytes_out += answer.bytes_sent
+            services.http.bytes_in += request.bytes_read
+            services.http.bytes_out += writer.bytes_sent
 
-    def prompt(self, asked: WholeRequest) -> bool:
-        """Answer a request that came whole without a task, if it is such a one (`asgi.Prompt`)."""
-        question, _, why, api = self._aim(asked.scope)
-        shelter, host = self._shelter, self._host
-        if why is not None or shelter is None or api is None:
+    def handle_directly(self, whole: WholeRequest) -> bool:
+        """Answer a request without a task, if its API can (`asgi.DirectHandler`)."""
+        head, _, why, api = self._route(whole.scope)
+        guard, services = self._call_guard, self._services
+        if why is not None or guard is None or api is None:
             return False
-        request = Request(asked.scope, receive_nothing, self._limits, question)
-        body = asked.body()
-        if host.is_draining or len(body) > self._limits.body_bytes_max:
+        body = whole.body()
+        if services.is_draining or len(body) > self._limits.body_bytes_max:
             return False
-        visit = DirectExchange(host, api, asked, len(body), shelter)
-        if not host.register(visit):
-            host.unregister(visit)  # it is refused in a task
+        request = Request(whole.scope, receive_nothing, self._limits, head)
+        exchange = DirectExchange(services, api, whole, request, body, guard)
+        if not services.register(exchange):
+            services.unregister(exchange)  # a task rejects it
             return False
-        host.handshake_done(visit)
-        refusal = self._too_fast(api, request)
-        if refusal is not None:
-            visit.say(refusal)
-        elif not shelter(partial(visit.run, request, body)):
-            visit.fail(Rejection.CRASHED)
+        services.handshake_done(exchange)
+        rejection = self._rate_limited(api, request)
+        if rejection is not None:
+            exchange.respond(rejection)
+        elif not guard(exchange.run):
+            exchange.fail(Rejection.CRASHED)
         return True
 
-    def _too_fast(self, api: Api | DirectApi, request: Request) -> Response | None:
-        """The answer to who asks more than its share."""
-        host = self._host
-        bucket = host.shared_bucket(request.principal)
-        delay_ms = bucket.take(host.now()) if bucket is not None else 0
+    def _rate_limited(self, api: Api | DirectApi, request: Request) -> Response | None:
+        """The rejection of a client that is above its rate limit."""
+        services = self._services
+        bucket = services.shared_bucket(request.principal)
+        if bucket is None:
+            return None
+        delay_ms = bucket.take(services.now())
         if not delay_ms:
             return None
-        host.record_refusal(Refusal.TOO_FAST, request.client)
-        return api.refuse(Rejection.TOO_FAST, delay_ms)
+        services.record_refusal(Refusal.TOO_FAST, request.client)
+        return api.reject(Rejection.TOO_FAST, delay_ms)
 
-    def _aim(self, scope: Scope) -> Aim:
-        """What is asked of which API, and why it is refused, as far as its head tells."""
-        told = server_extension(scope)
-        if told is None:
-            return self._find_out(scope)
-        found: Aim | None = told.kept.get(AIM)
+    def _route(self, scope: Scope) -> Route:
+        """The route of a request; a head that comes again has it in its cache."""
+        extension = server_extension(scope)
+        if extension is None:
+            return self._find_route(scope)
+        found: Route | None = extension.cache.get(ROUTE)
         if found is None:
-            found = told.kept[AIM] = self._find_out(scope)
+            found = extension.cache[ROUTE] = self._find_route(scope)
         return found
 
-    def _find_out(self, scope: Scope) -> Aim:
+    def _find_route(self, scope: Scope) -> Route:
         why = _oversize(scope, self._limits)
-        api = self._find(raw_segments(scope))
+        api = self._find_api(raw_segments(scope))
         try:
             segments = split_path(scope)
-            api = self._find(segments)
-            question = request_head(scope, segments)
+            api = self._find_api(segments)
+            head = request_head(scope, segments)
         except BadPath:
             return head_without_path(scope), api, why or Rejection.BAD_PATH, None
-        if isinstance(api, DirectApi) and api.is_direct(question):
-            return question, api, why, api
-        return question, api, why, None
+        if isinstance(api, DirectApi) and api.is_direct(head):
+            return head, api, why, api
+        return head, api, why, None
 
-    def _find(self, segments: tuple[bytes, ...]) -> Api:
+    def _find_api(self, segments: tuple[bytes, ...]) -> Api:
         for length in self._lengths:
             api = self._apis.get(segments[:length])
             if api is not None:
                 return api
-        return _NOTHING
+        return _NOT_FOUND
 
-    async def _admit(
-        self,
-        api: Api,
-        request: Request,
-        answer: ResponseWriter,
-        why: Rejection | None,
-        *,
-        has_paid: bool,
-    ) -> None:
-        host, visit = self._host, request.visit
-        if not host.register(visit):
-            why = Rejection.DRAINING if host.is_draining else Rejection.TOO_MANY
-            host.record_refusal(Refusal.TOO_MANY, request.client)
-        host.handshake_done(visit)
+    def _admit(
+        self, api: Api, request: Request, why: Rejection | None, *, is_admitted: bool
+    ) -> Response | None:
+        """Register the request with the node. The response if it is rejected, else None."""
+        services, active = self._services, request.active
+        if not services.register(active):
+            why = Rejection.DRAINING if services.is_draining else Rejection.TOO_MANY
+            services.record_refusal(Refusal.TOO_MANY, request.client)
+        services.handshake_done(active)
         if why is not None:
-            response = api.refuse(why, None)
-        else:
-            response = None if has_paid else self._too_fast(api, request)
-        if response is not None:
-            await answer.whole(response)
-        else:
-            await self._run(api, request, answer, visit)
+            return api.reject(why, None)
+        return None if is_admitted else self._rate_limited(api, request)
 
-    async def _run(
-        self, api: Api, request: Request, answer: ResponseWriter, visit: ActiveRequest
-    ) -> None:
-        """Have the API answer, and see to it that the client hears of whatever went wrong."""
-        fate = _Fate()
-        with visit.scope:
-            await self._guard(partial(fate.settle, api, request, answer))
-        if answer.is_ended:
+    async def _run(self, api: Api, request: Request, writer: ResponseWriter) -> None:
+        """Have the API answer; tell the client of a failure, if it can still be told."""
+        active, outcome = request.active, _Outcome()
+        with active.scope:
+            await self._task_guard(partial(outcome.run, api, request, writer))
+        if writer.is_ended:
             return
-        if fate.has_left or request.has_left:
-            self._host.http.gone += 1
-            if not (answer.is_started or request.came_whole):
-                await self._say_broken(api, answer)
+        if outcome.is_disconnected or request.is_disconnected:
+            self._services.http.gone += 1
+            if writer.is_started or request.is_complete:
+                return
+            # The client may still be there, with a body that cannot be read, for instance in bad
+            # chunks: servers report both alike.
+            why = Rejection.BODY_BROKEN
+            with anyio.move_on_after(FINAL_ERROR_S):
+                await writer.respond(api.reject(why, None) or plain_rejection(why))
             return
-        why = visit.why_cut or fate.why
+        why = active.abort_reason or outcome.why
         if why is Rejection.CRASHED:
-            self._host.http.crashed += 1
-        with anyio.move_on_after(LAST_WORDS_S):
-            if not answer.is_started:
-                await answer.whole(api.refuse(why, None) or plain_rejection(why))
-            elif answer.last_words is not None:
-                await answer.send(answer.last_words(why))
-                await answer.end()
-        if not answer.is_ended:
+            self._services.http.crashed += 1
+        with anyio.move_on_after(FINAL_ERROR_S):
+            if not writer.is_started:
+                await writer.respond(api.reject(why, None) or plain_rejection(why))
+            elif writer.encode_error is not None:
+                await writer.write(writer.encode_error(why))
+                await writer.end()
+        if not writer.is_ended:
             raise ResponseAborted(why.message)
 
-    async def _say_broken(self, api: Api, answer: ResponseWriter) -> None:
-        """Who seems gone may be there with a body that cannot be read, as of bad chunks: servers
-        tell both alike. Left without a word it would be told of a mistake of ours."""
-        why = Rejection.BODY_BROKEN
-        with anyio.move_on_after(LAST_WORDS_S):
-            await answer.whole(api.refuse(why, None) or plain_rejection(why))
 
-
-class _Fate:
-    """How the API's coroutine ended; CRASHED unless it says otherwise."""
+class _Outcome:
+    """The end of an API's coroutine: CRASHED unless it is told otherwise."""
 
     def __init__(self) -> None:
-        self.has_left = False
+        self.is_disconnected = False
         self.why = Rejection.CRASHED
 
-    async def settle(self, api: Api, request: Request, answer: ResponseWriter) -> None:
-        """Await the API, and take from what it raises what is no mistake."""
+    async def run(self, api: Api, request: Request, writer: ResponseWriter) -> None:
+        """Await the API and send its response. Only unexpected exceptions pass through."""
         try:
-            await api(request, answer)
+            response = await api(request, writer)
+            if response is not None:
+                await writer.respond(response)
         except ClientGone:
-            self.has_left = True
+            self.is_disconnected = True
         except (BodyTooLarge, BodyTooSlow, BadPath) as exc:
-            self.why = _BROKEN[type(exc)]
+            self.why = _BODY_REJECTIONS[type(exc)]
         except ExceptionGroup as group:
-            # A session's tasks end one another; that the client left is no mistake in any of them.
+            # A session's tasks end one another; in none of them a client that left is an error.
             _, rest = group.split(ClientGone)
             if rest is not None:
                 raise
-            self.has_left = True
+            self.is_disconnected = True
 
 
 def _oversize(scope: Scope, limits: HttpLimits) -> Rejection | None:
@@ -288,8 +286,8 @@ def _oversize(scope: Scope, limits: HttpLimits) -> Rejection | None:
     return Rejection.HEADERS_TOO_LARGE if size > limits.header_bytes_max else None
 
 
-async def _live(receive: Receive, send: Send) -> None:
-    """There is nothing to start or to stop: the node does that."""
+async def _serve_lifespan(receive: Receive, send: Send) -> None:
+    """The ASGI lifespan. There is nothing to start or stop: the node does that."""
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":

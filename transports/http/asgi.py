@@ -17,52 +17,50 @@ Headers = list[tuple[bytes, bytes]]
 """Names in lower case, in the order of the wire, repeated ones kept."""
 
 EXTENSION = "millpond"
-"""The extension of ASGI by which an application knows that it is our server that serves it."""
-
+"""The ASGI extension by which an application knows that our own server serves it."""
 
 WHOLE_RESPONSE = "millpond.http.response"
-"""A whole answer in one message, which our server takes: `status`, `headers` and `body`."""
+"""A whole response in one message, which our server takes: `status`, `headers` and `body`."""
 
 
 class ServerExtension(msgspec.Struct, frozen=True):
-    """What our server adds to a scope: the `certificate` (its hash) that the client showed, if any.
+    """The values that our server adds to a scope: the hash of the client's `certificate`, if any.
 
-    What an application finds out from method, path, query and headers alone may be put into `kept`:
-    it is there again when the same head comes again.
+    `cache` holds what an application derives from method, path, query and headers alone. It is
+    there again when the same head comes again.
     """
 
     certificate: bytes | None
-    kept: dict[str, Any]
+    cache: dict[str, Any]
 
 
 def server_extension(scope: Scope) -> ServerExtension | None:
-    """None: somebody else serves."""
+    """The extension of a scope of our server; None under another server."""
     found: ServerExtension | None = scope.get("extensions", {}).get(EXTENSION)
     return found
 
 
 class WholeRequest(Protocol):
-    """A request that came whole, for an application that may answer it without a task."""
+    """A request with its whole body, for an application that may answer it without a task."""
 
     @property
     def scope(self) -> Scope: ...
 
     def body(self) -> bytes:
-        """All of it."""
+        """The whole body."""
 
     def soon(self, callback: Callable[[], None]) -> None:
-        """Call back when all that came in this pass of the loop is handled."""
+        """Call back when everything that came in this pass of the event loop is handled."""
 
-    def answer(self, status: int, headers: Headers, body: bytes) -> None:
-        """The whole answer; to be called once, at any time."""
+    def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Write the whole response; to be called once, at any time."""
 
     def defer(self) -> None:
-        """Have it answered in a task after all."""
+        """Have a task answer the request after all."""
 
 
 ADMITTED = "millpond.admitted"
-"""In a scope: the request has been counted against its client's rate, by an application that then
-deferred it."""
+"""A key of a scope: the request was counted against its client's rate before it was deferred."""
 
 DirectHandler = Callable[[WholeRequest], bool]
-"""Takes a request, to answer it once; False: it wants a task."""
+"""Takes a request, to answer it once; False: it needs a task."""

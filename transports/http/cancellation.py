@@ -1,7 +1,7 @@
-"""What ends a part of a request from outside, or when it takes too long.
+"""Cancellation of a part of a request, from outside or after a timeout.
 
-Where asyncio runs, it is asyncio's own cancellation: it reaches the part once, and costs a sixth of
-a cancel scope, two of which were a fifth of a small request. Elsewhere it is a cancel scope.
+On asyncio this is asyncio's own cancellation: it reaches the task once, and costs a sixth of an
+anyio cancel scope, two of which were a fifth of a small request. On trio it is a cancel scope.
 """
 
 from __future__ import annotations
@@ -15,23 +15,31 @@ from typing import Protocol
 import anyio
 
 
-class Scope(AbstractContextManager["Scope", bool], Protocol):
-    """A block that can be ended; what is under way in it is cancelled, and nothing is raised."""
+class CancelBlock(AbstractContextManager["CancelBlock", bool], Protocol):
+    """A block of code that can be cancelled; its end raises nothing."""
 
     def cancel(self) -> None:
-        """End it. Before it was entered: at its first wait."""
+        """Cancel the block; one that was not entered yet ends at its first wait."""
 
 
-def cancel_scope(seconds: float = inf) -> Scope:
-    """A block that is ended after so many seconds at the latest."""
+def cancel_scope(seconds: float = inf) -> CancelBlock:
+    """A block that is cancelled after `seconds` at the latest."""
     loop = running_loop()
-    return AsyncioBlock(loop, seconds) if loop is not None else _CancelScope(seconds)
+    return AsyncioBlock(loop, seconds) if loop is not None else _AnyioBlock(seconds)
 
 
 class AsyncioBlock:
-    """A block in a task of asyncio, entered once."""
+    """A block in an asyncio task; it is entered once."""
 
-    __slots__ = ("_before", "_is_cancelled", "_is_struck", "_loop", "_seconds", "_task", "_timer")
+    __slots__ = (
+        "_before",
+        "_is_cancelled",
+        "_is_delivered",
+        "_loop",
+        "_seconds",
+        "_task",
+        "_timer",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float = inf) -> None:
         self._loop = loop
@@ -39,31 +47,31 @@ class AsyncioBlock:
         self._task: asyncio.Task[object] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._before = 0
-        self._is_cancelled = self._is_struck = False
+        self._is_cancelled = self._is_delivered = False
 
     def __enter__(self) -> AsyncioBlock:
         task = self._task = asyncio.current_task(self._loop)
         assert task is not None, "a block of a task"
         self._before = task.cancelling()
         if self._is_cancelled:
-            self._loop.call_soon(self._strike)
+            self._loop.call_soon(self._deliver)
         if self._seconds != inf:
-            self._timer = self._loop.call_later(self._seconds, self._strike)
+            self._timer = self._loop.call_later(self._seconds, self._deliver)
         return self
 
     def cancel(self) -> None:
-        """See `Scope`."""
+        """See `CancelBlock`."""
         if not self._is_cancelled:
             self._is_cancelled = True
             if asyncio.current_task(self._loop) is not self._task:
-                self._strike()
-            else:  # it waits for nothing now, and might be told behind the block
-                self._loop.call_soon(self._strike)
+                self._deliver()
+            else:  # the task runs now: a cancellation might reach it behind the block
+                self._loop.call_soon(self._deliver)
 
-    def _strike(self) -> None:
-        """The task waits somewhere in the block: that wait is where it is told."""
-        if self._task is not None and not self._is_struck:
-            self._is_struck = True
+    def _deliver(self) -> None:
+        """Cancel the wait of the task, which is somewhere in the block."""
+        if self._task is not None and not self._is_delivered:
+            self._is_delivered = True
             self._task.cancel()
 
     def __exit__(
@@ -75,20 +83,20 @@ class AsyncioBlock:
         task, self._task = self._task, None
         if self._timer is not None:
             self._timer.cancel()
-        if not self._is_struck or task is None:
+        if not self._is_delivered or task is None:
             return False
-        # Whoever cancels the task as well wants more to end than this block.
+        # A second cancellation, by somebody else, is to end more than this block.
         is_ours = task.uncancel() <= self._before
         return is_ours and isinstance(exc, asyncio.CancelledError)
 
 
-class _CancelScope:
-    """The same by a cancel scope."""
+class _AnyioBlock:
+    """The same, by a cancel scope of anyio."""
 
     def __init__(self, seconds: float) -> None:
         self._scope = anyio.move_on_after(None if seconds == inf else seconds)
 
-    def __enter__(self) -> _CancelScope:
+    def __enter__(self) -> _AnyioBlock:
         self._scope.__enter__()
         return self
 
@@ -105,7 +113,7 @@ class _CancelScope:
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop of asyncio that runs here; None: there is none, as on trio."""
+    """The running asyncio loop; None on trio."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

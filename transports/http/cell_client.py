@@ -1,6 +1,6 @@
-"""Asks cells from a coroutine and awaits their answers: one request, or a session of many.
+"""Cell clients: requests to cells from a coroutine, one at a time or many in a session.
 
-No task and, where the cell answers at once, no future is made for a request.
+No task is made for a request, and no future where the cell replies at once.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.request import LISTENER
 
 CellReply = StreamReply | Failed
-"""Refusals are returned like other answers: as `StreamFailed` by a stream, as `Failed` by what
-carries requests to it (mailbox, store, supervision)."""
+"""Refusals are returned like other replies: as `StreamFailed` by a stream, as `Failed` by the parts
+that carry requests to it (mailbox, store, supervision)."""
 
 
-class _Slot(Protocol):
-    """Where one answer is waited for."""
+class _Future(Protocol):
+    """A reply that a coroutine waits for."""
 
     def done(self) -> bool: ...
     def cancelled(self) -> bool: ...
@@ -32,42 +32,43 @@ class _Slot(Protocol):
 
 
 class CellClient(Port):
-    """The port of one HTTP request. Leaving its block detaches it from the cells it still asks.
+    """The port of one HTTP request. Its `with` block ends by detaching it from the cells that have
+    not replied yet.
 
-    `ask` is for one request. A session takes numbers, submits requests that carry them, and awaits
-    `answer(number)` in whatever order it likes; any number of them may be under way.
+    `request` sends one request and awaits its reply. A session takes numbers, submits requests that
+    carry them, and awaits `reply(number)` in any order; any number of them may be in flight.
     """
 
     __slots__ = (
-        "_full",
-        "_host",
+        "_capacity",
+        "_futures",
+        "_is_full",
         "_loop",
-        "_next",
+        "_next_number",
         "_pending",
         "_ready",
-        "_room",
-        "_waiters",
-        "_watched",
-        "_watched_at",
+        "_sampled",
+        "_sampled_at",
+        "_services",
         "number",
         "received_at",
     )
 
-    def __init__(self, host: HttpNodeServices) -> None:
-        self.number = host.next_number()
-        self.received_at = host.now()
-        self._host = host
+    def __init__(self, services: HttpNodeServices) -> None:
+        self.number = services.next_number()
+        self.received_at = services.now()
+        self._services = services
         self._loop = running_loop()
-        self._next = 0
+        self._next_number = 0
         self._pending: dict[int, bytes] = {}
-        """The cells of what is under way, by number."""
+        """The cells of the requests in flight, by number."""
         self._ready: dict[int, CellReply] = {}
-        self._waiters: dict[int, _Slot] = {}
-        self._full = False
-        self._room: anyio.Event | None = None
-        self._watched = -1
-        """The number of a request that is timed."""
-        self._watched_at = 0.0
+        self._futures: dict[int, _Future] = {}
+        self._is_full = False
+        self._capacity: anyio.Event | None = None
+        self._sampled = -1
+        """The number of a request whose latency is measured."""
+        self._sampled_at = 0.0
 
     def __enter__(self) -> CellClient:
         return self
@@ -80,15 +81,13 @@ class CellClient(Port):
     ) -> None:
         self.close()
 
-    # Asking.
-
-    def take_number(self) -> int:
-        """The number for a request that is submitted next; from 0, dense."""
-        number = self._next
-        self._next = number + 1
+    def next_number(self) -> int:
+        """The number for the request that is submitted next; they count up from 0."""
+        number = self._next_number
+        self._next_number = number + 1
         return number
 
-    async def ask(
+    async def request(
         self,
         cell: bytes,
         make: Callable[[int], StreamRequest],
@@ -96,10 +95,10 @@ class CellClient(Port):
         *,
         gather: bool = False,
     ) -> CellReply:
-        """Ask once: `make` gives the request for its number. See `submit`."""
-        number = self.take_number()
+        """The reply to one request; `make` builds it for its number. See `submit`."""
+        number = self.next_number()
         await self.submit(cell, (make(number),), size_bytes, gather=gather)
-        return await self.answer(number)
+        return await self.reply(number)
 
     async def submit(
         self,
@@ -109,77 +108,78 @@ class CellClient(Port):
         *,
         gather: bool = False,
     ) -> None:
-        """Give a cell requests that have an answer, once its mailbox has room.
+        """Give a cell requests that have a reply, once its mailbox has room.
 
-        `gather`: together with what others give it in this pass of the loop; for appends. Requests
-        of one inquiry keep their order all the same.
+        `gather`: in one batch with the requests of others in this pass of the event loop; for
+        appends. The requests of one client keep their order all the same.
         """
-        if self._full:
-            await self.room()
+        if self._is_full:
+            await self.wait_for_capacity()
         pending = self._pending
         for each in requests:
             pending[each.number] = cell
-        host = self._host
-        now = host.now()
-        if now >= host.protocol_stats[LISTENER].sample_at and not _waits(requests[0]):
-            host.protocol_stats[LISTENER].begin(now)
-            self._watched, self._watched_at = requests[0].number, now
+        services = self._services
+        now = services.now()
+        stats = services.protocol_stats[LISTENER]
+        if now >= stats.sample_at and not _waits(requests[0]):
+            stats.begin(now)
+            self._sampled, self._sampled_at = requests[0].number, now
         if gather and self._loop is not None:
-            host.batcher.add(cell, self, list(requests), size_bytes, self._soon)
+            services.batcher.add(cell, self, list(requests), size_bytes, self._soon)
         else:
-            self._hand_over(cell, requests, size_bytes)
+            self._submit_now(cell, requests, size_bytes)
 
-    def tell(self, cell: bytes, request: CancelRead | FinishRead) -> None:
-        """Say something that has no answer of its own."""
-        self._hand_over(cell, (request,), 0)
+    def notify(self, cell: bytes, request: CancelRead | FinishRead) -> None:
+        """Send a request that has no reply."""
+        self._submit_now(cell, (request,), 0)
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait until the mailbox that was full has room."""
-        while self._full:
-            self._room = self._room or anyio.Event()
-            await self._room.wait()
+        while self._is_full:
+            self._capacity = self._capacity or anyio.Event()
+            await self._capacity.wait()
 
-    async def answer(self, number: int) -> CellReply:
-        """The answer to a request that was submitted, to be taken once.
+    async def reply(self, number: int) -> CellReply:
+        """The reply to a request that was submitted, to be taken once.
 
-        A wait that is cancelled loses nothing: it can be awaited again.
+        A wait that is cancelled loses nothing: the reply can be awaited again.
         """
         ready = self._ready.pop(number, None)
         if ready is not None:
             return ready
         if number not in self._pending:
-            raise AssertionError(f"number {number} is not under way")
-        slot = _EventSlot() if self._loop is None else self._loop.create_future()
-        self._waiters[number] = slot
+            raise AssertionError(f"request {number} is not in flight")
+        future = _EventFuture() if self._loop is None else self._loop.create_future()
+        self._futures[number] = future
         try:
-            result: CellReply = await slot
+            result: CellReply = await future
         except BaseException:
-            if slot.done() and not slot.cancelled():
-                self._ready[number] = slot.result()
+            if future.done() and not future.cancelled():
+                self._ready[number] = future.result()
             else:
-                self._waiters.pop(number, None)
+                self._futures.pop(number, None)
             raise
         return result
 
     def peek(self, number: int) -> CellReply | None:
-        """What `answer` would give at once; None: it would wait, or gave it already."""
+        """The reply that is there already; None: `reply` would wait, or has given it."""
         return self._ready.get(number)
 
     @property
-    def under_way(self) -> int:
-        """So many requests have no answer yet."""
+    def in_flight(self) -> int:
+        """The number of requests without a reply."""
         return len(self._pending)
 
     def close(self) -> None:
-        """Nobody waits any more: the cells forget reads that wait for records."""
+        """Give up all requests in flight: cells drop reads that wait for records."""
         cells = set(self._pending.values())
         self._pending.clear()
         self._ready.clear()
         for cell in cells:
-            self._host.batcher.submit_now(cell)
-            self._host.detach(cell, self)
+            self._services.batcher.submit_now(cell)
+            self._services.detach(cell, self)
 
-    # What cells call: Port.
+    # Port: called by cells.
 
     @property
     def writable(self) -> bool:
@@ -201,47 +201,48 @@ class CellClient(Port):
                 continue
             if pending.pop(number, None) is None:
                 continue
-            if number == self._watched:
-                self._watched = -1
-                self._host.protocol_stats[LISTENER].end(self._watched_at, self._host.now())
-            slot = self._waiters.pop(number, None)
-            if slot is None or slot.done():
+            if number == self._sampled:
+                self._sampled = -1
+                stats = self._services.protocol_stats[LISTENER]
+                stats.end(self._sampled_at, self._services.now())
+            future = self._futures.pop(number, None)
+            if future is None or future.done():
                 self._ready[number] = reply
             else:
-                slot.set_result(reply)
+                future.set_result(reply)
 
     def flush(self) -> None:
-        """Who waits goes on in a turn of its own."""
+        """Nothing: coroutines that wait go on in the next pass of the event loop."""
 
     def must_wait(self, cell: bytes) -> None:
         """The cell's mailbox is full: `submit` waits from here on."""
-        self._full = True
-        self._host.on_capacity(cell, self._has_room)
+        self._is_full = True
+        self._services.on_capacity(cell, self._has_capacity)
 
     def _soon(self, callback: Callable[[], None]) -> None:
         assert self._loop is not None
         self._loop.call_soon(callback)
 
-    def _hand_over(self, cell: bytes, requests: Sequence[StreamRequest], size_bytes: int) -> None:
-        host = self._host
-        host.batcher.submit_now(cell)
-        if not host.submit(cell, Batch(self, list(requests), size_bytes), host.now()):
+    def _submit_now(self, cell: bytes, requests: Sequence[StreamRequest], size_bytes: int) -> None:
+        services = self._services
+        services.batcher.submit_now(cell)
+        if not services.submit(cell, Batch(self, list(requests), size_bytes), services.now()):
             self.must_wait(cell)
 
-    def _has_room(self) -> None:
-        self._full = False
-        if self._room is not None:
-            self._room.set()
-            self._room = None
+    def _has_capacity(self) -> None:
+        self._is_full = False
+        if self._capacity is not None:
+            self._capacity.set()
+            self._capacity = None
 
 
 def _waits(request: StreamRequest) -> bool:
-    """Does it wait for a record, for as long as its client likes?"""
+    """True for a read that waits for records, for as long as its client likes."""
     return isinstance(request, Read) and request.wait_until > 0
 
 
-class _EventSlot:
-    """What `asyncio.Future` is elsewhere, as far as it is used here."""
+class _EventFuture:
+    """The part of `asyncio.Future` that is used here, for trio."""
 
     __slots__ = ("_event", "_result")
 

@@ -1,8 +1,8 @@
-"""Requests that are one question to one cell: they are answered without a task.
+"""Direct requests: one request to one cell, answered without a task.
 
-A task, its scopes and its turns of the loop were two thirds of what a small append cost. Where a
-request came whole, its API says which cell to ask what, and how the answer is told; the answer is
-written when the cell has given it, as on the listeners that speak S3P and P2P.
+A task, its scopes and its passes of the event loop were two thirds of the cost of a small append.
+Where a request came whole, its API gives the cell, the message and a function for the response; the
+response is written when the cell replies, as on the listeners of S3P and P2P.
 """
 
 from __future__ import annotations
@@ -19,50 +19,57 @@ from millpond.transports.http.cell_client import CellReply
 from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import LISTENER, Request, RequestHead
-from millpond.transports.http.response import Response, plain_rejection, response_headers
+from millpond.transports.http.response import Response, plain_rejection
 
 CallGuard = Callable[[Callable[[], None]], bool]
-"""Calls; logs what is raised, and then gives False."""
+"""Calls a function; an exception is logged, and the result is False."""
 
 
 class DirectRequest(msgspec.Struct, frozen=True, gc=False):
-    """What to ask of whom: `request` has the number 0. `tell` makes the answer; None: there is more
-    to be done, by a task, and nothing has been done yet."""
+    """A message for a cell; `request` has the number 0.
+
+    `to_response` makes the response of the cell's reply. None: nothing was done yet, and a task has
+    to answer.
+    """
 
     cell: bytes
     request: StreamRequest
     size_bytes: int
-    tell: Callable[[CellReply], Response | None]
+    to_response: Callable[[CellReply], Response | None]
 
 
 @runtime_checkable
 class DirectApi(Protocol):
-    """An API with requests that are errands."""
+    """An API that answers some requests directly."""
 
     name: str
 
-    def is_direct(self, question: RequestHead) -> bool:
-        """Is it one, as far as its head tells? The same head is not asked about twice."""
+    def is_direct(self, head: RequestHead) -> bool:
+        """True if requests with this head are direct. It is called once for each head."""
 
     def direct_request(self, request: Request, body: bytes) -> DirectRequest | Response:
-        """What to ask, or what is answered at once."""
+        """The message for the cell, or the response if none is needed."""
 
-    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
-        """See `application.Api`."""
+    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
+        """See `app.Api`."""
 
 
 class DirectExchange(Port):
-    """One errand under way: the port of its cell, and what the node counts like a connection."""
+    """A direct request in progress: the port of its cell, and a connection that the node counts.
+
+    Implements `transports.server.interface.ServerConnection`.
+    """
 
     __slots__ = (
         "_api",
-        "_asked",
-        "_errand",
-        "_host",
+        "_body",
+        "_direct",
+        "_guard",
         "_reply",
-        "_shelter",
-        "_size_bytes",
-        "_watched_at",
+        "_request",
+        "_sampled_at",
+        "_services",
+        "_whole",
         "address",
         "deadline",
         "number",
@@ -71,61 +78,63 @@ class DirectExchange(Port):
 
     def __init__(
         self,
-        host: HttpNodeServices,
+        services: HttpNodeServices,
         api: DirectApi,
-        asked: WholeRequest,
-        size_bytes: int,
-        shelter: CallGuard,
+        whole: WholeRequest,
+        request: Request,
+        body: bytes,
+        guard: CallGuard,
     ) -> None:
-        self.number = host.next_number()
-        self.received_at = host.now()
+        self.number = services.next_number()
+        self.received_at = services.now()
         self.deadline = inf
-        self.address: str = asked.scope["client"][0]
-        self._host = host
+        self.address = request.client
+        self._services = services
         self._api = api
-        self._asked: WholeRequest | None = asked
-        self._size_bytes = size_bytes
-        self._shelter = shelter
-        self._errand: DirectRequest | None = None
+        self._whole: WholeRequest | None = whole
+        self._request = request
+        self._body = body
+        self._guard = guard
+        self._direct: DirectRequest | None = None
         self._reply: CellReply | None = None
-        self._watched_at = 0.0
+        self._sampled_at = 0.0
 
-    def run(self, request: Request, body: bytes) -> None:
-        """Ask the cell."""
-        asked, host = self._asked, self._host
-        assert asked is not None, "nobody has answered yet"
-        found = self._api.direct_request(request, body)
-        if isinstance(found, Response):
-            self.say(found)
+    def run(self) -> None:
+        """Send the message to the cell, together with others of this pass of the loop."""
+        whole, services = self._whole, self._services
+        assert whole is not None, "the request was answered already"
+        direct = self._api.direct_request(self._request, self._body)
+        if isinstance(direct, Response):
+            self.respond(direct)
             return
-        self._errand = found
-        traffic = host.protocol_stats[LISTENER]
-        if self.received_at >= traffic.sample_at:
-            traffic.begin(self.received_at)
-            self._watched_at = self.received_at
-        host.batcher.add(found.cell, self, [found.request], found.size_bytes, asked.soon)
+        self._direct = direct
+        stats = services.protocol_stats[LISTENER]
+        if self.received_at >= stats.sample_at:
+            stats.begin(self.received_at)
+            self._sampled_at = self.received_at
+        services.batcher.add(direct.cell, self, [direct.request], direct.size_bytes, whole.soon)
 
-    def say(self, response: Response) -> None:
-        """Answer, unless that was done."""
-        asked, host = self._asked, self._host
-        if asked is None:
+    def respond(self, response: Response) -> None:
+        """Write the response, unless there was one before."""
+        whole, services = self._whole, self._services
+        if whole is None:
             return
-        self._asked = None
-        host.unregister(self)
-        host.http.requests += 1
-        key = (self._api.name, response.status)
-        host.http.answers[key] = host.http.answers.get(key, 0) + 1
-        host.http.bytes_in += self._size_bytes
-        host.http.bytes_out += len(response.body)
-        asked.answer(response.status, response_headers(response), response.body)
+        self._whole = None
+        services.unregister(self)
+        http, key = services.http, (self._api.name, response.status)
+        http.requests += 1
+        http.answers[key] = http.answers.get(key, 0) + 1
+        http.bytes_in += len(self._body)
+        http.bytes_out += len(response.body)
+        whole.respond(response.status, response.all_headers(), response.body)
 
     def fail(self, why: Rejection) -> None:
-        """Answer that it went wrong."""
+        """Respond with a failure."""
         if why is Rejection.CRASHED:
-            self._host.http.crashed += 1
-        self.say(self._api.refuse(why, None) or plain_rejection(why))
+            self._services.http.crashed += 1
+        self.respond(self._api.reject(why, None) or plain_rejection(why))
 
-    # What cells call: Port.
+    # Port: called by cells.
 
     @property
     def writable(self) -> bool:
@@ -133,48 +142,46 @@ class DirectExchange(Port):
 
     def send(self, replies: Sequence[Reply]) -> None:
         for reply in replies:
-            if isinstance(reply, StreamReply):
-                self._reply = reply
-            elif type(reply) is Failed:
+            if isinstance(reply, StreamReply | Failed):
                 self._reply = reply
 
     def flush(self) -> None:
-        if self._reply is not None and not self._shelter(self._tell):
+        if self._reply is not None and not self._guard(self._finish):
             self.fail(Rejection.CRASHED)
 
     def must_wait(self, cell: bytes) -> None:
-        """It asks for nothing more."""
+        """Nothing: there is one message only."""
 
-    def _tell(self) -> None:
-        errand, reply = self._errand, self._reply
-        self._errand = self._reply = None
-        if errand is None or reply is None:
+    def _finish(self) -> None:
+        direct, reply = self._direct, self._reply
+        self._direct = self._reply = None
+        if direct is None or reply is None:
             return
-        if self._watched_at:
-            self._host.protocol_stats[LISTENER].end(self._watched_at, self._host.now())
-        response = errand.tell(reply)
+        if self._sampled_at:
+            self._services.protocol_stats[LISTENER].end(self._sampled_at, self._services.now())
+        response = direct.to_response(reply)
         if response is not None:
-            self.say(response)
-        elif self._asked is not None:
-            asked, self._asked = self._asked, None
-            self._host.unregister(self)
-            asked.scope[ADMITTED] = True
-            asked.defer()
+            self.respond(response)
+        elif self._whole is not None:
+            whole, self._whole = self._whole, None
+            self._services.unregister(self)
+            whole.scope[ADMITTED] = True
+            whole.defer()
 
-    # What the node calls: Visitor.
+    # ServerConnection: called by the node.
 
     @property
     def peer(self) -> str:
         return self.address
 
     def wake(self, now: float) -> None:
-        """It arms no deadlines."""
+        """Nothing: a request arms no deadlines."""
 
     def start_drain(self) -> None:
-        """It is answered soon in any case."""
+        """Nothing: the response comes soon in any case."""
 
     def reauthorize(self) -> None:
-        """It was allowed when it was asked."""
+        """Nothing: the request was allowed when it came."""
 
     def close(self) -> None:
         self.fail(Rejection.CUT_OFF)

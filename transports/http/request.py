@@ -1,6 +1,6 @@
-"""A request as an API sees it: raw path in segments, query, headers, a body read within limits.
+"""Requests of HTTP: the head (method, path, query, headers), and a body read within limits.
 
-A body is given whole or not at all: what a client sends half way leaves no trace (http.md 0.8).
+A body is given whole or not at all: half a body leaves no trace (http.md 0.8).
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ class BadPath(Exception):
 
 
 class RequestHead(msgspec.Struct, frozen=True):
-    """`segments`: the raw path split at `/`, each percent-decoded; `query`: decoded pairs, `+` is a
-    space, bytes that are no UTF-8 as surrogates (`surrogateescape`). `last` has the last value of
-    each header, `bearer` the access token."""
+    """The head of a request.
+
+    `segments`: the raw path split at `/`, each percent-decoded. `query`: decoded pairs; `+` is a
+    space, and bytes that are not UTF-8 become surrogates (`surrogateescape`). `last` has the last
+    value of each header, `bearer` the access token.
+    """
 
     method: str
     segments: tuple[bytes, ...]
@@ -44,18 +47,17 @@ class RequestHead(msgspec.Struct, frozen=True):
 
 
 def request_head(scope: Scope, segments: tuple[bytes, ...]) -> RequestHead:
-    """What is asked at a path with these segments. Raises BadPath for a query that cannot be
-    read."""
+    """The head of a request whose path has these segments. Raises BadPath for a bad query."""
     raw: bytes = scope.get("query_string", b"")
-    return _question(scope, segments, parse_query(raw) if raw else ())
+    return _head(scope, segments, parse_query(raw) if raw else ())
 
 
 def head_without_path(scope: Scope) -> RequestHead:
-    """The same of a request whose path or query cannot be read."""
-    return _question(scope, (), ())
+    """The head of a request whose path or query cannot be decoded."""
+    return _head(scope, (), ())
 
 
-def _question(
+def _head(
     scope: Scope, segments: tuple[bytes, ...], query: Sequence[tuple[str, str]]
 ) -> RequestHead:
     headers: Headers = scope["headers"]
@@ -74,7 +76,7 @@ def _question(
 
 
 def raw_segments(scope: Scope) -> tuple[bytes, ...]:
-    """The segments as they came, to tell whose a path is that cannot be read."""
+    """The segments before decoding, to find the API of a path that cannot be decoded."""
     raw: bytes = scope.get("raw_path") or b""
     return tuple(raw.partition(b"?")[0].split(b"/")[1:])
 
@@ -83,7 +85,7 @@ def split_path(scope: Scope) -> tuple[bytes, ...]:
     """The segments of the raw path below `root_path`, decoded one by one. Raises BadPath."""
     raw: bytes | None = scope.get("raw_path")
     if raw is None:
-        # A server that tells no raw path has decoded it; nothing is left to be decoded.
+        # A server that gives no raw path has decoded it already.
         parts = scope["path"].encode("utf-8", "surrogateescape").split(b"/")[1:]
     else:
         parts = raw.partition(b"?")[0].split(b"/")[1:]
@@ -98,7 +100,7 @@ def split_path(scope: Scope) -> tuple[bytes, ...]:
 
 
 def percent_decoded(part: bytes) -> bytes:
-    """A part of a URL without its escapes. Raises BadPath for a `%` that begins none."""
+    """A part of a URL with its escapes decoded. Raises BadPath for a `%` that begins none."""
     if b"%" not in part:
         return part
     if _BROKEN_ESCAPE.search(part):
@@ -121,29 +123,28 @@ def _text(part: bytes) -> str:
 
 
 LISTENER = "http"
-"""The door's name, for the rules of access."""
+"""The listener's name in access rules."""
 
 CONFIRM_S = 0.01
 DISCARDED_BYTES_MAX = 2**20
-"""Of a body that nobody wants so much is read before the client counts as gone."""
+"""Bytes of an unwanted body that are read before the client counts as gone."""
 
 
 class ClientGone(Exception):
-    """the client left before it had said everything, or heard it; nobody can be answered"""
+    """the client left before it had sent everything, or received it; nobody can be answered"""
 
 
 class BodyTooLarge(Exception):
-    """the body has more bytes than the API takes (413)"""
+    """the body has more bytes than the API accepts (413)"""
 
 
 class BodyTooSlow(Exception):
-    """the body did not come in time (408)"""
+    """the body did not arrive in time (408)"""
 
 
 class HttpLimits(msgspec.Struct, frozen=True):
-    """Limits of requests; docs/reference/limits.md. A body has `body_s` to come, each piece of a
-    session as long as it likes. What is refused before its body came is read on for `linger_s` at
-    most."""
+    """Limits of requests; docs/reference/limits.md. A whole body has `body_s` to arrive; sessions have no
+    limit of time. After a rejection, up to `linger_bytes_max` are read for `linger_s`."""
 
     url_bytes_max: int = 16 * 2**10
     header_bytes_max: int = 32 * 2**10
@@ -154,81 +155,75 @@ class HttpLimits(msgspec.Struct, frozen=True):
 
 
 class Request:
-    """What a client asks: the question, who asks it, and its body."""
+    """A request: its head, its client, and its body, which is read on demand."""
 
     __slots__ = (
         "_is_read",
         "_length",
         "_limits",
         "_receive",
+        "active",
         "bytes_read",
+        "cache",
         "client",
-        "has_left",
         "header",
         "headers",
+        "is_disconnected",
         "is_http2",
-        "is_ours",
-        "kept",
+        "is_own_server",
         "method",
         "principal",
         "query",
         "segments",
-        "visit",
     )
 
     def __init__(
-        self, scope: Scope, receive: Receive, limits: HttpLimits, question: RequestHead
+        self, scope: Scope, receive: Receive, limits: HttpLimits, head: RequestHead
     ) -> None:
-        self.method = question.method
-        self.segments = question.segments
-        self.headers = question.headers
-        self.query = question.query
-        self.is_http2 = question.is_http2
-        self.header: Callable[[bytes], bytes | None] = question.last.get
+        self.method = head.method
+        self.segments = head.segments
+        self.headers = head.headers
+        self.query = head.query
+        self.is_http2 = head.is_http2
+        self.header: Callable[[bytes], bytes | None] = head.last.get
         """The last value of a header, named in lower case; None: there is none."""
         client = scope.get("client")
         self.client: str = client[0] if client else ""
-        """The other end's host, without its port."""
-        told = server_extension(scope)
-        self.is_ours = told is not None
-        """It is our server that serves it."""
-        self.kept: dict[str, Any] = {} if told is None else told.kept
-        """What was found out from the question alone, when it was asked before."""
-        certificate = None if told is None else told.certificate
-        self.principal = Principal(question.bearer, None, self.client, LISTENER, certificate)
-        """Who asks, by its token, its address and its certificate."""
+        """The client's host, without its port."""
+        extension = server_extension(scope)
+        self.is_own_server = extension is not None
+        """True where our own server serves the request, not another ASGI server."""
+        self.cache: dict[str, Any] = {} if extension is None else extension.cache
+        """Values derived from the head alone, kept for requests with the same head."""
+        certificate = None if extension is None else extension.certificate
+        self.principal = Principal(head.bearer, None, self.client, LISTENER, certificate)
+        """The client, by its token, address and certificate."""
         self._limits = limits
         self._receive = receive
         self._is_read = False
         self._length: int | None = None
-        """What the whole body has, if that is known."""
-        self.has_left = False
-        """The client is gone."""
+        """The length of the whole body, if it is known."""
+        self.is_disconnected = False
         self.bytes_read = 0
-        self.visit: ActiveRequest
-        """How the node tells this request that it has to end."""
+        self.active: ActiveRequest
+        """The node's handle of the request; a direct request has none."""
 
     def values(self, name: bytes) -> list[bytes]:
         """All values of a header, in their order."""
         return [value for each, value in self.headers if each == name]
 
     @property
-    def is_read(self) -> bool:
-        """Nothing of the body is left to be read: it came whole, or the client is gone."""
-        return self._is_read or self.has_left
-
-    @property
-    def came_whole(self) -> bool:
-        """All of the body came, whether or not the client is still there."""
+    def is_complete(self) -> bool:
+        """True if the whole body came, even if the client has gone since."""
         return self._is_read
 
     @property
     def may_have_body(self) -> bool:
-        """Might there be a body that was not read? Without a length HTTP/2 does not tell."""
-        if self.is_read:
+        """True if part of a body may be unread. Without a length HTTP/2 does not tell."""
+        if self._is_read or self.is_disconnected:
             return False
         if not self.bytes_read and self.header(b"expect") is not None:
-            return False  # it waits for our word before it sends any
+            return False  # the client waits for "100 Continue" before it sends any
         length = self.header(b"content-length")
         if length is not None:
             return length != b"0"
@@ -237,31 +232,33 @@ class Request:
         return self.is_http2 and self.method in ("POST", "PUT", "PATCH")
 
     async def body(self, bytes_max: int | None = None) -> bytes:
-        """The whole body. Raises BodyTooLarge, BodyTooSlow, and ClientGone for half of one."""
+        """The whole body. Raises BodyTooLarge, BodyTooSlow; ClientGone for half a body."""
         limit = self._limits.body_bytes_max if bytes_max is None else bytes_max
         length = self.header(b"content-length")
         if length is not None and length.isdigit() and int(length) > limit:
-            raise BodyTooLarge(f"the body has {int(length)} bytes, at most {limit} are taken")
+            raise BodyTooLarge(f"the body has {int(length)} bytes; at most {limit} are accepted")
         if length == b"0":
             return b""
         if length is not None and length.isdigit():
             self._length = int(length)
         with cancel_scope(self._limits.body_s):
-            first = await self._next()
-            if not self._is_read or len(first) > limit:
-                first = await self._whole(first, limit)
-            if self.is_http2 and self._length is None and not self.is_ours:
+            body = await self._next()
+            if not self._is_read or len(body) > limit:
+                body = await self._rest(body, limit)
+            if self.is_http2 and self._length is None and not self.is_own_server:
                 await self._confirm()
-            return first
-        raise BodyTooSlow(f"the body did not come within {self._limits.body_s:g} s")
+            return body
+        raise BodyTooSlow(f"the body did not arrive within {self._limits.body_s:g} s")
 
     async def _confirm(self) -> None:
-        """Nobody said how long the body is, and other servers take a reset for its end: if it was
-        one, the client is gone at once. Raises ClientGone."""
+        """Check that a body without a length came to its end. Raises ClientGone.
+
+        Other servers take a reset for the end of the body; after a reset the client is gone.
+        """
         with cancel_scope(CONFIRM_S):
             await self._next()
 
-    async def _whole(self, first: bytes, limit: int) -> bytes:
+    async def _rest(self, first: bytes, limit: int) -> bytes:
         pieces, size = [first], len(first)
         while size <= limit:
             if self._is_read:
@@ -278,37 +275,38 @@ class Request:
             if piece:
                 yield piece
 
-    async def gone(self) -> None:
-        """Returns once the client has left. Nobody else may read meanwhile; what still comes of
-        the body is dropped."""
-        dropped = 0
+    async def wait_for_disconnect(self) -> None:
+        """Return once the client has left. Nothing else may read meanwhile; the rest of the body
+        is discarded."""
+        discarded = 0
         try:
-            while dropped <= DISCARDED_BYTES_MAX:
-                dropped += len(await self._next())
+            while discarded <= DISCARDED_BYTES_MAX:
+                discarded += len(await self._next())
         except ClientGone:
             return
 
     async def run_until_disconnect(self, run: Callable[[], Awaitable[T]]) -> T:
         """Await `run()`, which is cancelled when the client leaves; then raises ClientGone.
 
-        For what may take long and does not read the body: waiting reads, sessions that only send.
+        For calls that may take long and do not read the body: waiting reads, and sessions that
+        only send.
         """
         results: list[T] = []
-        carried = _Carried()
+        carrier = _ExceptionCarrier()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch, tasks.cancel_scope)
-            with carried:
+            with carrier:
                 results.append(await run())
             tasks.cancel_scope.cancel()
-        if carried.failure is not None:
-            raise carried.failure
+        if carrier.failure is not None:
+            raise carrier.failure
         if not results:
             raise ClientGone
         return results[0]
 
     async def linger(self) -> None:
-        """Read on what nobody wants, within the limits, so that the answer reaches a client that
-        is still sending: a connection closed with unread input is reset (http.md 0.2)."""
+        """Read and discard the rest of the body, within the limits, so that the response reaches a
+        client that still sends: a connection closed with unread input is reset (http.md 0.2)."""
         left = self._limits.linger_bytes_max
         with anyio.move_on_after(self._limits.linger_s):
             try:
@@ -317,42 +315,42 @@ class Request:
             except ClientGone:
                 return
 
-    def let_go(self) -> None:
-        """The request is over. Task groups leave cycles behind; nothing of the server is in them,
-        or it would be held until the garbage collector comes."""
+    def release(self) -> None:
+        """Drop the server's objects once the request is over. Task groups leave cycles behind,
+        which would keep them alive until the garbage collector runs."""
         self._receive = receive_nothing
 
     async def _watch(self, scope: anyio.CancelScope) -> None:
-        await self.gone()
+        await self.wait_for_disconnect()
         scope.cancel()
 
     async def _next(self) -> bytes:
         """The next piece of the body. Raises ClientGone."""
-        if self.has_left:
+        if self.is_disconnected:
             raise ClientGone
         message = await self._receive()
         if message["type"] != "http.request":
-            self.has_left = True
+            self.is_disconnected = True
             raise ClientGone
         body: bytes = message.get("body", b"")
         self.bytes_read += len(body)
         is_end = not message.get("more_body", False)
         if is_end and self._length not in (None, self.bytes_read):
             # Servers take a reset of HTTP/2 that names no error for the end of the body.
-            self.has_left = True
+            self.is_disconnected = True
             raise ClientGone
-        # Some servers tell the end by an empty piece, which crosses threads like any other.
+        # Some servers mark the end by an empty piece, which crosses threads like any other.
         self._is_read = is_end or (not self.is_http2 and self.bytes_read == self._length)
         return body
 
 
 async def receive_nothing() -> Message:
-    """Receives nothing."""
+    """The `receive` of a request that is over, or whose body is known already."""
     return {"type": "http.disconnect"}
 
 
-class _Carried:
-    """Carries an exception out of a task group, which would wrap it."""
+class _ExceptionCarrier:
+    """A block that carries an exception out of a task group, which would wrap it."""
 
     def __init__(self) -> None:
         self.failure: Exception | None = None

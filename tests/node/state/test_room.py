@@ -18,10 +18,10 @@ HOST = ((b"host", b"127.0.0.1:7404"),)
 
 async def test_metrics_tell_what_states_take() -> None:
     async with watched() as (pond, _, application):
-        with CellClient(pond.host) as inquiry:
-            await inquiry.ask(stream_cell(b"users"), m.Create)
+        with CellClient(pond.host) as cells:
+            await cells.request(stream_cell(b"users"), m.Create)
             make = m.Append
-            await inquiry.ask(stream_cell(b"users"), lambda number: make(number, [put("a", 1)]))
+            await cells.request(stream_cell(b"users"), lambda number: make(number, [put("a", 1)]))
         assert (await figures(application))["millpond_states", ()] == 0
         assert (await Client(application).request("GET", "/millpond/state/users")).status == 200
         told = await figures(application)

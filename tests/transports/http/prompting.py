@@ -62,7 +62,7 @@ class Prompting:
             pond.host,
             guard,
             lambda: DATE,
-            self.application.prompt,
+            self.application.handle_directly,
         )
 
     def connect(self, host: str = "127.0.0.1") -> Line:

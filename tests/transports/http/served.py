@@ -35,10 +35,10 @@ class Does:
         self._run = run
         self._serves_draining = serves_draining
 
-    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
-        await self._run(request, answer)
+    async def __call__(self, request: Request, writer: ResponseWriter) -> None:
+        await self._run(request, writer)
 
-    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
+    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
         return None if self._serves_draining else plain_rejection(why)
 
 
@@ -52,7 +52,7 @@ class Served:
         guard = partial(contain, "request/http")
         shelter = partial(contain_call, "request/http")
         self.application = Application(self.host, apis, guard, limits, shelter)
-        self.prompt = self.application.prompt
+        self.handle_directly = self.application.handle_directly
 
     async def __call__(self, scope, receive, send):  # type: ignore[no-untyped-def]
         await self.application(scope, receive, send)

@@ -19,8 +19,8 @@ from tests.transports.http.served import Does, served
 
 
 def _named(name: str) -> Does:
-    async def tell(request: Request, answer: ResponseWriter) -> None:
-        await answer.whole(Response(200, ((b"x-api", name.encode()),)))
+    async def tell(request: Request, writer: ResponseWriter) -> None:
+        await writer.respond(Response(200, ((b"x-api", name.encode()),)))
 
     return Does(tell)
 
@@ -48,14 +48,14 @@ async def test_the_longest_prefix_wins() -> None:
 
 
 async def test_http_0_7_headers_leave_as_they_are() -> None:
-    async def tell(request: Request, answer: ResponseWriter) -> None:
+    async def tell(request: Request, writer: ResponseWriter) -> None:
         head = ((b"content-type", b"text/event-stream"), (b"x", b"\xff "))
         if request.method == "DELETE":
-            await answer.whole(Response(202))
+            await writer.respond(Response(202))
         elif request.method == "PUT":
-            await answer.whole(Response(304, ((b"etag", b'"a"'),)))
+            await writer.respond(Response(304, ((b"etag", b'"a"'),)))
         else:
-            await answer.whole(Response(200, head, b"body"))
+            await writer.respond(Response(200, head, b"body"))
 
     async with served(tell) as application:
         client, server = Client(application), (b"server", b"millpond")
@@ -71,12 +71,12 @@ async def test_http_0_7_headers_leave_as_they_are() -> None:
 
 
 async def test_a_mistake_is_500_for_this_request_alone(caplog: pytest.LogCaptureFixture) -> None:
-    async def fail(request: Request, answer: ResponseWriter) -> None:
+    async def fail(request: Request, writer: ResponseWriter) -> None:
         if request.segments[1:] == (b"boom",):
             raise ZeroDivisionError("a mistake")
         if request.segments[1:] == (b"nothing",):
             return
-        await answer.whole(Response(200))
+        await writer.respond(Response(200))
 
     async with served(fail) as application:
         client = Client(application)
@@ -91,11 +91,11 @@ async def test_a_mistake_is_500_for_this_request_alone(caplog: pytest.LogCapture
 
 
 async def test_a_stream_that_crashes_never_looks_complete() -> None:
-    async def fail(request: Request, answer: ResponseWriter) -> None:
-        await answer.start(200, ())
-        await answer.send(b"one")
+    async def fail(request: Request, writer: ResponseWriter) -> None:
+        await writer.start(200, ())
+        await writer.write(b"one")
         if request.segments[1:] == (b"words",):
-            answer.last_words = lambda why: why.code.encode()
+            writer.encode_error = lambda why: why.code.encode()
         raise ZeroDivisionError("a mistake")
 
     async with served(fail) as application:
@@ -132,8 +132,8 @@ async def test_what_is_too_long_or_broken_is_refused(
 async def test_an_early_answer_reads_on_for_a_little(anyio_backend: str) -> None:
     """http.md 0.2: the client that still sends hears the answer."""
 
-    async def refuse(request: Request, answer: ResponseWriter) -> None:
-        await answer.whole(Response(401))
+    async def refuse(request: Request, writer: ResponseWriter) -> None:
+        await writer.respond(Response(401))
 
     async with served(refuse) as application:
         start = anyio.current_time()
@@ -149,9 +149,9 @@ async def test_an_early_answer_reads_on_for_a_little(anyio_backend: str) -> None
         assert 0.09 < anyio.current_time() - start < 1
 
 
-async def _hold(request: Request, answer: ResponseWriter) -> None:
-    answer.last_words = lambda why: b"last: " + why.code.encode()
-    await answer.start(200, ())
+async def _hold(request: Request, writer: ResponseWriter) -> None:
+    writer.encode_error = lambda why: b"last: " + why.code.encode()
+    await writer.start(200, ())
     await request.run_until_disconnect(anyio.sleep_forever)
 
 
@@ -175,12 +175,12 @@ async def test_a_peer_that_asks_too_fast_is_told_when_to_come_again() -> None:
     delays: list[int | None] = []
 
     class Telling(Does):
-        def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
+        def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
             delays.append(delay_ms)
-            return super().refuse(why, delay_ms)
+            return super().reject(why, delay_ms)
 
-    async def ok(request: Request, answer: ResponseWriter) -> None:
-        await answer.whole(Response(200))
+    async def ok(request: Request, writer: ResponseWriter) -> None:
+        await writer.respond(Response(200))
 
     async with served({(b"do",): Telling(ok)}, requests_per_s_per_peer_max=2) as application:
         far = Client(application, host="192.0.2.1")
@@ -191,11 +191,11 @@ async def test_a_peer_that_asks_too_fast_is_told_when_to_come_again() -> None:
 
 
 async def test_a_drain_tells_sessions_and_cuts_off_who_stays() -> None:
-    async def leave(request: Request, answer: ResponseWriter) -> None:
-        await answer.start(200, ())
-        await request.visit.draining.wait()
-        await answer.send(b"bye")
-        await answer.end()
+    async def leave(request: Request, writer: ResponseWriter) -> None:
+        await writer.start(200, ())
+        await request.active.draining.wait()
+        await writer.write(b"bye")
+        await writer.end()
 
     apis = {(b"leave",): Does(leave), (b"hold",): Does(_hold)}
     apis[(b"health",)] = Does(_named("health"), serves_draining=True)
@@ -213,11 +213,11 @@ async def test_a_drain_tells_sessions_and_cuts_off_who_stays() -> None:
 
 
 async def test_a_session_whose_right_is_gone_is_cut_off(tmp_path: Path) -> None:
-    async def guarded(request: Request, answer: ResponseWriter) -> None:
-        request.visit.may_go_on = lambda: bool(
+    async def guarded(request: Request, writer: ResponseWriter) -> None:
+        request.active.is_allowed = lambda: bool(
             application.host.authorize_stream(request.principal, b"")
         )
-        await _hold(request, answer)
+        await _hold(request, writer)
 
     tokens = tmp_path / "tokens"
     tokens.write_text("secret all stream:*\n")
@@ -236,11 +236,11 @@ async def test_a_session_whose_right_is_gone_is_cut_off(tmp_path: Path) -> None:
 async def test_the_client_that_does_not_read_is_waited_for() -> None:
     sent = 0
 
-    async def flood(request: Request, answer: ResponseWriter) -> None:
+    async def flood(request: Request, writer: ResponseWriter) -> None:
         nonlocal sent
-        await answer.start(200, ())
+        await writer.start(200, ())
         while True:
-            await answer.send(b"x")
+            await writer.write(b"x")
             sent += 1
 
     async with served(flood) as application:

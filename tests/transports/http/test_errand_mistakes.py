@@ -25,8 +25,8 @@ class _Broken:
     def __init__(self, make: Callable[[], DirectRequest | Response]) -> None:
         self._make = make
 
-    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
-        await answer.whole(Response(204))
+    async def __call__(self, request: Request, writer: ResponseWriter) -> None:
+        await writer.respond(Response(204))
 
     def is_direct(self, question: RequestHead) -> bool:
         return question.method == "POST"
@@ -34,7 +34,7 @@ class _Broken:
     def direct_request(self, request: Request, body: bytes) -> DirectRequest | Response:
         return self._make()
 
-    def refuse(self, why: Rejection, delay_ms: int | None) -> Response | None:
+    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
         return json_response(why.status, {"test": why.code})
 
 

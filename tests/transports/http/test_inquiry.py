@@ -22,8 +22,8 @@ CELL = stream_cell(b"orders")
 @asynccontextmanager
 async def _pond(**settings: object) -> AsyncIterator[Served]:
     async with served({}, **settings) as pond:
-        with CellClient(pond.host) as inquiry:
-            assert isinstance(await inquiry.ask(CELL, m.Create), m.Done)
+        with CellClient(pond.host) as cells:
+            assert isinstance(await cells.request(CELL, m.Create), m.Done)
         yield pond
 
 
@@ -56,34 +56,34 @@ def _waiting(pond: Served) -> int:
 
 async def test_one_request_one_answer() -> None:
     async with _pond() as pond:
-        with CellClient(pond.host) as inquiry:
-            appended = await inquiry.ask(CELL, _append)
+        with CellClient(pond.host) as cells:
+            appended = await cells.request(CELL, _append)
             assert isinstance(appended, m.Appended) and appended.first == 0
-            found = await inquiry.ask(CELL, _read)
+            found = await cells.request(CELL, _read)
             assert isinstance(found, m.Records) and found.spans[0].bodies == [b"x"]
-            assert inquiry.under_way == 0
+            assert cells.in_flight == 0
 
 
 async def test_refusals_are_returned() -> None:
     async with _pond() as pond:
-        with CellClient(pond.host) as inquiry:
-            refused = await inquiry.ask(CELL, lambda number: _append(number, match=5))
+        with CellClient(pond.host) as cells:
+            refused = await cells.request(CELL, lambda number: _append(number, match=5))
             assert isinstance(refused, m.StreamFailed)
             assert (refused.code, refused.tail) == (Code.SEQUENCE_MISMATCH, 0)
-            missing = await inquiry.ask(stream_cell(b"none"), _read)
+            missing = await cells.request(stream_cell(b"none"), _read)
             assert isinstance(missing, m.StreamFailed) and missing.code is Code.UNKNOWN_STREAM
 
 
 async def test_many_are_under_way_and_awaited_in_any_order() -> None:
     async with _pond() as pond:
-        with CellClient(pond.host) as inquiry:
-            numbers = [inquiry.take_number() for _ in range(5)]
-            await inquiry.submit(CELL, [_append(number) for number in numbers[:3]], 3)
+        with CellClient(pond.host) as cells:
+            numbers = [cells.next_number() for _ in range(5)]
+            await cells.submit(CELL, [_append(number) for number in numbers[:3]], 3)
             for number in numbers[3:]:
-                await inquiry.submit(CELL, [_append(number)], 1, gather=True)
+                await cells.submit(CELL, [_append(number)], 1, gather=True)
             firsts = {}
             for number in reversed(numbers):
-                reply = await inquiry.answer(number)
+                reply = await cells.reply(number)
                 assert isinstance(reply, m.Appended)
                 firsts[number] = reply.first
             assert firsts == {number: number for number in numbers}
@@ -92,102 +92,102 @@ async def test_many_are_under_way_and_awaited_in_any_order() -> None:
 async def test_requests_that_join_others_keep_the_order_of_their_own() -> None:
     async with _pond() as pond:
         with CellClient(pond.host) as one, CellClient(pond.host) as two:
-            for inquiry in (one, two):
-                first, second = inquiry.take_number(), inquiry.take_number()
-                await inquiry.submit(CELL, [_append(first)], gather=True)
-                await inquiry.submit(CELL, [_append(second)])
-            for inquiry in (one, two):
-                firsts = [await inquiry.answer(0), await inquiry.answer(1)]
+            for cells in (one, two):
+                first, second = cells.next_number(), cells.next_number()
+                await cells.submit(CELL, [_append(first)], gather=True)
+                await cells.submit(CELL, [_append(second)])
+            for cells in (one, two):
+                firsts = [await cells.reply(0), await cells.reply(1)]
                 assert isinstance(firsts[0], m.Appended) and isinstance(firsts[1], m.Appended)
                 assert firsts[0].first < firsts[1].first
 
 
 async def test_a_wait_that_is_cancelled_loses_no_answer() -> None:
     async with _pond() as pond, anyio.create_task_group() as tasks:
-        with CellClient(pond.host) as inquiry:
-            number = inquiry.take_number()
+        with CellClient(pond.host) as cells:
+            number = cells.next_number()
             read = _read(number, wait_until=pond.host.now() + 60)
-            await inquiry.submit(CELL, [read])
+            await cells.submit(CELL, [read])
             for _ in range(2):
                 with anyio.move_on_after(0.01) as scope:
-                    await inquiry.answer(number)
-                assert scope.cancelled_caught and inquiry.under_way == 1
+                    await cells.reply(number)
+                assert scope.cancelled_caught and cells.in_flight == 1
 
             async def append() -> None:
                 with CellClient(pond.host) as other:
-                    await other.ask(CELL, _append)
+                    await other.request(CELL, _append)
 
             tasks.start_soon(append)
-            found = await inquiry.answer(number)
+            found = await cells.reply(number)
             assert isinstance(found, m.Records) and found.next == 1
 
 
 async def test_an_answer_and_a_cancellation_at_once_lose_nothing() -> None:
     async with _pond() as pond:
-        with CellClient(pond.host) as inquiry, CellClient(pond.host) as other:
-            number = inquiry.take_number()
+        with CellClient(pond.host) as cells, CellClient(pond.host) as other:
+            number = cells.next_number()
             read = _read(number, wait_until=pond.host.now() + 60)
-            await inquiry.submit(CELL, [read])
+            await cells.submit(CELL, [read])
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(inquiry.answer, number)
+                tasks.start_soon(cells.reply, number)
                 await anyio.wait_all_tasks_blocked()
-                await other.ask(CELL, _append)
+                await other.request(CELL, _append)
                 tasks.cancel_scope.cancel()
-            if inquiry._ready:
-                assert isinstance(await inquiry.answer(number), m.Records)
+            if cells._ready:
+                assert isinstance(await cells.reply(number), m.Records)
 
 
 async def test_who_leaves_is_forgotten_by_the_streams_it_asked() -> None:
     async with _pond() as pond:
-        with CellClient(pond.host) as inquiry:
-            number = inquiry.take_number()
+        with CellClient(pond.host) as cells:
+            number = cells.next_number()
             read = _read(number, wait_until=pond.host.now() + 60)
-            await inquiry.submit(CELL, [read])
+            await cells.submit(CELL, [read])
             assert _waiting(pond) == 1
         assert _waiting(pond) == 0
 
 
 async def test_a_read_can_be_concluded_and_cancelled() -> None:
     async with _pond() as pond:
-        with CellClient(pond.host) as inquiry:
+        with CellClient(pond.host) as cells:
             until = pond.host.now() + 60
-            one, two = inquiry.take_number(), inquiry.take_number()
+            one, two = cells.next_number(), cells.next_number()
             reads = [_read(number, wait_until=until) for number in (one, two)]
-            await inquiry.submit(CELL, reads)
-            inquiry.tell(CELL, m.FinishRead(one))
-            found = await inquiry.answer(one)
+            await cells.submit(CELL, reads)
+            cells.notify(CELL, m.FinishRead(one))
+            found = await cells.reply(one)
             assert isinstance(found, m.Records) and not found.spans
-            inquiry.tell(CELL, m.CancelRead(two))
+            cells.notify(CELL, m.CancelRead(two))
             assert _waiting(pond) == 0
 
 
 async def test_a_full_mailbox_makes_the_next_wait_and_nothing_is_lost() -> None:
     async with _pond(mailbox_bytes_max=1000) as pond:
         count = 2000
-        with CellClient(pond.host) as inquiry:
-            numbers = [inquiry.take_number() for _ in range(count)]
+        with CellClient(pond.host) as cells:
+            numbers = [cells.next_number() for _ in range(count)]
             # More than a cell's share of a turn: it is queued, and the mailbox is full.
-            await inquiry.submit(CELL, [_append(number) for number in numbers], 5000)
-            assert inquiry._full
-            last = await inquiry.ask(CELL, _append, 1)
+            await cells.submit(CELL, [_append(number) for number in numbers], 5000)
+            assert cells._is_full
+            last = await cells.request(CELL, _append, 1)
             assert isinstance(last, m.Appended) and last.first == count
-            replies = [await inquiry.answer(number) for number in numbers]
+            replies = [await cells.reply(number) for number in numbers]
             assert [each.first for each in replies if isinstance(each, m.Appended)] == numbers
 
 
 async def test_a_stream_that_crashes_leaves_nobody_waiting() -> None:
     async with _pond() as pond:
-        with CellClient(pond.host) as inquiry:
-            broken = m.Append(inquiry.take_number(), [None])  # type: ignore[list-item]
-            await inquiry.submit(CELL, [broken])
+        with CellClient(pond.host) as cells:
+            broken = m.Append(cells.next_number(), [None])  # type: ignore[list-item]
+            await cells.submit(CELL, [broken])
             with anyio.fail_after(5):
-                reply = await inquiry.answer(0)
+                reply = await cells.reply(0)
             assert isinstance(reply, Failed) and reply.code is Code.OUTCOME_UNKNOWN
 
 
 async def test_an_answer_is_there_once() -> None:
     async with _pond() as pond:
-        with CellClient(pond.host) as inquiry:
-            await inquiry.ask(CELL, _append)
+        with CellClient(pond.host) as cells:
+            await cells.request(CELL, _append)
             with pytest.raises(AssertionError):
-                await inquiry.answer(0)
+                await cells.reply(0)

@@ -108,8 +108,8 @@ def test_a_token_is_a_bearer(value: bytes, token: bytes | None) -> None:
 # Bodies, over an application.
 
 
-async def _echo(request: Request, answer: ResponseWriter) -> None:
-    await answer.whole(Response(200, (), await request.body(10)))
+async def _echo(request: Request, writer: ResponseWriter) -> None:
+    await writer.respond(Response(200, (), await request.body(10)))
 
 
 async def test_a_body_is_read_in_any_pieces() -> None:
@@ -144,7 +144,7 @@ async def test_a_body_that_does_not_come_is_408() -> None:
 async def test_http_0_8_half_a_body_is_none() -> None:
     bodies: list[bytes] = []
 
-    async def keep(request: Request, answer: ResponseWriter) -> None:
+    async def keep(request: Request, writer: ResponseWriter) -> None:
         try:
             bodies.append(await request.body())
         finally:
@@ -176,12 +176,12 @@ async def test_http_0_8_a_body_that_is_shorter_than_it_was_to_be_is_none() -> No
 async def test_a_session_reads_pieces_and_hears_that_its_client_left() -> None:
     pieces: list[bytes] = []
 
-    async def collect(request: Request, answer: ResponseWriter) -> None:
-        await answer.start(200, ())
+    async def collect(request: Request, writer: ResponseWriter) -> None:
+        await writer.start(200, ())
         try:
             async for piece in request.chunks():
                 pieces.append(piece)
-                await answer.send(b"+")
+                await writer.write(b"+")
         except ClientGone:
             pieces.append(b"gone")
             raise
@@ -201,7 +201,7 @@ async def test_a_session_reads_pieces_and_hears_that_its_client_left() -> None:
 
 
 async def test_who_waits_for_something_else_is_ended_when_the_client_leaves() -> None:
-    async def wait(request: Request, answer: ResponseWriter) -> None:
+    async def wait(request: Request, writer: ResponseWriter) -> None:
         try:
             await request.run_until_disconnect(anyio.sleep_forever)
         finally:
@@ -218,7 +218,7 @@ async def test_who_waits_for_something_else_is_ended_when_the_client_leaves() ->
 
 
 async def test_while_here_gives_the_result_or_the_bare_error() -> None:
-    async def answer_it(request: Request, answer: ResponseWriter) -> None:
+    async def answer_it(request: Request, writer: ResponseWriter) -> None:
         async def number() -> int:
             return 7
 
@@ -228,7 +228,7 @@ async def test_while_here_gives_the_result_or_the_bare_error() -> None:
         assert await request.run_until_disconnect(number) == 7
         with pytest.raises(LookupError, match="mine"):
             await request.run_until_disconnect(fail)
-        await answer.whole(Response(200))
+        await writer.respond(Response(200))
 
     async with served(answer_it) as application:
         assert (await Client(application).request("GET", "/do")).status == 200

@@ -7,7 +7,12 @@ import asyncio
 import anyio
 import pytest
 
-from millpond.transports.http.cancellation import AsyncioBlock, Scope, cancel_scope, running_loop
+from millpond.transports.http.cancellation import (
+    AsyncioBlock,
+    CancelBlock,
+    cancel_scope,
+    running_loop,
+)
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter
 from tests.transports.http.client import Client
@@ -130,10 +135,10 @@ async def test_a_task_of_asyncio_that_is_cancelled_ends() -> None:
 async def test_http_0_8_a_body_is_whole_with_the_last_byte_of_its_length() -> None:
     """Nobody has to say that nothing follows: what is said of more is not waited for."""
 
-    async def echo(request: Request, answer: ResponseWriter) -> None:
+    async def echo(request: Request, writer: ResponseWriter) -> None:
         body = await request.body(10)
-        assert request.is_read
-        await answer.whole(Response(200, (), body))
+        assert request.is_complete
+        await writer.respond(Response(200, (), body))
 
     async with served(echo) as application:
         client = Client(application)
@@ -146,6 +151,6 @@ async def test_http_0_8_a_body_is_whole_with_the_last_byte_of_its_length() -> No
             assert (await exchange.got()).status == 408
 
 
-async def _cancel_soon(block: Scope) -> None:
+async def _cancel_soon(block: CancelBlock) -> None:
     await anyio.sleep(0.005)
     block.cancel()

@@ -9,82 +9,72 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.durable import messages as d
 from millpond.transports.http.cell_client import CellReply
 from millpond.transports.http.direct import DirectRequest
-from millpond.transports.http.durable import headers as asked
 from millpond.transports.http.durable import protocol as w
-from millpond.transports.http.durable.context import Asking, Call, Target
+from millpond.transports.http.durable import request_headers
+from millpond.transports.http.durable.context import DurableContext, Target
 from millpond.transports.http.durable.create import bodies_of
 from millpond.transports.http.durable.errors import bad_request, declined_error, error_of
 from millpond.transports.http.durable.offsets import offset_of
-from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response
 
-TERMS = "terms of an append"
-Terms = tuple[bool, d.Producer | None, bytes | None, bytes | None]
-"""Does it close, who appends, its order, and the content type."""
+_APPEND_HEADERS = "durable append headers"
+AppendHeaders = tuple[bool, d.Producer | None, bytes | None, bytes | None]
+"""Closes the stream; the producer; `Stream-Seq`; the content type."""
 
 
-async def post(call: Call, target: Target) -> None:
+async def post(context: DurableContext, target: Target) -> Response:
     """POST /v1/stream/{name}."""
-    call.require(target, Rights.PUT)
-    errand = errand_of(call, target, await call.request.body())
-    with call.inquiry() as inquiry:
-        reply = await inquiry.ask(
-            errand.cell, lambda _: errand.request, errand.size_bytes, gather=True
+    context.require(target, Rights.PUT)
+    append = direct_append(context, target, await context.request.body())
+    with context.cell_client() as cells:
+        reply = await cells.request(
+            append.cell, lambda _: append.request, append.size_bytes, gather=True
         )
-    response = errand.tell(reply)
-    assert response is not None, "there is nothing more to be done"
-    await call.answer.whole(response)
+    response = append.to_response(reply)
+    assert response is not None, "an append is answered with one reply"
+    return response
 
 
-def errand_of(asking: Asking, target: Target, body: bytes) -> DirectRequest:
-    """What the stream is asked, by whoever may append. Raises Refusal."""
-    closes, producer, order, kind = _terms_of(asking.request)
+def direct_append(context: DurableContext, target: Target, body: bytes) -> DirectRequest:
+    """The append that a body is, for a client that may append. Raises DurableError."""
+    request = context.request
+    found: AppendHeaders | None = request.cache.get(_APPEND_HEADERS)
+    if found is None:
+        closing, producer = request_headers.is_closing(request), request_headers.producer(request)
+        found = (
+            closing,
+            producer,
+            request_headers.stream_seq(request),
+            request.header(b"content-type"),
+        )
+        request.cache[_APPEND_HEADERS] = found
+    closes, producer, order, content_type = found
     bodies: list[bytes] = []
     if body:
-        if kind is None or not kind.strip():
-            raise bad_request("content-type: an append says what it is")
-        bodies = bodies_of(body, kind)
+        if content_type is None or not content_type.strip():
+            raise bad_request("content-type: an append needs one")
+        bodies = [body] if not w.is_json(content_type) else bodies_of(body, content_type)
     if not bodies and (body or not closes):
         raise bad_request("there is nothing to append")
-    submit = d.DurableAppend(0, bodies, kind, order, producer, closes)
-    return DirectRequest(target.cell, submit, len(body), partial(_tell, asking, submit))
+    append = d.DurableAppend(0, bodies, content_type, order, producer, closes)
+    return DirectRequest(target.cell, append, len(body), partial(_response, context, append))
 
 
-def _terms_of(request: Request) -> Terms:
-    """What the head says besides the path; once for heads that repeat."""
-    found: Terms | None = request.kept.get(TERMS)
-    if found is None:
-        kind = request.header(b"content-type")
-        found = (
-            asked.is_closing(request),
-            asked.producer(request),
-            asked.stream_seq(request),
-            kind,
-        )
-        request.kept[TERMS] = found
-    return found
-
-
-def _tell(asking: Asking, submit: d.DurableAppend, reply: CellReply) -> Response:
-    producer = submit.producer
+def _response(context: DurableContext, append: d.DurableAppend, reply: CellReply) -> Response:
     match reply:
         case d.DurableAppended():
-            return _accepted(asking, submit, reply)
+            told = [(w.NEXT_OFFSET, offset_of(reply.tail))]
+            if append.producer is not None:
+                told.append((w.PRODUCER_EPOCH, b"%d" % reply.epoch))
+                told.append((w.PRODUCER_SEQ, b"%d" % reply.seq))
+            if reply.is_closed:
+                told.append((w.CLOSED, w.TRUE))
+            is_new = append.producer is not None and reply.is_new and bool(append.bodies)
+            return Response(200 if is_new else 204, (*told, *context.common_headers))
         case d.DurableRefused():
-            refusal = declined_error(reply, 0 if producer is None else producer.seq)
+            error = declined_error(reply, 0 if append.producer is None else append.producer.seq)
         case m.StreamFailed() | Failed():
-            refusal = error_of(reply)
+            error = error_of(reply)
         case _:
             raise AssertionError(f"{reply} answers no append")
-    return refusal.response(asking.shared)
-
-
-def _accepted(asking: Asking, submit: d.DurableAppend, reply: d.DurableAppended) -> Response:
-    headers = [(w.NEXT_OFFSET, offset_of(reply.tail))]
-    if submit.producer is not None:
-        headers.append((w.PRODUCER_EPOCH, b"%d" % reply.epoch))
-        headers.append((w.PRODUCER_SEQ, b"%d" % reply.seq))
-    if reply.is_closed:
-        headers.append((w.CLOSED, w.TRUE))
-    is_told = submit.producer is not None and reply.is_new and bool(submit.bodies)
-    return Response(200 if is_told else 204, (*headers, *asking.shared))
+    return error.response(context.common_headers)

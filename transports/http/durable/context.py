@@ -12,6 +12,7 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.errors import UpgradeRefused
 from millpond.transports.http.cell_client import CellClient
+from millpond.transports.http.context import RequestContext
 from millpond.transports.http.durable import protocol as w
 from millpond.transports.http.durable.errors import DurableError, Pairs, bad_request, error_of
 from millpond.transports.http.durable.interface import DurableSettings
@@ -19,7 +20,6 @@ from millpond.transports.http.durable.live_waiters import LiveWaiters
 from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter
-from millpond.transports.websocket.origin import check_origin
 
 PREFIX = (b"v1", b"stream")
 SECURITY_HEADERS = (
@@ -48,93 +48,61 @@ def target_of(name: bytes) -> Target:
     return Target(name, stream_cell(name))
 
 
-class Asking:
-    """A request with the node that serves it."""
+class DurableContext(RequestContext[HttpNodeServices]):
+    """A request of Durable Streams, and the headers that every response to it has."""
 
-    __slots__ = ("host", "request", "settings", "shared")
+    __slots__ = ("common_headers", "live_waiters", "settings")
 
-    def __init__(self, host: HttpNodeServices, settings: DurableSettings, request: Request) -> None:
-        self.host = host
+    def __init__(
+        self,
+        services: HttpNodeServices,
+        settings: DurableSettings,
+        request: Request,
+        live_waiters: LiveWaiters,
+        writer: ResponseWriter | None = None,
+    ) -> None:
+        super().__init__(services, request, writer)
         self.settings = settings
-        self.request = request
-        self.shared: Pairs = SECURITY_HEADERS
-        """Headers of every answer to this request."""
+        self.live_waiters = live_waiters
+        self.common_headers: Pairs = SECURITY_HEADERS
 
-    def check_origin(self) -> None:
-        """Only browsers send an Origin: it is the node's own, or one that was allowed.
-
-        Raises Refusal (403).
-        """
-        if self.request.header(b"origin") is None:
-            return
-        given = [each.decode("latin-1") for each in self.request.values(b"origin")]
-        hosts = [each.decode("latin-1") for each in self.request.values(b"host")]
+    def require_allowed_origin(self) -> None:
+        """Let a page of an allowed origin read the response. Raises DurableError (400, 403)."""
         try:
-            check_origin(hosts, given, self.settings.origins)
+            origin = self.check_origin(self.settings.origins)
         except UpgradeRefused as refused:
             raise DurableError(refused.status, "origin_refused", refused.reason) from None
-        self.shared = (
-            *SECURITY_HEADERS,
-            (b"access-control-allow-origin", given[0].encode("latin-1")),
-            (b"access-control-expose-headers", b", ".join(w.EXPOSED_HEADERS)),
-            (b"vary", b"origin"),
-        )
+        if origin is not None:
+            self.common_headers = (
+                *SECURITY_HEADERS,
+                (b"access-control-allow-origin", origin.encode("latin-1")),
+                (b"access-control-expose-headers", b", ".join(w.EXPOSED_HEADERS)),
+                (b"vary", b"origin"),
+            )
 
     def require(self, target: Target, rights: Rights) -> None:
-        """One of these rights in the stream. Raises Refusal: 401 where nobody knows who asks."""
-        host, asker = self.host, self.request.principal
-        if (host.authorize_stream(asker, target.name) or Rights.NONE) & rights:
+        """Require one of these rights in the stream. Raises DurableError (401, 403)."""
+        if self.rights_in(target.name) & rights:
             return
-        if host.may_use_streams(asker):
+        if self.is_known:
             raise DurableError(403, "permission_denied", "not allowed in this stream")
         challenge = ((b"www-authenticate", b"Bearer"),)
         raise DurableError(401, "authn", "no access token that this node knows", challenge)
 
-    def keep_requiring(self, target: Target, rights: Rights) -> None:
-        """What lasts ends when it may not go on."""
-        asker = self.request.principal
-
-        def may_go_on() -> bool:
-            return bool((self.host.authorize_stream(asker, target.name) or Rights.NONE) & rights)
-
-        self.request.visit.may_go_on = may_go_on
-
     def location(self, target: Target) -> bytes:
-        """The stream's URL, as this client names the node."""
+        """The stream's URL, under the name by which this client knows the node."""
         host = self.request.header(b"host")
         if host is None:
             return target.path
         return (b"https://" if self.settings.is_secure else b"http://") + host + target.path
 
+    def response(self, status: int, headers: Pairs, body: bytes = b"") -> Response:
+        """A response with these headers and the common ones."""
+        return Response(status, (*headers, *self.common_headers), body)
 
-class Call(Asking):
-    """The same with its answer."""
-
-    __slots__ = ("answer", "followers")
-
-    def __init__(
-        self,
-        host: HttpNodeServices,
-        settings: DurableSettings,
-        request: Request,
-        answer: ResponseWriter,
-        followers: LiveWaiters,
-    ) -> None:
-        super().__init__(host, settings, request)
-        self.answer = answer
-        self.followers = followers
-
-    def inquiry(self) -> CellClient:
-        """Asks cells, for this request."""
-        return CellClient(self.host)
-
-    async def say(self, status: int, headers: Pairs, body: bytes = b"") -> None:
-        """Answer."""
-        await self.answer.whole(Response(status, (*headers, *self.shared), body))
-
-    async def describe(self, inquiry: CellClient, target: Target) -> m.StreamDescription | None:
-        """The stream's outline; None: there is none. Raises Refusal."""
-        found = await inquiry.ask(target.cell, m.Describe)
+    async def describe(self, cells: CellClient, target: Target) -> m.StreamDescription | None:
+        """The stream's description; None: there is no such stream. Raises DurableError."""
+        found = await cells.request(target.cell, m.Describe)
         match found:
             case m.StreamDescription():
                 return found

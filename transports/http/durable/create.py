@@ -7,37 +7,38 @@ from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.durable import messages as d
 from millpond.transports.http.cell_client import CellClient, CellReply
-from millpond.transports.http.durable import headers as asked
 from millpond.transports.http.durable import protocol as w
-from millpond.transports.http.durable.context import PREFIX, Call, Target, target_of
+from millpond.transports.http.durable import request_headers
+from millpond.transports.http.durable.context import PREFIX, DurableContext, Target, target_of
 from millpond.transports.http.durable.errors import bad_request, declined_error, error_of
 from millpond.transports.http.durable.json_mode import NotJson, is_message, messages_of
 from millpond.transports.http.durable.offsets import offset_of
 from millpond.transports.http.request import BadPath, percent_decoded
+from millpond.transports.http.response import Response
 
 
-async def put(call: Call, target: Target) -> None:
+async def put(context: DurableContext, target: Target) -> Response:
     """PUT /v1/stream/{name}."""
-    call.require(target, Rights.PUT)
-    request = call.request
+    context.require(target, Rights.PUT)
+    request = context.request
     kind = w.content_type_of(request.header(b"content-type"))
-    lifetime, closes = asked.lifetime(request), asked.is_closing(request)
-    fork = asked.fork(request)
+    lifetime, closes = request_headers.lifetime(request), request_headers.is_closing(request)
+    fork = request_headers.fork(request)
     body = await request.body()
-    with call.inquiry() as inquiry:
+    with context.cell_client() as cells:
         if fork is None:
             kind = kind or d.OCTET_STREAM
-            founding = d.CreateSpec(kind, lifetime, closes, bodies_of(body, kind))
-            reply = await inquiry.ask(
+            spec = d.CreateSpec(kind, lifetime, closes, bodies_of(body, kind))
+            reply = await cells.request(
                 target.cell,
-                lambda number: d.DurableCreate(number, founding),
+                lambda number: d.DurableCreate(number, spec),
                 len(body),
                 gather=True,
             )
         else:
-            founding = d.CreateSpec(kind, lifetime, closes, [])
-            reply = await _fork(call, inquiry, target, founding, fork, body)
-    await _say(call, target, reply)
+            spec = d.CreateSpec(kind, lifetime, closes, [])
+            reply = await _fork(context, cells, target, spec, fork, body)
+    return _response(context, target, reply)
 
 
 def bodies_of(body: bytes, content_type: bytes | None) -> list[bytes]:
@@ -52,7 +53,7 @@ def bodies_of(body: bytes, content_type: bytes | None) -> list[bytes]:
         raise bad_request(f"the body is not JSON: {error}") from None
 
 
-async def _say(call: Call, target: Target, reply: CellReply) -> None:
+def _response(context: DurableContext, target: Target, reply: CellReply) -> Response:
     match reply:
         case d.DurableCreated():
             headers = [
@@ -62,8 +63,8 @@ async def _say(call: Call, target: Target, reply: CellReply) -> None:
             if reply.is_closed:
                 headers.append((w.CLOSED, w.TRUE))
             if reply.is_new:
-                headers.append((b"location", call.location(target)))
-            await call.say(201 if reply.is_new else 200, headers)
+                headers.append((b"location", context.location(target)))
+            return context.response(201 if reply.is_new else 200, headers)
         case d.DurableRefused():
             raise declined_error(reply)
         case m.StreamFailed() | Failed():
@@ -73,37 +74,39 @@ async def _say(call: Call, target: Target, reply: CellReply) -> None:
 
 
 async def _fork(
-    call: Call,
-    inquiry: CellClient,
+    context: DurableContext,
+    cells: CellClient,
     target: Target,
-    founding: d.CreateSpec,
-    headers: asked.ForkHeaders,
+    spec: d.CreateSpec,
+    fork_headers: request_headers.ForkHeaders,
     body: bytes,
 ) -> CellReply:
-    source = _source(headers.path)
-    call.require(source, Rights.GET)
-    fork = d.ForkSource(source.name, headers.at, headers.sub)
-    founding = d.CreateSpec(founding.content_type, founding.lifetime, founding.closes, [], fork)
-    reply = await inquiry.ask(target.cell, lambda number: d.DurableCreate(number, founding))
+    source = _source(fork_headers.path)
+    context.require(source, Rights.GET)
+    fork = d.ForkSource(source.name, fork_headers.at, fork_headers.sub)
+    spec = d.CreateSpec(spec.content_type, spec.lifetime, spec.closes, [], fork)
+    reply = await cells.request(target.cell, lambda number: d.DurableCreate(number, spec))
     if not isinstance(reply, d.DurableRefused) or reply.why is not d.RefusalReason.MISSING:
         return reply
-    found = await inquiry.ask(source.cell, m.Describe)
+    found = await cells.request(source.cell, m.Describe)
     if not isinstance(found, m.StreamDescription):
         return _no_source(found)
-    kind = founding.content_type or found.settings.content_type
+    kind = spec.content_type or found.settings.content_type
     bodies = bodies_of(body, kind)
-    founding = d.CreateSpec(founding.content_type, founding.lifetime, founding.closes, bodies, fork)
-    point, prefix = headers.at, list[bytes]()
-    if headers.at is not None and headers.at > found.tail:
+    spec = d.CreateSpec(spec.content_type, spec.lifetime, spec.closes, bodies, fork)
+    point, prefix = fork_headers.at, list[bytes]()
+    if fork_headers.at is not None and fork_headers.at > found.tail:
         return d.DurableRefused(0, d.RefusalReason.BEYOND)
-    if headers.at is not None and headers.sub:
+    if fork_headers.at is not None and fork_headers.sub:
         is_json = w.is_json(found.settings.content_type)
-        point, prefix = await _behind(inquiry, source, headers.at, headers.sub, is_json=is_json)
+        point, prefix = await _behind(
+            cells, source, fork_headers.at, fork_headers.sub, is_json=is_json
+        )
 
     def make(number: int) -> d.Fork:
-        return d.Fork(number, target.cell, founding, point, prefix, found.incarnation)
+        return d.Fork(number, target.cell, spec, point, prefix, found.incarnation)
 
-    return await inquiry.ask(source.cell, make, len(body) + sum(map(len, prefix)))
+    return await cells.request(source.cell, make, len(body) + sum(map(len, prefix)))
 
 
 def _source(path: bytes) -> Target:
@@ -125,7 +128,7 @@ def _no_source(found: CellReply) -> CellReply:
 
 
 async def _behind(
-    inquiry: CellClient, source: Target, at: int, sub: int, *, is_json: bool
+    cells: CellClient, source: Target, at: int, sub: int, *, is_json: bool
 ) -> tuple[int, list[bytes]]:
     """The sequence so many messages behind another; or the record there, and so many bytes of it.
 
@@ -137,7 +140,7 @@ async def _behind(
     def make(number: int) -> m.Read:
         return m.Read(number, start, count, w.PAGE_BYTES, view=w.VIEW, one_append=is_json)
 
-    found = await inquiry.ask(source.cell, make)
+    found = await cells.request(source.cell, make)
     if isinstance(found, m.StreamFailed | Failed):
         raise error_of(found)
     assert isinstance(found, m.Records), f"{found} answers no read"

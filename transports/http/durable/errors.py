@@ -50,10 +50,10 @@ def offset_gone() -> DurableError:
     return DurableError(410, "offset_gone", "what is at this offset is not kept any more")
 
 
-def declined_error(answer: DurableRefused, received: int = 0) -> DurableError:
+def declined_error(reply: DurableRefused, received: int = 0) -> DurableError:
     """What a stream declines. `received`: the sequence that a producer gave."""
-    tail = (w.NEXT_OFFSET, offset_of(answer.tail))
-    match answer.why:
+    tail = (w.NEXT_OFFSET, offset_of(reply.tail))
+    match reply.why:
         case RefusalReason.MISSING | RefusalReason.SOURCE_MISSING:
             return stream_not_found()
         case RefusalReason.BURIED:
@@ -67,13 +67,13 @@ def declined_error(answer: DurableRefused, received: int = 0) -> DurableError:
             text = "Stream-Seq is not above the last one"
             return DurableError(409, "sequence_conflict", text, (tail,))
         case RefusalReason.STALE_EPOCH:
-            epoch = ((w.PRODUCER_EPOCH, b"%d" % answer.epoch),)
+            epoch = ((w.PRODUCER_EPOCH, b"%d" % reply.epoch),)
             return DurableError(403, "stale_epoch", "the producer has a later epoch", epoch)
         case RefusalReason.EPOCH_BEGINS_AT_ZERO:
             return bad_request("a new epoch of a producer begins at sequence 0")
         case RefusalReason.GAP:
             headers = (
-                (w.PRODUCER_EXPECTED, b"%d" % answer.expected),
+                (w.PRODUCER_EXPECTED, b"%d" % reply.expected),
                 (w.PRODUCER_RECEIVED, b"%d" % received),
             )
             return DurableError(409, "sequence_gap", "appends of the producer are missing", headers)
@@ -87,11 +87,11 @@ def declined_error(answer: DurableRefused, received: int = 0) -> DurableError:
             return bad_request("the source has no such offset")
 
 
-def error_of(answer: StreamFailed | Failed) -> DurableError:
+def error_of(reply: StreamFailed | Failed) -> DurableError:
     """What a stream, or the way to it, refuses."""
-    if isinstance(answer, StreamFailed) and answer.is_tombstone:
+    if isinstance(reply, StreamFailed) and reply.is_tombstone:
         return stream_deleted()
-    match answer.code:
+    match reply.code:
         case Code.UNKNOWN_STREAM | Code.NOT_FOUND:
             return stream_not_found()
         case Code.TRIMMED:
@@ -111,4 +111,4 @@ def error_of(answer: StreamFailed | Failed) -> DurableError:
         case Code.QUARANTINED | Code.IDS_EXHAUSTED | Code.NON_MONOTONIC_ID:
             return DurableError(503, "unavailable", "the stream takes nothing for now")
         case _:
-            return bad_request(f"the node answered {answer.code.name.lower()}")
+            return bad_request(f"the node answered {reply.code.name.lower()}")

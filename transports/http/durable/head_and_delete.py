@@ -5,18 +5,19 @@ from __future__ import annotations
 from millpond.actors.messages import Failed, Rights
 from millpond.actors.streams import messages as m
 from millpond.transports.http.durable import protocol as w
-from millpond.transports.http.durable.context import Call, Target
+from millpond.transports.http.durable.context import DurableContext, Target
 from millpond.transports.http.durable.errors import error_of, stream_not_found
 from millpond.transports.http.durable.offsets import offset_of
+from millpond.transports.http.response import Response
 
 METHODS = b"GET, HEAD, PUT, POST, DELETE, OPTIONS"
 
 
-async def head(call: Call, target: Target) -> None:
+async def head(context: DurableContext, target: Target) -> None:
     """HEAD /v1/stream/{name}."""
-    call.require(target, Rights.GET | Rights.LIST)
-    with call.inquiry() as inquiry:
-        found = await call.describe(inquiry, target)
+    context.require(target, Rights.GET | Rights.LIST)
+    with context.cell_client() as cells:
+        found = await context.describe(cells, target)
     if found is None:
         raise stream_not_found()
     headers = [
@@ -31,21 +32,21 @@ async def head(call: Call, target: Target) -> None:
     if found.is_closed:
         headers.append((w.CLOSED, w.TRUE))
     # Nobody says how long it is: a length here would be that of what GET shows (RFC 9110, 8.6).
-    await call.answer.start(200, (*headers, *call.shared))
-    await call.answer.end()
+    await context.writer.start(200, (*headers, *context.common_headers))
+    await context.writer.end()
 
 
-async def delete(call: Call, target: Target) -> None:
+async def delete(context: DurableContext, target: Target) -> Response:
     """DELETE /v1/stream/{name}."""
-    call.require(target, Rights.ADMIN)
-    with call.inquiry() as inquiry:
-        answer = await inquiry.ask(target.cell, m.Delete)
-    if isinstance(answer, m.StreamFailed | Failed):
-        raise error_of(answer)
-    await call.say(204, ())
+    context.require(target, Rights.ADMIN)
+    with context.cell_client() as cells:
+        reply = await cells.request(target.cell, m.Delete)
+    if isinstance(reply, m.StreamFailed | Failed):
+        raise error_of(reply)
+    return context.response(204, ())
 
 
-async def options(call: Call) -> None:
+def options(context: DurableContext) -> Response:
     """OPTIONS of any path: what a page of an allowed origin may ask."""
     headers = (
         (b"allow", METHODS),
@@ -53,4 +54,4 @@ async def options(call: Call) -> None:
         (b"access-control-allow-headers", b", ".join(w.ALLOWED_HEADERS)),
         (b"access-control-max-age", b"600"),
     )
-    await call.say(204, headers)
+    return context.response(204, headers)

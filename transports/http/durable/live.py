@@ -7,12 +7,13 @@ import msgspec
 from millpond.actors.messages import Rights
 from millpond.actors.streams.messages import Records
 from millpond.transports.http.cell_client import CellClient
-from millpond.transports.http.durable import headers as asked
 from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable import request_headers
 from millpond.transports.http.durable import sse as events
-from millpond.transports.http.durable.context import Call, Target
+from millpond.transports.http.durable.context import DurableContext, Target
 from millpond.transports.http.durable.errors import DurableError
 from millpond.transports.http.durable.read_page import Page, page_headers, read_from
+from millpond.transports.http.response import Response
 
 EPOCH_S = 1_728_432_000
 """2024-10-09T00:00:00Z."""
@@ -36,108 +37,120 @@ NO_CACHE = (b"cache-control", b"no-cache, no-transform")
 
 
 async def poll(
-    call: Call, inquiry: CellClient, target: Target, page: Page, query: asked.ReadQuery
-) -> None:
+    context: DurableContext,
+    cells: CellClient,
+    target: Target,
+    page: Page,
+    query: request_headers.ReadQuery,
+) -> Response:
     """Answer with what is there, or with the first that comes; or that nothing came."""
-    call.keep_requiring(target, Rights.GET)
+    context.keep_requiring(lambda: bool(context.rights_in(target.name) & Rights.GET))
     if not page.records.spans and not page.is_end:
-        wait_until = call.host.now() + call.settings.long_poll_s
+        wait_until = context.services.now() + context.settings.long_poll_s
         start, described = page.start, page.described
 
         async def wait() -> Page:
-            records = await read_from(inquiry, target, described, start, wait_until)
+            records = await read_from(cells, target, described, start, wait_until)
             return Page(start, described, records)
 
-        page = await call.request.run_until_disconnect(wait)
+        page = await context.request.run_until_disconnect(wait)
     headers = page_headers(page)
     if not page.is_end:
-        headers.append((w.CURSOR, _cursor(call, query)))
+        headers.append((w.CURSOR, _cursor(context, query)))
     headers.append(w.NO_STORE)
     if page.records.spans:
-        await call.say(200, headers, page.content)
+        return context.response(200, headers, page.content)
     else:
-        await call.say(204, headers[1:])
+        return context.response(204, headers[1:])
 
 
-def _cursor(call: Call, query: asked.ReadQuery) -> bytes:
-    return next_cursor(call.host.now(), query.cursor, call.host.random())
+def _cursor(context: DurableContext, query: request_headers.ReadQuery) -> bytes:
+    return next_cursor(context.services.now(), query.cursor, context.services.random())
 
 
 async def stream_events(
-    call: Call, inquiry: CellClient, target: Target, page: Page, query: asked.ReadQuery
+    context: DurableContext,
+    cells: CellClient,
+    target: Target,
+    page: Page,
+    query: request_headers.ReadQuery,
 ) -> None:
     """Send what is there and what comes, until the time is up or the stream is closed."""
-    call.keep_requiring(target, Rights.GET)
+    context.keep_requiring(lambda: bool(context.rights_in(target.name) & Rights.GET))
     headers = [(b"content-type", events.MEDIA_TYPE), NO_CACHE]
     if not w.is_text(page.described.settings.content_type):
         headers.append((w.ENCODING, b"base64"))
-    call.answer.last_words = lambda why: b""
-    await call.answer.start(200, (*headers, *call.shared))
-    session = _Events(call, inquiry, target, query)
-    await call.request.run_until_disconnect(lambda: session.run(page))
+    context.writer.encode_error = lambda why: b""
+    await context.writer.start(200, (*headers, *context.common_headers))
+    session = _Events(context, cells, target, query)
+    await context.request.run_until_disconnect(lambda: session.run(page))
 
 
 class _Events:
     """The events of one request."""
 
-    __slots__ = ("_call", "_inquiry", "_query", "_target")
+    __slots__ = ("_cells", "_context", "_query", "_target")
 
     def __init__(
-        self, call: Call, inquiry: CellClient, target: Target, query: asked.ReadQuery
+        self,
+        context: DurableContext,
+        cells: CellClient,
+        target: Target,
+        query: request_headers.ReadQuery,
     ) -> None:
-        self._call = call
-        self._inquiry = inquiry
+        self._context = context
+        self._cells = cells
         self._target = target
         self._query = query
 
     async def run(self, page: Page) -> None:
         """Send one page after the other, and say where each ends."""
-        call = self._call
-        ends_at = call.host.now() + call.settings.events_s
-        await call.answer.send(self._piece(page))
+        context = self._context
+        ends_at = context.services.now() + context.settings.events_s
+        await context.writer.write(self._piece(page))
         is_quiet = False
-        while not page.is_end and call.host.now() < ends_at:
-            if call.request.visit.is_draining and page.is_at_tail:
+        while not page.is_end and context.services.now() < ends_at:
+            if context.request.active.is_draining and page.is_at_tail:
                 break
             if is_quiet:
-                await call.answer.send(events.HEARTBEAT)
+                await context.writer.write(events.HEARTBEAT)
             following = await self._next(page, ends_at)
             if following is None:
                 break
             page = following
             is_quiet = not page.records.spans and not page.is_end
             if not is_quiet:
-                await call.answer.send(self._piece(page))
-        await call.answer.end()
+                await context.writer.write(self._piece(page))
+        await context.writer.end()
 
     async def _next(self, page: Page, ends_at: float) -> Page | None:
         """What comes behind a page; None: the stream is gone."""
         start, described, is_waiting = page.following, page.described, page.is_at_tail
         # Followers wait for so long together, then each looks at its own clock.
-        soon = min(self._call.host.now() + self._call.settings.heartbeat_s, ends_at)
+        soon = min(self._context.services.now() + self._context.settings.heartbeat_s, ends_at)
         wait_until = soon if is_waiting else 0.0
 
         async def read() -> Records:
-            return await read_from(self._inquiry, self._target, described, start, wait_until)
+            return await read_from(self._cells, self._target, described, start, wait_until)
 
         key = (self._target.cell, described.incarnation, start)
         try:
-            records = await (self._call.followers.wait(key, read) if is_waiting else read())
+            records = await (self._context.live_waiters.wait(key, read) if is_waiting else read())
         except DurableError:
             return None
         return msgspec.structs.replace(page, start=start, records=records)
 
     def _piece(self, page: Page) -> bytes:
-        cursor = b"" if page.is_end else _cursor(self._call, self._query)
-        spans, followers = page.records.spans, self._call.followers
+        cursor = b"" if page.is_end else _cursor(self._context, self._query)
+        spans, waiters = page.records.spans, self._context.live_waiters
         if not spans:
             return _ending(page, cursor)
-        found = followers.written(spans, cursor)
+        found = waiters.written(spans, cursor)
         if found is not None:
             return found
         is_text = w.is_text(page.described.settings.content_type)
         data = events.data_event(page.content, is_text=is_text)
-        return followers.keep(spans, cursor, data + _ending(page, cursor))
+        return waiters.keep(spans, cursor, data + _ending(page, cursor))
 
 
 def _ending(page: Page, cursor: bytes) -> bytes:

@@ -3,42 +3,41 @@
 from __future__ import annotations
 
 from millpond.actors.messages import Rights
-from millpond.transports.http.durable import headers as asked
-from millpond.transports.http.durable import live as following
+from millpond.transports.http.durable import live, request_headers
 from millpond.transports.http.durable import protocol as w
-from millpond.transports.http.durable.context import Call, Target
+from millpond.transports.http.durable.context import DurableContext, Target
 from millpond.transports.http.durable.errors import Pairs
 from millpond.transports.http.durable.read_page import Page, first_page, page_headers
+from millpond.transports.http.response import Response
 
 CACHED = (b"cache-control", b"private, max-age=0, must-revalidate")
 """The tag tells whether it is still so; tokens decide who may see it."""
 
 
-async def get(call: Call, target: Target) -> None:
+async def get(context: DurableContext, target: Target) -> Response | None:
     """GET /v1/stream/{name}."""
-    call.require(target, Rights.GET)
-    query = asked.read_query(call.request)
-    with call.inquiry() as inquiry:
-        page = await first_page(call, inquiry, target, query.start)
+    context.require(target, Rights.GET)
+    query = request_headers.read_query(context.request)
+    with context.cell_client() as cells:
+        page = await first_page(context, cells, target, query.start)
         match query.live:
-            case asked.Live.NO:
-                await _show(call, page, query)
-            case asked.Live.LONG_POLL:
-                await following.poll(call, inquiry, target, page, query)
-            case asked.Live.EVENTS:
-                await following.stream_events(call, inquiry, target, page, query)
+            case request_headers.Live.NO:
+                return _show(context, page, query)
+            case request_headers.Live.LONG_POLL:
+                return await live.poll(context, cells, target, page, query)
+            case request_headers.Live.EVENTS:
+                await live.stream_events(context, cells, target, page, query)
+                return None
 
 
-async def _show(call: Call, page: Page, query: asked.ReadQuery) -> None:
+def _show(context: DurableContext, page: Page, query: request_headers.ReadQuery) -> Response:
     headers: Pairs = page_headers(page)
     if query.start == "now":
-        await call.say(200, (*headers, w.NO_STORE), page.content)
-        return
+        return context.response(200, (*headers, w.NO_STORE), page.content)
     headers = (*headers, (b"etag", page.tag), CACHED)
-    if _matches(call.request.header(b"if-none-match"), page.tag):
-        await call.say(304, headers)
-    else:
-        await call.say(200, headers, page.content)
+    if _matches(context.request.header(b"if-none-match"), page.tag):
+        return context.response(304, headers)
+    return context.response(200, headers, page.content)
 
 
 def _matches(given: bytes | None, tag: bytes) -> bool:

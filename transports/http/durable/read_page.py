@@ -12,11 +12,11 @@ from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
 from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.durable import protocol as w
-from millpond.transports.http.durable.context import Call, Target
+from millpond.transports.http.durable.context import DurableContext, Target
 from millpond.transports.http.durable.errors import error_of, offset_gone, stream_not_found
-from millpond.transports.http.durable.headers import Start
 from millpond.transports.http.durable.json_mode import array_of
 from millpond.transports.http.durable.offsets import offset_of
+from millpond.transports.http.durable.request_headers import Start
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -59,9 +59,11 @@ class Page(msgspec.Struct, frozen=True):
         )
 
 
-async def first_page(call: Call, inquiry: CellClient, target: Target, start: Start) -> Page:
+async def first_page(
+    context: DurableContext, cells: CellClient, target: Target, start: Start
+) -> Page:
     """What is there now. Raises Refusal: 404, 410 where it is gone."""
-    described = await call.describe(inquiry, target)
+    described = await context.describe(cells, target)
     if described is None:
         raise stream_not_found()
     match start:
@@ -73,12 +75,12 @@ async def first_page(call: Call, inquiry: CellClient, target: Target, start: Sta
             if start < described.trim_point:
                 raise offset_gone()
             begin = min(start, described.tail)
-    records = await read_from(inquiry, target, described, begin)
+    records = await read_from(cells, target, described, begin)
     return Page(begin, described, records)
 
 
 async def read_from(
-    inquiry: CellClient,
+    cells: CellClient,
     target: Target,
     described: m.StreamDescription,
     sequence: int,
@@ -89,14 +91,14 @@ async def read_from(
     Raises Refusal: 404 once it is gone, whatever has its name then.
     """
     make = read_request(described.incarnation, sequence, wait_until)
-    answer = await inquiry.ask(target.cell, make)
-    match answer:
+    reply = await cells.request(target.cell, make)
+    match reply:
         case m.Records():
-            return answer
+            return reply
         case m.StreamFailed() | Failed():
-            raise error_of(answer)
+            raise error_of(reply)
         case _:
-            raise AssertionError(f"{answer} answers no read")
+            raise AssertionError(f"{reply} answers no read")
 
 
 def read_request(incarnation: int, sequence: int, wait_until: float) -> Callable[[int], m.Read]:

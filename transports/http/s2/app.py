@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from millpond.transports.http import rejections as http
 from millpond.transports.http.direct import DirectRequest
+from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request, RequestHead
 from millpond.transports.http.response import Response, ResponseWriter
-from millpond.transports.http.s2 import append as appends
 from millpond.transports.http.s2 import (
+    append,
     append_session,
     basins,
     metrics,
+    read,
     read_session,
     streams,
     tokens,
 )
-from millpond.transports.http.s2 import read as reads
 from millpond.transports.http.s2.codecs.sse import MEDIA_TYPE as EVENTS
-from millpond.transports.http.s2.context import Asking, Call, Target
+from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, NoSuchMethod, S2Error
 from millpond.transports.http.s2.interface import S2NodeServices
 from millpond.transports.http.s2.usage import S2Usage
@@ -38,75 +38,75 @@ T = TypeVar("T")
 
 
 class S2Api:
-    """Implements `millpond.transports.http.app.Api`."""
+    """The API of S2. Implements `millpond.transports.http.app.Api`."""
 
     name = "s2"
 
-    def __init__(self, host: S2NodeServices) -> None:
-        self._host = host
-        self._figures = S2Usage(host.now(), lambda name: host.basins.find(name) is not None)
+    def __init__(self, services: S2NodeServices) -> None:
+        self._services = services
+        self._usage = S2Usage(services.now(), lambda name: services.basins.find(name) is not None)
 
-    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
-        """Answer a request; every refusal has a JSON body (A.9)."""
-        call = Call(self._host, request, answer, self._figures)
+    async def __call__(self, request: Request, writer: ResponseWriter) -> Response | None:
         try:
-            await _route(call, request.segments[1:])
+            return await _route(S2Context(self._services, request, self._usage, writer))
         except S2Error as error:
-            await answer.whole(Response(error.status, error.headers, error.body))
+            return error.response
 
-    def is_direct(self, question: RequestHead) -> bool:
-        """Implements `millpond.transports.http.direct.DirectApi`: unary appends are."""
-        match question.segments[1:]:
-            case (b"streams", name, b"records") if name and question.method == "POST":
-                kind = question.last.get(b"content-type", b"")
-                return _media(kind.decode("latin-1")) != read_session.S2S.decode()
+    def is_direct(self, head: RequestHead) -> bool:
+        """True for unary appends; see `millpond.transports.http.direct.DirectApi`."""
+        match head.segments[1:]:
+            case (b"streams", name, b"records") if name and head.method == "POST":
+                content_type = head.last.get(b"content-type", b"").decode("latin-1")
+                return _media(content_type) != read_session.S2S.decode()
         return False
 
     def direct_request(self, request: Request, body: bytes) -> DirectRequest | Response:
-        """What an append asks."""
-        asking = Asking(self._host, request, self._figures)
+        """The stream's part in an append."""
+        context = S2Context(self._services, request, self._usage)
         try:
-            return appends.errand_of(asking, asking.target(request.segments[2]), body)
+            return append.direct_append(context, context.target(request.segments[2]), body)
         except S2Error as error:
-            return Response(error.status, error.headers, error.body)
+            return error.response
 
-    def refuse(self, why: http.Rejection, delay_ms: int | None) -> Response | None:
-        """What the application itself refuses, with a code of S2."""
+    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
+        """A rejection by the application, with a code of S2."""
         error = CodedError(_CODES.get(why, ErrorCode.INVALID), why.message, delay_ms)
         return Response(why.status, error.headers, error.body)
 
 
 _CODES = {
-    http.Rejection.NOT_FOUND: ErrorCode.BAD_PATH,
-    http.Rejection.BAD_PATH: ErrorCode.BAD_PATH,
-    http.Rejection.URL_TOO_LONG: ErrorCode.BAD_PATH,
-    http.Rejection.HEADERS_TOO_LARGE: ErrorCode.BAD_HEADER,
-    http.Rejection.BODY_TOO_LARGE: ErrorCode.INVALID,
-    http.Rejection.BODY_BROKEN: ErrorCode.BAD_JSON,
-    http.Rejection.BODY_TOO_SLOW: ErrorCode.REQUEST_TIMEOUT,
-    http.Rejection.TOO_MANY: ErrorCode.UNAVAILABLE,
-    http.Rejection.TOO_FAST: ErrorCode.RATE_LIMITED,
-    http.Rejection.DRAINING: ErrorCode.SERVER_DRAINING,
-    http.Rejection.NOT_ALLOWED: ErrorCode.PERMISSION_DENIED,
-    http.Rejection.CRASHED: ErrorCode.OTHER,
-    http.Rejection.CUT_OFF: ErrorCode.OTHER,
+    Rejection.NOT_FOUND: ErrorCode.BAD_PATH,
+    Rejection.BAD_PATH: ErrorCode.BAD_PATH,
+    Rejection.URL_TOO_LONG: ErrorCode.BAD_PATH,
+    Rejection.HEADERS_TOO_LARGE: ErrorCode.BAD_HEADER,
+    Rejection.BODY_TOO_LARGE: ErrorCode.INVALID,
+    Rejection.BODY_BROKEN: ErrorCode.BAD_JSON,
+    Rejection.BODY_TOO_SLOW: ErrorCode.REQUEST_TIMEOUT,
+    Rejection.TOO_MANY: ErrorCode.UNAVAILABLE,
+    Rejection.TOO_FAST: ErrorCode.RATE_LIMITED,
+    Rejection.DRAINING: ErrorCode.SERVER_DRAINING,
+    Rejection.NOT_ALLOWED: ErrorCode.PERMISSION_DENIED,
+    Rejection.CRASHED: ErrorCode.OTHER,
+    Rejection.CUT_OFF: ErrorCode.OTHER,
 }
 
 
-async def _append(call: Call, target: Target) -> None:
-    is_session = _media(call.header(b"content-type")) == read_session.S2S.decode()
-    await (append_session.append_frames if is_session else appends.append)(call, target)
+async def _append(context: S2Context, target: Target) -> Response | None:
+    if _media(context.header(b"content-type")) != read_session.S2S.decode():
+        return await append.append(context, target)
+    await append_session.append_frames(context, target)
+    return None
 
 
-async def _read(call: Call, target: Target) -> None:
-    if call.request.method == "HEAD":
-        await reads.read(call, target)
-    elif _media(call.header(b"content-type")) == read_session.S2S.decode():
-        await read_session.read_frames(call, target)
-    elif _media(call.header(b"accept")) == EVENTS.decode():
-        await read_session.read_events(call, target)
-    else:
-        await reads.read(call, target)
+async def _read(context: S2Context, target: Target) -> Response | None:
+    is_head = context.request.method == "HEAD"
+    if not is_head and _media(context.header(b"content-type")) == read_session.S2S.decode():
+        await read_session.read_frames(context, target)
+        return None
+    if not is_head and _media(context.header(b"accept")) == EVENTS.decode():
+        await read_session.read_events(context, target)
+        return None
+    return await read.read(context, target)
 
 
 def _media(value: str | None) -> str:
@@ -114,9 +114,9 @@ def _media(value: str | None) -> str:
     return (value or "").partition(",")[0].partition(";")[0].strip().lower()
 
 
-Plain = Callable[[Call], Awaitable[None]]
-OfName = Callable[[Call, bytes], Awaitable[None]]
-OfStream = Callable[[Call, Target], Awaitable[None]]
+Plain = Callable[[S2Context], Awaitable[Response | None]]
+OfName = Callable[[S2Context, bytes], Awaitable[Response | None]]
+OfStream = Callable[[S2Context, Target], Awaitable[Response | None]]
 
 _BASINS: Mapping[str, Plain] = {"GET": basins.list_basins, "POST": basins.post_basin}
 _BASIN: Mapping[str, OfName] = {
@@ -133,7 +133,7 @@ _STREAM: Mapping[str, OfStream] = {
     "DELETE": streams.delete_stream,
 }
 _RECORDS: Mapping[str, OfStream] = {"GET": _read, "POST": _append}
-_TAIL: Mapping[str, OfStream] = {"GET": reads.tail}
+_TAIL: Mapping[str, OfStream] = {"GET": read.tail}
 _TOKENS: Mapping[str, Plain] = {"GET": tokens.list_tokens, "POST": tokens.issue_token}
 _TOKEN: Mapping[str, OfName] = {"DELETE": tokens.revoke_token}
 _ACCOUNT_METRICS: Mapping[str, Plain] = {"GET": metrics.account_metrics}
@@ -147,48 +147,49 @@ _DEFAULT: Mapping[str, Plain] = {
 """What each method does with a path. HEAD is GET without its body."""
 
 
-async def _route(call: Call, segments: tuple[bytes, ...]) -> None:
+async def _route(context: S2Context) -> Response | None:
     """A slash behind a collection is the same; behind anything else there is nothing."""
+    segments = context.request.segments[1:]
     match segments:
         case (b"basins",) | (b"basins", b""):
-            await _of(_BASINS, call)(call)
+            return await _of(_BASINS, context)(context)
         case (b"basins", name):
-            await _of(_BASIN, call)(call, name)
+            return await _of(_BASIN, context)(context, name)
         case (b"streams",) | (b"streams", b""):
-            await _of(_STREAMS, call)(call)
+            return await _of(_STREAMS, context)(context)
         case (b"streams", name):
-            await _of(_STREAM, call)(call, call.target(name))
+            return await _of(_STREAM, context)(context, context.target(name))
         case (b"streams", name, b"records") if name:
-            await _of(_RECORDS, call)(call, call.target(name))
+            return await _of(_RECORDS, context)(context, context.target(name))
         case (b"streams", name, b"records", b"tail") if name:
-            await _of(_TAIL, call)(call, call.target(name))
+            return await _of(_TAIL, context)(context, context.target(name))
         case _:
-            await _route_account(call, segments)
+            return await _route_account(context, segments)
 
 
-async def _route_account(call: Call, segments: tuple[bytes, ...]) -> None:
+async def _route_account(context: S2Context, segments: tuple[bytes, ...]) -> Response | None:
     match segments:
         case (b"access-tokens",) | (b"access-tokens", b""):
-            await _of(_TOKENS, call)(call)
+            return await _of(_TOKENS, context)(context)
         case (b"access-tokens", token_id):
-            await _of(_TOKEN, call)(call, token_id)
+            return await _of(_TOKEN, context)(context, token_id)
         case (b"metrics",) | (b"metrics", b""):
-            await _of(_ACCOUNT_METRICS, call)(call)
+            return await _of(_ACCOUNT_METRICS, context)(context)
         case (b"metrics", basin):
-            await _of(_BASIN_METRICS, call)(call, basin)
+            return await _of(_BASIN_METRICS, context)(context, basin)
         case (b"metrics", basin, name):
-            await _of(_STREAM_METRICS, call)(call, call.target_of(basin, name))
+            return await _of(_STREAM_METRICS, context)(context, context.target_of(basin, name))
         case (b"locations",) | (b"locations", b""):
-            await _of(_LOCATIONS, call)(call)
+            return await _of(_LOCATIONS, context)(context)
         case (b"locations", b"default"):
-            await _of(_DEFAULT, call)(call)
+            return await _of(_DEFAULT, context)(context)
         case _:
             raise CodedError(ErrorCode.BAD_PATH, "S2 has nothing at this path")
 
 
-def _of(operations: Mapping[str, T], call: Call) -> T:
+def _of(operations: Mapping[str, T], context: S2Context) -> T:
     """What the request's method does. Raises NoSuchMethod."""
-    method = call.request.method
+    method = context.request.method
     found = operations.get("GET" if method == "HEAD" else method)
     if found is None:
         raise NoSuchMethod(method, [*operations, *(("HEAD",) if "GET" in operations else ())])

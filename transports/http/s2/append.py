@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from millpond.actors.streams import messages as m
-from millpond.transports.http.cell_client import CellClient, CellReply
+from millpond.transports.http.cell_client import CellReply
 from millpond.transports.http.direct import DirectRequest
 from millpond.transports.http.response import Response
 from millpond.transports.http.s2.auto_create import (
@@ -19,7 +19,7 @@ from millpond.transports.http.s2.codecs import json as json_form
 from millpond.transports.http.s2.codecs import protobuf as protobuf_form
 from millpond.transports.http.s2.codecs.compression import write_body
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import Asking, Call, Target
+from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import S2Error, StreamPosition, bad_json
 from millpond.transports.http.s2.model import AppendAck, AppendInput, check_append
 
@@ -27,58 +27,64 @@ BODY_BYTES_MAX = 8 * 2**20
 """Of a body once it is decompressed: 1 MiB of records takes more in Base64 with its headers."""
 
 
-async def append(call: Call, target: Target) -> None:
+async def append(context: S2Context, target: Target) -> Response:
     """POST /v1/streams/{stream}/records."""
-    call.require(Operation.APPEND, target)
-    call.refuse_key()
-    call.require_basin(target.basin)
-    given, size = _given(call, target, await call.body(BODY_BYTES_MAX))
-    with call.inquiry() as inquiry:
-        appended = await _append(call, inquiry, target, given, size)
-    await call.say(_response(call, ack_of(appended)))
+    context.require(Operation.APPEND, target)
+    context.refuse_key()
+    context.require_basin(target.basin)
+    given, size = _decode(context, target, await context.body(BODY_BYTES_MAX))
+    with context.cell_client() as cells:
+        for _ in range(TRIES):
+            reply = await cells.request(
+                target.cell, lambda number: _request(number, given), size, gather=True
+            )
+            if isinstance(reply, m.Appended):
+                return _response(context, target, size, reply)
+            if not is_unknown(reply):
+                raise failure(reply, target)
+            await ensure(context, cells, target, is_append=True)
+    raise stream_not_found(target)
 
 
-def errand_of(asking: Asking, target: Target, data: bytes) -> DirectRequest:
-    """The same of a body that is there: what the stream is asked. Raises S2Error."""
-    asking.check(Operation.APPEND, target)
+def direct_append(context: S2Context, target: Target, data: bytes) -> DirectRequest:
+    """The append that the body `data` is. Raises S2Error."""
+    context.check(Operation.APPEND, target)
     try:
-        asking.refuse_key()
-        asking.require_basin(target.basin)
-        given, size = _given(asking, target, asking.unpacked(data, BODY_BYTES_MAX))
+        context.refuse_key()
+        context.require_basin(target.basin)
+        body = context.decompressed(data, BODY_BYTES_MAX)
+        given, size = _decode(context, target, body)
     except S2Error:
-        asking.figures.count(Operation.APPEND, target.basin)
+        context.usage.count(Operation.APPEND, target.basin)
         raise
-    return DirectRequest(
-        target.cell, _request(0, given), size, partial(_tell, asking, target, size)
-    )
+    to_response = partial(_direct_response, context, target, size)
+    return DirectRequest(target.cell, _request(0, given), size, to_response)
 
 
-def _tell(asking: Asking, target: Target, size: int, reply: CellReply) -> Response | None:
-    """The answer; a stream that is not there may be made with its first append."""
+def _direct_response(
+    context: S2Context, target: Target, size: int, reply: CellReply
+) -> Response | None:
+    """None: the stream does not exist, and may be created by its first append."""
     if is_unknown(reply):
         return None
-    asking.figures.count(Operation.APPEND, target.basin)
+    context.usage.count(Operation.APPEND, target.basin)
     if isinstance(reply, m.Appended):
-        asking.figures.of(target.basin).appended_bytes += size
-        return _response(asking, ack_of(reply))
-    error = failure(reply, target)
-    return Response(error.status, error.headers, error.body)
+        return _response(context, target, size, reply)
+    return failure(reply, target).response
 
 
-def _given(asking: Asking, target: Target, data: bytes) -> tuple[AppendInput, int]:
-    given = _read(asking, data)
-    size = check_append(given)
-    require_commands(asking, target, given)
-    return given, size
-
-
-def _read(call: Asking, data: bytes) -> AppendInput:
-    kind = call.header(b"content-type")
+def _decode(context: S2Context, target: Target, data: bytes) -> tuple[AppendInput, int]:
+    """The records of a body, and their metered bytes. Raises S2Error."""
+    kind = context.header(b"content-type")
     if protobuf_form.is_protobuf(kind):
-        return protobuf_form.decode_input(data)
-    if not is_json(kind):
+        given = protobuf_form.decode_input(data)
+    elif is_json(kind):
+        given = json_form.decode_input(data, json_form.format_of(context.header(b"s2-format")))
+    else:
         raise bad_json("content-type: application/json or application/protobuf")
-    return json_form.decode_input(data, json_form.format_of(call.header(b"s2-format")))
+    size = check_append(given)
+    require_commands(context, target, given)
+    return given, size
 
 
 def is_json(content_type: str | None) -> bool:
@@ -89,32 +95,16 @@ def is_json(content_type: str | None) -> bool:
     )
 
 
-def require_commands(call: Asking, target: Target, given: AppendInput) -> None:
+def require_commands(context: S2Context, target: Target, given: AppendInput) -> None:
     """Commands take operations of their own; a trim the right that other views ask for it.
 
     Raises Refused.
     """
     verbs = {pairs[0][1] for pairs in given.headers or () if pairs and not pairs[0][0]}
     if b"trim" in verbs:
-        call.require(Operation.TRIM, target)
+        context.require(Operation.TRIM, target)
     if b"fence" in verbs:
-        call.require(Operation.FENCE, target)
-
-
-async def _append(
-    call: Call, inquiry: CellClient, target: Target, given: AppendInput, size: int
-) -> m.Appended:
-    for _ in range(TRIES):
-        answer = await inquiry.ask(
-            target.cell, lambda number: _request(number, given), size, gather=True
-        )
-        if isinstance(answer, m.Appended):
-            call.figures.of(target.basin).appended_bytes += size
-            return answer
-        if not is_unknown(answer):
-            raise failure(answer, target)
-        await ensure(call, inquiry, target, is_append=True)
-    raise stream_not_found(target)
+        context.require(Operation.FENCE, target)
 
 
 def _request(number: int, given: AppendInput) -> m.Append:
@@ -135,17 +125,17 @@ def ack_of(appended: m.Appended) -> AppendAck:
     return AppendAck(StreamPosition(appended.first, appended.first_timestamp), after, after)
 
 
-def _response(call: Asking, ack: AppendAck) -> Response:
-    if protobuf_form.is_protobuf(call.header(b"accept")):
-        kind, body = protobuf_form.MEDIA_TYPE, protobuf_form.encode_ack(ack)
-    else:
-        kind, body = json_form.MEDIA_TYPE, json_form.encode_ack(ack)
-    return packed(call, kind, body)
+def _response(context: S2Context, target: Target, size: int, appended: m.Appended) -> Response:
+    context.usage.of(target.basin).appended_bytes += size
+    ack = ack_of(appended)
+    if protobuf_form.is_protobuf(context.header(b"accept")):
+        return compressed(context, protobuf_form.MEDIA_TYPE, protobuf_form.encode_ack(ack))
+    return compressed(context, json_form.MEDIA_TYPE, json_form.encode_ack(ack))
 
 
-def packed(call: Asking, kind: bytes, body: bytes) -> Response:
-    """200 with a body, compressed if it is worth it and the client takes it."""
-    body, encoding = write_body(body, call.header(b"accept-encoding"))
+def compressed(context: S2Context, kind: bytes, body: bytes) -> Response:
+    """200 with a body, compressed if the client accepts that and it saves bytes."""
+    body, encoding = write_body(body, context.header(b"accept-encoding"))
     headers = [(b"content-type", kind)]
     if encoding is not None:
         headers.append((b"content-encoding", encoding))

@@ -14,15 +14,15 @@ import anyio
 import anyio.lowlevel
 
 from millpond.actors.streams import messages as m
-from millpond.transports.http import rejections as http
 from millpond.transports.http.cell_client import CellClient
+from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.s2.append import ack_of, require_commands
 from millpond.transports.http.s2.auto_create import describe_or_make, failure
 from millpond.transports.http.s2.codecs import protobuf as protobuf_form
 from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.compression import Compression, accepted
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import Call, Target
+from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error
 from millpond.transports.http.s2.model import AppendInput, check_append
 from millpond.transports.http.s2.read_session import NO_CACHE, S2S, cut_short
@@ -47,26 +47,26 @@ it is ended, and what it sends next is refused for the sequence that it wants.
 """
 
 
-async def append_frames(call: Call, target: Target) -> None:
+async def append_frames(context: S2Context, target: Target) -> None:
     """POST /v1/streams/{stream}/records as an S2S session."""
-    call.require(Operation.APPEND, target)
-    call.refuse_key()
-    call.keep_requiring(Operation.APPEND, target)
-    with call.inquiry() as inquiry:
-        session = _Session(call, inquiry, target, await _be_there(call, inquiry, target))
-        call.answer.last_words = session.last_words
+    context.require(Operation.APPEND, target)
+    context.refuse_key()
+    context.keep_requiring(lambda: context.may(Operation.APPEND, target))
+    with context.cell_client() as cells:
+        session = _Session(context, cells, target, await _be_there(context, cells, target))
+        context.writer.encode_error = session.last_words
         try:
-            await call.answer.start(200, ((b"content-type", S2S), NO_CACHE))
+            await context.writer.start(200, ((b"content-type", S2S), NO_CACHE))
             await session.run()
         finally:
             # The stream remembers whose append it refused until it hears that the session is over.
-            call.host.detach(target.cell, inquiry)
+            context.services.detach(target.cell, cells)
 
 
-async def _be_there(call: Call, inquiry: CellClient, target: Target) -> int:
+async def _be_there(context: S2Context, cells: CellClient, target: Target) -> int:
     """The stream's incarnation. A session to one that is not there, and is not made, fails before
     it begins. Raises S2Error."""
-    found = await describe_or_make(call, inquiry, target, is_append=True)
+    found = await describe_or_make(context, cells, target, is_append=True)
     return found.incarnation
 
 
@@ -74,11 +74,11 @@ class _Session:
     """What is under way, in the order it came."""
 
     __slots__ = (
-        "_call",
+        "_cells",
         "_compression",
+        "_context",
         "_decoder",
         "_incarnation",
-        "_inquiry",
         "_is_busy",
         "_is_lively",
         "_is_over",
@@ -93,12 +93,14 @@ class _Session:
         "_work",
     )
 
-    def __init__(self, call: Call, inquiry: CellClient, target: Target, incarnation: int) -> None:
-        self._call = call
+    def __init__(
+        self, context: S2Context, cells: CellClient, target: Target, incarnation: int
+    ) -> None:
+        self._context = context
         self._incarnation = incarnation
-        self._inquiry = inquiry
+        self._cells = cells
         self._target = target
-        self._compression: Compression = accepted(call.header(b"accept-encoding"))
+        self._compression: Compression = accepted(context.header(b"accept-encoding"))
         self._decoder = frames.Decoder()
         self._unacked: deque[tuple[int, int] | S2Error | None] = deque()
         """Numbers and sizes of appends; at the end an error, or None for a good end."""
@@ -124,28 +126,28 @@ class _Session:
                 tasks.cancel_scope.cancel()
         finally:
             self._take_stock()
-        await self._call.request.linger()  # behind an error, or its connection would be reset
-        await self._call.answer.end()
-        if self._call.request.visit.is_draining:
+        await self._context.request.linger()  # behind an error, or its connection would be reset
+        await self._context.writer.end()
+        if self._context.request.active.is_draining:
             # With the last session its connection ends. A client that finds GOAWAY (h2 takes
             # nothing behind it) among what it has not read yet would lose the acks before it.
             await anyio.sleep(DEPART_S)
 
-    def last_words(self, why: http.Rejection) -> bytes:
+    def last_words(self, why: Rejection) -> bytes:
         """What a session says that is cut off: acks that it had no time for, and why it ends."""
-        if why is http.Rejection.CUT_OFF and not self._is_unsure:
-            why = http.Rejection.DRAINING  # whatever is not acked can be sent again
+        if why is Rejection.CUT_OFF and not self._is_unsure:
+            why = Rejection.DRAINING  # whatever is not acked can be sent again
         return self._last_acks + frames.encode_terminal(cut_short(why))
 
     def _take_stock(self) -> None:
         """Nobody is asked any more: what is known by now is all there will be."""
         line, pieces = self._unacked, []
         while not self._is_sending and line and isinstance(line[0], tuple):
-            answer = self._inquiry.peek(line[0][0])
-            if not isinstance(answer, m.Appended):
+            reply = self._cells.peek(line[0][0])
+            if not isinstance(reply, m.Appended):
                 break
             line.popleft()
-            pieces.append(self._ack(answer))
+            pieces.append(self._ack(reply))
         self._last_acks = b"".join(pieces)
         self._is_unsure = self._is_sending or (bool(line) and isinstance(line[0], tuple))
 
@@ -171,7 +173,7 @@ class _Session:
 
     async def _read(self) -> None:
         decoder = self._decoder
-        async with aclosing(self._call.request.chunks()) as pieces:
+        async with aclosing(self._context.request.chunks()) as pieces:
             async for data in pieces:
                 at, view = 0, memoryview(data)
                 while at < len(data):
@@ -206,7 +208,7 @@ class _Session:
             await anyio.lowlevel.checkpoint()
         given = protobuf_form.decode_input(message, ErrorCode.BAD_FRAME)
         size = check_append(given)
-        require_commands(self._call, self._target, given)
+        require_commands(self._context, self._target, given)
         while self._is_full(size) and not self._is_over:
             await self._wait()
         if not self._is_over:
@@ -219,8 +221,8 @@ class _Session:
         )
 
     async def _submit(self, given: AppendInput, size: int) -> None:
-        inquiry = self._inquiry
-        number = inquiry.take_number()
+        cells = self._cells
+        number = cells.next_number()
         request = m.SessionAppend(
             number,
             given.bodies,
@@ -233,7 +235,7 @@ class _Session:
             self._behind(),
         )
         self._is_submitting = self._is_lively = True
-        await inquiry.submit(self._target.cell, (request,), size, gather=True)
+        await cells.submit(self._target.cell, (request,), size, gather=True)
         self._is_submitting = False
         self._unacked_bytes += size
         self._add((number, size))
@@ -241,12 +243,12 @@ class _Session:
     def _behind(self) -> int | None:
         """The append before the next one, unless that is known to be done."""
         last = self._unacked[-1] if self._unacked else None
-        if not isinstance(last, tuple) or isinstance(self._inquiry.peek(last[0]), m.Appended):
+        if not isinstance(last, tuple) or isinstance(self._cells.peek(last[0]), m.Appended):
             return None
         return last[0]
 
     async def _end_when_draining(self) -> None:
-        await self._call.request.visit.draining.wait()
+        await self._context.request.active.draining.wait()
         with anyio.move_on_after(DRAIN_S_MAX):
             self._is_lively = True
             while self._is_lively:
@@ -261,7 +263,7 @@ class _Session:
     # Out.
 
     async def _write(self) -> None:
-        answer, line = self._call.answer, self._unacked
+        writer, line = self._context.writer, self._unacked
         while True:
             while not line:
                 await self._wait()
@@ -272,38 +274,38 @@ class _Session:
                         await anyio.lowlevel.checkpoint()
                 acks = await self._acks()
                 self._is_sending = True
-                await answer.send(acks)
+                await writer.write(acks)
                 self._is_sending = False
                 continue
             if last is not None:
-                await answer.send(frames.encode_terminal(last))
+                await writer.write(frames.encode_terminal(last))
             return
 
     async def _acks(self) -> bytes:
         """The next ack, with those that are there at once behind it."""
-        inquiry, line = self._inquiry, self._unacked
+        cells, line = self._cells, self._unacked
         pieces: list[bytes] = []
         size = weights = 0
         while line and isinstance(line[0], tuple) and size < PIECE_BYTES:
             number, weight = line[0]
-            if pieces and inquiry.peek(number) is None:
+            if pieces and cells.peek(number) is None:
                 break
-            answer = await inquiry.answer(number)
-            if not isinstance(answer, m.Appended):
-                self._fail(failure(answer, self._target))
+            reply = await cells.reply(number)
+            if not isinstance(reply, m.Appended):
+                self._fail(failure(reply, self._target))
                 break
             line.popleft()
             weights += weight
-            pieces.append(self._ack(answer))
+            pieces.append(self._ack(reply))
             size += len(pieces[-1])
         self._unacked_bytes -= weights
-        self._call.figures.of(self._target.basin).appended_bytes += weights
+        self._context.usage.of(self._target.basin).appended_bytes += weights
         self._move()
         return b"".join(pieces)
 
     def _ack(self, appended: m.Appended) -> bytes:
         body = protobuf_form.encode_ack(ack_of(appended))
-        advises = self._call.request.visit.is_draining
+        advises = self._context.request.active.is_draining
         return frames.encode((body,), advises_reconnect=advises)
 
     def _fail(self, error: S2Error) -> None:

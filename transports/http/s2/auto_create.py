@@ -15,7 +15,7 @@ from millpond.transports.http.s2.codecs.config import (
     resolve,
 )
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import Call, Target
+from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error, error_of
 from millpond.transports.http.s2.metadata import (
     StreamMetadata,
@@ -29,9 +29,9 @@ TRIES = 3
 """A stream that is deleted as often as it is made is given up."""
 
 
-def basin_of(call: Call, target: Target) -> BasinConfig:
+def basin_of(context: S2Context, target: Target) -> BasinConfig:
     """What holds for the stream's basin. Raises Refused where there is none."""
-    return basin_config(decode_basin_metadata(call.require_basin(target.basin).metadata))
+    return basin_config(decode_basin_metadata(context.require_basin(target.basin).metadata))
 
 
 def creation(basin: BasinConfig, config: StreamConfig, key: bytes = b"") -> m.Settings:
@@ -41,69 +41,69 @@ def creation(basin: BasinConfig, config: StreamConfig, key: bytes = b"") -> m.Se
     return settings_of(resolved, notes, m.Settings())
 
 
-async def make(inquiry: CellClient, target: Target, settings: m.Settings) -> bool:
+async def make(cells: CellClient, target: Target, settings: m.Settings) -> bool:
     """Make a stream. False: there is one. Raises S2Error."""
-    answer = await inquiry.ask(target.cell, lambda number: m.Create(number, settings))
-    match answer:
+    reply = await cells.request(target.cell, lambda number: m.Create(number, settings))
+    match reply:
         case m.Done():
             return True
         case m.StreamFailed(code=Code.STREAM_EXISTS):
             return False
         case m.StreamFailed() | Failed():
-            raise error_of(answer)
+            raise error_of(reply)
         case _:
-            raise AssertionError(f"{answer} answers no creation")
+            raise AssertionError(f"{reply} answers no creation")
 
 
-async def ensure(call: Call, inquiry: CellClient, target: Target, *, is_append: bool) -> None:
+async def ensure(context: S2Context, cells: CellClient, target: Target, *, is_append: bool) -> None:
     """The stream is not there: make it, where its basin says so. Raises Refused (404)."""
-    basin = basin_of(call, target)
+    basin = basin_of(context, target)
     if not (basin.create_stream_on_append if is_append else basin.create_stream_on_read):
         raise stream_not_found(target)
-    call.require(Operation.CREATE_STREAM, target)
-    given = call.header(CONFIG_HEADER)
+    context.require(Operation.CREATE_STREAM, target)
+    given = context.header(CONFIG_HEADER)
     config = NOTHING if given is None else read_config_header(given)
-    await make(inquiry, target, creation(basin, config))
+    await make(cells, target, creation(basin, config))
 
 
-async def describe(call: Call, inquiry: CellClient, target: Target) -> m.StreamDescription:
+async def describe(context: S2Context, cells: CellClient, target: Target) -> m.StreamDescription:
     """The stream's outline. Raises S2Error; stream_not_found names the stream."""
-    call.require_basin(target.basin)
-    return described(await inquiry.ask(target.cell, m.Describe), target)
+    context.require_basin(target.basin)
+    return described(await cells.request(target.cell, m.Describe), target)
 
 
 async def describe_or_make(
-    call: Call, inquiry: CellClient, target: Target, *, is_append: bool = False
+    context: S2Context, cells: CellClient, target: Target, *, is_append: bool = False
 ) -> m.StreamDescription:
     """The same for a read, or an append, which may make the stream."""
     for _ in range(TRIES):
-        call.require_basin(target.basin)
-        answer = await inquiry.ask(target.cell, m.Describe)
-        if not is_unknown(answer):
-            return described(answer, target)
-        await ensure(call, inquiry, target, is_append=is_append)
+        context.require_basin(target.basin)
+        reply = await cells.request(target.cell, m.Describe)
+        if not is_unknown(reply):
+            return described(reply, target)
+        await ensure(context, cells, target, is_append=is_append)
     raise stream_not_found(target)
 
 
-def described(answer: CellReply, target: Target) -> m.StreamDescription:
+def described(reply: CellReply, target: Target) -> m.StreamDescription:
     """An outline that was asked for. Raises S2Error."""
-    if isinstance(answer, m.StreamDescription):
-        return answer
-    raise failure(answer, target)
+    if isinstance(reply, m.StreamDescription):
+        return reply
+    raise failure(reply, target)
 
 
-def is_unknown(answer: CellReply) -> bool:
+def is_unknown(reply: CellReply) -> bool:
     """Is there no such stream?"""
-    return isinstance(answer, m.StreamFailed) and answer.code is Code.UNKNOWN_STREAM
+    return isinstance(reply, m.StreamFailed) and reply.code is Code.UNKNOWN_STREAM
 
 
-def failure(answer: CellReply, target: Target) -> S2Error:
+def failure(reply: CellReply, target: Target) -> S2Error:
     """The error that a refusal is."""
-    if is_unknown(answer):
+    if is_unknown(reply):
         return stream_not_found(target)
-    if isinstance(answer, m.StreamFailed | Failed):
-        return error_of(answer)
-    raise AssertionError(f"{answer} is no refusal")
+    if isinstance(reply, m.StreamFailed | Failed):
+        return error_of(reply)
+    raise AssertionError(f"{reply} is no refusal")
 
 
 def stream_not_found(target: Target) -> CodedError:

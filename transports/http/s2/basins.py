@@ -28,7 +28,7 @@ from millpond.transports.http.s2.codecs.config import (
 )
 from millpond.transports.http.s2.codecs.json import decode_json
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import Call
+from millpond.transports.http.s2.context import S2Context
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, error_of, invalid
 from millpond.transports.http.s2.interface import BasinRow
 from millpond.transports.http.s2.metadata import (
@@ -53,20 +53,20 @@ _decode_location = msgspec.json.Decoder(str).decode
 _JSON = (b"content-type", b"application/json")
 
 
-async def list_basins(call: Call) -> None:
+async def list_basins(context: S2Context) -> Response:
     """GET /v1/basins: those that this client may be told of."""
-    call.require(Operation.LIST_BASINS)
-    query = info_form.read_list_query(call.request.query)
+    context.require(Operation.LIST_BASINS)
+    query = info_form.read_list_query(context.request.query)
     rows = [
         _info(name, row, is_removed=is_removed)
-        for name, row, is_removed in call.host.basins.all()
-        if call.sees_basin(name)
+        for name, row, is_removed in context.services.basins.all()
+        if context.sees_basin(name)
         and name.decode().startswith(query.prefix)
         and name.decode() > query.start_after
     ]
     has_more = len(rows) > query.limit
     body = info_form.encode_basins(rows[: query.limit], has_more=has_more)
-    await call.say(Response(200, (_JSON,), body))
+    return Response(200, (_JSON,), body)
 
 
 def _info(name: bytes, row: BasinRow, *, is_removed: bool = False) -> info_form.BasinInfo:
@@ -75,23 +75,23 @@ def _info(name: bytes, row: BasinRow, *, is_removed: bool = False) -> info_form.
     return info_form.BasinInfo(name.decode(), row.created_ms, deleted_ms, location or LOCATION)
 
 
-async def post_basin(call: Call) -> None:
+async def post_basin(context: S2Context) -> Response:
     """POST /v1/basins: create, once for each request token."""
-    call.check(Operation.CREATE_BASIN)
-    asked = read_post_basin(await call.body(BODY_BYTES_MAX))
+    context.check(Operation.CREATE_BASIN)
+    asked = read_post_basin(await context.body(BODY_BYTES_MAX))
     name = asked.basin.encode()
-    call.require(Operation.CREATE_BASIN, name)
+    context.require(Operation.CREATE_BASIN, name)
     check_location(asked.location)
     check_cipher(asked.config)
-    key = creation_key(request_token(call), encode_basin_config(asked.config))
+    key = creation_key(request_token(context), encode_basin_config(asked.config))
     notes = encode_basin_metadata(asked.config, key)
-    is_new = await _make(call, name, notes)
-    row = call.require_basin(name)
+    is_new = await _make(context, name, notes)
+    row = context.require_basin(name)
     if not is_new and (not key or decode_basin_metadata(row.metadata).creation != key):
         text = f"there is a basin {asked.basin!r}"
         raise CodedError(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
     body = info_form.encode_basin(_info(name, row))
-    await call.say(Response(201, (_JSON, provisioned(is_new, is_new)), body))
+    return Response(201, (_JSON, provisioned(is_new, is_new)), body)
 
 
 def check_location(name: str | None) -> None:
@@ -107,105 +107,107 @@ def check_cipher(config: BasinConfig) -> None:
         raise CodedError(ErrorCode.NOT_IMPLEMENTED, text)
 
 
-async def put_basin(call: Call, name: bytes) -> None:
+async def put_basin(context: S2Context, name: bytes) -> Response:
     """PUT /v1/basins/{basin}: have it with exactly this configuration."""
-    call.require(Operation.CREATE_BASIN, name)
-    config, location = read_put_basin(await call.body(BODY_BYTES_MAX))
+    context.require(Operation.CREATE_BASIN, name)
+    config, location = read_put_basin(await context.body(BODY_BYTES_MAX))
     check_basin(name.decode("utf-8", "replace"))
     check_location(location)
     check_cipher(config)
     for _ in range(TRIES):
-        if await _make(call, name, encode_basin_metadata(config, b"")):
+        if await _make(context, name, encode_basin_metadata(config, b"")):
             is_new = is_changed = True
             break
-        before = decode_basin_metadata(call.require_basin(name).metadata)
+        before = decode_basin_metadata(context.require_basin(name).metadata)
         is_new, is_changed = False, basin_config(before) != config
         if is_changed:
-            call.require(Operation.RECONFIGURE_BASIN, name)
-        if not is_changed or await _configure(call, name, before, config):
+            context.require(Operation.RECONFIGURE_BASIN, name)
+        if not is_changed or await _configure(context, name, before, config):
             break
     else:
         raise CodedError(ErrorCode.TRANSACTION_CONFLICT, "the basin comes and goes; repeat")
-    body = info_form.encode_basin(_info(name, call.require_basin(name)))
+    body = info_form.encode_basin(_info(name, context.require_basin(name)))
     status = 201 if is_new else 200
-    await call.say(Response(status, (_JSON, provisioned(is_new, is_changed)), body))
+    return Response(status, (_JSON, provisioned(is_new, is_changed)), body)
 
 
-async def show_basin(call: Call, name: bytes) -> None:
+async def show_basin(context: S2Context, name: bytes) -> Response:
     """GET /v1/basins/{basin}: its configuration."""
-    call.require(Operation.GET_BASIN_CONFIG, name)
-    config = basin_config(decode_basin_metadata(call.require_basin(name).metadata))
-    await call.say(Response(200, (_JSON,), encode_basin_config(config)))
+    context.require(Operation.GET_BASIN_CONFIG, name)
+    config = basin_config(decode_basin_metadata(context.require_basin(name).metadata))
+    return Response(200, (_JSON,), encode_basin_config(config))
 
 
-async def patch_basin(call: Call, name: bytes) -> None:
+async def patch_basin(context: S2Context, name: bytes) -> Response:
     """PATCH /v1/basins/{basin}: change what is named; null: the default."""
-    call.require(Operation.RECONFIGURE_BASIN, name)
-    change = read_basin_change(await call.body(BODY_BYTES_MAX))
-    before = decode_basin_metadata(call.require_basin(name).metadata)
+    context.require(Operation.RECONFIGURE_BASIN, name)
+    change = read_basin_change(await context.body(BODY_BYTES_MAX))
+    before = decode_basin_metadata(context.require_basin(name).metadata)
     config = change_basin(basin_config(before), change)
     check_cipher(config)
-    if not await _configure(call, name, before, config):
-        call.require_basin(name)
-    await call.say(Response(200, (_JSON,), encode_basin_config(config)))
+    if not await _configure(context, name, before, config):
+        context.require_basin(name)
+    return Response(200, (_JSON,), encode_basin_config(config))
 
 
-async def delete_basin(call: Call, name: bytes) -> None:
+async def delete_basin(context: S2Context, name: bytes) -> Response:
     """DELETE /v1/basins/{basin}: it goes with its streams; asked again meanwhile, the same."""
-    call.require(Operation.DELETE_BASIN, name)
-    if name == call.host.basins.own:
+    context.require(Operation.DELETE_BASIN, name)
+    if name == context.services.basins.own:
         text = "the node's own basin cannot be deleted; its streams can"
         raise CodedError(ErrorCode.PERMISSION_DENIED, text)
-    if not call.host.basins.is_removed(name):
-        call.require_basin(name)
+    if not context.services.basins.is_removed(name):
+        context.require_basin(name)
     # Asked again meanwhile, it waits like the first until that is as durable as promised.
-    await _ask(call, lambda number: m.DeleteBasin(number, name))
-    await call.say(Response(202))
+    await _ask(context, lambda number: m.DeleteBasin(number, name))
+    return Response(202)
 
 
-async def _make(call: Call, name: bytes, notes: bytes) -> bool:
+async def _make(context: S2Context, name: bytes, notes: bytes) -> bool:
     """False: there is a basin of this name. Raises S2Error."""
     # Asked also where it is there: the answer comes once what made it is as durable as promised.
-    return await _ask(call, lambda number: m.CreateBasin(number, name, notes))
+    return await _ask(context, lambda number: m.CreateBasin(number, name, notes))
 
 
-async def _configure(call: Call, name: bytes, before: BasinMetadata, config: BasinConfig) -> bool:
+async def _configure(
+    context: S2Context, name: bytes, before: BasinMetadata, config: BasinConfig
+) -> bool:
     """False: there is no such basin."""
     notes = encode_basin_metadata(config, before.creation, before.location)
-    return await _ask(call, lambda number: m.ConfigureBasin(number, name, notes))
+    return await _ask(context, lambda number: m.ConfigureBasin(number, name, notes))
 
 
-async def _ask(call: Call, make: Callable[[int], StreamRequest]) -> bool:
+async def _ask(context: S2Context, make: Callable[[int], StreamRequest]) -> bool:
     """True: done. False: it is there already, or is not there. Raises S2Error."""
-    with call.inquiry() as inquiry:
-        answer: CellReply = await inquiry.ask(BASINS, make)
-    match answer:
+    with context.cell_client() as cells:
+        reply: CellReply = await cells.request(BASINS, make)
+    match reply:
         case m.Done():
             return True
         case m.StreamFailed(code=Code.STREAM_EXISTS | Code.UNKNOWN_STREAM):
             return False
         case m.StreamFailed() | Failed():
-            raise error_of(answer)
+            raise error_of(reply)
         case _:
-            raise AssertionError(f"{answer} answers nothing about basins")
+            raise AssertionError(f"{reply} answers nothing about basins")
 
 
-async def list_locations(call: Call) -> None:
+async def list_locations(context: S2Context) -> Response:
     """GET /v1/locations."""
-    call.require(Operation.LIST_LOCATIONS)
-    await call.say(json_response(200, [_LOCATION_INFO]))
+    context.require(Operation.LIST_LOCATIONS)
+    return json_response(200, [_LOCATION_INFO])
 
 
-async def show_default(call: Call) -> None:
+async def show_default(context: S2Context) -> Response:
     """GET /v1/locations/default: where basins are that say nothing else."""
-    call.require(Operation.GET_DEFAULT_LOCATION)
-    await call.say(json_response(200, _LOCATION_INFO))
+    context.require(Operation.GET_DEFAULT_LOCATION)
+    return json_response(200, _LOCATION_INFO)
 
 
-async def put_default(call: Call) -> None:
+async def put_default(context: S2Context) -> Response:
     """PUT /v1/locations/default, whose body is a name as JSON: it is that one, or cannot be."""
-    call.require(Operation.SET_DEFAULT_LOCATION)
-    name = decode_json(_decode_location, await call.body(LOCATION_BYTES_MAX))
+    context.require(Operation.SET_DEFAULT_LOCATION)
+    name = decode_json(_decode_location, await context.body(LOCATION_BYTES_MAX))
     if name != LOCATION:
         raise invalid(f"location: {LOCATION!r} is the only one")
-    await call.say(json_response(200, _LOCATION_INFO))
+    return json_response(200, _LOCATION_INFO)

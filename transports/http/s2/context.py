@@ -6,9 +6,9 @@ import msgspec
 
 from millpond.actors.messages import Rights
 from millpond.actors.streams.names import basin_cell, qualified_name, stream_cell
-from millpond.transports.http.cell_client import CellClient
+from millpond.transports.http.context import RequestContext
 from millpond.transports.http.request import Request
-from millpond.transports.http.response import Response, ResponseWriter
+from millpond.transports.http.response import ResponseWriter
 from millpond.transports.http.s2.authorization import RIGHTS, Authorization, stored_authorization
 from millpond.transports.http.s2.codecs.compression import read_body
 from millpond.transports.http.s2.codecs.tokens import Operation
@@ -32,17 +32,22 @@ class Target(msgspec.Struct, frozen=True, gc=False):
     shown: bytes
 
 
-class Asking:
-    """A request with the node that serves it."""
+class S2Context(RequestContext[S2NodeServices]):
+    """A request of S2: its basin and stream, and the operations that the client may do there."""
 
-    __slots__ = ("_is_issued", "figures", "host", "request")
+    __slots__ = ("_is_issued", "usage")
 
-    def __init__(self, host: S2NodeServices, request: Request, figures: S2Usage) -> None:
-        self.host = host
-        self.request = request
-        self.figures = figures
+    def __init__(
+        self,
+        services: S2NodeServices,
+        request: Request,
+        usage: S2Usage,
+        writer: ResponseWriter | None = None,
+    ) -> None:
+        super().__init__(services, request, writer)
+        self.usage = usage
         token = request.principal.token
-        self._is_issued = token is not None and host.tokens.is_one(token)
+        self._is_issued = token is not None and services.tokens.is_one(token)
 
     def header(self, name: bytes) -> str | None:
         """The last value of a header; None: there is none. Raises Refused (bad_header)."""
@@ -54,9 +59,16 @@ class Asking:
         except UnicodeDecodeError:
             raise bad_header(f"{name.decode()}: not UTF-8") from None
 
-    def unpacked(self, data: bytes, bytes_max: int) -> bytes:
-        """A body, decompressed; at most so many bytes. Raises Refused (bad_header, invalid)."""
+    def decompressed(self, data: bytes, bytes_max: int) -> bytes:
+        """The body `data`, decompressed. Raises CodedError: bad_header; invalid above the limit."""
         return read_body(data, self.header(b"content-encoding"), bytes_max)
+
+    async def body(self, bytes_max: int) -> bytes:
+        """The whole body, decompressed; the limit holds before and after decompression.
+
+        Raises CodedError (bad_header, invalid), and what `Request.body` raises.
+        """
+        return self.decompressed(await self.request.body(bytes_max), bytes_max)
 
     # What it is about.
 
@@ -66,8 +78,8 @@ class Asking:
         Raises Refused: authn where nobody knows who asks, bad_header where nothing names one, or
         what cannot be one.
         """
-        if not self._is_known:
-            raise self._turned_away()
+        if not self.is_known:
+            raise self._denial()
         named = self.header(BASIN_HEADER)
         if named is None:
             named = self._basin_of_host()
@@ -84,7 +96,7 @@ class Asking:
             return None
         # To who may not be told of it, it is there in any case; what it may do comes later.
         name = first.encode()
-        is_told = self.host.basins.find(name) is not None or not self.sees_basin(name)
+        is_told = self.services.basins.find(name) is not None or not self.sees_basin(name)
         return first if is_told else None
 
     def target(self, stream: bytes) -> Target:
@@ -105,7 +117,7 @@ class Asking:
     def target_in(self, basin: bytes, stream: bytes) -> Target:
         """A stream by its whole name."""
         shown = stream.removeprefix(self.stream_prefix) if self._is_issued else stream
-        if basin == self.host.basins.own:
+        if basin == self.services.basins.own:
             return Target(basin, stream, stream_cell(stream), stream, shown)
         return Target(
             basin, stream, basin_cell(basin, stream), qualified_name(basin, stream), shown
@@ -113,10 +125,10 @@ class Asking:
 
     def require_basin(self, name: bytes) -> BasinRow:
         """A basin that is there. Raises Refused: basin_not_found, basin_deletion_pending."""
-        found = self.host.basins.find(name)
+        found = self.services.basins.find(name)
         if found is None:
             shown = name.decode("utf-8", "replace")
-            if self.host.basins.is_removed(name):
+            if self.services.basins.is_removed(name):
                 text = f"the basin {shown} is being deleted"
                 raise CodedError(ErrorCode.BASIN_DELETION_PENDING, text)
             raise CodedError(ErrorCode.BASIN_NOT_FOUND, f"there is no basin {shown}")
@@ -125,19 +137,19 @@ class Asking:
     # What it may do.
 
     @property
-    def permit(self) -> Authorization | None:
-        """What the token permits that S2 issued; None: it is no such token, or permits nothing."""
+    def authorization(self) -> Authorization | None:
+        """What the token permits that S2 issued; None: no such token, or one that permits nothing."""
         token = self.request.principal.token
         if not self._is_issued or token is None:
             return None
-        found = self.host.tokens.find(token)
+        found = self.services.tokens.find(token)
         return None if found is None else stored_authorization(found.metadata)
 
     @property
     def stream_prefix(self) -> bytes:
         """What the token puts before all names of streams."""
-        permit = self.permit
-        return b"" if permit is None else permit.prefix
+        authorization = self.authorization
+        return b"" if authorization is None else authorization.prefix
 
     def require(self, operation: Operation, at: Target | bytes | None = None) -> None:
         """This operation, in a stream, in a basin, with an access token of this id; None: with
@@ -146,58 +158,55 @@ class Asking:
         It counts. Raises Refused: authn where nobody knows who asks, permission_denied.
         """
         self.check(operation, at)
-        self.figures.count(operation, at.basin if isinstance(at, Target) else at)
+        self.usage.count(operation, at.basin if isinstance(at, Target) else at)
 
     def check(self, operation: Operation, at: Target | bytes | None = None) -> None:
         """The same, without being counted."""
         if not self.may(operation, at):
-            raise self._turned_away()
+            raise self._denial()
 
     def may(self, operation: Operation, at: Target | bytes | None = None) -> bool:
         """The same, asked."""
         if self._is_issued:
-            permit = self.permit
-            if permit is None:
+            authorization = self.authorization
+            if authorization is None:
                 return False
             if isinstance(at, Target):
-                return permit.allows(operation, at.basin, at.stream)
-            return permit.allows(operation, at, None)
+                return authorization.allows(operation, at.basin, at.stream)
+            return authorization.allows(operation, at, None)
         needed = RIGHTS[operation]
-        is_open = operation is Operation.GET_BASIN_CONFIG and at == self.host.basins.own
+        is_open = operation is Operation.GET_BASIN_CONFIG and at == self.services.basins.own
         if needed is None or is_open:
-            return self.host.may_use_streams(self.request.principal)
+            return self.services.may_use_streams(self.request.principal)
         name = at.qualified_name if isinstance(at, Target) else b""
-        return bool((self.host.authorize_stream(self.request.principal, name) or 0) & needed)
+        return bool(self.rights_in(name) & needed)
 
     @property
-    def _is_known(self) -> bool:
-        if self._is_issued:
-            return self.permit is not None
-        return self.host.may_use_streams(self.request.principal)
+    def is_known(self) -> bool:
+        """True if the client may use some stream, or has a token of S2 that is valid."""
+        return self.authorization is not None if self._is_issued else super().is_known
 
-    def _turned_away(self) -> CodedError:
-        if self._is_known:
+    def _denial(self) -> CodedError:
+        if self.is_known:
             text = "the access token does not permit this"
             return CodedError(ErrorCode.PERMISSION_DENIED, text)
         return CodedError(ErrorCode.AUTHN, "no access token that this node knows")
 
-    def keep_requiring(self, operation: Operation, target: Target) -> None:
-        """A session ends when it may not go on."""
-        self.request.visit.may_go_on = lambda: self.may(operation, target)
-
     def sees_basin(self, name: bytes) -> bool:
         """May it be told that there is this basin? The node's own is no secret."""
         if self._is_issued:
-            permit = self.permit
-            return permit is not None and permit.sees_basin(name)
-        return name == self.host.basins.own or self.may(Operation.GET_BASIN_CONFIG)
+            authorization = self.authorization
+            return authorization is not None and authorization.sees_basin(name)
+        return name == self.services.basins.own or self.may(Operation.GET_BASIN_CONFIG)
 
     def rights_listed(self, target: Target) -> Rights | None:
         """The rights in a stream that a list may show."""
         if not self._is_issued:
-            return self.host.authorize_stream(self.request.principal, target.qualified_name)
-        permit = self.permit
-        is_shown = permit is not None and target.shown and permit.sees_stream(target.stream)
+            return self.services.authorize_stream(self.request.principal, target.qualified_name)
+        authorization = self.authorization
+        is_shown = (
+            authorization is not None and target.shown and authorization.sees_stream(target.stream)
+        )
         return Rights.LIST if is_shown else None
 
     def refuse_key(self) -> None:
@@ -205,30 +214,3 @@ class Asking:
         if self.request.header(KEY_HEADER) is not None:
             text = "s2-encryption-key: this node does not encrypt records; nothing was stored"
             raise CodedError(ErrorCode.NOT_IMPLEMENTED, text)
-
-
-class Call(Asking):
-    """The same with its answer."""
-
-    __slots__ = ("answer",)
-
-    def __init__(
-        self, host: S2NodeServices, request: Request, answer: ResponseWriter, figures: S2Usage
-    ) -> None:
-        super().__init__(host, request, figures)
-        self.answer = answer
-
-    def inquiry(self) -> CellClient:
-        """Asks cells, for this request."""
-        return CellClient(self.host)
-
-    async def body(self, bytes_max: int) -> bytes:
-        """The whole body, decompressed; at most so many bytes before and after that.
-
-        Raises Refused (bad_header, invalid), and what `Request.body` raises.
-        """
-        return self.unpacked(await self.request.body(bytes_max), bytes_max)
-
-    async def say(self, response: Response) -> None:
-        """Answer with a whole response."""
-        await self.answer.whole(response)

@@ -20,6 +20,7 @@ import msgspec
 from millpond.actors.errors import Code
 from millpond.actors.messages import Failed
 from millpond.actors.streams.messages import StreamFailed
+from millpond.transports.http.response import Response
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -88,8 +89,13 @@ class S2Error(Exception):
 
     @property
     def headers(self) -> Headers:
-        """What goes before the body."""
+        """The headers of the response."""
         return [(b"content-type", b"application/json")]
+
+    @property
+    def response(self) -> Response:
+        """The response that tells the client."""
+        return Response(self.status, self.headers, self.body)
 
 
 class CodedError(S2Error):
@@ -188,15 +194,15 @@ def bad_header(text: str) -> CodedError:
     return CodedError(ErrorCode.BAD_HEADER, text)
 
 
-def error_of(answer: Failed | StreamFailed) -> S2Error:
+def error_of(reply: Failed | StreamFailed) -> S2Error:
     """The error that a cell's refusal is in S2."""
-    if isinstance(answer, Failed):
-        return coded_error(answer.code, answer.delay_ms)
-    match answer.code:
+    if isinstance(reply, Failed):
+        return coded_error(reply.code, reply.delay_ms)
+    match reply.code:
         case Code.FENCED:
-            return FencingTokenMismatch(answer.fencing_token)
+            return FencingTokenMismatch(reply.fencing_token)
         case Code.SEQUENCE_MISMATCH:
-            return SeqNumMismatch(answer.tail)
+            return SeqNumMismatch(reply.tail)
         case code:
             return coded_error(code)
 

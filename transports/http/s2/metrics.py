@@ -15,10 +15,10 @@ from typing import TypeVar
 import msgspec
 
 from millpond.actors.streams import messages as m
-from millpond.transports.http.response import json_response
+from millpond.transports.http.response import Response, json_response
 from millpond.transports.http.s2.auto_create import describe
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import Call, Target
+from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, invalid
 from millpond.transports.http.s2.read_query import unique
 from millpond.transports.http.s2.usage import BasinUsage
@@ -110,72 +110,74 @@ class StreamSet(Enum):
     STORAGE = "storage"
 
 
-async def account_metrics(call: Call) -> None:
+async def account_metrics(context: S2Context) -> Response:
     """GET /v1/metrics."""
-    call.require(Operation.ACCOUNT_METRICS)
-    wanted, period = read_metric_query(call.request.query, AccountSet, call.host.now())
+    context.require(Operation.ACCOUNT_METRICS)
+    wanted, period = read_metric_query(context.request.query, AccountSet, context.services.now())
     match wanted:
         case AccountSet.ACTIVE_BASINS:
-            names = _active(call) if period.has_now else ()
-            await _say(call, [{"label": {"name": wanted.value, "values": [*names]}}])
+            names = _active(context) if period.has_now else ()
+            return _points([{"label": {"name": wanted.value, "values": [*names]}}])
         case AccountSet.ACCOUNT_OPS:
-            await _say(call, _sums(call, period, call.figures.operations))
+            return _points(_sums(context, period, context.usage.operations))
 
 
-def _active(call: Call) -> Iterable[str]:
+def _active(context: S2Context) -> Iterable[str]:
     """Basins with a stream, those that this client may be told of."""
-    for name, _, _ in call.host.basins.all():
-        if call.sees_basin(name) and call.host.basins.streams(name).names(b"", b"", 1):
+    for name, _, _ in context.services.basins.all():
+        if context.sees_basin(name) and context.services.basins.streams(name).names(b"", b"", 1):
             yield name.decode()
 
 
-async def basin_metrics(call: Call, basin: bytes) -> None:
+async def basin_metrics(context: S2Context, basin: bytes) -> Response:
     """GET /v1/metrics/{basin}."""
-    call.require(Operation.BASIN_METRICS, basin)
-    wanted, period = read_metric_query(call.request.query, BasinSet, call.host.now())
-    call.require_basin(basin)
-    figures = call.figures.of(basin)
+    context.require(Operation.BASIN_METRICS, basin)
+    wanted, period = read_metric_query(context.request.query, BasinSet, context.services.now())
+    context.require_basin(basin)
+    usage = context.usage.of(basin)
     if wanted is BasinSet.STORAGE:
-        size = await _basin_bytes(call, basin) if period.has_now else 0
-        await _say(call, [_gauge(period, size)])
+        size = await _basin_bytes(context, basin) if period.has_now else 0
+        return _points([_gauge(period, size)])
     else:
-        await _say(call, _of_basin(call, wanted, period, figures))
+        return _points(_of_basin(context, wanted, period, usage))
 
 
-def _of_basin(call: Call, wanted: BasinSet, period: Period, figures: BasinUsage) -> list[Metric]:
-    counts = figures.operations
+def _of_basin(
+    context: S2Context, wanted: BasinSet, period: Period, usage: BasinUsage
+) -> list[Metric]:
+    counts = usage.operations
     match wanted:
         case BasinSet.APPEND_OPS:
-            return [_sum(call, period, "append", counts[Operation.APPEND])]
+            return [_sum(context, period, "append", counts[Operation.APPEND])]
         case BasinSet.READ_OPS:
-            return [_sum(call, period, "read", counts[Operation.READ])]
+            return [_sum(context, period, "read", counts[Operation.READ])]
         case BasinSet.APPEND_THROUGHPUT:
-            return [_sum(call, period, "append", figures.appended_bytes, "bytes")]
+            return [_sum(context, period, "append", usage.appended_bytes, "bytes")]
         case BasinSet.READ_THROUGHPUT:
-            return [_sum(call, period, "read", figures.read_bytes, "bytes")]
+            return [_sum(context, period, "read", usage.read_bytes, "bytes")]
         case _:
             data = (Operation.APPEND, Operation.READ, Operation.TRIM, Operation.FENCE)
             rest = {each: count for each, count in counts.items() if each not in data}
-            return _sums(call, period, Counter(rest))
+            return _sums(context, period, Counter(rest))
 
 
-async def stream_metrics(call: Call, target: Target) -> None:
+async def stream_metrics(context: S2Context, target: Target) -> Response:
     """GET /v1/metrics/{basin}/{stream}."""
-    call.require(Operation.STREAM_METRICS, target)
-    _, period = read_metric_query(call.request.query, StreamSet, call.host.now())
-    with call.inquiry() as inquiry:
-        found = await describe(call, inquiry, target)
-    await _say(call, [_gauge(period, found.bytes)])
+    context.require(Operation.STREAM_METRICS, target)
+    _, period = read_metric_query(context.request.query, StreamSet, context.services.now())
+    with context.cell_client() as cells:
+        found = await describe(context, cells, target)
+    return _points([_gauge(period, found.bytes)])
 
 
-async def _basin_bytes(call: Call, basin: bytes) -> int:
-    names = call.host.basins.streams(basin).names(b"", b"", STREAMS_MAX + 1)
+async def _basin_bytes(context: S2Context, basin: bytes) -> int:
+    names = context.services.basins.streams(basin).names(b"", b"", STREAMS_MAX + 1)
     if len(names) > STREAMS_MAX:
         raise invalid(f"storage: of a basin with more than {STREAMS_MAX} streams ask each one")
     size = 0
-    with call.inquiry() as inquiry:
+    with context.cell_client() as cells:
         for name in names:
-            found = await inquiry.ask(call.target_in(basin, name).cell, m.Describe)
+            found = await cells.request(context.target_in(basin, name).cell, m.Describe)
             if isinstance(found, m.StreamDescription):  # it may have gone since
                 size += found.bytes
     return size
@@ -186,17 +188,19 @@ def _gauge(period: Period, size: int) -> Metric:
     return {"gauge": {"name": "storage", "unit": "bytes", "values": values}}
 
 
-def _sums(call: Call, period: Period, counts: Counter[Operation]) -> list[Metric]:
+def _sums(context: S2Context, period: Period, counts: Counter[Operation]) -> list[Metric]:
     """One for each operation that there was."""
     rows = sorted((each.value, count) for each, count in counts.items() if count)
-    return [_sum(call, period, name, count) for name, count in rows]
+    return [_sum(context, period, name, count) for name, count in rows]
 
 
-def _sum(call: Call, period: Period, name: str, amount: int, unit: str = "operations") -> Metric:
-    started_s = int(call.figures.started)
+def _sum(
+    context: S2Context, period: Period, name: str, amount: int, unit: str = "operations"
+) -> Metric:
+    started_s = int(context.usage.started)
     values = [[started_s, amount]] if period.overlaps(started_s) else []
     return {"accumulation": {"name": name, "unit": unit, "interval": None, "values": values}}
 
 
-async def _say(call: Call, values: list[Metric]) -> None:
-    await call.say(json_response(200, {"values": values}))
+def _points(values: list[Metric]) -> Response:
+    return json_response(200, {"values": values})

@@ -7,25 +7,25 @@ from millpond.actors.positions import Seek
 from millpond.actors.streams import messages as m
 from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.response import Response
-from millpond.transports.http.s2.append import packed
+from millpond.transports.http.s2.append import compressed
 from millpond.transports.http.s2.auto_create import describe_or_make, failure
 from millpond.transports.http.s2.codecs import json as json_form
 from millpond.transports.http.s2.codecs import protobuf as protobuf_form
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import Call, Target
+from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import StreamPosition
 from millpond.transports.http.s2.model import READ_VIEW, RecordBatch
 from millpond.transports.http.s2.read_limits import ReadBudget
 from millpond.transports.http.s2.read_query import ReadQuery, begin, read_query
 
 
-async def tail(call: Call, target: Target) -> None:
+async def tail(context: S2Context, target: Target) -> Response:
     """GET /v1/streams/{stream}/records/tail."""
-    call.require(Operation.CHECK_TAIL, target)
-    with call.inquiry() as inquiry:
-        found = await describe_or_make(call, inquiry, target)
+    context.require(Operation.CHECK_TAIL, target)
+    with context.cell_client() as cells:
+        found = await describe_or_make(context, cells, target)
     body = json_form.encode_tail(tail_of(found))
-    await call.say(Response(200, ((b"content-type", json_form.MEDIA_TYPE),), body))
+    return Response(200, ((b"content-type", json_form.MEDIA_TYPE),), body)
 
 
 def tail_of(found: m.StreamDescription) -> StreamPosition:
@@ -33,28 +33,30 @@ def tail_of(found: m.StreamDescription) -> StreamPosition:
     return StreamPosition(found.tail, found.last_timestamp)
 
 
-async def read(call: Call, target: Target) -> None:
+async def read(context: S2Context, target: Target) -> Response:
     """GET /v1/streams/{stream}/records, answered with one batch."""
-    call.require(Operation.READ, target)
-    query = read_query(call.request.query)
-    form = json_form.format_of(call.header(b"s2-format"))
+    context.require(Operation.READ, target)
+    query = read_query(context.request.query)
+    form = json_form.format_of(context.header(b"s2-format"))
 
     async def run() -> RecordBatch:
-        with call.inquiry() as inquiry:
-            return await _read(call, inquiry, target, query)
+        with context.cell_client() as cells:
+            return await _read(context, cells, target, query)
 
-    batch = await (call.request.run_until_disconnect(run) if query.unary_may_follow else run())
-    await call.say(_response(call, batch, form))
+    batch = await (context.request.run_until_disconnect(run) if query.unary_may_follow else run())
+    return _response(context, batch, form)
 
 
-async def _read(call: Call, inquiry: CellClient, target: Target, query: ReadQuery) -> RecordBatch:
-    found = await describe_or_make(call, inquiry, target)
+async def _read(
+    context: S2Context, cells: CellClient, target: Target, query: ReadQuery
+) -> RecordBatch:
+    found = await describe_or_make(context, cells, target)
     start = begin(query, tail_of(found), may_follow=query.unary_may_follow)
     budget = query.unary_budget()
     if budget.is_over:
         return RecordBatch()
-    wait_until = call.host.now() + query.unary_wait_s if query.unary_may_follow else 0.0
-    records = await records_from(inquiry, target, start, budget, wait_until, found.incarnation)
+    wait_until = context.services.now() + query.unary_wait_s if query.unary_may_follow else 0.0
+    records = await records_from(cells, target, start, budget, wait_until, found.incarnation)
     end = (
         StreamPosition(records.tail, records.last_timestamp)
         if records.next >= records.tail
@@ -62,12 +64,12 @@ async def _read(call: Call, inquiry: CellClient, target: Target, query: ReadQuer
     )
     batches = budget.batches(records.spans, records.slices, end)
     batch = next(batches, RecordBatch(tail=end))
-    call.figures.of(target.basin).read_bytes += budget.metered
+    context.usage.of(target.basin).read_bytes += budget.metered
     return batch
 
 
 async def records_from(
-    inquiry: CellClient,
+    cells: CellClient,
     target: Target,
     start: Seek,
     budget: ReadBudget,
@@ -89,17 +91,17 @@ async def records_from(
             by_chunk=budget.is_bulk,
         )
 
-    answer = await inquiry.ask(target.cell, make)
-    match answer:
+    reply = await cells.request(target.cell, make)
+    match reply:
         case m.Records():
-            return answer
+            return reply
         case m.StreamFailed() | Failed():
-            raise failure(answer, target)
+            raise failure(reply, target)
         case _:
-            raise AssertionError(f"{answer} answers no read")
+            raise AssertionError(f"{reply} answers no read")
 
 
-def _response(call: Call, batch: RecordBatch, form: json_form.Format) -> Response:
-    if protobuf_form.is_protobuf(call.header(b"accept")):
-        return packed(call, protobuf_form.MEDIA_TYPE, protobuf_form.encode_batch(batch))
-    return packed(call, json_form.MEDIA_TYPE, json_form.encode_batch(batch, form))
+def _response(context: S2Context, batch: RecordBatch, form: json_form.Format) -> Response:
+    if protobuf_form.is_protobuf(context.header(b"accept")):
+        return compressed(context, protobuf_form.MEDIA_TYPE, protobuf_form.encode_batch(batch))
+    return compressed(context, json_form.MEDIA_TYPE, json_form.encode_batch(batch, form))

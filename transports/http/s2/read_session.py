@@ -9,8 +9,8 @@ from typing import Protocol
 
 from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
-from millpond.transports.http import rejections as http
 from millpond.transports.http.cell_client import CellClient
+from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.s2.auto_create import describe_or_make
 from millpond.transports.http.s2.codecs import columns as columns_form
 from millpond.transports.http.s2.codecs import protobuf as protobuf_form
@@ -19,7 +19,7 @@ from millpond.transports.http.s2.codecs import sse as events
 from millpond.transports.http.s2.codecs.compression import Compression, accepted
 from millpond.transports.http.s2.codecs.json import Format, format_of
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import Call, Target
+from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error, StreamPosition
 from millpond.transports.http.s2.model import RecordBatch
 from millpond.transports.http.s2.read import records_from, tail_of
@@ -91,9 +91,9 @@ class SseEncoder:
 
     headers = ((b"content-type", events.MEDIA_TYPE), NO_CACHE)
 
-    def __init__(self, form: Format, call: Call) -> None:
+    def __init__(self, form: Format, context: S2Context) -> None:
         self._form = form
-        self._now = call.host.now
+        self._now = context.services.now
 
     def batch(self, batch: RecordBatch, budget: ReadBudget) -> bytes:
         return events.encode_batch_event(batch, self._form, budget.event_id)
@@ -108,53 +108,56 @@ class SseEncoder:
         return events.DONE
 
 
-async def read_frames(call: Call, target: Target) -> None:
+async def read_frames(context: S2Context, target: Target) -> None:
     """GET /v1/streams/{stream}/records as an S2S session."""
-    query, compression = read_query(call.request.query), accepted(call.header(b"accept-encoding"))
-    if call.header(b"accept") == columns_form.MEDIA_TYPE.decode():
+    query, compression = (
+        read_query(context.request.query),
+        accepted(context.header(b"accept-encoding")),
+    )
+    if context.header(b"accept") == columns_form.MEDIA_TYPE.decode():
         budget = query.session_budget(columns_form.RECORDS_MAX)
-        await _serve(call, target, query, ColumnEncoder(compression), budget)
+        await _serve(context, target, query, ColumnEncoder(compression), budget)
     else:
-        await _serve(call, target, query, S2sEncoder(compression))
+        await _serve(context, target, query, S2sEncoder(compression))
 
 
-async def read_events(call: Call, target: Target) -> None:
+async def read_events(context: S2Context, target: Target) -> None:
     """The same as server-sent events."""
-    voice = SseEncoder(format_of(call.header(b"s2-format")), call)
-    query, resumed = read_query(call.request.query), call.header(b"last-event-id")
+    encoder = SseEncoder(format_of(context.header(b"s2-format")), context)
+    query, resumed = read_query(context.request.query), context.header(b"last-event-id")
     budget = query.session_budget()
     if resumed is not None:
         event_id = events.read_id(resumed)
         query = query.after(event_id)
         budget.resume(event_id)
-    await _serve(call, target, query, voice, budget)
+    await _serve(context, target, query, encoder, budget)
 
 
 async def _serve(
-    call: Call,
+    context: S2Context,
     target: Target,
     query: ReadQuery,
-    voice: SessionEncoder,
+    encoder: SessionEncoder,
     budget: ReadBudget | None = None,
 ) -> None:
-    call.require(Operation.READ, target)
-    call.keep_requiring(Operation.READ, target)
-    with call.inquiry() as inquiry:
-        found = await describe_or_make(call, inquiry, target)
+    context.require(Operation.READ, target)
+    context.keep_requiring(lambda: context.may(Operation.READ, target))
+    with context.cell_client() as cells:
+        found = await describe_or_make(context, cells, target)
         start = begin(query, tail_of(found), may_follow=query.session_may_follow)
         budget = budget or query.session_budget()
-        session = _Session(call, inquiry, target, query, voice, budget, found.incarnation)
-        call.answer.last_words = lambda why: voice.error(cut_short(why))
-        await call.answer.start(200, voice.headers)
-        await call.request.run_until_disconnect(lambda: session.run(start))
+        session = _Session(context, cells, target, query, encoder, budget, found.incarnation)
+        context.writer.encode_error = lambda why: encoder.error(cut_short(why))
+        await context.writer.start(200, encoder.headers)
+        await context.request.run_until_disconnect(lambda: session.run(start))
 
 
-def cut_short(why: http.Rejection) -> CodedError:
+def cut_short(why: Rejection) -> CodedError:
     """What a session is told that the application ends."""
     match why:
-        case http.Rejection.DRAINING:
+        case Rejection.DRAINING:
             return CodedError(ErrorCode.SERVER_DRAINING, why.message)
-        case http.Rejection.NOT_ALLOWED:
+        case Rejection.NOT_ALLOWED:
             return CodedError(ErrorCode.PERMISSION_DENIED, why.message)
         case _:
             return CodedError(ErrorCode.OTHER, why.message)
@@ -165,59 +168,59 @@ class _Session:
 
     __slots__ = (
         "_budget",
-        "_call",
+        "_cells",
+        "_context",
+        "_encoder",
         "_incarnation",
-        "_inquiry",
         "_is_at_tail",
         "_query",
         "_target",
-        "_voice",
     )
 
     def __init__(
         self,
-        call: Call,
-        inquiry: CellClient,
+        context: S2Context,
+        cells: CellClient,
         target: Target,
         query: ReadQuery,
-        voice: SessionEncoder,
+        encoder: SessionEncoder,
         budget: ReadBudget,
         incarnation: int,
     ) -> None:
-        self._call = call
+        self._context = context
         self._incarnation = incarnation
-        self._inquiry = inquiry
+        self._cells = cells
         self._target = target
         self._query = query
-        self._voice = voice
+        self._encoder = encoder
         self._budget = budget
         self._is_at_tail = False
 
     async def run(self, start: Seek) -> None:
         """Send everything, up to the end or the error."""
-        answer = self._call.answer
+        writer = self._context.writer
         try:
             await self._follow(start)
-            last = self._voice.done()
+            last = self._encoder.done()
         except S2Error as error:
-            last = self._voice.error(error)
-        await answer.send(last)
-        await answer.end()
+            last = self._encoder.error(error)
+        await writer.write(last)
+        await writer.end()
 
     async def _follow(self, seek: Seek) -> None:
-        budget, query, now = self._budget, self._query, self._call.host.now
+        budget, query, now = self._budget, self._query, self._context.services.now
         gives_up_at = now() + (query.wait_s or 0) if query.wait_s or query.is_bounded else inf
         wait_until = 0.0
         while not budget.is_over:
             records = await records_from(
-                self._inquiry, self._target, seek, budget, wait_until, self._incarnation
+                self._cells, self._target, seek, budget, wait_until, self._incarnation
             )
             seek = Seek(SeekBy.SEQUENCE, sequence=records.next)
             if records.spans:
                 await self._show(records)
                 if query.wait_s:
                     gives_up_at = now() + query.wait_s
-            if self._call.request.visit.is_draining:
+            if self._context.request.active.is_draining:
                 await self._beat(StreamPosition(records.tail, records.last_timestamp))
             if records.spans and records.next < records.tail:
                 wait_until = 0.0
@@ -235,16 +238,18 @@ class _Session:
             end = StreamPosition(records.tail, records.last_timestamp)
         budget, before = self._budget, self._budget.metered
         for batch in budget.batches(records.spans, records.slices, end):
-            await self._call.answer.send(self._voice.batch(batch, budget))
-        self._call.figures.of(self._target.basin).read_bytes += budget.metered - before
+            await self._context.writer.write(self._encoder.batch(batch, budget))
+        self._context.usage.of(self._target.basin).read_bytes += budget.metered - before
 
     async def _beat(self, tail: StreamPosition) -> None:
         """Say that there is nothing more for now. Raises Refused when the node stops."""
         self._is_at_tail = True
-        is_draining = self._call.request.visit.is_draining
-        await self._call.answer.send(self._voice.heartbeat(tail, is_last=is_draining))
+        is_draining = self._context.request.active.is_draining
+        await self._context.writer.write(self._encoder.heartbeat(tail, is_last=is_draining))
         if is_draining:
             raise CodedError(ErrorCode.SERVER_DRAINING, "the node stops; go on elsewhere, or later")
 
     def _pause_s(self) -> float:
-        return HEARTBEAT_S_MIN + (HEARTBEAT_S_MAX - HEARTBEAT_S_MIN) * self._call.host.random()
+        return (
+            HEARTBEAT_S_MIN + (HEARTBEAT_S_MAX - HEARTBEAT_S_MIN) * self._context.services.random()
+        )

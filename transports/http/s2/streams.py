@@ -30,7 +30,7 @@ from millpond.transports.http.s2.codecs.config import (
     resolve,
 )
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import Call, Target
+from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode
 from millpond.transports.http.s2.metadata import (
     as_told,
@@ -50,46 +50,46 @@ _JSON = (b"content-type", b"application/json")
 _GONE = 202
 
 
-async def list_streams(call: Call) -> None:
+async def list_streams(context: S2Context) -> Response:
     """GET /v1/streams."""
-    basin = call.basin()
-    call.require(Operation.LIST_STREAMS, basin)
-    if call.sees_basin(basin):
-        call.require_basin(basin)  # to others it is the same as one without streams
-    query = info_form.read_list_query(call.request.query)
+    basin = context.basin()
+    context.require(Operation.LIST_STREAMS, basin)
+    if context.sees_basin(basin):
+        context.require_basin(basin)  # to others it is the same as one without streams
+    query = info_form.read_list_query(context.request.query)
     prefix, after = (
         each.encode("utf-8", "surrogateescape") for each in (query.prefix, query.start_after)
     )
-    page, has_more = _page(call, basin, prefix, after, query.limit)
+    page, has_more = _page(context, basin, prefix, after, query.limit)
     infos = []
-    with call.inquiry() as inquiry:
+    with context.cell_client() as cells:
         for name in page:
-            target = call.target_in(basin, name)
-            found = await inquiry.ask(target.cell, m.Describe)
+            target = context.target_in(basin, name)
+            found = await cells.request(target.cell, m.Describe)
             if isinstance(found, m.StreamDescription):  # it may have gone since
                 infos.append(_info(target, found))
-    await call.say(Response(200, (_JSON,), info_form.encode_streams(infos, has_more=has_more)))
+    return Response(200, (_JSON,), info_form.encode_streams(infos, has_more=has_more))
 
 
 def _page(
-    call: Call, basin: bytes, prefix: bytes, after: bytes, limit: int
+    context: S2Context, basin: bytes, prefix: bytes, after: bytes, limit: int
 ) -> tuple[list[bytes], bool]:
     """Names that this client may be told of, and whether there are more. Raises Refused."""
-    own, permit = call.stream_prefix, call.permit
-    begin = own + prefix if permit is None else permit.narrowed(own + prefix)
+    own, authorization = context.stream_prefix, context.authorization
+    begin = own + prefix if authorization is None else authorization.narrowed(own + prefix)
     if begin is None:
         return [], False
-    found = call.host.basins.streams(basin).names(begin, own + after, LISTED_MAX + 1)
+    found = context.services.basins.streams(basin).names(begin, own + after, LISTED_MAX + 1)
     names = list(filter(is_text, found))  # S2 cannot spell the others, so they are not there
     try:
-        return listed(names, bytes, limit, partial(_rights_in, call, basin))
+        return listed(names, bytes, limit, partial(_rights_in, context, basin))
     except NotAllowed:
         text = f"none of the first {LISTED_MAX} streams may be told of; ask with a prefix"
         raise CodedError(ErrorCode.PERMISSION_DENIED, text) from None
 
 
-def _rights_in(call: Call, basin: bytes, name: bytes) -> Rights | None:
-    return call.rights_listed(call.target_in(basin, name))
+def _rights_in(context: S2Context, basin: bytes, name: bytes) -> Rights | None:
+    return context.rights_listed(context.target_in(basin, name))
 
 
 def _info(target: Target, found: m.StreamDescription) -> info_form.StreamInfo:
@@ -99,28 +99,28 @@ def _info(target: Target, found: m.StreamDescription) -> info_form.StreamInfo:
     return info_form.StreamInfo(name, found.created_ms, None, shown)
 
 
-async def post_stream(call: Call) -> None:
+async def post_stream(context: S2Context) -> Response:
     """POST /v1/streams: create, once for each request token."""
-    basin = call.basin()
-    asked = read_post_stream(await call.body(BODY_BYTES_MAX))
-    target = call.target_named(basin, asked.stream.encode())
-    call.require(Operation.CREATE_STREAM, target)
-    call.require_basin(basin)
-    key = stream_key(request_token(call), asked.config)
-    settings = creation(basin_of(call, target), asked.config, key)
-    with call.inquiry() as inquiry:
-        is_new = await make(inquiry, target, settings)
-        found = await describe(call, inquiry, target)
+    basin = context.basin()
+    asked = read_post_stream(await context.body(BODY_BYTES_MAX))
+    target = context.target_named(basin, asked.stream.encode())
+    context.require(Operation.CREATE_STREAM, target)
+    context.require_basin(basin)
+    key = stream_key(request_token(context), asked.config)
+    settings = creation(basin_of(context, target), asked.config, key)
+    with context.cell_client() as cells:
+        is_new = await make(cells, target, settings)
+        found = await describe(context, cells, target)
     if not is_new and (not key or stream_metadata(found.settings).creation != key):
         text = f"there is a stream {asked.stream!r}"
         raise CodedError(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
     body = info_form.encode_stream(_info(target, found))
-    await call.say(Response(201, (_JSON, provisioned(is_new, is_new)), body))
+    return Response(201, (_JSON, provisioned(is_new, is_new)), body)
 
 
-def request_token(call: Call) -> str | None:
+def request_token(context: S2Context) -> str | None:
     """The token that makes a creation idempotent. Raises Refused (422)."""
-    token = call.header(TOKEN_HEADER)
+    token = context.header(TOKEN_HEADER)
     if token is not None and not 0 < len(token.encode()) <= TOKEN_BYTES_MAX:
         raise CodedError(ErrorCode.INVALID, f"s2-request-token: 1 to {TOKEN_BYTES_MAX} bytes")
     return token
@@ -133,96 +133,96 @@ def provisioned(is_new: bool, is_changed: bool) -> tuple[bytes, bytes]:
     return RESULT, b"updated" if is_changed else b"noop"
 
 
-async def put_stream(call: Call, target: Target) -> None:
+async def put_stream(context: S2Context, target: Target) -> Response:
     """PUT /v1/streams/{stream}: have it with exactly this configuration."""
-    call.require(Operation.CREATE_STREAM, target)
-    call.require_basin(target.basin)
-    config = read_put_stream(await call.body(BODY_BYTES_MAX))
-    basin = basin_of(call, target)
+    context.require(Operation.CREATE_STREAM, target)
+    context.require_basin(target.basin)
+    config = read_put_stream(await context.body(BODY_BYTES_MAX))
+    basin = basin_of(context, target)
     wanted = creation(basin, config)
-    with call.inquiry() as inquiry:
+    with context.cell_client() as cells:
         for _ in range(TRIES):
-            if await make(inquiry, target, wanted):
+            if await make(cells, target, wanted):
                 is_new = is_changed = True
                 break
-            changed = await _reconfigure(call, inquiry, target, config, basin)
+            changed = await _reconfigure(context, cells, target, config, basin)
             if changed is not None:
                 is_new, is_changed = False, changed
                 break
         else:
             raise CodedError(ErrorCode.TRANSACTION_CONFLICT, "the stream comes and goes; repeat")
-        found = await describe(call, inquiry, target)
+        found = await describe(context, cells, target)
     body = info_form.encode_stream(_info(target, found))
     status = 201 if is_new else 200
-    await call.say(Response(status, (_JSON, provisioned(is_new, is_changed)), body))
+    return Response(status, (_JSON, provisioned(is_new, is_changed)), body)
 
 
 async def _reconfigure(
-    call: Call, inquiry: CellClient, target: Target, config: StreamConfig, basin: BasinConfig
+    context: S2Context, cells: CellClient, target: Target, config: StreamConfig, basin: BasinConfig
 ) -> bool | None:
     """Give a stream that is there a configuration. Was it another? None: it is gone."""
-    found = await inquiry.ask(target.cell, m.Describe)
+    found = await cells.request(target.cell, m.Describe)
     if isinstance(found, m.StreamFailed) and found.code is Code.UNKNOWN_STREAM:
         return None
     if not isinstance(found, m.StreamDescription):
         raise failure(found, target)
     resolved = resolve(inherit(config, basin.default_stream_config))
-    if resolved == config_of(found.settings, call.host.stream_age_s(target.qualified_name)):
+    if resolved == config_of(found.settings, context.services.stream_age_s(target.qualified_name)):
         return False
-    call.require(Operation.RECONFIGURE_STREAM, target)
+    context.require(Operation.RECONFIGURE_STREAM, target)
     settings = settings_of(resolved, stream_metadata(found.settings), found.settings)
     # Whatever the settings are by now: these are the ones that were asked for.
-    return await _configure(inquiry, target, settings, None)
+    return await _configure(cells, target, settings, None)
 
 
 async def _configure(
-    inquiry: CellClient, target: Target, settings: m.Settings, expected: m.Settings | None
+    cells: CellClient, target: Target, settings: m.Settings, expected: m.Settings | None
 ) -> bool:
     """Change the settings; False: somebody else changed those that are expected. Raises S2Error."""
-    answer = await inquiry.ask(target.cell, lambda number: m.Configure(number, settings, expected))
-    if isinstance(answer, m.StreamFailed) and answer.code is Code.SEQUENCE_MISMATCH:
+    reply = await cells.request(target.cell, lambda number: m.Configure(number, settings, expected))
+    if isinstance(reply, m.StreamFailed) and reply.code is Code.SEQUENCE_MISMATCH:
         return False
-    if isinstance(answer, m.StreamFailed | Failed):
-        raise failure(answer, target)
+    if isinstance(reply, m.StreamFailed | Failed):
+        raise failure(reply, target)
     return True
 
 
-async def show_stream(call: Call, target: Target) -> None:
+async def show_stream(context: S2Context, target: Target) -> Response:
     """GET /v1/streams/{stream}: its configuration, all of it."""
-    call.require(Operation.GET_STREAM_CONFIG, target)
-    with call.inquiry() as inquiry:
-        found = await describe(call, inquiry, target)
-    config = config_of(found.settings, call.host.stream_age_s(target.qualified_name))
-    await call.say(Response(200, (_JSON,), encode_stream_config(config)))
+    context.require(Operation.GET_STREAM_CONFIG, target)
+    with context.cell_client() as cells:
+        found = await describe(context, cells, target)
+    config = config_of(found.settings, context.services.stream_age_s(target.qualified_name))
+    return Response(200, (_JSON,), encode_stream_config(config))
 
 
-async def patch_stream(call: Call, target: Target) -> None:
+async def patch_stream(context: S2Context, target: Target) -> Response:
     """PATCH /v1/streams/{stream}: change what is named; null: the basin's default."""
-    call.require(Operation.RECONFIGURE_STREAM, target)
-    change = read_stream_change(await call.body(BODY_BYTES_MAX))
-    basin = basin_of(call, target)
-    with call.inquiry() as inquiry:
+    context.require(Operation.RECONFIGURE_STREAM, target)
+    change = read_stream_change(await context.body(BODY_BYTES_MAX))
+    basin = basin_of(context, target)
+    with context.cell_client() as cells:
         for _ in range(TRIES):
-            found = await describe(call, inquiry, target)
-            before = config_of(found.settings, call.host.stream_age_s(target.qualified_name))
+            found = await describe(context, cells, target)
+            before = config_of(found.settings, context.services.stream_age_s(target.qualified_name))
             told = change_stream(as_told(before), change)
             config = resolve(inherit(told, basin.default_stream_config))
             settings = settings_of(config, stream_metadata(found.settings), found.settings)
-            if await _configure(inquiry, target, settings, found.settings):
+            if await _configure(cells, target, settings, found.settings):
                 break
         else:
             raise CodedError(
                 ErrorCode.TRANSACTION_CONFLICT, "others reconfigure the stream; repeat"
             )
-    await call.say(Response(200, (_JSON,), encode_stream_config(config)))
+    return Response(200, (_JSON,), encode_stream_config(config))
 
 
-async def delete_stream(call: Call, target: Target) -> None:
+async def delete_stream(context: S2Context, target: Target) -> Response:
     """DELETE /v1/streams/{stream}: it is gone at once, with all that reads it."""
-    call.require(Operation.DELETE_STREAM, target)
-    call.require_basin(target.basin)
-    with call.inquiry() as inquiry:
-        answer = await inquiry.ask(target.cell, m.Delete)
-    if isinstance(answer, m.StreamFailed | Failed):
-        raise failure(answer, target)
-    await call.say(Response(_GONE))
+    context.require(Operation.DELETE_STREAM, target)
+    context.require_basin(target.basin)
+    with context.cell_client() as cells:
+        reply = await cells.request(target.cell, m.Delete)
+    if isinstance(reply, m.StreamFailed | Failed):
+        raise failure(reply, target)
+    return Response(_GONE)

@@ -29,12 +29,12 @@ class CachedHead(msgspec.Struct, frozen=True):
     head: bytes
     length: int
     scope: dict[str, Any]
-    kept: dict[str, Any]
+    cache: dict[str, Any]
 
     def scope_for(self, client: tuple[str, int], certificate: bytes | None) -> Scope:
         """The same request of some connection."""
-        told = ServerExtension(certificate, self.kept)
-        return {**self.scope, "client": client, "extensions": {EXTENSION: told}}
+        extension = ServerExtension(certificate, self.cache)
+        return {**self.scope, "client": client, "extensions": {EXTENSION: extension}}
 
 
 class HeadCache:
@@ -59,8 +59,8 @@ class HeadCache:
             return
         if len(self._by_head) >= HEADS_MAX:
             del self._by_head[next(iter(self._by_head))]
-        told: ServerExtension = scope["extensions"][EXTENSION]
-        self._by_head[head] = CachedHead(head, length, dict(scope), told.kept)
+        extension: ServerExtension = scope["extensions"][EXTENSION]
+        self._by_head[head] = CachedHead(head, length, dict(scope), extension.cache)
 
 
 def length_of(headers: Headers) -> int | None:

@@ -19,7 +19,7 @@ from h2.exceptions import ProtocolError, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
 from millpond.transports.http.asgi import Headers
-from millpond.transports.http.server.exchange import Exchange, Head
+from millpond.transports.http.server.exchange import Exchange, ResponseHead
 from millpond.transports.http.server.heads import BadHead, request_scope
 from millpond.transports.http.server.http2_limits import FrameLimiter, FrameTooLong
 from millpond.transports.http.server.interface import ConnectionActivity, Server
@@ -32,7 +32,7 @@ PREFACE_BYTES = 24
 FRAMES_PER_S = 10_000
 """So many frames a second are borne. One that carries nothing counts for 5, a stream that was reset
 for 20; what is carried, either way, is worth a frame for each KiB."""
-UNHEARD_BYTES_MAX = 2**18
+UNREAD_REPLY_BYTES_MAX = 2**18
 """Of answers to frames, while the other end does not read."""
 PING = b"millpond"
 _CONNECTION_ONLY = frozenset((b"connection", b"transfer-encoding", b"keep-alive"))
@@ -43,12 +43,12 @@ FRAME_BYTES_MAX = 2**16
 HEADER_TABLE_BYTES = 2**12
 
 
-class _Speech(H2Connection):
+class _H2Connection(H2Connection):
     MAX_CLOSED_STREAMS = 2**12
     """So many of the last streams are known; more takes megabytes."""
 
 
-class _States(H2ConnectionStateMachine):
+class _H2StateMachine(H2ConnectionStateMachine):
     """Who says goodbye still hears what it asked for; h2 would let us say nothing more."""
 
     def process_input(self, input_: ConnectionInputs) -> list[Event]:
@@ -57,17 +57,17 @@ class _States(H2ConnectionStateMachine):
         return super().process_input(input_)
 
 
-def new_speech(settings: ServerSettings) -> H2Connection:
+def _new_h2_connection(settings: ServerSettings) -> H2Connection:
     """Our end of a connection."""
-    speech = _Speech(config=H2Configuration(client_side=False, header_encoding=None))
-    speech.state_machine = _States()
-    speech.local_settings = settings_for(settings, settings.streams_max)
-    speech.max_inbound_frame_size = FRAME_BYTES_MAX
-    speech.decoder.max_header_list_size = 2 * settings.header_bytes_max
-    return speech
+    connection = _H2Connection(config=H2Configuration(client_side=False, header_encoding=None))
+    connection.state_machine = _H2StateMachine()
+    connection.local_settings = _h2_settings(settings, settings.streams_max)
+    connection.max_inbound_frame_size = FRAME_BYTES_MAX
+    connection.decoder.max_header_list_size = 2 * settings.header_bytes_max
+    return connection
 
 
-def settings_for(settings: ServerSettings, streams_max: int) -> Settings:
+def _h2_settings(settings: ServerSettings, streams_max: int) -> Settings:
     """What the other end is told to keep to."""
     return Settings(
         client=False,
@@ -85,12 +85,12 @@ class Http2:
     """Implements `connection.Speaker` and `exchange.Speech`."""
 
     def __init__(self, wire: Wire, server: Server, connection: ConnectionActivity) -> None:
-        self.head_at = inf
+        self.head_started_at = inf
         self._wire = wire
         self._server = server
         self._connection = connection
         self._preface_bytes = PREFACE_BYTES
-        self._guard = FrameLimiter(FRAME_BYTES_MAX, 2 * server.settings.header_bytes_max)
+        self._frame_limiter = FrameLimiter(FRAME_BYTES_MAX, 2 * server.settings.header_bytes_max)
         self._exchanges: dict[int, Exchange] = {}
         self._waiting: dict[Exchange, None] = {}
         """Those that have something to write, and no room for it."""
@@ -98,14 +98,14 @@ class Http2:
         """Streams that wait for our word before they send a body."""
         self._stalled: dict[int, float] = {}
         """The streams of which nothing was taken, since then."""
-        self._calm = TokenBucket(FRAMES_PER_S, server.now())
-        self._unheard_bytes = 0
+        self._frame_bucket = TokenBucket(FRAMES_PER_S, server.now())
+        self._unread_reply_bytes = 0
         self._pinged_at = inf
-        self._is_finishing = self._is_closed = False
-        self._h2 = new_speech(server.settings)
+        self._is_draining = self._is_closed = False
+        self._h2 = _new_h2_connection(server.settings)
         self._h2.initiate_connection()
         # A stream too many is refused here; h2 would end the connection, and others with it.
-        self._h2.local_settings = settings_for(server.settings, 2 * server.settings.streams_max)
+        self._h2.local_settings = _h2_settings(server.settings, 2 * server.settings.streams_max)
         extra = server.settings.connection_window_bytes - WINDOW_AT_FIRST
         self._h2.increment_flow_control_window(extra)
 
@@ -118,7 +118,7 @@ class Http2:
     def received(self, data: bytes) -> None:
         self._pinged_at = inf
         try:
-            self._guard.look(data[self._preface_bytes :] if self._preface_bytes else data)
+            self._frame_limiter.check(data[self._preface_bytes :] if self._preface_bytes else data)
         except FrameTooLong:
             self._end(ErrorCodes.FRAME_SIZE_ERROR)
             return
@@ -129,33 +129,33 @@ class Http2:
             self._flush()
             self._close()
             return
-        self._note_head()
-        self._spend(self._guard.frames)
+        self._watch_head()
+        self._spend(self._frame_limiter.frames)
         for event in found:
             if not self._is_closed:
-                self._hear(event)
+                self._handle(event)
         size = self._flush()
-        self._unheard_bytes += size if self._wire.congested else 0
-        if self._unheard_bytes > UNHEARD_BYTES_MAX:
+        self._unread_reply_bytes += size if self._wire.congested else 0
+        if self._unread_reply_bytes > UNREAD_REPLY_BYTES_MAX:
             self._wire.abort()
-        elif self._calm.debt_ms(self._server.now()):
+        elif self._frame_bucket.debt_ms(self._server.now()):
             self._end(ErrorCodes.ENHANCE_YOUR_CALM)
 
-    def _note_head(self) -> None:
+    def _watch_head(self) -> None:
         """A frame that has begun has to end in time; but a body may come as slowly as it likes."""
-        if not self._guard.is_within or self._exchanges:
-            self.head_at = inf
-        elif self.head_at == inf:
-            self.head_at = self._server.now()
-            self._connection.head_began(self.head_at)
+        if not self._frame_limiter.is_partial or self._exchanges:
+            self.head_started_at = inf
+        elif self.head_started_at == inf:
+            self.head_started_at = self._server.now()
+            self._connection.head_started(self.head_started_at)
 
     def uncongested(self) -> None:
-        self._unheard_bytes = 0
-        self._make_room(self._waiting)
+        self._unread_reply_bytes = 0
+        self._resume_writers(self._waiting)
 
     def eof(self) -> None:
         for exchange in tuple(self._exchanges.values()):
-            exchange.cut()
+            exchange.disconnect()
         self._close()
 
     def ended(self) -> None:
@@ -166,45 +166,45 @@ class Http2:
         self._expecting.clear()
         vars(self._h2).clear()  # it holds itself: no work for the collector
         for exchange in exchanges.values():
-            exchange.cut()
+            exchange.disconnect()
 
     def finish(self) -> None:
         """GOAWAY comes with the end: clients take it for the end, and would not hear what is still
         being answered (http.md A.9)."""
-        self._is_finishing = True
+        self._is_draining = True
         if not self._exchanges:
             self._end(ErrorCodes.NO_ERROR)
 
-    def look(self, now: float) -> float:
+    def check_liveness(self, now: float) -> float:
         """Ping who was silent; who does not answer is not there. A stream that is not read on is
         given up."""
         if self._is_closed:
             return inf
         settings = self._server.settings
-        for number in [each for each in self._stalled if self._is_given_up(each, now)]:
+        for number in [each for each in self._stalled if self._is_stalled(each, now)]:
             self._reset(number, ErrorCodes.CANCEL)
-            self._exchanges[number].cut()
+            self._exchanges[number].disconnect()
             del self._stalled[number]
         if now >= self._pinged_at + settings.ping_wait_s:
             self._wire.abort()
-        elif self._pinged_at == inf and now >= self._connection.quiet_at + settings.ping_s:
+        elif self._pinged_at == inf and now >= self._connection.received_at + settings.ping_s:
             self._pinged_at = now
             self._h2.ping(PING)
         self._flush()
         pinged_by = self._pinged_at + settings.ping_wait_s
-        return pinged_by if pinged_by != inf else self._connection.quiet_at + settings.ping_s
+        return pinged_by if pinged_by != inf else self._connection.received_at + settings.ping_s
 
-    def _is_given_up(self, number: int, now: float) -> bool:
+    def _is_stalled(self, number: int, now: float) -> bool:
         return now >= self._stalled[number] + self._server.settings.idle_s
 
     # What the other end says.
 
-    def _hear(self, event: events.Event) -> None:
+    def _handle(self, event: events.Event) -> None:
         match event:
             case events.DataReceived():
-                self._take(event)
+                self._receive_data(event)
             case events.RequestReceived():
-                self._begin(event.stream_id, event.headers)
+                self._open_stream(event.stream_id, event.headers)
             case events.StreamEnded():
                 exchange = self._exchanges.get(event.stream_id)
                 if exchange is not None:
@@ -213,16 +213,16 @@ class Http2:
                 self._spend(19)
                 exchange = self._exchanges.get(event.stream_id)
                 if exchange is not None:
-                    exchange.cut()
+                    exchange.disconnect()
             case events.WindowUpdated():
                 of_one = [each for each in self._waiting if each.number == event.stream_id]
-                self._make_room(of_one if event.stream_id else self._waiting)
+                self._resume_writers(of_one if event.stream_id else self._waiting)
             case events.RemoteSettingsChanged():
                 self._spend(4)
                 # Their table would be as large as they say, and searched for each header.
                 if self._h2.encoder.header_table_size > HEADER_TABLE_BYTES:
                     self._h2.encoder.header_table_size = HEADER_TABLE_BYTES
-                self._make_room(self._waiting)
+                self._resume_writers(self._waiting)
             case events.ConnectionTerminated():
                 self.finish()
             case events.TrailersReceived():
@@ -230,7 +230,7 @@ class Http2:
             case _:
                 self._spend(4)
 
-    def _begin(self, number: int, found: Headers) -> None:
+    def _open_stream(self, number: int, found: Headers) -> None:
         method, target, headers = _read(found)
         server, wire = self._server, self._wire
         try:
@@ -247,14 +247,14 @@ class Http2:
             self._expecting.add(number)
         server.serve(exchange)
 
-    def _take(self, event: events.DataReceived) -> None:
+    def _receive_data(self, event: events.DataReceived) -> None:
         exchange = self._exchanges.get(event.stream_id)
         size = event.flow_controlled_length
         if event.data:
             self._spend(-(size // 1024))
         elif event.stream_ended is None:
             self._spend(4)
-        if exchange is None or exchange.is_gone:
+        if exchange is None or exchange.is_input_ended:
             if size:
                 self._h2.acknowledge_received_data(size, event.stream_id)
         elif event.data:
@@ -269,18 +269,18 @@ class Http2:
             return  # what came behind its head has done that
 
     def _spend(self, cost: int) -> None:
-        self._calm.spend(cost, self._server.now())
+        self._frame_bucket.spend(cost, self._server.now())
 
     # What exchanges ask: Speech.
 
-    def asks_for_body(self, exchange: Exchange) -> None:
+    def body_wanted(self, exchange: Exchange) -> None:
         """Windows let it come; but who expects to be told has to be (RFC 9110, 10.1.1)."""
         if exchange.number in self._expecting and not exchange.is_started:
             self._expecting.discard(exchange.number)
             self._h2.send_headers(exchange.number, [(b":status", b"100")])
             self._flush()
 
-    def taken(self, exchange: Exchange, size: int) -> None:
+    def body_taken(self, exchange: Exchange, size: int) -> None:
         if not self._is_closed:
             self._h2.acknowledge_received_data(size, exchange.number)
             self._flush()
@@ -291,13 +291,15 @@ class Http2:
     def defer(self, exchange: Exchange) -> None:
         self._server.serve_in_task(exchange)
 
-    def is_held_up(self, exchange: Exchange) -> bool:
+    def is_congested(self, exchange: Exchange) -> bool:
         if self._wire.congested:
             self._waiting[exchange] = None
             return True
         return False
 
-    def write(self, exchange: Exchange, head: Head | None, body: bytes, is_last: bool) -> bytes:
+    def write(
+        self, exchange: Exchange, head: ResponseHead | None, body: bytes, is_last: bool
+    ) -> bytes:
         if self._is_closed or exchange.number not in self._exchanges:
             return b""
         if head is not None:
@@ -308,17 +310,17 @@ class Http2:
         rest = self._write_body(exchange.number, body, is_last) if body or is_last else b""
         if rest:
             self._waiting[exchange] = None
-        self._note_stall(exchange.number, bool(rest), len(rest) < len(body))
+        self._track_stall(exchange.number, bool(rest), len(rest) < len(body))
         self._flush()
         return rest
 
-    def _note_stall(self, number: int, has_rest: bool, has_moved: bool) -> None:
+    def _track_stall(self, number: int, has_rest: bool, has_moved: bool) -> None:
         if not has_rest:
             self._stalled.pop(number, None)
         elif has_moved or number not in self._stalled:
             self._stalled[number] = self._server.now()
 
-    def _write_head(self, exchange: Exchange, head: Head, is_whole: bool) -> None:
+    def _write_head(self, exchange: Exchange, head: ResponseHead, is_whole: bool) -> None:
         status, headers = head
         lines = [(b":status", b"%d" % status)]
         lines += [each for each in headers if each[0] not in _CONNECTION_ONLY]
@@ -329,44 +331,48 @@ class Http2:
         if not body:
             self._h2.end_stream(number)
             return b""
-        speech, at, size = self._h2, 0, len(body)
+        connection, at, size = self._h2, 0, len(body)
         while at < size and not self._wire.congested:
-            room = min(speech.local_flow_control_window(number), speech.max_outbound_frame_size)
+            room = min(
+                connection.local_flow_control_window(number), connection.max_outbound_frame_size
+            )
             if room <= 0:
                 break
             piece = body if size - at <= room and not at else body[at : at + room]
             at += len(piece)
-            speech.send_data(number, piece, end_stream=is_last and at == size)
+            connection.send_data(number, piece, end_stream=is_last and at == size)
             self._spend(-1 - len(piece) // 1024)
         return body[at:] if at else body
 
-    def conclude(self, exchange: Exchange) -> None:
+    def finished(self, exchange: Exchange) -> None:
         if self._exchanges.pop(exchange.number, None) is None:
             return
         self._waiting.pop(exchange, None)
         self._expecting.discard(exchange.number)
         self._stalled.pop(exchange.number, None)
-        if not exchange.is_cut:
+        if not exchange.is_disconnected:
             if not exchange.is_answered:
                 self._reset(exchange.number, ErrorCodes.INTERNAL_ERROR)
             elif not exchange.is_complete:
                 # It need not send the rest of what it asks (RFC 9113, 8.1).
                 self._reset(exchange.number, ErrorCodes.NO_ERROR)
             self._flush()
-        self._connection.idle_at = self._server.now()
-        if self._is_finishing and not self._exchanges:
+        self._connection.idle_since = self._server.now()
+        if self._is_draining and not self._exchanges:
             self._end(ErrorCodes.NO_ERROR)
 
-    def _make_room(self, waiting: Iterable[Exchange]) -> None:
+    def _resume_writers(self, waiting: Iterable[Exchange]) -> None:
         """Wake those that can write now; one update must not wake them all for nothing."""
         for exchange in tuple(waiting):
-            if exchange in self._waiting and self._has_room(exchange):
+            if exchange in self._waiting and self._may_write(exchange):
                 del self._waiting[exchange]
-                exchange.make_room()
+                exchange.resume_writing()
 
-    def _has_room(self, exchange: Exchange) -> bool:
+    def _may_write(self, exchange: Exchange) -> bool:
         try:
-            return exchange.is_cut or self._h2.local_flow_control_window(exchange.number) > 0
+            return (
+                exchange.is_disconnected or self._h2.local_flow_control_window(exchange.number) > 0
+            )
         except StreamClosedError:
             return False  # it was reset by what came along with this, which cuts it in a moment
 
@@ -382,7 +388,7 @@ class Http2:
     def _close(self) -> None:
         self._is_closed = True
         for exchange in tuple(self._exchanges.values()):
-            exchange.cut()
+            exchange.disconnect()
         self._wire.close()
 
     def _flush(self) -> int:

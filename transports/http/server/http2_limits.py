@@ -25,7 +25,7 @@ class FrameLimiter:
         "_header",
         "_left",
         "frames",
-        "is_within",
+        "is_partial",
     )
 
     def __init__(self, frame_bytes_max: int, head_bytes_max: int) -> None:
@@ -36,10 +36,10 @@ class FrameLimiter:
         self._head_bytes = 0
         self.frames = 0
         """So many began in what was looked at last."""
-        self.is_within = False
+        self.is_partial = False
         """The end of a frame, or of a head, is still to come."""
 
-    def look(self, data: bytes) -> None:
+    def check(self, data: bytes) -> None:
         """Raises FrameTooLong."""
         at, size = 0, len(data)
         self.frames = 0
@@ -54,7 +54,7 @@ class FrameLimiter:
             at += need
             if len(self._header) == HEADER_BYTES:
                 self._begin()
-        self.is_within = bool(self._left or self._header or self._head_bytes)
+        self.is_partial = bool(self._left or self._header or self._head_bytes)
 
     def _begin(self) -> None:
         header, self._header = self._header, b""

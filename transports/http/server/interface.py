@@ -18,7 +18,7 @@ class HttpProtocol(Protocol):
         """No request is under way, and none has begun."""
 
     @property
-    def head_at(self) -> float:
+    def head_started_at(self) -> float:
         """Since when a head is under way; infinity: none is."""
 
     def received(self, data: bytes) -> None: ...
@@ -28,20 +28,20 @@ class HttpProtocol(Protocol):
     def finish(self) -> None:
         """Answer what was asked, say that this is all, and close; at once where nothing was."""
 
-    def look(self, now: float) -> float:
+    def check_liveness(self, now: float) -> float:
         """Time has passed: see whether the other end is still there. When to look again."""
 
 
 class ConnectionActivity(Protocol):
     """A connection, as the version of HTTP that it speaks sees it."""
 
-    quiet_at: float
+    received_at: float
     """When something came last."""
 
-    idle_at: float
+    idle_since: float
     """When a request was over last."""
 
-    def head_began(self, now: float) -> None:
+    def head_started(self, now: float) -> None:
         """A head is under way, whose end did not come with its beginning."""
 
 
@@ -74,7 +74,7 @@ class Server(Protocol):
         """The value of the header of that name."""
 
     def opened(self, connection: TrackedConnection) -> None: ...
-    def left(self, connection: TrackedConnection) -> None: ...
+    def closed(self, connection: TrackedConnection) -> None: ...
     def wake_at(self, connection: TrackedConnection, when: float) -> None: ...
     def serve(self, exchange: Exchange) -> None:
         """Have the application answer; at once, if it came whole and needs no task."""

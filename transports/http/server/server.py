@@ -35,7 +35,7 @@ class Clock(Protocol):
 
 
 class HttpServer:
-    """Implements `seams.Server`. `prompt` may answer requests that came whole; `date`: the value of
+    """Implements `seams.Server`. `handle_directly` may answer requests that came whole; `date`: the value of
     that header, now."""
 
     def __init__(
@@ -43,9 +43,9 @@ class HttpServer:
         application: AsgiApplication,
         settings: ServerSettings,
         clock: Clock,
-        guard: TaskGuard,
+        task_guard: TaskGuard,
         date: Callable[[], bytes],
-        prompt: DirectHandler | None = None,
+        handle_directly: DirectHandler | None = None,
     ) -> None:
         self.settings = settings
         self.head_cache = HeadCache()
@@ -53,16 +53,16 @@ class HttpServer:
         self.now = clock.now
         self.date = date
         self._application = application
-        self._prompt = prompt
+        self._handle_directly = handle_directly
         self._clock = clock
-        self._guard = guard
+        self._task_guard = task_guard
         self._connections: dict[TrackedConnection, None] = {}
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._tasks_in_flight: set[asyncio.Task[None]] = set()
         self._scope = anyio.CancelScope(shield=True)
         self._tasks: TaskGroup | None = None
         self._emptied: anyio.Event | None = None
 
-    def session(self) -> HttpConnection:
+    def new_connection(self) -> HttpConnection:
         """For a connection that was just accepted."""
         return HttpConnection(self)
 
@@ -76,7 +76,7 @@ class HttpServer:
 
     def stop(self) -> None:
         """End at once."""
-        for task in self._under_way:
+        for task in self._tasks_in_flight:
             task.cancel()
         self._scope.cancel()
 
@@ -110,16 +110,16 @@ class HttpServer:
         if self.is_draining:
             connection.wire.close()
         elif len(self._connections) > self.settings.connections_max:
-            self._make_room()
+            self._close_idle()
 
-    def _make_room(self) -> None:
+    def _close_idle(self) -> None:
         """The oldest one that is idle goes, so that silence keeps nobody out; the newest is idle in
         any case. It counts no longer, though it takes a moment to end."""
         idle = next(each for each in self._connections if each.is_idle)
         del self._connections[idle]
         idle.wire.close()
 
-    def left(self, connection: TrackedConnection) -> None:
+    def closed(self, connection: TrackedConnection) -> None:
         self._connections.pop(connection, None)
         self._clock.disarm(connection)
         if self._emptied is not None and not self._connections:
@@ -130,27 +130,27 @@ class HttpServer:
 
     def serve(self, exchange: Exchange) -> None:
         is_whole = exchange.is_complete and not exchange.number
-        if self._prompt is None or not is_whole or not self._prompt(exchange):
+        if self._handle_directly is None or not is_whole or not self._handle_directly(exchange):
             self.serve_in_task(exchange)
 
     def serve_in_task(self, exchange: Exchange) -> None:
         loop = running_loop()
         if loop is None:
             assert self._tasks is not None
-            self._tasks.start_soon(self._answer, exchange)
+            self._tasks.start_soon(self._serve_exchange, exchange)
             return
-        self._under_way.add(loop.create_task(self._answer(exchange, loop)))
+        self._tasks_in_flight.add(loop.create_task(self._serve_exchange(exchange, loop)))
 
-    async def _answer(
+    async def _serve_exchange(
         self, exchange: Exchange, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
         try:
-            await self._guard(partial(self._apply, exchange))
+            await self._task_guard(partial(self._apply, exchange))
         finally:
             task = None if loop is None else asyncio.current_task(loop)
             if task is not None:
-                self._under_way.discard(task)  # a callback would cost the loop a turn
-            exchange.over()
+                self._tasks_in_flight.discard(task)  # a callback would cost the loop a turn
+            exchange.finish()
 
     async def _apply(self, exchange: Exchange) -> None:
         try:

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from millpond.actors.messages import Rights
 from millpond.actors.state import messages as s
-from millpond.transports.http import rejections as http
 from millpond.transports.http.interface import HttpNodeServices
+from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter, plain_rejection
 from millpond.transports.http.state import json_codec as form
 from millpond.transports.http.state.append import append, create
-from millpond.transports.http.state.context import Call
+from millpond.transports.http.state.context import StateContext
 from millpond.transports.http.state.errors import StateError
-from millpond.transports.http.state.live import follow
+from millpond.transports.http.state.live import stream_state
 
 PREFIX = (b"millpond", b"state")
 PAGE = 1000
@@ -30,88 +30,87 @@ class StateApi:
 
     def __init__(
         self,
-        host: HttpNodeServices,
+        services: HttpNodeServices,
         origins: frozenset[str],
         front: Callable[[Request], Response],
         heartbeat_s: float = 15.0,
     ) -> None:
-        self._host = host
+        self._services = services
         self._origins = origins
         self._front = front
         self._heartbeat_s = heartbeat_s
 
-    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
-        """Answer a request; every refusal is JSON."""
+    async def __call__(self, request: Request, writer: ResponseWriter) -> Response | None:
         try:
-            await self._route(request, answer, request.segments[len(PREFIX) :])
+            return await self._route(request, writer)
         except StateError as error:
-            await answer.whole(error.response)
+            return error.response
 
-    def refuse(self, why: http.Rejection, delay_ms: int | None) -> Response | None:
+    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
+        """A rejection by the application, as JSON."""
         return plain_rejection(why)
 
-    async def _route(
-        self, request: Request, answer: ResponseWriter, segments: tuple[bytes, ...]
-    ) -> None:
+    async def _route(self, request: Request, writer: ResponseWriter) -> Response | None:
+        segments = request.segments[len(PREFIX) :]
         is_read = request.method in ("GET", "HEAD")
         if segments in ((), (b"",)) and is_read:
-            await answer.whole(self._front(request))
-            return
+            return self._front(request)
         stream, *rest = segments or (b"",)
-        call = Call(self._host, request, answer, stream)
+        context = StateContext(self._services, request, writer, stream)
         match rest, request.method:
             case [], "GET" if EVENT_STREAM in _accept(request):
-                await follow(call, self._heartbeat_s)
+                await stream_state(context, self._heartbeat_s)
+                return None
             case [], "POST" | "PUT":
-                call.require_own_page(self._origins)
-                await (append if request.method == "POST" else create)(call)
+                context.require_allowed_origin(self._origins)
+                return await (append if request.method == "POST" else create)(context)
             case [], _ if is_read:
-                await _describe(call)
+                return await _describe(context)
             case [kind], _ if is_read:
-                await _show(call, _text(kind))
+                return await _list_values(context, _text(kind))
             case [kind, key], _ if is_read:
-                await _get(call, _text(kind), _text(key))
+                return await _get_value(context, _text(kind), _text(key))
             case _ if len(rest) > 2:
-                raise StateError(404, "bad_path", "a state has types, and they have keys")
+                raise StateError(404, "bad_path", "the path of a value is STREAM/TYPE/KEY")
             case _:
-                raise StateError(405, "method", "this cannot be done here")
+                raise StateError(405, "method", "this method is not supported here")
 
 
-async def _describe(call: Call) -> None:
-    call.require(Rights.GET)
-    with call.inquiry() as inquiry:
-        told = await call.request.run_until_disconnect(
-            lambda: call.ask_state(inquiry, s.DescribeState)
+async def _describe(context: StateContext) -> Response:
+    context.require(Rights.GET)
+    with context.cell_client() as cells:
+        reply = await context.request.run_until_disconnect(
+            lambda: context.ask_state(cells, s.DescribeState)
         )
-    assert isinstance(told, s.StateDescribed)
-    await call.answer.whole(form.response(form.described(call.stream, told)))
+    assert isinstance(reply, s.StateDescribed)
+    return form.response(form.described(context.stream, reply))
 
 
-async def _show(call: Call, kind: str) -> None:
-    call.require(Rights.GET)
-    query = dict(call.request.query)
+async def _list_values(context: StateContext, kind: str) -> Response:
+    context.require(Rights.GET)
+    query = dict(context.request.query)
     after = query.get("after")
-    limit = call.number("limit", query.get("limit", str(PAGE)), 1, PAGE)
+    limit = context.number("limit", query.get("limit", str(PAGE)), 1, PAGE)
     behind = None if after is None else (kind, after)
     fields = (kind, behind, limit)
-    with call.inquiry() as inquiry:
-        told = await call.request.run_until_disconnect(
-            lambda: call.ask_state(inquiry, s.ListValues, *fields)
+    with context.cell_client() as cells:
+        reply = await context.request.run_until_disconnect(
+            lambda: context.ask_state(cells, s.ListValues, *fields)
         )
-    assert isinstance(told, s.Values)
-    await call.answer.whole(form.response(form.values_of_type(told)))
+    assert isinstance(reply, s.Values)
+    return form.response(form.values_of_type(reply))
 
 
-async def _get(call: Call, kind: str, key: str) -> None:
-    call.require(Rights.GET)
-    with call.inquiry() as inquiry:
-        told = await call.request.run_until_disconnect(
-            lambda: call.ask_state(inquiry, s.GetValue, kind, key)
+async def _get_value(context: StateContext, kind: str, key: str) -> Response:
+    context.require(Rights.GET)
+    with context.cell_client() as cells:
+        reply = await context.request.run_until_disconnect(
+            lambda: context.ask_state(cells, s.GetValue, kind, key)
         )
-    assert isinstance(told, s.Value)
-    if told.value is None:
+    assert isinstance(reply, s.Value)
+    if reply.value is None:
         raise StateError(404, "not_found", "there is no value at this type and key")
-    await call.answer.whole(form.response(form.one_value(told)))
+    return form.response(form.one_value(reply))
 
 
 def _accept(request: Request) -> str:

@@ -7,8 +7,9 @@ import msgspec
 from millpond.actors.messages import Rights
 from millpond.actors.state.events import validation_error
 from millpond.actors.streams import messages as m
+from millpond.transports.http.response import Response
 from millpond.transports.http.state import json_codec as form
-from millpond.transports.http.state.context import Call
+from millpond.transports.http.state.context import StateContext
 from millpond.transports.http.state.errors import StateError
 
 BODY_BYTES_MAX = 2**20
@@ -18,34 +19,33 @@ CONTENT = b"application/json"
 _several = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-async def append(call: Call) -> None:
+async def append(context: StateContext) -> Response:
     """POST: 200 with the sequence of the first, and the position behind the last."""
-    call.require(Rights.PUT)
-    kind = (call.request.header(b"content-type") or b"").partition(b";")[0].strip().lower()
+    context.require(Rights.PUT)
+    kind = (context.request.header(b"content-type") or b"").partition(b";")[0].strip().lower()
     if kind != CONTENT:
         raise StateError(415, "content_type", "events are application/json")
-    match = _match(call)
-    bodies = _events(await call.request.body(BODY_BYTES_MAX))
-    with call.inquiry() as inquiry:
+    match = _match(context)
+    bodies = _events(await context.request.body(BODY_BYTES_MAX))
+    with context.cell_client() as cells:
         fields = (bodies, None, None, None, None, match)
-        told = await call.ask_stream(inquiry, m.Append, *fields)
+        told = await context.ask_stream(cells, m.Append, *fields)
     assert isinstance(told, m.Appended)
     content = {"first": str(told.first), "count": told.count}
-    await call.answer.whole(form.response(content | {"position": str(told.first + told.count)}))
+    return form.response(content | {"position": str(told.first + told.count)})
 
 
-async def create(call: Call) -> None:
+async def create(context: StateContext) -> Response:
     """PUT: 201 where it is new, else 200."""
-    call.require(Rights.PUT)
-    with call.inquiry() as inquiry:
+    context.require(Rights.PUT)
+    with context.cell_client() as cells:
         try:
-            await call.ask_stream(inquiry, m.Create, m.Settings(content_type=CONTENT))
+            await context.ask_stream(cells, m.Create, m.Settings(content_type=CONTENT))
         except StateError as error:
             if error.code != "stream_exists":
                 raise
-            await call.answer.whole(form.response({"created": False}))
-            return
-    await call.answer.whole(form.response({"created": True}, 201))
+            return form.response({"created": False})
+    return form.response({"created": True}, 201)
 
 
 def _events(data: bytes) -> list[bytes]:
@@ -63,8 +63,8 @@ def _events(data: bytes) -> list[bytes]:
     return bodies
 
 
-def _match(call: Call) -> int | None:
-    found = dict(call.request.query).get("match")
+def _match(context: StateContext) -> int | None:
+    found = dict(context.request.query).get("match")
     if found is None:
         return None
-    return call.number("match", found, 0, m.U64_MAX)
+    return context.number("match", found, 0, m.U64_MAX)

@@ -46,8 +46,8 @@ class StateError(Exception):
         return json_response(self.status, {"code": self.code, "message": str(self)}, headers)
 
 
-def error_of(answer: StreamFailed | Failed) -> StateError:
+def error_of(reply: StreamFailed | Failed) -> StateError:
     """What a cell refuses."""
-    code = answer.code
+    code = reply.code
     text = _WORDS.get(code) or str(ERRORS[code]())
     return StateError(_STATUSES.get(code, 500), code.name.lower(), text)

@@ -8,14 +8,14 @@ import re
 import msgspec
 
 from millpond.actors.streams.names import StagedPart, staged_part_of
-from millpond.transports.http import rejections as http
 from millpond.transports.http.cell_client import CellClient
+from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter, json_response
 from millpond.transports.http.s2.app import S2Api
 from millpond.transports.http.s2.codecs.json import decode_json
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import Call, Target
+from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, NoSuchMethod, S2Error, invalid
 from millpond.transports.http.s2.usage import S2Usage
 from millpond.transports.http.transactions.interface import TransactionNodeServices
@@ -36,49 +36,54 @@ class TransactionsApi:
 
     name = "transactions"
 
-    def __init__(self, host: TransactionNodeServices) -> None:
-        self._host = host
-        self._figures = S2Usage(host.now(), lambda name: host.basins.find(name) is not None)
-        self._s2 = S2Api(host)
+    def __init__(self, services: TransactionNodeServices) -> None:
+        self._services = services
+        self._usage = S2Usage(services.now(), lambda name: services.basins.find(name) is not None)
+        self._s2 = S2Api(services)
 
-    async def __call__(self, request: Request, answer: ResponseWriter) -> None:
-        call = Call(self._host, request, answer, self._figures)
+    async def __call__(self, request: Request, writer: ResponseWriter) -> Response:
         try:
-            await call.say(await _route(self._host, call, request.segments[len(PREFIX) :]))
+            context = S2Context(self._services, request, self._usage, writer)
+            return await _route(self._services, context)
         except S2Error as error:
-            await answer.whole(Response(error.status, error.headers, error.body))
+            return error.response
 
-    def refuse(self, why: http.Rejection, delay_ms: int | None) -> Response | None:
-        return self._s2.refuse(why, delay_ms)
+    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
+        """A rejection by the application, with a code of S2."""
+        return self._s2.reject(why, delay_ms)
 
 
-async def _route(
-    host: TransactionNodeServices, call: Call, segments: tuple[bytes, ...]
-) -> Response:
-    match segments:
+async def _route(services: TransactionNodeServices, context: S2Context) -> Response:
+    match context.request.segments[len(PREFIX) :]:
         case (stream, writer, batch):
-            target = _target(call, stream)
-            return await _publish(host, call, target, _name(writer, "writer"), _number(batch))
+            target = _target(context, stream)
+            return await _publish(
+                services, context, target, _name(writer, "writer"), _number(batch)
+            )
         case (stream, writer, batch, part):
-            target = _target(call, stream)
+            target = _target(context, stream)
             names = _name(writer, "writer"), _number(batch), _name(part, "part")
-            return await _of_part(host, call, target, StagedPart(target.cell, *names))
+            return await _part(services, context, target, StagedPart(target.cell, *names))
         case _:
             raise CodedError(ErrorCode.BAD_PATH, "stream, writer, batch, and perhaps part")
 
 
-def _target(call: Call, stream: bytes) -> Target:
-    target = call.target(stream)
-    call.require(Operation.APPEND, target)
-    call.require_basin(target.basin)
+def _target(context: S2Context, stream: bytes) -> Target:
+    target = context.target(stream)
+    context.require(Operation.APPEND, target)
+    context.require_basin(target.basin)
     return target
 
 
 async def _publish(
-    host: TransactionNodeServices, call: Call, target: Target, writer: bytes, batch: int
+    services: TransactionNodeServices,
+    context: S2Context,
+    target: Target,
+    writer: bytes,
+    batch: int,
 ) -> Response:
-    _require_method(call, "POST")
-    plan = decode_json(_plan, await call.body(PLAN_BYTES_MAX))
+    _require_method(context, "POST")
+    plan = decode_json(_plan, await context.body(PLAN_BYTES_MAX))
     if len(plan.parts) > PARTS_MAX:
         raise invalid(f"a batch has at most {PARTS_MAX} parts")
     for each in plan.parts:
@@ -87,26 +92,26 @@ async def _publish(
             raise invalid("a part has at least one row")
     if len({each.id for each in plan.parts}) < len(plan.parts):
         raise invalid("a part is named twice")
-    with call.inquiry() as inquiry:
-        is_new = await Publisher(host, inquiry, target.cell, writer).publish(batch, plan)
+    with context.cell_client() as cells:
+        is_new = await Publisher(services, cells, target.cell, writer).publish(batch, plan)
     outcome = "published" if is_new else "duplicate"
     return json_response(200, {"outcome": outcome, "rows": plan.rows if is_new else 0})
 
 
-async def _of_part(
-    host: TransactionNodeServices, call: Call, target: Target, part: StagedPart
+async def _part(
+    services: TransactionNodeServices, context: S2Context, target: Target, part: StagedPart
 ) -> Response:
-    if call.request.method == "DELETE":
-        with call.inquiry() as inquiry:
-            await drop(inquiry, part, host.stages.unwanted)
+    if context.request.method == "DELETE":
+        with context.cell_client() as cells:
+            await drop(cells, part, services.stages.unwanted)
         return Response(204)
-    _require_method(call, "POST", "DELETE")
-    return json_response(200, {"rows": await stage(call, target, part, host.transactions)})
+    _require_method(context, "POST", "DELETE")
+    return json_response(200, {"rows": await stage(context, target, part, services.transactions)})
 
 
-def _require_method(call: Call, *methods: str) -> None:
-    if call.request.method not in methods:
-        raise NoSuchMethod(call.request.method, methods)
+def _require_method(context: S2Context, *methods: str) -> None:
+    if context.request.method not in methods:
+        raise NoSuchMethod(context.request.method, methods)
 
 
 def _name(data: bytes, what: str) -> bytes:
@@ -121,13 +126,13 @@ def _number(data: bytes) -> int:
     return int(data)
 
 
-async def finish_all(host: TransactionNodeServices) -> None:
+async def finish_all(services: TransactionNodeServices) -> None:
     """After a start: publish what is left of batches that were begun before the stop."""
-    cells = list(host.stages.names(b"", b"", PARTS_MAX * 100))
+    cells = list(services.stages.names(b"", b"", PARTS_MAX * 100))
     parts = [part for cell in cells if (part := staged_part_of(cell)) is not None]
     for target, writer in sorted({(part.target, part.writer) for part in parts}):
-        with CellClient(host) as inquiry:
+        with CellClient(services) as client:
             try:
-                await Publisher(host, inquiry, target, writer).finish()
+                await Publisher(services, client, target, writer).finish()
             except S2Error as error:
                 log.error("batch not finished: cell=%r writer=%r error=%s", target, writer, error)

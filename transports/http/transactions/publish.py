@@ -53,20 +53,20 @@ class Publisher:
     """Publishes the batches of one writer into the stream with the cell `target`."""
 
     def __init__(
-        self, host: TransactionNodeServices, inquiry: CellClient, target: bytes, writer: bytes
+        self, services: TransactionNodeServices, cells: CellClient, target: bytes, writer: bytes
     ) -> None:
-        self._unwanted = host.stages.unwanted
-        self._counters = host.transactions
-        self._inquiry = inquiry
+        self._unwanted = services.stages.unwanted
+        self._counters = services.transactions
+        self._cells = cells
         self._target = target
         self._writer = writer
 
     async def author(self) -> m.WriterStatus:
         """How far the writer got. Raises S2Error."""
-        answer = await self._inquiry.ask(
+        reply = await self._cells.request(
             self._target, lambda number: m.GetWriter(number, self._writer)
         )
-        return _author(answer)
+        return _author(reply)
 
     async def publish(self, batch: int, plan: Plan) -> bool:
         """Publish a batch, after what is left of the one before it. False: it was published
@@ -127,7 +127,7 @@ class Publisher:
             )
 
         size = sum(map(len, bodies))
-        author = _author(await self._inquiry.ask(self._target, make, size))
+        author = _author(await self._cells.request(self._target, make, size))
         at += len(bodies)
         if author.batch != batch or author.rows != at or author.is_done != is_last:
             raise _Overtaken
@@ -159,11 +159,11 @@ class Publisher:
         start = Seek(SeekBy.SEQUENCE, sequence=first)
         count = min(READ_ROWS, each.rows - first)
         cell = self._cell(batch, each)
-        answer = await self._inquiry.ask(
+        reply = await self._cells.request(
             cell, lambda number: m.Read(number, start, count, SLICE_BYTES)
         )
-        if isinstance(answer, m.Records) and answer.spans and answer.spans[0].first == first:
-            return answer.spans
+        if isinstance(reply, m.Records) and reply.spans and reply.spans[0].first == first:
+            return reply.spans
         author = await self.author()
         if author.batch > batch or (author.batch == batch and author.is_done):
             raise _Overtaken  # whoever was faster has dropped the part
@@ -173,22 +173,22 @@ class Publisher:
         """Nothing is decided for a batch that is not whole. Gives its bytes. Raises Refused."""
         size = 0
         for each in plan.parts:
-            answer = await self._inquiry.ask(self._cell(batch, each), m.Describe)
-            if not isinstance(answer, m.StreamDescription) or answer.trim_point:
+            reply = await self._cells.request(self._cell(batch, each), m.Describe)
+            if not isinstance(reply, m.StreamDescription) or reply.trim_point:
                 raise conflict(f"the part {each.id} is not there")
-            if answer.tail != each.rows:
-                raise conflict(f"the part {each.id} has {answer.tail} rows, not {each.rows}")
-            size += answer.bytes
+            if reply.tail != each.rows:
+                raise conflict(f"the part {each.id} has {reply.tail} rows, not {each.rows}")
+            size += reply.bytes
         return size
 
     async def _hold(self, batch: int, plan: Plan) -> None:
         """Between two slices a node may be off for long."""
         for each in plan.parts:
-            await extend_retention(self._inquiry, self._part(batch, each))
+            await extend_retention(self._cells, self._part(batch, each))
 
     async def _drop(self, batch: int, plan: Plan) -> None:
         for each in plan.parts:
-            await drop(self._inquiry, self._part(batch, each), self._unwanted)
+            await drop(self._cells, self._part(batch, each), self._unwanted)
 
     def _cell(self, batch: int, each: PartRows) -> bytes:
         return staged_cell(self._part(batch, each))
@@ -201,11 +201,11 @@ def _plan(data: bytes) -> Plan:
     return msgspec.json.decode(data, type=Plan)
 
 
-def _author(answer: object) -> m.WriterStatus:
-    match answer:
+def _author(reply: object) -> m.WriterStatus:
+    match reply:
         case m.WriterStatus():
-            return answer
+            return reply
         case m.StreamFailed() | Failed():
-            raise error_of(answer)
+            raise error_of(reply)
         case _:
-            raise AssertionError(f"{answer} says nothing of a writer")
+            raise AssertionError(f"{reply} says nothing of a writer")

@@ -71,8 +71,8 @@ async def hear(talk: Talk) -> tuple[int, tuple[int, Any] | None]:
 
 
 async def tail(s2: Speaker) -> int:
-    with CellClient(s2.node.services) as inquiry:
-        found = await inquiry.ask(CELL, m.Describe)
+    with CellClient(s2.node.services) as cells:
+        found = await cells.request(CELL, m.Describe)
     assert isinstance(found, m.StreamDescription)
     return found.tail
 

@@ -25,10 +25,10 @@ GONE = (404, "stream_not_found")
 
 async def make_anew(s2: Speaker, *bodies: bytes) -> None:
     """In one batch, so that nobody sees it missing."""
-    with CellClient(s2.node.services) as inquiry:
+    with CellClient(s2.node.services) as cells:
         anew = [m.Delete(0), m.Create(1), m.Append(2, list(bodies))]
-        await inquiry.submit(CELL, anew[: 3 if bodies else 2])
-        await inquiry.answer(2 if bodies else 1)
+        await cells.submit(CELL, anew[: 3 if bodies else 2])
+        await cells.reply(2 if bodies else 1)
 
 
 async def bodies_of(s2: Speaker) -> list[str]:

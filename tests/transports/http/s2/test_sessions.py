@@ -377,10 +377,10 @@ async def test_a_6_a_stream_made_anew_is_none_that_a_reader_has_begun() -> None:
             await reader.head()
             assert await reader.batch() == ([0], 1)
             assert await reader.batch() == ([], 1)
-            with CellClient(s2.node.services) as inquiry:
+            with CellClient(s2.node.services) as cells:
                 anew = [m.Delete(0), m.Create(1), m.Append(2, [b"a", b"b", b"c"])]
-                await inquiry.submit(CELL, anew)
-                assert isinstance(await inquiry.answer(2), m.Appended)
+                await cells.submit(CELL, anew)
+                assert isinstance(await cells.reply(2), m.Appended)
             with anyio.fail_after(2):
                 status, said = await reader.terminal()
             assert (status, said["code"]) == (404, "stream_not_found")

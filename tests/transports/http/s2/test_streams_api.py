@@ -160,8 +160,8 @@ async def test_a_streams_list_knows_only_its_basin() -> None:
 async def test_a_2_names_that_s2_cannot_spell_are_not_there() -> None:
     """Other views make them: a list goes past them, and ends."""
     async with speaker("orders") as s2:
-        with CellClient(s2.node.services) as inquiry:
-            assert await inquiry.ask(stream_cell(b"\xff"), m.Create) == m.Done(0)
+        with CellClient(s2.node.services) as cells:
+            assert await cells.request(stream_cell(b"\xff"), m.Create) == m.Done(0)
         got = await s2.ask("GET", "/v1/streams?limit=1", s2_basin="millpond")
         assert got.json() == {"streams": [], "has_more": False}
 

@@ -70,7 +70,7 @@ class Line:
     def __init__(self, server: HttpServer, host: str = "10.0.0.1") -> None:
         self.wire = RecordingWire(host)
         self._is_over = False
-        self.session: HttpConnection = server.session()
+        self.session: HttpConnection = server.new_connection()
         self.session.opened(self.wire)
 
     def say(self, data: bytes) -> None:
@@ -147,7 +147,7 @@ class Rig:
 
     def assert_nothing_is_left(self) -> None:
         assert not self.server._connections
-        assert not self.server._under_way
+        assert not self.server._tasks_in_flight
         tasks = self.server._tasks
         assert tasks is not None
         assert all(line.session.deadline == float("inf") for line in self.lines)

@@ -16,15 +16,15 @@ from tests.transports.http.server.test_http1_answering import get, post
 async def _of(said: bytes, *, is_ended: bool = False) -> tuple[list[Heard], bool]:
     """What an API answers to this, and whether the connection was closed then."""
 
-    async def run(request: Request, answer: ResponseWriter) -> None:
+    async def run(request: Request, writer: ResponseWriter) -> None:
         match request.segments[-1]:
             case b"wait":
                 await request.run_until_disconnect(anyio.sleep_forever)
             case b"stream":
-                await answer.start(200, ())
-                await request.gone()
+                await writer.start(200, ())
+                await request.wait_for_disconnect()
             case _:
-                await answer.whole(Response(200, (), await request.body()))
+                await writer.respond(Response(200, (), await request.body()))
 
     async with served(run) as application, serving(application) as rig:
         line = rig.connect()
@@ -56,7 +56,7 @@ async def test_the_head_of_a_stream_leaves_before_there_is_any_piece() -> None:
 async def test_a_reset_of_http_2_is_not_the_end_of_a_body(length: int | None) -> None:
     bodies = []
 
-    async def run(request: Request, answer: ResponseWriter) -> None:
+    async def run(request: Request, writer: ResponseWriter) -> None:
         bodies.append(await request.body())
 
     async with served(run) as application, serving(application) as rig:

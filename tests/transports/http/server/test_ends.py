@@ -173,7 +173,7 @@ async def test_a_connection_that_ended_is_freed_without_the_collector(how: str) 
 
 async def _speaker_after(line, said: bytes):  # type: ignore[no-untyped-def]
     await line.ask(said or b"\r\n")
-    return line.session._speaker
+    return line.session._protocol
 
 
 async def test_a_connection_of_http_2_is_freed_without_the_collector() -> None:
@@ -183,7 +183,7 @@ async def test_a_connection_of_http_2_is_freed_without_the_collector() -> None:
             client.ask("GET", "/one")
             client.ask("POST", "/two", b"half", ends=False)
             await client.hear()
-            speaker = weakref.ref(client.line.session._speaker)
+            speaker = weakref.ref(client.line.session._protocol)
             speech = weakref.ref(speaker()._h2)
             client.line.end()
             await client.line.hear()

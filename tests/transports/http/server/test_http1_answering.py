@@ -96,7 +96,7 @@ async def test_who_asks_far_ahead_is_not_read_on_and_not_blamed_for_it() -> None
         line.say(b"".join(get(path, b"x: " + b"y" * 100) for path in paths))
         await line.hear()
         assert line.wire.is_paused
-        assert len(line.session._speaker._queue) < 60
+        assert len(line.session._protocol._queue) < 60
         await rig.pass_s(60, step_s=5)
         heard = b""
         for path in paths:
@@ -371,7 +371,7 @@ async def test_bodies_ahead_count_together() -> None:
         for path in paths:
             line.say(post(path, bytes(20_000)))
         await line.hear()
-        assert line.wire.is_paused and len(line.session._speaker._queue) < 6
+        assert line.wire.is_paused and len(line.session._protocol._queue) < 6
         for path in paths:
             gated.open(path)
             heard += await line.hear()

@@ -68,7 +68,7 @@ async def test_floods_of_frames_are_told_to_calm_down(flood: str) -> None:
             client.line.say(b"".join(FLOODS[flood](at) for at in range(said, said + 500)))
             said += 500
             assert said <= 12_000
-            assert len(client.line.session._speaker._exchanges) <= 20
+            assert len(client.line.session._protocol._exchanges) <= 20
             await anyio.lowlevel.checkpoint()
         await client.hear()
         at_once = (ErrorCodes.PROTOCOL_ERROR,) if flood in TOO_MANY_AT_ONCE else ()
@@ -181,7 +181,7 @@ async def test_the_table_that_a_client_wants_us_to_keep_stays_small() -> None:
             number = client.ask("GET", f"/{at}")
             await client.hear()
             assert client.status(number) == 200
-        table = client.line.session._speaker._h2.encoder.header_table
+        table = client.line.session._protocol._h2.encoder.header_table
         assert len(table.dynamic_entries) < 50
 
 

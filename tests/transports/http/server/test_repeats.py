@@ -105,7 +105,7 @@ class Prompted(Echo):
         method, target, body = asked.scope["method"], asked.scope["raw_path"], asked.body()
         self.asked.append((method, target, body))
         answer = b"%b %b %b" % (method.encode(), target, body)
-        asked.answer(200, [(b"content-length", b"%d" % len(answer))], answer)
+        asked.respond(200, [(b"content-length", b"%d" % len(answer))], answer)
 
 
 def _pieces(said: Sequence[Said]) -> list[Said]:
@@ -230,7 +230,7 @@ def test_heads_that_are_kept_have_a_limit(kind: int) -> None:
             scope = _scope(wire, head)
             told = server_extension(scope)
             assert told is not None
-            told.kept["aim"] = request_head(scope, split_path(scope))
+            told.cache["route"] = request_head(scope, split_path(scope))
             repeats.keep(head, 0, scope)
         del head, scope, told
         size, _ = tracemalloc.get_traced_memory()
