@@ -143,8 +143,11 @@ class BodyTooSlow(Exception):
 
 
 class HttpLimits(msgspec.Struct, frozen=True):
-    """Limits of requests; docs/reference/limits.md. A whole body has `body_s` to arrive; sessions have no
-    limit of time. After a rejection, up to `linger_bytes_max` are read for `linger_s`."""
+    """Limits of requests; docs/reference/limits.md.
+
+    A whole body has `body_s` to arrive; sessions have no limit of time. After a rejection up to
+    `linger_bytes_max` are read for `linger_s`.
+    """
 
     url_bytes_max: int = 16 * 2**10
     header_bytes_max: int = 32 * 2**10

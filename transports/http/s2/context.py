@@ -138,7 +138,7 @@ class S2Context(RequestContext[S2NodeServices]):
 
     @property
     def authorization(self) -> Authorization | None:
-        """What the token permits that S2 issued; None: no such token, or one that permits nothing."""
+        """The permissions of a token that S2 issued; None: no such token, or not a valid one."""
         token = self.request.principal.token
         if not self._is_issued or token is None:
             return None

@@ -35,8 +35,10 @@ class Clock(Protocol):
 
 
 class HttpServer:
-    """Implements `seams.Server`. `handle_directly` may answer requests that came whole; `date`: the value of
-    that header, now."""
+    """The server of one listener. Implements `interface.Server`.
+
+    `handle_directly` may answer requests that came whole; `date` gives the header's value, now.
+    """
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class HttpServer:
             self._emptied = anyio.Event()
             await self._emptied.wait()
 
-    # What connections say: seams.Server.
+    # Called by connections: interface.Server.
 
     def opened(self, connection: TrackedConnection) -> None:
         self._connections[connection] = None
