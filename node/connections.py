@@ -22,15 +22,16 @@ from millpond.node.stream_cells import StreamCells
 from millpond.node.stream_settings import rustlog_settings, s3p_settings
 from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.transactions.interface import TransactionCounters
+from millpond.transports.io.interface import Session
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.challenge import ChallengeRate
 from millpond.transports.p2p.connection import P2PConnection
 from millpond.transports.p2p.framing import Framing
 from millpond.transports.p2p.handshake import NONCE_BYTES, Signer
 from millpond.transports.p2p.interface import AskPeers, PeersCallback
-from millpond.transports.rustlog.connection import RustlogConnection
+from millpond.transports.rustlog.connection import rustlog_connection
 from millpond.transports.rustlog.metrics import Reclaimed, RustlogMetrics
-from millpond.transports.s3p.connection import S3pConnection
+from millpond.transports.s3p.connection import s3p_connection
 from millpond.transports.server.batching import CellBatcher
 from millpond.transports.server.interface import (
     ConnectionCounters,
@@ -120,13 +121,13 @@ class Services:
         """A session for a connection that was just accepted."""
         return P2PConnection(next(self._numbers), self, framing)
 
-    def s3p_connection(self) -> S3pConnection:
+    def s3p_connection(self) -> Session:
         """The same, of S3P."""
-        return S3pConnection(next(self._numbers), self, self._s3p)
+        return s3p_connection(next(self._numbers), self, self._s3p)
 
-    def rustlog_connection(self) -> RustlogConnection:
+    def rustlog_connection(self) -> Session:
         """The same, of RustLog."""
-        return RustlogConnection(next(self._numbers), self, self._rustlog)
+        return rustlog_connection(next(self._numbers), self, self._rustlog)
 
     def may_use_streams(self, principal: Principal) -> bool:
         return self._access.admits_to_streams(principal)

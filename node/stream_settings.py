@@ -9,7 +9,7 @@ from millpond.transports.rustlog.codec import RustlogLimits
 from millpond.transports.rustlog.connection import RustlogSettings
 from millpond.transports.s3p.commands import S3pLimits
 from millpond.transports.s3p.connection import S3pSettings
-from millpond.transports.server.stream_visit import FlowSettings
+from millpond.transports.server.pipelined import FlowSettings
 
 
 def stream_book(config: Config) -> RuleTable[StreamLimits]:

@@ -33,7 +33,7 @@ from millpond.transports.http.state.app import PREFIX, StateApi
 from millpond.transports.http.transactions.app import PREFIX as TRANSACTIONS
 from millpond.transports.http.transactions.app import TransactionsApi, finish_all
 from millpond.transports.server.interface import Principal, ServerConnection
-from millpond.transports.server.stream_visit import StreamVisit
+from millpond.transports.server.pipelined import PipelinedConnection
 
 
 class HttpServices:
@@ -142,7 +142,7 @@ def listener_of(visitor: ServerConnection) -> str:
     match visitor:
         case ActiveRequest() | DirectExchange():
             return LISTENER
-        case StreamVisit():
-            return visitor.LISTENER
+        case PipelinedConnection():
+            return visitor.listener
         case _:
             return "p2p"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.transports.s3p.connection import S3pConnection, S3pSettings
+from millpond.transports.s3p.connection import S3pSettings, s3p_connection
 from millpond.transports.server.rate_limit import RateLimit, SharedBuckets, TokenBucket
 from millpond.transports.server.refusals import Refusal, RefusalLog
 from tests.conformance.recorded import RecordedWire
@@ -69,7 +69,7 @@ def test_p2p_24_streams_are_read_on_when_it_is_time() -> None:
     """S3P has no error for it, so nothing is refused: the client waits."""
     host, wire = ScriptedHost(), RecordedWire()
     host.bucket = TokenBucket(10, host.time)
-    connection = S3pConnection(1, host, S3pSettings())
+    connection = s3p_connection(1, host, S3pSettings())
     connection.opened(wire)
     connection.received(append(b"x") * 20)
     connection.received(append(b"y"))

@@ -8,12 +8,13 @@ from millpond.actors.positions import Position
 from millpond.actors.streams import messages as m
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.client_codec import encode_request
-from millpond.transports.rustlog.connection import RustlogConnection, RustlogSettings
-from millpond.transports.server.pipelined import FlowSettings
+from millpond.transports.rustlog.connection import RustlogSettings, rustlog_connection
+from millpond.transports.rustlog.json_fallback import DecodedRequest
+from millpond.transports.server.pipelined import FlowSettings, PipelinedConnection
 from tests.conformance.recorded import RecordedWire
 from tests.transports.scripted_host import NoTopics, ScriptedHost
 
-FLOW = FlowSettings(turn_bytes_max=50_000, under_way_bytes_max=200_000)
+FLOW = FlowSettings(pass_bytes_max=50_000, in_flight_bytes_max=200_000)
 ABSENT = encode_request(r.DescribePartition("absent", 0))
 PRODUCE = encode_request(r.Produce("t", 0, [b"x"]))
 
@@ -28,10 +29,10 @@ class LongNames(NoTopics):
         return [(b"%03d" % each + b"n" * 250, 1) for each in range(100)]
 
 
-def connect() -> tuple[ScriptedHost, RecordedWire, RustlogConnection]:
+def connect() -> tuple[ScriptedHost, RecordedWire, PipelinedConnection[DecodedRequest]]:
     host, wire = ScriptedHost(), RecordedWire()
     host.directory = LongNames()
-    connection = RustlogConnection(1, host, RustlogSettings(flow=FLOW))
+    connection = rustlog_connection(1, host, RustlogSettings(flow=FLOW))
     connection.opened(wire)
     return host, wire, connection
 
@@ -51,7 +52,7 @@ def test_answers_behind_a_request_that_takes_long_are_bounded() -> None:
     for _ in range(10):
         connection.received(ABSENT * 5)
         host.pass_time(connection, 0)
-    kept = sum(len(each.data) for each in connection._early.values())  # type: ignore
+    kept = sum(len(each.data) for each in connection._early_replies.values())  # type: ignore
     assert 200_000 < kept < 260_000 and wire.paused and not wire.written
     host.answer(m.Appended(0, 0, 1, Position(1, 0), 1, 1))
     host.pass_time(connection, 0)

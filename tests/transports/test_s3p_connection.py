@@ -23,7 +23,7 @@ from millpond.actors.streams.messages import (
     Trim,
 )
 from millpond.actors.streams.names import stream_cell
-from millpond.transports.s3p.connection import S3pConnection, S3pSettings
+from millpond.transports.s3p.connection import S3pSettings, s3p_connection
 from millpond.transports.server.pipelined import FlowSettings
 from tests.conformance.recorded import RecordedWire
 from tests.transports.scripted_host import ScriptedHost
@@ -77,7 +77,7 @@ class Line:
     def __init__(self, settings: S3pSettings | None = None, host: ScriptedHost | None = None):
         self.host = host or ScriptedHost()
         self.wire = RecordedWire()
-        self.connection = S3pConnection(1, self.host, settings or S3pSettings())
+        self.connection = s3p_connection(1, self.host, settings or S3pSettings())
         self.connection.opened(self.wire)
 
     def say(self, *commands: bytes) -> None:
@@ -376,7 +376,7 @@ def test_a_full_mailbox_stops_the_reading() -> None:
 
 
 def test_requests_under_way_are_bounded_in_bytes() -> None:
-    line = Line(settings(under_way_bytes_max=1000))
+    line = Line(settings(in_flight_bytes_max=1000))
     line.say(append(bytes(600), name=b"others"), append(bytes(600)), append(bytes(600)))
     assert line.host.batches == [(OTHERS, 1), (ORDERS, 2)]
     line.say(append(b"4"))
@@ -388,7 +388,7 @@ def test_requests_under_way_are_bounded_in_bytes() -> None:
 
 
 def test_large_answers_leave_others_their_turn() -> None:
-    line = Line(settings(turn_bytes_max=1000))
+    line = Line(settings(pass_bytes_max=1000))
     host = line.host
     original = host.submit
 

@@ -24,9 +24,11 @@ from millpond.transports.p2p.streams.requests import StreamRequests
 from millpond.transports.p2p.streams.stream_rights import LISTED_MAX, listed
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.client_codec import encode_request
-from millpond.transports.rustlog.connection import RustlogConnection, RustlogSettings
-from millpond.transports.s3p.connection import S3pConnection, S3pSettings
-from millpond.transports.server.pipelined import FlowSettings
+from millpond.transports.rustlog.connection import RustlogSettings, rustlog_connection
+from millpond.transports.rustlog.json_fallback import DecodedRequest
+from millpond.transports.s3p.commands import Command
+from millpond.transports.s3p.connection import S3pSettings, s3p_connection
+from millpond.transports.server.pipelined import FlowSettings, PipelinedConnection
 from millpond.transports.server.refusals import Refusal
 from tests.conformance.recorded import RecordedWire
 from tests.transports.scripted_host import NoTopics, ScriptedHost
@@ -46,9 +48,9 @@ COMMANDS = {
 }
 
 
-def s3p(**rights: Rights) -> tuple[ScriptedHost, RecordedWire, S3pConnection]:
+def s3p(**rights: Rights) -> tuple[ScriptedHost, RecordedWire, PipelinedConnection[Command]]:
     host, wire = host_with(rights), RecordedWire()
-    connection = S3pConnection(1, host, S3pSettings(flow=FlowSettings()))
+    connection = s3p_connection(1, host, S3pSettings(flow=FlowSettings()))
     connection.opened(wire)
     return host, wire, connection
 
@@ -98,10 +100,12 @@ class Topics(NoTopics):
         return [(b"mine", 1), (b"others", 1)]
 
 
-def rustlog(**rights: Rights) -> tuple[ScriptedHost, RecordedWire, RustlogConnection]:
+def rustlog(
+    **rights: Rights,
+) -> tuple[ScriptedHost, RecordedWire, PipelinedConnection[DecodedRequest]]:
     host, wire = host_with(rights), RecordedWire()
     host.directory = Topics()
-    connection = RustlogConnection(1, host, RustlogSettings())
+    connection = rustlog_connection(1, host, RustlogSettings())
     connection.opened(wire)
     return host, wire, connection
 

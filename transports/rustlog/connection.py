@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
@@ -11,11 +10,10 @@ from typing import Protocol, assert_never
 import msgspec
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import CellMessage, Failed, Reply, Rights, StreamReply
+from millpond.actors.messages import CellMessage, Failed, Rights, StreamReply
 from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import TOPICS, stream_cell
-from millpond.transports.io.interface import Wire
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.codec import (
     Decoder,
@@ -25,7 +23,7 @@ from millpond.transports.rustlog.codec import (
     encode_response,
 )
 from millpond.transports.rustlog.json_fallback import DecodedRequest
-from millpond.transports.rustlog.metrics import RustlogMetrics
+from millpond.transports.rustlog.metrics import ConnectionMetrics, RustlogMetrics
 from millpond.transports.rustlog.responses import (
     NOT_CREATED,
     TO_STREAM,
@@ -38,20 +36,26 @@ from millpond.transports.rustlog.responses import (
     small_answer,
     topic_described,
 )
-from millpond.transports.rustlog.rustlog_rights import REFUSED, may_ask
 from millpond.transports.rustlog.scatter import Answers, ScatterGather
 from millpond.transports.server.interface import NodeServices
-from millpond.transports.server.pipelined import FlowSettings, ReadyAnswer, StreamConnection, Turned
+from millpond.transports.server.pipelined import (
+    ConnectionRefusal,
+    FlowSettings,
+    PipelinedConnection,
+    ReadyAnswer,
+)
 from millpond.transports.server.refusals import Refusal
 
-NAMES_TOLD = 100
+TOPICS_NAMED_MAX = 100
 """So many topics an Error tells of that says that one is not there."""
-NAMES_KEPT_S = 1.0
+TOPIC_NAMES_AGE_S = 1.0
 """It may tell what there was so long ago."""
-SURVEYED_MAX = 1000
+LAG_PARTITIONS_MAX = 1000
 """So many partitions MetricsFetch looks at for consumer lag, those of the latest news."""
 
 PONG = encode_response(r.Pong())
+REFUSED = encode_response(r.Error(r.INVALID_REQUEST, "access refused"))
+"""The connection stays open. The answer does not tell whether there is such a topic (RLA-33)."""
 
 
 class RustlogSettings(msgspec.Struct, frozen=True):
@@ -72,127 +76,125 @@ class RustlogNodeServices(NodeServices, Protocol):
     rustlog_metrics: RustlogMetrics
 
 
-class RustlogConnection(StreamConnection[DecodedRequest]):
-    """One client of RustLog."""
-
-    LISTENER = "rustlog"
-
-    __slots__ = (
-        "_answered_ns",
-        "_decoder",
-        "_is_creating",
-        "_is_heavy",
-        "_metrics",
-        "_named",
-        "_named_until",
-        "_produced",
-        "_run_end",
-        "_run_ns",
-        "_runs",
-        "_settings",
-        "_view",
+def rustlog_connection(
+    number: int, node: RustlogNodeServices, settings: RustlogSettings
+) -> PipelinedConnection[DecodedRequest]:
+    """A connection that speaks RustLog."""
+    metrics = ConnectionMetrics(node.rustlog_metrics)
+    return PipelinedConnection(
+        number,
+        node,
+        settings.flow,
+        lambda each: RustlogProtocol(each, node, settings, metrics),
+        observer=metrics,
     )
 
-    def __init__(self, number: int, host: RustlogNodeServices, settings: RustlogSettings) -> None:
-        super().__init__(number, host, settings.flow)
-        self._host: RustlogNodeServices
+
+class RustlogProtocol:
+    """RustLog on one connection: frames to requests of streams, their replies to bytes."""
+
+    listener = "rustlog"
+
+    __slots__ = (
+        "_connection",
+        "_creates_topic",
+        "_filter",
+        "_has_large_request",
+        "_metrics",
+        "_node",
+        "_settings",
+        "_topic_names",
+        "_topic_names_until",
+        "decoder",
+    )
+
+    def __init__(
+        self,
+        connection: PipelinedConnection[DecodedRequest],
+        node: RustlogNodeServices,
+        settings: RustlogSettings,
+        metrics: ConnectionMetrics,
+    ) -> None:
+        self._connection = connection
+        self._node = node
         self._settings = settings
-        self._decoder = Decoder(settings.limits)
-        self._metrics = host.rustlog_metrics
-        # A command is told by its header, which RustLog has no word for.
-        self._view = m.RecordFilter(commands=False, body_bytes_max=settings.limits.record_bytes_max)
-        self._is_creating = False
-        """A topic is being made: what is behind that may be about it."""
-        self._is_heavy = False
-        """An answer is under way whose size is not known: one at a time."""
-        self._named: list[str] = []
-        self._named_until = 0.0
-        self._runs: deque[tuple[int, int]] = deque()
-        """Until which number requests were handed over together, and when."""
-        self._run_end = self._run_ns = 0
-        """The same of those that are answered now."""
-        self._answered_ns = self._produced = 0
+        self._metrics = metrics
+        self.decoder = Decoder(settings.limits)
+        # A command record is told by its header, which RustLog has no field for.
+        size = settings.limits.record_bytes_max
+        self._filter = m.RecordFilter(commands=False, body_bytes_max=size)
+        self._creates_topic = False
+        """A CreateTopic is in flight: requests behind it may be about that topic."""
+        self._has_large_request = False
+        """A request is in flight whose answer may be large: one at a time."""
+        self._topic_names: list[str] = []
+        self._topic_names_until = 0.0
 
-    def opened(self, wire: Wire) -> None:
-        self._metrics.active_connections += 1
-        super().opened(wire)
+    def error_bytes(self) -> bytes:
+        error = self.decoder.error
+        assert error is not None
+        return encode_response(error)
 
-    def ended(self) -> None:
-        self._metrics.active_connections -= 1
-        super().ended()
-
-    def wake(self, now: float) -> None:
-        stalled = self._host.counters.stalled
-        super().wake(now)
-        self._metrics.slow_consumers += self._host.counters.stalled - stalled
-
-    def _look_at_wire(self) -> None:
-        was_paused = self._paused
-        super()._look_at_wire()
-        if self._paused and not was_paused and self._wire.congested:
-            self._metrics.throttled_consumers += 1
-
-    def _decode(self, data: bytes) -> list[DecodedRequest]:
-        requests = self._decoder.feed(data)
-        error = self._decoder.error
-        if error is not None:
-            self._is_malformed()
-            self._end(encode_response(error))
-        return requests
-
-    def _turning_away(self, why: Turned) -> bytes:
-        code = r.STORAGE_ERROR if why is Turned.TOO_MANY else r.INVALID_REQUEST
-        return encode_response(r.Error(code, why.value))
+    def refusal_bytes(self, why: ConnectionRefusal) -> bytes:
+        is_full = why is ConnectionRefusal.TOO_MANY
+        return encode_response(
+            r.Error(r.STORAGE_ERROR if is_full else r.INVALID_REQUEST, why.value)
+        )
 
     # Requests.
 
-    def _hand_over(self, requests: list[DecodedRequest], at: int) -> int:
+    def dispatch(self, requests: list[DecodedRequest], start: int) -> int:
         """Consecutive requests for one partition go to its stream together."""
-        request = requests[at]
-        if self._is_creating:
-            return at
-        if not (self._is_free or may_ask(request, self._may)):
-            self._refused(Refusal.NOT_ALLOWED)
-            self._say(request, REFUSED)
-            return at + 1
+        request = requests[start]
+        connection = self._connection
+        if self._creates_topic:
+            return start
+        if not (connection.has_all_rights or is_allowed(request, connection.may)):
+            connection.count_refused(Refusal.NOT_ALLOWED)
+            connection.respond(request, REFUSED)
+            return start + 1
         if isinstance(request, TO_STREAM):
-            return self._hand_over_run(requests, at, request)
+            return self._dispatch_to_stream(requests, start, request)
         match request:
             case r.Ping():
-                self._say(request, PONG)
+                connection.respond(request, PONG)
             case r.Error():
-                self._is_malformed()
-                self._say(request, encode_response(request))
+                connection.count_malformed()
+                connection.respond(request, encode_response(request))
             case r.ListTopics():
                 limit = self._settings.limits.frame_bytes_max
-                self._say(request, all_topics(self._topics(), limit))
+                connection.respond(request, all_topics(self._topics(), limit))
             case r.CreateTopic(topic=topic, partition_count=count):
-                self._is_creating = True
-                create = m.CreateTopic(self._next_number, topic.encode(), count)
-                self._submit(TOPICS, (request,), [create])
-            case r.DescribeTopic() | r.MetricsFetch() if self._is_heavy:
-                return at
+                self._creates_topic = True
+                create = m.CreateTopic(connection.next_number, topic.encode(), count)
+                connection.submit(TOPICS, (request,), [create])
+            case r.DescribeTopic() | r.MetricsFetch() if self._has_large_request:
+                return start
             case r.DescribeTopic():
                 self._describe_topic(request)
             case r.MetricsFetch():
-                self._tell_metrics(request)
+                self._fetch_metrics(request)
             case _:
                 assert_never(request)
-        return at + 1
+        return start + 1
 
-    def _hand_over_run(self, requests: list[DecodedRequest], at: int, request: ToStream) -> int:
+    def _dispatch_to_stream(
+        self, requests: list[DecodedRequest], start: int, request: ToStream
+    ) -> int:
+        connection = self._connection
         topic, partition = request.topic, request.partition
         name = self._stream(topic, partition)
         if isinstance(name, r.Error):
-            self._say(request, absent(request, name))
-            return at + 1
-        number = self._next_number
+            connection.respond(request, absent(request, name))
+            return start + 1
+        is_free = connection.has_all_rights
+        number = connection.next_number
         messages: list[CellMessage] = []
-        may_gather = True
-        end = at
-        for end in range(at, len(requests)):
+        batched = True
+        end = start
+        for end in range(start, len(requests)):
             each = requests[end]
-            if not (self._is_free or may_ask(each, self._may)):
+            if not (is_free or is_allowed(each, connection.may)):
                 break
             if isinstance(each, r.Produce):
                 if each.topic != topic or each.partition != partition:
@@ -204,25 +206,25 @@ class RustlogConnection(StreamConnection[DecodedRequest]):
                 break
             elif not isinstance(each, r.Fetch):
                 messages.append(self._small(number, each))
-            elif self._is_heavy:
+            elif self._has_large_request:
                 break
             else:
                 messages.append(self._fetch(number, each))
-                may_gather = False
+                batched = False
                 end += 1
                 break
             number += 1
         else:
             end += 1
         if messages:
-            self._runs.append((self._next_number + len(messages), self._metrics.ticks_ns()))
-            self._submit(stream_cell(name), requests[at:end], messages, gather=may_gather)
+            self._metrics.submitted(connection.next_number + len(messages))
+            connection.submit(stream_cell(name), requests[start:end], messages, batched=batched)
         return end
 
     def _stream(self, topic: str, partition: int) -> bytes | r.Error:
-        """The stream of a partition, or what there is to say of one that is not there (RL-14)."""
+        """The stream of a partition, or the error of one that does not exist (RL-14)."""
         name = topic.encode()
-        count = self._host.directory.partitions(name)
+        count = self._node.directory.partitions(name)
         if count is None:
             return self._no_topic(topic)
         if partition >= count:
@@ -231,26 +233,27 @@ class RustlogConnection(StreamConnection[DecodedRequest]):
         return _stream_of(name, count, partition)
 
     def _no_topic(self, topic: str) -> r.Error:
-        if self._now >= self._named_until:
+        now = self._connection.now
+        if now >= self._topic_names_until:
             # To name ten thousand topics takes longer than all else that a request costs.
-            topics = islice(self._topics(), NAMES_TOLD)
-            self._named = [name.decode() for name, _ in topics]
-            self._named_until = self._now + NAMES_KEPT_S
+            topics = islice(self._topics(), TOPICS_NAMED_MAX)
+            self._topic_names = [name.decode() for name, _ in topics]
+            self._topic_names_until = now + TOPIC_NAMES_AGE_S
         text = f"Topic '{topic[:255]}' not found"
-        return r.Error(r.TOPIC_NOT_FOUND, text, {"available_topics": self._named})
+        return r.Error(r.TOPIC_NOT_FOUND, text, {"available_topics": self._topic_names})
 
     def _topics(self) -> Iterable[tuple[bytes, int]]:
-        """The topics that this client may be told of."""
-        topics = self._host.directory.topics()
-        if self._is_free:
+        """The topics whose names this client may see."""
+        topics, connection = self._node.directory.topics(), self._connection
+        if connection.has_all_rights:
             return topics
-        return (each for each in topics if self._may(Rights.LIST, each[0]))
+        return (each for each in topics if connection.may(Rights.LIST, each[0]))
 
     def _fetch(self, number: int, fetch: r.Fetch) -> m.Read:
-        self._is_heavy = True
+        self._has_large_request = True
         settings = self._settings
         if fetch.group_id is not msgspec.UNSET and fetch.group_id:
-            self._metrics.watch(fetch.topic, fetch.partition)
+            self._node.rustlog_metrics.watch(fetch.topic, fetch.partition)
         wanted = fetch.max_bytes
         if wanted is msgspec.UNSET:
             wanted = settings.fetch_bytes
@@ -259,148 +262,145 @@ class RustlogConnection(StreamConnection[DecodedRequest]):
             Seek(SeekBy.SEQUENCE, fetch.offset),
             settings.fetch_records_max,
             min(wanted, settings.limits.record_bytes_max),
-            view=self._view,
+            view=self._filter,
             from_start=True,
         )
 
     def _small(
         self, number: int, request: r.OffsetCommit | r.OffsetFetch | r.DescribePartition
     ) -> CellMessage:
+        metrics = self._node.rustlog_metrics
         match request:
             case r.OffsetCommit(group=group, offset=offset):
-                self._metrics.watch(request.topic, request.partition)
+                metrics.watch(request.topic, request.partition)
                 return m.CommitOffset(number, group.encode(), offset)
             case r.OffsetFetch(group=group):
-                self._metrics.watch(request.topic, request.partition)
+                metrics.watch(request.topic, request.partition)
                 return m.GetGroupOffset(number, group.encode())
             case r.DescribePartition():
                 return m.Describe(number)
             case _:
                 assert_never(request)
 
-    # What many streams are asked for.
+    # Requests to many streams.
 
     def _describe_topic(self, request: r.DescribeTopic) -> None:
         """Partitions that were never used have no stream to be asked (3h)."""
-        self._host.batcher.submit_all()
+        self._node.batcher.submit_all()
         name = request.topic.encode()
-        topics = self._host.directory
-        count = topics.partitions(name)
+        directory = self._node.directory
+        count = directory.partitions(name)
         if count is None:
-            self._say(request, encode_response(self._no_topic(request.topic)))
+            response = encode_response(self._no_topic(request.topic))
+            self._connection.respond(request, response)
             return
         names = [_stream_of(name, count, each) for each in range(count)]
-        used = [each for each in range(count) if topics.is_created(names[each])]
-        told = partial(topic_described, request.topic, count, used)
-        self._survey(request, [names[each] for each in used], told)
+        used = [each for each in range(count) if directory.is_created(names[each])]
+        encode = partial(topic_described, request.topic, count, used)
+        self._gather(request, [names[each] for each in used], encode)
 
-    def _tell_metrics(self, request: r.MetricsFetch) -> None:
-        self._host.batcher.submit_all()
-        places = []
+    def _fetch_metrics(self, request: r.MetricsFetch) -> None:
+        self._node.batcher.submit_all()
+        metrics = self._node.rustlog_metrics
+        partitions = []
         names = []
-        for topic, partition in islice(reversed(self._metrics.watched), SURVEYED_MAX):
+        for topic, partition in islice(reversed(metrics.watched), LAG_PARTITIONS_MAX):
             name = topic.encode()
-            count = self._host.directory.partitions(name)
+            count = self._node.directory.partitions(name)
             if count is not None and partition < count:
-                places.append((topic, partition))
+                partitions.append((topic, partition))
                 names.append(_stream_of(name, count, partition))
 
-        def told(answers: Answers) -> bytes:
-            lags = lags_of(places, answers)
-            metrics = self._metrics
+        def encode(answers: Answers) -> bytes:
+            lags = lags_of(partitions, answers)
             return encode_response(
                 r.MetricsFetchResponse(metrics.figures(lags), metrics.prometheus(lags))
             )
 
-        self._survey(request, names, told)
+        self._gather(request, names, encode)
 
-    def _survey(
-        self, request: DecodedRequest, names: Sequence[bytes], told: Callable[[Answers], bytes]
+    def _gather(
+        self,
+        request: DecodedRequest,
+        names: Sequence[bytes],
+        encode: Callable[[Answers], bytes],
     ) -> None:
+        connection = self._connection
         if not names:
-            self._say(request, told({}))
+            connection.respond(request, encode({}))
             return
-        number = self._next_number
+        number = connection.respond_later(request)
+        self._has_large_request = True
 
         def finish(answers: Answers) -> None:
-            self._is_heavy = False
-            self.send((ReadyAnswer(number, self._large(told(answers))),))
-            self.flush()
+            self._has_large_request = False
+            connection.send((ReadyAnswer(number, connection.count_large(encode(answers))),))
+            connection.flush()
 
-        self._is_heavy = True
-        self._owed.append(request)
-        self._next_number = number + 1
-        ScatterGather(self.number, names, finish).ask(self._host.submit, self._now)
+        ScatterGather(connection.number, names, finish).ask(self._node.submit, connection.now)
 
     # Answers.
 
-    def send(self, replies: Sequence[Reply]) -> None:
-        self._answered_ns = self._metrics.ticks_ns()
-        super().send(replies)
-        self._count_produced()
-        runs, turn = self._runs, self._turn
-        while runs and (runs[0][0] <= turn or turn < 0):
-            runs.popleft()
-
-    def _answer(self, request: DecodedRequest, reply: StreamReply | Failed) -> bytes:
+    def answer(self, request: DecodedRequest, reply: StreamReply | Failed) -> bytes:
         if type(reply) is m.Appended and type(request) is r.Produce:
-            if self._turn > self._run_end:
-                self._enter_run()
-            self._produced += 1
-            metrics = self._metrics
-            metrics.messages_produced += reply.count
-            metrics.bytes_in += sum(map(len, request.records))
+            size = sum(map(len, request.records))
+            self._metrics.produced(self._connection.answered, reply.count, size)
             return encode_produced(reply.first, reply.count)
         if type(reply) is ReadyAnswer:
             return reply.data
         if type(request) is r.Fetch:
-            self._is_heavy = False
+            self._has_large_request = False
             if isinstance(reply, m.Records):
-                return self._tell_records(request, reply)
+                return self._answer_fetch(request, reply)
         elif type(request) is r.CreateTopic:
-            self._is_creating = False
+            self._creates_topic = False
         if isinstance(reply, m.StreamFailed | Failed):
-            return self._tell_failure(request, reply)
+            return self._answer_failure(request, reply)
         return small_answer(request, reply)
 
-    def _tell_records(self, fetch: r.Fetch, found: m.Records) -> bytes:
-        """RLA-03: beyond the end there is nothing, and the client goes on where it was."""
+    def _answer_fetch(self, fetch: r.Fetch, found: m.Records) -> bytes:
+        """RLA-03: beyond the end there is nothing, and the client goes on from its offset."""
         next_offset = max(found.next, fetch.offset)
         limit = self._settings.limits.frame_bytes_max
         data, count, size = encode_fetched(found.spans, next_offset, limit, found.slices)
-        metrics = self._metrics
-        metrics.messages_fetched += count
-        metrics.bytes_out += size
-        if self._turn > self._run_end:
-            self._enter_run()
-        metrics.fetch_latency.add(self._answered_ns - self._run_ns)
-        return self._large(data)
+        self._metrics.fetched(self._connection.answered, count, size)
+        return self._connection.count_large(data)
 
-    def _enter_run(self) -> None:
-        """The answer in hand is to a request that was handed over later than those before."""
-        self._count_produced()
-        runs, turn = self._runs, self._turn
-        while self._run_end < turn:
-            self._run_end, self._run_ns = runs.popleft()
-
-    def _count_produced(self) -> None:
-        """What was handed over together and is answered together took equally long."""
-        if self._produced:
-            took_ns = self._answered_ns - self._run_ns
-            self._metrics.produce_latency.add(took_ns, self._produced)
-            self._produced = 0
-
-    def _tell_failure(self, request: DecodedRequest, failed: m.StreamFailed | Failed) -> bytes:
+    def _answer_failure(self, request: DecodedRequest, failed: m.StreamFailed | Failed) -> bytes:
         if failed.code is Code.UNKNOWN_STREAM and isinstance(request, TO_STREAM):
-            return absent(request, self._no_topic(request.topic))  # it went just now
+            return absent(request, self._no_topic(request.topic))  # it was deleted just now
         if type(request) is r.CreateTopic and failed.code is Code.STREAM_EXISTS:
             return NOT_CREATED
         if type(request) is r.Fetch and isinstance(failed, m.StreamFailed):
             if failed.code is Code.TRIMMED:
                 return encode_response(out_of_range(request.offset, failed))
-        self._host.counters.refused += 1
+        self._connection.count_failed()
         return encode_response(error_of(failed.code))
 
 
 def _stream_of(topic: bytes, count: int, partition: int) -> bytes:
     return topic if count == 1 else b"%b/%d" % (topic, partition)
+
+
+MayDo = Callable[[Rights, bytes], bool]
+"""Has the client one of these rights in a topic? The empty name: in all of them."""
+
+
+def is_allowed(request: DecodedRequest, may: MayDo) -> bool:
+    """Has the client the right that the request takes (docs/reference/access.md)?
+
+    A reader may also commit the offsets of groups.
+    """
+    match request:
+        case r.Produce() | r.CreateTopic():
+            return may(Rights.PUT, request.topic.encode())
+        case r.Fetch() | r.OffsetCommit() | r.OffsetFetch():
+            return may(Rights.GET, request.topic.encode())
+        case r.DescribeTopic() | r.DescribePartition():
+            return may(Rights.GET | Rights.LIST, request.topic.encode())
+        case r.MetricsFetch():
+            return may(Rights.LIST, b"")
+        case r.ListTopics() | r.Ping() | r.Error():
+            return True
+        case _:
+            assert_never(request)

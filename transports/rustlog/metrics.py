@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -186,3 +187,74 @@ _COMPACTION = (
 
 def _escaped(label: str) -> str:
     return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+class ConnectionMetrics:
+    """One connection's share of the metrics, told of it as a `pipelined.ConnectionObserver`.
+
+    Latencies are those of runs: requests that were submitted together took equally long.
+    """
+
+    __slots__ = ("_metrics", "_produced", "_replied_ns", "_run_end", "_run_ns", "_runs")
+
+    def __init__(self, metrics: RustlogMetrics) -> None:
+        self._metrics = metrics
+        self._runs: deque[tuple[int, int]] = deque()
+        """The number behind the last request of each run, and the time of its submission."""
+        self._run_end = self._run_ns = 0
+        """The same of the run that is answered now."""
+        self._replied_ns = 0
+        self._produced = 0
+
+    def submitted(self, end: int) -> None:
+        """Requests below the number `end` are submitted."""
+        self._runs.append((end, self._metrics.ticks_ns()))
+
+    def produced(self, answered: int, count: int, size_bytes: int) -> None:
+        """A Produce is answered; `answered` counts the requests that are, this one included."""
+        if answered > self._run_end:
+            self._enter_run(answered)
+        self._produced += 1
+        self._metrics.messages_produced += count
+        self._metrics.bytes_in += size_bytes
+
+    def fetched(self, answered: int, count: int, size_bytes: int) -> None:
+        """A Fetch is answered."""
+        metrics = self._metrics
+        metrics.messages_fetched += count
+        metrics.bytes_out += size_bytes
+        if answered > self._run_end:
+            self._enter_run(answered)
+        metrics.fetch_latency.add(self._replied_ns - self._run_ns)
+
+    def opened(self) -> None:
+        self._metrics.active_connections += 1
+
+    def ended(self) -> None:
+        self._metrics.active_connections -= 1
+
+    def stalled(self) -> None:
+        self._metrics.slow_consumers += 1
+
+    def throttled(self) -> None:
+        self._metrics.throttled_consumers += 1
+
+    def before_replies(self) -> None:
+        self._replied_ns = self._metrics.ticks_ns()
+
+    def after_replies(self, answered: int) -> None:
+        self._count_produced()
+        runs = self._runs
+        while runs and (runs[0][0] <= answered or answered < 0):
+            runs.popleft()
+
+    def _enter_run(self, answered: int) -> None:
+        self._count_produced()
+        while self._run_end < answered:
+            self._run_end, self._run_ns = self._runs.popleft()
+
+    def _count_produced(self) -> None:
+        if self._produced:
+            took_ns = self._replied_ns - self._run_ns
+            self._metrics.produce_latency.add(took_ns, self._produced)
+            self._produced = 0

@@ -45,7 +45,11 @@ from millpond.transports.s3p.decoder import (
     encode_records,
 )
 from millpond.transports.server.interface import NodeServices
-from millpond.transports.server.pipelined import FlowSettings, StreamConnection, Turned
+from millpond.transports.server.pipelined import (
+    ConnectionRefusal,
+    FlowSettings,
+    PipelinedConnection,
+)
 from millpond.transports.server.refusals import Refusal
 
 
@@ -62,108 +66,114 @@ VIEW = RecordFilter(empty=False, commands=False)
 """S3P cannot spell a record without a byte (section 3), nor one that is a command of S2's."""
 
 
-class S3pConnection(StreamConnection[Command]):
-    """One client of S3P."""
+def s3p_connection(
+    number: int, node: NodeServices, settings: S3pSettings
+) -> PipelinedConnection[Command]:
+    """A connection that speaks S3P."""
+    flow = settings.flow
+    return PipelinedConnection(number, node, flow, lambda each: S3pProtocol(each, settings))
 
-    LISTENER = "s3p"
 
-    __slots__ = ("_cell", "_decoder", "_holds_up", "_name", "_settings")
+class S3pProtocol:
+    """S3P on one connection: commands to requests of streams, their replies to bytes."""
 
-    def __init__(self, number: int, host: NodeServices, settings: S3pSettings) -> None:
-        super().__init__(number, host, settings.flow)
+    listener = "s3p"
+
+    __slots__ = ("_cell", "_connection", "_is_blocked", "_name", "_settings", "decoder")
+
+    def __init__(self, connection: PipelinedConnection[Command], settings: S3pSettings) -> None:
+        self._connection = connection
         self._settings = settings
-        self._decoder = Decoder(settings.limits)
+        self.decoder = Decoder(settings.limits)
         self._name = self._cell = b""
         """The latest stream, and its cell: a look-up computes the hash of a new name each time."""
-        self._holds_up = False
-        """A READ or a TRIM is under way. The stream may have to look for what it asks for, and what
-        comes behind must not pass it; nor is known what the answer to a READ will weigh."""
+        self._is_blocked = False
+        """A READ or a TRIM is in flight. The stream may have to search for its records, and the
+        commands behind it must not overtake it; the size of an answer to READ is not known."""
 
-    def _decode(self, data: bytes) -> list[Command]:
-        commands = self._decoder.feed(data)
-        error = self._decoder.error
-        if error is not None:
-            self._is_malformed()
-            self._end(encode_error(error.code, error.text))
-        return commands
+    def error_bytes(self) -> bytes:
+        error = self.decoder.error
+        assert error is not None
+        return encode_error(error.code, error.text)
 
-    def _turning_away(self, why: Turned) -> bytes:
+    def refusal_bytes(self, why: ConnectionRefusal) -> bytes:
         return encode_error(LIMITS, why.value)
 
-    def _hand_over(self, requests: list[Command], at: int) -> int:
+    def dispatch(self, requests: list[Command], start: int) -> int:
         """Consecutive commands for one stream go to it together; a READ or a TRIM is the last of
-        its batch, and holds up what comes behind (S3P-46)."""
-        if self._holds_up:
-            return at
-        name = requests[at].name
-        if not (self._is_free or self._may(_needed(requests[at]), name)):
-            return self._refuse(requests)
+        its batch, and blocks the commands behind it (S3P-46)."""
+        if self._is_blocked:
+            return start
+        connection = self._connection
+        is_free = connection.has_all_rights
+        name = requests[start].name
+        if not (is_free or connection.may(_needed(requests[start]), name)):
+            # S3P has no error for this that leaves the connection open (S3A-36): commands before
+            # it are answered, none behind it is taken.
+            connection.count_refused(Refusal.NOT_ALLOWED)
+            connection.refuse_rest(self.refusal_bytes(ConnectionRefusal.NOT_ADMITTED))
+            return len(requests)
         if name != self._name:
             self._name, self._cell = name, stream_cell(name)
         messages: list[CellMessage] = []
-        number = self._next_number
-        position = at
-        for position in range(at, len(requests)):
+        number = connection.next_number
+        position = start
+        for position in range(start, len(requests)):
             command = requests[position]
             if command.name != name:
                 break
-            if not (self._is_free or self._may(_needed(command), name)):
+            if not (is_free or connection.may(_needed(command), name)):
                 break
             if type(command) is AppendRecords:
                 messages.append(Append(number, command.records, command.ms))
             elif isinstance(command, ReadRecords | TrimBelow):
-                self._holds_up = True
-                messages.append(self._seek(number, command))
+                self._is_blocked = True
+                messages.append(self._read_or_trim(number, command))
                 position += 1
                 break
+            elif isinstance(command, CreateStream):
+                messages.append(Create(number))
             else:
-                messages.append(_request(number, command))
+                messages.append(Delete(number))
             number += 1
         else:
             position += 1
-        self._submit(self._cell, requests[at:position], messages, gather=not self._holds_up)
+        batched = not self._is_blocked
+        connection.submit(self._cell, requests[start:position], messages, batched=batched)
         return position
 
-    def _refuse(self, requests: list[Command]) -> int:
-        """S3P has no error for this that leaves the connection open (S3A-36): what came before is
-        answered, what comes behind is not taken."""
-        self._refused(Refusal.NOT_ALLOWED)
-        words = self._turning_away(Turned.NOT_ADMITTED)
-        self._end(words)
-        self._last_words = words  # ahead of what else was wrong further behind
-        return len(requests)
-
-    def _seek(self, number: int, command: ReadRecords | TrimBelow) -> CellMessage:
+    def _read_or_trim(self, number: int, command: ReadRecords | TrimBelow) -> CellMessage:
         if isinstance(command, TrimBelow):
             return Trim(number, command.min_id)
+        connection = self._connection
         wait_until = 0.0
-        if command.block_ms and not self._has_eof:
-            self._cell_waited_in = self._cell
-            wait_until = self._now + command.block_ms / 1000
+        if command.block_ms and not connection.has_eof:
+            connection.read_blocks(self._cell)
+            wait_until = connection.now + command.block_ms / 1000
         start = Seek(SeekBy.ID, id=command.min_id)
         return Read(number, start, command.count, self._settings.reply_bytes_max, wait_until, VIEW)
 
-    def _answer(self, request: Command, reply: StreamReply | Failed) -> bytes:
+    def answer(self, request: Command, reply: StreamReply | Failed) -> bytes:
         if type(reply) is Appended:
             return encode_id(reply.id)
         if isinstance(request, ReadRecords | TrimBelow):
-            self._holds_up = False
-            if self._cell_waited_in is not None:
-                self._has_waited()
+            self._is_blocked = False
+            self._connection.read_unblocks()
         match reply:
             case Done():
                 return OK
             case Records():
                 if not reply.spans:
                     return NOTHING
-                return self._large(encode_records(reply.spans, reply.slices))
+                data = encode_records(reply.spans, reply.slices)
+                return self._connection.count_large(data)
             case StreamFailed() | Failed():
-                return self._tell_failure(request, reply)
+                return self._answer_failure(request, reply)
             case _:
-                raise AssertionError("nobody asked for this")
+                raise AssertionError(f"{reply} answers no command")
 
-    def _tell_failure(self, request: Command, failed: StreamFailed | Failed) -> bytes:
-        """Section 9, and what it has no word for (S3A-36)."""
+    def _answer_failure(self, request: Command, failed: StreamFailed | Failed) -> bytes:
+        """The errors of section 9, and those that it has no code for (S3A-36)."""
         name = printable(request.name)
         match failed.code:
             case Code.STREAM_EXISTS:
@@ -173,10 +183,10 @@ class S3pConnection(StreamConnection[Command]):
             case Code.NON_MONOTONIC_ID:
                 return encode_error(NON_MONOTONIC_ID, _too_low(request, failed))
             case Code.OUTCOME_UNKNOWN:
-                self._end_now(b"")
+                self._connection.close_now(b"")
             case code:
-                self._host.counters.refused += 1
-                self._end_now(encode_error(LIMITS, REASONS.get(code, "refused")))
+                self._connection.count_failed()
+                self._connection.close_now(encode_error(LIMITS, REASONS.get(code, "refused")))
         return b""
 
 
@@ -189,7 +199,7 @@ REASONS = {
     Code.PART_OF_TOPIC: "the stream is a partition of a topic",
     Code.CLOSED: "the stream is closed",
 }
-"""Why a connection ends, for what section 9 has no code for."""
+"""The last words of a connection, for errors that section 9 has no code for."""
 
 
 def _needed(command: Command) -> Rights:
@@ -201,18 +211,6 @@ def _needed(command: Command) -> Rights:
             return Rights.GET
         case TrimBelow() | DeleteStream():
             return Rights.ADMIN
-        case _:
-            assert_never(command)
-
-
-def _request(number: int, command: CreateStream | AppendRecords | DeleteStream) -> CellMessage:
-    match command:
-        case AppendRecords():
-            return Append(number, command.records, command.ms)
-        case CreateStream():
-            return Create(number)
-        case DeleteStream():
-            return Delete(number)
         case _:
             assert_never(command)
 

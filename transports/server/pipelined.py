@@ -1,379 +1,688 @@
-"""A connection whose requests are answered in their order: what S3P and RustLog have in common.
+"""A pipelined connection: its requests are answered in their order, as in S3P and RustLog.
 
-It is the port of the streams it asks and the wire's session at once, and synchronous: what one read
-brought goes to the streams in as few batches as may be, and what they answer leaves in one write. A
-request is known by its number, counted from 0, so that answers may come in any order and leave in
-that of the requests.
+It is the port of the streams that it sends requests to and the wire's session at once, and
+synchronous: what one read brought goes to the streams in as few batches as may be, and their
+answers leave in one write. Requests are numbered from 0, so that answers may come in any order and
+leave in that of the requests. A `PipelinedProtocol` reads requests and writes answers.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from math import inf
+from typing import Generic, Protocol, TypeVar
 
-from millpond.actors.messages import Batch, CellMessage, Failed, Reply, StreamReply, StreamRequest
+import msgspec
+
+from millpond.actors.messages import (
+    Batch,
+    CellMessage,
+    Failed,
+    Port,
+    Reply,
+    Rights,
+    StreamReply,
+    StreamRequest,
+)
 from millpond.actors.streams.messages import CancelRead, FinishRead
-from millpond.transports.server.interface import NodeServices
+from millpond.transports.io.interface import Wire
+from millpond.transports.server.interface import NodeServices, Principal
 from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
-from millpond.transports.server.stream_visit import CLOSED, ENDING, OPEN, StreamVisit
-from millpond.transports.server.stream_visit import FlowSettings as FlowSettings
-from millpond.transports.server.stream_visit import Turned as Turned
 
-C = TypeVar("C")
+R = TypeVar("R")
 
-NOBODY = -1
-"""The number whose turn it is when nobody is answered any more."""
+NO_MORE_ANSWERS = -1
+"""The value of `answered` once nothing is answered any more."""
 NO_ANSWER = -2
-"""The number of what has no answer."""
+"""The number of a message that has no answer."""
 NOTHING = 2**63
 """The number of a request that never comes."""
+RIGHTS_CACHED_MAX = 64
+"""A connection remembers its rights in so many streams."""
+
+
+class FlowSettings(msgspec.Struct, frozen=True, gc=False):
+    """Limits of a pipelined connection; docs/reference/limits.md.
+
+    `read_ahead_bytes_max` is read while a request waits for a record; `in_flight_bytes_max` of
+    requests are with the streams at once; `pass_bytes_max` of large answers are made before others
+    run.
+    """
+
+    idle_s: float = 300.0
+    unread_bytes_max: int = 2**20
+    read_ahead_bytes_max: int = 2**16
+    in_flight_bytes_max: int = 2**24
+    pass_bytes_max: int = 2**22
+
+
+class ConnectionRefusal(Enum):
+    """The reasons for which a connection is refused before its first request."""
+
+    TOO_MANY = "too many connections"
+    NOT_ADMITTED = "access refused"
+
+
+class RequestDecoder(Protocol[R]):
+    """Cuts bytes into requests."""
+
+    @property
+    def error(self) -> object | None:
+        """Set once the bytes cannot be read any further."""
+
+    def feed(self, data: bytes) -> list[R]:
+        """The requests that `data` completes."""
+
+
+class PipelinedProtocol(Protocol[R]):
+    """One protocol on a pipelined connection. `R` is a request, which is kept until its answer."""
+
+    @property
+    def listener(self) -> str:
+        """The name of the protocol: s3p or rustlog."""
+
+    @property
+    def decoder(self) -> RequestDecoder[R]:
+        """The decoder of this connection's bytes."""
+
+    def dispatch(self, requests: list[R], start: int) -> int:
+        """Give requests from `start` on to streams (`submit`), or answer them (`respond`).
+
+        Gives the index of the first one that is left, to be called again with it. The same as
+        `start`: that one waits for an answer in flight.
+        """
+
+    def answer(self, request: R, reply: StreamReply | Failed) -> bytes:
+        """The answer as bytes; b"" where there is none. Called in the order of the requests."""
+
+    def error_bytes(self) -> bytes:
+        """The last bytes of a connection whose input cannot be read: they tell `decoder.error`."""
+
+    def refusal_bytes(self, why: ConnectionRefusal) -> bytes:
+        """The only bytes of a connection that is refused."""
+
+
+class ConnectionObserver(Protocol):
+    """Told of what happens to a connection, for metrics."""
+
+    def opened(self) -> None:
+        """The connection was accepted."""
+
+    def ended(self) -> None:
+        """The connection is gone."""
+
+    def stalled(self) -> None:
+        """The connection is aborted, as the other end does not read."""
+
+    def throttled(self) -> None:
+        """Reading is paused, as the other end does not read its answers."""
+
+    def before_replies(self) -> None:
+        """Replies of streams have come."""
+
+    def after_replies(self, answered: int) -> None:
+        """So many requests are answered now, or NO_MORE_ANSWERS."""
 
 
 class ReadyAnswer(StreamReply, frozen=True, gc=False):
-    """An answer that no stream was asked for, waiting for its turn."""
+    """An answer that is made already, waiting for those before it."""
 
     data: bytes
 
 
-class StreamConnection(StreamVisit, Generic[C]):
-    """One client. `C` is a request as the protocol has it: it is kept until it is answered.
+class Phase(Enum):
+    """The states of a connection, in their order."""
 
-    A protocol gives `_decode`, `_hand_over`, `_answer` and `_turning_away`.
+    OPEN = auto()
+    CLOSING = auto()
+    """No more requests are taken; those that were are answered."""
+    CLOSED = auto()
+
+
+# Reading a member of an enum costs more than a global; these are read for every read.
+OPEN, CLOSING, CLOSED = Phase.OPEN, Phase.CLOSING, Phase.CLOSED
+
+
+class PipelinedConnection(Port, Generic[R]):
+    """One client. `make_protocol` is called once, with the connection.
+
+    For the protocol: `now` is the time of the last read or wake, `answered` the number of requests
+    that are answered (the one in hand included), `next_number` that of the next request, `has_eof`
+    says that no more requests come, and `has_all_rights` that `may` need not be asked.
     """
 
     __slots__ = (
-        "_ahead_bytes",
-        "_at",
-        "_cell_waited_in",
-        "_early",
-        "_fed_bytes",
-        "_has_eof",
-        "_inbox",
-        "_is_pumping",
-        "_next_number",
-        "_owed",
+        "_blocked_read_cell",
+        "_bytes_per_request",
+        "_decoder",
+        "_early_replies",
+        "_flow",
+        "_in_flight",
+        "_in_flight_bytes",
+        "_is_admitted",
+        "_is_dispatching",
+        "_is_mailbox_full",
+        "_last_bytes",
+        "_node",
+        "_observer",
+        "_out",
+        "_out_bytes",
+        "_partial_bytes",
+        "_pass_bytes",
         "_paused",
-        "_request_bytes",
-        "_turn",
-        "_turn_bytes",
-        "_under_way_bytes",
-        "_waits_for_mailbox",
-        "_watched",
-        "_watched_at",
+        "_phase",
+        "_position",
+        "_principal",
+        "_protocol",
+        "_read_ahead_bytes",
+        "_requests",
+        "_rights",
+        "_sampled",
+        "_sampled_at",
+        "_shared_bucket",
+        "_stats",
+        "_unsent_before",
+        "_wire",
+        "answered",
+        "deadline",
+        "has_all_rights",
+        "has_eof",
+        "next_number",
+        "now",
+        "number",
+        "received_at",
     )
 
-    def __init__(self, number: int, host: NodeServices, flow: FlowSettings) -> None:
-        super().__init__(number, host, flow)
-        self._has_eof = False
-        self._is_pumping = self._paused = self._waits_for_mailbox = False
-        self._inbox: list[C] = []
-        self._at = 0
-        """The first request of `_inbox` that no stream has seen."""
-        self._owed: deque[C] = deque()
+    def __init__(
+        self,
+        number: int,
+        node: NodeServices,
+        flow: FlowSettings,
+        make_protocol: Callable[[PipelinedConnection[R]], PipelinedProtocol[R]],
+        observer: ConnectionObserver | None = None,
+    ) -> None:
+        self.number = number
+        self.received_at = self.now = 0.0
+        self.deadline = inf
+        self.answered = 0
+        self.next_number = 0
+        self.has_eof = False
+        self.has_all_rights = False
+        self._node = node
+        self._flow = flow
+        self._observer = observer
+        self._wire: Wire
+        self._phase = OPEN
+        self._principal = Principal()
+        self._is_admitted = False
+        self._rights: dict[bytes, Rights] = {}
+        self._shared_bucket: TokenBucket | None = None
+        """The rate limit that all connections of the same peer share."""
+        self._is_dispatching = self._paused = self._is_mailbox_full = False
+        self._requests: list[R] = []
+        self._position = 0
+        """The index of the first one of `_requests` that no stream has seen."""
+        self._in_flight: deque[R] = deque()
         """Requests that streams have and that are not answered, oldest first."""
-        self._turn = 0
-        """The number of the oldest one of `_owed`, or NOBODY."""
-        self._next_number = 0
-        self._early: dict[int, StreamReply | Failed] = {}
-        self._cell_waited_in: bytes | None = None
-        """Where the last request of `_owed` waits for a record; it alone does."""
-        self._turn_bytes = 0
-        self._fed_bytes = self._request_bytes = self._ahead_bytes = self._under_way_bytes = 0
-        self._watched = NOTHING
+        self._early_replies: dict[int, StreamReply | Failed] = {}
+        self._blocked_read_cell: bytes | None = None
+        """The cell in which the last request in flight waits for a record; it alone does."""
+        self._pass_bytes = 0
+        self._partial_bytes = self._bytes_per_request = 0
+        self._read_ahead_bytes = self._in_flight_bytes = 0
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._unsent_before = 0
+        self._last_bytes = b""
+        self._sampled = NOTHING
         """The number of a request that is timed."""
-        self._watched_at = 0.0
+        self._sampled_at = 0.0
+        self._protocol = make_protocol(self)
+        self._decoder = self._protocol.decoder
+        self._stats = node.protocol_stats[self._protocol.listener]
 
-    # What a protocol gives.
+    # What the wire calls: Session.
 
-    def _decode(self, data: bytes) -> list[C]:
-        """The requests that `data` completes. Calls `_end` where it cannot be read any further."""
-        raise NotImplementedError
-
-    def _hand_over(self, requests: list[C], at: int) -> int:
-        """Give requests from `at` on to streams (`_submit`), or answer them (`_say`).
-
-        Gives the first one that was left, to be called again with it. The same as `at`: that one
-        waits for an answer that is under way.
-        """
-        raise NotImplementedError
-
-    def _answer(self, request: C, reply: StreamReply | Failed) -> bytes:
-        """The answer as bytes; b"" where there is none. Called in the order of the requests.
-
-        Calls `_end_now` where the connection ends with it.
-        """
-        raise NotImplementedError
-
-    # What the wire calls.
+    def opened(self, wire: Wire) -> None:
+        self._wire = wire
+        node = self._node
+        self.received_at = self.now = node.now()
+        self._stats.connections += 1
+        if self._observer is not None:
+            self._observer.opened()
+        if not node.register(self):
+            self._refuse_connection(ConnectionRefusal.TOO_MANY)
+            return
+        certificate = wire.peer_certificate_hash
+        listener = self._protocol.listener
+        self._principal = Principal(None, None, wire.host, listener, certificate)
+        self._check_access()
+        self._shared_bucket = node.shared_bucket(self._principal)
+        if self._is_admitted:
+            # There is no handshake to wait for, and a pool may keep connections for later.
+            node.handshake_done(self)
+        node.arm(self, self.received_at + self._flow.idle_s)
 
     def received(self, data: bytes) -> None:
-        """Everything that one read brought."""
-        host = self._host
-        self.received_at = self._now = host.now()
+        """Handle everything that one read brought."""
+        self.received_at = self.now = self._node.now()
         size = len(data)
-        traffic = self._traffic
-        traffic.bytes_in += size
+        stats = self._stats
+        stats.bytes_in += size
         if self._phase is not OPEN:
             return
         if not self._is_admitted:
-            self._turn_away(Turned.NOT_ADMITTED)
+            self._refuse_connection(ConnectionRefusal.NOT_ADMITTED)
             return
-        requests = self._decode(data)
-        self._fed_bytes += size
-        if self._inbox:
-            self._ahead_bytes += size
-            self._inbox += requests
+        requests = self._decoder.feed(data)
+        if self._decoder.error is not None:
+            self.count_malformed()
+            self._close_when_answered(self._protocol.error_bytes())
+        self._partial_bytes += size
+        if self._requests:
+            self._read_ahead_bytes += size
+            self._requests += requests
         else:
-            self._inbox = requests
-            self._ahead_bytes = 0
+            self._requests = requests
+            self._read_ahead_bytes = 0
         if requests:
             count = len(requests)
-            traffic.requests += count
-            self._request_bytes = self._fed_bytes // count
-            self._fed_bytes = 0
-        self._pump()
+            stats.requests += count
+            self._bytes_per_request = self._partial_bytes // count
+            self._partial_bytes = 0
+        self._dispatch()
 
     def uncongested(self) -> None:
         if self._phase is not CLOSED:
-            self._go_on()
+            self._resume()
 
     def eof(self) -> None:
-        """No more comes: what was asked is answered, and waits for nothing any more."""
+        """No more comes: requests are answered, and wait for nothing any more."""
         if self._phase is CLOSED:
             return
-        self._has_eof = True
-        self._end(b"")
-        self._stop_waiting()
-        self._go_on()
+        self.has_eof = True
+        self._close_when_answered(b"")
+        self._finish_blocked_read()
+        self._resume()
 
     def ended(self) -> None:
-        self._forget()
-        self._host.unregister(self)
+        self._release()
+        self._node.unregister(self)
+        if self._observer is not None:
+            self._observer.ended()
 
     # What streams call: Port.
 
+    @property
+    def writable(self) -> bool:
+        return self._phase is not CLOSED and not self._wire.congested
+
     def send(self, replies: Sequence[Reply]) -> None:
-        owed, out = self._owed, self._out
+        observer = self._observer
+        if observer is not None:
+            observer.before_replies()
+        in_flight, out, protocol = self._in_flight, self._out, self._protocol
         for reply in replies:
             # By its type: for these structs `isinstance` takes five times as long.
             if type(reply) is Failed:
                 number = _refused_number(reply)
             else:
                 number = reply.number  # type: ignore[union-attr]  # all else is for channels
-            if number != self._turn:
-                if 0 <= self._turn < number:
-                    self._early[number] = reply  # type: ignore[assignment]  # the same
-                continue  # otherwise nobody waits for it any more
-            self._turn = number + 1
-            out.append(self._answer(owed.popleft(), reply))  # type: ignore[arg-type]  # the same
-            while self._early:
-                early = self._early.pop(self._turn, None)
+            if number != self.answered:
+                if 0 <= self.answered < number:
+                    self._early_replies[number] = reply  # type: ignore[assignment]  # the same
+                continue  # otherwise its answer is not awaited any more
+            self.answered = number + 1
+            out.append(protocol.answer(in_flight.popleft(), reply))  # type: ignore[arg-type]  # the same
+            while self._early_replies:
+                early = self._early_replies.pop(self.answered, None)
                 if early is None:
                     break
-                self._turn += 1
-                request = owed.popleft()
-                out.append(
-                    early.data if type(early) is ReadyAnswer else self._answer(request, early)
-                )
-        if not owed:
-            self._under_way_bytes = 0
-        if self._turn > self._watched:
-            self._watched = NOTHING
-            self._traffic.end(self._watched_at, self._host.now())
+                self.answered += 1
+                request = in_flight.popleft()
+                if type(early) is ReadyAnswer:
+                    out.append(early.data)
+                else:
+                    out.append(protocol.answer(request, early))
+        if not in_flight:
+            self._in_flight_bytes = 0
+        if self.answered > self._sampled:
+            self._sampled = NOTHING
+            self._stats.end(self._sampled_at, self._node.now())
+        if observer is not None:
+            observer.after_replies(self.answered)
 
     def flush(self) -> None:
-        if self._is_pumping or self._phase is CLOSED:
+        """Write the answers, and go on with requests that waited for them."""
+        if self._is_dispatching or self._phase is CLOSED:
             return
-        if self._inbox or self._phase is ENDING:
-            self._go_on()
+        if self._requests or self._phase is CLOSING:
+            self._resume()
         elif self._out:
             self._write_out()
             if self._wire.congested:
-                self._look_at_wire()
+                self._pause_or_resume_reading()
 
-    # Requests.
+    def must_wait(self, cell: bytes) -> None:
+        """The mailbox of a cell is full: give it nothing more until it has room."""
+        self._is_mailbox_full = True
+        self._node.on_capacity(cell, self._mailbox_has_room)
 
-    def _submit(
+    # What the node calls: ServerConnection.
+
+    @property
+    def listener(self) -> str:
+        """The name of its protocol."""
+        return self._protocol.listener
+
+    @property
+    def peer(self) -> str:
+        return self._wire.peer
+
+    @property
+    def address(self) -> str:
+        """The host of the other end, without its port."""
+        return self._wire.host
+
+    def wake(self, now: float) -> None:
+        """Requests wait to go on, or the connection was silent for long (S3A-31)."""
+        if self._phase is not CLOSED:
+            self._resume()
+        if self._phase is CLOSED:
+            return
+        node, idle_s = self._node, self._flow.idle_s
+        unsent = self._wire.unsent_bytes
+        if now < self.received_at + idle_s:
+            self._unsent_before = 0
+            node.arm(self, self.received_at + idle_s)
+        elif self._in_flight or self._unsent_before > unsent or unsent > self._unsent_before == 0:
+            # The other end waits for an answer, or it reads, if slowly.
+            self._unsent_before = unsent
+            node.arm(self, now + idle_s)
+        elif unsent:
+            node.counters.stalled += 1
+            if self._observer is not None:
+                self._observer.stalled()
+            self._wire.abort()
+        else:
+            self.close()
+
+    def start_drain(self) -> None:
+        """Take no more requests; those that streams have are answered."""
+        if self._phase is not OPEN:
+            return
+        self._requests = []
+        self._position = 0
+        self._close_when_answered(b"")
+        self._finish_blocked_read()
+        self._resume()
+
+    def reauthorize(self) -> None:
+        """Check rights again; a client that may use no stream any more is disconnected."""
+        was_admitted = self._is_admitted
+        self._check_access()
+        if was_admitted and not self._is_admitted:
+            self.start_drain()
+
+    def close(self) -> None:
+        """Write what is ready, and close."""
+        if self._phase is CLOSED:
+            return
+        if self._last_bytes:
+            self._out.append(self._last_bytes)
+        if self._out:
+            self._write_out()
+        self._release()
+        self._wire.close()
+
+    # What the protocol calls.
+
+    def may(self, right: Rights, name: bytes) -> bool:
+        """Has the client one of these rights in the stream or topic of this name?"""
+        if self.has_all_rights:
+            return True
+        rights = self._rights.get(name)
+        if rights is None:
+            if len(self._rights) >= RIGHTS_CACHED_MAX:
+                self._rights.clear()
+            rights = self._node.authorize_stream(self._principal, name) or Rights.NONE
+            self._rights[name] = rights
+        return bool(rights & right)
+
+    def submit(
         self,
         cell: bytes,
-        requests: Sequence[C],
+        requests: Sequence[R],
         messages: list[CellMessage],
         *,
-        gather: bool = False,
+        batched: bool = False,
     ) -> None:
         """Give a stream the `messages` for `requests`, one for each, numbered in their order.
 
-        `gather`: together with what other connections give it now.
+        `batched`: merged with those of other connections in this pass of the loop.
         """
         if self._phase is CLOSED:
             return
         # One that waits for a record takes as long as its client likes.
-        if self._now >= self._traffic.sample_at and self._cell_waited_in is None:
-            self._traffic.begin(self._now)
-            self._watched, self._watched_at = self._next_number, self._now
-        self._owed += requests
-        self._next_number += len(requests)
-        size = self._request_bytes * len(requests)
-        self._under_way_bytes += size
-        host = self._host
-        gathering = host.batcher
-        if gather:
-            gathering.add(cell, self, messages, size, self._wire.soon)
+        if self.now >= self._stats.sample_at and self._blocked_read_cell is None:
+            self._stats.begin(self.now)
+            self._sampled, self._sampled_at = self.next_number, self.now
+        self._in_flight += requests
+        self.next_number += len(requests)
+        size = self._bytes_per_request * len(requests)
+        self._in_flight_bytes += size
+        node = self._node
+        batcher = node.batcher
+        if batched:
+            batcher.add(cell, self, messages, size, self._wire.soon)
             return
-        gathering.submit_now(cell)
-        if not host.submit(cell, Batch(self, messages, size), self._now):
+        batcher.submit_now(cell)
+        if not node.submit(cell, Batch(self, messages, size), self.now):
             self.must_wait(cell)
 
-    def must_wait(self, cell: bytes) -> None:
-        """The cell's mailbox is full: ask for nothing more until it has room."""
-        self._waits_for_mailbox = True
-        self._host.on_capacity(cell, self._mailbox_has_room)
-
-    def _say(self, request: C, data: bytes) -> None:
-        """Answer a request that no stream needs to see, in its turn."""
+    def respond(self, request: R, data: bytes) -> None:
+        """Answer a request that no stream needs to see, after those before it."""
         if self._phase is CLOSED:
             return
-        number = self._next_number
-        self._next_number = number + 1
-        self._turn_bytes += len(data)
-        if self._owed:
-            self._under_way_bytes += len(data)
-            self._owed.append(request)
-            self._early[number] = ReadyAnswer(number, data)
+        number = self.next_number
+        self.next_number = number + 1
+        self._pass_bytes += len(data)
+        if self._in_flight:
+            self._in_flight_bytes += len(data)
+            self._in_flight.append(request)
+            self._early_replies[number] = ReadyAnswer(number, data)
         else:
-            self._turn = number + 1
+            self.answered = number + 1
             self._out.append(data)
 
-    def _large(self, data: bytes) -> bytes:
-        """An answer whose size is not bounded by that of its request: it counts."""
+    def respond_later(self, request: R) -> int:
+        """Give a request its number; `send` is called with its ReadyAnswer later."""
+        number = self.next_number
+        self.next_number = number + 1
+        self._in_flight.append(request)
+        return number
+
+    def count_large(self, data: bytes) -> bytes:
+        """Gives back an answer whose size is not bounded by that of its request."""
         self._out_bytes += len(data)
-        self._turn_bytes += len(data)
+        self._pass_bytes += len(data)
         return data
 
-    def _has_waited(self) -> None:
-        """The last request of `_owed` waits for nothing any more; the client is idle from here."""
-        self._cell_waited_in = None
-        self.received_at = self._host.now()
+    def count_refused(self, refusal: Refusal) -> None:
+        """A request is refused."""
+        self._node.counters.refused += 1
+        self._node.record_refusal(refusal, self.address)
 
-    def _stop_waiting(self) -> None:
-        """The other end waits no more: as if the time was over (S3A-26). It gets what there
-        is, also if the store is still looking for it (S3P-40)."""
-        cell = self._cell_waited_in
-        if cell is not None:
-            self._host.submit(cell, Batch(self, [FinishRead(self._next_number - 1)]), self._now)
+    def count_failed(self) -> None:
+        """A stream refuses a request."""
+        self._node.counters.refused += 1
 
-    # Backpressure.
+    def count_malformed(self) -> None:
+        """A request cannot be read."""
+        self._node.counters.malformed += 1
+        self._node.record_refusal(Refusal.MALFORMED, self.address)
 
-    def _pump(self) -> None:
-        """Hand over what waits, as far as may be; then write, and see whether to read on."""
-        if self._is_pumping:
+    def read_blocks(self, cell: bytes) -> None:
+        """The request that is submitted next waits for a record; none behind it is taken."""
+        self._blocked_read_cell = cell
+
+    def read_unblocks(self) -> None:
+        """The last request in flight is answered; the client is idle from here."""
+        if self._blocked_read_cell is not None:
+            self._blocked_read_cell = None
+            self.received_at = self._node.now()
+
+    def refuse_rest(self, last_bytes: bytes) -> None:
+        """Take no more requests; once all are answered, write these bytes and close."""
+        self._close_when_answered(last_bytes)
+        self._last_bytes = last_bytes  # ahead of errors further behind
+
+    def close_now(self, last_bytes: bytes) -> None:
+        """Write these bytes behind the answers so far, and close; answer no more (S3P-44)."""
+        self._last_bytes = last_bytes
+        self.close()
+
+    # Access.
+
+    def _check_access(self) -> None:
+        node, principal = self._node, self._principal
+        self._is_admitted = node.may_use_streams(principal)
+        self.has_all_rights = node.authorize_stream(principal, b"") == Rights.ALL
+        self._rights.clear()
+
+    def _refuse_connection(self, why: ConnectionRefusal) -> None:
+        is_full = why is ConnectionRefusal.TOO_MANY
+        self.count_refused(Refusal.TOO_MANY if is_full else Refusal.NOT_ALLOWED)
+        self.close_now(self._protocol.refusal_bytes(why))
+
+    # Flow.
+
+    def _dispatch(self) -> None:
+        """Dispatch what waits, as far as may be; then write, and see whether to read on."""
+        if self._is_dispatching:
             return
-        self._is_pumping = True
-        self._turn_bytes = 0
-        while self._at < len(self._inbox) and not self._must_wait():
-            at = self._hand_over(self._inbox, self._at)
+        self._is_dispatching = True
+        self._pass_bytes = 0
+        while self._position < len(self._requests) and not self._is_blocked():
+            position = self._protocol.dispatch(self._requests, self._position)
             if self._phase is CLOSED:
                 return
-            if at == self._at:
+            if position == self._position:
                 break
-            if self._rate is not None:
-                self._rate.spend(at - self._at, self._now)
-            self._at = at
+            if self._shared_bucket is not None:
+                self._shared_bucket.spend(position - self._position, self.now)
+            self._position = position
             if self._out_bytes:
                 self._write_out()
-        if self._at:
-            del self._inbox[: self._at]
-            self._at = 0
-        self._is_pumping = False
-        if not self._inbox and self._phase is ENDING and not self._owed:
-            self._close()
+        if self._position:
+            del self._requests[: self._position]
+            self._position = 0
+        self._is_dispatching = False
+        if not self._requests and self._phase is CLOSING and not self._in_flight:
+            self.close()
             return
         if self._out:
             self._write_out()
-        if self._inbox or self._paused or self._wire.congested:
-            self._look_at_wire()
+        if self._requests or self._paused or self._wire.congested:
+            self._pause_or_resume_reading()
 
-    def _look_at_wire(self) -> None:
-        """Read no further while requests wait, but for a little behind one that waits for a record:
-        that is how an end is noticed (S3A-26)."""
-        if not self._inbox:
-            is_full = self._wire.congested and (
-                self._wire.unsent_bytes > self._flow.unread_bytes_max
-            )
-        elif self._cell_waited_in is not None:
-            is_full = self._ahead_bytes > self._flow.ahead_bytes_max
-        else:
-            is_full = True
-        if is_full is not self._paused:
-            self._paused = is_full
-            if is_full:
-                self._wire.pause()
-            else:
-                self._wire.resume()
-
-    def _must_wait(self) -> bool:
+    def _is_blocked(self) -> bool:
+        """Must requests wait?"""
         flow = self._flow
-        if self._waits_for_mailbox or self._cell_waited_in is not None:
+        if self._is_mailbox_full or self._blocked_read_cell is not None:
             return True
-        if self._under_way_bytes > flow.under_way_bytes_max:
+        if self._in_flight_bytes > flow.in_flight_bytes_max:
             return True
-        if self._turn_bytes > flow.turn_bytes_max:
-            # What such requests cost is not known before: others get their turn in between.
-            self._host.arm(self, self._now)
+        if self._pass_bytes > flow.pass_bytes_max:
+            # The cost of such requests is not known before: let others run in between.
+            self._node.arm(self, self.now)
             return True
-        if self._rate is not None and self._is_too_fast(self._rate):
+        if self._shared_bucket is not None and self._is_too_fast(self._shared_bucket):
             return True
         return self._wire.congested and self._wire.unsent_bytes > flow.unread_bytes_max
 
-    def _is_too_fast(self, rate: TokenBucket) -> bool:
-        """Nothing is refused for that: it is read on when it is time."""
-        debt_ms = rate.debt_ms(self._now)
+    def _is_too_fast(self, bucket: TokenBucket) -> bool:
+        """Requests above the rate are not refused: they wait."""
+        debt_ms = bucket.debt_ms(self.now)
         if debt_ms:
-            self._host.counters.slowed += 1
-            self._host.record_refusal(Refusal.TOO_FAST, self.address)
-            self._host.arm(self, self._now + debt_ms / 1000)
+            self._node.counters.slowed += 1
+            self._node.record_refusal(Refusal.TOO_FAST, self.address)
+            self._node.arm(self, self.now + debt_ms / 1000)
         return debt_ms > 0
 
-    def _mailbox_has_room(self) -> None:
-        self._waits_for_mailbox = False
-        if self._phase is not CLOSED:
-            self._go_on()
+    def _pause_or_resume_reading(self) -> None:
+        """Read no further while requests wait, but for a little behind one that waits for a record:
+        that is how an end is noticed (S3A-26)."""
+        if not self._requests:
+            is_full = self._wire.congested and (
+                self._wire.unsent_bytes > self._flow.unread_bytes_max
+            )
+        elif self._blocked_read_cell is not None:
+            is_full = self._read_ahead_bytes > self._flow.read_ahead_bytes_max
+        else:
+            is_full = True
+        if is_full is self._paused:
+            return
+        self._paused = is_full
+        if not is_full:
+            self._wire.resume()
+            return
+        self._wire.pause()
+        if self._observer is not None and self._wire.congested:
+            self._observer.throttled()
 
-    def _go_on(self) -> None:
-        self._now = self._host.now()
-        self._pump()
+    def _mailbox_has_room(self) -> None:
+        self._is_mailbox_full = False
+        if self._phase is not CLOSED:
+            self._resume()
+
+    def _resume(self) -> None:
+        self.now = self._node.now()
+        self._dispatch()
+
+    def _finish_blocked_read(self) -> None:
+        """The other end waits no more: as if the time was over (S3A-26). It gets the records that
+        there are, also if the store is still looking for them (S3P-40)."""
+        cell = self._blocked_read_cell
+        if cell is not None:
+            self._node.submit(cell, Batch(self, [FinishRead(self.next_number - 1)]), self.now)
+
+    def _write_out(self) -> None:
+        out = self._out
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
+        self._out_bytes = 0
+        if data:
+            self._wire.write(data)
 
     # The end.
 
-    def start_drain(self) -> None:
-        if self._phase is not OPEN:
-            return
-        self._inbox = []
-        self._at = 0
-        self._end(b"")
-        self._stop_waiting()
-        self._go_on()
+    def _close_when_answered(self, last_bytes: bytes) -> None:
+        """Take no more bytes; once all requests are answered, write these and close."""
+        if self._phase is OPEN:
+            self._phase = CLOSING
+            self._last_bytes = last_bytes
 
-    def _forget(self) -> None:
-        super()._forget()
-        self._turn = NOBODY
-        self._inbox = []
-        self._at = 0
-        self._owed.clear()
-        self._early.clear()
-        cell, self._cell_waited_in = self._cell_waited_in, None
+    def _release(self) -> None:
+        """Nothing comes and nothing leaves any more: free what was kept for that."""
+        self._phase = CLOSED
+        self._out.clear()
+        self._node.disarm(self)
+        self.answered = NO_MORE_ANSWERS
+        self._requests = []
+        self._position = 0
+        self._in_flight.clear()
+        self._early_replies.clear()
+        cell, self._blocked_read_cell = self._blocked_read_cell, None
         if cell is not None:
-            self._host.detach(cell, self)
-
-    @property
-    def _awaits(self) -> bool:
-        return bool(self._owed)
+            self._node.detach(cell, self)
 
 
 def _refused_number(failed: Failed) -> int:
-    """Which request was refused; NO_ANSWER: one that has none."""
+    """The number of the request that was refused; NO_ANSWER: one without an answer."""
     request = failed.request
     if isinstance(request, StreamRequest) and not isinstance(request, CancelRead | FinishRead):
         return request.number
