@@ -3,7 +3,7 @@
 Programs without an event loop use `millpond.sync.Queue`.
 """
 
-from millpond.node.jobs.connection_options import ConnectionOptions
+from millpond.node.jobs.connector import ConnectionOptions
 from millpond.node.jobs.errors import JobCancelled, JobFailed, LeaseExpired, Reject, Retry
 from millpond.node.jobs.handle import Handle
 from millpond.node.jobs.history import HistoryEntry

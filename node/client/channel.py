@@ -20,7 +20,7 @@ from millpond.node.client.in_flight import Receipt
 from millpond.node.client.inbox import Counts
 from millpond.node.client.link import Link
 from millpond.node.client.message import Message
-from millpond.node.client.patience import RETRYABLE, RetryBudget
+from millpond.node.client.retry import RETRYABLE, RetryBudget
 from millpond.transports.p2p.packets import ADMIN, CREDIT, JOBS, OPERATION_BYTES, PEERS
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.session import Session
 from millpond.node.client.url import Address, parse_url
 from millpond.node.environment import current_environment
+from millpond.node.error_groups import single_errors
 from millpond.node.peers.authentication import Credentials
 from millpond.node.peers.identity import KEY_BYTES
 from millpond.transports.errors import MalformedHandshake
@@ -129,7 +130,7 @@ async def _running(link: Link) -> AsyncIterator[None]:
 
     What the block raises comes out as it is, not in the group of the task.
     """
-    with _single_errors():
+    with single_errors():
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(link.run)
             try:
@@ -248,14 +249,3 @@ def _member(kind: type[Member], name: str) -> Member:
     except KeyError:
         names = ", ".join(member.name.lower() for member in kind)
         raise ValueError(f"{name!r} is none of {names}") from None
-
-
-@contextmanager
-def _single_errors() -> Generator[None]:
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
-        raise error from error.__cause__

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
+
+import anyio
+
+from millpond.actors.errors import (
+    BufferFull,
+    IdsExhausted,
+    OutcomeUnknown,
+    RequestError,
+    SlowDown,
+    StorageFailed,
+)
 
 DOUBLINGS_MAX = 32
 
@@ -32,3 +44,28 @@ class ReconnectBackoff:
         ceiling_s = min(self._max_s, self._base_s * 2.0 ** min(self._failures, DOUBLINGS_MAX))
         self._failures += 1
         return self._rng.uniform(0.0, ceiling_s)
+
+
+RETRY_S = 0.05, 2.0
+TEMPORARY = (BufferFull, SlowDown, IdsExhausted, StorageFailed)
+RETRYABLE = (*TEMPORARY, OutcomeUnknown)
+
+
+class RetryBudget:
+    """Of one request: `retry_for` seconds from now. Rests are random, and grow."""
+
+    def __init__(self, retry_for: float, rng: Random, now: Callable[[], float]) -> None:
+        self._give_up_at = now() + retry_for
+        self._rng = rng
+        self._now = now
+        self._ceiling_s, self._ceiling_max_s = RETRY_S
+
+    async def rest(self, error: RequestError) -> None:
+        """Wait before it is asked again; raises `error` where that would be too late."""
+        delay_s = self._rng.uniform(0, self._ceiling_s)
+        if error.delay_ms is not None:
+            delay_s += error.delay_ms / 1000
+        if self._now() + delay_s > self._give_up_at:
+            raise error
+        await anyio.sleep(delay_s)
+        self._ceiling_s = min(2 * self._ceiling_s, self._ceiling_max_s)

@@ -19,9 +19,10 @@ from millpond.actors.errors import KeyReused, OutcomeUnknown
 from millpond.node.client.channel import Channel
 from millpond.node.client.errors import ChannelClosed
 from millpond.node.client.idempotency import KEYS
-from millpond.node.client.patience import TEMPORARY, RetryBudget
+from millpond.node.client.retry import TEMPORARY, RetryBudget
 from millpond.node.environment import current_environment
-from millpond.node.jobs.connection_options import ConnectionOptions, Connector, single_errors
+from millpond.node.error_groups import single_errors
+from millpond.node.jobs.connector import ConnectionOptions, Connector
 from millpond.node.jobs.handle import Handle, PendingResult
 from millpond.node.jobs.history import HistoryEntry, entries_of
 from millpond.node.jobs.payload import (

@@ -18,7 +18,7 @@ from millpond.actors.errors import DataTooLarge, RequestError
 from millpond.node.client.channel import Channel
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.client.future import ReplyFuture
-from millpond.node.jobs.connection_options import Connector
+from millpond.node.jobs.connector import Connector
 from millpond.node.jobs.payload import UNREADABLE, ReplyTo, channel_of
 from millpond.node.jobs.worker.outcome import utf8_text
 

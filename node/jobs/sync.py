@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from millpond.node.client.sync.channel import Channel
 from millpond.node.client.sync.portal import Blocking, BlockingContext
-from millpond.node.jobs.connection_options import ConnectionOptions
+from millpond.node.jobs.connector import ConnectionOptions
 from millpond.node.jobs.handle import Handle as AsyncHandle
 from millpond.node.jobs.history import HistoryEntry
 from millpond.node.jobs.payload import Headers

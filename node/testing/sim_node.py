@@ -14,8 +14,8 @@ from anyio.abc import TaskStatus
 from millpond.actors.messages import Durability
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import connect
-from millpond.node.client.requests.reconnecting import single_errors
 from millpond.node.config import LISTENERS, OFF, Config
+from millpond.node.error_groups import single_errors
 from millpond.node.outbox.outbox import QueuedMessage
 from millpond.node.peers.address_book import Peer, Trust
 from millpond.node.testing import sealed_messages as mail

@@ -16,8 +16,8 @@ from typing import Any, Self
 import anyio
 from anyio.abc import TaskGroup
 
-from millpond.node.client.requests.reconnecting import single_errors
 from millpond.node.environment import Environment, use_environment
+from millpond.node.error_groups import single_errors
 from millpond.node.testing.disk.simulated import SimulatedDisk
 from millpond.node.testing.failures import Failures, Guard
 from millpond.node.testing.inline_threads import counted_threads

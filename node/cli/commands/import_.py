@@ -34,7 +34,7 @@ from millpond.node.client.channel import Channel
 from millpond.node.client.errors import ModeMismatch
 from millpond.node.client.future import ReplyFuture
 from millpond.node.client.in_flight import Receipt
-from millpond.node.client.patience import RETRYABLE, RetryBudget
+from millpond.node.client.retry import RETRYABLE, RetryBudget
 from millpond.node.data_folder import OfflineStore
 from millpond.node.jobs.requests import Operation, ask
 

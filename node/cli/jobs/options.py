@@ -18,7 +18,7 @@ from millpond.node.cli.options.identity import identity_options
 from millpond.node.cli.options.tls import tls_context
 from millpond.node.cli.output import printable
 from millpond.node.client.url import parse_url
-from millpond.node.jobs.connection_options import ConnectionOptions
+from millpond.node.jobs.connector import ConnectionOptions
 from millpond.node.jobs.payload import UNREADABLE, channel_of, decode_job
 from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.requests import JobInfo

@@ -20,7 +20,7 @@ from millpond.node.cli.exit_codes import ExitCode, usage_error
 from millpond.node.cli.jobs.options import connection_options
 from millpond.node.cli.jobs.work_status import WorkStatus
 from millpond.node.cli.options.node import add_node_options, positive, seconds
-from millpond.node.jobs.connection_options import ConnectionOptions
+from millpond.node.jobs.connector import ConnectionOptions
 from millpond.node.jobs.task import ATTEMPTS, LEASE_S, LEASE_S_MAX, Backoff, Task
 from millpond.node.jobs.worker.outcome import AttemptResult
 from millpond.node.jobs.worker.weighted_queues import parse_queues

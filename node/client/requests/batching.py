@@ -21,7 +21,8 @@ from millpond.node.client.flow_limit import FlowLimit
 from millpond.node.client.future import ReplyFuture
 from millpond.node.client.requests.errors import BadReply, NotSent
 from millpond.node.client.requests.pipeline import CallOutcome, PipelinedClientConnection, loss
-from millpond.node.client.requests.reconnecting import ReconnectingConnection, single_errors
+from millpond.node.client.requests.reconnecting import ReconnectingConnection
+from millpond.node.error_groups import single_errors
 from millpond.transports.errors import WireError
 
 RECORD_OVERHEAD = 32

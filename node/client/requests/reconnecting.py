@@ -5,8 +5,8 @@ Calls share one connection. What blocks, and would hold up what is behind it, ge
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
 import anyio
@@ -24,6 +24,7 @@ from millpond.node.client.requests.pipeline import (
     Replies,
 )
 from millpond.node.client.retry import ReconnectBackoff
+from millpond.node.error_groups import single_errors
 from millpond.transports.io.interface import Session
 
 LEAVE_S = 1.0
@@ -219,15 +220,3 @@ def _given_up(error: Exception) -> NotDone:
     raised = NotDone(text)
     raised.__cause__ = error
     return raised
-
-
-@contextmanager
-def single_errors() -> Generator[None]:
-    """A task group's error comes out as it is, if it is the only one."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
-        raise error from error.__cause__

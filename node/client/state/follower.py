@@ -7,8 +7,8 @@ where it goes on after a restart. Each record is applied once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.client.state.changes import SIZE_MAX, Changes
 from millpond.node.client.streams.records import Record
 from millpond.node.client.streams.stream import Stream
+from millpond.node.error_groups import single_errors
 
 EVERY = 10_000
 QUARANTINE_MAX = 1000
@@ -323,7 +324,7 @@ async def follow_state(
     `Stream.follow` raises.
     """
     view = StateView(stream, definition, settings or FollowSettings())
-    with _bare():
+    with single_errors():
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(view.run)
             yield view
@@ -331,18 +332,6 @@ async def follow_state(
     await view.keep()
     if view.failure is not None:
         raise view.failure
-
-
-@contextmanager
-def _bare() -> Generator[None]:
-    """What the block raises comes as it is, without the group of the task beside it."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
-        raise error from error.__cause__
 
 
 def _witness(record: Record) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import copy_context
 from functools import partial
-from typing import Any
+from types import coroutine
+from typing import Any, TypeVar
 
 import anyio
 import anyio.from_thread
@@ -15,7 +17,6 @@ import anyio.to_thread
 from millpond.node.jobs.errors import PayloadRefused, Reject, Retry
 from millpond.node.jobs.job import Job
 from millpond.node.jobs.task import finished
-from millpond.node.jobs.worker.apart import Apart
 from millpond.node.jobs.worker.cancellation import is_cancelled_around, is_for_all, shed
 from millpond.node.jobs.worker.leased_job import LeasedJob
 from millpond.node.jobs.worker.outcome import (
@@ -66,7 +67,7 @@ async def _called(held: LeasedJob, job: Job, threads: anyio.CapacityLimiter) -> 
         value = call()
     else:
         value = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=threads)
-    return await Apart(finished(value))
+    return await run_in_context(finished(value))
 
 
 def _outcome(held: LeasedJob, error: BaseException) -> Outcome:
@@ -106,3 +107,28 @@ def _in_loop(home: int, token: anyio.lowlevel.EventLoopToken, report: Report, va
         report(value)
     else:
         anyio.from_thread.run_sync(report, value, token=token)
+
+
+T = TypeVar("T")
+
+
+@coroutine
+def run_in_context(inner: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Await a coroutine in a copy of the context: variables that it sets are seen there alone.
+
+    A task of its own would do that too, and costs more.
+    """
+    run = copy_context().run
+    step: Callable[[], Any] = partial(inner.send, None)
+    while True:
+        try:
+            awaited = run(step)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        try:
+            result = yield awaited
+        except BaseException as exc:  # whatever it is, it is for the coroutine
+            step = partial(inner.throw, exc)
+        else:
+            step = partial(inner.send, result)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from millpond.node.client.channel import Channel
 from millpond.node.client.events import Disconnected, Event
 from millpond.node.client.message import Message
-from millpond.node.jobs.connection_options import Connector
+from millpond.node.jobs.connector import Connector
 from millpond.node.jobs.payload import channel_of
 
 if TYPE_CHECKING:

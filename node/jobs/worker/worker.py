@@ -21,13 +21,13 @@ from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.client.message import Message
 from millpond.node.client.streams.connect import Streams
 from millpond.node.environment import current_environment
-from millpond.node.jobs.connection_options import ConnectionOptions, Connector, single_errors
+from millpond.node.error_groups import single_errors
+from millpond.node.jobs.connector import ConnectionOptions, Connector
 from millpond.node.jobs.history import History
 from millpond.node.jobs.payload import decode_job
-from millpond.node.jobs.registry import TaskRegistry
 from millpond.node.jobs.requests import is_empty, queue_counts
 from millpond.node.jobs.results import ResultMailboxes
-from millpond.node.jobs.task import LEASE_S, Handler, Task
+from millpond.node.jobs.task import LEASE_S, Handler, Task, TaskRegistry
 from millpond.node.jobs.worker.completion import JobCompletion
 from millpond.node.jobs.worker.executor import run_handler
 from millpond.node.jobs.worker.leased_job import LeasedJob

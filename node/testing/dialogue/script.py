@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from millpond.node.client.requests.reconnecting import single_errors
+from millpond.node.error_groups import single_errors
 from millpond.node.testing.dialogue.client import DialogueClient
 from millpond.node.testing.dialogue.errors import BadScript, DialogueMismatch
 from millpond.node.testing.dialogue.packets import PACKETS

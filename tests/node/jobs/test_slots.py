@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from millpond.node.jobs import Backoff, task
-from millpond.node.jobs.worker.apart import Apart
+from millpond.node.jobs.worker.executor import run_in_context
 from tests.node.jobs.place import Place, placed
 
 ON_BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
@@ -143,15 +143,15 @@ async def test_what_is_apart_hears_all_that_it_would_hear_otherwise(anyio_backen
         return step
 
     with pytest.raises(LookupError, match="short"):
-        await Apart(inner("short"))
+        await run_in_context(inner("short"))
     with anyio.move_on_after(0.01):
-        await Apart(inner("long"))
+        await run_in_context(inner("long"))
     assert heard == ["cancelled"] and colour.get() == "none"
 
     async def value() -> int:
         return 5
 
-    assert await Apart(value()) == 5
+    assert await run_in_context(value()) == 5
 
 
 def test_what_is_apart_is_closed_with_what_is_around() -> None:
@@ -164,7 +164,7 @@ def test_what_is_apart_is_closed_with_what_is_around() -> None:
             closed.append(True)
 
     async def around() -> None:
-        await Apart(inner())
+        await run_in_context(inner())
 
     async def drive() -> None:
         coroutine = around()

@@ -16,7 +16,7 @@ from millpond.node.client.channel import Channel
 from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.events import Disconnected, Event, Retrying
 from millpond.node.client.message import Message
-from millpond.node.client.patience import RETRYABLE
+from millpond.node.client.retry import RETRYABLE
 from tests.sim.nodes import notes as n
 from tests.sim.nodes.notes import Acked, Got, Putting, Receipt
 from tests.sim.nodes.plan import ChannelPlan, ConsumerPlan, ProducerPlan

@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.errors import NotFound, RequestError
 from millpond.node.client.errors import ConnectionLost
-from millpond.node.client.patience import RETRYABLE
+from millpond.node.client.retry import RETRYABLE
 from millpond.node.jobs.errors import JobCancelled, JobFailed, Reject, Retry
 from millpond.node.jobs.handle import Handle
 from millpond.node.jobs.job import Job

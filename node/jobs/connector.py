@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Generator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import TypedDict
 
@@ -28,18 +28,6 @@ class ConnectionOptions(TypedDict, total=False):
     rng: Random | None
     now: Callable[[], float] | None
     entropy: Callable[[int], bytes] | None
-
-
-@contextmanager
-def single_errors() -> Generator[None]:
-    """What was raised in a group of tasks comes out as it is, if there was only one."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
-        raise error from error.__cause__
 
 
 class Connector:
