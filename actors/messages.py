@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, IntEnum, IntFlag
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 
 from millpond.actors.errors import Code
+from millpond.actors.positions import Position
 
 U64_MAX = 2**64 - 1
 
@@ -74,7 +75,30 @@ class NackReason(Enum):
     OTHER = "other"
 
 
-class Put(msgspec.Struct, frozen=True, gc=False):
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """Anything that is sent to a cell. What the runtime does with it does not depend on its type,
+    but on these properties."""
+
+    is_answered: ClassVar[bool] = True
+    """False: nobody waits for a reply, so nobody is told of a refusal."""
+
+    @property
+    def is_repeated(self) -> bool:
+        """After changes were lost the cell is built anew: does it handle this once more?"""
+        return False
+
+    def bounced(self, code: Code) -> tuple[bytes, CellMessage] | None:
+        """A cell, and what it is told when this message of its is refused; None: nothing."""
+        return None
+
+
+class Notice(Message, frozen=True, gc=False):
+    """A message that is never answered."""
+
+    is_answered: ClassVar[bool] = False
+
+
+class Put(Message, frozen=True, gc=False):
     """Keep `data` for `ttl` seconds (0: the channel's default). `key` makes a retry harmless."""
 
     key: int
@@ -82,11 +106,11 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-class Get(msgspec.Struct, frozen=True, gc=False):
+class Get(Message, frozen=True, gc=False):
     id: int
 
 
-class List(msgspec.Struct, frozen=True, gc=False):
+class List(Message, frozen=True, gc=False):
     """Ids from `start` to `end`, both inclusive; end 0 = open; start > end = newest first."""
 
     limit: int
@@ -94,11 +118,11 @@ class List(msgspec.Struct, frozen=True, gc=False):
     end: int
 
 
-class Ack(msgspec.Struct, frozen=True, gc=False):
+class Ack(Message, frozen=True, gc=False):
     id: int
 
 
-class Nack(msgspec.Struct, frozen=True, gc=False):
+class Nack(Message, frozen=True, gc=False):
     """A pushed message comes back; `delay_ms` is how long it shall rest (LATER)."""
 
     id: int
@@ -106,25 +130,25 @@ class Nack(msgspec.Struct, frozen=True, gc=False):
     delay_ms: int | None = None
 
 
-class Touch(msgspec.Struct, frozen=True, gc=False):
+class Touch(Message, frozen=True, gc=False):
     """Hold the lease on `id` for another `ms` from now."""
 
     id: int
     ms: int
 
 
-class AttemptStarted(msgspec.Struct, frozen=True, gc=False):
+class AttemptStarted(Message, frozen=True, gc=False):
     """Work on the message `id` begins: if its lease is lost, the attempt counts
     (`Attach.reports_start`)."""
 
     id: int
 
 
-class Credit(msgspec.Struct, frozen=True, gc=False):
+class Credit(Message, frozen=True, gc=False):
     count: int
 
 
-class Attach(msgspec.Struct, frozen=True, gc=False):
+class Attach(Message, frozen=True, gc=False):
     """A connection enters the channel; answered by `Attached`, then pushes may follow.
 
     `window` is in messages, None = the channel's default; `keep_alive_s` is the idle time before a
@@ -149,19 +173,23 @@ class Attach(msgspec.Struct, frozen=True, gc=False):
     reports_start: bool = False
 
 
-class Detach(msgspec.Struct, frozen=True, gc=False):
+class Detach(Notice, frozen=True, gc=False):
     """The connection is gone: what it holds is ready again."""
 
+    @property
+    def is_repeated(self) -> bool:
+        return True
 
-class Writable(msgspec.Struct, frozen=True, gc=False):
+
+class Writable(Message, frozen=True, gc=False):
     """The connection's outgoing queue has room again."""
 
 
-class Drain(msgspec.Struct, frozen=True, gc=False):
+class Drain(Message, frozen=True, gc=False):
     """The node stops: no new pushes from here on."""
 
 
-class DeadLetter(msgspec.Struct, frozen=True, gc=False):
+class DeadLetter(Notice, frozen=True, gc=False):
     """One channel to its dead-letter channel: keep this; answered by `DeadLetterStored` (PS-14)."""
 
     channel: bytes
@@ -171,25 +199,50 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-class DeadLetterStored(msgspec.Struct, frozen=True, gc=False):
+class DeadLetterStored(Notice, frozen=True, gc=False):
     """The dead letter is kept, as durably as it was before: the channel may let go of it."""
 
     id: int
 
 
-class StreamRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request to a stream; `actors.streams.messages` has them. `number` is the asker's own."""
+class DeferredRequest(Message, frozen=True, gc=False):
+    """A request that a cell may answer in a later batch. `number` is the sender's own: the reply
+    carries it."""
 
     number: int
 
 
-class StreamReply(msgspec.Struct, frozen=True, gc=False):
-    """A stream's answer to the request of that number."""
+class DeferredReply(msgspec.Struct, frozen=True, gc=False):
+    """The reply to the `DeferredRequest` of that number."""
 
     number: int
 
+    def refusal(self, code: Code) -> Reply:
+        """The reply in place of this one, when what it tells of was not stored."""
+        return StreamFailed(self.number, code)
 
-class JobRequest(msgspec.Struct, frozen=True, gc=False):
+
+class StreamRequest(DeferredRequest, frozen=True, gc=False):
+    """A request to a stream; `actors.streams.messages` has them."""
+
+
+class StreamReply(DeferredReply, frozen=True, gc=False):
+    """The reply of a stream to the request of that number."""
+
+
+class StreamFailed(StreamReply, frozen=True, gc=False):
+    """A refused request: the code, the range of the stream and its last id. `is_tombstone`: the
+    stream is deleted, and its name is taken as long as it has forks."""
+
+    code: Code
+    trim_point: int = 0
+    tail: int = 0
+    last_id: Position = Position(0, 0)
+    fencing_token: bytes = b""
+    is_tombstone: bool = False
+
+
+class JobRequest(Message, frozen=True, gc=False):
     """A request about jobs; `actors.jobs.messages` has them. `number` is the asker's own."""
 
     number: int
@@ -201,13 +254,13 @@ class JobReply(msgspec.Struct, frozen=True, gc=False):
     number: int
 
 
-class DeadLettersRequeued(msgspec.Struct, frozen=True, gc=False):
+class DeadLettersRequeued(Notice, frozen=True, gc=False):
     """Dead letters are kept by their channel again: they may be let go of."""
 
     ids: tuple[int, ...]
 
 
-class TeeAppend(msgspec.Struct, frozen=True, gc=False):
+class TeeAppend(Notice, frozen=True, gc=False):
     """A channel to the stream that it feeds: append these, all or none; answered by `TeeAppended`.
 
     Without any the stream only says how far it got. `ids` ascend; those that the stream has had are
@@ -227,8 +280,11 @@ class TeeAppend(msgspec.Struct, frozen=True, gc=False):
         """What its answer tells it by; 0: nothing was poured."""
         return self.ids[-1] if self.ids else 0
 
+    def bounced(self, code: Code) -> tuple[bytes, CellMessage]:
+        return self.channel, TeeAppended(self.number, code=code)
 
-class TeeAppended(msgspec.Struct, frozen=True, gc=False):
+
+class TeeAppended(Notice, frozen=True, gc=False):
     """A stream to the channel: everything up to the id `floor` is kept, as durably as the stream
     promises. With a `code` it took nothing."""
 
@@ -240,7 +296,7 @@ class TeeAppended(msgspec.Struct, frozen=True, gc=False):
 LeaseRequest = Ack | Nack | Touch | AttemptStarted
 """What is said of a message that was pushed."""
 ChannelRequest = Put | Get | List | LeaseRequest | Credit | Attach | Detach | Writable | Drain
-Request = ChannelRequest | StreamRequest | JobRequest
+Request = ChannelRequest | DeferredRequest | JobRequest
 CellMessage = (
     Request | DeadLetter | DeadLetterStored | DeadLettersRequeued | TeeAppend | TeeAppended
 )
@@ -286,7 +342,7 @@ class TouchAck(msgspec.Struct, frozen=True, gc=False):
 class Failed(msgspec.Struct, frozen=True, gc=False):
     """The answer to a request that was refused; `delay_ms` goes with BUFFER_FULL and SLOW_DOWN."""
 
-    request: Request
+    request: Message
     code: Code
     delay_ms: int | None = None
 

@@ -237,8 +237,8 @@ def _export(request: ExportRequest, asker: Admission, sources: StatusSources) ->
         raise OutcomeUnknown("the channel is being restarted; try again")
     bytes_max = min(max(request.bytes_max, EXPORT_BYTES_MIN), EXPORT_BYTES_MAX)
     # The answer does not wait in line, so what may still be lost is not in it.
-    rows = cell.behaviour.export(request.after, cell.unkept_from)
-    page = list(_export_page(rows, cell.behaviour.terms_of, bytes_max))
+    rows = cell.behaviour.export(request.after, cell.unstored_from)
+    page = list(_export_page(rows, cell.behaviour.attributes_of, bytes_max))
     return ExportReply(cell.behaviour.info.mode, page, next(rows, None) is not None)
 
 

@@ -1,31 +1,36 @@
-"""A channel: keeps messages until their ack or their deadline, and pushes them to its consumers.
+"""A channel: stores messages until their ack or deadline, and pushes them to its consumers.
 
-The actor of the P2P buffer protocol. It owns its buffer, the expiry of messages and keys, the
-leases of what it pushed, and the heartbeat of the connections in it. State table: wire.md 3j.
+The actor of the P2P buffer protocol. Its parts are the buffer, the idempotency keys, the publisher
+(new messages), the delivery (credit, leases, delays), the subscribers, the tee and the jobs; the
+channel decides when a message leaves. State table: docs/reference/wire.md 3j.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Collection, Iterable, Iterator
+from itertools import takewhile
 from math import inf
 
-from millpond.actors.channels import dead_letters as burial
-from millpond.actors.channels import leases as lending
-from millpond.actors.channels import queries as reading
+from millpond.actors.channels import leases, queries
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.context import ChannelContext, ChannelInfo
+from millpond.actors.channels.dead_letters import (
+    EXPIRED,
+    PendingDeadLetters,
+    is_dead_letter_channel,
+)
 from millpond.actors.channels.delivery import Delivery
 from millpond.actors.channels.delivery_modes import delivery_for
 from millpond.actors.channels.heartbeat import check_heartbeats
-from millpond.actors.channels.holding import Holding
 from millpond.actors.channels.idempotency import IdempotencyKeys
-from millpond.actors.channels.leases import HeldLease
 from millpond.actors.channels.publish import Publisher
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.channels.subscribers import NO_SUBSCRIBERS, KnownIdentity, Subscribers
 from millpond.actors.channels.tee import Tee
-from millpond.actors.jobs.channel_jobs import ChannelJobs, answer
-from millpond.actors.jobs.requests import Parts
+from millpond.actors.errors import Code
+from millpond.actors.jobs.requests import answer_job_request
+from millpond.actors.jobs.schedule import JobSchedule
 from millpond.actors.messages import (
     Ack,
     Attach,
@@ -39,28 +44,63 @@ from millpond.actors.messages import (
     DeadLetterStored,
     Detach,
     Drain,
+    Failed,
     Get,
     JobRequest,
     List,
     Mode,
     Msg,
     Nack,
+    NackReason,
     Port,
     Put,
+    PutAck,
     Reply,
     TeeAppended,
     Touch,
+    TouchAck,
     Writable,
 )
 from millpond.actors.runtime.cell import Effects
-from millpond.actors.store.changes import ModeSet, Snapshot, StoredMessage
+from millpond.actors.store.changes import (
+    SENDER_SHIFT,
+    AttemptsSet,
+    MessageRemoved,
+    ModeSet,
+    Origin,
+    Snapshot,
+    StoredMessage,
+    is_soft,
+)
 from millpond.actors.store.subscribers import SubscriberTable
 
+log = logging.getLogger(__name__)
 
-class Channel(Holding):
-    """The behaviour of a channel's cell."""
+TOUCH_MS_MAX = 3_600_000
 
-    __slots__ = ("_heartbeat_at", "_kept_mode", "_members", "deadline")
+
+class Channel:
+    """The behaviour of a channel's cell.
+
+    `attachments` are connections that were attached before a crash, with their options.
+    """
+
+    __slots__ = (
+        "_heartbeat_at",
+        "_stored_mode",
+        "buffer",
+        "context",
+        "dead_letters",
+        "deadline",
+        "delivery",
+        "jobs",
+        "keys",
+        "name",
+        "publisher",
+        "settings",
+        "subscribers",
+        "tee",
+    )
     unanswered: tuple[()] = ()
 
     def __init__(
@@ -69,174 +109,178 @@ class Channel(Holding):
         snapshot: Snapshot,
         attachments: dict[Port, Attach],
         settings: ChannelSettings,
-        shared: ChannelContext,
+        context: ChannelContext,
     ) -> None:
-        super().__init__(
-            name, Buffer(snapshot.rows), IdempotencyKeys(snapshot.keys), settings, shared
-        )
-        self._heartbeat_at = inf
-        self._kept_mode = snapshot.mode
-        self._members = (
-            NO_SUBSCRIBERS
-            if snapshot.subscribers is None
-            else self._members_of(snapshot.subscribers)
-        )
-        self._publisher = Publisher(self._buffer, self._keys, self._members, settings, shared)
+        self.name = name
+        self.settings = settings
+        self.context = context
+        self.buffer = Buffer(snapshot.rows)
+        self.keys = IdempotencyKeys(snapshot.keys)
+        self.dead_letters = PendingDeadLetters(name)
+        self.publisher = Publisher(self.buffer, self.keys, settings, context)
+        table = snapshot.subscribers
+        self.subscribers = NO_SUBSCRIBERS if table is None else self._new_subscribers(table)
+        self._stored_mode = snapshot.mode
         mode = settings.mode if snapshot.mode is None else snapshot.mode
-        self._delivery = self._deliver_by(mode, snapshot.attempts)
-        self._jobs = ChannelJobs.of(snapshot, self._delivery, name)
-        self._tee = Tee.of(name, settings, snapshot.rows, shared)
+        self.delivery = self._new_delivery(mode, snapshot.attempts)
+        self.jobs = JobSchedule.of(snapshot, self.delivery, name)
+        self.tee = Tee.of(name, settings, snapshot.rows, context)
+        self._heartbeat_at = inf
         for message_id in snapshot.attempts:
-            if message_id in self._buffer and self._delivery.is_exhausted(message_id):
-                # Its burial was not kept: it is nobody's until the next wake buries it.
-                self._delivery.delay((message_id, 0), 0.0)
-        for port, join in attachments.items():
-            self._join(port, join, port.received_at)
-        # What could not be kept of the consumers before a crash is said again at once.
-        self.deadline = 0.0 if self._members.changes else self._next_deadline()
+            if message_id in self.buffer and self.delivery.is_exhausted(message_id):
+                # It did not become a dead letter before the restart: the next wake sees to it.
+                self.delivery.delay((message_id, 0), 0.0)
+        for port, attach in attachments.items():
+            self._attach(port, attach, port.received_at)
+        # Changes of subscribers that were lost in a crash are stored again at once.
+        self.deadline = 0.0 if self.subscribers.changes else self._next_deadline()
 
-    def _members_of(self, roster: SubscriberTable | None) -> Subscribers:
-        idle_s, most = self._settings.ttl_max, self._settings.members_max
-        return Subscribers(self._name, roster, self._buffer, self._keys, idle_s, most)
+    def _new_subscribers(self, table: SubscriberTable | None) -> Subscribers:
+        settings = self.settings
+        return Subscribers(
+            self.name, table, self.buffer, self.keys, settings.ttl_max, settings.members_max
+        )
 
-    def _deliver_by(self, mode: Mode | None, attempts: dict[int, int]) -> Delivery:
-        settings = self._settings.delivery
-        mode, rng = mode or Mode.PAIR, self._shared.rng
-        return delivery_for(mode, self._buffer, self._members, settings, rng, attempts)
+    def _new_delivery(self, mode: Mode | None, attempts: dict[int, int]) -> Delivery:
+        settings, rng = self.settings.delivery, self.context.rng
+        return delivery_for(
+            mode or Mode.PAIR, self.buffer, self.subscribers, settings, rng, attempts
+        )
 
     @property
     def is_empty(self) -> bool:
-        is_teed = self._tee is None or not self._tee.owed_messages
-        return is_teed and not self._buffer.rows and not self._keys.rows and not self._members
+        is_teed = self.tee is None or not self.tee.withheld_messages
+        return is_teed and not self.buffer.rows and not self.keys.rows and not self.subscribers
 
     @property
     def is_settled(self) -> bool:
-        if self._tee is not None and not self._tee.is_settled:
+        if self.tee is not None and not self.tee.is_settled:
             return False
-        if self._jobs is None:
-            return not self._delivery.has_delays
-        return not self._delivery.has_unstored_delays(self._jobs.schedule.due)
+        if self.jobs is None:
+            return not self.delivery.has_delays
+        return not self.delivery.has_unstored_delays(self.jobs.due)
 
     def _next_deadline(self) -> float:
-        if self._jobs is not None and self._jobs.requeued:
+        if self.jobs is not None and self.jobs.requeued:
             return 0.0
         return min(
-            self._buffer.expiry_at,
-            self._keys.expiry_at,
-            self._members.expiry_at,
-            self._delivery.leases_at,
-            self._delivery.delays_at,
+            self.buffer.expiry_at,
+            self.keys.expiry_at,
+            self.subscribers.expiry_at,
+            self.delivery.leases_at,
+            self.delivery.delays_at,
             self._heartbeat_at,
-            inf if self._tee is None else self._tee.deadline,
+            inf if self.tee is None else self.tee.deadline,
         )
 
-    @property
-    def info(self) -> ChannelInfo:
-        keys, subscribers = len(self._keys.rows), len(self._members.subscriptions)
-        return reading.figures(self._name, self._buffer, self._delivery, keys, subscribers)
-
-    @property
-    def lags(self) -> list[int]:
-        """How many messages each subscriber still has to acknowledge (fanout)."""
-        return reading.lags(self._buffer, self._delivery)
-
-    def export(self, after: int, below: int) -> Iterator[tuple[StoredMessage, int]]:
-        """Messages between two ids with their failed deliveries; read on while nothing changes."""
-        return reading.exported(self._buffer, self._delivery, after, below)
-
-    def terms_of(self, message_id: int) -> tuple[float, bytes]:
-        """When a message is due, 0: now; and what it is unique by, empty: nothing."""
-        return (0.0, b"") if self._jobs is None else self._jobs.schedule.terms_of(message_id)
+    # Batches.
 
     def handle(self, batch: Batch, now: float) -> Effects:
-        """Everything of one read of one connection; pushes follow once, at the end."""
+        """Handle the messages of one read of one connection; pushes follow once, at the end."""
         effects = Effects()
-        publisher = self._publisher
-        publisher.quota.is_measured = False
-        answers, connected = effects.answers, self._members.connected
-        port, acked = batch.port, 0
-        identity = connected.get(port) if connected and port is not None else None
-        for message in batch.messages:
-            if port is None:
-                self._take(message, now, effects)
-                continue
-            # The two messages of every day come first, and without another call.
-            reply: Reply | None
-            if type(message) is Put:
-                if identity is None:
-                    reply = publisher.put(message, port.number, now, effects, self)
+        publisher, delivery, port = self.publisher, self.delivery, batch.port
+        publisher.quota.start_batch()
+        if port is None:
+            for message in batch.messages:
+                self._take_notice(message, now, effects)
+        else:
+            answers, connected = effects.answers, self.subscribers.connected
+            identity = connected.get(port) if connected else None
+            acked = 0
+            for message in batch.messages:
+                reply: Reply | None
+                # The two most frequent messages come first, and with the fewest calls.
+                if type(message) is Put:
+                    if identity is None:
+                        reply = publisher.put(message, port.number, now, effects, self)
+                    else:
+                        reply = self._put_identified(identity, port, message, now, effects)
+                elif type(message) is Ack:
+                    acked += self._ack(port, message.id, effects)
+                    continue
+                elif type(message) is AttemptStarted:
+                    if (consumer := delivery.consumers.get(port)) is not None:
+                        delivery.start_attempt(consumer, message.id)
+                    continue
                 else:
-                    reply = self._put_as(identity, port, message, now, effects)
-            elif type(message) is Ack:
-                acked += self._ack(port, message.id, effects)
-                continue
-            elif type(message) is AttemptStarted:
-                if (consumer := self._delivery.consumers.get(port)) is not None:
-                    self._delivery.start_attempt(consumer, message.id)
-                continue
-            else:
-                reply = self._answer(port, message, now, effects)
-                identity = connected.get(port)
-            if reply is not None:
-                answers.append(reply)
-        if acked:
-            self._shared.counters.acks += acked
+                    reply = self._answer(port, message, now, effects)
+                    # The connection may have attached, and the channel may have another mode.
+                    delivery, connected = self.delivery, self.subscribers.connected
+                    identity = connected.get(port)
+                if reply is not None:
+                    answers.append(reply)
+            if acked:
+                self.context.counters.acks += acked
         if publisher.added:
-            self._take_in(effects)
-        self._push(now, effects)
-        if self._members.changes:
-            effects.changes += self._members.take_changes()
-            self.deadline = min(self.deadline, self._members.expiry_at)
-        if self._tee is not None:
-            self._pour(self._tee, now, effects)
-            self.deadline = min(self.deadline, self._tee.deadline)
+            self._offer(effects)
+        if self.delivery.waiting:
+            self._push(now, effects)
+        if self.subscribers.changes:
+            effects.changes += self.subscribers.take_changes()
+            self.deadline = min(self.deadline, self.subscribers.expiry_at)
+        if self.tee is not None:
+            self._append_to_tee(self.tee, now, effects)
+            self.deadline = min(self.deadline, self.tee.deadline)
         return effects
 
-    def _put_as(
+    def _put_identified(
         self, identity: bytes, port: Port, put: Put, now: float, effects: Effects
     ) -> Reply | None:
-        reply = self._publisher.put_as(identity, put, port.number, now, effects, self)
-        known = self._members.find(identity)
-        if known is not None and not self._delivery.consumers[port].identity_number:
-            self._delivery.identify(known)
-        return reply
+        """The same for an identity: its keys are its own, on all its connections (PA-08)."""
+        publisher, subscribers = self.publisher, self.subscribers
+        known = subscribers.find(identity)
+        number = subscribers.next_number() if known is None else known.number
+        if not number:
+            return Failed(put, Code.BUFFER_FULL)
+        before = len(publisher.added)
+        own = Put(number << SENDER_SHIFT | put.key, put.ttl, put.data)
+        reply = publisher.put(own, port.number, now, effects, self)
+        if len(publisher.added) > before:
+            row = publisher.added[-1]
+            known = subscribers.use(identity, max(row.expires_at, row.until), now)
+        if known is not None and not self.delivery.consumers[port].identity_number:
+            self.delivery.identify(known)
+        match reply:
+            case PutAck(ttl=ttl, id=message_id):
+                return PutAck(put.key, ttl, message_id)
+            case Failed(code=code):
+                return Failed(put, code)
+            case _:
+                return reply
 
-    def _take_in(self, effects: Effects) -> None:
+    def _offer(self, effects: Effects) -> None:
         """Messages were added: they may be pushed, and they have deadlines."""
-        delivery, added = self._delivery, self._publisher.added
-        self._shared.counters.kept += len(added)
+        delivery, added = self.delivery, self.publisher.added
+        self.context.counters.kept += len(added)
         # With the last message and key, the store forgot the mode as well.
-        if self._kept_mode is not delivery.mode or len(self._buffer.rows) == len(added):
-            self._kept_mode = delivery.mode
+        if self._stored_mode is not delivery.mode or len(self.buffer.rows) == len(added):
+            self._stored_mode = delivery.mode
             effects.changes.append(ModeSet(delivery.mode))
         if delivery.receivers:
             delivery.stored(added)
-        if self._tee is not None:
-            self._tee.add(added)
+        if self.tee is not None:
+            self.tee.add(added)
         added.clear()
         # A message that outlives its key's window has a deadline beyond it.
-        if self._buffer.expiry_at < self.deadline:
-            self.deadline = self._buffer.expiry_at
-        if self._keys.expiry_at < self.deadline:
-            self.deadline = self._keys.expiry_at
+        if self.buffer.expiry_at < self.deadline:
+            self.deadline = self.buffer.expiry_at
+        if self.keys.expiry_at < self.deadline:
+            self.deadline = self.keys.expiry_at
 
     def _push(self, now: float, effects: Effects) -> None:
-        delivery = self._delivery
-        if delivery.waiting:
-            replies = effects.replies
-            before = len(replies)
-            delivery.push(now, replies)
-            pushed = len(replies) - before
-            if pushed:
-                self._shared.counters.pushes += pushed
-                if delivery.attempts:
-                    self._count_redeliveries(replies[before:])
-            if delivery.leases_at < self.deadline:
-                self.deadline = delivery.leases_at
-
-    def _count_redeliveries(self, pushes: Sequence[tuple[Port, Reply]]) -> None:
-        again = sum(isinstance(push, Msg) and push.attempt > 1 for _, push in pushes)
-        self._shared.counters.redeliveries += again
+        delivery, replies = self.delivery, effects.replies
+        before = len(replies)
+        delivery.push(now, replies)
+        pushed = len(replies) - before
+        if pushed:
+            counters = self.context.counters
+            counters.pushes += pushed
+            if delivery.attempts:
+                counters.redeliveries += sum(
+                    isinstance(push, Msg) and push.attempt > 1 for _, push in replies[before:]
+                )
+        if delivery.leases_at < self.deadline:
+            self.deadline = delivery.leases_at
 
     def _answer(
         self, port: Port, message: CellMessage, now: float, effects: Effects
@@ -244,173 +288,353 @@ class Channel(Holding):
         reply: Reply | None = None
         match message:
             case Get():
-                return reading.get(self._buffer, self._delivery, port, message, now)
+                return queries.get(self.buffer, self.delivery, port, message, now)
             case List():
-                page = self._settings.list_page
-                return reading.ids(self._buffer, self._delivery, port, message, now, page)
+                page = self.settings.list_page
+                return queries.list_ids(self.buffer, self.delivery, port, message, now, page)
             case Touch():
                 reply = self._touch(port, message, now)
             case JobRequest():
-                reply = self._answer_job(port, message, now, effects)
+                self.jobs = jobs = self.jobs or JobSchedule()
+                reply = answer_job_request(message, self, jobs, port, now, effects)
             case Attach():
-                reply = self._join(port, message, now)
-                self._remember(port, effects)
+                reply = self._attach(port, message, now)
+                self._keep_attachment(port, effects)
             case Nack():
                 self._nack(port, message, now, effects)
             case Credit() | Writable():
-                self._feed(port, message)
-                self._remember(port, effects)
+                if (consumer := self.delivery.consumers.get(port)) is not None:
+                    if isinstance(message, Credit):
+                        self.delivery.add_credit(consumer, message.count)
+                    else:
+                        self.delivery.resume(consumer)
+                    self._keep_attachment(port, effects)
             case Detach():
-                self._leave(port, now, effects)
+                self._detach(port, now, effects)
             case Put() | Ack() | AttemptStarted():
                 raise AssertionError("handled where they arrive")
             case _:
-                raise AssertionError("connections do not send what cells send one another")
+                raise AssertionError("a message between cells has no port")
         self.deadline = self._next_deadline()
         return reply
 
-    def _answer_job(
-        self, port: Port, request: JobRequest, now: float, effects: Effects
-    ) -> Reply | None:
-        jobs = self._jobs = self._jobs or ChannelJobs()
-        parts = Parts(
-            self._name,
-            self._settings,
-            self._buffer,
-            self._keys,
-            self._delivery,
-            self._publisher,
-            jobs.schedule,
-            self._dead_letters,
-            self._shared.counters,
-        )
-        return answer(request, parts, self, port, now, effects)
-
-    def _take(self, message: CellMessage, now: float, effects: Effects) -> None:
-        """What cells and the node itself send."""
+    def _take_notice(self, message: CellMessage, now: float, effects: Effects) -> None:
+        """Handle a message of another cell, or of the node itself."""
         match message:
             case DeadLetter():
-                burial.keep(message, self._publisher, self._keys, self._settings, now, effects)
+                self._store_dead_letter(message, now, effects)
             case DeadLetterStored():
                 self.remove(message.id, effects)
             case DeadLettersRequeued(ids=ids):
                 for message_id in ids:
                     self.remove(message_id, effects)
             case TeeAppended():
-                if self._tee is not None:
-                    self._tee.hear(message, self._buffer, now, effects)
+                if self.tee is not None:
+                    self.tee.appended(message, self.buffer, now, effects)
             case Drain():
-                self._delivery.stopped = True
+                self.delivery.stop_pushing()
             case _:
                 raise AssertionError(f"{type(message).__name__} needs a port")
 
     def wake(self, now: float) -> Effects:
         """Expiry, lost leases, ended delays and silent connections."""
         effects = Effects()
-        if self._jobs is not None:
-            self._jobs.announce_requeued(self._name, effects)
+        if self.jobs is not None:
+            self.jobs.announce_requeued(self.name, effects)
         self.sweep(now, effects)
-        effects.changes += self._keys.sweep(now)
-        if now >= self._members.expiry_at:
-            self._delivery.forget_identities(self._members.sweep(now))
-        if now >= self._delivery.leases_at:
+        effects.changes += self.keys.sweep(now)
+        if now >= self.subscribers.expiry_at:
+            self.delivery.forget_identities(self.subscribers.sweep(now))
+        if now >= self.delivery.leases_at:
             self._expire_leases(now, effects)
-        for rest in self._delivery.due_delays(now):
-            if rest[0] in self._dead_letters:
-                burial.post_again(self._dead_letters[rest[0]], self._dead_letters, effects)
-                self._delivery.delay(rest, burial.retry_at(now, len(self._dead_letters)))
-            elif self._delivery.is_exhausted(rest[0]):
-                self.bury(rest[0], "no ack", now, effects)
+        for key in self.delivery.due_delays(now):
+            message_id = key[0]
+            if message_id in self.dead_letters:
+                retry_at = self.dead_letters.send_again(message_id, now, effects)
+                self.delivery.delay(key, retry_at)
+            elif self.delivery.is_exhausted(message_id):
+                self.give_up(message_id, "no ack", now, effects)
             else:
-                self._delivery.end_delay(rest)
-                if self._jobs is not None:
-                    self._jobs.schedule.due.pop(rest[0], None)
+                self.delivery.end_delay(key)
+                if self.jobs is not None:
+                    self.jobs.passed(message_id)
         if now >= self._heartbeat_at:
-            ports = (
-                (consumer.port, consumer.heartbeat)
-                for consumer in self._delivery.consumers.values()
-            )
-            verdicts, self._heartbeat_at = check_heartbeats(ports, now)
-            effects.replies.extend(verdicts)
-        self._push(now, effects)
-        effects.changes += self._members.take_changes()
-        if self._tee is not None:
-            self._pour(self._tee, now, effects)
+            consumers = self.delivery.consumers.values()
+            heartbeats = ((each.port, each.heartbeat) for each in consumers)
+            effects.urgent, self._heartbeat_at = check_heartbeats(heartbeats, now)
+        if self.delivery.waiting:
+            self._push(now, effects)
+        effects.changes += self.subscribers.take_changes()
+        if self.tee is not None:
+            self._append_to_tee(self.tee, now, effects)
         self.deadline = self._next_deadline()
         return effects
 
-    # What is lent, while the disk does not do what it should.
+    # Connections.
 
-    def postpone(self, pushes: Iterable[tuple[Port, Msg]], now: float) -> None:
-        lending.postpone(self._delivery, pushes, now)
-
-    def recall(self, pushes: Iterable[tuple[Port, Msg]]) -> None:
-        lending.recall(self._delivery, pushes)
-
-    def is_owed(self, port: Port, push: Msg) -> bool:
-        return lending.lease_of(self._delivery, port, push) is not None
-
-    def restart(self, pushes: Iterable[tuple[Port, Msg]], now: float) -> None:
-        lending.restart(self._delivery, pushes, now)
-
-    def loans(self, unsent: Iterable[tuple[Port, Msg]]) -> list[HeldLease]:
-        return lending.loans_of(self._delivery, unsent)
-
-    def lend_again(self, loans: Iterable[HeldLease]) -> None:
-        for message_id in lending.lend_again(self._delivery, loans, self._buffer):
-            if self._jobs is not None:
-                self._jobs.schedule.due.pop(message_id, None)
-        self.deadline = min(self.deadline, self._delivery.leases_at)
-
-    # Guests.
-
-    def _join(self, port: Port, join: Attach, now: float) -> Attached:
-        consumer = self._delivery.consumers.get(port)
+    def _attach(self, port: Port, attach: Attach, now: float) -> Attached:
+        consumer = self.delivery.consumers.get(port)
         if consumer is None:
-            if not self._delivery.consumers and not self._buffer.rows:
-                self._choose_mode(join)
-            known = None if join.identity is None else self._recognize(port, join, now)
-            consumer = self._delivery.attach(port, join, known)
-            self._heartbeat_at = min(
-                self._heartbeat_at, consumer.heartbeat.due_at(port.received_at)
-            )
-        return Attached(self._delivery.mode, consumer.window)
+            if not self.delivery.consumers and not self.buffer.rows:
+                self._choose_mode(attach)
+            known = None if attach.identity is None else self._identify(port, attach, now)
+            consumer = self.delivery.attach(port, attach, known)
+            due_at = consumer.heartbeat.due_at(port.received_at)
+            self._heartbeat_at = min(self._heartbeat_at, due_at)
+        return Attached(self.delivery.mode, consumer.window)
 
-    def _recognize(self, port: Port, join: Attach, now: float) -> KnownIdentity | None:
-        if self._members is NO_SUBSCRIBERS:
-            self._members = self._publisher.members = self._delivery.members = self._members_of(
-                None
-            )
-        is_fanout = self._delivery.mode is Mode.FANOUT
-        known = self._members.enter(port, join, now, subscribes=is_fanout)
+    def _identify(self, port: Port, attach: Attach, now: float) -> KnownIdentity | None:
+        if self.subscribers is NO_SUBSCRIBERS:
+            self.subscribers = self._new_subscribers(None)
+            self.delivery.use_subscribers(self.subscribers)
+        is_fanout = self.delivery.mode is Mode.FANOUT
+        known = self.subscribers.connect(port, attach, now, subscribes=is_fanout)
         if known is not None:
-            self._delivery.identify(known)
+            self.delivery.identify(known)
         return known
 
-    def _choose_mode(self, join: Attach) -> None:
+    def _choose_mode(self, attach: Attach) -> None:
         """Nothing holds the channel to its mode, but perhaps subscribers that are away (PS-05)."""
-        mode = self._members.mode_for(self._settings.mode, join.mode)
-        is_stopped = self._delivery.stopped
-        self._delivery = self._deliver_by(mode, {})
-        self._delivery.stopped = is_stopped
+        mode = self.subscribers.mode_for(self.settings.mode, attach.mode)
+        is_stopped = self.delivery.is_stopped
+        self.delivery = self._new_delivery(mode, {})
+        if is_stopped:
+            self.delivery.stop_pushing()
 
-    def _remember(self, port: Port, effects: Effects) -> None:
-        consumer = self._delivery.consumers.get(port)
+    def _keep_attachment(self, port: Port, effects: Effects) -> None:
+        consumer = self.delivery.consumers.get(port)
         if consumer is not None:
-            effects.attachments += ((port, self._delivery.attachment_of(consumer)),)
+            effects.attachments += ((port, self.delivery.attachment_of(consumer)),)
 
-    def _leave(self, port: Port, now: float, effects: Effects) -> None:
-        consumer = self._delivery.consumers.get(port)
+    def _detach(self, port: Port, now: float, effects: Effects) -> None:
+        consumer = self.delivery.consumers.get(port)
         if consumer is not None:
-            self._shared.counters.lost += len(consumer.leases)
-            self._count_failed(self._delivery.detach(consumer), "connection lost", now, effects)
-            self._members.leave(port, consumer.subscription if consumer.receives else None, now)
-        if not self._delivery.consumers:
+            self.context.counters.lost += len(consumer.leases)
+            failed = self.delivery.detach(consumer)
+            self._count_failed(failed, "connection lost", now, effects)
+            subscription = consumer.subscription if consumer.receives else None
+            self.subscribers.disconnect(port, subscription, now)
+        if not self.delivery.consumers:
             self._heartbeat_at = inf
 
-    def _feed(self, port: Port, message: Credit | Writable) -> None:
-        consumer = self._delivery.consumers.get(port)
-        if consumer is not None and isinstance(message, Credit):
-            self._delivery.add_credit(consumer, message.count)
-        elif consumer is not None:
-            self._delivery.resume(consumer)
+    # Acks, nacks and leases.
+
+    def _ack(self, port: Port, message_id: int, effects: Effects) -> bool:
+        """True: the ack is of a message that is here, and not the sender's own."""
+        row = self.buffer.rows.get(message_id)
+        if row is None or (self.dead_letters and self.dead_letters.is_expired(message_id)):
+            self.context.counters.late_acks += 1
+            return False
+        consumer = self.delivery.consumers.get(port)
+        # An identity does not delete what it put itself (PS-10).
+        if consumer is None or (
+            consumer.identity_number and consumer.identity_number == row.sender
+        ):
+            return False
+        if self.delivery.ack(consumer, message_id):
+            self.remove(message_id, effects)
+        return True
+
+    def _nack(self, port: Port, nack: Nack, now: float, effects: Effects) -> None:
+        delivery, counters = self.delivery, self.context.counters
+        consumer = delivery.consumers.get(port)
+        if consumer is None:
+            return
+        is_queue = delivery.mode is Mode.QUEUE
+        if nack.reason is NackReason.CANNOT_DECRYPT and not is_queue:
+            # Kept for others and for GET, but never again pushed to a consumer that cannot read it.
+            counters.nacks += nack.id in consumer.leases
+            delivery.decline(consumer, nack.id)
+            return
+        count = delivery.nack(consumer, nack, now)
+        if count is None:
+            return
+        counters.nacks += 1
+        if nack.reason not in (NackReason.REJECT, NackReason.CANNOT_DECRYPT):
+            self._count_failed({nack.id: count}, nack.reason.value, now, effects)
+            if nack.delay_ms and is_queue and nack.id not in self.dead_letters:
+                until = delivery.delayed_until(nack.id)
+                if until:
+                    self.jobs = jobs = self.jobs or JobSchedule()
+                    jobs.delay(nack.id, until, effects.changes)
+        elif is_queue:
+            # The way to the dead letters may take longer than this run of the node.
+            effects.changes.append(AttemptsSet(nack.id, count))
+            self.give_up(nack.id, nack.reason.value, now, effects)
+        else:
+            log.info("message rejected: channel=%r id=%d", self.name, nack.id)
+            self._ack(port, nack.id, effects)
+
+    def _count_failed(
+        self, failed: dict[int, int], reason: str, now: float, effects: Effects
+    ) -> None:
+        for message_id, count in failed.items():
+            effects.changes.append(AttemptsSet(message_id, count))
+            if self.delivery.is_exhausted(message_id):
+                self.give_up(message_id, reason, now, effects)
+
+    def _expire_leases(self, now: float, effects: Effects) -> None:
+        before = self.delivery.leased
+        failed = self.delivery.expire_leases(now)
+        self.context.counters.timeouts += before - self.delivery.leased
+        self._count_failed(failed, "no ack", now, effects)
+
+    def _touch(self, port: Port, touch: Touch, now: float) -> Reply:
+        consumer = self.delivery.consumers.get(port)
+        ms = min(touch.ms, TOUCH_MS_MAX)
+        if consumer is None or self.buffer.get(touch.id, now) is None:
+            return Failed(touch, Code.LEASE_LOST)
+        is_held = self.delivery.touch(consumer, touch.id, now + ms / 1000)
+        return TouchAck(touch.id, ms) if is_held else Failed(touch, Code.LEASE_LOST)
+
+    # Messages that leave.
+
+    def remove(self, message_id: int, effects: Effects) -> None:
+        """The message is acknowledged, or its time is over."""
+        row = self.buffer.remove(message_id)
+        if row is None:
+            return
+        size = len(row.data)
+        self.publisher.quota.release(size)
+        if self.dead_letters:
+            self.dead_letters.discard(message_id)
+        self.delivery.forget(message_id)
+        if self.jobs is not None:
+            self.jobs.forget(message_id)
+        retained = self.keys.retain_digest(row)
+        effects.changes.append(MessageRemoved(message_id, row.key, retained, size))
+
+    def sweep(self, now: float, effects: Effects) -> None:
+        """Remove the expired messages that a slice of the buffer shows, or make dead letters of
+        them."""
+        makes_dead_letters = self.settings.dead_letter_expired and not is_dead_letter_channel(
+            self.name
+        )
+        for row in self.buffer.sweep(now):
+            if not makes_dead_letters:
+                self.context.counters.expired += 1
+                self.remove(row.id, effects)
+            elif row.id not in self.dead_letters:
+                self.context.counters.expired += 1
+                self._send_dead_letter(row, EXPIRED, now, effects)
+                # Its consumers get their credit back, and it is not pushed any more.
+                self.delivery.end_leases(row.id)
+
+    def give_up(self, message_id: int, reason: str, now: float, effects: Effects) -> None:
+        """The message becomes a dead letter; a message that is one is dropped."""
+        row = self.buffer.get(message_id, now)
+        if row is None:
+            return
+        if not is_dead_letter_channel(self.name):
+            self._send_dead_letter(row, reason, now, effects)
+        else:
+            log.warning("dead letter dropped: channel=%r id=%d", self.name, message_id)
+            self.remove(message_id, effects)
+
+    def _send_dead_letter(
+        self, row: StoredMessage, reason: str, now: float, effects: Effects
+    ) -> None:
+        self.context.counters.dead_letters += 1
+        attempts = self.delivery.attempts.get(row.id, 0)
+        retry_at = self.dead_letters.send(row, attempts, reason, now, effects)
+        self.delivery.delay((row.id, 0), retry_at)
+
+    def _store_dead_letter(self, dead: DeadLetter, now: float, effects: Effects) -> None:
+        """Store a dead letter of another channel. While there is no room for it that channel gets
+        no answer, and sends it again."""
+        # The id of the dead message is its key here, so that one sent twice is stored once.
+        if dead.id not in self.keys.rows:
+            origin = Origin(dead.id, dead.attempts, dead.reason)
+            ttl = self.settings.dead_ttl
+            if not self.publisher.quota.fits(len(dead.data)) or not self.publisher.add(
+                dead.id, ttl, dead.data, now, effects, 0, origin
+            ):
+                return
+        effects.posts += ((dead.channel, DeadLetterStored(dead.id)),)
+
+    # The tee.
+
+    def _append_to_tee(self, tee: Tee, now: float, effects: Effects) -> None:
+        """Append new messages to the stream; the store hears of removals no earlier than it may."""
+        tee.append(now, effects)
+        if effects.changes:
+            self._withhold(tee, effects)
+        self.publisher.quota.withhold(tee.withheld_messages, tee.withheld_bytes)
+
+    def _withhold(self, tee: Tee, effects: Effects) -> None:
+        before = tee.withheld_messages
+        effects.changes = tee.withhold(effects.changes)
+        if tee.withheld_messages > before:
+            effects.withheld = tee.latest_withheld(tee.withheld_messages - before)
+
+    # Effects that wait for the store (`ReleaseObserver`).
+
+    def delayed(self, pending: Iterable[Effects], now: float) -> None:
+        leases.delay_leases(self.delivery, pending, now)
+
+    def detaching(self, port: Port, pending: Iterable[Effects]) -> None:
+        leases.cancel_leases(self.delivery, port, pending)
+
+    def revise(self, effects: Effects) -> None:
+        leases.drop_outdated_pushes(self.delivery, effects)
+
+    def released(self, late: Iterable[Effects], now: float) -> None:
+        leases.start_late_leases(self.delivery, late, now)
+
+    def hand_over(self, lost: Collection[Effects]) -> leases.Handover:
+        held = leases.held_leases(self.delivery, lost)
+        if self.tee is None:
+            return leases.Handover(held, ())
+        # An ack counts though a put before or behind it is refused, but not if both came in one
+        # read.
+        refused = {
+            message_id
+            for effects in lost
+            if not all(map(is_soft, effects.changes))
+            for message_id in effects.withheld
+        }
+        return leases.Handover(held, [each for each in self.tee.withheld if each not in refused])
+
+    def take_over(self, handover: object) -> None:
+        assert isinstance(handover, leases.Handover), "a channel follows a channel"
+        if self.tee is not None:
+            effects = Effects()
+            for message_id in handover.removed:
+                self.remove(message_id, effects)
+            self._withhold(self.tee, effects)
+        for message_id in leases.restore_leases(self.delivery, handover.leases, self.buffer):
+            if self.jobs is not None:
+                self.jobs.passed(message_id)
+        self.deadline = min(self.deadline, self.delivery.leases_at)
+
+    # Queries of the node.
+
+    @property
+    def info(self) -> ChannelInfo:
+        consumers = self.delivery.consumers.values()
+        return ChannelInfo(
+            name=self.name,
+            mode=self.delivery.mode.name.lower(),
+            messages=len(self.buffer.rows),
+            bytes=self.buffer.bytes,
+            keys=len(self.keys.rows),
+            leased=self.delivery.leased,
+            connections=len(consumers),
+            credit=sum(each.credit for each in consumers if each.receives),
+            subscribers=len(self.subscribers.subscriptions),
+        )
+
+    @property
+    def lags(self) -> list[int]:
+        """How many messages each subscriber still has to acknowledge (fanout)."""
+        return queries.lags(self.buffer, self.delivery)
+
+    def export(self, after: int, below: int) -> Iterator[tuple[StoredMessage, int]]:
+        """Messages between two ids with their failed deliveries; read on while nothing changes."""
+        attempts = self.delivery.attempts
+        rows = takewhile(lambda row: row.id < below, self.buffer.after(after, 0.0))
+        return ((row, attempts.get(row.id, 0)) for row in rows)
+
+    def attributes_of(self, message_id: int) -> tuple[float, bytes]:
+        """When a message is due (0: now), and its unique key (empty: none)."""
+        return (0.0, b"") if self.jobs is None else self.jobs.attributes_of(message_id)

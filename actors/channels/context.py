@@ -41,11 +41,11 @@ class DeliveryCounters:
 
 @dataclass(slots=True)
 class TeeContext:
-    """`run`: a number of this run of the node, once one is needed. `told_at`: when the log last
+    """`run`: a number of this run of the node, once one is needed. `logged_at`: when the log last
     heard of a stream that takes nothing."""
 
     run: int = 0
-    told_at: dict[bytes, float] = field(default_factory=dict)
+    logged_at: dict[bytes, float] = field(default_factory=dict)
 
 
 class ChannelContext(msgspec.Struct, frozen=True):

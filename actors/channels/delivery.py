@@ -7,7 +7,8 @@ timeout or its consumer. What came back may *rest*. Modes differ in whose backlo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from math import inf
 from random import Random
 from typing import ClassVar
@@ -21,7 +22,7 @@ from millpond.actors.channels.settings import (
     UNSTARTED_MAX,
     DeliverySettings,
 )
-from millpond.actors.channels.subscribers import KnownIdentity, Subscribers
+from millpond.actors.channels.subscribers import KnownIdentity, Subscribers, Subscription
 from millpond.actors.messages import Attach, Mode, Msg, Nack, NackReason, Port, Reply, Role
 from millpond.actors.runtime.timers import DeadlineHeap
 from millpond.actors.store.changes import StoredMessage
@@ -37,7 +38,7 @@ DelayKey = tuple[int, int]
 """A message, and the number of the one connection it delays for; 0: it delays for all."""
 
 
-class Delivery:
+class Delivery(ABC):
     """What all modes share: leases, credit, timeouts, rest. `modes` has the subclasses."""
 
     __slots__ = (
@@ -46,12 +47,12 @@ class Delivery:
         "_delays",
         "_rng",
         "_settings",
+        "_subscribers",
         "attempts",
         "consumers",
+        "is_stopped",
         "leases_at",
-        "members",
         "receivers",
-        "stopped",
         "unstarted",
         "waiting",
     )
@@ -61,13 +62,13 @@ class Delivery:
     def __init__(
         self,
         buffer: Buffer,
-        members: Subscribers,
+        subscribers: Subscribers,
         settings: DeliverySettings,
         rng: Random,
         attempts: dict[int, int],
     ) -> None:
         self._buffer = buffer
-        self.members = members
+        self._subscribers = subscribers
         self._settings = settings
         self._rng = rng
         delays: dict[DelayKey, float] = {}
@@ -86,13 +87,27 @@ class Delivery:
         self.consumers: dict[Port, Consumer] = {}
         self.leases_at = inf
         """No lease ends before this."""
-        self.stopped = False
+        self.is_stopped = False
         """True while the node drains: nothing is pushed any more."""
 
-    # What the modes differ in.
+    def use_subscribers(self, subscribers: Subscribers) -> None:
+        """The channel knows identities from now on."""
+        self._subscribers = subscribers
 
-    def _enter(self, consumer: Consumer) -> None:
-        raise AssertionError("a mode gives every consumer its backlog")
+    @property
+    def subscriptions(self) -> Mapping[int, Subscription]:
+        """The subscriptions of identities, by number."""
+        return self._subscribers.subscriptions
+
+    def stop_pushing(self) -> None:
+        """Push nothing from here on: the node drains."""
+        self.is_stopped = True
+
+    # The differences between the modes.
+
+    @abstractmethod
+    def _start_backlog(self, consumer: Consumer) -> None:
+        """Give a new receiver its backlog."""
 
     def stored(self, rows: Sequence[StoredMessage]) -> None:
         """New messages stand in the buffer."""
@@ -115,7 +130,7 @@ class Delivery:
         """May LIST show the message to this consumer?"""
         return True
 
-    # What they share.
+    # Connections.
 
     def window_for(self, join: Attach) -> int:
         """The window that a connection gets: asked for, capped, never widened."""
@@ -134,7 +149,7 @@ class Delivery:
         if known is not None:
             consumer.identity_number, consumer.subscription = known.number, known.subscription
         if consumer.receives:
-            self._enter(consumer)
+            self._start_backlog(consumer)
             self.receivers[consumer] = None
             self.waiting[consumer] = None
         return consumer
@@ -180,7 +195,7 @@ class Delivery:
 
     def push(self, now: float, replies: list[tuple[Port, Reply]]) -> None:
         """Lease out what can be leased, and append the pushes to `replies`."""
-        if self.stopped:
+        if self.is_stopped:
             self.waiting.clear()
         while self.waiting:
             consumer, _ = self.waiting.popitem()

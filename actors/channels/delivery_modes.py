@@ -166,7 +166,7 @@ class PairDelivery(Delivery):
 
     mode = Mode.PAIR
 
-    def _enter(self, consumer: Consumer) -> None:
+    def _start_backlog(self, consumer: Consumer) -> None:
         consumer.backlog = ConsumerBacklog(consumer.options.resume_after or 0, self._delays)
 
 
@@ -183,18 +183,18 @@ class FanoutDelivery(Delivery):
     def __init__(
         self,
         buffer: Buffer,
-        members: Subscribers,
+        subscribers: Subscribers,
         settings: DeliverySettings,
         rng: Random,
         attempts: dict[int, int],
     ) -> None:
-        super().__init__(buffer, members, settings, rng, attempts)
+        super().__init__(buffer, subscribers, settings, rng, attempts)
         self._waiting: dict[int, int] = {}
         """How many are still to ack, by message; of those from before this run, once it matters."""
         self._numbers: dict[int, Consumer] = {}
         self._anonymous: dict[Consumer, None] = {}
 
-    def _enter(self, consumer: Consumer) -> None:
+    def _start_backlog(self, consumer: Consumer) -> None:
         if consumer.subscription is None:
             consumer.subscription = Subscription(self._buffer.last_id)
             self._anonymous[consumer] = None
@@ -220,12 +220,12 @@ class FanoutDelivery(Delivery):
 
     def stored(self, rows: Sequence[StoredMessage]) -> None:
         super().stored(rows)
-        known = self.members.subscriptions
+        known = self._subscribers.subscriptions
         for row in rows:
             subscribed = sum(1 for consumer in self._anonymous if _may_have(consumer, row))
             if known:
                 if subscribed:
-                    self.members.claim(row.id)
+                    self._subscribers.claim(row.id)
                 subscribed += len(known) - (row.sender in known)
             if subscribed:
                 self._waiting[row.id] = subscribed
@@ -257,7 +257,7 @@ class FanoutDelivery(Delivery):
             self._waiting[row.id] = left
             if left == 0:
                 return True
-        self.members.note_ack(subscription, row.id)
+        self._subscribers.note_ack(subscription, row.id)
         return False
 
     def _raise_floor(self, subscription: Subscription) -> None:
@@ -272,13 +272,13 @@ class FanoutDelivery(Delivery):
 
     def _still_waiting(self, row: StoredMessage) -> int:
         """How many are to ack a message from before a restart, as far as anyone can still know."""
-        subscriptions = self.members.subscriptions.values()
+        subscriptions = self._subscribers.subscriptions.values()
         left = sum(
             1
             for each in subscriptions
             if each.since < row.id and each.number != row.sender and not each.has(row.id)
         )
-        return left + (row.id in self.members.claimed)
+        return left + (row.id in self._subscribers.claimed)
 
     def shows(self, consumer: Consumer | None, message_id: int) -> bool:
         subscription = None if consumer is None else consumer.subscription
@@ -293,7 +293,7 @@ class FanoutDelivery(Delivery):
     def forget(self, message_id: int) -> None:
         super().forget(message_id)
         self._waiting.pop(message_id, None)
-        self.members.forget(message_id)
+        self._subscribers.forget(message_id)
         for consumer in self._numbers.values():
             if consumer.subscription is not None and consumer.subscription.acked:
                 consumer.subscription.acked.discard(message_id)
@@ -320,16 +320,16 @@ class QueueDelivery(Delivery):
     def __init__(
         self,
         buffer: Buffer,
-        members: Subscribers,
+        subscribers: Subscribers,
         settings: DeliverySettings,
         rng: Random,
         attempts: dict[int, int],
     ) -> None:
-        super().__init__(buffer, members, settings, rng, attempts)
+        super().__init__(buffer, subscribers, settings, rng, attempts)
         self._backlog = SharedBacklog(self._delays)
         self._turns = 0
 
-    def _enter(self, consumer: Consumer) -> None:
+    def _start_backlog(self, consumer: Consumer) -> None:
         consumer.starts_after = consumer.options.resume_after or 0
         consumer.backlog = self._backlog
 
@@ -361,7 +361,7 @@ class QueueDelivery(Delivery):
 
     def push(self, now: float, replies: list[tuple[Port, Reply]]) -> None:
         """Hand out one at a time: the fewest unacked first, then who waited longest."""
-        if self.stopped:
+        if self.is_stopped:
             self.waiting.clear()
         free = [
             (len(consumer.leases), consumer.last_served, consumer.port.number, consumer)
@@ -385,17 +385,17 @@ class QueueDelivery(Delivery):
 def delivery_for(
     mode: Mode,
     buffer: Buffer,
-    members: Subscribers,
+    subscribers: Subscribers,
     settings: DeliverySettings,
     rng: Random,
     attempts: dict[int, int],
 ) -> Delivery:
     match mode:
         case Mode.PAIR:
-            return PairDelivery(buffer, members, settings, rng, attempts)
+            return PairDelivery(buffer, subscribers, settings, rng, attempts)
         case Mode.FANOUT:
-            return FanoutDelivery(buffer, members, settings, rng, attempts)
+            return FanoutDelivery(buffer, subscribers, settings, rng, attempts)
         case Mode.QUEUE:
-            return QueueDelivery(buffer, members, settings, rng, attempts)
+            return QueueDelivery(buffer, subscribers, settings, rng, attempts)
         case _:
             assert_never(mode)

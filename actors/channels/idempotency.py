@@ -39,7 +39,7 @@ class IdempotencyKeys:
             self.expiry_at = until
         return _gone(row.key, older) if older is not None else None
 
-    def settle(self, row: StoredMessage) -> StoredKey | None:
+    def retain_digest(self, row: StoredMessage) -> StoredKey | None:
         """The message of a key leaves: keep its digest for later retries."""
         if self.rows.get(row.key) is not row:
             return None
@@ -47,7 +47,7 @@ class IdempotencyKeys:
         self.rows[row.key] = left
         return left
 
-    def forget_left(self) -> list[KeyExpired]:
+    def forget_retained(self) -> list[KeyExpired]:
         """Forget a sixteenth of the keys whose message is gone, oldest first, and tell which."""
         left = [key for key, row in self.rows.items() if isinstance(row, StoredKey)]
         oldest = left[: 1 + len(left) // 16]

@@ -1,26 +1,48 @@
-"""Leases where the disk hangs or fails: of pushes that wait in line, and in a channel built anew.
+"""Leases while the disk hangs or fails: of pushes that wait for the store, and in a new channel.
 
-A push waits in line behind the commits of its channel. Until it leaves, nobody has the message:
-its lease does not end, and begins when it leaves. Nor is it sent if the message is gone by then.
-When a commit fails, the channel is built anew from what is kept. Leases are kept nowhere, so those
-of a queue are handed over: nobody else gets a message that somebody has (PS-02).
+A push waits behind the commits of its channel. Until it leaves, no consumer has the message: its
+lease does not end, and begins when the push leaves. Nor is it sent if the message is gone by then.
+When a commit fails, the channel is built anew from what is stored. Leases are not stored, so those
+of a queue are handed over: no other consumer gets a message that is still leased (PS-02).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
 
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.consumer import Consumer, Lease
 from millpond.actors.channels.delivery import Delivery
 from millpond.actors.channels.delivery_modes import SharedBacklog
 from millpond.actors.messages import Mode, Msg, Port
-
-HeldLease = tuple[Port, int, Lease]
-"""Who has which message, and how."""
+from millpond.actors.runtime.cell import Effects
 
 
-def lease_of(delivery: Delivery, port: Port, push: Msg) -> tuple[Consumer, Lease] | None:
+class HeldLease(NamedTuple):
+    """A message that a connection holds."""
+
+    port: Port
+    message_id: int
+    lease: Lease
+
+
+class Handover(NamedTuple):
+    """The knowledge of a channel that its store does not have."""
+
+    leases: Collection[HeldLease]
+    removed: Collection[int]
+    """Ids of messages whose removal waits for a tee."""
+
+
+def _pushes(effects: Iterable[Effects]) -> Iterator[tuple[Port, Msg]]:
+    for each in effects:
+        for port, reply in each.replies:
+            if isinstance(reply, Msg):
+                yield port, reply
+
+
+def _lease_of(delivery: Delivery, port: Port, push: Msg) -> tuple[Consumer, Lease] | None:
     """The lease that a push was made under; None if it is over."""
     consumer = delivery.consumers.get(port)
     lease = None if consumer is None else consumer.leases.get(push.id)
@@ -29,51 +51,60 @@ def lease_of(delivery: Delivery, port: Port, push: Msg) -> tuple[Consumer, Lease
     return consumer, lease
 
 
-def postpone(delivery: Delivery, pushes: Iterable[tuple[Port, Msg]], now: float) -> None:
-    """The leases of these pushes, which have not left, do not end now."""
+def delay_leases(delivery: Delivery, pending: Iterable[Effects], now: float) -> None:
+    """Restart leases that end while their pushes still wait."""
     if now < delivery.leases_at:
         return
-    for port, push in pushes:
-        found = lease_of(delivery, port, push)
+    for port, push in _pushes(pending):
+        found = _lease_of(delivery, port, push)
         if found is not None and found[1].until <= now:
             delivery.restart_lease(found[0], push.id, now)
 
 
-def recall(delivery: Delivery, pushes: Iterable[tuple[Port, Msg]]) -> None:
-    """These will not leave: whoever they were for has not begun on anything."""
-    for port, push in pushes:
-        found = lease_of(delivery, port, push)
+def cancel_leases(delivery: Delivery, port: Port, pending: Iterable[Effects]) -> None:
+    """Mark the leases of pushes that this connection will not get: no attempt was started."""
+    for receiver, push in _pushes(pending):
+        found = _lease_of(delivery, receiver, push) if receiver is port else None
         if found is not None:
             consumer, lease = found
-            consumer.leases[push.id] = Lease(lease.until, lease.attempt, lease.size, False)
+            consumer.leases[push.id] = Lease(lease.until, lease.attempt, lease.size, started=False)
 
 
-def restart(delivery: Delivery, pushes: Iterable[tuple[Port, Msg]], now: float) -> None:
-    """These pushes, which were late, have left: their leases begin."""
-    for port, push in pushes:
-        found = lease_of(delivery, port, push)
+def drop_outdated_pushes(delivery: Delivery, effects: Effects) -> None:
+    """Take out pushes whose lease is over, or whose message is gone."""
+    effects.replies = [
+        (port, reply)
+        for port, reply in effects.replies
+        if not isinstance(reply, Msg) or _lease_of(delivery, port, reply) is not None
+    ]
+
+
+def start_late_leases(delivery: Delivery, late: Iterable[Effects], now: float) -> None:
+    """Restart the leases of pushes that have left late."""
+    for port, push in _pushes(late):
+        found = _lease_of(delivery, port, push)
         if found is not None:
             delivery.restart_lease(found[0], push.id, now)
 
 
-def loans_of(delivery: Delivery, unsent: Iterable[tuple[Port, Msg]]) -> list[HeldLease]:
-    """The leases of a queue, without those of pushes that will not leave."""
+def held_leases(delivery: Delivery, lost: Iterable[Effects]) -> list[HeldLease]:
+    """The leases of a queue, without those of pushes that are lost."""
     if delivery.mode is not Mode.QUEUE:
         return []
-    never = {(port, push.id, push.attempt) for port, push in unsent}
+    unsent = {(port, push.id, push.attempt) for port, push in _pushes(lost)}
     return [
-        (consumer.port, message_id, lease)
+        HeldLease(consumer.port, message_id, lease)
         for consumer in delivery.consumers.values()
         for message_id, lease in consumer.leases.items()
-        if (consumer.port, message_id, lease.attempt) not in never
+        if (consumer.port, message_id, lease.attempt) not in unsent
     ]
 
 
-def lend_again(delivery: Delivery, loans: Iterable[HeldLease], buffer: Buffer) -> list[int]:
-    """Who had a message has it, in a channel that was built anew and has handed out nothing. Gives
-    the messages that somebody has."""
-    lent = []
-    for port, message_id, lease in loans:
+def restore_leases(delivery: Delivery, leases: Iterable[HeldLease], buffer: Buffer) -> list[int]:
+    """Give leases back to their consumers, in a channel that was built anew and has pushed
+    nothing. Gives the messages that are leased again."""
+    restored = []
+    for port, message_id, lease in leases:
         consumer = delivery.consumers.get(port)
         if consumer is None or message_id not in buffer:
             continue
@@ -83,5 +114,5 @@ def lend_again(delivery: Delivery, loans: Iterable[HeldLease], buffer: Buffer) -
             consumer.leased_bytes += lease.size
             consumer.credit -= 1
             delivery.leases_at = min(delivery.leases_at, lease.until)
-            lent.append(message_id)
-    return lent
+            restored.append(message_id)
+    return restored

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from itertools import islice, takewhile
+from itertools import islice
 
 import msgspec
 
 from millpond.actors.channels.buffer import Buffer
-from millpond.actors.channels.context import ChannelInfo
 from millpond.actors.channels.delivery import Delivery
 from millpond.actors.channels.subscribers import Subscription
 from millpond.actors.errors import Code
 from millpond.actors.messages import U64_MAX, Failed, Get, GetAck, List, ListAck, Mode, Port, Reply
-from millpond.actors.store.changes import StoredMessage
 
 
 class ListRange(msgspec.Struct, frozen=True, gc=False):
@@ -53,7 +50,7 @@ def get(buffer: Buffer, delivery: Delivery, port: Port, request: Get, now: float
     return GetAck(row.id, row.data)
 
 
-def ids(
+def list_ids(
     buffer: Buffer, delivery: Delivery, port: Port, request: List, now: float, page_max: int
 ) -> ListAck:
     """A page of the ids that this connection is shown; `page_max` where it sets no limit."""
@@ -67,20 +64,11 @@ def ids(
     return ListAck(list(islice(shown, limit)))
 
 
-def exported(
-    buffer: Buffer, delivery: Delivery, after: int, below: int
-) -> Iterator[tuple[StoredMessage, int]]:
-    """Messages between two ids with their failed deliveries; read on while nothing changes."""
-    attempts = delivery.attempts
-    rows = takewhile(lambda row: row.id < below, buffer.after(after, 0.0))
-    return ((row, attempts.get(row.id, 0)) for row in rows)
-
-
 def lags(buffer: Buffer, delivery: Delivery) -> list[int]:
     """How many messages each subscriber still has to acknowledge; none where nobody subscribes."""
     if delivery.mode is not Mode.FANOUT:
         return []
-    subscribers = [(each.number, each) for each in delivery.members.subscriptions.values()]
+    subscribers = [(each.number, each) for each in delivery.subscriptions.values()]
     for consumer in delivery.consumers.values():
         subscription = consumer.subscription
         if consumer.receives and subscription is not None and not subscription.number:
@@ -107,21 +95,3 @@ def _owed(subscription: Subscription, ids: list[int], own: list[int]) -> int:
 
 def _above(ids: list[int], floor: int) -> int:
     return len(ids) - bisect_right(ids, floor)
-
-
-def figures(
-    name: bytes, buffer: Buffer, delivery: Delivery, keys: int, subscribers: int
-) -> ChannelInfo:
-    """What the channel tells of itself."""
-    consumers = delivery.consumers.values()
-    return ChannelInfo(
-        name=name,
-        mode=delivery.mode.name.lower(),
-        messages=len(buffer.rows),
-        bytes=buffer.bytes,
-        keys=keys,
-        leased=delivery.leased,
-        connections=len(consumers),
-        credit=sum(consumer.credit for consumer in consumers if consumer.receives),
-        subscribers=subscribers,
-    )

@@ -1,4 +1,4 @@
-"""Room in a channel: its own limits and the node's, whichever is reached first (PA-35)."""
+"""The quota of a channel: its own limits and the node's, whichever is reached first (PA-35)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from millpond.actors.channels.settings import ChannelSettings
 
 
 class Quota:
-    """What may still come. Measured once for each batch, counted down within it."""
+    """The messages and bytes that a channel may still take. Measured once for each batch, and
+    counted down within it, as the store counts changes only at the end of a batch."""
 
     __slots__ = (
         "_buffer",
@@ -16,41 +17,61 @@ class Quota:
         "_limits",
         "_settings",
         "_usage",
+        "_withheld_bytes",
+        "_withheld_messages",
         "bytes",
         "is_measured",
         "is_writable",
         "messages",
-        "owed_bytes",
-        "owed_messages",
     )
 
-    def __init__(self, buffer: Buffer, settings: ChannelSettings, shared: ChannelContext) -> None:
+    def __init__(self, buffer: Buffer, settings: ChannelSettings, context: ChannelContext) -> None:
         self._buffer = buffer
         self._settings = settings
-        self._limits = shared.limits
-        self._usage = shared.usage
-        self._health = shared.health
+        self._limits = context.limits
+        self._usage = context.usage
+        self._health = context.health
+        self._withheld_messages = 0
+        self._withheld_bytes = 0
+        self.is_measured = False
         self.messages = 0
         self.bytes = 0
-        self.owed_messages = 0
-        self.owed_bytes = 0
-        """What has left, but is kept until the stream that the channel feeds has it."""
-        self.is_measured = False
         self.is_writable = True
         """False: the store takes nothing new for now."""
 
+    def start_batch(self) -> None:
+        """What was measured for the batch before does not hold any more."""
+        self.is_measured = False
+
     def measure(self) -> None:
-        """Look at what is kept now. The store knows of changes only at the end of a batch."""
-        settings, limits, usage, buffer = self._settings, self._limits, self._usage, self._buffer
+        """Compute what is left."""
         self.is_measured = True
+        settings, limits, usage, buffer = self._settings, self._limits, self._usage, self._buffer
         self.is_writable = self._health.is_writable
-        messages = settings.messages_max - len(buffer.rows) - self.owed_messages
+        messages = settings.messages_max - len(buffer.rows) - self._withheld_messages
         node_messages = limits.messages_max - usage.messages
         self.messages = messages if messages < node_messages else node_messages
-        size = settings.bytes_max - buffer.bytes - self.owed_bytes
+        size = settings.bytes_max - buffer.bytes - self._withheld_bytes
         node_size = limits.bytes_max - usage.bytes
         self.bytes = size if size < node_size else node_size
 
     def fits(self, size: int) -> bool:
         """Is there room for a message of `size` bytes?"""
+        if not self.is_measured:
+            self.measure()
         return self.is_writable and self.messages >= 1 and self.bytes >= size
+
+    def take(self, size: int) -> None:
+        """A message of `size` bytes was added."""
+        self.messages -= 1
+        self.bytes -= size
+
+    def release(self, size: int) -> None:
+        """A message of `size` bytes was removed."""
+        self.messages += 1
+        self.bytes += size
+
+    def withhold(self, messages: int, size: int) -> None:
+        """So much was removed, but stays stored until the stream that the channel feeds has it."""
+        self._withheld_messages = messages
+        self._withheld_bytes = size

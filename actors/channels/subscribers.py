@@ -176,7 +176,7 @@ class Subscribers:
 
     # Connections and subscribers.
 
-    def enter(
+    def connect(
         self, port: Port, join: Attach, now: float, *, subscribes: bool
     ) -> KnownIdentity | None:
         """A connection with an identity comes: who it is, if the channel has a number for it.
@@ -196,7 +196,7 @@ class Subscribers:
         self.expiry_at = min(self.expiry_at, self._due_at(known))
         return known
 
-    def leave(self, port: Port, subscription: Subscription | None, now: float) -> None:
+    def disconnect(self, port: Port, subscription: Subscription | None, now: float) -> None:
         """The connection is gone. What it was subscribed with is idle from now on."""
         identity = self.connected.pop(port, None)
         if identity is None or subscription is None:

@@ -1,9 +1,13 @@
-"""What a dead-letter channel does for the channel whose dead_letters it has."""
+"""Dead letters of jobs: requests that a channel passes on to its dead-letter channel, and answers.
+
+The number of the client's request goes with them, so that the client hears of it whichever channel
+fails.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.dead_letters import DEAD_SUFFIX
@@ -16,101 +20,146 @@ from millpond.actors.jobs.listing import (
     merge_pages,
     with_all_data,
 )
-from millpond.actors.jobs.messages import DeadLettersDone, JobCounts, JobFound, JobPage
-from millpond.actors.jobs.passing import (
-    CountDeadLetters,
-    DeadLetterRequest,
-    DeleteDeadLetters,
-    GetDeadLetter,
-    ListDeadLetters,
-    RequeueDeadLetters,
-    TakeDeadLetters,
+from millpond.actors.jobs.messages import (
+    DeadLettersDone,
+    GetJob,
+    JobCounts,
+    JobFound,
+    JobPage,
+    JobRow,
+    ListJobs,
 )
-from millpond.actors.jobs.requests import Keeper
-from millpond.actors.messages import Batch, Failed, JobReply, Port
+from millpond.actors.messages import Batch, Failed, JobReply, JobRequest, Port
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import StoredMessage
 
-LETTERS_MAX = 1000
-LETTERS_BYTES_MAX = 4 * 2**20
-"""So many are put back or deleted for one request, and one at least."""
+COUNT_MAX = 1000
+BYTES_MAX = 4 * 2**20
+"""Dead letters that one request puts back or deletes at most; one at least."""
 
 
-class DeadLetterHandler:
-    """For one request; `keys` of dead letters are the ids that they had."""
+class ListDeadLetters(JobRequest, frozen=True, gc=False):
+    """Complete a page that the channel has begun."""
 
-    __slots__ = ("_buffer", "_keys", "_name", "_now")
+    request: ListJobs
+    rows: tuple[JobRow, ...]
+    more: bool
 
-    def __init__(self, name: bytes, buffer: Buffer, keys: IdempotencyKeys, now: float) -> None:
-        self._name = name
-        self._buffer = buffer
-        self._keys = keys
-        self._now = now
 
-    def answer(
-        self, request: DeadLetterRequest, keeper: Keeper, port: Port, effects: Effects
-    ) -> JobReply | Failed | None:
-        """The answer; None: the channel where they came from answers."""
-        number = request.number
-        match request:
-            case ListDeadLetters():
-                return self._list(request)
-            case GetDeadLetter(asked=asked):
-                row = self._find(asked.id)
-                if row is None:
-                    return Failed(request, Code.NOT_FOUND)
-                return JobFound(
-                    number, with_all_data(dead_letter_row(row, len(row.data)), asked.bytes_max)
-                )
-            case CountDeadLetters(counts=c):
-                dead = len(self._buffer.rows)
-                return JobCounts(number, c.ready, c.delayed, c.leased, c.workers, c.oldest, dead)
-            case TakeDeadLetters(ids=ids):
-                dead_letters, more = self._some(ids)
-                if not dead_letters:
-                    return DeadLettersDone(number, 0, more=False)
-                revive = RequeueDeadLetters(number, tuple(dead_letters), more)
-                home = self._name.removesuffix(DEAD_SUFFIX)
-                effects.forwards += ((home, Batch(port, [revive])),)
-                return None
-            case DeleteDeadLetters(ids=ids):
-                dead_letters, more = self._some(ids)
-                for dead_letter in dead_letters:
-                    keeper.remove(dead_letter.id, effects)
-                return DeadLettersDone(number, len(dead_letters), more)
-            case _:
-                assert_never(request)
+class GetDeadLetter(JobRequest, frozen=True, gc=False):
+    """Find what the channel has no job of."""
 
-    def _list(self, request: ListDeadLetters) -> JobPage:
-        asked = request.asked
-        found = (
-            dead_letter_row(row, DATA_SHOWN) for row in self._buffer.after(asked.after, self._now)
-        )
-        own = first_page(found, asked.limit, asked.bytes_max)
-        page = merge_pages((request.rows, request.more), own, asked.limit, asked.bytes_max)
-        return JobPage(request.number, *page)
+    request: GetJob
 
-    def _find(self, message_id: int) -> StoredMessage | None:
-        """The dead_letter of this id, or the one that had it."""
-        row = self._buffer.get(message_id, self._now)
-        if row is None:
-            former = self._keys.rows.get(message_id)
-            if isinstance(former, StoredMessage):
-                row = self._buffer.get(former.id, self._now)
-        return row
 
-    def _some(self, ids: tuple[int, ...] | None) -> tuple[list[StoredMessage], bool]:
-        """Letters of these ids or all, as many as are moved at once, and whether there are more."""
-        rows: Iterable[StoredMessage | None] = self._buffer.after(0, self._now)
-        if ids is not None:
-            rows = map(self._find, ids)
-        found: dict[int, StoredMessage] = {}
-        size = 0
-        for row in rows:
-            if row is None or row.id in found:
-                continue
-            size += len(row.data)
-            if len(found) == LETTERS_MAX or (found and size > LETTERS_BYTES_MAX):
-                return list(found.values()), True
-            found[row.id] = row
-        return list(found.values()), False
+class CountDeadLetters(JobRequest, frozen=True, gc=False):
+    """Add the dead letters to the counts."""
+
+    counts: JobCounts
+
+
+class TakeDeadLetters(JobRequest, frozen=True, gc=False):
+    """Give these dead letters to the channel that they came from; None: all."""
+
+    ids: tuple[int, ...] | None
+
+
+class DeleteDeadLetters(JobRequest, frozen=True, gc=False):
+    """Delete these dead letters; None: all."""
+
+    ids: tuple[int, ...] | None
+
+
+class RequeueDeadLetters(JobRequest, frozen=True, gc=False):
+    """Store these in the channel again, each with the id of the dead letter as its key."""
+
+    rows: tuple[StoredMessage, ...]
+    more: bool
+
+
+DeadLetterRequest = (
+    ListDeadLetters | GetDeadLetter | CountDeadLetters | TakeDeadLetters | DeleteDeadLetters
+)
+
+
+class DeadLetterChannel(Protocol):
+    """A dead-letter channel. The keys of its messages are the ids that they had before."""
+
+    name: bytes
+    buffer: Buffer
+    keys: IdempotencyKeys
+
+    def remove(self, message_id: int, effects: Effects) -> None:
+        """Delete a message."""
+
+
+def answer_dead_letter_request(
+    request: DeadLetterRequest,
+    channel: DeadLetterChannel,
+    port: Port,
+    now: float,
+    effects: Effects,
+) -> JobReply | Failed | None:
+    """The reply; None: the channel where the dead letters came from replies."""
+    number = request.number
+    match request:
+        case ListDeadLetters(request=listing):
+            rows = channel.buffer.after(listing.after, now)
+            found = (dead_letter_row(row, DATA_SHOWN) for row in rows)
+            own = first_page(found, listing.limit, listing.bytes_max)
+            begun = (request.rows, request.more)
+            return JobPage(number, *merge_pages(begun, own, listing.limit, listing.bytes_max))
+        case GetDeadLetter(request=wanted):
+            row = _find(channel, wanted.id, now)
+            if row is None:
+                return Failed(request, Code.NOT_FOUND)
+            found_row = dead_letter_row(row, len(row.data))
+            return JobFound(number, with_all_data(found_row, wanted.bytes_max))
+        case CountDeadLetters(counts=c):
+            dead = len(channel.buffer.rows)
+            return JobCounts(number, c.ready, c.delayed, c.leased, c.workers, c.oldest, dead)
+        case TakeDeadLetters(ids=ids):
+            taken, more = _select(channel, ids, now)
+            if not taken:
+                return DeadLettersDone(number, 0, more=False)
+            requeue = RequeueDeadLetters(number, tuple(taken), more)
+            origin = channel.name.removesuffix(DEAD_SUFFIX)
+            effects.forwards += ((origin, Batch(port, [requeue])),)
+            return None
+        case DeleteDeadLetters(ids=ids):
+            deleted, more = _select(channel, ids, now)
+            for row in deleted:
+                channel.remove(row.id, effects)
+            return DeadLettersDone(number, len(deleted), more)
+        case _:
+            assert_never(request)
+
+
+def _find(channel: DeadLetterChannel, message_id: int, now: float) -> StoredMessage | None:
+    """The dead letter of this id, or the one that had it as a message."""
+    row = channel.buffer.get(message_id, now)
+    if row is None:
+        former = channel.keys.rows.get(message_id)
+        if isinstance(former, StoredMessage):
+            row = channel.buffer.get(former.id, now)
+    return row
+
+
+def _select(
+    channel: DeadLetterChannel, ids: tuple[int, ...] | None, now: float
+) -> tuple[list[StoredMessage], bool]:
+    """Dead letters of these ids or all, as many as one request moves, and whether there are
+    more."""
+    rows: Iterable[StoredMessage | None] = channel.buffer.after(0, now)
+    if ids is not None:
+        rows = (_find(channel, message_id, now) for message_id in ids)
+    found: dict[int, StoredMessage] = {}
+    size = 0
+    for row in rows:
+        if row is None or row.id in found:
+            continue
+        size += len(row.data)
+        if len(found) == COUNT_MAX or (found and size > BYTES_MAX):
+            return list(found.values()), True
+        found[row.id] = row
+    return list(found.values()), False

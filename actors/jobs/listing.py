@@ -7,9 +7,9 @@ from heapq import merge, nsmallest
 
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.consumer import Consumer, Lease
+from millpond.actors.channels.dead_letters import PendingDeadLetters
 from millpond.actors.channels.delivery import Delivery
 from millpond.actors.jobs.messages import JobRow, JobState, ListJobs
-from millpond.actors.messages import DeadLetter
 from millpond.actors.store.changes import StoredMessage
 
 ROW_BYTES = 200
@@ -25,16 +25,16 @@ class JobView:
     """The jobs of a channel at one moment. What is on its way to the dead letters is in
     neither."""
 
-    __slots__ = ("_buffer", "_dead_letters", "_delivery", "_held", "_now")
+    __slots__ = ("_buffer", "_dead_letters", "_delivery", "_leases", "_now")
 
     def __init__(
-        self, buffer: Buffer, delivery: Delivery, dead_letters: dict[int, DeadLetter], now: float
+        self, buffer: Buffer, delivery: Delivery, dead_letters: PendingDeadLetters, now: float
     ) -> None:
         self._buffer = buffer
         self._delivery = delivery
         self._dead_letters = dead_letters
         self._now = now
-        self._held: dict[int, tuple[Consumer, Lease]] = {
+        self._leases: dict[int, tuple[Consumer, Lease]] = {
             message_id: (consumer, lease)
             for consumer in delivery.consumers.values()
             for message_id, lease in consumer.leases.items()
@@ -46,18 +46,18 @@ class JobView:
 
     def holder(self, message_id: int) -> Consumer | None:
         """Who works on it."""
-        held = self._held.get(message_id)
-        return None if held is None else held[0]
+        found = self._leases.get(message_id)
+        return None if found is None else found[0]
 
     def state(self, message_id: int) -> JobState:
         """Where a job that is there stands."""
-        if message_id in self._held:
+        if message_id in self._leases:
             return JobState.LEASED
         return JobState.DELAYED if self._delivery.delayed_until(message_id) else JobState.READY
 
     def row(self, row: StoredMessage, data_max: int) -> JobRow:
         """The job as it is shown, with so much of its data."""
-        _, lease = self._held.get(row.id, (None, None))
+        _, lease = self._leases.get(row.id, (None, None))
         attempt = self._delivery.attempts.get(row.id, 0) if lease is None else lease.attempt
         return JobRow(
             row.id,
@@ -71,28 +71,28 @@ class JobView:
             *origin_of(row),
         )
 
-    def page(self, asked: ListJobs) -> Page:
+    def page(self, request: ListJobs) -> Page:
         """The first jobs of that kind above an id."""
         found = (
             self.row(row, DATA_SHOWN)
-            for row in self._candidates(asked)
+            for row in self._candidates(request)
             if row.id not in self._dead_letters
-            and (asked.state is None or self.state(row.id) is asked.state)
+            and (request.state is None or self.state(row.id) is request.state)
         )
-        return first_page(found, asked.limit, asked.bytes_max)
+        return first_page(found, request.limit, request.bytes_max)
 
-    def _candidates(self, asked: ListJobs) -> Iterable[StoredMessage]:
+    def _candidates(self, request: ListJobs) -> Iterable[StoredMessage]:
         """Those of the buffer, or fewer where it is known which may be meant."""
-        match asked.state:
+        match request.state:
             case JobState.LEASED:
-                ids: Iterable[int] = self._held
+                ids: Iterable[int] = self._leases
             case JobState.DELAYED:
                 ids = self._delivery.delayed
             case _:
-                return self._buffer.after(asked.after, self._now)
+                return self._buffer.after(request.after, self._now)
         # Some of these may be dead_letters, which are few.
-        wanted = asked.limit + 1 + len(self._dead_letters)
-        lowest = nsmallest(wanted, (each for each in ids if each > asked.after))
+        wanted = request.limit + 1 + len(self._dead_letters)
+        lowest = nsmallest(wanted, (each for each in ids if each > request.after))
         rows = (self._buffer.get(each, self._now) for each in lowest)
         return (row for row in rows if row is not None)
 

@@ -1,36 +1,39 @@
-"""Carries out what a channel in queue mode is asked about its jobs.
+"""Requests about jobs, as a channel in queue mode answers them.
 
-What concerns dead letters goes on to their channel, with who asked; see `dead` and `passing`.
+Requests about dead letters go on to their channel, with the port of the client, and it answers.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-import msgspec
-
 from millpond.actors.channels.buffer import Buffer
-from millpond.actors.channels.context import DeliveryCounters
-from millpond.actors.channels.dead_letters import DEAD_SUFFIX
+from millpond.actors.channels.context import ChannelContext
+from millpond.actors.channels.dead_letters import (
+    DEAD_SUFFIX,
+    PendingDeadLetters,
+    is_dead_letter_channel,
+)
 from millpond.actors.channels.delivery import Delivery
 from millpond.actors.channels.idempotency import IdempotencyKeys, is_same
 from millpond.actors.channels.publish import Publisher
 from millpond.actors.channels.settings import ChannelSettings, EmptyPolicy
 from millpond.actors.errors import Code
 from millpond.actors.jobs import messages as m
-from millpond.actors.jobs.listing import JobView, with_all_data
-from millpond.actors.jobs.passing import (
+from millpond.actors.jobs.dead_letters import (
     CountDeadLetters,
+    DeadLetterRequest,
     DeleteDeadLetters,
     GetDeadLetter,
     ListDeadLetters,
     RequeueDeadLetters,
     TakeDeadLetters,
+    answer_dead_letter_request,
 )
+from millpond.actors.jobs.listing import JobView, with_all_data
 from millpond.actors.jobs.schedule import JobSchedule
 from millpond.actors.messages import (
     Batch,
-    DeadLetter,
     DeadLettersRequeued,
     Failed,
     JobReply,
@@ -43,57 +46,70 @@ from millpond.actors.messages import (
 )
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import AttemptsSet, Origin, StoredMessage
-from millpond.actors.store.message_attributes import DueAt, UniqueKey
 
 DUE_S_MAX = 366 * 86_400
-"""A job may be due so far ahead."""
+"""A job may be due so far ahead, in seconds."""
 
 
-class Keeper(Protocol):
-    """The channel: what leaves it."""
-
-    def sweep(self, now: float, effects: Effects) -> None:
-        """Remove what has expired: there is no quota."""
-
-    def remove(self, message_id: int, effects: Effects) -> None:
-        """The message is done with."""
-
-    def bury(self, message_id: int, reason: str, now: float, effects: Effects) -> None:
-        """The message becomes a dead letter."""
-
-
-class Parts(msgspec.Struct, frozen=True):
-    """What a channel is made of, as far as its jobs are concerned."""
+class JobChannel(Protocol):
+    """A channel, as far as its jobs are concerned."""
 
     name: bytes
     settings: ChannelSettings
+    context: ChannelContext
     buffer: Buffer
     keys: IdempotencyKeys
     delivery: Delivery
     publisher: Publisher
-    schedule: JobSchedule
-    dead_letters: dict[int, DeadLetter]
-    counters: DeliveryCounters
+    dead_letters: PendingDeadLetters
+
+    def sweep(self, now: float, effects: Effects) -> None:
+        """Remove expired messages, to make room."""
+
+    def remove(self, message_id: int, effects: Effects) -> None:
+        """Delete a message."""
+
+    def give_up(self, message_id: int, reason: str, now: float, effects: Effects) -> None:
+        """Make a dead letter of a message."""
 
 
-class JobHandler:
-    """For one request of one connection."""
+def answer_job_request(
+    request: JobRequest,
+    channel: JobChannel,
+    schedule: JobSchedule,
+    port: Port,
+    now: float,
+    effects: Effects,
+) -> JobReply | Failed | None:
+    """The reply of a channel, or of a dead-letter channel; None: the other one replies."""
+    if isinstance(request, DeadLetterRequest):
+        return answer_dead_letter_request(request, channel, port, now, effects)
+    if channel.delivery.mode is not Mode.QUEUE or is_dead_letter_channel(channel.name):
+        return Failed(request, Code.NOT_A_QUEUE)
+    return _JobHandler(channel, schedule, port, now, effects).answer(request)
 
-    __slots__ = ("_effects", "_keeper", "_now", "_parts", "_port")
+
+class _JobHandler:
+    """One request of one connection."""
+
+    __slots__ = ("_channel", "_effects", "_now", "_port", "_schedule")
 
     def __init__(
-        self, parts: Parts, keeper: Keeper, port: Port, now: float, effects: Effects
+        self,
+        channel: JobChannel,
+        schedule: JobSchedule,
+        port: Port,
+        now: float,
+        effects: Effects,
     ) -> None:
-        self._parts = parts
-        self._keeper = keeper
+        self._channel = channel
+        self._schedule = schedule
         self._port = port
         self._now = now
         self._effects = effects
 
     def answer(self, request: JobRequest) -> JobReply | Failed | None:
-        """The answer; None: another channel answers."""
-        if self._parts.delivery.mode is not Mode.QUEUE or self._parts.name.endswith(DEAD_SUFFIX):
-            return Failed(request, Code.NOT_A_QUEUE)
+        """The reply; None: the dead-letter channel replies."""
         match request:
             case m.PutJob():
                 return self._put(request)
@@ -106,175 +122,157 @@ class JobHandler:
             case m.ListJobs():
                 return self._list(request)
             case m.GetJob():
-                return self._show(request)
+                return self._get(request)
             case m.CountJobs(stop=stop):
-                if (
-                    stop
-                    and (consumer := self._parts.delivery.consumers.get(self._port)) is not None
-                ):
-                    self._parts.delivery.stop(consumer)
+                delivery = self._channel.delivery
+                if stop and (consumer := delivery.consumers.get(self._port)) is not None:
+                    delivery.stop(consumer)
                 self._pass_on(CountDeadLetters(request.number, self._counts(request.number)))
             case m.RetryDeadLetters():
                 self._pass_on(TakeDeadLetters(request.number, request.ids))
             case m.PurgeDeadLetters():
                 self._pass_on(DeleteDeadLetters(request.number, request.ids))
             case RequeueDeadLetters():
-                return self._revive(request)
+                return self._requeue(request)
             case _:
-                raise AssertionError(f"{request} is for dead letters")
+                raise AssertionError(f"no channel answers {request}")
         return None
 
     def _pass_on(self, request: JobRequest) -> None:
-        dead = self._parts.name + DEAD_SUFFIX
+        dead = self._channel.name + DEAD_SUFFIX
         self._effects.forwards += ((dead, Batch(self._port, [request])),)
 
-    def _look(self) -> JobView:
-        parts = self._parts
-        return JobView(parts.buffer, parts.delivery, parts.dead_letters, self._now)
+    def _view(self) -> JobView:
+        channel = self._channel
+        return JobView(channel.buffer, channel.delivery, channel.dead_letters, self._now)
 
     # New jobs.
 
     def _put(self, put: m.PutJob) -> JobReply | Failed:
-        parts, now = self._parts, self._now
-        kept = parts.keys.rows.get(put.key)
-        if kept is not None and kept.until > now:
-            if is_same(kept, put.data):
-                return m.JobStored(put.number, kept.id, kept.ttl)
+        channel, now, effects = self._channel, self._now, self._effects
+        known = channel.keys.rows.get(put.key)
+        if known is not None and known.until > now:
+            if is_same(known, put.data):
+                return m.JobStored(put.number, known.id, known.ttl)
             return Failed(put, Code.KEY_REUSED)
-        holder = self._holder(put.unique) if put.unique else None
-        if holder is not None:
-            return m.JobStored(put.number, holder.id, holder.ttl, existing=True)
-        if (refusal := self._refusal(put)) is not None:
+        existing = self._job_with(put.unique) if put.unique else None
+        if existing is not None:
+            return m.JobStored(put.number, existing.id, existing.ttl, existing=True)
+        if not put.data and channel.settings.empty is not EmptyPolicy.STORE:
+            return Failed(put, Code.EMPTY_DATA)
+        if put.due > now + DUE_S_MAX:
+            return Failed(put, Code.TTL_REFUSED)
+        plain = Put(put.key, put.ttl, put.data)
+        if (refusal := channel.publisher.refusal(plain, now, effects, channel)) is not None:
             return Failed(put, refusal)
-        ttl = min(put.ttl or parts.settings.ttl_default, parts.settings.ttl_max)
+        ttl = min(put.ttl or channel.settings.ttl_default, channel.settings.ttl_max)
         due = put.due if put.due > now else 0.0
-        message_id = parts.publisher.keep(put.key, ttl, put.data, now, self._effects, since=due)
+        message_id = channel.publisher.add(put.key, ttl, put.data, now, effects, since=due)
         if not message_id:
             return Failed(put, Code.IDS_EXHAUSTED)
         if due:
-            self._rest_until(message_id, due)
+            channel.delivery.delay((message_id, 0), due)
+            self._schedule.delay(message_id, due, effects.changes)
         if put.unique:
-            parts.schedule.claim(message_id, put.unique)
-            self._effects.changes.append(UniqueKey(message_id, put.unique))
+            self._schedule.claim(message_id, put.unique, effects.changes)
         return m.JobStored(put.number, message_id, ttl)
 
-    def _holder(self, name: bytes) -> StoredMessage | None:
-        """The job of that name; a dead letter is none, also before it has arrived."""
-        found = self._parts.schedule.find(name)
-        if found is None or found in self._parts.dead_letters:
+    def _job_with(self, unique: bytes) -> StoredMessage | None:
+        """The job of that unique key; a dead letter is none, also before it has arrived."""
+        found = self._schedule.find(unique)
+        if found is None or found in self._channel.dead_letters:
             return None
-        return self._parts.buffer.get(found, self._now)
+        return self._channel.buffer.get(found, self._now)
 
-    def _refusal(self, put: m.PutJob) -> Code | None:
-        parts = self._parts
-        if not put.data and parts.settings.empty is not EmptyPolicy.STORE:
-            return Code.EMPTY_DATA
-        if put.due > self._now + DUE_S_MAX:
-            return Code.TTL_REFUSED
-        asked = Put(put.key, put.ttl, put.data)
-        return parts.publisher.refusal(asked, self._now, self._effects, self._keeper)
+    # Existing jobs.
 
-    def _rest_until(self, message_id: int, due: float) -> None:
-        self._parts.delivery.delay((message_id, 0), due)
-        self._parts.schedule.due[message_id] = due
-        self._effects.changes.append(DueAt(message_id, due))
-
-    # Jobs that are there.
-
-    def _retry(self, asked: m.RetryJob) -> JobReply | Failed:
-        look, delivery, schedule = self._look(), self._parts.delivery, self._parts.schedule
-        if look.find(asked.id) is None:
-            return Failed(asked, Code.NOT_FOUND)
-        state, holder = look.state(asked.id), look.holder(asked.id)
+    def _retry(self, request: m.RetryJob) -> JobReply | Failed:
+        view, delivery = self._view(), self._channel.delivery
+        if view.find(request.id) is None:
+            return Failed(request, Code.NOT_FOUND)
+        state, holder = view.state(request.id), view.holder(request.id)
         if holder is not None:
             if holder.port is self._port:
-                delivery.give_back(holder, asked.id)
+                delivery.give_back(holder, request.id)
         elif state is m.JobState.DELAYED:
-            delivery.end_delay_now(asked.id)
-            if schedule.due.pop(asked.id, None) is not None:
-                self._effects.changes.append(DueAt(asked.id, 0.0))
-        return m.JobDone(asked.number, state)
+            delivery.end_delay_now(request.id)
+            self._schedule.end_delay(request.id, self._effects.changes)
+        return m.JobDone(request.number, state)
 
-    def _cancel(self, asked: m.CancelJob) -> JobReply | Failed:
-        look = self._look()
-        if look.find(asked.id) is None:
-            return Failed(asked, Code.NOT_FOUND)
-        state = look.state(asked.id)
-        self._keeper.remove(asked.id, self._effects)
-        return m.JobDone(asked.number, state)
+    def _cancel(self, request: m.CancelJob) -> JobReply | Failed:
+        view = self._view()
+        if view.find(request.id) is None:
+            return Failed(request, Code.NOT_FOUND)
+        state = view.state(request.id)
+        self._channel.remove(request.id, self._effects)
+        return m.JobDone(request.number, state)
 
-    def _reject(self, asked: m.RejectJob) -> JobReply | Failed:
-        parts, now = self._parts, self._now
-        consumer = parts.delivery.consumers.get(self._port)
-        if consumer is None or parts.buffer.get(asked.id, now) is None:
-            return Failed(asked, Code.LEASE_LOST)
-        count = parts.delivery.nack(consumer, Nack(asked.id, NackReason.REJECT), now)
+    def _reject(self, request: m.RejectJob) -> JobReply | Failed:
+        channel, now = self._channel, self._now
+        consumer = channel.delivery.consumers.get(self._port)
+        if consumer is None or channel.buffer.get(request.id, now) is None:
+            return Failed(request, Code.LEASE_LOST)
+        count = channel.delivery.nack(consumer, Nack(request.id, NackReason.REJECT), now)
         if count is None:
-            return Failed(asked, Code.LEASE_LOST)
-        parts.counters.nacks += 1
-        self._effects.changes.append(AttemptsSet(asked.id, count))
-        self._keeper.bury(asked.id, asked.reason or NackReason.REJECT.value, now, self._effects)
-        return m.JobDone(asked.number, m.JobState.LEASED)
+            return Failed(request, Code.LEASE_LOST)
+        channel.context.counters.nacks += 1
+        self._effects.changes.append(AttemptsSet(request.id, count))
+        reason = request.reason or NackReason.REJECT.value
+        channel.give_up(request.id, reason, now, self._effects)
+        return m.JobDone(request.number, m.JobState.LEASED)
 
-    def _list(self, asked: m.ListJobs) -> JobReply | None:
-        if asked.state is m.JobState.DEAD:
-            self._pass_on(ListDeadLetters(asked.number, asked, (), more=False))
+    def _list(self, request: m.ListJobs) -> JobReply | None:
+        if request.state is m.JobState.DEAD:
+            self._pass_on(ListDeadLetters(request.number, request, (), more=False))
             return None
-        rows, more = self._look().page(asked)
-        if asked.state is None:
-            self._pass_on(ListDeadLetters(asked.number, asked, rows, more))
+        rows, more = self._view().page(request)
+        if request.state is None:
+            self._pass_on(ListDeadLetters(request.number, request, rows, more))
             return None
-        return m.JobPage(asked.number, rows, more)
+        return m.JobPage(request.number, rows, more)
 
-    def _show(self, asked: m.GetJob) -> JobReply | None:
-        look = self._look()
-        row = look.find(asked.id)
+    def _get(self, request: m.GetJob) -> JobReply | None:
+        view = self._view()
+        row = view.find(request.id)
         if row is None:
-            self._pass_on(GetDeadLetter(asked.number, asked))
+            self._pass_on(GetDeadLetter(request.number, request))
             return None
-        return m.JobFound(
-            asked.number, with_all_data(look.row(row, len(row.data)), asked.bytes_max)
-        )
+        found = view.row(row, len(row.data))
+        return m.JobFound(request.number, with_all_data(found, request.bytes_max))
 
     def _counts(self, number: int) -> m.JobCounts:
-        parts, look = self._parts, self._look()
-        leased = parts.delivery.leased
-        delayed = len(parts.delivery.delayed) - len(parts.dead_letters)
-        ready = len(parts.buffer.rows) - leased - delayed - len(parts.dead_letters)
-        workers = len(parts.delivery.receivers)
-        return m.JobCounts(number, ready, delayed, leased, workers, look.oldest_ready())
+        channel, pending = self._channel, len(self._channel.dead_letters)
+        leased = channel.delivery.leased
+        delayed = len(channel.delivery.delayed) - pending
+        ready = len(channel.buffer.rows) - leased - delayed - pending
+        workers, oldest = len(channel.delivery.receivers), self._view().oldest_ready()
+        return m.JobCounts(number, ready, delayed, leased, workers, oldest)
 
-    # Dead dead_letters that come back.
+    # Dead letters that come back.
 
-    def _revive(self, revive: RequeueDeadLetters) -> JobReply | Failed:
-        """The id of the dead letter is its key here, so one that is put back twice is kept
-        once."""
-        parts, count, done = self._parts, 0, []
-        for dead_letter in revive.dead_letters:
-            if dead_letter.id not in parts.keys.rows:
-                if not self._keep_again(dead_letter):
+    def _requeue(self, request: RequeueDeadLetters) -> JobReply | Failed:
+        """Store dead letters as jobs. The id of one is its key here, so that one that is put back
+        twice is stored once."""
+        channel, count, done = self._channel, 0, []
+        for row in request.rows:
+            if row.id not in channel.keys.rows:
+                if not self._add_again(row):
                     break
                 count += 1
-            done.append(dead_letter.id)
+            done.append(row.id)
         if not done:
-            is_full = parts.publisher.quota.is_writable
-            return Failed(revive, Code.BUFFER_FULL if is_full else Code.STORAGE_FAILED)
-        self._effects.posts += ((parts.name + DEAD_SUFFIX, DeadLettersRequeued(tuple(done))),)
-        more = revive.more or len(done) < len(revive.dead_letters)
-        return m.DeadLettersDone(revive.number, count, more)
+            is_full = channel.publisher.quota.is_writable
+            return Failed(request, Code.BUFFER_FULL if is_full else Code.STORAGE_FAILED)
+        self._effects.posts += ((channel.name + DEAD_SUFFIX, DeadLettersRequeued(tuple(done))),)
+        more = request.more or len(done) < len(request.rows)
+        return m.DeadLettersDone(request.number, count, more)
 
-    def _keep_again(self, dead_letter: StoredMessage) -> bool:
-        publisher, size = self._parts.publisher, len(dead_letter.data)
-        if not publisher.quota.is_measured:
-            publisher.quota.measure()
+    def _add_again(self, row: StoredMessage) -> bool:
+        channel, now, effects = self._channel, self._now, self._effects
+        publisher, size = channel.publisher, len(row.data)
         if not publisher.quota.fits(size):
-            self._keeper.sweep(self._now, self._effects)
-        ttl, origin = (
-            self._parts.settings.ttl_default,
-            dead_letter.origin or Origin(dead_letter.id, 0, ""),
-        )
-        return publisher.quota.fits(size) and bool(
-            publisher.keep(
-                dead_letter.id, ttl, dead_letter.data, self._now, self._effects, 0, origin
-            )
-        )
+            channel.sweep(now, effects)
+            if not publisher.quota.fits(size):
+                return False
+        ttl, origin = channel.settings.ttl_default, row.origin or Origin(row.id, 0, "")
+        return bool(publisher.add(row.id, ttl, row.data, now, effects, 0, origin))

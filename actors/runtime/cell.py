@@ -1,7 +1,7 @@
 """The lower tier of actors: a cell is a plain object with a synchronous `handle`, without a task.
 
-A cell's behaviour may crash and be rebuilt from the store. What must outlive it, the mail and the
-guests, belongs to the cell.
+A cell's behaviour may crash and be built anew from the store. What must outlive it belongs to the
+cell: the mailbox, the attached connections, and effects that wait for the store.
 """
 
 from __future__ import annotations
@@ -14,49 +14,49 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from millpond.actors.channels.consumer import Lease
 from millpond.actors.errors import Code
 from millpond.actors.messages import (
     U64_MAX,
     Attach,
     Batch,
     CellMessage,
+    DeferredRequest,
     Detach,
-    Msg,
     Port,
     Reply,
-    StreamRequest,
 )
 from millpond.actors.runtime.supervisor import Restarts
 from millpond.actors.store.changes import Change, LogSnapshot, Snapshot, StoredMessage
 from millpond.actors.store.interface import Commit, Deferred, Fault
 
 LATE_S = 0.04
-"""A lease may begin so long before its message leaves: the difference is not worth its cost."""
+"""Effects that waited for less than this leave on time: the difference is not worth its cost."""
 
 
 class Effects(msgspec.Struct):
-    """What a cell wants done: changes kept first, and only then replies sent and mail posted.
+    """The outcome of a batch: changes are stored first, only then are replies and messages sent.
 
-    `answers` go to the port of the batch in hand, in order; `replies` to the ports they name.
-    `forwards` are batches for other cells, which answer in the place of this one. `attachments` are
-    to be admitted like this, should the behaviour crash. `awaited` are reads of earlier batches
-    that `replies` answer: they are asked again, should the changes not be kept. `withheld`:
-    messages that left, of which the store does not hear yet.
+    `answers` go to the port of the batch, in order; `replies` to the ports they name; `urgent`
+    replies do not wait for the store. `posts` are messages to other cells, `forwards` batches for
+    other cells, which answer in place of this one. `attachments` are the options with which a
+    connection is attached again after a crash. `deferred` are requests of earlier batches that
+    `replies` answer: they are handled again if the changes are lost. `withheld` are ids of removed
+    messages whose removal is not among the changes yet.
     """
 
     changes: list[Change] = []
     answers: list[Reply] = []
     replies: list[tuple[Port, Reply]] = []
+    urgent: Sequence[tuple[Port, Reply]] = ()
     posts: tuple[tuple[bytes, CellMessage], ...] = ()
     forwards: tuple[tuple[bytes, Batch], ...] = ()
     attachments: tuple[tuple[Port, Attach], ...] = ()
-    awaited: list[tuple[Port, StreamRequest]] = []
+    deferred: list[tuple[Port, DeferredRequest]] = []
     withheld: tuple[int, ...] = ()
 
 
 class Behaviour(Protocol):
-    """What a cell does. Synchronous, so nothing interleaves; without I/O, so it never waits."""
+    """The logic of a cell. Synchronous, so nothing interleaves; without I/O, so it never waits."""
 
     deadline: float
     """When `wake` has work to do; infinity = never. May be early, must not be late."""
@@ -68,60 +68,54 @@ class Behaviour(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is kept: without guests the cell can be forgotten."""
+        """Nothing is stored: without connections the cell can be forgotten."""
 
     @property
     def is_settled(self) -> bool:
-        """Without guests, nothing would be lost by building it anew from the store."""
+        """Without connections, nothing would be lost by building it anew from the store."""
 
     @property
-    def unanswered(self) -> Iterable[tuple[Port, StreamRequest]]:
-        """Requests that were taken and are not answered: refused, should the behaviour go."""
+    def unanswered(self) -> Iterable[tuple[Port, DeferredRequest]]:
+        """Requests that were taken and not answered: refused if the behaviour is given up."""
 
 
 @runtime_checkable
-class LeaseHolder(Protocol):
-    """A behaviour that hands out messages for a time (`lending`)."""
+class ReleaseObserver(Protocol):
+    """A behaviour that is told what becomes of its effects while they wait for the store."""
 
-    def postpone(self, pushes: Iterable[tuple[Port, Msg]], now: float) -> None:
-        """These wait in line: what they hand out is in nobody's hands yet."""
+    def delayed(self, pending: Iterable[Effects], now: float) -> None:
+        """These effects still wait, and time passes: called before `wake`."""
 
-    def recall(self, pushes: Iterable[tuple[Port, Msg]]) -> None:
-        """These will not leave: nobody has begun what they hand out."""
+    def detaching(self, port: Port, pending: Iterable[Effects]) -> None:
+        """A connection is about to be detached while these effects wait: it gets none of them."""
 
-    def is_owed(self, port: Port, push: Msg) -> bool:
-        """Is what a push hands out still there, and meant for this port?"""
+    def revise(self, effects: Effects) -> None:
+        """These effects leave late: take out replies that are out of date."""
 
-    def restart(self, pushes: Iterable[tuple[Port, Msg]], now: float) -> None:
-        """These have left, later than they were made: their time begins now."""
+    def released(self, late: Iterable[Effects], now: float) -> None:
+        """These effects have left late."""
 
-    def loans(self, unsent: Iterable[tuple[Port, Msg]]) -> list[tuple[Port, int, Lease]]:
-        """What others have in hand; what these were to hand out is not."""
+    def hand_over(self, lost: Collection[Effects]) -> object:
+        """What the next behaviour has to be told when the changes of these effects are lost."""
 
-    def lend_again(self, loans: Iterable[tuple[Port, int, Lease]]) -> None:
-        """What others had in hand when a behaviour before this one was given up."""
-
-    def gone(self, lost: Iterable[Effects]) -> list[int]:
-        """What has left, and the store has not heard of; what left with these effects has not."""
-
-    def go_again(self, gone: Iterable[int]) -> None:
-        """What had left when a behaviour before this one was given up."""
+    def take_over(self, handover: object) -> None:
+        """Take what the behaviour before this one handed over."""
 
 
 CellSnapshot = Snapshot | LogSnapshot
-"""What a cell is built from: all of a queue, or the outline of a log."""
+"""The stored state that a cell is built from: all of a queue, or the metadata of a log."""
 
 Spawn = Callable[[bytes, CellSnapshot, dict[Port, Attach]], Behaviour]
-"""Builds a behaviour from what is kept, with the guests that were there before a crash."""
+"""Builds a behaviour from what is stored, with the connections that were attached before."""
 
 Loading = CellSnapshot | Deferred[Snapshot | Fault] | Deferred[LogSnapshot | Fault]
 Load = Callable[[bytes], Loading]
-"""Gives what a cell is built from."""
+"""Gives the stored state of a cell."""
 
 
 @dataclass(slots=True)
 class PendingEffects:
-    """What a batch does to the world outside, waiting until what came before it is kept."""
+    """The effects of a batch, waiting until the changes before them are stored."""
 
     batch: Batch | None
     effects: Effects
@@ -129,18 +123,17 @@ class PendingEffects:
 
 
 class Cell:
-    """A name, a behaviour that may be missing, and what survives it."""
+    """A name, a behaviour that may be missing, and everything that outlives a crash of it."""
 
     __slots__ = (
+        "_handover",
+        "_late",
         "_wake",
         "attachments",
         "behaviour",
         "deadline",
-        "gone",
         "is_busy",
         "is_queued",
-        "late",
-        "loans",
         "mailbox",
         "mailbox_bytes",
         "name",
@@ -165,87 +158,70 @@ class Cell:
         self.mailbox_bytes = 0
         self.restarts: Restarts | None = None
         self.refusal: Code | None = None
-        """Mail is not kept but refused, with this code: the cell is quarantined."""
+        """Batches are refused with this code: the cell is quarantined."""
         self.resumes_at = 0.0
         """After a crash: not run before this. Infinity while its state is being loaded."""
         self.pending: deque[PendingEffects] | None = None
         self.pending_since = 0.0
-        """Since when anything waits in line, if anything does."""
         self.pending_bytes = 0
-        self.late: list[tuple[Port, Msg]] | None = None
-        """Pushes that have left since time passed while they were in line; None: it did not."""
-        self.loans: Sequence[tuple[Port, int, Lease]] = ()
-        """What the guests have in hand, of a behaviour that was given up."""
-        self.gone: Sequence[int] = ()
-        """What had left it, and its store did not know."""
+        self._late: list[Effects] | None = None
+        """Effects that have left late; None: those that wait are not late."""
+        self._handover: object = None
+        """What the next behaviour takes over from the one that was given up."""
         self.used_at = now
 
     def wake(self, now: float) -> None:
         self._wake(self, now)
 
-    def look(self, batch: Batch | None, now: float) -> Effects:
-        """Have the behaviour look at the clock, or at a batch while effects wait in line. For
-        pushes that do no time passes, and who leaves before them never had what they hand out."""
+    def handle_behind_pending(self, batch: Batch | None, now: float) -> Effects:
+        """Handle a batch, or look at the clock, while effects of earlier batches may wait."""
         behaviour = self.behaviour
-        assert behaviour is not None, "there is nothing that could look"
-        is_leave = batch is not None and Detach in map(type, batch.messages[-1:])
-        lender = lender_in(behaviour) if self.pending and (batch is None or is_leave) else None
-        if lender is not None:
-            self.late = self.late or []
-            pushes = pushes_in(self.pending or ())
+        assert behaviour is not None, "a cell is activated before it handles anything"
+        if self.pending and (observer := _observer(behaviour)) is not None:
+            waiting = (each.effects for each in self.pending)
             if batch is None:
-                lender.postpone(pushes, now)
-            else:
-                lender.recall(each for each in pushes if each[0] is batch.port)
+                self._late = self._late or []
+                observer.delayed(waiting, now)
+            elif batch.port is not None and Detach in map(type, batch.messages[-1:]):
+                self._late = self._late or []
+                observer.detaching(batch.port, waiting)
         return behaviour.wake(now) if batch is None else behaviour.handle(batch, now)
 
-    def end_wait(self, now: float) -> None:
-        """Effects are about to leave: late, if they waited for a while."""
-        if self.late is None and now >= self.pending_since + LATE_S:
-            self.late = []
+    def start_release(self, now: float) -> None:
+        """Pending effects are about to leave: late, if they waited for a while."""
+        if self._late is None and now >= self.pending_since + LATE_S:
+            self._late = []
 
-    def part(self, effects: Effects) -> None:
-        """These effects leave late: without pushes of what is gone meanwhile."""
-        lender, late = lender_in(self.behaviour), self.late
-        if late is None or lender is None:
-            return
-        left = []
-        for port, reply in effects.replies:
-            if isinstance(reply, Msg):
-                if not lender.is_owed(port, reply):
-                    continue
-                late.append((port, reply))
-            left.append((port, reply))
-        effects.replies = left
+    def revise(self, effects: Effects) -> None:
+        """These effects leave: if they are late, without what is out of date by now."""
+        if self._late is not None and (observer := _observer(self.behaviour)) is not None:
+            observer.revise(effects)
+            self._late.append(effects)
 
-    def settle(self, fault: Fault | None, now: float) -> None:
-        """Effects that were held have left, or will not. After a fault the behaviour knows what the
-        store does not: it has to be built anew; guests and mail stay."""
+    def end_release(self, fault: Fault | None, now: float) -> None:
+        """Pending effects have left. After a fault they are lost, and the behaviour knows what the
+        store does not: it is built anew; attachments and mailbox stay."""
         if fault is not None:
             self.behaviour = None
-        elif self.late and (lender := lender_in(self.behaviour)) is not None:
-            lender.restart(self.late, now)
-        self.late = [] if self.pending and self.late is not None else None
+        elif self._late and (observer := _observer(self.behaviour)) is not None:
+            observer.released(self._late, now)
+        self._late = [] if self.pending and self._late is not None else None
 
-    def give_up(self, lost: Collection[PendingEffects]) -> None:
-        """The behaviour is about to go, and these effects with it: remember who has what."""
-        lender = lender_in(self.behaviour)
-        if lender is not None:
-            self.loans = lender.loans(pushes_in(lost))
-            self.gone = lender.gone(held.effects for held in lost)
+    def give_up(self, lost: Collection[Effects]) -> None:
+        """The changes of these effects are lost, and the behaviour is about to go."""
+        if (observer := _observer(self.behaviour)) is not None:
+            self._handover = observer.hand_over(lost)
 
     def revive(self, behaviour: Behaviour) -> Behaviour:
-        """The cell's new behaviour, built from what is kept; told who has what."""
+        """The cell's new behaviour, built from what is stored."""
         self.behaviour = behaviour
-        loans, self.loans = self.loans, ()
-        gone, self.gone = self.gone, ()
-        if (loans or gone) and (lender := lender_in(behaviour)) is not None:
-            lender.go_again(gone)
-            lender.lend_again(loans)
+        handover, self._handover = self._handover, None
+        if handover is not None and (observer := _observer(behaviour)) is not None:
+            observer.take_over(handover)
         return behaviour
 
-    def put_in_mailbox(self, batch: Batch, *, first: bool = False) -> None:
-        """Have a batch wait, behind what waits already or before it."""
+    def enqueue(self, batch: Batch, *, first: bool = False) -> None:
+        """Put a batch into the mailbox, behind what is there or before it."""
         if self.mailbox is None:
             self.mailbox = deque()
         if first:
@@ -255,25 +231,14 @@ class Cell:
         self.mailbox_bytes += batch.size_bytes
 
     @property
-    def unkept_from(self) -> int:
+    def unstored_from(self) -> int:
         """Messages from this id on are not as durable as promised yet; U64_MAX if all are.
 
-        Who looks past what waits in line, must not look at them.
+        A reader that does not wait behind pending effects must not see them.
         """
-        changes = (change for held in self.pending or () for change in held.effects.changes)
+        changes = (change for each in self.pending or () for change in each.effects.changes)
         return next((change.id for change in changes if isinstance(change, StoredMessage)), U64_MAX)
 
 
-def lender_in(behaviour: object) -> LeaseHolder | None:
-    """The behaviour, if it is one that lends."""
-    return behaviour if isinstance(behaviour, LeaseHolder) else None
-
-
-def pushes_in(held: Iterable[PendingEffects]) -> list[tuple[Port, Msg]]:
-    """The pushes that wait in line."""
-    return [
-        (port, reply)
-        for each in held
-        for port, reply in each.effects.replies
-        if isinstance(reply, Msg)
-    ]
+def _observer(behaviour: object) -> ReleaseObserver | None:
+    return behaviour if isinstance(behaviour, ReleaseObserver) else None

@@ -81,7 +81,7 @@ class Scheduler:
         self.cells: dict[bytes, Cell] = {}
         self._queue: deque[Cell] = deque()
         self._waiting: dict[bytes, list[Callable[[], None]]] = {}
-        self._outgoing = EffectQueue(self._forward, self._committed, now)
+        self._effects = EffectQueue(self._forward, self._committed, now)
         self._wake_cell = self._wake  # one bound method for all cells, not one for each
         self._kick: anyio.Event | None = None
         self._sleeps_until = inf
@@ -193,11 +193,11 @@ class Scheduler:
     def _defer(self, cell: Cell, batch: Batch, now: float) -> bool:
         if cell.refusal is None:
             return self._enqueue(cell, batch, now)
-        self._outgoing.refuse(batch, cell.refusal)
+        self._effects.refuse(batch, cell.refusal)
         return True
 
     def _enqueue(self, cell: Cell, batch: Batch, now: float) -> bool:
-        cell.put_in_mailbox(batch)
+        cell.enqueue(batch)
         self.counters.queued += 1
         if cell.resumes_at > now:
             self.timers.arm(cell, cell.resumes_at)
@@ -255,17 +255,17 @@ class Scheduler:
     def _run(self, cell: Cell, batch: Batch | None, now: float) -> None:
         """Let the behaviour handle a batch, or look at the clock when there is none."""
         cell.is_busy = True
-        outgoing = self._outgoing
-        outgoing.enter()
+        queue = self._effects
+        queue.enter()
         effects: Effects | None = None
         try:
             behaviour = cell.behaviour or self._activate(cell, batch)
             if behaviour is None:
                 return
-            if batch and not cell.pending:
+            if batch is not None and not cell.pending:
                 effects = behaviour.handle(batch, now)
             else:
-                effects = cell.look(batch, now)
+                effects = cell.handle_behind_pending(batch, now)
             # A write that raises is a crash: the behaviour must not keep what the store does not.
             commit = self._store.write(cell.name, effects.changes) if effects.changes else None
         except Exception:
@@ -277,16 +277,16 @@ class Scheduler:
                 if cell.attachments is not None and port in cell.attachments:
                     cell.attachments[port] = join
             if commit is None and not cell.pending:
-                outgoing.release(batch, effects)
+                queue.release(batch, effects)
             else:
-                outgoing.hold(cell, batch, effects, commit, now)
+                queue.hold(cell, batch, effects, commit, now)
         finally:
             cell.is_busy = False
             if not cell.attachments:
                 if batch is not None:
                     cell.used_at = now
                 self._tidy(cell, now)
-            outgoing.leave()
+            queue.leave()
 
     def _activate(self, cell: Cell, batch: Batch | None) -> Behaviour | None:
         """Build the behaviour; None while what it is built from is being loaded."""
@@ -303,9 +303,9 @@ class Scheduler:
     def _put_back(self, cell: Cell, batch: Batch) -> None:
         """The batch in hand is the first to be handled once the cell is loaded."""
         if cell.refusal is not None:
-            self._outgoing.refuse(batch, cell.refusal)
+            self._effects.refuse(batch, cell.refusal)
         else:
-            cell.put_in_mailbox(batch, first=True)
+            cell.enqueue(batch, first=True)
 
     def _loaded(self, cell: Cell, kept: CellSnapshot | Fault) -> None:
         now = self._now()
@@ -344,7 +344,7 @@ class Scheduler:
     def _committed(self, cell: Cell, fault: Fault | None) -> None:
         """Effects that were held have left, or will not."""
         now = self._now()
-        cell.settle(fault, now)
+        cell.end_release(fault, now)
         if fault is not None:
             self.timers.arm(cell, now)
         if cell.is_busy:
@@ -391,7 +391,7 @@ class Scheduler:
             log.exception("cell crashed: name=%r restart_in_s=%.2f", cell.name, rest_s)
             cell.resumes_at = now + rest_s
             self.timers.arm(cell, cell.resumes_at)
-        self._outgoing.refuse_owed(behaviour, [(batch, effects)], Code.OUTCOME_UNKNOWN)
+        self._effects.refuse_undone(behaviour, [(batch, effects)], Code.OUTCOME_UNKNOWN, set())
         if rest_s == inf:
             self._quarantine(cell, Code.QUARANTINED, policy.quarantine_s, now)
 
@@ -401,6 +401,6 @@ class Scheduler:
         cell.resumes_at = now + rest_s
         self.timers.arm(cell, cell.resumes_at)
         while cell.mailbox:
-            self._outgoing.refuse(cell.mailbox.popleft(), code)
+            self._effects.refuse(cell.mailbox.popleft(), code)
         cell.mailbox_bytes = 0
         self._announce_capacity(cell)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millpond.actors.errors import Code
+from millpond.actors.messages import StreamFailed
 from millpond.actors.store.changes import Change, Chunk, Position
 from millpond.actors.streams.bounds import StreamBounds
 from millpond.actors.streams.chunks import ChunkBuilder
@@ -12,7 +13,6 @@ from millpond.actors.streams.messages import (
     Append,
     Appended,
     RecordColumns,
-    StreamFailed,
     StreamOptions,
     Timestamping,
 )

@@ -6,11 +6,12 @@ from bisect import bisect_right
 from operator import itemgetter
 
 from millpond.actors.errors import Code
+from millpond.actors.messages import StreamFailed
 from millpond.actors.positions import SeekBy
 from millpond.actors.store.changes import LogDeleted, LogSnapshot, LogTrimmed, Position
 from millpond.actors.store.interface import Seek
 from millpond.actors.streams.durable.messages import ForkParent
-from millpond.actors.streams.messages import Records, StreamFailed
+from millpond.actors.streams.messages import Records
 
 EMPTY = Position(0, 0)
 _sequence = itemgetter(0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Port
-from millpond.actors.streams.messages import Appended, SessionAppend, StreamFailed
+from millpond.actors.messages import Port, StreamFailed
+from millpond.actors.streams.messages import Appended, SessionAppend
 
 
 class AppendSessions:

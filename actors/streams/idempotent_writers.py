@@ -7,17 +7,11 @@ the other.
 from __future__ import annotations
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Reply
+from millpond.actors.messages import Reply, StreamFailed
 from millpond.actors.store.changes import Change
 from millpond.actors.streams.append import StreamAppender
 from millpond.actors.streams.bounds import StreamBounds
-from millpond.actors.streams.messages import (
-    Append,
-    GetWriter,
-    StreamFailed,
-    WriterAppend,
-    WriterStatus,
-)
+from millpond.actors.streams.messages import Append, GetWriter, WriterAppend, WriterStatus
 from millpond.actors.streams.metadata import StreamMetadata, WriterState
 from millpond.actors.streams.moment import Moment
 

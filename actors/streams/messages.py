@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 
-from millpond.actors.errors import Code
+from millpond.actors.messages import StreamFailed as StreamFailed
 from millpond.actors.messages import StreamReply, StreamRequest
 from millpond.actors.positions import Position, Seek
 from millpond.actors.streams.durable.messages import NO_EXPIRY, Lifetime
@@ -134,14 +134,30 @@ class Read(StreamRequest, frozen=True, gc=False):
     one_append: bool = False
     by_chunk: bool = False
 
+    @property
+    def is_repeated(self) -> bool:
+        return self.wait_until > 0
+
 
 class CancelRead(StreamRequest, frozen=True, gc=False):
-    """The asker does not wait for the `Read` of this number any more. No answer."""
+    """The end of the wait of the `Read` of this number. Neither of them is answered."""
+
+    is_answered: ClassVar[bool] = False
+
+    @property
+    def is_repeated(self) -> bool:
+        return True
 
 
 class FinishRead(StreamRequest, frozen=True, gc=False):
     """The `Read` of this number waits no longer: it is answered with what there is. No answer of
     its own."""
+
+    is_answered: ClassVar[bool] = False
+
+    @property
+    def is_repeated(self) -> bool:
+        return True
 
 
 class Describe(StreamRequest, frozen=True, gc=False):
@@ -303,18 +319,6 @@ class WriterStatus(StreamReply, frozen=True, gc=False):
     rows: int
     plan: bytes
     is_done: bool
-
-
-class StreamFailed(StreamReply, frozen=True, gc=False):
-    """Refused. What the asker may want to know besides: the range there is, and the last id. Of an
-    unknown stream, whether it `is_tombstone`: its name is taken as long as it has forks."""
-
-    code: Code
-    trim_point: int = 0
-    tail: int = 0
-    last_id: Position = Position(0, 0)
-    fencing_token: bytes = b""
-    is_tombstone: bool = False
 
 
 # The catalogue of topics.

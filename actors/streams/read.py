@@ -10,7 +10,7 @@ from math import inf
 import msgspec
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import CellMessage, Port
+from millpond.actors.messages import CellMessage, Port, StreamFailed
 from millpond.actors.positions import SeekBy
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import Chunk
@@ -21,14 +21,7 @@ from millpond.actors.streams.bounds import StreamBounds
 from millpond.actors.streams.chunks import BadChunk, columns_of, index_at_id
 from millpond.actors.streams.durable.fork_log import ForkLog
 from millpond.actors.streams.durable.messages import ForkParent
-from millpond.actors.streams.messages import (
-    Read,
-    RecordColumns,
-    Records,
-    RecordSlice,
-    StreamFailed,
-    Trim,
-)
+from millpond.actors.streams.messages import Read, RecordColumns, Records, RecordSlice, Trim
 from millpond.actors.streams.moment import Moment
 from millpond.actors.streams.read_scan import ChunksLoaded, ReadScan, scan_chunks
 from millpond.actors.streams.record_cache import StreamCache
@@ -294,7 +287,7 @@ class StreamReader:
                 continue
             waiters.end(waiter)
             self._answered.append((waiter.port, read))
-            effects.awaited.append((waiter.port, read))
+            effects.deferred.append((waiter.port, read))
             answer = self._records(read, result.spans, result.next, result.slices)
             effects.replies.append((waiter.port, answer))
 
@@ -330,7 +323,7 @@ class StreamReader:
         """Answer with nothing, or with why there will be nothing."""
         read, extent = waiter.read, self._extent
         self._answered.append((waiter.port, read))
-        effects.awaited.append((waiter.port, read))
+        effects.deferred.append((waiter.port, read))
         answer: Answer = self._empty(read, extent.tail)
         if code is not None:
             answer = extent.refusal(read.number, code)

@@ -385,7 +385,7 @@ class Stream:
         if isinstance(search.request, m.Read):
             reply = self._reader.found(search, search.request, found.chunks)
             if reply is not None:
-                effects.awaited.append((search.port, search.request))
+                effects.deferred.append((search.port, search.request))
         else:
             point = self._reader.point_in(search, found.chunks)
             reply = m.Done(search.request.number) if isinstance(point, int) else point

@@ -6,10 +6,10 @@ The stream notes the last id of each channel that feeds it, in one piece with th
 from __future__ import annotations
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import TeeAppend, TeeAppended
+from millpond.actors.messages import StreamFailed, TeeAppend, TeeAppended
 from millpond.actors.store.changes import Change
 from millpond.actors.streams.append import StreamAppender
-from millpond.actors.streams.messages import Append, StreamFailed
+from millpond.actors.streams.messages import Append
 from millpond.actors.streams.tee_notes import TeeProgress
 
 

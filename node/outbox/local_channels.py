@@ -188,14 +188,14 @@ class LocalChannels:
     def is_storing(self, channel: bytes) -> bool:
         """True while the channel has messages that are not durable yet."""
         cell = self._scheduler.cells.get(channel)
-        return cell is not None and cell.unkept_from < U64_MAX
+        return cell is not None and cell.unstored_from < U64_MAX
 
     def messages(self, channel: bytes) -> Iterator[StoredMessage]:
         """The messages of a channel in memory, valid until it changes; none if it is not in
         memory."""
         behaviour = self._scheduler.view(channel)
         if isinstance(behaviour, Channel):
-            for row, _ in behaviour.export(0, self._scheduler.cells[channel].unkept_from):
+            for row, _ in behaviour.export(0, self._scheduler.cells[channel].unstored_from):
                 yield row
 
     def message(self, channel: bytes, message_id: int) -> StoredMessage | None:

@@ -67,8 +67,8 @@ class Mailbox(Channel):
 
     def handle(self, batch: Batch, now: float) -> Effects:
         effects = super().handle(batch, now)
-        if self._buffer.rows:
-            self._on_message(self._name)
+        if self.buffer.rows:
+            self._on_message(self.name)
         return effects
 
 

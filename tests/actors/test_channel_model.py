@@ -200,7 +200,7 @@ class Life:
         channel = self.pond.scheduler.view(NAME)
         assert isinstance(channel, Channel)
         holders: Counter[int] = Counter()
-        for consumer in channel._delivery.consumers.values():
+        for consumer in channel.delivery.consumers.values():
             assert (
                 consumer.credit >= 0 and consumer.credit + len(consumer.leases) == consumer.window
             )
@@ -318,8 +318,8 @@ def test_nothing_is_remembered_of_messages_that_are_gone() -> None:
         for peer in peers:
             peer.ack(*peer.pushed_ids())
     channel = pond.scheduler.view(NAME)
-    assert isinstance(channel, Channel) and isinstance(channel._delivery, QueueDelivery)
-    delivery = channel._delivery
+    assert isinstance(channel, Channel) and isinstance(channel.delivery, QueueDelivery)
+    delivery = channel.delivery
     assert pond.kept() == [] and delivery.attempts == {} and not delivery.has_delays
     assert delivery._backlog._taken == set() and delivery._backlog._returned.heap == []
     assert len(delivery._agenda) <= 64 and not pond.store.load(NAME).attempts

@@ -72,7 +72,7 @@ def test_dead_jobs_are_deleted() -> None:
 
 
 def test_many_are_moved_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millpond.actors.jobs.dead_letters.LETTERS_MAX", 2)
+    monkeypatch.setattr("millpond.actors.jobs.dead_letters.COUNT_MAX", 2)
     pond = job_pond()
     producer = pond.producer()
     for _ in range(5):

@@ -368,11 +368,11 @@ def test_what_lies_above_a_page_that_goes_on_is_for_the_next_one() -> None:
 
 
 def test_a_ledger_forgets_all_and_a_name_belongs_to_its_last_claimant() -> None:
-    ledger = JobSchedule(MessageAttributes({1: 5.0}, {1: b"a", 2: b"b"}))
-    assert (ledger.find(b"a"), ledger.find(b"b")) == (1, 2)
-    ledger.claim(3, b"a")
-    ledger.forget(1)
-    assert (ledger.find(b"a"), ledger.due) == (3, {})
-    ledger.forget(2)
-    ledger.forget(3)
-    assert ledger.find(b"a") is ledger.find(b"b") is None and not ledger
+    schedule = JobSchedule(MessageAttributes({1: 5.0}, {1: b"a", 2: b"b"}))
+    assert (schedule.find(b"a"), schedule.find(b"b")) == (1, 2)
+    schedule.claim(3, b"a", [])
+    schedule.forget(1)
+    assert (schedule.find(b"a"), schedule.due) == (3, {})
+    schedule.forget(2)
+    schedule.forget(3)
+    assert schedule.find(b"a") is schedule.find(b"b") is None and not schedule

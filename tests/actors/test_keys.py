@@ -32,7 +32,7 @@ def test_pa_08_a_key_outlives_its_message_as_a_digest() -> None:
     keys, message = IdempotencyKeys({}), row(1)
     remember(keys, message)
     assert is_same(keys.rows[1], b"data 1") and not is_same(keys.rows[1], b"data 2")
-    left = keys.settle(message)
+    left = keys.retain_digest(message)
     assert left == StoredKey(1, 60, 600.0, sha256(b"data 1").digest())
     assert keys.rows[1] is left
     assert is_same(left, b"data 1") and not is_same(left, b"data 2")
@@ -42,14 +42,14 @@ def test_a_key_used_again_after_its_window_belongs_to_the_younger_message() -> N
     keys, old, young = IdempotencyKeys({}), row(1, ttl=604_800), row(1, message_id=2, now=90_000.0)
     remember(keys, old)
     remember(keys, young)
-    assert keys.settle(old) is None
+    assert keys.retain_digest(old) is None
     assert keys.rows[1] is young
 
 
 def test_what_is_forgotten_says_whether_its_message_was_gone() -> None:
     keys, old = IdempotencyKeys({}), row(1)
     remember(keys, old)
-    keys.settle(old)
+    keys.retain_digest(old)
     assert keys.remember(row(1, message_id=2, now=90_000.0), inf) == KeyExpired(1, True)
     assert keys.forget_oldest() == [KeyExpired(1, False)]
 

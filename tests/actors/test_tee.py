@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from millpond.actors.channels.settings import ChannelSettings
-from millpond.actors.channels.tee import PATIENCE_S, REST_S_MAX, SLICE_MESSAGES
+from millpond.actors.channels.tee import GIVE_UP_AFTER_S, RETRY_S_MAX, SLICE_MESSAGES
 from millpond.actors.messages import Ack, Attach, Batch, CellMessage, Mode, Msg, Port, Put
 from millpond.actors.runtime.cell import Behaviour, CellSnapshot, Loading
 from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
@@ -158,7 +158,7 @@ class TestRefusals:
         assert mill.kept() == numbered(8) and mill.missed == 0
         mill.limits = StreamLimits()
         mill.scheduler.cells[CELL].behaviour = None
-        mill.advance(REST_S_MAX + 1)
+        mill.advance(RETRY_S_MAX + 1)
         assert mill.bodies() == numbered(8)
 
     def test_who_acknowledges_meanwhile_is_not_held_up_and_the_stream_misses_it(self) -> None:
@@ -173,7 +173,7 @@ class TestRefusals:
         assert mill.kept() == [b"2", b"3", b"5"] and mill.missed == 3
         mill.limits = StreamLimits()
         mill.scheduler.cells[CELL].behaviour = None
-        mill.advance(REST_S_MAX + 1)
+        mill.advance(RETRY_S_MAX + 1)
         assert mill.bodies() == [b"2", b"3", b"5"]
 
     def test_a_closed_stream_is_asked_ever_more_seldom(
@@ -205,7 +205,7 @@ class TestRefusals:
         put_all(mill, [b"here"])
         mill.ask(m.Delete(0))
         put_all(mill, [b"new"])
-        mill.advance(REST_S_MAX)
+        mill.advance(RETRY_S_MAX)
         assert mill.bodies() == [b"here", b"new"]
 
 
@@ -244,9 +244,9 @@ class TestWaiting:
     def test_a_stream_that_cannot_be_read_is_not_waited_for_for_ever(self) -> None:
         mill, _ = self._stuck()
         mill.loads[CELL].finish(Fault.DAMAGED)
-        mill.advance(PATIENCE_S - 10)
+        mill.advance(GIVE_UP_AFTER_S - 10)
         assert mill.kept() == numbered(5)
-        mill.advance(PATIENCE_S + REST_S_MAX)
+        mill.advance(GIVE_UP_AFTER_S + RETRY_S_MAX)
         assert mill.kept() == [b"4"] and mill.missed == 4
 
     def test_a_key_that_is_forgotten_meanwhile_leaves_nothing_behind(self) -> None:
@@ -301,7 +301,7 @@ class TestCommits:
         store.is_doomed = True
         mill.producer().say(Put(1, 3600, b"lost"))
         store.finish(Fault.NOT_STORED)
-        mill.advance(REST_S_MAX)
+        mill.advance(RETRY_S_MAX)
         assert not mill.directory.is_created(ALL)
 
     def test_what_the_stream_could_not_keep_comes_again_once(self) -> None:
@@ -315,7 +315,7 @@ class TestCommits:
         assert mill.kept() == [b"a", b"b"]
         store.is_doomed = store.is_slow = False
         store.finish(Fault.NOT_STORED)
-        mill.advance(REST_S_MAX)
+        mill.advance(RETRY_S_MAX)
         assert mill.bodies() == [b"a", b"b"] and mill.kept() == [] and mill.missed == 0
 
     @pytest.mark.parametrize("mode", list(Mode))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Failed, Reply, StreamReply, StreamRequest
+from millpond.actors.messages import Failed, Reply, StreamFailed, StreamReply, StreamRequest
 from millpond.actors.store.changes import Position
 from millpond.actors.streams.messages import (
     Append,
@@ -19,7 +19,6 @@ from millpond.actors.streams.messages import (
     Read,
     RecordColumns,
     Records,
-    StreamFailed,
     Trim,
 )
 from millpond.actors.streams.names import stream_cell

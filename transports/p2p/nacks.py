@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import assert_never
 
 from millpond.actors.errors import ERRORS, Code, RequestError
 from millpond.actors.messages import (
@@ -11,18 +10,15 @@ from millpond.actors.messages import (
     Attach,
     AttemptStarted,
     Credit,
-    Detach,
-    Drain,
     Failed,
     Get,
     JobRequest,
     List,
+    Message,
     Nack,
     Put,
-    Request,
     StreamRequest,
     Touch,
-    Writable,
 )
 from millpond.transports.errors import MalformedPacket
 from millpond.transports.p2p import packets as packet
@@ -158,7 +154,7 @@ def correlation_number(refused: Refused) -> int | None:
     return int.from_bytes(refused.correlation[:size], "big")
 
 
-def _origin(request: Request) -> tuple[int, bytes]:
+def _origin(request: Message) -> tuple[int, bytes]:
     match request:
         case Put(key=key):
             return packet.PUT, key.to_bytes(4, "big")
@@ -182,7 +178,5 @@ def _origin(request: Request) -> tuple[int, bytes]:
             return packet.STREAM, number.to_bytes(4, "big")
         case JobRequest(number=number):
             return packet.JOBS, number.to_bytes(4, "big")
-        case Detach() | Writable() | Drain():
-            raise AssertionError(f"{request} has no packet, nobody waits for its answer")
         case _:
-            assert_never(request)
+            raise AssertionError(f"{request} has no packet, so nobody waits for its answer")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Failed, StreamReply
+from millpond.actors.messages import Failed, StreamFailed, StreamReply
 from millpond.actors.streams import messages as m
-from millpond.actors.streams.messages import StreamDescription, StreamFailed
+from millpond.actors.streams.messages import StreamDescription
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.codec import ENVELOPE_BYTES, encode_response
 from millpond.transports.rustlog.json_fallback import DecodedRequest

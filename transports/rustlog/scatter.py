@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Batch, Failed, Port, Reply
-from millpond.actors.streams.messages import Describe, StreamDescription, StreamFailed
+from millpond.actors.messages import Batch, Failed, Port, Reply, StreamFailed
+from millpond.actors.streams.messages import Describe, StreamDescription
 from millpond.actors.streams.names import stream_cell
 
 Submit = Callable[[bytes, Batch, float], bool]

@@ -7,7 +7,7 @@ from typing import assert_never
 import msgspec
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import CellMessage, Failed, Rights, StreamReply
+from millpond.actors.messages import CellMessage, Failed, Rights, StreamFailed, StreamReply
 from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams.messages import (
     Append,
@@ -18,7 +18,6 @@ from millpond.actors.streams.messages import (
     Read,
     RecordFilter,
     Records,
-    StreamFailed,
     Trim,
 )
 from millpond.actors.streams.names import stream_cell

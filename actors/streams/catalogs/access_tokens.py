@@ -13,10 +13,19 @@ from math import inf
 import msgspec
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Batch, CellMessage, Detach, Drain, Port, Reply, StreamRequest
+from millpond.actors.messages import (
+    Batch,
+    CellMessage,
+    Detach,
+    Drain,
+    Port,
+    Reply,
+    StreamFailed,
+    StreamRequest,
+)
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import LogSnapshot, MetadataSet
-from millpond.actors.streams.messages import CancelRead, Done, IssueToken, RevokeToken, StreamFailed
+from millpond.actors.streams.messages import CancelRead, Done, IssueToken, RevokeToken
 
 TOKENS_MAX = 10_000
 METADATA_BYTES_MAX = 4096

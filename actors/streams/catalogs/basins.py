@@ -14,7 +14,16 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Batch, CellMessage, Detach, Drain, Port, Reply, StreamRequest
+from millpond.actors.messages import (
+    Batch,
+    CellMessage,
+    Detach,
+    Drain,
+    Port,
+    Reply,
+    StreamFailed,
+    StreamRequest,
+)
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import LogSnapshot, MetadataSet
 from millpond.actors.streams.directory import Directory
@@ -26,7 +35,6 @@ from millpond.actors.streams.messages import (
     Delete,
     DeleteBasin,
     Done,
-    StreamFailed,
 )
 from millpond.actors.streams.names import BASINS, basin_cell
 

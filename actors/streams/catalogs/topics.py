@@ -16,6 +16,7 @@ from millpond.actors.messages import (
     Drain,
     Port,
     Reply,
+    StreamFailed,
     StreamReply,
     StreamRequest,
 )
@@ -30,7 +31,6 @@ from millpond.actors.streams.messages import (
     DeleteTopic,
     Done,
     PartitionDeleted,
-    StreamFailed,
 )
 from millpond.actors.streams.names import stream_cell
 

@@ -257,10 +257,10 @@ def test_a_buried_source_asks_for_its_forks_after_a_restart(kept: Lake) -> None:
     made(fork(kept))
     delete(kept, SOURCE)
     # The fork goes, and the node stops before its source hears of it.
-    real = kept.scheduler._outgoing._forward
-    kept.scheduler._outgoing._forward = lambda name, batch: None
+    real = kept.scheduler._effects._forward
+    kept.scheduler._effects._forward = lambda name, batch: None
     kept.one(m.Delete(0), m.Done, FORK)
-    kept.scheduler._outgoing._forward = real
+    kept.scheduler._effects._forward = real
     kept.restart()
     assert state_of(kept, SOURCE) in ("buried", "gone")
     kept.settle()

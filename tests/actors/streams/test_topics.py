@@ -135,7 +135,7 @@ def test_what_a_stop_left_of_a_removed_topic_goes_at_the_next_start(tmp_path: Pa
         assert create(lake, b"orders", 3) is None
         lake.append(b"x", name=b"orders/1")
         lake.scheduler._forward = lambda name, batch: None
-        lake.scheduler._outgoing._forward = lambda name, batch: None
+        lake.scheduler._effects._forward = lambda name, batch: None
         assert delete(lake, b"orders") is None
         assert lake.directory.names() == [b"orders/1"]
         assert create(lake, b"orders", 3) is Code.STREAM_EXISTS, "not before all of it is gone"

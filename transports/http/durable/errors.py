@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Failed
+from millpond.actors.messages import Failed, StreamFailed
 from millpond.actors.streams.durable.messages import DurableRefused, RefusalReason
-from millpond.actors.streams.messages import StreamFailed
 from millpond.transports.http.durable import protocol as w
 from millpond.transports.http.durable.offsets import offset_of
 from millpond.transports.http.response import Response, json_response

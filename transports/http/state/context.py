@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from millpond.actors.messages import Failed, Rights, StreamRequest
-from millpond.actors.streams.messages import StreamFailed
+from millpond.actors.messages import Failed, Rights, StreamFailed, StreamRequest
 from millpond.actors.streams.names import state_cell, stream_cell
 from millpond.transports.errors import UpgradeRefused
 from millpond.transports.http.cell_client import CellClient, CellReply

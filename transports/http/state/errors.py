@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from millpond.actors.errors import ERRORS, Code
-from millpond.actors.messages import Failed
-from millpond.actors.streams.messages import StreamFailed
+from millpond.actors.messages import Failed, StreamFailed
 from millpond.transports.http.response import Response, json_response
 
 _STATUSES = {

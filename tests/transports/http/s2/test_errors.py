@@ -7,9 +7,8 @@ import json
 import pytest
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Failed, Get
+from millpond.actors.messages import Failed, Get, StreamFailed
 from millpond.actors.positions import Position
-from millpond.actors.streams.messages import StreamFailed
 from millpond.transports.http.s2.errors import (
     CodedError,
     ErrorCode,
