@@ -191,7 +191,7 @@ def test_who_only_ever_demands_new_keys_is_sent_away(files: Files) -> None:
 
     def demand() -> None:
         assert openssl.SSL_key_update(ours, 1) == openssl.SSL_do_handshake(ours) == 1
-        pipe.out += client._effects.read()
+        pipe.out += client._outgoing.read()
         server.received(bytes(pipe.out))
         pipe.out.clear()
 
