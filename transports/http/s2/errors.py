@@ -18,8 +18,7 @@ from typing import assert_never
 import msgspec
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Failed
-from millpond.actors.streams.messages import StreamFailed
+from millpond.actors.messages import Failed, StreamFailed
 from millpond.transports.http.response import Response
 
 Headers = list[tuple[bytes, bytes]]
