@@ -43,8 +43,8 @@ from millpond.transports.s3p.decoder import (
     encode_id,
     encode_records,
 )
+from millpond.transports.s3p.fast_parser import RepeatedAppend
 from millpond.transports.s3p.parser import IncrementalParser
-from millpond.transports.s3p.s3p_last import LastAppend
 
 pytestmark = pytest.mark.wire
 
@@ -78,7 +78,7 @@ class Counting(IncrementalParser):
         Counting.read += len(found) - before
         return rest
 
-    def feed(self, data: bytes, found: list[Command], last: LastAppend) -> None:
+    def feed(self, data: bytes, found: list[Command], last: RepeatedAppend) -> None:
         before = len(found)
         super().feed(data, found, last)
         Counting.read += len(found) - before
@@ -89,7 +89,7 @@ def judged(wire: bytes, limits: S3pLimits) -> Outcome:
     judge = IncrementalParser(limits)
     found: list[Command] = []
     try:
-        judge.feed(wire, found, LastAppend(limits))
+        judge.feed(wire, found, RepeatedAppend(limits))
     except S3pError as error:
         return found, str(error), False
     return found, "", judge.is_midway

@@ -12,22 +12,18 @@ from typing import Any
 
 import pytest
 
-from millpond.transports.s3p import fast_parser as s3p_split
-from millpond.transports.s3p import parser as s3p_exact
-from millpond.transports.s3p import s3p_last
-from millpond.transports.s3p import scanner as s3p_input
+from millpond.transports.s3p import fast_parser, parser, scanner
 from millpond.transports.s3p.client_codec import ReplyDecoder, encode_append
 from millpond.transports.s3p.commands import Command, S3pLimits
 from millpond.transports.s3p.decoder import Decoder
-from millpond.transports.s3p.fast_parser import FastParser
-from millpond.transports.s3p.s3p_last import LastAppend
+from millpond.transports.s3p.fast_parser import FastParser, RepeatedAppend
 from millpond.transports.s3p.scanner import InputBuffer
 from tests.transports.s3p_samples import w
 
 pytestmark = pytest.mark.wire
 
 LIMITS = S3pLimits()
-FILES = {module.__file__ for module in (s3p_exact, s3p_input, s3p_last, s3p_split)}
+FILES = {module.__file__ for module in (fast_parser, parser, scanner)}
 
 
 class Moved:
@@ -77,7 +73,7 @@ class WeighedSplit(FastParser):
         return super().take(data, found)
 
 
-class WeighedLast(LastAppend):
+class WeighedLast(RepeatedAppend):
     """Counts what it took off the front, which the decoder then cuts off."""
 
     __slots__ = ("_moved",)

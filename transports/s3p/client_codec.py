@@ -8,8 +8,7 @@ import msgspec
 
 from millpond.actors.positions import Position
 from millpond.transports.errors import WireError
-from millpond.transports.s3p.commands import FIRST_ID, S3pError, bad_format, printable
-from millpond.transports.s3p.s3p_schema import parse_id
+from millpond.transports.s3p.commands import FIRST_ID, S3pError, bad_format, parse_id, printable
 from millpond.transports.s3p.scanner import ARRAY, BULK, CRLF, ERROR, SIMPLE, InputBuffer
 
 ID_BYTES_MAX = 41
@@ -157,7 +156,7 @@ class ReplyDecoder:
 
 
 def _take_replies(data: bytes, limits: ReplyLimits, found: list[Reply]) -> bytes:
-    """Put whole replies into `found`, as long as they are plainly right, the way `s3p_split` does
+    """Put whole replies into `found`, as long as they are plainly right, the way `fast_parser` does
     it with commands; gives the bytes from the first one on that is not."""
     parts = data.split(CRLF)
     end = len(parts) - 1

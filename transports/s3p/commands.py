@@ -1,6 +1,8 @@
-"""The words of S3P v0.2.0: commands, limits, error codes (specs/s3p 8, 9, 11; wire.md 3h)."""
+"""Commands of S3P v0.2.0: their options, limits and error codes (specs/s3p 7 to 11; wire.md 3h)."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 
@@ -14,6 +16,12 @@ UNKNOWN_STREAM = "ERR_UNKNOWN_STREAM"
 NON_MONOTONIC_ID = "ERR_NON_MONOTONIC_ID"
 
 FIRST_ID = Position(0, 0)
+U64_MAX = 2**64 - 1
+OPTIONS_MAX = 16
+"""Elements of an options array; what more is good for nothing (S3A-22)."""
+COMMAND_BYTES_MAX = 32
+KEY_BYTES_MAX = 64
+VALUE_BYTES_MAX = 64
 
 
 class S3pLimits(msgspec.Struct, frozen=True, gc=False):
@@ -96,3 +104,158 @@ def printable(raw: bytes) -> str:
     if raw.isascii() and text.isprintable():
         return text
     return "".join(each if " " <= each <= "~" else f"\\x{ord(each):02x}" for each in text)
+
+
+class Options(msgspec.Struct, gc=False):
+    """What the options of one command said; the last word on each key counts (S3P-17)."""
+
+    count: int
+    ms: int | None = None
+    block_ms: int = 0
+    min_id: Position | None = None
+
+
+class Option(msgspec.Struct, frozen=True):
+    """A key that a command knows: `read` puts its value into the options, or raises S3pError.
+
+    `too_long` is the error for a value of more than VALUE_BYTES_MAX bytes, whatever they are.
+    """
+
+    read: Callable[[Options, bytes, S3pLimits], None]
+    too_long: Callable[[int, int], S3pError]
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """A command: how many elements, which options, and what it makes of them."""
+
+    elements: int
+    options: dict[bytes, Option]
+    build: Callable[[bytes, Options, list[bytes]], Command]
+
+    def option(self, key: bytes) -> Option:
+        """The option of that key, in any case (S3P-12); S3pError if there is none (S3P-16)."""
+        found = self.options.get(key) or self.options.get(key.upper())
+        if found is None:
+            raise bad_format(f"unknown option {printable(key)}")
+        return found
+
+
+def schema_of(verb: bytes, elements: int) -> Schema:
+    """The command of that name, in any case; S3pError if there is none, or it is of another size
+    (S3P-12, S3P-14)."""
+    schema = SCHEMAS.get(verb) or SCHEMAS.get(verb.upper())
+    if schema is None:
+        raise bad_format(f"unknown command {printable(verb)}")
+    if schema.elements != elements:
+        name = printable(verb.upper())
+        raise bad_format(f"{name} has {schema.elements} elements, not {elements}")
+    return schema
+
+
+def name_too_long(size: int, size_max: int) -> S3pError:
+    """A stream name of `size` bytes (S3P-18)."""
+    return over_limit(f"stream name length not in range [1, {size_max}]")
+
+
+def verb_too_long(size: int, size_max: int) -> S3pError:
+    """The name of no command has so many bytes (S3P-14)."""
+    return bad_format(f"unknown command of {size} bytes")
+
+
+def key_too_long(size: int, size_max: int) -> S3pError:
+    """No option's key has so many bytes (S3P-16)."""
+    return bad_format(f"unknown option of {size} bytes")
+
+
+def record_too_large(size: int, size_max: int) -> S3pError:
+    """A record of `size` bytes (S3P-26)."""
+    return over_limit(f"record of {size} bytes, at most {size_max} are allowed")
+
+
+def append_too_large(size: int, size_max: int) -> S3pError:
+    """A record for which what the APPEND has already leaves no room (S3P-26)."""
+    return over_limit(f"aggregate of records too large: {size} bytes more, {size_max} are left")
+
+
+def parse_id(value: bytes) -> Position:
+    """`<ms>-<seq>`, two decimal u64; leading zeros do not count (S3P-31, S3A-09, S3A-16)."""
+    ms, _, seq = value.partition(b"-")
+    if ms.isdigit() and seq.isdigit():
+        ms_number, seq_number = int(ms), int(seq)
+        if ms_number <= U64_MAX and seq_number <= U64_MAX:
+            return Position(ms_number, seq_number)
+    raise bad_format(
+        f"invalid ID {printable(value)}, not <ms>-<seq> of two unsigned 64-bit numbers"
+    )
+
+
+def _read_ms(options: Options, value: bytes, limits: S3pLimits) -> None:
+    if not value.isdigit() or (ms := int(value)) > U64_MAX:
+        raise bad_format(f"invalid ID {printable(value)}, not an unsigned 64-bit number")
+    options.ms = ms
+
+
+def _read_count(options: Options, value: bytes, limits: S3pLimits) -> None:
+    options.count = _number(b"COUNT", value, 1, limits.count_max)
+
+
+def _read_block(options: Options, value: bytes, limits: S3pLimits) -> None:
+    options.block_ms = _number(b"BLOCK", value, 0, limits.block_ms_max)
+
+
+def _read_min_id(options: Options, value: bytes, limits: S3pLimits) -> None:
+    options.min_id = parse_id(value)
+
+
+def _number(key: bytes, value: bytes, low: int, high: int) -> int:
+    is_negative = value[:1] == b"-"
+    if not (value[1:] if is_negative else value).isdigit():
+        raise bad_format(f"invalid {printable(key)} {printable(value)}, not a number")
+    if is_negative or not low <= (number := int(value)) <= high:
+        raise over_limit(f"{printable(key)} {printable(value)} not in range [{low}, {high}]")
+    return number
+
+
+def _id_too_long(size: int, size_max: int) -> S3pError:
+    return bad_format(f"invalid ID of {size} bytes")
+
+
+def _number_too_long(size: int, size_max: int) -> S3pError:
+    return over_limit(f"number of {size} bytes, at most {size_max} are allowed")
+
+
+def _create(name: bytes, options: Options, records: list[bytes]) -> Command:
+    return CreateStream(name)
+
+
+def _append(name: bytes, options: Options, records: list[bytes]) -> Command:
+    return AppendRecords(name, options.ms, records)
+
+
+def _read(name: bytes, options: Options, records: list[bytes]) -> Command:
+    min_id = FIRST_ID if options.min_id is None else options.min_id
+    return ReadRecords(name, options.count, options.block_ms, min_id)
+
+
+def _trim(name: bytes, options: Options, records: list[bytes]) -> Command:
+    if options.min_id is None:
+        raise bad_format("missing option MIN_ID")
+    return TrimBelow(name, options.min_id)
+
+
+def _delete(name: bytes, options: Options, records: list[bytes]) -> Command:
+    return DeleteStream(name)
+
+
+_ID = Option(_read_ms, _id_too_long)
+_COUNT = Option(_read_count, _number_too_long)
+_BLOCK = Option(_read_block, _number_too_long)
+_MIN_ID = Option(_read_min_id, _id_too_long)
+
+SCHEMAS = {
+    b"CREATE": Schema(3, {}, _create),
+    b"APPEND": Schema(4, {b"ID": _ID}, _append),
+    b"READ": Schema(3, {b"COUNT": _COUNT, b"BLOCK": _BLOCK, b"MIN_ID": _MIN_ID}, _read),
+    b"TRIM": Schema(3, {b"MIN_ID": _MIN_ID}, _trim),
+    b"DELETE": Schema(3, {}, _delete),
+}

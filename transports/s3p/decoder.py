@@ -9,9 +9,8 @@ from itertools import accumulate
 from millpond.actors.positions import Position
 from millpond.actors.streams.messages import RecordColumns, RecordSlice
 from millpond.transports.s3p.commands import AppendRecords, Command, S3pError, S3pLimits
-from millpond.transports.s3p.fast_parser import RECORD_BYTES_MAX, fast_parser
+from millpond.transports.s3p.fast_parser import RECORD_BYTES_MAX, RepeatedAppend, fast_parser
 from millpond.transports.s3p.parser import IncrementalParser
-from millpond.transports.s3p.s3p_last import LastAppend
 from millpond.transports.s3p.scanner import CRLF
 
 OK = b"+OK\r\n"
@@ -35,7 +34,7 @@ class Decoder:
     def __init__(self, limits: S3pLimits) -> None:
         self._exact = IncrementalParser(limits)
         self._split = fast_parser(limits)
-        self._last = LastAppend(limits)
+        self._last = RepeatedAppend(limits)
         self._is_plain = True
         self.error: S3pError | None = None
 

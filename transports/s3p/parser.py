@@ -10,27 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millpond.transports.s3p.commands import (
-    AppendRecords,
-    Command,
-    S3pLimits,
-    bad_format,
-    over_limit,
-)
-from millpond.transports.s3p.s3p_last import LastAppend
-from millpond.transports.s3p.s3p_schema import (
     COMMAND_BYTES_MAX,
     KEY_BYTES_MAX,
     OPTIONS_MAX,
     VALUE_BYTES_MAX,
+    AppendRecords,
+    Command,
     Options,
+    S3pLimits,
     Schema,
     append_too_large,
+    bad_format,
     key_too_long,
     name_too_long,
+    over_limit,
     record_too_large,
     schema_of,
     verb_too_long,
 )
+from millpond.transports.s3p.fast_parser import RepeatedAppend
 from millpond.transports.s3p.scanner import ARRAY, InputBuffer
 
 
@@ -128,7 +126,7 @@ class IncrementalParser:
         found.append(command)
         return source.take_rest()
 
-    def feed(self, data: bytes, found: list[Command], last: LastAppend) -> None:
+    def feed(self, data: bytes, found: list[Command], last: RepeatedAppend) -> None:
         """Put the commands that `data` completes into `found`, from the beginning of a command on;
         raises S3pError after the last one before the error."""
         source, limits = self._source, self._limits
