@@ -10,7 +10,7 @@ import pytest
 from tests.conformance import packets as p
 from tests.conformance.peer import Peer
 from tests.conformance.served import Serve, Served, virtual_time
-from tests.transports.proving import ALICE, BOB, NODE, Key, auth, hello
+from tests.transports.p2p.identity_packets import ALICE, BOB, NODE, Key, auth, hello
 
 ROOM = b"chat/1"
 CONSUMING = {p.ROLE: p.CONSUMER}

@@ -8,7 +8,7 @@ import pytest
 from tests.conformance import packets as p
 from tests.conformance.peer import Peer
 from tests.conformance.served import Serve, Served, virtual_time
-from tests.transports.proving import ALICE, MALLORY, auth, hello, is_signed
+from tests.transports.p2p.identity_packets import ALICE, MALLORY, auth, hello, is_signed
 
 PATIENT = {p.KEEP_ALIVE: p.u32(300_000)}
 CONSUMING = {p.ROLE: p.CONSUMER}

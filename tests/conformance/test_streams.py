@@ -18,7 +18,7 @@ from websockets.frames import Frame, Opcode
 from millpond.node.process import rss_bytes
 from tests.conformance import packets as p
 from tests.conformance.peer import Ended, Peer, Pipe, SocketPipe
-from tests.conformance.recorded import Line, Rig
+from tests.conformance.rig import Line, Rig
 from tests.conformance.served import Serve, virtual_time
 
 MIB = 2**20

@@ -21,7 +21,7 @@ from millpond.transports.p2p.jobs.bodies import JobOperation
 from millpond.transports.p2p.packets import DECODERS
 from millpond.transports.p2p.streams.operations import Operation
 from tests.conformance import packets as p
-from tests.conformance.recorded import Line, Rig
+from tests.conformance.rig import Line, Rig
 
 pytestmark = pytest.mark.wire
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.recorded import RecordedWire, Rig
+from tests.conformance.rig import RecordedWire, Rig
 from tests.conformance.s3p_peer import append, array, create, delete, read, trim
 
 pytestmark = pytest.mark.wire

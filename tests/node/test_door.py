@@ -9,7 +9,7 @@ from millpond.node.peers.address_book import Peer as Known
 from millpond.node.peers.address_book import Trust
 from tests.conformance import packets as p
 from tests.conformance.served import serve
-from tests.transports.proving import ALICE, NODE, auth, hello
+from tests.transports.p2p.identity_packets import ALICE, NODE, auth, hello
 
 
 async def test_a_peer_that_is_revoked_is_sent_away_within_seconds() -> None:

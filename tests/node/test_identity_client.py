@@ -28,7 +28,7 @@ from millpond.transports.p2p.handshake import Signer, decode_hello, encode_ready
 from millpond.transports.p2p.nacks import HelloCode
 from tests.conformance import packets as wire
 from tests.node.scripted import READY, Line, Peer
-from tests.transports.proving import ALICE, BOB, CERTIFICATE_HASH, NODE, challenge
+from tests.transports.p2p.identity_packets import ALICE, BOB, CERTIFICATE_HASH, NODE, challenge
 
 CONFIG = Config(
     p2p="127.0.0.1:0", ws="127.0.0.1:0", s3p="off", rustlog="off", http="off", drain_timeout_s=0.5

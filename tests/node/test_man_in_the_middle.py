@@ -16,8 +16,8 @@ from millpond.transports.errors import MalformedHandshake
 from millpond.transports.p2p.challenge import ChallengeRate
 from millpond.transports.p2p.handshake import Hello
 from tests.conformance import packets as p
-from tests.conformance.recorded import Line, Rig
-from tests.transports.proving import (
+from tests.conformance.rig import Line, Rig
+from tests.transports.p2p.identity_packets import (
     ALICE,
     CERTIFICATE_HASH,
     MALLORY,

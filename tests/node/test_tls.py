@@ -28,8 +28,8 @@ from millpond.node.tls.contexts import (
 from millpond.node.tls.errors import PinMismatch, TlsReason, reason_of
 from millpond.node.tls.listeners import TlsListeners
 from tests.node.tls_files import Files, authority, files_of, signed_by
-from tests.transports.test_tls import Pipe
-from tests.transports.test_wires import Recorder
+from tests.transports.io.test_tls import Pipe
+from tests.transports.io.test_wires import Recorder
 
 DAY_S = 86_400.0
 

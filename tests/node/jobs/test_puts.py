@@ -12,7 +12,7 @@ from millpond.actors.errors import BufferFull, DataTooLarge
 from millpond.node.jobs import Job, JobFailed, Queue, Worker, task
 from tests.node.jobs.place import Place, placed
 from tests.node.test_identity_client import serving, url_of
-from tests.transports.proving import ALICE, NODE
+from tests.transports.p2p.identity_packets import ALICE, NODE
 
 MANY = 3000
 

@@ -7,9 +7,9 @@ from websockets.frames import Opcode
 
 from millpond.transports.p2p.connection import LARGE_REPLIES_BYTES_MAX
 from tests.conformance import packets as p
-from tests.conformance.recorded import Line, Rig, Upgradable
-from tests.transports.proving import ALICE, NODE, hello
-from tests.transports.test_websocket import from_client, request_of
+from tests.conformance.rig import Line, Rig, Upgradable
+from tests.transports.p2p.identity_packets import ALICE, NODE, hello
+from tests.transports.websocket.test_framing import from_client, request_of
 
 pytestmark = pytest.mark.wire
 

@@ -25,7 +25,7 @@ from millpond.transports.s3p.commands import (
     TrimBelow,
 )
 from millpond.transports.s3p.decoder import Decoder
-from tests.transports.s3p_samples import APPEND, CREATE, HOSTILE, READ, TRIM, cut, option, w
+from tests.transports.s3p.samples import APPEND, CREATE, HOSTILE, READ, TRIM, cut, option, w
 
 pytestmark = pytest.mark.wire
 

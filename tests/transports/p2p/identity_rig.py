@@ -8,8 +8,8 @@ from millpond.actors.messages import Rights
 from millpond.node.access.policy import AccessPolicy
 from millpond.transports.server.interface import Principal
 from tests.conformance import packets as p
-from tests.conformance.recorded import Line, Rig
-from tests.transports.proving import ALICE, NODE, Key, auth, hello, is_signed
+from tests.conformance.rig import Line, Rig
+from tests.transports.p2p.identity_packets import ALICE, NODE, Key, auth, hello, is_signed
 
 REFUSED = [p.AUTHENTICATION_FAILED, p.ABORT]
 REFUSAL_S = 0.2

@@ -35,7 +35,7 @@ class NoTopics:
         return []
 
 
-class ScriptedHost:
+class ScriptedNode:
     """`asked` are requests with their cells, in order; `answer` replies to the oldest.
 
     `rights` are those of everybody by stream or topic, `others` in what it does not name.

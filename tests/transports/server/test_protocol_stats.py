@@ -8,10 +8,10 @@ from millpond.actors.streams.messages import Done
 from millpond.transports.p2p.connection import first_sample
 from millpond.transports.server.protocol_stats import SAMPLE_GAP_S, ProtocolStats
 from tests.conformance import packets as p
-from tests.conformance.recorded import Line as P2pLine
-from tests.conformance.recorded import Rig
-from tests.transports.test_s3p_connection import Line, append, appended, create, read, records
-from tests.transports.test_websocket import request_of
+from tests.conformance.rig import Line as P2pLine
+from tests.conformance.rig import Rig
+from tests.transports.s3p.test_connection import Line, append, appended, create, read, records
+from tests.transports.websocket.test_framing import request_of
 
 pytestmark = pytest.mark.wire
 

@@ -17,7 +17,7 @@ from millpond.node.peers.identity import FILE_NAME, load_identity
 from tests.conformance import packets as p
 from tests.conformance.peer import Peer
 from tests.conformance.served import Serve, Served, virtual_time
-from tests.transports.proving import ALICE, BOB, NODE, auth, hello
+from tests.transports.p2p.identity_packets import ALICE, BOB, NODE, auth, hello
 
 CHANNEL = b"chat/1"
 WIRED = pytest.mark.parametrize("wiring", ["tcp-uvloop", "ws-trio"])

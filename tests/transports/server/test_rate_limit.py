@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from millpond.transports.s3p.connection import S3pSettings, s3p_connection
 from millpond.transports.server.rate_limit import RateLimit, SharedBuckets, TokenBucket
 from millpond.transports.server.refusals import Refusal, RefusalLog
-from tests.conformance.recorded import RecordedWire
-from tests.transports.scripted_host import ScriptedHost
-from tests.transports.test_s3p_connection import append, appended
+from tests.conformance.rig import RecordedWire
+from tests.transports.s3p.test_connection import append, appended
+from tests.transports.server.scripted_node import ScriptedNode
 
 pytestmark = pytest.mark.wire
 
@@ -67,7 +67,7 @@ def test_connections_of_one_peer_share_and_the_table_is_bounded() -> None:
 
 def test_p2p_24_streams_are_read_on_when_it_is_time() -> None:
     """S3P has no error for it, so nothing is refused: the client waits."""
-    host, wire = ScriptedHost(), RecordedWire()
+    host, wire = ScriptedNode(), RecordedWire()
     host.bucket = TokenBucket(10, host.time)
     connection = s3p_connection(1, host, S3pSettings())
     connection.opened(wire)

@@ -30,9 +30,9 @@ from millpond.transports.s3p.commands import Command
 from millpond.transports.s3p.connection import S3pSettings, s3p_connection
 from millpond.transports.server.pipelined import FlowSettings, PipelinedConnection
 from millpond.transports.server.refusals import Refusal
-from tests.conformance.recorded import RecordedWire
-from tests.transports.scripted_host import NoTopics, ScriptedHost
-from tests.transports.test_s3p_connection import append, appended, array, create, read, trim
+from tests.conformance.rig import RecordedWire
+from tests.transports.s3p.test_connection import append, appended, array, create, read, trim
+from tests.transports.server.scripted_node import NoTopics, ScriptedNode
 
 pytestmark = pytest.mark.wire
 
@@ -48,15 +48,15 @@ COMMANDS = {
 }
 
 
-def s3p(**rights: Rights) -> tuple[ScriptedHost, RecordedWire, PipelinedConnection[Command]]:
+def s3p(**rights: Rights) -> tuple[ScriptedNode, RecordedWire, PipelinedConnection[Command]]:
     host, wire = host_with(rights), RecordedWire()
     connection = s3p_connection(1, host, S3pSettings(flow=FlowSettings()))
     connection.opened(wire)
     return host, wire, connection
 
 
-def host_with(rights: dict[str, Rights]) -> ScriptedHost:
-    host = ScriptedHost()
+def host_with(rights: dict[str, Rights]) -> ScriptedNode:
+    host = ScriptedNode()
     host.others = Rights.NONE
     host.rights = {name.encode(): each for name, each in rights.items()}
     return host
@@ -102,7 +102,7 @@ class Topics(NoTopics):
 
 def rustlog(
     **rights: Rights,
-) -> tuple[ScriptedHost, RecordedWire, PipelinedConnection[DecodedRequest]]:
+) -> tuple[ScriptedNode, RecordedWire, PipelinedConnection[DecodedRequest]]:
     host, wire = host_with(rights), RecordedWire()
     host.directory = Topics()
     connection = rustlog_connection(1, host, RustlogSettings())

@@ -24,8 +24,8 @@ from millpond.actors.streams.messages import (
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.s3p.connection import S3pSettings, s3p_connection
 from millpond.transports.server.pipelined import FlowSettings
-from tests.conformance.recorded import RecordedWire
-from tests.transports.scripted_host import ScriptedHost
+from tests.conformance.rig import RecordedWire
+from tests.transports.server.scripted_node import ScriptedNode
 
 pytestmark = pytest.mark.wire
 
@@ -73,8 +73,8 @@ def records(number: int, *bodies: bytes) -> Records:
 class Line:
     """A connection on a wire that records."""
 
-    def __init__(self, settings: S3pSettings | None = None, host: ScriptedHost | None = None):
-        self.host = host or ScriptedHost()
+    def __init__(self, settings: S3pSettings | None = None, host: ScriptedNode | None = None):
+        self.host = host or ScriptedNode()
         self.wire = RecordedWire()
         self.connection = s3p_connection(1, self.host, settings or S3pSettings())
         self.connection.opened(self.wire)
@@ -278,7 +278,7 @@ def test_s3a_36_what_has_no_code_of_its_own_ends_the_connection(
 
 
 def test_s3a_36_a_client_that_may_not_come_in_is_told_at_its_first_command() -> None:
-    host = ScriptedHost()
+    host = ScriptedNode()
     host.is_admitting = False
     line = Line(host=host)
     assert line.heard() == b"" and host.greetings == 0
@@ -288,7 +288,7 @@ def test_s3a_36_a_client_that_may_not_come_in_is_told_at_its_first_command() -> 
 
 
 def test_s3p_48_one_connection_too_many_is_told_so() -> None:
-    host = ScriptedHost()
+    host = ScriptedNode()
     host.is_spacious = False
     line = Line(host=host)
     assert line.heard() == b"-ERR_LIMITS too many connections\r\n" and line.wire.closed

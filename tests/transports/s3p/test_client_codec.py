@@ -20,7 +20,7 @@ from millpond.transports.s3p.client_codec import (
 )
 from millpond.transports.s3p.commands import printable
 from millpond.transports.s3p.decoder import NOTHING, OK, encode_error, encode_id, encode_records
-from tests.transports.s3p_samples import cut, w
+from tests.transports.s3p.samples import cut, w
 
 pytestmark = pytest.mark.wire
 

@@ -18,7 +18,7 @@ from millpond.transports.s3p.commands import Command, S3pLimits
 from millpond.transports.s3p.decoder import Decoder
 from millpond.transports.s3p.fast_parser import FastParser, RepeatedAppend
 from millpond.transports.s3p.scanner import InputBuffer
-from tests.transports.s3p_samples import w
+from tests.transports.s3p.samples import w
 
 pytestmark = pytest.mark.wire
 

@@ -1,6 +1,6 @@
 """The node's side of HELLO, CHALLENGE, AUTH, READY: who gets in, and every attack on it (PS-01).
 
-On recorded wires, in virtual time; the client's half is `tests.transports.proving`.
+On recorded wires, in virtual time; the client's half is `tests.transports.p2p.identity_packets`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 from millpond.actors.messages import Rights
 from millpond.transports.server.interface import Principal
 from tests.conformance import packets as p
-from tests.transports.proving import (
+from tests.transports.p2p.identity_packets import (
     ALICE,
     BOB,
     MALLORY,
@@ -22,7 +22,7 @@ from tests.transports.proving import (
     hello,
     tags_of,
 )
-from tests.transports.proving_rig import Door, challenged, ends_refused, is_ready, prove, rig
+from tests.transports.p2p.identity_rig import Door, challenged, ends_refused, is_ready, prove, rig
 
 pytestmark = pytest.mark.wire
 

@@ -11,9 +11,16 @@ import pytest
 
 from millpond.actors.messages import Rights
 from tests.conformance import packets as p
-from tests.conformance.recorded import Line, Rig
-from tests.transports.proving import ALICE, CERTIFICATE_HASH, MALLORY, auth, hello, tags_of
-from tests.transports.proving_rig import Door, challenged, ends_refused, is_ready, prove, rig
+from tests.conformance.rig import Line, Rig
+from tests.transports.p2p.identity_packets import (
+    ALICE,
+    CERTIFICATE_HASH,
+    MALLORY,
+    auth,
+    hello,
+    tags_of,
+)
+from tests.transports.p2p.identity_rig import Door, challenged, ends_refused, is_ready, prove, rig
 
 pytestmark = pytest.mark.wire
 

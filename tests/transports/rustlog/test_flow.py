@@ -11,8 +11,8 @@ from millpond.transports.rustlog.client_codec import encode_request
 from millpond.transports.rustlog.connection import RustlogSettings, rustlog_connection
 from millpond.transports.rustlog.json_fallback import DecodedRequest
 from millpond.transports.server.pipelined import FlowSettings, PipelinedConnection
-from tests.conformance.recorded import RecordedWire
-from tests.transports.scripted_host import NoTopics, ScriptedHost
+from tests.conformance.rig import RecordedWire
+from tests.transports.server.scripted_node import NoTopics, ScriptedNode
 
 FLOW = FlowSettings(pass_bytes_max=50_000, in_flight_bytes_max=200_000)
 ABSENT = encode_request(r.DescribePartition("absent", 0))
@@ -29,8 +29,8 @@ class LongNames(NoTopics):
         return [(b"%03d" % each + b"n" * 250, 1) for each in range(100)]
 
 
-def connect() -> tuple[ScriptedHost, RecordedWire, PipelinedConnection[DecodedRequest]]:
-    host, wire = ScriptedHost(), RecordedWire()
+def connect() -> tuple[ScriptedNode, RecordedWire, PipelinedConnection[DecodedRequest]]:
+    host, wire = ScriptedNode(), RecordedWire()
     host.directory = LongNames()
     connection = rustlog_connection(1, host, RustlogSettings(flow=FLOW))
     connection.opened(wire)

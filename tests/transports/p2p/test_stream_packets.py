@@ -10,7 +10,7 @@ from websockets.frames import Frame, Opcode
 
 from millpond.transports.p2p.streams.operations import Operation as Op
 from tests.conformance import packets as p
-from tests.conformance.recorded import Line, Rig
+from tests.conformance.rig import Line, Rig
 
 pytestmark = pytest.mark.wire
 
