@@ -1,6 +1,6 @@
-"""Measures a job queue: puts, a worker whose handler does nothing, and how soon an idle one begins.
+"""The benchmark of job queues: puts, a worker that does nothing, and the latency of an idle one.
 
-Every job is counted: each has to be begun, and none may be left.
+Each job has to start, and none may be left.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from millpond.node.jobs.worker.worker import Worker
 PAYLOAD = {"to": "alice@example.org", "subject": "hello", "number": 1234567, "flags": [1, 2, 3]}
 PRODUCERS = 16
 IDLE_JOBS = 200
-PATIENCE_S = 120.0
+RUN_S = 120.0
 
 
 class JobsResult(msgspec.Struct, frozen=True):
-    """Rates are jobs a second; latencies from the put until the handler begins, of an idle worker.
+    """Rates in jobs a second; latencies of an idle worker from the put until the handler starts.
 
-    `node_us`, `worker_us`: processor time for each job, from its put to its end.
+    `node_us`, `worker_us`: CPU time for each job, from its put to its end.
     """
 
     row: str
@@ -44,15 +44,15 @@ class JobsResult(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Was each job begun, and is none left?"""
+        """Each job started, and none is left."""
         return not self.faults
 
 
 async def measure_jobs(
     url: str, jobs: int, concurrency: int, clocks: Clocks, durability: str
 ) -> JobsResult:
-    """Put so many jobs, then run them, then put some one by one."""
-    begun: Counter[int] = Counter()
+    """Put jobs, run them, then put some one by one for an idle worker."""
+    started: Counter[int] = Counter()
     first_cpu = clocks.node_cpu() if clocks.node_cpu is not None else 0.0
     own_cpu = clocks.own_cpu()
     async with Queue(url, "bench") as queue:
@@ -61,17 +61,17 @@ async def measure_jobs(
         put_s = clocks.now() - at
 
         async def nothing(_payload: Any, job: Job) -> None:
-            begun[job.id] += 1
+            started[job.id] += 1
 
         at = clocks.now()
-        with anyio.fail_after(PATIENCE_S):
-            run_s = await _run_all(url, nothing, concurrency, begun, jobs, clocks) - at
+        with anyio.fail_after(RUN_S):
+            run_s = await _run_all(url, nothing, concurrency, started, jobs, clocks) - at
         node_us = None if clocks.node_cpu is None else (clocks.node_cpu() - first_cpu) / jobs * 1e6
         worker_us = (clocks.own_cpu() - own_cpu) / jobs * 1e6
-        waits = await _idle(url, queue, clocks)
+        waits = await _idle_latencies(url, queue, clocks)
         counts = await queue.counts()
     left = counts.ready + counts.delayed + counts.leased + counts.dead
-    missing = sum(1 for job in ids if job not in begun)
+    missing = sum(1 for job in ids if job not in started)
     faults = {"left": left, "never begun": missing}
     return JobsResult(
         f"jobs-c{concurrency}",
@@ -84,13 +84,13 @@ async def measure_jobs(
         waits[int(len(waits) * 0.99)] * 1e6,
         node_us,
         worker_us,
-        sum(begun.values()) - len(begun),
+        sum(started.values()) - len(started),
         {name: count for name, count in faults.items() if count},
     )
 
 
 async def _put_all(queue: Queue, jobs: int) -> list[int]:
-    """By as many producers at once as the name says; each waits for its receipt."""
+    """Put jobs from `PRODUCERS` tasks, each of which waits for its receipt."""
     ids: list[int] = []
     numbers = iter(range(jobs))
 
@@ -108,11 +108,11 @@ async def _run_all(
     url: str,
     handler: Callable[..., Any],
     concurrency: int,
-    begun: Counter[int],
+    started: Counter[int],
     jobs: int,
     clocks: Clocks,
 ) -> float:
-    """Run them; when the last one had ended."""
+    """Run the jobs; the time at which the last one ended."""
     ended = 0
     ended_at = 0.0
 
@@ -130,16 +130,16 @@ async def _run_all(
     return ended_at
 
 
-async def _idle(url: str, queue: Queue, clocks: Clocks) -> list[float]:
+async def _idle_latencies(url: str, queue: Queue, clocks: Clocks) -> list[float]:
     waits: list[float] = []
     began = anyio.Event()
     put_at = 0.0
 
-    async def note(_payload: Any) -> None:
+    async def handler(_payload: Any) -> None:
         waits.append(clocks.now() - put_at)
         began.set()
 
-    async with Worker(url, note, queues=["bench"]) as worker, anyio.create_task_group() as tasks:
+    async with Worker(url, handler, queues=["bench"]) as worker, anyio.create_task_group() as tasks:
         tasks.start_soon(worker.run)
         for _ in range(IDLE_JOBS):
             began = anyio.Event()

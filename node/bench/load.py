@@ -1,63 +1,37 @@
-"""Puts one load on a node for some seconds, and says how the node did."""
+"""The load engine: workloads run for some seconds, are checked, and give the figures of a row."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
 import anyio
 import msgspec
 
-from millpond.node.bench.readback import read_back
 from millpond.node.bench.results import Latencies
-from millpond.node.bench.scenarios import Kind, Load
-from millpond.node.bench.stream import Stream
-from millpond.node.bench.target import Target, leave_all
 from millpond.node.bench.verify import Fault, Faults
+from millpond.node.client.errors import ConnectionLost
 
 WARM_SHARE, WARM_S_MAX = 0.25, 0.5
 SETTLE_S, SETTLE_BROKEN_S = 5.0, 0.5
 CONNECT_S = 20.0
+LEAVE_S = 2.0
+DIALLED_MAX = 64
+"""Connections made at once: well below the number that a node accepts before they are ready."""
 
 
 class Clocks(msgspec.Struct, frozen=True):
-    """Seconds: of the world, of this process's work, of the node's (None: it cannot be seen)."""
+    """Clocks in seconds: time, CPU time of this process, and of the server (None: unknown)."""
 
     now: Callable[[], float]
     own_cpu: Callable[[], float]
     node_cpu: Callable[[], float] | None = None
 
 
-class LoadResult(msgspec.Struct, frozen=True):
-    """A load's figures; `count` are receipts of a PUT, or messages that reached a subscriber.
-
-    `generator` is this side's share of a core; `node_us` the node's work for each of `count`;
-    `durability` what its receipts promise (None: it did not tell).
-    """
-
-    row: str
-    kind: Kind
-    connections: int
-    pipeline: int
-    size: int
-    seconds: float
-    count: int
-    rate: float
-    p50_us: int
-    p99_us: int
-    max_us: int
-    generator: float
-    node_us: float | None
-    durability: str | None
-    duplicates: int
-    faults: dict[str, int]
-    first_fault: str
-    ok: bool
-
-
 class Run:
-    """One load under way: what the streams report to, and what they go by."""
+    """One load under way: what its workloads report to and go by."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
@@ -67,104 +41,160 @@ class Run:
         self.is_measuring = False
         self.broken = anyio.Event()
 
-    def record(self, sent_at: float, heard_at: float) -> None:
-        """A message arrived."""
+    def record(self, sent_at: float, arrived_at: float) -> None:
+        """Record the latency of one operation."""
         if self.is_measuring:
-            self.latencies.add(heard_at - sent_at)
+            self.latencies.add(arrived_at - sent_at)
 
-    async def last(self, seconds: float) -> None:
-        """Let the load run, or not so long if a connection is lost."""
+    async def wait(self, seconds: float) -> None:
+        """Let the load run, but not after a connection is lost."""
         with anyio.move_on_after(seconds):
             await self.broken.wait()
 
 
-async def measure(load: Load, target: Target, seconds: float, clocks: Clocks) -> LoadResult:
-    """Run one load. Raises ConnectionLost and TimeoutError when it cannot even begin."""
-    run = Run(clocks.now)
-    streams = lay_out(load, target, run)
-    peers = [peer for stream in streams for peer in stream.peers]
-    async with anyio.create_task_group() as tasks:
-        with anyio.fail_after(CONNECT_S):
-            await target.dial_all(tasks, peers)
-        with without_collector():
-            result = await _timed(run, streams, load, seconds, clocks)
-        await _settle(run, streams, load)
-        await leave_all(peers)
-        tasks.cancel_scope.cancel()
-    promised = peers[0].durability
-    return msgspec.structs.replace(
-        result,
-        durability=None if promised is None else promised.name.lower(),
-        duplicates=sum(stream.duplicates for stream in streams),
-        faults={fault.value: count for fault, count in run.faults.counts.items()},
-        first_fault=run.faults.first,
-        ok=result.count > 0 and not run.faults,
-    )
+class LoadConnection(Protocol):
+    """A connection of a load, as the engine sees it."""
+
+    gone: anyio.Event
+
+    def leave(self) -> None:
+        """Say goodbye and close."""
 
 
-def lay_out(load: Load, target: Target, run: Run) -> list[Stream]:
-    """The streams of a load: each has a channel of its own."""
-    count = 1 if load.kind is Kind.FANOUT else load.connections
-    return [Stream(load, number, target, run) for number in range(count)]
+Dialled = TypeVar("Dialled", bound=LoadConnection)
 
 
-async def _timed(
-    run: Run, streams: list[Stream], load: Load, seconds: float, clocks: Clocks
-) -> LoadResult:
-    for stream in streams:
-        stream.start()
-    await run.last(min(WARM_S_MAX, WARM_SHARE * seconds))
-    node_cpu = clocks.node_cpu or (lambda: 0.0)
-    began, own_s, node_s = clocks.now(), clocks.own_cpu(), node_cpu()
+class Workload(Protocol):
+    """The work in one channel or stream. Its connections stand before `start`."""
+
+    @property
+    def connections(self) -> Sequence[LoadConnection]: ...
+
+    def start(self) -> None:
+        """Send the first requests; from then on each answer is followed by another request."""
+
+    async def settle(self) -> None:
+        """Wait until nothing is under way."""
+
+    def close(self) -> None:
+        """Count as faults the answers that did not arrive."""
+
+    async def read_back(self) -> int:
+        """Compare what is stored with what was sent; the number of records checked."""
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """What a load measured. `count` operations took `seconds`; latencies are of one.
+
+    `generator` is this side's share of a core, `server_s` the server's CPU time.
+    """
+
+    seconds: float
+    count: int
+    p50_us: int
+    p99_us: int
+    max_us: int
+    generator: float
+    server_s: float | None
+    checked: int
+
+    def rate(self, batch: int = 1) -> float:
+        """Items a second, with so many in an operation."""
+        return round(self.count * batch / self.seconds, 1)
+
+
+async def dial_all(
+    connections: Sequence[Dialled], dial: Callable[[Dialled], Coroutine[None, None, None]]
+) -> None:
+    """Make connections, a bounded number at a time."""
+    for start in range(0, len(connections), DIALLED_MAX):
+        async with anyio.create_task_group() as dials:
+            for connection in connections[start : start + DIALLED_MAX]:
+                dials.start_soon(dial, connection)
+
+
+async def leave_all(connections: Sequence[LoadConnection]) -> None:
+    """Say goodbye on all connections, and wait shortly until they are closed."""
+    for connection in connections:
+        connection.leave()
+    with anyio.move_on_after(LEAVE_S):
+        for connection in connections:
+            await connection.gone.wait()
+
+
+async def run_load(
+    run: Run,
+    workloads: Sequence[Workload],
+    seconds: float,
+    clocks: Clocks,
+    *,
+    read_back_s: float,
+    reads_after_faults: bool,
+) -> Figures:
+    """Run workloads that are connected, check what they stored, and leave.
+
+    Reading back takes at most `read_back_s`; without `reads_after_faults` a run with faults is
+    not read back.
+    """
+    with _without_collector():
+        figures = await _measure(run, workloads, seconds, clocks)
+    run.is_sending = False
+    is_broken = run.broken.is_set()
+    with anyio.move_on_after(SETTLE_BROKEN_S if is_broken else SETTLE_S):
+        for workload in workloads:
+            await workload.settle()
+    for workload in workloads:
+        workload.close()
+    checked = 0
+    if not is_broken and (reads_after_faults or not run.faults):
+        checked = await _read_back(run, workloads, read_back_s)
+    await leave_all([each for workload in workloads for each in workload.connections])
+    return msgspec.structs.replace(figures, checked=checked)
+
+
+async def _measure(
+    run: Run, workloads: Sequence[Workload], seconds: float, clocks: Clocks
+) -> Figures:
+    for workload in workloads:
+        workload.start()
+    await run.wait(min(WARM_S_MAX, WARM_SHARE * seconds))
+    server_cpu = clocks.node_cpu or (lambda: 0.0)
+    began, own_s, server_s = clocks.now(), clocks.own_cpu(), server_cpu()
     run.is_measuring = True
-    await run.last(seconds)
+    await run.wait(seconds)
     run.is_measuring = False
     took_s = clocks.now() - began
-    own_s, node_s = clocks.own_cpu() - own_s, node_cpu() - node_s
-    count = run.latencies.count
+    own_s, server_s = clocks.own_cpu() - own_s, server_cpu() - server_s
     p50_us, p99_us, max_us = run.latencies.percentiles_us(0.5, 0.99, 1.0)
-    return LoadResult(
-        row=load.name,
-        kind=load.kind,
-        connections=load.connections,
-        pipeline=load.pipeline,
-        size=load.size,
+    return Figures(
         seconds=round(took_s, 3),
-        count=count,
-        rate=round(count / took_s, 1),
+        count=run.latencies.count,
         p50_us=p50_us,
         p99_us=p99_us,
         max_us=max_us,
         generator=round(own_s / took_s, 3),
-        node_us=round(node_s / count * 1e6, 2) if clocks.node_cpu and count else None,
-        durability=None,
-        duplicates=0,
-        faults={},
-        first_fault="",
-        ok=False,
+        server_s=None if clocks.node_cpu is None else server_s,
+        checked=0,
     )
 
 
-async def _settle(run: Run, streams: list[Stream], load: Load) -> None:
-    """Send no more, and wait for what is under way; what then stays away is a fault."""
-    run.is_sending = False
-    is_broken = run.broken.is_set()
-    with anyio.move_on_after(SETTLE_BROKEN_S if is_broken else SETTLE_S) as patience:
-        for stream in streams:
-            await stream.settled()
-        if load.kind is Kind.PUT and not is_broken:
-            for stream in streams:
-                await read_back(stream.producer, stream.kept, run.faults)
-    for stream in streams:
-        stream.close()
-    if patience.cancelled_caught and not run.faults:
-        text = f"LIST or GET was not answered within {SETTLE_S:g} s"
+async def _read_back(run: Run, workloads: Sequence[Workload], limit_s: float) -> int:
+    checked = 0
+    with anyio.move_on_after(limit_s) as scope:
+        try:
+            for workload in workloads:
+                checked += await workload.read_back()
+        except ConnectionLost:
+            return checked  # the connection has counted it
+    if scope.cancelled_caught and not run.faults:
+        text = f"reading back took longer than {limit_s:g} s"
         run.faults.note(Fault.UNACKNOWLEDGED, text)
+    return checked
 
 
 @contextmanager
-def without_collector() -> Iterator[None]:
-    """The load makes no cycles, and a collection would show as the node's latency."""
+def _without_collector() -> Iterator[None]:
+    """Without the garbage collector, which would show as the server's latency."""
     gc.collect()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""How much memory a node spends on what only waits: channels and connections."""
+"""The memory of a node for idle channels, waiting messages and idle connections."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from millpond.actors.messages import Put, PutAck, Role
-from millpond.node.bench.drivers.p2p import Answer, Peer
+from millpond.node.bench.drivers.p2p import Answer, P2pConnection
+from millpond.node.bench.load import leave_all
 from millpond.node.bench.payload import Payload
 from millpond.node.bench.scenarios import Idle, MemoryRow
-from millpond.node.bench.target import Target, leave_all
+from millpond.node.bench.target import Target
 from millpond.node.bench.verify import Faults, Receipts
 from millpond.transports.p2p.handshake import Hello
 from millpond.transports.p2p.packets import encode
 
 WARM_COUNT = 2_000
-"""So many come first and are not counted: they grow the node's pools and tables."""
+"""The first connections are not counted: they grow the node's pools and tables."""
 WORKERS = 16
 TTL_S = 3600
-REST_S = 0.3
-VISIT_S = 20.0
+SETTLE_S = 0.3
+CONNECTION_S = 20.0
 
 
 class MemoryResult(msgspec.Struct, frozen=True):
     """Growth of the node's resident memory, in bytes, for each of `count`.
 
-    `channels`: how many more the node has; one that holds nothing and has nobody is forgotten.
+    `channels`: how many more the node has; an empty channel without connections is forgotten.
     """
 
     row: str
@@ -42,49 +43,49 @@ class MemoryResult(msgspec.Struct, frozen=True):
     ok: bool
 
 
-async def measure_memory(footprint: MemoryRow, target: Target) -> MemoryResult:
-    """Read the node's memory before and after.
+async def measure_memory(row: MemoryRow, target: Target) -> MemoryResult:
+    """The growth of the node's memory.
 
     Raises ConnectionLost, TimeoutError, and RequestError where the right `admin` is missing.
     """
-    visitors = _Visitors(footprint, target)
+    connections = _IdleConnections(row, target)
     async with anyio.create_task_group() as tasks:
-        await visitors.come(tasks, min(WARM_COUNT, footprint.count))
-        before = await _at_rest(target)
-        await visitors.come(tasks, footprint.count)
-        after = await _at_rest(target)
-        await leave_all(visitors.staying)
+        await connections.open(tasks, min(WARM_COUNT, row.count))
+        before = await _settled_info(target)
+        await connections.open(tasks, row.count)
+        after = await _settled_info(target)
+        await leave_all(connections.kept)
         tasks.cancel_scope.cancel()
-    faults = visitors.faults
+    faults = connections.faults
     return MemoryResult(
-        row=footprint.name,
-        kind=footprint.idle,
-        count=footprint.count,
-        size=footprint.size,
-        bytes_each=round((after["rss_bytes"] - before["rss_bytes"]) / footprint.count, 1),
+        row=row.name,
+        kind=row.idle,
+        count=row.count,
+        size=row.size,
+        bytes_each=round((after["rss_bytes"] - before["rss_bytes"]) / row.count, 1),
         channels=after["channels"] - before["channels"],
-        faults={fault.value: count for fault, count in faults.counts.items()},
+        faults=faults.by_name(),
         first_fault=faults.first,
         ok=not faults,
     )
 
 
-async def _at_rest(target: Target) -> dict[str, int]:
-    await anyio.sleep(REST_S)
+async def _settled_info(target: Target) -> dict[str, int]:
+    await anyio.sleep(SETTLE_S)
     return await target.info()
 
 
-class _Visitors:
-    """Connections that come to channels of their own, do what the footprint says, and leave."""
+class _IdleConnections:
+    """Connections to channels of their own, which do what the row says; some stay open."""
 
-    def __init__(self, footprint: MemoryRow, target: Target) -> None:
+    def __init__(self, row: MemoryRow, target: Target) -> None:
         self.faults = Faults()
-        self.staying: list[Peer] = []
-        self._footprint = footprint
+        self.kept: list[P2pConnection] = []
+        self._row = row
         self._target = target
         self._next = 0
 
-    async def come(self, tasks: TaskGroup, count: int) -> None:
+    async def open(self, tasks: TaskGroup, count: int) -> None:
         numbers = iter(range(self._next, self._next + count))
         self._next += count
         async with anyio.create_task_group() as workers:
@@ -93,23 +94,23 @@ class _Visitors:
 
     async def _work(self, tasks: TaskGroup, numbers: Iterator[int]) -> None:
         for number in numbers:
-            with anyio.fail_after(VISIT_S):
-                await self._visit(tasks, number)
+            with anyio.fail_after(CONNECTION_S):
+                await self._use(tasks, number)
 
-    async def _visit(self, tasks: TaskGroup, number: int) -> None:
-        idle, stays = self._footprint.idle, self._footprint.idle is Idle.CONNECTION
+    async def _use(self, tasks: TaskGroup, number: int) -> None:
+        idle, stays = self._row.idle, self._row.idle is Idle.CONNECTION
         role = Role.PRODUCER if idle is Idle.WAITING else Role.CONSUMER
         hello = Hello(channel=self._target.channel(number), role=role)
-        peer = self._target.peer(hello, self.faults, lambda: None)
-        await self._target.dial(tasks, peer)
+        connection = self._target.connection(hello, self.faults, lambda: None)
+        await self._target.dial(tasks, connection)
         if idle is Idle.WAITING:
-            await self._put(peer, number)
+            await self._put(connection, number)
         if stays:
-            self.staying.append(peer)
+            self.kept.append(connection)
         else:
-            await leave_all([peer])
+            await leave_all([connection])
 
-    async def _put(self, peer: Peer, number: int) -> None:
+    async def _put(self, connection: P2pConnection, number: int) -> None:
         receipts, answered = Receipts(self.faults), anyio.Event()
 
         def take(batch: list[Answer]) -> None:
@@ -117,10 +118,10 @@ class _Visitors:
                 if isinstance(answer, PutAck) and receipts.settle(answer):
                     answered.set()
 
-        peer.take = take
+        connection.on_answers = take
         receipts.outstanding.add(number)
-        data = Payload(number, self._footprint.size).make(0)
-        peer.send([encode(Put(number, TTL_S, data))])
-        with anyio.move_on_after(VISIT_S / 2):
+        data = Payload(number, self._row.size).make(0)
+        connection.send([encode(Put(number, TTL_S, data))])
+        with anyio.move_on_after(CONNECTION_S / 2):
             await answered.wait()
         receipts.close()

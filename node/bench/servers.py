@@ -1,141 +1,96 @@
-"""Servers of the benchmark's own: the node, and peers where they are installed."""
+"""Servers under load: a node of the benchmark's own, and other servers to compare it with."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import socket
-import subprocess
-import tempfile
-import time
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Protocol, cast
 
 import msgspec
 
+import millpond
 from millpond.node.bench.drivers.interface import Driver, RustlogDriver, S3pDriver
-from millpond.node.bench.drivers.peers import NatsDriver, RedisDriver
 from millpond.node.bench.drivers.s2 import S2Driver
-from millpond.node.bench.own_node import cpu_of, end, on_disk, own_node
-from millpond.node.bench.scratch import ending_like_ctrl_c
+from millpond.node.bench.own_node import on_disk, own_node
+from millpond.node.bench.scenarios import StreamKind
 from millpond.node.bench.stream_load import StreamTarget
-from millpond.node.bench.stream_rows import StreamKind
 from millpond.transports.io.address import parse_address
 
-HOST = "127.0.0.1"
-READY_S, POLL_S = 10.0, 0.02
 DRIVERS: dict[str, Callable[[StreamKind], Driver]] = {
     "s3p": lambda _kind: S3pDriver(),
     "rustlog": lambda _kind: RustlogDriver(),
     "s2": S2Driver,
 }
-"""How a node is spoken to in each protocol, in rows of a kind."""
+"""The driver of each protocol, for rows of a kind."""
 LISTENERS = {"s2": "http"}
-"""Of protocols that have no listener of their own name."""
+"""Listeners that are not named like their protocol."""
 UNLIMITED = {"stream_bytes_max": str(2**40), "node_stream_bytes_max": str(2**40)}
 """A row appends as much as it can: the usual limits would refuse it on a fast machine."""
+PEERS = ("redis", "nats")
+PEERS_MODULE = "tests.bench.peers"
 
 
 class ServerMissing(Exception):
-    """A server cannot be measured here, and why."""
+    """A server cannot be measured here; the text is the reason."""
 
 
 class MeasuredServer(msgspec.Struct, frozen=True):
-    """A server that runs, and how much processor time it has taken, if that can be seen."""
+    """A running server, and its CPU time in seconds (None: unknown)."""
 
     target: StreamTarget
     cpu: Callable[[], float] | None
+
+
+class PeerServers(Protocol):
+    """The module of other servers."""
+
+    def own_peer_server(
+        self, name: str, prefix: str, folder: Path | None, durability: str
+    ) -> AbstractContextManager[MeasuredServer]:
+        """A server on a free port, which keeps its data below `folder` as durably."""
 
 
 @contextmanager
 def own_stream_node(
     protocol: str, kind: StreamKind, prefix: str, folder: Path | None, durability: str
 ) -> Iterator[MeasuredServer]:
-    """A fresh node with this protocol's listener, its data below `folder` (None: in memory).
+    """A new node with this protocol's listener, its data below `folder` (None: in memory).
 
     Raises NodeNotReady.
     """
-    listener, speech = LISTENERS.get(protocol, protocol), partial(DRIVERS[protocol], kind)
+    listener, driver = LISTENERS.get(protocol, protocol), partial(DRIVERS[protocol], kind)
     store = () if folder is None else on_disk(folder, durability)
-    with own_node(*store, listener=listener, **UNLIMITED) as found:
-        if listener not in found.listeners:
+    with own_node(*store, listener=listener, **UNLIMITED) as node:
+        if listener not in node.listeners:
             raise ServerMissing(f"the node has no listener for {protocol}")
-        host, port = parse_address(found.listeners[listener])
-        target = StreamTarget("node", host, port, prefix, speech, rss_of(found.pid), folder)
-        yield MeasuredServer(target, found.cpu)
+        host, port = parse_address(node.listeners[listener])
+        target = StreamTarget("node", host, port, prefix, driver, rss_of(node.pid), folder)
+        yield MeasuredServer(target, node.cpu)
 
 
-@contextmanager
-def own_peer_server(
-    name: str, prefix: str, folder: Path | None, durability: str
-) -> Iterator[MeasuredServer]:
-    """Redis or NATS on a free port, keeping its data as durably below `folder`. Raises Missing."""
-    if shutil.which(PROGRAMS[name]) is None:
-        raise ServerMissing(f"{PROGRAMS[name]} is not installed")
-    with tempfile.TemporaryDirectory(prefix="millpond-bench-", dir=folder) as data:
-        port = _free_port()
-        command, speech = COMMANDS[name](port, data, durability)
-        environment = {**os.environ, "GOMAXPROCS": "1"}
-        with (
-            ending_like_ctrl_c(),
-            subprocess.Popen(
-                [PROGRAMS[name], *command],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            ) as process,
-        ):
-            try:
-                _wait(process, port, name)
-                kept = None if durability == "memory" else Path(data)
-                rss = rss_of(process.pid)
-                target = StreamTarget(name, HOST, port, prefix, speech, rss, kept)
-                yield MeasuredServer(target, cpu_of(process.pid))
-            finally:
-                end(process)
+def peer_servers() -> PeerServers:
+    """The module of other servers, which only a checkout has. Raises ServerMissing."""
+    module = sys.modules.get(PEERS_MODULE)
+    if module is None:
+        path = Path(millpond.__file__).resolve().parents[1] / "tests" / "bench" / "peers.py"
+        spec = spec_from_file_location(PEERS_MODULE, path)
+        if not path.exists() or spec is None or spec.loader is None:
+            raise ServerMissing("only a checkout of the repository can measure other servers")
+        module = module_from_spec(spec)
+        sys.modules[PEERS_MODULE] = module
+        spec.loader.exec_module(module)
+    return cast(PeerServers, module)
 
 
 def rss_of(pid: int) -> Callable[[], int] | None:
-    """The memory of a process in bytes, by Linux's account; None elsewhere."""
+    """The memory of a process in bytes, read from Linux; None on other systems."""
     statm = Path(f"/proc/{pid}/statm")
     if not statm.exists():
         return None
     page = os.sysconf("SC_PAGE_SIZE")
     return lambda: int(statm.read_text().split()[1]) * page
-
-
-def _redis(port: int, data: str, durability: str) -> tuple[list[str], Callable[[], Driver]]:
-    kept = ["--appendonly", "no" if durability == "memory" else "yes"]
-    sync = ["--appendfsync", "always" if durability == "disk" else "everysec"]
-    where = ["--bind", HOST, "--port", str(port), "--dir", data]
-    return [*where, "--save", "", *kept, *sync, "--daemonize", "no"], RedisDriver
-
-
-def _nats(port: int, data: str, durability: str) -> tuple[list[str], Callable[[], Driver]]:
-    where = ["--addr", HOST, "--port", str(port), "--jetstream", "--store_dir", data]
-    return where, partial(NatsDriver, "memory" if durability == "memory" else "file")
-
-
-PROGRAMS = {"redis": "redis-server", "nats": "nats-server"}
-COMMANDS = {"redis": _redis, "nats": _nats}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _wait(process: subprocess.Popen[bytes], port: int, name: str) -> None:
-    until = time.monotonic() + READY_S
-    while time.monotonic() < until and process.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex((HOST, port)) == 0:
-                return
-        time.sleep(POLL_S)
-    raise ServerMissing(f"{PROGRAMS[name]} did not come up")

@@ -1,4 +1,4 @@
-"""Rates of materializing: the same events through our classes, a node, and a follower."""
+"""The benchmark of materialized state: events through our classes, a node, and a follower."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DELETED_EVERY = 20
 
 
 class Customer(msgspec.Struct):
-    """What a value of the benchmark is."""
+    """A value of the benchmark."""
 
     name: str
     age: int
@@ -39,8 +39,8 @@ class Customer(msgspec.Struct):
 
 
 class StateResult(msgspec.Struct, frozen=True):
-    """`bytes_each` is what the memory of the process grew by, for each value there is in the end;
-    None where it was not looked at. `faults`: values that are not what they have to be."""
+    """The figures of a row. `bytes_each`: growth of the process's memory for each final value (None:
+    not measured). `faults`: values that differ from what they have to be."""
 
     row: str
     events: int
@@ -52,7 +52,7 @@ class StateResult(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Was everything right?"""
+        """All values are right."""
         return not self.faults
 
 
@@ -61,8 +61,8 @@ Batches = list[list[bytes]]
 
 
 def event(number: int, keys: int) -> bytes:
-    """Event `number`: a value of about 70 bytes, now and then a deletion."""
-    # Every key comes by in an order that no cache likes.
+    """Event `number`: a value of about 70 bytes, or a deletion."""
+    # The order of keys defeats caches.
     key = number * 7919 % keys
     if number % DELETED_EVERY == DELETED_EVERY - 1:
         return b'{"type":"customer","key":"c%d","headers":{"operation":"delete"}}' % key
@@ -73,13 +73,13 @@ def event(number: int, keys: int) -> bytes:
 
 
 def events(count: int, keys: int) -> Iterator[list[bytes]]:
-    """All events in batches, always the same."""
+    """All events in batches, the same in each run."""
     for start in range(0, count, BATCH):
         yield [event(number, keys) for number in range(start, min(start + BATCH, count))]
 
 
 def expected(count: int, keys: int) -> dict[str, int | None]:
-    """The last word about each key: the age that it has to have, None where it is deleted."""
+    """The final age of each key; None where it is deleted."""
     found: dict[str, int | None] = {}
     for number in range(count):
         is_gone = number % DELETED_EVERY == DELETED_EVERY - 1
@@ -88,8 +88,10 @@ def expected(count: int, keys: int) -> dict[str, int | None]:
 
 
 def in_process(count: int, keys: int) -> Iterator[StateResult]:
-    """Our classes alone, on events that are in memory; each in a process of its own, or one would
-    live in the memory that another gave back."""
+    """The rows of our classes alone, on events in memory.
+
+    Each runs in a process of its own, because one would use the memory that another has freed.
+    """
     for row in ROWS:
         with ProcessPoolExecutor(1, get_context("spawn")) as process:
             yield process.submit(_measure, row, count, keys).result()

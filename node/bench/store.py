@@ -1,27 +1,36 @@
-"""The durable store without sockets: how fast the disk lets it be, and whether it gives back the
-same. Everything happens in a folder of the benchmark's own."""
+"""The benchmark of the durable store without sockets, in a folder of its own.
+
+Each row measures how fast the store is, and checks that it gives back what was written.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
 
+import msgspec
+
 from millpond.actors.messages import Durability
-from millpond.actors.store.changes import PartitionKind, Snapshot, StoredMessage
+from millpond.actors.store.changes import (
+    Change,
+    MessageRemoved,
+    PartitionKind,
+    Snapshot,
+    StoredMessage,
+)
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.interface import Fault as StoreFault
 from millpond.actors.store.partitions.file_pool import FilePool
 from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.settings import StoreSettings
-from millpond.node.bench.course import StoreResult, StoreRun
 from millpond.node.bench.payload import Payload
-from millpond.node.bench.verify import Fault
-from millpond.node.bench.writing import TTL_S, WriterLoad, channel_name
+from millpond.node.bench.results import Latencies
+from millpond.node.bench.verify import Fault, Faults
 from millpond.node.data_folder import LoopRuntime
 
 WRITERS = (1, 16, 100, 1000)
@@ -30,15 +39,15 @@ FLUSHED_CHANNELS, FLUSHED_MESSAGES = 100, 1000
 LIVE_EACH = 100
 LOADS_MAX = 500
 FILL_WRITES = 100
-"""So many writes of `LIVE_EACH` messages are on their way at once while a store is filled."""
+"""Writes of `LIVE_EACH` messages under way at once while a store is filled."""
 FIRST_S, POLL_S = 10.0, 0.005
-"""How much longer a row may take until the disk has kept anything at all."""
+"""Extra time of a row until the disk has stored a first message."""
 
 
 class StoreBench:
-    """All rows, in order. `messages` of `size` bytes are alive where recovery is measured.
+    """The rows of the store benchmark. `messages` of `size` bytes are stored for recovery.
 
-    `now` is a clock for durations, `time` the world's; rows of no fixed amount take `seconds`.
+    `now` is a clock for durations, `time` the wall clock; rows of no fixed amount take `seconds`.
     """
 
     def __init__(
@@ -61,7 +70,7 @@ class StoreBench:
         self._size = size
 
     def rows(self) -> Iterator[Callable[[], StoreResult]]:
-        """What measures each row; `load` needs what `flush` left."""
+        """The measurements in order; `load` needs the files of `flush`."""
         yield self.sync
         yield from (partial(self.commit, writers) for writers in WRITERS)
         yield from (self.flush, self.load, self.recovery)
@@ -82,62 +91,62 @@ class StoreBench:
         return row.result(size=SYNC_BYTES, syncs=row.count)
 
     def commit(self, writers: int) -> StoreResult:
-        """So many channels, in each of them one message at a time that waits for the disk."""
+        """Channels with one message at a time, each of which waits for the disk."""
         return asyncio.run(self._commit(writers))
 
     async def _commit(self, writers: int) -> StoreResult:
-        folder, row = self._folder / f"commit-{writers}", self._course(f"commit-{writers}")
+        folder, row = self._folder / f"commit-{writers}", self._run(f"commit-{writers}")
         store = self._open(folder)
         syncs = store.stats.syncs
-        writing = WriterLoad(store, row, writers, self._time, asyncio.get_running_loop().call_soon)
-        writing.start()
+        load = WriterLoad(store, row, writers, self._time, asyncio.get_running_loop().call_soon)
+        load.start()
         await asyncio.sleep(self._seconds)
         # A slow disk, or little time.
         while not row.count and row.elapsed < self._seconds + FIRST_S:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
         count, took_s = row.count, row.elapsed
         syncs = store.stats.syncs - syncs
-        await writing.stop()
+        await load.stop()
         store.close()
         store = self._open(folder)
-        for name, content, number in writing.kept():
+        for name, payload, number in load.stored():
             snapshot = await _loaded(store, name)
-            row.check(snapshot, [content.make(number)], name)
+            row.check(snapshot, [payload.make(number)], name)
         store.close()
         shutil.rmtree(folder)
         return row.result(syncs=syncs, count=count, seconds=took_s)
 
     def flush(self) -> StoreResult:
-        """Bring messages to the files of their channels, a thousand to each; counts messages."""
-        row, shelf = self._course("flush"), self._shelf()
+        """Flush messages to the files of their channels, a thousand to each; counts messages."""
+        row, pool = self._run("flush"), self._file_pool()
         expires_at = self._time() + TTL_S
         for number in range(FLUSHED_CHANNELS):
-            layer = QueueMemtable(is_base=True)
-            layer.fold(self._rows(number, FLUSHED_MESSAGES, expires_at))
+            memtable = QueueMemtable(is_base=True)
+            memtable.fold(self._rows(number, FLUSHED_MESSAGES, expires_at))
             began = self._now()
-            shelf.open(channel_name(number), PartitionKind.QUEUE).apply(layer, number + 1)
+            pool.open(channel_name(number), PartitionKind.QUEUE).apply(memtable, number + 1)
             row.add(began, FLUSHED_MESSAGES)
-        shelf.close()
+        pool.close()
         return row.result(seconds=row.worked)
 
     def load(self) -> StoreResult:
-        """Open the file of a channel and read what it holds; counts channels."""
-        row, shelf = self._course("load"), self._shelf()
+        """Open the file of a channel and read its messages; counts channels."""
+        row, pool = self._run("load"), self._file_pool()
         for number in range(FLUSHED_CHANNELS):
             began = self._now()
-            snapshot = shelf.open(channel_name(number), PartitionKind.QUEUE).load()
+            snapshot = pool.open(channel_name(number), PartitionKind.QUEUE).load()
             row.add(began)
-            content = Payload(number, self._size)
-            row.check(snapshot, map(content.make, range(FLUSHED_MESSAGES)), channel_name(number))
-        shelf.close()
+            payload = Payload(number, self._size)
+            row.check(snapshot, map(payload.make, range(FLUSHED_MESSAGES)), channel_name(number))
+        pool.close()
         return row.result(seconds=row.worked)
 
     def recovery(self) -> StoreResult:
-        """Open a store with messages in a hundredth as many channels, as a restart does."""
+        """Open a store with 100 messages in each channel, as a restart does."""
         return asyncio.run(self._recovery())
 
     async def _recovery(self) -> StoreResult:
-        folder, row = self._folder / "recovery", self._course("recovery")
+        folder, row = self._folder / "recovery", self._run("recovery")
         channels = max(1, self._messages // LIVE_EACH)
         store = self._open(folder)
         await self._fill(store, channels)
@@ -149,9 +158,9 @@ class StoreBench:
             text = f"{store.usage.messages} messages of {channels * LIVE_EACH} were recovered"
             row.faults.note(Fault.LOST, text)
         for number in range(0, channels, max(1, channels // LOADS_MAX)):
-            content = Payload(number, self._size)
+            payload = Payload(number, self._size)
             snapshot = await _loaded(store, channel_name(number))
-            row.check(snapshot, map(content.make, range(LIVE_EACH)), channel_name(number))
+            row.check(snapshot, map(payload.make, range(LIVE_EACH)), channel_name(number))
         store.close()
         shutil.rmtree(folder)
         return row.result(seconds=row.worked)
@@ -167,9 +176,9 @@ class StoreBench:
             await under_way.acquire()
 
     def _rows(self, channel: int, count: int, expires_at: float) -> list[StoredMessage]:
-        content, first = Payload(channel, self._size), (channel + 1) << 32
+        payload, first = Payload(channel, self._size), (channel + 1) << 32
         return [
-            StoredMessage(first + each, each, TTL_S, expires_at, content.make(each))
+            StoredMessage(first + each, each, TTL_S, expires_at, payload.make(each))
             for each in range(count)
         ]
 
@@ -179,10 +188,10 @@ class StoreBench:
         store.open()
         return store
 
-    def _shelf(self) -> FilePool:
+    def _file_pool(self) -> FilePool:
         return FilePool(self._folder / "files", self._disk)
 
-    def _course(self, name: str) -> StoreRun:
+    def _run(self, name: str) -> StoreRun:
         return StoreRun(self._now, name, self._size)
 
 
@@ -193,3 +202,169 @@ async def _loaded(store: DurableStore, name: bytes) -> Snapshot | StoreFault:
     arrived: asyncio.Future[Snapshot | StoreFault] = asyncio.get_running_loop().create_future()
     found.when_done(arrived.set_result)
     return await arrived
+
+
+class StoreResult(msgspec.Struct, frozen=True):
+    """The figures of a row. `count` operations took `seconds`; latencies are those of one.
+
+    `syncs`: syncs of the disk meanwhile (None: not counted).
+    """
+
+    row: str
+    count: int
+    size: int
+    seconds: float
+    rate: float
+    p50_us: int
+    p99_us: int
+    max_us: int
+    syncs: int | None
+    faults: dict[str, int]
+    first_fault: str
+    ok: bool
+
+
+class StoreRun:
+    """A row under way: its count, latencies and faults."""
+
+    def __init__(self, now: Callable[[], float], name: str, size: int) -> None:
+        self.now = now
+        self.faults = Faults()
+        self.count = 0
+        self.size = size
+        self.worked = 0.0
+        self._name = name
+        self._began = now()
+        self._latencies = Latencies()
+
+    @property
+    def elapsed(self) -> float:
+        return self.now() - self._began
+
+    def add(self, began: float, count: int = 1) -> None:
+        """Count operations that began at that time."""
+        took_s = self.now() - began
+        self.worked += took_s
+        self.count += count
+        self._latencies.add(took_s)
+
+    def check(self, found: Snapshot | StoreFault, expected: Iterable[bytes], name: bytes) -> None:
+        """Compare the messages of a channel with those that were put."""
+        contents = list(expected)
+        if isinstance(found, StoreFault):
+            self.faults.note(Fault.LOST, f"{name!r} cannot be read: {found.name}", len(contents))
+            return
+        missing = len(contents) - len(found.rows)
+        if missing > 0:
+            self.faults.note(Fault.LOST, f"{missing} messages of {name!r} are gone", missing)
+        elif [row.data for row in found.rows] != contents:
+            self.faults.note(Fault.DAMAGED, f"{name!r} holds other messages than were put")
+
+    def result(
+        self,
+        *,
+        syncs: int | None = None,
+        count: int | None = None,
+        seconds: float | None = None,
+        size: int | None = None,
+    ) -> StoreResult:
+        """The figures; `count` and `seconds` are those of the whole row by default."""
+        count = self.count if count is None else count
+        seconds = self.elapsed if seconds is None else seconds
+        p50_us, p99_us, max_us = self._latencies.percentiles_us(0.5, 0.99, 1.0)
+        return StoreResult(
+            row=self._name,
+            count=count,
+            size=self.size if size is None else size,
+            seconds=round(seconds, 3),
+            rate=round(count / seconds, 1) if seconds else 0.0,
+            p50_us=p50_us,
+            p99_us=p99_us,
+            max_us=max_us,
+            syncs=syncs,
+            faults={fault.value: number for fault, number in self.faults.counts.items()},
+            first_fault=self.faults.first,
+            ok=count > 0 and not self.faults,
+        )
+
+
+TTL_S = 3600
+
+
+def channel_name(number: int) -> bytes:
+    """The name of a channel of the benchmark."""
+    return b"bench/%d" % number
+
+
+class WriterLoad:
+    """Writers of one channel each, which put one message at a time and remove the one before."""
+
+    def __init__(
+        self,
+        store: DurableStore,
+        row: StoreRun,
+        writers: int,
+        time: Callable[[], float],
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._store = store
+        self._row = row
+        self._time = time
+        self._soon = soon
+        self._payloads = [Payload(number, row.size) for number in range(writers)]
+        self._counts = [0] * writers
+        self._ids = [0] * writers
+        self._last_id = 0
+        self._ready = list(range(writers))
+        self._is_over = False
+        self._quiet = asyncio.Event()
+
+    def start(self) -> None:
+        """Put the first message of each; the next one follows when it is stored."""
+        self._put_ready()
+
+    async def stop(self) -> None:
+        """Stop, and wait for the messages under way."""
+        self._is_over = True
+        self._check_quiet()
+        await self._quiet.wait()
+
+    def stored(self) -> Iterator[tuple[bytes, Payload, int]]:
+        """Each channel with its payload and the number of the message that it has to hold."""
+        for number, payload in enumerate(self._payloads):
+            yield channel_name(number), payload, self._counts[number] - 1
+
+    def _put_ready(self) -> None:
+        if self._is_over:
+            return
+        ready, self._ready = self._ready, []
+        began, expires_at = self._row.now(), self._time() + TTL_S
+        for number in ready:
+            sequence, old = self._counts[number], self._ids[number]
+            self._counts[number] += 1
+            self._last_id += 1
+            data = self._payloads[number].make(sequence)
+            changes: list[Change] = [
+                StoredMessage(self._last_id, sequence, TTL_S, expires_at, data)
+            ]
+            if old:
+                changes.insert(0, MessageRemoved(old, sequence - 1, None, self._row.size))
+            self._ids[number] = self._last_id
+            commit = self._store.write(channel_name(number), changes)
+            assert commit is not None
+            commit.when_done(partial(self._written, number, began))
+
+    def _written(self, number: int, began: float, fault: StoreFault | None) -> None:
+        if fault is not None:
+            self._row.faults.note(Fault.REFUSED, f"the store did not store a message: {fault.name}")
+            self._is_over = True
+        self._row.add(began)
+        self._ready.append(number)
+        if self._is_over:
+            self._check_quiet()
+        elif len(self._ready) == 1:
+            self._soon(self._put_ready)
+
+    def _check_quiet(self) -> None:
+        if len(self._ready) == len(self._payloads):
+            self._quiet.set()

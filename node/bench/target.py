@@ -1,15 +1,14 @@
-"""The node that is measured: where it is, and how a connection of the load gets there."""
+"""The node under load: its address, and new connections to it."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from millpond.node.bench.drivers.p2p import Peer
+from millpond.node.bench.drivers.p2p import P2pConnection
 from millpond.node.bench.verify import Faults
 from millpond.node.client.connect import connect
 from millpond.node.client.errors import ConnectionLost
@@ -20,9 +19,6 @@ from millpond.transports.p2p.handshake import Hello
 from millpond.transports.websocket.framing import ClientFraming
 
 PACKET_MAX = 2**20
-DIALLED_MAX = 64
-"""So many connections are made at once: well below what a node has before it is ready."""
-LEAVE_S = 2.0
 INFO = 1
 """The operation of packet 90; docs/reference/wire-protocol.md has the table."""
 PROBE = b"millpond!probe"
@@ -38,50 +34,34 @@ class Target(msgspec.Struct, frozen=True):
     tls: ssl.SSLContext | None = None
 
     def channel(self, number: int) -> bytes:
-        """The name of a channel of this run alone."""
+        """The name of a channel that only this run uses."""
         return b"%s/%d" % (self.prefix, number)
 
     def framing(self, channel: bytes) -> Framing:
-        """How packets lie in the byte stream there."""
+        """The framing of packets on a new connection."""
         if self.address.websocket:
             return ClientFraming(str(self.address), channel, True, self.token, PACKET_MAX)
         return LengthPrefixed(PACKET_MAX)
 
-    def peer(self, hello: Hello, faults: Faults, on_end: Callable[[], None]) -> Peer:
-        """A connection that is not made yet; the token goes with its HELLO."""
+    def connection(self, hello: Hello, faults: Faults, on_end: Callable[[], None]) -> P2pConnection:
+        """A connection to be dialled; its HELLO carries the token."""
         hello = msgspec.structs.replace(hello, token=self.token)
-        return Peer(self.framing(hello.channel or b""), hello, faults, on_end)
+        return P2pConnection(self.framing(hello.channel or b""), hello, faults, on_end)
 
-    async def dial(self, tasks: TaskGroup, peer: Peer) -> None:
+    async def dial(self, tasks: TaskGroup, connection: P2pConnection) -> None:
         """Connect, and wait until the node is ready. Raises ConnectionLost."""
         try:
-            await tcp.dial(tasks, self.address.host, self.address.port, peer, tls=self.tls)
+            await tcp.dial(tasks, self.address.host, self.address.port, connection, tls=self.tls)
         except OSError as error:
             raise ConnectionLost(str(error)) from error
-        await peer.settled.wait()
-        if peer.failure is not None:
-            raise peer.failure
-
-    async def dial_all(self, tasks: TaskGroup, peers: Sequence[Peer]) -> None:
-        """Connect them, a bounded number at a time."""
-        for start in range(0, len(peers), DIALLED_MAX):
-            async with anyio.create_task_group() as dials:
-                for peer in peers[start : start + DIALLED_MAX]:
-                    dials.start_soon(self.dial, tasks, peer)
+        await connection.settled.wait()
+        if connection.failure is not None:
+            raise connection.failure
 
     async def info(self) -> dict[str, int]:
-        """The node's `rss_bytes` and its number of `channels`; needs the right `admin`."""
+        """The node's `rss_bytes` and number of `channels`; needs the right `admin`."""
         async with connect(
             self.url, PROBE, role="consumer", window=0, token=self.token, reconnect=False
         ) as channel:
             answer = await channel.admin(INFO, {"limit": 1})
         return {name: answer[name] for name in ("rss_bytes", "channels")}
-
-
-async def leave_all(peers: Sequence[Peer]) -> None:
-    """Say goodbye on every connection, and wait shortly until they are gone."""
-    for peer in peers:
-        peer.leave()
-    with anyio.move_on_after(LEAVE_S):
-        for peer in peers:
-            await peer.gone.wait()

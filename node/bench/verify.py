@@ -1,4 +1,4 @@
-"""Checks what a node answers and pushes: every receipt once, every message whole, none lost."""
+"""Checks of answers and pushes: every receipt once, every message whole, none lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millpond.node.bench.payload import Payload
 
 
 class Fault(StrEnum):
-    """What a node must not do."""
+    """A kind of mistake that a server must not make."""
 
     REFUSED = "refused"
     UNACKNOWLEDGED = "unacknowledged"
@@ -22,7 +22,7 @@ class Fault(StrEnum):
 
 
 class Faults:
-    """How often each fault was seen, and the first one in words."""
+    """Counts of each fault, and the first one in words."""
 
     def __init__(self) -> None:
         self.counts: Counter[Fault] = Counter()
@@ -31,14 +31,18 @@ class Faults:
     def __bool__(self) -> bool:
         return bool(self.counts)
 
+    def by_name(self) -> dict[str, int]:
+        """Counts by the names of faults."""
+        return {fault.value: count for fault, count in self.counts.items()}
+
     def note(self, fault: Fault, text: str, count: int = 1) -> None:
-        """Count a fault; `text` says what happened."""
+        """Count a fault, described by `text`."""
         self.counts[fault] += count
         self.first = self.first or text
 
 
 class Receipts:
-    """One connection's PUTs: each is acknowledged once, under ids that ascend (P2P-06, P2P-08)."""
+    """The receipts of a connection's PUTs: one for each, with ascending ids (P2P-06, P2P-08)."""
 
     __slots__ = ("_faults", "_last_id", "outstanding")
 
@@ -50,7 +54,7 @@ class Receipts:
     def settle(self, ack: PutAck) -> bool:
         """Whether this is the receipt of a PUT that waits for one."""
         if ack.key not in self.outstanding:
-            text = f"a receipt came for key {ack.key}, which waits for none"
+            text = f"a receipt came for key {ack.key}, which is not under way"
             self._faults.note(Fault.UNEXPECTED, text)
             return False
         self.outstanding.remove(ack.key)
@@ -61,30 +65,30 @@ class Receipts:
         return True
 
     def close(self) -> None:
-        """No more receipts come."""
+        """Count as faults the receipts that did not come."""
         if self.outstanding:
             text = f"no receipt for key {min(self.outstanding)}"
             self._faults.note(Fault.UNACKNOWLEDGED, text, len(self.outstanding))
 
 
 class Deliveries:
-    """What one subscriber gets of one producer's messages, which are numbered from 0.
+    """The messages of one producer, numbered from 0, that reach one subscriber.
 
-    A message that comes again is allowed (P2P-15), and counted in `duplicates`.
+    A message may come again (P2P-15); `duplicates` counts that.
     """
 
-    __slots__ = ("_ahead", "_content", "_faults", "_floor", "duplicates")
+    __slots__ = ("_ahead", "_faults", "_floor", "_payload", "duplicates")
 
-    def __init__(self, content: Payload, faults: Faults) -> None:
-        self._content = content
+    def __init__(self, payload: Payload, faults: Faults) -> None:
+        self._payload = payload
         self._faults = faults
         self._floor = 0
         self._ahead: set[int] = set()
         self.duplicates = 0
 
     def take(self, data: bytes, count: int) -> int | None:
-        """The sequence of a message that comes for the first time; `count` were put so far."""
-        sequence = self._content.read(data)
+        """The number of a message that comes for the first time; `count` were put so far."""
+        sequence = self._payload.read(data)
         if sequence is None or sequence >= count:
             text = f"a message of {len(data)} bytes is not what was put"
             self._faults.note(Fault.DAMAGED, text)
@@ -102,7 +106,7 @@ class Deliveries:
         return sequence
 
     def close(self, count: int) -> None:
-        """No more come, and `count` were put."""
+        """Count as faults the messages that did not come; `count` were put."""
         lost = count - self._floor - len(self._ahead)
         if lost > 0:
             self._faults.note(Fault.LOST, f"message {self._floor} never came", lost)

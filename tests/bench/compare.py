@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from millpond.node.bench.scratch import file_system
+from millpond.node.bench.own_node import file_system
 from tests.bench import plots, report
 from tests.bench.servers import ROOT, NotRun, ServerSpec, running, version_of
 

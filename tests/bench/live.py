@@ -28,10 +28,9 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.messages import Get, GetAck, List, ListAck, Put, PutAck, Role
 from millpond.node.bench.drivers.p2p import Answer, Peer
-from millpond.node.bench.own_node import cpu_of
+from millpond.node.bench.own_node import cpu_of, file_system
 from millpond.node.bench.payload import Payload
 from millpond.node.bench.results import Latencies
-from millpond.node.bench.scratch import file_system
 from millpond.node.bench.target import Target, leave_all
 from millpond.node.bench.verify import Fault, Faults
 from millpond.node.client.url import parse_url

@@ -26,7 +26,7 @@ from millpond.actors.store.changes import StoredMessage
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.settings import StoreSettings
-from millpond.node.bench.scratch import file_system
+from millpond.node.bench.own_node import file_system
 from millpond.node.cli.commands.serve import tune_collector
 from millpond.node.data_folder import LoopRuntime
 from tests.bench.sqlite_peer import INSERT, SCHEMA

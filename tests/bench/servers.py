@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millpond.node.bench.scratch import MEMORY_FILE_SYSTEMS, file_system
+from millpond.node.bench.own_node import MEMORY_FILE_SYSTEMS, file_system
 
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 20.0

@@ -14,7 +14,7 @@ from threading import Timer
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 SERVING_LIMIT_S = 300.0
 """A node serves all tests of a module, which take their time on a busy machine."""
 ANY_PORT = tuple(

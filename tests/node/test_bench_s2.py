@@ -11,12 +11,12 @@ import pytest
 
 from millpond.node.bench.drivers.http import NotHttp, Piece, Responses
 from millpond.node.bench.drivers.interface import Appended, Created, Records, Refused
-from millpond.node.bench.drivers.peers import RespReader
 from millpond.node.bench.drivers.s2 import S2Driver
-from millpond.node.bench.stream_rows import StreamKind, s2_rows
+from millpond.node.bench.scenarios import StreamKind, s2_rows
 from millpond.node.cli.main import main
 from millpond.transports.http.s2 import s2_pb2
 from millpond.transports.http.s2.codecs import s2s as frames
+from tests.bench.peers import RespReader
 
 QUICK = ("--json", "--seconds", "0.2")
 

@@ -13,29 +13,29 @@ import pytest
 
 from millpond.actors.store.changes import Snapshot, StoredMessage
 from millpond.actors.store.interface import Fault as StoreFault
-from millpond.node.bench.course import StoreResult, StoreRun
-from millpond.node.bench.scratch import NODE_FILES
+from millpond.node.bench.own_node import NODE_FILES
+from millpond.node.bench.store import StoreResult, StoreRun
 from millpond.node.bench.verify import Fault
 from millpond.node.cli.main import main
-from tests.node.processes import started
+from tests.node.processes import LIMIT_S, started
 
 
-class Told(NamedTuple):
+class Output(NamedTuple):
     code: int
     out: str
     err: str
 
 
-Bench = Callable[..., Told]
+Bench = Callable[..., Output]
 
 
 @pytest.fixture
 def bench(capfd: pytest.CaptureFixture[str]) -> Bench:
     """Run `millpond bench` in this process."""
 
-    def bench(*words: str) -> Told:
+    def bench(*words: str) -> Output:
         code = main(["bench", *words])
-        return Told(code, *capfd.readouterr())
+        return Output(code, *capfd.readouterr())
 
     return bench
 
@@ -47,9 +47,9 @@ STORE_ROWS = [
 
 def test_the_store_gives_back_what_was_put_and_leaves_nothing(bench: Bench, tmp_path: Path):
     words = ("--json", "--seconds", "0.1", "--messages", "2000", "--data", str(tmp_path))
-    told = bench("store", *words)
-    assert (told.code, told.err) == (0, "")
-    found = [json.loads(line) for line in told.out.splitlines()]
+    output = bench("store", *words)
+    assert (output.code, output.err) == (0, "")
+    found = [json.loads(line) for line in output.out.splitlines()]
     assert [each["row"] for each in found] == STORE_ROWS
     for each in found:
         assert set(each) == set(StoreResult.__struct_fields__)
@@ -65,8 +65,8 @@ def test_the_store_gives_back_what_was_put_and_leaves_nothing(bench: Bench, tmp_
 def test_the_table_of_the_store_says_what_it_measured(bench: Bench, tmp_path: Path):
     # Less time than a disk takes to keep a thousand writes: it is measured until it has kept some.
     words = ("--seconds", "0.0001", "--messages", "100", "--size", "16", "--data", str(tmp_path))
-    told = bench("store", *words)
-    where, head, *lines = told.out.splitlines()
+    output = bench("store", *words)
+    where, head, *lines = output.out.splitlines()
     assert where.startswith(f"data below {tmp_path}") and head.split()[0] == "row"
     assert [line.split()[0] for line in lines] == STORE_ROWS
 
@@ -75,13 +75,13 @@ def test_the_table_of_the_store_says_what_it_measured(bench: Bench, tmp_path: Pa
 def test_a_folder_of_a_node_is_not_touched(bench: Bench, tmp_path: Path, name: str):
     (tmp_path / name).mkdir()
     for what in ("store", "p2p"):
-        told = bench(what, "--data", str(tmp_path))
-        assert told.code == 2 and "holds a node's data" in told.err
+        output = bench(what, "--data", str(tmp_path))
+        assert output.code == 2 and "holds a node's data" in output.err
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["--data", "/nowhere"], 1, "cannot use /nowhere"),
         (["--size", "15"], 2, "16 to 65536"),
@@ -90,18 +90,18 @@ def test_a_folder_of_a_node_is_not_touched(bench: Bench, tmp_path: Path, name: s
     ],
 )
 def test_a_store_that_cannot_be_measured_is_said_in_a_line(
-    bench: Bench, words: list[str], code: int, said: str
+    bench: Bench, words: list[str], code: int, message: str
 ):
-    told = bench("store", *words)
-    assert told.code == code and said in told.err
+    output = bench("store", *words)
+    assert output.code == code and message in output.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_benchmark_leaves_no_data_behind(tmp_path: Path, number: signal.Signals):
-    with started("bench", "store", "--seconds", "20", "--data", str(tmp_path)) as bench:
+    with started("bench", "store", "--seconds", "60", "--data", str(tmp_path)) as bench:
         wait_for(lambda: list(tmp_path.rglob("sync")) != [])
         bench.send_signal(number)
-        assert bench.wait(10) == 130
+        assert bench.wait(LIMIT_S) == 130
     assert list(tmp_path.iterdir()) == []
 
 
@@ -122,15 +122,15 @@ def snapshot(*contents: bytes) -> Snapshot:
     ],
 )
 def test_a_store_at_fault_is_found_out(found: Snapshot | StoreFault, faults: dict[Fault, int]):
-    course = StoreRun(time.perf_counter, "load", 1)
-    course.add(time.perf_counter())
-    course.check(found, [b"a", b"b"], b"name")
-    assert course.faults.counts == faults
-    assert course.result().ok is not bool(faults)
+    run = StoreRun(time.perf_counter, "load", 1)
+    run.add(time.perf_counter())
+    run.check(found, [b"a", b"b"], b"name")
+    assert run.faults.counts == faults
+    assert run.result().ok is not bool(faults)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)

@@ -12,24 +12,24 @@ from typing import Any
 import pytest
 
 from millpond.actors.store.changes import Position
-from millpond.node.bench import servers as stream_servers
-from millpond.node.bench import stream_load as stream_measure
+from millpond.node.bench import load as load_engine
 from millpond.node.bench.drivers.interface import Appended, Created, Records, Refused, S3pDriver
-from millpond.node.bench.drivers.peers import NatsDriver, RedisDriver
 from millpond.node.bench.load import Clocks
+from millpond.node.bench.scenarios import StreamKind, StreamLoad, stream_rows
 from millpond.node.bench.stream_load import StreamResult, StreamTarget, measure_streams
-from millpond.node.bench.stream_rows import StreamKind, StreamLoad, stream_rows
 from millpond.node.cli.main import main
 from millpond.transports.io.address import parse_address
 from millpond.transports.s3p.commands import AppendRecords, ReadRecords, S3pLimits
 from millpond.transports.s3p.decoder import Decoder
+from tests.bench import peers
+from tests.bench.peers import NatsDriver, RedisDriver
 from tests.node.processes import serving
 from tests.node.scripted_bytes import ByteLine, byte_server
 
 FIELDS = set(StreamResult.__struct_fields__)
 
 
-class Told:
+class Output:
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code, self.out, self.err = code, out, err
 
@@ -39,16 +39,16 @@ class Told:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-Bench = Callable[..., Told]
+Bench = Callable[..., Output]
 
 
 @pytest.fixture
 def bench(capfd: pytest.CaptureFixture[str]) -> Bench:
     """Run the benchmark in this process."""
 
-    def bench(*words: str) -> Told:
+    def bench(*words: str) -> Output:
         code = main(["bench", *words])
-        return Told(code, *capfd.readouterr())
+        return Output(code, *capfd.readouterr())
 
     return bench
 
@@ -104,20 +104,20 @@ def test_appends_on_nats_whose_reads_are_not_measured(bench: Bench):
 
 
 def test_a_peer_that_is_not_installed_is_said_and_is_no_failure(bench: Bench, monkeypatch):
-    monkeypatch.setitem(stream_servers.PROGRAMS, "redis", "no-such-redis")
+    monkeypatch.setitem(peers.PROGRAMS, "redis", "no-such-redis")
     words = ("--json", "--seconds", "0.1", "--peer", "redis", "--rows", "append-c1-p1-100")
     _, peer = bench("s3p", *words).objects
     assert (peer["server"], peer["not_run"]) == ("redis", "no-such-redis is not installed")
 
 
 def test_the_table_has_a_line_a_row(bench: Bench):
-    told = bench("s3p", "--seconds", "0.1", "--rows", "append-c1-p1-1*")
-    words = [line.split()[0] for line in told.out.splitlines()]
+    output = bench("s3p", "--seconds", "0.1", "--rows", "append-c1-p1-1*")
+    words = [line.split()[0] for line in output.out.splitlines()]
     assert words == ["row", "append-c1-p1-100", "append-c1-p1-1024"]
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["--rows", "nothing"], 2, "the name of no row"),
         (["--size", "15"], 2, "so that a record can be checked"),
@@ -133,10 +133,10 @@ def test_the_table_has_a_line_a_row(bench: Bench):
     ],
 )
 def test_what_cannot_be_measured_is_said_in_a_line(
-    bench: Bench, words: list[str], code: int, said: str
+    bench: Bench, words: list[str], code: int, message: str
 ):
-    told = bench("s3p", *words)
-    assert told.code == code and said in told.err and told.err.count("\n") == 1
+    output = bench("s3p", *words)
+    assert output.code == code and message in output.err and output.err.count("\n") == 1
 
 
 def test_a_shape_that_is_given_replaces_the_usual_ones():
@@ -207,7 +207,7 @@ def _records(pairs: list[tuple[Position, bytes]]) -> bytes:
 async def test_a_server_that_is_at_fault_is_seen_through(
     monkeypatch, lie: str, kind: StreamKind, fault: str | None
 ):
-    monkeypatch.setattr(stream_measure, "SETTLE_S", 0.2)
+    monkeypatch.setattr(load_engine, "SETTLE_S", 0.2)
     async with byte_server() as server:
         server.answer = Liar(lie).answer
         host, port = parse_address(server.address)
@@ -223,16 +223,18 @@ async def test_a_server_that_is_at_fault_is_seen_through(
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
 def test_answers_of_redis_in_any_pieces(step: int):
-    speech = RedisDriver()
-    speech.create("s")
-    speech.append("s", [b"a", b"b"])
-    speech.read("s", (0, 0), 10, 1, 0)
-    speech.read("s", (5, 2), 10, 1, 0)
-    speech.append("s", [b"c", b"d"])
+    driver = RedisDriver()
+    driver.create("s")
+    driver.append("s", [b"a", b"b"])
+    driver.read("s", (0, 0), 10, 1, 0)
+    driver.read("s", (5, 2), 10, 1, 0)
+    driver.append("s", [b"c", b"d"])
     read = b"*1\r\n*2\r\n$1\r\ns\r\n*1\r\n*2\r\n$3\r\n5-0\r\n*2\r\n$1\r\nd\r\n$1\r\na\r\n"
-    said = b"+PONG\r\n$3\r\n5-0\r\n$3\r\n5-1\r\n" + read + b"*-1\r\n-ERR no\r\n$3\r\n6-0\r\n"
+    message = b"+PONG\r\n$3\r\n5-0\r\n$3\r\n5-1\r\n" + read + b"*-1\r\n-ERR no\r\n$3\r\n6-0\r\n"
     found = [
-        answer for at in range(0, len(said), step) for answer in speech.feed(said[at : at + step])
+        answer
+        for at in range(0, len(message), step)
+        for answer in driver.feed(message[at : at + step])
     ]
     assert found == [
         Created(),
@@ -252,17 +254,19 @@ def test_redis_is_asked_for_what_is_behind_the_id_before(start: tuple[int, int],
 
 @pytest.mark.parametrize("step", [1, 9, 1000])
 def test_answers_of_nats_in_any_pieces(step: int):
-    speech = NatsDriver("memory")
-    assert speech.due().startswith(b"CONNECT {")
-    speech.create("s")
-    speech.append("s", [b"a", b"b"])
-    speech.append("s", [b"c"])
-    told = [b'{"config":{}}', b'{"seq":1}', b'{"seq":2}', b'{"error":{"code":503}}']
-    said = b"INFO {}\r\nPING\r\n" + b"".join(
-        [b"MSG _INBOX.1 1 %d\r\n%b\r\n" % (len(each), each) for each in told]
+    driver = NatsDriver("memory")
+    assert driver.due().startswith(b"CONNECT {")
+    driver.create("s")
+    driver.append("s", [b"a", b"b"])
+    driver.append("s", [b"c"])
+    output = [b'{"config":{}}', b'{"seq":1}', b'{"seq":2}', b'{"error":{"code":503}}']
+    message = b"INFO {}\r\nPING\r\n" + b"".join(
+        [b"MSG _INBOX.1 1 %d\r\n%b\r\n" % (len(each), each) for each in output]
     )
     found = [
-        answer for at in range(0, len(said), step) for answer in speech.feed(said[at : at + step])
+        answer
+        for at in range(0, len(message), step)
+        for answer in driver.feed(message[at : at + step])
     ]
     assert found == [Created(), Appended((0, 1), (0, 2), 2), Refused("{'code': 503}")]
-    assert speech.due() == b"PONG\r\n"
+    assert driver.due() == b"PONG\r\n"

@@ -1,4 +1,4 @@
-"""A benchmark's connection to streams: requests out, answers in batches, and one at a time."""
+"""The connection of a load to streams, over the driver of any protocol."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from millpond.node.bench.verify import Fault, Faults
 from millpond.node.client.errors import ConnectionLost
 from millpond.transports.io.interface import Wire
 
-TakeAnswers = Callable[[list[Answer]], None]
+OnAnswers = Callable[[list[Answer]], None]
 
 
 def ignore(batch: list[Answer]) -> None:
-    """For a connection from which nothing is wanted."""
+    """Drop answers that nobody waits for."""
 
 
 class DriverConnection:
-    """One connection of the load, as a session on any wire.
+    """One connection of a load, as a session on any wire. `on_answers` takes its answers.
 
-    What goes wrong is counted in `faults`; `on_end` is called if the server ends the connection.
+    Mistakes are counted in `faults`; `on_end` is called if the server ends the connection.
     """
 
-    def __init__(self, speech: Driver, faults: Faults, on_end: Callable[[], None]) -> None:
-        self.take: TakeAnswers = ignore
-        self.speech = speech
+    def __init__(self, driver: Driver, faults: Faults, on_end: Callable[[], None]) -> None:
+        self.on_answers: OnAnswers = ignore
+        self.driver = driver
         self.gone = anyio.Event()
         self._faults = faults
         self._on_end = on_end
@@ -35,23 +35,23 @@ class DriverConnection:
         self._answers: list[Answer] = []
         self._answered = anyio.Event()
 
-    # What the wire calls.
+    # Session: called by the wire.
 
     def opened(self, wire: Wire) -> None:
         self._wire = wire
-        self.send(self.speech.due())
+        self.send(self.driver.due())
 
     def received(self, data: bytes) -> None:
-        batch = self.speech.feed(data)
+        batch = self.driver.feed(data)
         if batch:
-            self.take(batch)
-        self.send(self.speech.due())
-        if self.speech.error:
-            self._fail(self.speech.error)
+            self.on_answers(batch)
+        self.send(self.driver.due())
+        if self.driver.error:
+            self._fail(self.driver.error)
             self.leave()
 
     def uncongested(self) -> None:
-        """What may wait to be sent is bounded by the pipeline."""
+        """The pipeline bounds the bytes that wait."""
 
     def eof(self) -> None:
         if self._wire is not None:
@@ -63,19 +63,19 @@ class DriverConnection:
         self._wire = None
         self.gone.set()
 
-    # What the load calls.
+    # Called by the load.
 
     def send(self, data: bytes) -> None:
-        """Write; nothing to nobody once the connection is gone."""
+        """Write; nothing once the connection is closed."""
         if data and self._wire is not None:
             self._wire.write(data)
 
-    async def ask(self, request: bytes) -> Answer:
-        """Send one request, while no other is under way, and wait for its answer.
+    async def request(self, request: bytes) -> Answer:
+        """Send one request while no other is under way, and wait for its answer.
 
-        A refusal is a fault, too. Raises ConnectionLost.
+        A refusal is also counted as a fault. Raises ConnectionLost.
         """
-        self._answers, self._answered, self.take = [], anyio.Event(), self._take_one
+        self._answers, self._answered, self.on_answers = [], anyio.Event(), self._take_one
         self.send(request)
         if self._wire is not None:
             await self._answered.wait()
@@ -86,11 +86,11 @@ class DriverConnection:
             self._faults.note(Fault.REFUSED, answer.text)
         return answer
 
-    async def make(self, name: str) -> None:
-        """Make a stream. Raises ConnectionLost."""
-        answer = await self.ask(self.speech.create(name))
+    async def create(self, name: str) -> None:
+        """Create a stream. Raises ConnectionLost."""
+        answer = await self.request(self.driver.create(name))
         if not isinstance(answer, Created | Refused):  # a refusal is counted already
-            self._faults.note(Fault.UNEXPECTED, f"{answer} where a stream was to be made")
+            self._faults.note(Fault.UNEXPECTED, f"{answer} in place of a new stream")
 
     def leave(self) -> None:
         """Close."""

@@ -1,4 +1,4 @@
-"""HTTP/1.1 responses out of bytes, in the order of their requests; sessions piece by piece."""
+"""A parser of HTTP/1.1 responses; the body of a session comes piece by piece."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_CONTENT = 204
 
 
 class NotHttp(Exception):
-    """nothing behind this can be read"""
+    """The bytes are no HTTP; no more can be read."""
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
@@ -25,7 +25,7 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 
 
 class Responses:
-    """Reads what a server sends. A whole response is one piece, a chunked one as many as come."""
+    """A parser of responses: a whole one is one piece, a chunked one is a piece for each chunk."""
 
     def __init__(self) -> None:
         self._buffer = b""

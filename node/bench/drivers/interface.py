@@ -1,4 +1,4 @@
-"""How streams are spoken to in each protocol: requests as bytes, bytes as answers, in order."""
+"""The driver interface: requests of a protocol as bytes, and bytes as answers in order."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Protocol, assert_never
 import msgspec
 
 from millpond.actors.store.changes import Position
-from millpond.node.bench.stream_rows import StreamKind
+from millpond.node.bench.scenarios import StreamKind
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.client_codec import ResponseDecoder, encode_request
 from millpond.transports.s3p import client_codec as s3p
 
 RecordPosition = tuple[int, int]
-"""Where a record is: milliseconds and number of its id, or 0 and its offset."""
+"""The position of a record: milliseconds and number of its id, or 0 and its offset."""
 
 START: RecordPosition = (0, 0)
 REPLY_BYTES_MAX = 64 * 2**20
 
 
 class Created(msgspec.Struct, frozen=True, gc=False):
-    """The stream is there."""
+    """The answer to `create`: the stream exists."""
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """An append's records have these places."""
+    """The answer to `append`: the positions of the first and last of `count` records."""
 
     first: RecordPosition
     last: RecordPosition
@@ -33,13 +33,13 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Records(msgspec.Struct, frozen=True):
-    """What a read found, ascending; nothing if there was nothing."""
+    """The answer to `read`: records in ascending order."""
 
     records: list[tuple[RecordPosition, bytes]]
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """An error came where an answer was due."""
+    """An error in place of an answer."""
 
     text: str
 
@@ -48,9 +48,9 @@ Answer = Created | Appended | Records | Refused
 
 
 class Driver(Protocol):
-    """One connection's protocol, the client's side. Answers come in the order of the requests.
+    """The client's side of a protocol on one connection. Answers come in the order of requests.
 
-    `error` says why nothing behind it can be read. `kinds` are the rows it can measure; where it
+    `error` is the reason why no more can be read. `kinds` are the rows that it can measure. If it
     `polls`, a read cannot wait for a record.
     """
 
@@ -59,28 +59,28 @@ class Driver(Protocol):
     error: str
 
     def create(self, name: str) -> bytes:
-        """Make a stream."""
+        """The request that creates a stream."""
 
     def append(self, name: str, bodies: list[bytes]) -> bytes:
-        """Add records at its end, in one request if the protocol has such."""
+        """The request that appends records, or several where the protocol takes one record each."""
 
     def read(self, name: str, start: RecordPosition, count: int, size: int, wait_ms: int) -> bytes:
-        """At most about `count` records of `size` bytes from `start` on."""
+        """The request for about `count` records of `size` bytes from `start` on."""
 
     def feed(self, data: bytes) -> list[Answer]:
         """The answers that these bytes complete."""
 
     def due(self) -> bytes:
-        """What is to be sent without being asked for: a greeting, a sign of life."""
+        """Bytes to send without a request: a handshake, a heartbeat."""
 
 
-def after(place: RecordPosition) -> RecordPosition:
-    """The next place in the same stream."""
-    return (place[0], place[1] + 1)
+def after(position: RecordPosition) -> RecordPosition:
+    """The next position in the same stream."""
+    return (position[0], position[1] + 1)
 
 
 class S3pDriver:
-    """S3P v0.2.0."""
+    """The driver of S3P v0.2.0."""
 
     kinds = frozenset(StreamKind)
     polls = False
@@ -116,7 +116,7 @@ class S3pDriver:
             case s3p.Ok():
                 return Created()
             case s3p.Id(id=last):
-                return self._kept(last)
+                return self._appended(last)
             case s3p.Records(pairs=pairs):
                 return Records([((id.ms, id.seq), body) for id, body in pairs])
             case s3p.ErrorReply(code=code, text=text):
@@ -124,16 +124,16 @@ class S3pDriver:
             case _:
                 assert_never(reply)
 
-    def _kept(self, last: Position) -> Answer:
-        """Records of an append share their milliseconds, and follow each other (S3A-15)."""
+    def _appended(self, last: Position) -> Answer:
+        """The answer to an append: consecutive ids of one millisecond (S3A-15)."""
         if not self._counts:
-            return Refused(f"an id {last.ms}-{last.seq} that nobody waits for")
+            return Refused(f"an id {last.ms}-{last.seq} that no append waits for")
         count = self._counts.popleft()
         return Appended((last.ms, last.seq - count + 1), (last.ms, last.seq), count)
 
 
 class RustlogDriver:
-    """RustLog's JSON frames; a stream is a topic of one partition."""
+    """The driver of RustLog: JSON frames; a stream is a topic of one partition."""
 
     kinds = frozenset(StreamKind)
     polls = True
@@ -172,4 +172,4 @@ def _answer(response: r.Response) -> Answer:
         case r.Error(code=code, message=message):
             return Refused(f"{code} {message}")
         case _:
-            return Refused(f"a {type(response).__name__} that nobody waits for")
+            return Refused(f"a {type(response).__name__} that no append waits for")

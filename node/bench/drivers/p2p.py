@@ -1,4 +1,4 @@
-"""A benchmark's connection: greets, then hands on what came in batches; no queue, no future."""
+"""The P2P connection of a load: a handshake, then packets in batches; no queue, no future."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from millpond.transports.p2p.nacks import decode_refused
 NORMAL = 1000
 
 Answer = PutAck | Msg | GetAck | ListAck
-TakeBatch = Callable[[list[Answer]], None]
+OnAnswers = Callable[[list[Answer]], None]
 
 
 def ignore(batch: list[Answer]) -> None:
-    """For a connection to which nothing is told."""
+    """Drop answers that nobody waits for."""
 
 
-class Peer:
-    """One connection of the load, as a session on any wire.
+class P2pConnection:
+    """One connection of a load, as a session on any wire. `on_answers` takes its packets.
 
-    `settled` is set once it may be used or never will; `failure` says why not, `durability` what
-    the node's receipts promise (None: it did not tell). What goes wrong later is counted in
-    `faults`, and `on_end` is called if the node ends the connection.
+    `settled` is set after the handshake or its failure; `failure` is the reason, `durability` what
+    the node's receipts promise (None: unknown). Later mistakes are counted in `faults`, and
+    `on_end` is called if the node ends the connection.
     """
 
     def __init__(
         self, framing: Framing, hello: Hello, faults: Faults, on_end: Callable[[], None]
     ) -> None:
-        self.take: TakeBatch = ignore
+        self.on_answers: OnAnswers = ignore
         self.failure: ConnectionLost | None = None
         self.durability: Durability | None = None
         self.settled = anyio.Event()
@@ -47,22 +47,22 @@ class Peer:
         self._faults = faults
         self._on_end = on_end
         self._wire: Wire | None = None
-        self._is_greeted = self._is_leaving = False
+        self._has_sent_hello = self._is_leaving = False
 
-    # What the wire calls.
+    # Session: called by the wire.
 
     def opened(self, wire: Wire) -> None:
         self._wire = wire
-        self._greet()
+        self._shake_hands()
 
     def received(self, data: bytes) -> None:
         batch: list[Answer] = []
         for raw in self._framing.feed(data):
             self._decode(raw, batch)
         if batch:
-            self.take(batch)
-        if not self._is_greeted:
-            self._greet()
+            self.on_answers(batch)
+        if not self._has_sent_hello:
+            self._shake_hands()
         if self._framing.error is not None:
             self._fail(_lost(self._framing.error))
             self._close()
@@ -70,7 +70,7 @@ class Peer:
             self._close()
 
     def uncongested(self) -> None:
-        """What may wait to be sent is bounded by the pipeline."""
+        """The pipeline bounds the bytes that wait."""
 
     def eof(self) -> None:
         self._close()
@@ -81,10 +81,10 @@ class Peer:
         self._wire = None
         self.gone.set()
 
-    # What the load calls.
+    # Called by the load.
 
     def send(self, packets: list[bytes]) -> None:
-        """Write packets in one piece; nothing to nobody once the connection is gone."""
+        """Write packets together; nothing once the connection is closed."""
         if packets and self._wire is not None:
             self._wire.write(self._framing.frame(packets))
 
@@ -116,7 +116,7 @@ class Peer:
                 times = None if timestamp is None else (timestamp, 0, 0)
                 self.send([p.encode(p.Pong(times))])
             case p.Handshake(packet_type=p.READY, raw=raw):
-                self._welcomed(raw)
+                self._ready(raw)
             case p.Refused(packet_type=p.HELLO, code=code):
                 self._fail(HandshakeRefused(f"the node refused the handshake ({code:#04x})", code))
             case p.Refused():
@@ -126,23 +126,25 @@ class Peer:
                 self._fail(ConnectionLost(f"the node {text}"))
                 self._close()
             case _:
-                pass  # unknown to this side: dropped (P2P-19)
+                pass  # unknown packets are dropped (P2P-19)
 
-    def _greet(self) -> None:
+    def _shake_hands(self) -> None:
         if self._wire is not None and self._framing.has_output:
             self._wire.write(self._framing.take_output())
         if self._framing.upgrade is not None:
-            self._is_greeted = True
+            self._has_sent_hello = True
             self.send([encode_hello(self._hello)])
 
-    def _welcomed(self, raw: bytes) -> None:
+    def _ready(self, raw: bytes) -> None:
         try:
             ready = decode_ready(raw)
         except MalformedHandshake as error:
             self._fail(_lost(error))
             return
         if self._hello.mode is not None and ready.mode not in (None, self._hello.mode):
-            self._fail(ModeMismatch(f"the node keeps channel {self._hello.channel!r} differently"))
+            self._fail(
+                ModeMismatch(f"the node has channel {self._hello.channel!r} in another mode")
+            )
             return
         self.durability = ready.durability
         self.settled.set()
@@ -158,9 +160,9 @@ class Peer:
 
     def _close(self) -> None:
         if self._wire is not None:
-            farewell = self._framing.close_frame(NORMAL)
-            if farewell:
-                self._wire.write(farewell)
+            frame = self._framing.close_frame(NORMAL)
+            if frame:
+                self._wire.write(frame)
             self._wire.close()
 
 

@@ -1,6 +1,6 @@
-"""How a node is spoken to in S2: HTTP/1.1 and protobuf, in requests or in sessions.
+"""The driver of S2: HTTP/1.1 and protobuf, in requests or in sessions.
 
-What is sent is put together by hand, since the generator has to cost less than what it measures.
+Requests are encoded by hand: the load must cost less than the server under load.
 """
 
 from __future__ import annotations
@@ -20,28 +20,32 @@ from millpond.node.bench.drivers.interface import (
     Records,
     Refused,
 )
-from millpond.node.bench.stream_rows import StreamKind
+from millpond.node.bench.scenarios import StreamKind
 from millpond.transports.http.s2 import s2_pb2
 from millpond.transports.http.s2.codecs import s2s as frames
 
 BASIN = b"millpond"
 PROTOBUF, SESSION = b"application/protobuf", b"s2s/proto"
 SESSIONS = (StreamKind.SESSION, StreamKind.CATCHUP, StreamKind.TAIL)
-"""Kinds of rows that are measured in sessions; the others in requests."""
+"""Kinds of rows measured in sessions; the others use requests."""
 
 
-class _Owed(Enum):
-    MADE = auto()
+class _Expected(Enum):
+    """The kind of the next response."""
+
+    CREATED = auto()
     ACK = auto()
     ACKS = auto()
-    FOUND = auto()
-    WALK = auto()
+    RECORDS = auto()
+    CATCHUP = auto()
     FOLLOWED = auto()
 
 
 class S2Driver:
-    """One connection. In a session of appends each append is a chunk of its own, as clients have
-    it; a request behind it ends the session first."""
+    """One connection. In a session of appends each append is a chunk of HTTP, as clients send it.
+
+    A request behind a session of appends ends the session first.
+    """
 
     kinds = frozenset(StreamKind)
     polls = False
@@ -51,44 +55,44 @@ class S2Driver:
         self._kind = kind
         self._responses = Responses()
         self._frames = frames.Decoder()
-        self._owed: deque[_Owed] = deque()
-        self._walked: list[tuple[RecordPosition, bytes]] = []
+        self._expected: deque[_Expected] = deque()
+        self._caught_up: list[tuple[RecordPosition, bytes]] = []
         self._is_appending = self._is_following = False
 
     def create(self, name: str) -> bytes:
-        self._owed.append(_Owed.MADE)
+        self._expected.append(_Expected.CREATED)
         return self._request(b"PUT", name, b"", b"{}", b"application/json")
 
     def append(self, name: str, bodies: list[bytes]) -> bytes:
         message = _input(bodies)
         if self._kind not in (StreamKind.SESSION, StreamKind.TAIL):
-            self._owed.append(_Owed.ACK)
+            self._expected.append(_Expected.ACK)
             return self._request(b"POST", name, b"/records", message, PROTOBUF)
         frame = frames.encode((message,))
         chunk = b"%x\r\n%b\r\n" % (len(frame), frame)
         if self._is_appending:
             return chunk
         self._is_appending = True
-        self._owed.append(_Owed.ACKS)
+        self._expected.append(_Expected.ACKS)
         head = _head(b"POST", name, b"/records", SESSION)
         return head + b"transfer-encoding: chunked\r\n\r\n" + chunk
 
     def read(self, name: str, start: RecordPosition, count: int, size: int, wait_ms: int) -> bytes:
         if self._is_following:
-            return b""  # it goes on by itself
+            return b""  # the session continues by itself
         last = b"0\r\n\r\n" if self._is_appending else b""
         self._is_appending = False
-        place = b"/records?seq_num=%d" % start[1]
+        path = b"/records?seq_num=%d" % start[1]
         if wait_ms:
             self._is_following = True
-            self._owed.append(_Owed.FOLLOWED)
-            return last + _head(b"GET", name, place, SESSION) + b"\r\n"
-        place += b"&clamp=true&count=%d" % count
+            self._expected.append(_Expected.FOLLOWED)
+            return last + _head(b"GET", name, path, SESSION) + b"\r\n"
+        path += b"&clamp=true&count=%d" % count
         if self._kind is StreamKind.CATCHUP:
-            self._owed.append(_Owed.WALK)
-            return last + _head(b"GET", name, place, SESSION) + b"\r\n"
-        self._owed.append(_Owed.FOUND)
-        return last + _head(b"GET", name, place, PROTOBUF) + b"accept: %b\r\n\r\n" % PROTOBUF
+            self._expected.append(_Expected.CATCHUP)
+            return last + _head(b"GET", name, path, SESSION) + b"\r\n"
+        self._expected.append(_Expected.RECORDS)
+        return last + _head(b"GET", name, path, PROTOBUF) + b"accept: %b\r\n\r\n" % PROTOBUF
 
     def feed(self, data: bytes) -> list[Answer]:
         answers: list[Answer] = []
@@ -107,38 +111,38 @@ class S2Driver:
         return b"%baccept: %b\r\ncontent-length: %d\r\n\r\n%b" % (head, media, len(body), body)
 
     def _take(self, piece: Piece, answers: list[Answer]) -> None:
-        owed = self._owed[0]
+        expected = self._expected[0]
         if piece.is_last:
-            self._owed.popleft()
+            self._expected.popleft()
         if not 200 <= piece.status < 300:
             if piece.is_last:
                 text = piece.body.decode(errors="replace")
                 answers.append(Refused(f"{piece.status} {text[:200]}"))
             return
-        match owed:
-            case _Owed.MADE:
+        match expected:
+            case _Expected.CREATED:
                 answers.append(Created())
-            case _Owed.ACK:
-                answers.append(_kept(piece.body))
-            case _Owed.FOUND:
+            case _Expected.ACK:
+                answers.append(_appended(piece.body))
+            case _Expected.RECORDS:
                 answers.append(Records(_records(piece.body)))
-            case _Owed.ACKS | _Owed.WALK | _Owed.FOLLOWED:
+            case _Expected.ACKS | _Expected.CATCHUP | _Expected.FOLLOWED:
                 for frame in self._frames.feed(piece.body):
-                    self._heard(owed, frame, answers)
-                if owed is _Owed.WALK and piece.is_last:
-                    records, self._walked = self._walked, []
+                    self._take_frame(expected, frame, answers)
+                if expected is _Expected.CATCHUP and piece.is_last:
+                    records, self._caught_up = self._caught_up, []
                     answers.append(Records(records))
             case _:
-                assert_never(owed)
+                assert_never(expected)
 
-    def _heard(self, owed: _Owed, frame: frames.Frame, answers: list[Answer]) -> None:
-        """One frame of a session; a batch without records says that the session lives."""
+    def _take_frame(self, expected: _Expected, frame: frames.Frame, answers: list[Answer]) -> None:
+        """One frame of a session; a batch without records is a heartbeat."""
         if frame.is_terminal:
             answers.append(Refused(frame.body[2:].decode(errors="replace")))
-        elif owed is _Owed.ACKS:
-            answers.append(_kept(frame.body))
-        elif owed is _Owed.WALK:
-            self._walked += _records(frame.body)
+        elif expected is _Expected.ACKS:
+            answers.append(_appended(frame.body))
+        elif expected is _Expected.CATCHUP:
+            self._caught_up += _records(frame.body)
         elif records := _records(frame.body):
             answers.append(Records(records))
 
@@ -150,7 +154,7 @@ def _head(verb: bytes, name: str, rest: bytes, media: bytes) -> bytes:
 
 
 def _input(bodies: list[bytes]) -> bytes:
-    """An AppendInput."""
+    """The protobuf message AppendInput."""
     pieces: list[bytes] = []
     for body in bodies:
         inner = b"\x1a" + _varint(len(body))
@@ -167,7 +171,7 @@ def _varint(value: int) -> bytes:
     return bytes(found)
 
 
-def _kept(data: bytes) -> Appended:
+def _appended(data: bytes) -> Appended:
     ack = s2_pb2.AppendAck.FromString(data)
     first, end = ack.start.seq_num, ack.end.seq_num
     return Appended((0, first), (0, end - 1), end - first)

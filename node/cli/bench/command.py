@@ -17,9 +17,10 @@ from typing import Any, assert_never
 import anyio
 import msgspec
 
-from millpond.node.bench.load import CONNECT_S, Clocks, LoadResult, measure
+from millpond.node.bench.load import CONNECT_S, Clocks
 from millpond.node.bench.memory import MemoryResult, measure_memory
 from millpond.node.bench.own_node import NodeNotReady, OwnNode, on_disk, own_node
+from millpond.node.bench.p2p_load import LoadResult, measure
 from millpond.node.bench.payload import SIZE_MIN
 from millpond.node.bench.scenarios import CHANNELS, PIPELINE_MAX, Load, MemoryRow, Row, rows
 from millpond.node.bench.target import Target

@@ -12,16 +12,15 @@ from typing import Any
 import msgspec
 
 from millpond.actors.store.filesystem import OsDisk
-from millpond.node.bench.course import StoreResult
-from millpond.node.bench.payload import SIZE_MIN
-from millpond.node.bench.scratch import (
+from millpond.node.bench.own_node import (
     MEMORY_FILE_SYSTEMS,
     FolderHoldsNode,
     default_folder,
     file_system,
     scratch_folder,
 )
-from millpond.node.bench.store import LIVE_EACH, StoreBench
+from millpond.node.bench.payload import SIZE_MIN
+from millpond.node.bench.store import LIVE_EACH, StoreBench, StoreResult
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.node import positive, seconds
 from millpond.node.cli.output import print_json, print_line

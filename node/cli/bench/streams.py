@@ -19,16 +19,16 @@ import msgspec
 from millpond.node.bench.load import Clocks
 from millpond.node.bench.own_node import NodeNotReady
 from millpond.node.bench.payload import SIZE_MIN
+from millpond.node.bench.scenarios import BATCH, StreamKind, StreamLoad, s2_rows, stream_rows
 from millpond.node.bench.servers import (
     DRIVERS,
-    PROGRAMS,
+    PEERS,
     MeasuredServer,
     ServerMissing,
-    own_peer_server,
     own_stream_node,
+    peer_servers,
 )
 from millpond.node.bench.stream_load import StreamResult, StreamTarget, measure_streams
-from millpond.node.bench.stream_rows import BATCH, StreamKind, StreamLoad, s2_rows, stream_rows
 from millpond.node.cli.bench.store import described, folder
 from millpond.node.cli.commands.serve import raise_descriptor_limit
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
@@ -126,7 +126,7 @@ def _add_parser(kinds: Any, protocol: str) -> None:
     parser.add_argument("--pipeline", **shape, help="the same, of requests under way")
     parser.add_argument("--size", **shape, help="bytes of a record, instead of 100 and 1024")
     parser.add_argument(
-        "--peer", action="append", default=[], choices=list(PROGRAMS), help="may be given twice"
+        "--peer", action="append", default=[], choices=PEERS, help="may be given twice"
     )
     parser.add_argument(
         "--connect", metavar="HOST:PORT", help="measure this server, no node of its own"
@@ -207,9 +207,9 @@ def _measure_peer(
     try:
         with (
             _data(args) as data,
-            own_peer_server(name, _prefix(), data, _durability(args)) as measured,
+            peer_servers().own_peer_server(name, _prefix(), data, _durability(args)) as measured,
         ):
-            if load.kind not in measured.target.speech().kinds:
+            if load.kind not in measured.target.driver().kinds:
                 raise ServerMissing(f"{name} is not measured in rows of {load.kind}")
             _show(_run(load, measured, args.seconds), ours, args.json)
     except ServerMissing as exc:
@@ -224,8 +224,8 @@ def _measure_peer(
 def _node(args: argparse.Namespace, kind: StreamKind) -> Iterator[MeasuredServer]:
     if args.connect is not None:
         host, port = parse_address(args.connect)
-        speech = partial(DRIVERS[args.what], kind)
-        yield MeasuredServer(StreamTarget("node", host, port, _prefix(), speech), None)
+        driver = partial(DRIVERS[args.what], kind)
+        yield MeasuredServer(StreamTarget("node", host, port, _prefix(), driver), None)
         return
     try:
         with (
