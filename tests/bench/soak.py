@@ -78,23 +78,23 @@ class Log:
         "_sent_at",
         "_soak",
         "_untrimmed",
+        "connection",
         "content",
         "last",
-        "line",
         "name",
         "next",
         "place",
         "seen",
     )
 
-    def __init__(self, number: int, soak: Soak, line: DriverConnection) -> None:
+    def __init__(self, number: int, soak: Soak, connection: DriverConnection) -> None:
         self.name = f"soak-{number}"
         self.content = Payload(number, soak.size)
         self.next = self.seen = 0
         self.place = START
         self.last: RecordPosition = (-1, -1)
         self._soak = soak
-        self.line = line
+        self.connection = connection
         self._untrimmed = 0
         self._sent_at: dict[int, float] = {}
 
@@ -106,13 +106,13 @@ class Log:
 
     def follow(self) -> None:
         """Read what comes next; before that, now and then, trim what was seen."""
-        self.line.take = self._take
-        requests = [self.line.speech.read(self.name, self.place, COUNT, 0, WAIT_MS)]
+        self.connection.on_answers = self._take
+        requests = [self.connection.driver.read(self.name, self.place, COUNT, 0, WAIT_MS)]
         if self._untrimmed >= TRIM_EVERY:
             self._untrimmed = 0
             self._soak.trims += 1
             requests.insert(0, encode_trim(self.name.encode(), Position(*self.place)))
-        self.line.send(b"".join(requests))
+        self.connection.send(b"".join(requests))
 
     def _take(self, batch: list[Answer]) -> None:
         now = time.perf_counter()
@@ -144,13 +144,13 @@ class Log:
 class Writer:
     """Appends to its streams, one record each, in turn."""
 
-    def __init__(self, logs: list[Log], soak: Soak, line: DriverConnection) -> None:
+    def __init__(self, logs: list[Log], soak: Soak, connection: DriverConnection) -> None:
         self._logs = logs
         self._soak = soak
-        self.line = line
+        self.connection = connection
         self._asked: list[Log] = []
         self._turn = 0
-        line.take = self._take
+        connection.on_answers = self._take
 
     def append(self, count: int, now: float) -> None:
         """So many records."""
@@ -159,9 +159,9 @@ class Writer:
             log = self._logs[self._turn]
             self._turn = (self._turn + 1) % len(self._logs)
             self._asked.append(log)
-            requests.append(self.line.speech.append(log.name, [log.make(now)]))
+            requests.append(self.connection.driver.append(log.name, [log.make(now)]))
         self._soak.appended += count
-        self.line.send(b"".join(requests))
+        self.connection.send(b"".join(requests))
 
     def _take(self, batch: list[Answer]) -> None:
         logs, self._asked = self._asked[: len(batch)], self._asked[len(batch) :]
@@ -179,23 +179,26 @@ class Writer:
 
 async def run(soak: Soak, node: OwnNode, seconds: float) -> dict[str, Any]:
     """Connect, append and follow for so long, and wait until everything was seen."""
-    lines = [_line(soak) for _ in range(soak.streams + soak.writers)]
+    connections = [_connection(soak) for _ in range(soak.streams + soak.writers)]
     async with anyio.create_task_group() as tasks:
-        await _dial(tasks, parse_address(node.listeners["s3p"]), lines)
-        logs = [Log(number, soak, line) for number, line in enumerate(lines[: soak.streams])]
-        for log, line in zip(logs, lines[: soak.streams], strict=True):
-            await line.make(log.name)
+        await _dial(tasks, parse_address(node.listeners["s3p"]), connections)
+        logs = [
+            Log(number, soak, connection)
+            for number, connection in enumerate(connections[: soak.streams])
+        ]
+        for log, connection in zip(logs, connections[: soak.streams], strict=True):
+            await connection.create(log.name)
             log.follow()
         writers = [
-            Writer(logs[number :: soak.writers], soak, line)
-            for number, line in enumerate(lines[soak.streams :])
+            Writer(logs[number :: soak.writers], soak, connection)
+            for number, connection in enumerate(connections[soak.streams :])
         ]
         began = time.perf_counter()
         samples = await _append(soak, writers, rss_of(node.pid), seconds)
         took_s = time.perf_counter() - began
         await _settle(soak)
-        for line in lines:
-            line.leave()
+        for connection in connections:
+            connection.leave()
         tasks.cancel_scope.cancel()
     return _told(soak, took_s, samples, logs)
 
@@ -222,15 +225,17 @@ async def _settle(soak: Soak) -> None:
         await anyio.sleep(TICK_S)
 
 
-def _line(soak: Soak) -> DriverConnection:
+def _connection(soak: Soak) -> DriverConnection:
     return DriverConnection(S3pDriver(), soak.faults, lambda: None)
 
 
-async def _dial(tasks: TaskGroup, address: tuple[str, int], lines: list[DriverConnection]) -> None:
-    for start in range(0, len(lines), DIALLED_MAX):
+async def _dial(
+    tasks: TaskGroup, address: tuple[str, int], connections: list[DriverConnection]
+) -> None:
+    for start in range(0, len(connections), DIALLED_MAX):
         async with anyio.create_task_group() as dials:
-            for line in lines[start : start + DIALLED_MAX]:
-                dials.start_soon(partial(tcp.dial, tasks, *address, line))
+            for connection in connections[start : start + DIALLED_MAX]:
+                dials.start_soon(partial(tcp.dial, tasks, *address, connection))
 
 
 def _write(soak: Soak, writers: list[Writer], elapsed: float) -> None:
@@ -246,8 +251,10 @@ def _write(soak: Soak, writers: list[Writer], elapsed: float) -> None:
 
 
 def _progress(soak: Soak, elapsed: float, rss: int) -> None:
-    line = f"{elapsed:7.1f} s  RSS {rss / 2**20:7.1f} MiB  appended {soak.appended:,}"
-    print(f"{line}  seen {soak.seen:,}  trims {soak.trims:,}  faults {dict(soak.faults.counts)}")
+    connection = f"{elapsed:7.1f} s  RSS {rss / 2**20:7.1f} MiB  appended {soak.appended:,}"
+    print(
+        f"{connection}  seen {soak.seen:,}  trims {soak.trims:,}  faults {dict(soak.faults.counts)}"
+    )
     sys.stdout.flush()
 
 
