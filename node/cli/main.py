@@ -14,29 +14,29 @@ from typing import Any
 from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause
 
 COMMANDS = {
-    "serve": ("commands.serve", "run a node"),
-    "chat": ("chat.command", "talk with a peer"),
-    "put": ("commands.put", "put a message into a channel"),
-    "recv": ("commands.recv", "receive messages and acknowledge them"),
-    "list": ("commands.inspect", "list the ids of the messages kept in a channel"),
-    "get": ("commands.inspect", "print one message and leave it where it is"),
-    "ack": ("commands.inspect", "acknowledge messages by id, which deletes them"),
-    "export": ("commands.export", "write what a channel keeps, as lines of JSON"),
-    "import": ("commands.import_", "put exported messages into a node"),
-    "stream": ("stream.command", "append to streams and read them"),
-    "state": ("commands.state", "show what the events of a stream make of it"),
-    "jobs": ("jobs.command", "job queues: put, look at, retry and cancel jobs"),
-    "work": ("jobs.work", "run a function for the jobs of queues"),
-    "topic": ("commands.topic", "topics: streams with partitions and consumer groups"),
-    "ping": ("commands.ping", "measure the round trip to a node"),
-    "info": ("commands.ping", "show a running node and its channels"),
-    "doctor": ("doctor.command", "check this machine and the node, and say what to do"),
-    "keys": ("commands.keys", "this node's identity, and which keys of others are trusted"),
-    "peer": ("commands.peer", "whom this node knows"),
-    "token": ("commands.token", "make tokens for clients, list and revoke them"),
-    "config": ("commands.config", "show the configuration that `serve` would use"),
-    "bench": ("bench.command", "measure a node"),
-    "pipeline": ("commands.pipeline", "tables of state from streams, by Spark"),
+    "serve": ("commands.serve", "Run a node."),
+    "chat": ("chat.command", "Chat with a peer."),
+    "put": ("commands.put", "Put messages into a channel."),
+    "recv": ("commands.recv", "Receive and acknowledge messages."),
+    "list": ("commands.inspect", "List the ids of the messages in a channel."),
+    "get": ("commands.inspect", "Print one message without removing it."),
+    "ack": ("commands.inspect", "Acknowledge messages by id, which removes them."),
+    "export": ("commands.export", "Export the messages of a channel as lines of JSON."),
+    "import": ("commands.import_", "Import exported messages into a node."),
+    "stream": ("stream.command", "Append to and read streams."),
+    "state": ("commands.state", "Query the materialized state of a stream."),
+    "jobs": ("jobs.command", "Put, inspect, retry and cancel jobs."),
+    "work": ("jobs.work", "Run jobs with a Python function."),
+    "topic": ("commands.topic", "Manage topics: partitioned streams with consumer groups."),
+    "ping": ("commands.ping", "Measure the round trip to a node."),
+    "info": ("commands.ping", "Show a running node and its channels."),
+    "doctor": ("doctor.command", "Check this machine, the configuration and the node."),
+    "keys": ("commands.keys", "Manage the identity of this node and the keys of peers."),
+    "peer": ("commands.peer", "Manage the peers of this node."),
+    "token": ("commands.token", "Create, list and revoke access tokens."),
+    "config": ("commands.config", "Show the configuration that `serve` uses."),
+    "bench": ("bench.command", "Run benchmarks."),
+    "pipeline": ("commands.pipeline", "Build tables from streams with Spark."),
 }
 """Each command's module and its line in `millpond --help`."""
 
@@ -48,10 +48,10 @@ a first conversation:
   millpond put chat/1 'hello'             in another; prints the message's id
   millpond recv chat/1                    prints the message and acknowledges it
 
-Commands talk to tcp://127.0.0.1:7400 unless --connect or MILLPOND_CONNECT says otherwise.
-`millpond COMMAND --help` shows a command's options and examples.
+Commands connect to tcp://127.0.0.1:7400 unless --connect or MILLPOND_CONNECT is given.
+`millpond COMMAND --help` shows the options of a command, and examples.
 
-exit codes: 0 ok, 1 failure, 2 usage, 3 timeout, 4 not found, 5 refused by access control
+exit codes: 0 success, 1 failure, 2 usage, 3 timeout, 4 not found, 5 access denied
 """
 
 
@@ -94,7 +94,7 @@ class _Commands:
 def _empty_parser() -> tuple[argparse.ArgumentParser, _Commands]:
     parser = argparse.ArgumentParser(
         prog="millpond",
-        description="A peer-to-peer buffering node: it keeps messages for peers that are away.",
+        description="A peer-to-peer node that stores messages until peers receive them.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

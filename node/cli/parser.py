@@ -49,7 +49,7 @@ def action(subparsers: Any, name: str, summary: str, epilog: str) -> argparse.Ar
     """The parser of one command of a family."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
-        help=summary[0].lower() + summary[1:].rstrip("."),
+        help=summary,
         description=summary,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -298,7 +298,7 @@ def test_without_a_command_help_is_shown(capsys: pytest.CaptureFixture[str]):
     assert main([]) == 2
     assert main(["--help"]) == 0
     assert main(["--version"]) == 0
-    assert "exit codes: 0 ok, 1 failure" in capsys.readouterr().out
+    assert "exit codes: 0 success, 1 failure" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -38,42 +38,39 @@ from millpond.node.client.url import parse_url
 
 EPILOG = """\
 examples:
-  millpond bench p2p                                every row on a node of its own; two minutes
+  millpond bench p2p                                all rows, each on a new node; two minutes
   millpond bench p2p --rows 'push-*' --seconds 5    some rows, for longer
   millpond bench p2p --rows 'put-*' --connections 200 --pipeline 4 --size 500
   millpond bench p2p --rows 'memory-*' --json
-  millpond bench p2p --rows 'put-*' --durability disk   each receipt waits for the disk
-  millpond bench p2p --connect tcp://127.0.0.1:7400  a node that runs already, with what it holds
+  millpond bench p2p --rows 'put-*' --durability disk   each PUT waits for the disk
+  millpond bench p2p --connect tcp://127.0.0.1:7400  a running node
 
-rows: KIND-cCONNECTIONS-pPIPELINE-SIZE, PIPELINE being the messages in flight for each producer
-  put     PUT, receipt, and the message deleted; latency is from PUT to receipt
-  push    pairs of connections: PUT, push to the other one, ack; latency is from PUT to push
-  fanout  one producer, and subscribers of its channel; counts and times every delivery
+rows: KIND-cCONNECTIONS-pPIPELINE-SIZE; PIPELINE is the number of messages in flight per producer
+  put     PUT, receipt, delete; latency from PUT to receipt
+  push    pairs of connections: PUT, push, ack; latency from PUT to push
+  fanout  one producer and many subscribers; count and latency of deliveries
   memory-channel, memory-waiting, memory-connection
-          growth of the node's resident memory for each idle channel (entered and left), each
-          channel where a message waits, each idle connection with its channel
+          growth of resident memory per idle channel, per channel with one message, and per
+          idle connection with its channel
 
-Everything is checked: each receipt comes once and under an ascending id, each message arrives whole
-and none is lost, and what `put` leaves at the end is listed and read back. Any fault: exit code 1.
+All replies are verified: receipts come once and with ascending ids, messages arrive complete, and
+the messages that remain at the end are listed and read back. Any fault: exit code 1.
 
-The generator is written in Python and shares the machine with the node, so the rates are what one
-machine does for clients like this one, not the most that the node could do. `generator` is the
-generator's share of a core: near 100 % it is the limit. `node CPU` is the node's own work for each
-of what the row counts, whatever limits the rate. Ratios to other servers:
-docs/internals/benchmarks.md.
+The load generator is written in Python and shares the machine with the node, so the rates are lower
+than those of the node alone. `generator` is its share of a core: near 100 % it is the limit. `node
+CPU` is the processor time of the node per counted operation. docs/internals/benchmarks.md compares
+other servers.
 
-Each row gets a fresh node with the default settings; in memory rows it passivates idle channels at
-once. With --connect the memory rows need the right `admin` and a node that does nothing else.
---durability disk or os: the node keeps its data on disk, in a new folder that is removed
-afterwards, below --data or else where `millpond serve` would have it. `millpond bench store`
-measures the store alone, without sockets.
+Each row starts a new node with the default settings; memory rows passivate idle channels at once.
+With --connect the memory rows require the right `admin` and an otherwise idle node. With
+--durability disk or os the node stores its data in a temporary folder, in --data or else beside the
+default data folder. `millpond bench store` measures the store alone.
 
---json prints an object for each row as soon as it is measured. All have row, kind, faults (an
-object: how often each fault was seen), first_fault (in words) and ok. A load has connections,
-pipeline, size, seconds, count, rate (a second), p50_us, p99_us, max_us, generator (a share of a
-core), node_us (null where it cannot be seen), durability (what the receipts promise) and duplicates
-(messages pushed again, which is allowed). A memory row has count, size, bytes_each, and channels:
-how many more the node has.
+--json prints an object for each row. All have row, kind, faults (an object with the count of each
+fault), first_fault (text) and ok. A load has connections, pipeline, size, seconds, count, rate (per
+second), p50_us, p99_us, max_us, generator (share of a core), node_us (null if unknown), durability
+(of the receipts) and duplicates (repeated pushes, which are allowed). A memory row has count, size,
+bytes_each, and channels (the additional channels of the node).
 """
 
 BUSY = 0.9
@@ -84,7 +81,9 @@ Result = LoadResult | MemoryResult
 
 def add_parser(subparsers: Any) -> None:
     """Add `bench` to the command line."""
-    bench = subparsers.add_parser("bench", description="Measure a node, and check its answers.")
+    bench = subparsers.add_parser(
+        "bench", description="Run benchmarks of a node, and verify its replies."
+    )
     kinds = bench.add_subparsers(dest="what", metavar="WHAT", required=True)
     _add_p2p(kinds)
     bench_streams.add_parsers(kinds)
@@ -96,17 +95,21 @@ def add_parser(subparsers: Any) -> None:
 def _add_p2p(kinds: Any) -> None:
     parser = kinds.add_parser(
         "p2p",
-        help="PUT, push and fan-out of the P2P buffer protocol; memory of what is idle",
-        description="Measure PUT, push and fan-out, and check every answer.",
+        help="PUT, push and fan-out over P2P, and memory of idle channels and connections",
+        description="Measure PUT, push and fan-out, and verify every reply.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seconds", type=_duration, default=2.0, metavar="S", help="default 2")
-    parser.add_argument("--rows", default="*", metavar="GLOB", help="only rows of such names")
+    parser.add_argument(
+        "--rows", default="*", metavar="GLOB", help="run only the rows with these names"
+    )
     shape = {"type": positive, "metavar": "N"}
-    parser.add_argument("--connections", **shape, help="instead of 1 and 50")
-    parser.add_argument("--pipeline", **shape, help="instead of 1 and 16")
-    parser.add_argument("--size", **shape, help="bytes of a message, instead of 100 and 1024")
+    parser.add_argument("--connections", **shape, help="connections (default: 1 and 50)")
+    parser.add_argument(
+        "--pipeline", **shape, help="messages in flight for each producer (default: 1 and 16)"
+    )
+    parser.add_argument("--size", **shape, help="bytes of a message (default: 100 and 1024)")
     parser.add_argument(
         "--channels", **shape, default=CHANNELS, help="in memory rows (default %(default)s)"
     )
@@ -117,12 +120,17 @@ def _add_p2p(kinds: Any) -> None:
         "--token-file",
         metavar="FILE",
         default=os.environ.get("MILLPOND_TOKEN"),
-        help="its first word is the token (MILLPOND_TOKEN names the file, too)",
+        help="file that begins with the access token (or MILLPOND_TOKEN)",
     )
     add_tls_options(parser)
-    own = {"choices": ("disk", "os", "memory"), "help": "what its own node promises"}
+    own = {"choices": ("disk", "os", "memory"), "help": "durability of the benchmark's own node"}
     parser.add_argument("--durability", **own)
-    parser.add_argument("--data", type=Path, metavar="DIR", help="its own node's data goes below")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="parent folder for the data of the benchmark's own node",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a row; see below")
 
 

@@ -25,20 +25,19 @@ from millpond.node.cli.output import print_json, print_line
 
 EPILOG = """\
 examples:
-  millpond bench jobs                              5000 jobs on a node of its own, in memory
+  millpond bench jobs                              5000 jobs on a new node, in memory
   millpond bench jobs --durability disk            each put waits for the disk
   millpond bench jobs --jobs 20000 --concurrency 64
 
 put    16 producers on one connection, each waits for its receipt
-run    one worker process, --concurrency jobs at once, whose handler does nothing: from its start
-       until the last job is done
-begin  from a put until the handler of an idle worker begins; 200 jobs, one by one
+run    one worker process with an empty handler and --concurrency jobs at once, from the start of
+       the worker until the last job is done
+begin  from a put to the start of the handler in an idle worker; 200 jobs, one by one
 
-Every job has to be begun, and none may be left, else the exit code is 1; `again` are jobs that were
-begun more than once, which is allowed. Node, producers and worker share the machine. --json prints
-an object: row, durability, jobs, concurrency, put_rate, run_rate (a second), p50_us, p99_us,
-node_us, worker_us (processor time for each job; node_us null where it cannot be seen), again,
-faults.
+If a job does not start, or remains, the exit code is 1. `again` counts jobs that started more than
+once, which is allowed. Node, producers and worker share the machine. --json prints an object: row,
+durability, jobs, concurrency, put_rate, run_rate (per second), p50_us, p99_us, node_us, worker_us
+(processor time per job; null if unknown), again, faults.
 """
 JOBS, CONCURRENCY = 5000, 10
 COLUMNS = {"put": 12, "run": 12, "begin p50": 12, "p99": 12, "node CPU": 11, "worker": 11}
@@ -50,7 +49,7 @@ def add_parser(kinds: Any) -> None:
     parser = kinds.add_parser(
         "jobs",
         help="job queues: put, run, done",
-        description="Measure a job queue, and check that each job is run.",
+        description="Measure a job queue, and verify that each job runs.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -59,9 +58,14 @@ def add_parser(kinds: Any) -> None:
     parser.add_argument(
         "--concurrency", **shape, default=CONCURRENCY, help="jobs at once (default %(default)s)"
     )
-    own = {"choices": ("disk", "os", "memory"), "help": "what its own node promises"}
+    own = {"choices": ("disk", "os", "memory"), "help": "durability of the benchmark's own node"}
     parser.add_argument("--durability", **own, default=None)
-    parser.add_argument("--data", type=Path, metavar="DIR", help="its own node's data goes below")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="parent folder for the data of the benchmark's own node",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object; see below")
 
 

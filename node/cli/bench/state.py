@@ -22,16 +22,16 @@ examples:
   millpond bench state                               200,000 events over 10,000 keys
   millpond bench state --events 1000000 --keys 50000
 
-state         MaterializedState, values as Python has them, from JSON in memory
-fold          the same one by one, with positions, counts and policies, as followers do it
-fold, schema  each value checked against a msgspec struct
-node's form   values as they were written, weighed, as a node keeps them
-node          a stream of a node of its own: from the first question to its answer, its memory
-follower      a client that follows the stream from its beginning
+state         MaterializedState: Python values from JSON in memory
+fold          the same event by event, with positions, counts and policies, as in a follower
+fold, schema  the same, with values checked against a msgspec struct
+node's form   values as bytes with their sizes, as in a node
+node          a stream of a new node, from the first query to its reply, and memory
+follower      a client that follows the stream from its start
 
-Every value is compared in the end, else the exit code is 1. `each` is the growth of the process's
-memory for each value that is left; values here are about 70 bytes, keys six. --json prints an
-object a row: row, events, keys, seconds, rate (a second), bytes_each (or null), faults.
+All values are compared at the end; on a difference the exit code is 1. `each` is the growth of
+memory per value; a value has about 70 bytes, a key six. --json prints an object for each row: row,
+events, keys, seconds, rate (per second), bytes_each (or null), faults.
 """
 HEADER = f"{'row':16}{'events':>10}{'keys':>9}{'seconds':>10}{'rate':>14}{'each':>10}"
 
@@ -40,8 +40,8 @@ def add_parser(kinds: Any) -> None:
     """Add `state` to what `bench` can measure."""
     parser = kinds.add_parser(
         "state",
-        help="states: events to values",
-        description="Measure how events become a state, and check every value.",
+        help="materialized states: events to values",
+        description="Measure the materialization of events, and verify every value.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -29,30 +29,27 @@ MESSAGES_MAX, SIZE_MAX = 10_000_000, 65_536
 
 EPILOG = f"""\
 examples:
-  millpond bench store                              where `millpond serve` keeps its data
+  millpond bench store                              beside the data of `millpond serve`
   millpond bench store --data /mnt/disk --messages 1000000
   millpond bench store --json
 
 rows, in one process and without sockets:
-  sync         write 4 KiB into reserved space of a file, and have the disk confirm it
-  commit-N     N channels that each wait until a message is on the disk before they put the next
-               one; what waits together is synced together
-  flush        messages brought from memory to the files of their channels, 1000 to each
-  load         a channel's file opened, and its 1000 messages read
-  recovery     a restart with --messages messages, {LIVE_EACH} to a channel
+  sync         write 4 KiB into reserved space of a file, and sync
+  commit-N     N channels that put one durable message after the other, with group commit
+  flush        write messages from memory to the files of their channels, 1000 each
+  load         open the file of a channel and read its 1000 messages
+  recovery     restart with --messages messages, {LIVE_EACH} per channel
 
-Latencies are those of one sync, of one message from its write until it is kept, of one channel
-brought to its file, of one channel read, and of the whole recovery. What was written is read back
-and compared: any fault is exit code 1. What `load` and `recovery` read was just written, so most of
-it comes from the system's memory.
+Latencies are those of one sync, of one message from write to durable, of the flush of one channel,
+of the load of one channel, and of the whole recovery. The written data is read back and compared;
+any fault: exit code 1. `load` and `recovery` read mostly from the page cache.
 
-Everything is in a new folder below --data, and is removed at the end. A row of commits or recovery
-needs at most 256 MiB more there than its messages take.
+The data is in a new folder in --data, which is removed at the end. Commit and recovery rows need up
+to 256 MiB in addition to their messages.
 
---json prints an object for each row as soon as it is measured: row, count (of syncs, messages or
-channels), size (bytes of one), seconds, rate (a second), p50_us, p99_us, max_us, syncs (asked of
-the disk meanwhile; null where that is not counted), faults (an object: how often each fault was
-seen), first_fault (in words) and ok.
+--json prints an object for each row: row, count (of syncs, messages or channels), size (bytes of
+one), seconds, rate (per second), p50_us, p99_us, max_us, syncs (null if not counted), faults (an
+object with the count of each fault), first_fault (text) and ok.
 """
 
 HEADER = f"{'row':14}{'count':>10}{'rate':>12}{'p50':>12}{'p99':>12}{'max':>12}{'syncs':>8}"
@@ -62,12 +59,12 @@ def add_parser(kinds: Any) -> None:
     """Add `store` to what `bench` can measure."""
     parser = kinds.add_parser(
         "store",
-        help="the store on disk, without sockets: syncs, commits, files, recovery",
-        description="Measure the durable store, and check what it gives back.",
+        help="the store on disk without sockets: syncs, commits, files, recovery",
+        description="Measure the durable store, and verify what it returns.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--data", type=Path, metavar="DIR", help="the folder of it goes below")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="parent folder for the data")
     parser.add_argument(
         "--messages", type=positive, metavar="N", default=100_000, help="default %(default)s"
     )

@@ -47,57 +47,57 @@ HEADER = (
 
 EPILOG = """\
 examples:
-  millpond bench {protocol}                                 every row on a node of its own
-  millpond bench {protocol} --peer redis --peer nats        and on those, if they are installed
+  millpond bench {protocol}                                 all rows, each on a new node
+  millpond bench {protocol} --peer redis --peer nats        also on Redis and NATS, if installed
   millpond bench {protocol} --rows 'tail-*' --seconds 5     some rows, for longer
   millpond bench {protocol} --rows 'append-*' --connections 200 --size 500
-  millpond bench {protocol} --durability disk --peer redis  each answer waits for the disk
-  millpond bench {protocol} --connect 127.0.0.1:{port}        a server that runs already
+  millpond bench {protocol} --durability disk --peer redis  each append waits for the disk
+  millpond bench {protocol} --connect 127.0.0.1:{port}        a running server
 
 {rows}
-`records` are those of a second, latencies those of a request. `CPU` is the server's own work for a
-record, `memory` and `disk` the bytes that a record takes there: where they can be seen, which is on
-a server of the benchmark's own. Of few records both say little: the journal has 16 MiB reserved.
-`ratio` is the node's rate by the peer's.
+`records` are per second, latencies per request. `CPU` is the processor time of the server per
+record; `memory` and `disk` are the bytes per record. They are known for the benchmark's own
+servers, and not meaningful for few records: the journal reserves 16 MiB. `ratio` is the rate of the
+node divided by that of the peer.
 
-Everything is checked: places of records ascend, each read finds the very records that were
-appended there, a follower sees each once and in order, and what was appended is read back (of many
-the first ones and the last). Any fault of the node: exit code 1.
+All replies are verified: positions ascend, reads return the appended records, followers get each
+record once and in order, and the records are read back (of many the first and the last ones). Any
+fault of the node: exit code 1.
 
-Redis keeps its data as durably as the node (appendfsync always, everysec, or no file). NATS keeps
-it in memory or in files, and never waits for the disk. Both have no append of many records: {batch}
-are pipelined. NATS is measured in appends only: it reads by consumers.
-The generator is written in Python and shares the machine: near 100 % it is the limit, and a ratio
-means nothing. Ratios with a faster generator: docs/internals/benchmarks.md.
+Redis has the same durability as the node (appendfsync always, everysec, or no file). NATS stores
+data in memory or in files, and never waits for the disk. Neither appends many records at once: {batch}
+are pipelined. NATS runs append rows only.
 
---json prints an object for each row and server as soon as it is measured: row, kind, server,
-connections, pipeline, batch (records of a request), size, seconds, count (records), rate,
-p50_us, p99_us, max_us, generator (a share of a core), server_us, memory_each, disk_each (null where
-they cannot be seen), checked (records read back, or seen by followers), faults (an object: how
-often each fault was seen), first_fault (in words) and ok. Where a peer cannot be measured there is
-an object with row, kind, server and not_run (why).
+The load generator is written in Python and shares the machine: near 100 % it is the limit, and
+ratios are not meaningful. docs/internals/benchmarks.md has ratios with a faster generator.
+
+--json prints an object for each row and server: row, kind, server, connections, pipeline, batch
+(records per request), size, seconds, count (records), rate, p50_us, p99_us, max_us, generator
+(share of a core), server_us, memory_each, disk_each (null if unknown), checked (records that were
+read back or followed), faults (an object with the count of each fault), first_fault (text) and ok.
+For a peer that cannot be measured the object has row, kind, server and not_run (the reason).
 """
 
 ROWS = """\
-rows: KIND-cCONNECTIONS-pPIPELINE-SIZE, PIPELINE being the requests under way on each connection;
-each connection has a stream of its own
-  append  one record a request
+rows: KIND-cCONNECTIONS-pPIPELINE-SIZE; PIPELINE is the number of requests in flight per
+connection; each connection has its own stream
+  append  one record per request
   batch   {batch} records a request
   read    {batch} records a request, of those that were appended before
   tail    pairs of connections: one appends records, the other follows the stream{polls};
-          latency is from the append until the record is seen
+          latency from the append to the delivery
 """
 
 S2_ROWS = """\
-rows: KIND-cCONNECTIONS-pPIPELINE-SIZE, before SIZE xRECORDS where a request has so many; each
-connection is one of HTTP/1.1, and has a stream of its own
-  append   one record a request
+rows: KIND-cCONNECTIONS-pPIPELINE-SIZE, with xRECORDS before SIZE for requests of several records;
+each connection uses HTTP/1.1 and its own stream
+  append   one record per request
   batch    {batch} records a request
   read     {batch} records a request, of those that were appended before
-  session  a session of appends, PIPELINE of them under way, each a chunk of HTTP
-  catchup  sessions that read records from a place on, one after the other
+  session  an append session with PIPELINE appends in flight, each an HTTP chunk
+  catchup  sessions that read records from a position on, one after the other
   tail     pairs of sessions: one appends records, the other follows the stream;
-           latency is from the append until the record is seen
+           latency from the append to the delivery
 """
 
 PORTS = {"s3p": 7402, "rustlog": 7403, "s2": 7404}
@@ -120,20 +120,27 @@ def _add_parser(kinds: Any, protocol: str) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seconds", type=seconds, default=2.0, metavar="S", help="default 2")
-    parser.add_argument("--rows", default="*", metavar="GLOB", help="only rows of such names")
+    parser.add_argument(
+        "--rows", default="*", metavar="GLOB", help="run only the rows with these names"
+    )
     shape = {"type": positive, "metavar": "N"}
-    parser.add_argument("--connections", **shape, help="instead of the usual numbers")
-    parser.add_argument("--pipeline", **shape, help="the same, of requests under way")
-    parser.add_argument("--size", **shape, help="bytes of a record, instead of 100 and 1024")
+    parser.add_argument("--connections", **shape, help="connections (default: several numbers)")
+    parser.add_argument("--pipeline", **shape, help="requests in flight (default: several numbers)")
+    parser.add_argument("--size", **shape, help="bytes of a record (default: 100 and 1024)")
     parser.add_argument(
         "--peer", action="append", default=[], choices=PEERS, help="may be given twice"
     )
     parser.add_argument(
         "--connect", metavar="HOST:PORT", help="measure this server, no node of its own"
     )
-    own = {"choices": ("disk", "os", "memory"), "help": "what its own servers promise"}
+    own = {"choices": ("disk", "os", "memory"), "help": "durability of the benchmark's own servers"}
     parser.add_argument("--durability", **own)
-    parser.add_argument("--data", type=Path, metavar="DIR", help="their data goes below")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="parent folder for the data of the benchmark's own servers",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a row; see below")
 
 

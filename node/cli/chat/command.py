@@ -24,17 +24,17 @@ from millpond.node.client.connect import PROBE
 
 EPILOG = """\
 examples:
-  millpond chat                           with whom there is something to read
-  millpond chat bob                       talk; Ctrl-D or /quit ends it, /help tells of more
-  echo 'back at 8' | millpond chat bob    say one thing; the node sees to the rest
-  millpond chat bob --history 50 < /dev/null      read what was said
-  tail -f alarms | millpond chat bob --wait 60    exit code 3: not all was delivered in time
-  millpond chat bob --follow --json < /dev/null   every message and receipt, an object a line
-  millpond chat --web                     a link that opens the chat page, once
+  millpond chat                           list conversations with new messages
+  millpond chat bob                       chat with bob; /quit ends it, /help shows commands
+  echo 'back at 8' | millpond chat bob    send one message; the node delivers it
+  millpond chat bob --history 50 < /dev/null      print the last 50 messages
+  tail -f alarms | millpond chat bob --wait 60    exit code 3: not all messages were delivered
+  millpond chat bob --follow --json < /dev/null   messages and receipts as JSON objects
+  millpond chat --web                     print a link that opens the chat page once
 
-Bob is whoever `millpond peer add bob` named. What is said while he is away is kept, and goes when
-he, or a relay of his, can be reached. Through a pipe each line of stdin is a message, and each
-message that comes is a line of stdout; a line that is set in belongs to the one above.
+`millpond peer add bob` adds the peer bob. The node stores messages for him until he or one of his
+relays is online. In a pipe each line of stdin is a message, and each received message is a line of
+stdout; an indented line continues the one above.
 """
 HISTORY = 20
 PIPE_RECONNECT_S = 30.0
@@ -44,11 +44,11 @@ def add_parser(subparsers: Any) -> None:
     """Add `chat` to the command line."""
     parser = subparsers.add_parser(
         "chat",
-        description="Talk with a peer through your own node.",
+        description="Chat with a peer through your own node.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("whom", metavar="PEER", nargs="?", help="a name or peer id")
+    parser.add_argument("whom", metavar="PEER", nargs="?", help="name or id of a peer")
     parser.add_argument(
         "--history",
         type=u32,
@@ -56,14 +56,14 @@ def add_parser(subparsers: Any) -> None:
         help=f"show the last N messages first (default {HISTORY}; 0 through a pipe)",
     )
     parser.add_argument(
-        "-f", "--follow", action="store_true", help="go on after the end of stdin, until Ctrl-C"
+        "-f", "--follow", action="store_true", help="continue after the end of stdin, until Ctrl-C"
     )
     parser.add_argument(
         "--wait",
         type=seconds,
         metavar="S",
         default=0.0,
-        help="after the end of stdin, wait so long for everything to be delivered",
+        help="after the end of stdin, wait S seconds until all messages are delivered",
     )
     parser.add_argument("--web", action="store_true", help="print a link to the chat page")
     parser.add_argument("--open", action="store_true", help="with --web: open it in the browser")

@@ -62,7 +62,7 @@ def add_command(
         default=os.environ.get("MILLPOND_DATA") or None,
         help=f"the node's data folder (MILLPOND_DATA; default {DATA_DEFAULT}); it may be running",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(work=partial(_run, work))
     return parser
 
@@ -70,8 +70,10 @@ def add_command(
 def add_key_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """`--key` or `--card`: whose key it is."""
     given = parser.add_mutually_exclusive_group(required=required)
-    given.add_argument("--key", metavar="K", help="a peer id, as `keys show` prints it")
-    given.add_argument("--card", metavar="CARD", help="a line of `keys show --card`; - reads it")
+    given.add_argument("--key", metavar="K", help="public key: an id from `keys show`")
+    given.add_argument(
+        "--card", metavar="CARD", help="contact card from `keys show --card`; -: read stdin"
+    )
 
 
 def own_identity(folder: Path) -> Identity:

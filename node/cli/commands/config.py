@@ -1,4 +1,4 @@
-"""`millpond config show`: what `serve` would use, and where each setting comes from."""
+"""`millpond config show`: what `serve` would use, show the origin of each setting."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from millpond.node.config_rules import StreamRule
 
 EPILOG = """\
 examples:
-  millpond config show > millpond.toml      a file to edit, for `millpond serve --config`
-  millpond config show --origin             and where each setting comes from
+  millpond config show > millpond.toml      write a file for `millpond serve --config`
+  millpond config show --origin             show the origin of each setting
 
-Flags of `serve` win over the environment (MILLPOND_<SETTING>), that over the file, that over the
-defaults.
+The order of precedence is: options of `serve`, environment (MILLPOND_<SETTING>), file, defaults.
 """
 
 
 def add_parser(subparsers: Any) -> None:
     """Add `config show` to the command line."""
-    parser = subparsers.add_parser("config", description="Look at the configuration of `serve`.")
+    parser = subparsers.add_parser(
+        "config", description="Show the configuration that `serve` uses."
+    )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     show = actions.add_parser(
         "show",
         help="print every setting",
-        description="Print every setting that `serve` would use, as TOML.",
+        description="Print the settings that `serve` uses, as TOML.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    show.add_argument("--origin", action="store_true", help="tell where each setting comes from")
+    show.add_argument("--origin", action="store_true", help="show the origin of each setting")
     show.add_argument("--config", metavar="FILE", default=os.environ.get("MILLPOND_CONFIG"))
     show.add_argument("--json", action="store_true", help="one JSON object")
 

@@ -29,22 +29,22 @@ from millpond.node.client.channel import Channel
 
 EPILOG = """\
 examples:
-  millpond export chat/1 > chat.jsonl                     from the node on this machine
+  millpond export chat/1 > chat.jsonl                     from the local node
   millpond export jobs/mail -o mail.jsonl --connect tcp://10.0.0.5:7400
-  millpond export jobs/mail --data /var/lib/millpond      from the folder of a node that is stopped
+  millpond export jobs/mail --data /var/lib/millpond      from the folder of a stopped node
   millpond export chat/1 | millpond import --connect tcp://127.0.0.1:7500
 
-A line is an object of channel, mode, id, key, ttl, expires_at (seconds since 1970), attempts and
-data. Numbers of 64 bits are strings; channel_base64 and data_base64 stand for what is no text; a
-dead letter has origin, a job that waits for its time due (seconds since 1970), and one with a name
-of its own unique, or unique_base64. Nothing is taken out of the channel.
+A line is an object with channel, mode, id, key, ttl, expires_at (seconds since 1970), attempts and
+data. Numbers of 64 bits are strings. channel_base64 and data_base64 replace fields that are not
+text. A dead letter has origin, a delayed job has due (seconds since 1970), and a job with a unique
+key has unique or unique_base64. The messages stay in the channel.
 
-A stream is written by `millpond stream read --json STREAM > FILE`, a fork with what it inherited,
-and put back by `millpond stream append --create --jsonl --timestamps STREAM --file FILE`.
+`millpond stream read --json STREAM > FILE` exports a stream, and a fork with its inherited records;
+`millpond stream append --create --jsonl --timestamps STREAM --file FILE` imports it.
 
-From a running node it needs the rights `admin` and `get`; what is put or acknowledged meanwhile may
-be in it or not. Exit code 4: the channel keeps nothing. --json: if the lines go to a FILE, stdout
-has the summary as an object.
+A running node requires the rights `admin` and `get`. Messages that are put or acknowledged during
+the export may be missing or present. Exit code 4: the channel is empty. --json with a FILE prints a
+summary as a JSON object.
 """
 EXPORT = 2
 """The operation of packet 90; docs/reference/wire-protocol.md has the table."""
@@ -81,12 +81,14 @@ def add_parser(subparsers: Any) -> None:
     """Add `export` to the command line."""
     parser = subparsers.add_parser(
         "export",
-        description="Write what a channel keeps, a message a line.",
+        description="Export the messages of a channel, one per line.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_channel(parser)
-    parser.add_argument("-o", dest="file", metavar="FILE", type=Path, help="instead of stdout")
+    parser.add_argument(
+        "-o", dest="file", metavar="FILE", type=Path, help="write to FILE instead of stdout"
+    )
     add_timeout(parser)
     add_node_options(parser, or_data=True)
 

@@ -40,25 +40,24 @@ from millpond.node.jobs.requests import Operation, ask
 
 EPILOG = """\
 examples:
-  millpond import chat.jsonl                        into the channels that the lines name
-  millpond import chat/copy chat.jsonl              all of it into one channel
+  millpond import chat.jsonl                        into the channels of the lines
+  millpond import chat/copy chat.jsonl              into one channel
   millpond export chat/1 --connect tcp://old:7400 | millpond import --connect tcp://new:7400
-  millpond import chat.jsonl --data /srv/millpond   into the folder of a node that is stopped
+  millpond import chat.jsonl --data /srv/millpond   into the folder of a stopped node
 
-With one argument it is the FILE if there is such a file, else the CHANNEL, and stdin is read; it is
-an error if nothing comes there.
+A single argument is the FILE if such a file exists, else the CHANNEL; stdin is read then, and must
+not be empty.
 
-Into a running node messages are put with their keys and what is left of their ttl; they get new
-ids. The same file again changes nothing for as long as the node remembers the keys. Jobs keep their
-due times and unique names; one whose name is there already is left out. Dead letters
-need another channel: clients do not write to names with `!`.
+A running node stores the messages with their idempotency keys, the rest of their time to live, and
+new ids. Importing a file twice changes nothing while the node remembers the keys. Jobs keep their
+due times and unique keys; a job whose unique key exists is skipped. Dead letters need another
+channel: clients cannot write to names with `!`.
 
-Into a folder they go as they were, with id, deadline, attempts and origin; ids and unique names
-that are there already are left alone, and the limits of channels are not looked at.
+In a folder the messages are stored as they were, with id, deadline, attempts and origin. Existing
+ids and unique keys are skipped, and the limits of channels do not apply.
 
-What has expired is left out. A message that the node refuses is told on stderr, and the exit code
-is 1; a full node or channel ends the import, which can be repeated. --json: the summary as an
-object on stdout.
+Expired messages are skipped. Refused messages are reported on stderr, and the exit code is 1. A
+full node or channel ends the import, which can be repeated. --json prints the summary as an object.
 """
 AHEAD_MAX, TOLD_MAX = 256, 10
 PATIENCE_S = 30.0
@@ -94,11 +93,13 @@ def add_parser(subparsers: Any) -> None:
     """Add `import` to the command line."""
     parser = subparsers.add_parser(
         "import",
-        description="Put exported messages into a node.",
+        description="Import exported messages into a node.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("words", metavar="CHANNEL | FILE", nargs="*", help="see below")
+    parser.add_argument(
+        "words", metavar="CHANNEL | FILE", nargs="*", help="channel or file; see below"
+    )
     add_timeout(parser)
     add_node_options(parser, or_data=True)
 

@@ -21,38 +21,38 @@ from millpond.node.client.channel import Channel
 
 LIST_EPILOG = """\
 examples:
-  millpond list chat/1                      every id, oldest first
-  millpond list chat/1 --from ID            from that id on, itself included
+  millpond list chat/1                      all ids, oldest first
+  millpond list chat/1 --from ID            ids from ID on
   millpond list chat/1 --from 18446744073709551615 --limit 1     the newest
 
-Where --from is above --to (and --to is given) the newest come first.
+If --from is greater than --to the newest ids come first.
 """
 GET_EPILOG = """\
 examples:
-  millpond get chat/1 1994170339541856256          exit code 4 when it is not there (any more)
-  millpond get chat/1 1994170339541856256 --ack    print it, then let the node forget it
+  millpond get chat/1 1994170339541856256          exit code 4 if the message does not exist
+  millpond get chat/1 1994170339541856256 --ack    print and remove the message
 """
 ACK_EPILOG = """\
 example:
   millpond list chat/1 | xargs millpond ack chat/1      empty the channel
 
-Acknowledging what is not there is no error: it is what had to come about.
+Acknowledging a message that does not exist is not an error.
 """
 IDS_PER_WRITE = 1000
 
 
 def add_parser(subparsers: Any) -> None:
     """Add `list`, `get` and `ack` to the command line."""
-    listing = _parser(subparsers, "list", "List the ids a channel keeps.", LIST_EPILOG)
+    listing = _parser(subparsers, "list", "List the ids of the messages in a channel.", LIST_EPILOG)
     listing.add_argument("--from", dest="start", type=message_id, metavar="ID", default=0)
     listing.add_argument("--to", dest="end", type=message_id, metavar="ID", default=0)
-    listing.add_argument("--limit", type=positive, metavar="N", help="at most so many")
+    listing.add_argument("--limit", type=positive, metavar="N", help="at most N")
     listing.set_defaults(work=_list)
-    get = _parser(subparsers, "get", "Print one message and leave it.", GET_EPILOG)
+    get = _parser(subparsers, "get", "Print one message without removing it.", GET_EPILOG)
     get.add_argument("id", type=message_id, metavar="ID")
-    get.add_argument("--ack", action="store_true", help="acknowledge it once it is printed")
+    get.add_argument("--ack", action="store_true", help="acknowledge the message after printing it")
     get.set_defaults(work=_get)
-    ack = _parser(subparsers, "ack", "Acknowledge messages, which deletes them.", ACK_EPILOG)
+    ack = _parser(subparsers, "ack", "Acknowledge messages by id, which removes them.", ACK_EPILOG)
     ack.add_argument("ids", type=message_id, metavar="ID", nargs="+")
     ack.set_defaults(work=_ack)
 

@@ -40,36 +40,36 @@ MORE = ("millpond.node.cli.commands.keys_cert",)
 PREKEYS_FOLDER = "prekeys"
 
 EPILOG = """\
-how two people get to know each other:
-  millpond keys show                              on each side; read the words to each other
-  millpond keys show --card --address tcp://alice.example:7400       a line to send to bob
-  millpond peer add alice --card 'millpond:...'                      what bob does with it
-  millpond keys show alice                        the words that alice must have read to him
+two people exchange keys:
+  millpond keys show                              both read their safety words to each other
+  millpond keys show --card --address tcp://alice.example:7400       alice sends this line to bob
+  millpond peer add alice --card 'millpond:...'                      bob adds alice
+  millpond keys show alice                        bob compares the words of alice
 
-`serve` makes an identity if there is none. A running node notices a change within a second or two.
+`serve` creates an identity if there is none. A running node applies changes within two seconds.
 """
 NEW_EPILOG = """\
 example:
-  millpond keys new --data /srv/millpond      an identity that is there is never replaced
+  millpond keys new --data /srv/millpond      an existing identity is never replaced
 """
 SHOW_EPILOG = """\
 examples:
-  millpond keys show                          this node's id, fingerprint and words
-  millpond keys show bob                      a peer's
+  millpond keys show                          id, fingerprint and safety words of this node
+  millpond keys show bob                      those of a peer
   millpond keys show --card --address tcp://203.0.113.7:7400 --relay carol
 """
 TRUST_EPILOG = """\
 examples:
-  millpond keys trust bob                     the words that it prints are those bob has read out
-  millpond keys trust bob --key K --replace   bob has a new key; the old one is revoked
+  millpond keys trust bob                     after bob has confirmed the printed words
+  millpond keys trust bob --key K --replace   replace the key of bob and revoke the old one
 """
 LIST_EPILOG = """\
 example:
-  millpond keys list                          everybody's key by name, with how far it is trusted
+  millpond keys list                          all peers with the trust in their keys
 """
 REVOKE_EPILOG = """\
 example:
-  millpond keys revoke bob                    nothing is taken from this key, or sent to it
+  millpond keys revoke bob                    reject this key and send nothing to it
 """
 
 
@@ -77,30 +77,40 @@ def add_parser(subparsers: Any) -> None:
     """Add `keys` to the command line."""
     parser = subparsers.add_parser(
         "keys",
-        description="The identity of a node, and which keys of others are trusted.",
+        description="Manage the identity of this node and the keys of peers.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(
         dest="action", metavar="COMMAND", required=True, parser_class=Parser
     )
-    add_command(actions, "new", "Make this node's identity.", NEW_EPILOG, _new)
-    shown = add_command(
-        actions, "show", "Show an identity, or a card to give away.", SHOW_EPILOG, _show
+    add_command(actions, "new", "Create the identity of this node.", NEW_EPILOG, _new)
+    shown = add_command(actions, "show", "Show an identity or a contact card.", SHOW_EPILOG, _show)
+    shown.add_argument("peer", metavar="PEER", nargs="?", help="name or id of a peer")
+    shown.add_argument(
+        "--card", action="store_true", help="print the contact card of this node: one line of text"
     )
-    shown.add_argument("peer", metavar="PEER", nargs="?", help="a peer's name or id")
-    shown.add_argument("--card", action="store_true", help="one line to be written to by")
-    shown.add_argument("--address", action="append", default=[], metavar="URL", help="for --card")
-    shown.add_argument("--relay", action="append", default=[], metavar="URL|PEER", help="likewise")
-    trusted = add_command(actions, "trust", "Confirm that a key is a peer's.", TRUST_EPILOG, _trust)
-    trusted.add_argument("peer", metavar="PEER", help="a name or id")
+    shown.add_argument(
+        "--address",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="address in the card; repeatable",
+    )
+    shown.add_argument(
+        "--relay",
+        action="append",
+        default=[],
+        metavar="URL|PEER",
+        help="relay in the card; repeatable",
+    )
+    trusted = add_command(actions, "trust", "Trust the key of a peer.", TRUST_EPILOG, _trust)
+    trusted.add_argument("peer", metavar="PEER", help="name or id of a peer")
     add_key_options(trusted, required=False)
-    trusted.add_argument(
-        "--replace", action="store_true", help="another key than the known one, or a revoked one"
-    )
+    trusted.add_argument("--replace", action="store_true", help="accept a changed or revoked key")
     add_command(actions, "list", "List all keys.", LIST_EPILOG, _list)
-    revoked = add_command(actions, "revoke", "Trust a key no more.", REVOKE_EPILOG, _revoke)
-    revoked.add_argument("peer", metavar="PEER", help="a name or id")
+    revoked = add_command(actions, "revoke", "Revoke a key.", REVOKE_EPILOG, _revoke)
+    revoked.add_argument("peer", metavar="PEER", help="name or id of a peer")
     for module in MORE:
         import_module(module).add_action(actions)
 

@@ -17,16 +17,16 @@ from millpond.node.cli.parser import action
 
 EPILOG = """\
 examples:
-  millpond keys cert alice                          for this machine: alice.crt and alice.key
+  millpond keys cert alice                          alice.crt and alice.key for this machine
   millpond keys cert alice --host mill.lan --host 192.168.1.5
-  millpond keys cert mill --ca                      an authority: mill.crt and mill.key
-  millpond keys cert bob --signed-by mill.crt       certificates of it, for nodes and for clients
-  millpond keys cert alice --renew                  a new one in the old one's place, same names
+  millpond keys cert mill --ca                      the authority mill.crt with mill.key
+  millpond keys cert bob --signed-by mill.crt       a certificate signed by it, for node or client
+  millpond keys cert alice --renew                  a new certificate with the same names
 
-A node shows it with `millpond serve --tls-cert alice.crt`, and reads it again on SIGHUP. Peers know
-it by its pin (`--pin`), by the file itself (`--ca alice.crt`), or by the authority that signed it
-(`--ca mill.crt`). Whoever has a .key is who its certificate names: they are written for their owner
-alone (mode 0600); that of an authority belongs on no node.
+A node uses the certificate with `millpond serve --tls-cert alice.crt`, and reloads it on SIGHUP.
+Clients verify it by its pin (`--pin`), by the file (`--ca alice.crt`), or by the authority that
+signed it (`--ca mill.crt`). Keep .key files secret (they have mode 0600). The key of an authority
+belongs on no node.
 """
 
 HERE = ("localhost", "127.0.0.1", "::1")
@@ -35,26 +35,35 @@ DAYS, AUTHORITY_DAYS, DAYS_MAX = 365, 3650, 36_500
 
 def add_action(actions: Any) -> None:
     """Add `cert` to `keys`."""
-    summary = "Make a certificate for TLS, signed by itself or by an authority."
+    summary = "Create a TLS certificate, self-signed or signed by an authority."
     parser = action(actions, "cert", summary, EPILOG)
-    parser.add_argument("name", metavar="NAME", help="names the files, and whose it is")
+    parser.add_argument("name", metavar="NAME", help="name of the files and of the owner")
     parser.add_argument(
         "--host",
         dest="hosts",
         action="append",
         default=[],
         metavar="HOST",
-        help="a name or an address that it is valid for beside NAME; again for more (default: this "
-        "machine's own)",
+        help="name or address that the certificate is valid for, beside NAME; "
+        "repeatable (default: those of this machine)",
     )
     parser.add_argument("--days", type=positive, metavar="N", help="default 365; an authority 3650")
-    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="default here")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="folder for the files (default: the current one)",
+    )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--ca", action="store_true", help="make an authority, which signs others")
     kind.add_argument(
-        "--signed-by", type=Path, metavar="FILE", help="the authority; its key is beside it"
+        "--signed-by",
+        type=Path,
+        metavar="FILE",
+        help="certificate of the authority, with its key beside it",
     )
-    parser.add_argument("--renew", action="store_true", help="replace the files that are there")
+    parser.add_argument("--renew", action="store_true", help="replace existing files")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(work=make)
 

@@ -35,20 +35,20 @@ from millpond.node.peers.peer import checked_addresses, checked_name, checked_re
 
 EPILOG = """\
 a first peer:
-  millpond keys show                          your id and words, to give to bob
-  millpond peer add bob --card 'millpond:...'     bob's card; or --key and --address by hand
-  millpond put --to bob chat/1 'hello'        goes when bob can be reached
+  millpond keys show                          your id and safety words, for bob
+  millpond peer add bob --card 'millpond:...'     the card of bob
+  millpond put --to bob chat/1 'hello'        delivered when bob is online
 
-Peers are in peers.toml of the data folder, which may be edited by hand, too. A running node
-notices within a second or two.
+The peers are stored in peers.toml in the data folder, which can be edited by hand. A running node
+applies changes within two seconds.
 """
 ADD_EPILOG = """\
 examples:
   millpond peer add bob --card 'millpond:...'
   millpond peer add bob --key K --address tcp://203.0.113.7:7400 --relay carol
 
-Compare the words that it prints with those that bob sees in `millpond keys show`. What is known of
-bob already is brought up to date if the key is the same.
+Compare the printed safety words with those that bob sees in `millpond keys show`. If the words
+match, nobody is intercepting the connection. An existing entry with the same key is updated.
 """
 LS_EPILOG = """\
 example:
@@ -56,7 +56,7 @@ example:
 """
 RM_EPILOG = """\
 example:
-  millpond peer rm bob                        forgets the name and the key; see `keys revoke`
+  millpond peer rm bob                        remove the name and the key; see `keys revoke`
 """
 
 
@@ -64,31 +64,33 @@ def add_parser(subparsers: Any) -> None:
     """Add `peer` to the command line."""
     parser = subparsers.add_parser(
         "peer",
-        description="Whom this node knows.",
+        description="Manage the peers of this node.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(
         dest="action", metavar="COMMAND", required=True, parser_class=Parser
     )
-    added = add_command(
-        actions, "add", "Add a peer whose key you have, and trust it.", ADD_EPILOG, _add_peer
-    )
-    added.add_argument("name", metavar="NAME", help="your own name for it")
+    added = add_command(actions, "add", "Add a peer and trust its key.", ADD_EPILOG, _add_peer)
+    added.add_argument("name", metavar="NAME", help="name of the peer in the address book")
     add_key_options(added, required=True)
     added.add_argument(
-        "--address", action="append", default=[], metavar="URL", help="tcp://H:P; may be repeated"
+        "--address",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="address of the peer: tcp://H:P; repeatable",
     )
     added.add_argument(
         "--relay",
         action="append",
         default=[],
         metavar="URL|PEER",
-        help="keeps mail for it: URL, PEER-ID@URL or a peer's name; may be repeated",
+        help="relay of the peer: URL, PEER-ID@URL or a peer's name; repeatable",
     )
     add_command(actions, "ls", "List peers.", LS_EPILOG, _ls)
-    removed = add_command(actions, "rm", "Forget a peer.", RM_EPILOG, _rm)
-    removed.add_argument("name", metavar="NAME", help="a name or id")
+    removed = add_command(actions, "rm", "Remove a peer.", RM_EPILOG, _rm)
+    removed.add_argument("name", metavar="NAME", help="name or id of a peer")
 
 
 def run(args: argparse.Namespace) -> int:

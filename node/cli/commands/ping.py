@@ -16,16 +16,16 @@ from millpond.node.client.connect import PROBE
 
 PING_EPILOG = """\
 examples:
-  millpond ping                                   three round trips to the node on this machine
+  millpond ping                                   three round trips to the local node
   millpond ping --connect ws://10.0.0.5:7401 -c 10
 """
 INFO_EPILOG = """\
 examples:
   millpond info              the node and its channels
-  millpond info chat/1       the node and one channel; exit code 4 when there is no such channel
-  millpond info --json       the same as one object
+  millpond info chat/1       one channel; exit code 4 if it does not exist
+  millpond info --json       the same as a JSON object
 
-Needs the right `admin`, which without a token file everybody on the node's own machine has.
+Requires the right `admin`, which every local client has if there is no token file.
 """
 CHANNELS_MAX = 1000
 

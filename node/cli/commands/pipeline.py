@@ -8,14 +8,12 @@ from typing import Any
 
 from millpond.node.cli.exit_codes import Failure
 
-SUMMARY = "tables of state from streams, by Spark"
+SUMMARY = "Build tables from streams with Spark."
 
 
 def add_parser(subparsers: Any) -> None:
     """The family's parser."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "pipeline", description=f"{SUMMARY[0].upper()}{SUMMARY[1:]}."
-    )
+    parser: argparse.ArgumentParser = subparsers.add_parser("pipeline", description=SUMMARY)
     _commands().add_commands(parser)
 
 

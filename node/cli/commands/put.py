@@ -25,14 +25,14 @@ from millpond.node.client.in_flight import Receipt
 
 EPILOG = """\
 examples:
-  millpond put chat/1 'hello'               prints the id under which the node keeps it
-  millpond put --ttl 60 chat/1 < picture    all of stdin is one message, kept for a minute
-  tail -f log | millpond put --lines logs   each line is one message, as it comes
-  millpond put --key 7 orders '{"n": 1}'    run again after a failure: still one message
-  millpond put --to bob notes 'hello'       sealed for the peer bob, whose node has it in `notes`
+  millpond put chat/1 'hello'               prints the id of the message
+  millpond put --ttl 60 chat/1 < picture    stdin is one message, stored for a minute
+  tail -f log | millpond put --lines logs   each line is a message
+  millpond put --key 7 orders '{"n": 1}'    can be repeated: the message is stored once
+  millpond put --to bob notes 'hello'       encrypted for bob, who receives it in `notes`
 
-The id is printed once the node keeps the message as durably as it promises (--json tells how).
-With --to the node keeps it until it was carried to the peer, or to a relay of the peer.
+The id is printed when the node has stored the message with the promised durability (see --json).
+With --to the node stores the message until the peer, or a relay of the peer, has it.
 """
 ANSWERS_MAX = 512
 RECONNECT_S = 30.0
@@ -44,29 +44,33 @@ def add_parser(subparsers: Any) -> None:
     """Add `put` to the command line."""
     parser = subparsers.add_parser(
         "put",
-        description="Put a message into a channel.",
+        description="Put messages into a channel.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--to",
         metavar="PEER",
-        help="seal it for this peer (`millpond peer ls`), and carry it there",
+        help="encrypt the message for this peer and deliver it there",
     )
     add_channel(parser)
-    parser.add_argument("data", metavar="DATA", nargs="?", help="the message; - or none: stdin")
+    parser.add_argument("data", metavar="DATA", nargs="?", help="message; - or none: read stdin")
     parser.add_argument(
-        "--ttl", type=u32, metavar="S", default=0, help="seconds to keep it; 0: the node's default"
+        "--ttl",
+        type=u32,
+        metavar="S",
+        default=0,
+        help="time to live in seconds; 0: the default of the node",
     )
     parser.add_argument(
         "--key",
         type=u32,
         metavar="N",
-        help="idempotency key; with --lines the first line's, the next ones count up",
+        help="idempotency key; with --lines that of the first line, then counting up",
     )
-    parser.add_argument("--lines", action="store_true", help="each line of stdin is one message")
+    parser.add_argument("--lines", action="store_true", help="put each line of stdin as a message")
     parser.add_argument(
-        "--timeout", type=seconds, metavar="S", help="give up after so many seconds, exit code 3"
+        "--timeout", type=seconds, metavar="S", help="give up after S seconds, with exit code 3"
     )
     parser.add_argument(
         "--reconnect",

@@ -22,16 +22,16 @@ from millpond.node.client.message import Message
 
 EPILOG = """\
 examples:
-  millpond recv chat/1                     wait for one message, print it, acknowledge it
-  millpond recv chat/1 -n 10 --timeout 5   ten, or what has come after five seconds (exit code 3)
-  millpond recv logs --follow              until Ctrl-C, mending lost connections
-  millpond recv chat/1 --no-ack            look without taking: it will be pushed again
-  millpond recv jobs/mail --mode queue     share the channel's messages with other receivers
-  millpond recv notes --json               what a peer sealed for us is opened; tells who wrote it
+  millpond recv chat/1                     receive one message
+  millpond recv chat/1 -n 10 --timeout 5   receive ten, or fewer within five seconds (exit code 3)
+  millpond recv logs --follow              receive until Ctrl-C, reconnecting
+  millpond recv chat/1 --no-ack            print without acknowledging: it is pushed again
+  millpond recv jobs/mail --mode queue     share the messages with other consumers
+  millpond recv notes --json               print decrypted messages with their senders
 
-A message is acknowledged, and so forgotten by the node, after its bytes are written and flushed.
-When the connection is lost for good the exit code is 1, and what was not printed is still there.
-What was sealed for somebody else, or by nobody known, is not printed, and left at the node.
+A message is acknowledged, which removes it from the node, after it is written and flushed. If the
+connection is lost for good the exit code is 1, and unprinted messages stay at the node. Messages
+that are encrypted for another node, or by an unknown sender, are not printed and stay there, too.
 """
 RECONNECT_S = 30.0
 WINDOW = 32
@@ -42,32 +42,34 @@ def add_parser(subparsers: Any) -> None:
     """Add `recv` to the command line."""
     parser = subparsers.add_parser(
         "recv",
-        description="Receive messages, print one a line, and acknowledge them.",
+        description="Receive messages, print one per line, and acknowledge them.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_channel(parser)
     amount = parser.add_mutually_exclusive_group()
     amount.add_argument("-n", dest="count", type=positive, metavar="N", default=1)
-    amount.add_argument("--follow", action="store_true", help="until interrupted")
-    parser.add_argument("--no-ack", action="store_true", help="leave the messages at the node")
-    parser.add_argument("--sealed", action="store_true", help="print sealed messages as they are")
+    amount.add_argument("--follow", action="store_true", help="receive until Ctrl-C")
+    parser.add_argument("--no-ack", action="store_true", help="do not acknowledge messages")
     parser.add_argument(
-        "--timeout", type=seconds, metavar="S", help="end after so many seconds, exit code 3"
+        "--sealed", action="store_true", help="print encrypted messages as they are"
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, metavar="S", help="end after S seconds, with exit code 3"
     )
     parser.add_argument(
         "--window",
         type=positive,
         metavar="N",
-        help=f"how many messages may be on their way at once (default {WINDOW} or -n; queue: 1)",
+        help=f"most unacknowledged messages (default {WINDOW} or -n; queue: 1)",
     )
-    parser.add_argument("--mode", choices=("pair", "fanout", "queue"), help="what it has to be")
+    parser.add_argument("--mode", choices=("pair", "fanout", "queue"), help="required channel mode")
     parser.add_argument(
         "--reconnect",
         type=seconds,
         metavar="S",
         default=RECONNECT_S,
-        help="how long a lost connection may be away (default %(default)g)",
+        help="reconnect for S seconds after a lost connection (default %(default)g)",
     )
     add_node_options(parser)
 

@@ -33,25 +33,25 @@ from millpond.node.process import installed_version
 
 EPILOG = """\
 examples:
-  millpond serve                                    the default listeners, on this machine only
+  millpond serve                                    all listeners, for this machine only
   millpond serve --p2p 127.0.0.1:0 --ws off --s3p off --rustlog off --http off --json
-                                                    any free port; the ready line tells which
+                                                    any free port; the ready line shows it
   millpond serve --channel 'jobs/*=queue,lease=60,attempts=5' --channel 'news/*=fanout,ttl=3600'
   millpond serve --stream 'logs/*=age=86400,bytes=1000000000'
   millpond serve --p2p 0.0.0.0:7400 --token-file /etc/millpond/tokens
-  millpond serve --p2p 0.0.0.0:7400 --token-file /etc/millpond/tokens --tls-cert alice.crt \
-      --tls-key alice.key                           the same by TLS; `millpond keys cert` makes them
+  millpond serve --p2p 0.0.0.0:7400 --token-file /etc/millpond/tokens --tls-cert alice.crt
+                                                    with TLS; `millpond keys cert` makes the files
 
-Every setting can also stand in --config FILE (TOML) or in the environment as MILLPOND_<SETTING>;
-`millpond config show --origin` prints them all and where each came from.
+Every setting can also be given in --config FILE (TOML) or as the environment variable
+MILLPOND_<SETTING>. `millpond config show --origin` prints all settings and their origin.
 A line of the access file: SUBJECT RIGHT[,RIGHT...] [PATTERN...] (docs/guides/access.md; `millpond
-token new` writes one), of the token file: TOKEN RIGHT[,RIGHT...] [CHANNEL-PATTERN...]. Rights are
-put, get, push, ack, list, admin, all. Nobody but their owner may be able to read the files.
+token new` writes one). A line of the token file: TOKEN RIGHT[,RIGHT...] [CHANNEL-PATTERN...]. The
+rights are put, get, push, ack, list, admin, all. Only the owner may be able to read the files.
 
-SIGTERM, SIGINT and the end of its terminal drain the node and exit with 0; a second signal exits
-at once with 1. SIGHUP has these and the files of TLS read again; no connection ends for it.
-Messages are kept in the data folder and survive a restart and a crash; with --memory a restart
-forgets them, and the ready line says so.
+SIGTERM, SIGINT and the end of the terminal stop the node after open requests, with exit code 0. A
+second signal stops it at once, with exit code 1. SIGHUP reloads the access, token and TLS files.
+Messages are stored in the data folder and survive restarts and crashes. With --memory a restart
+loses them.
 """
 
 log = logging.getLogger(__name__)
@@ -65,8 +65,8 @@ def add_parser(subparsers: Any) -> None:
     """Add `serve` to the command line."""
     parser = subparsers.add_parser(
         "serve",
-        description="Run a node: it keeps messages for peers that are away and pushes them when "
-        "they return.",
+        description="Run a node. It stores messages for consumers that are offline and pushes"
+        " the messages when they are back.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -78,73 +78,97 @@ def add_parser(subparsers: Any) -> None:
         action="append",
         metavar="RULE",
         help="PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N,durability=disk|os|memory,"
-        "tee=STREAM]; again for more, first match",
+        "tee=STREAM]; repeatable, the first match counts",
     )
     parser.add_argument(
         "--stream",
         dest="streams",
         action="append",
         metavar="RULE",
-        help="PATTERN=age=S,bytes=N,durability=disk|os|memory (any of them): records go when they "
-        "are older, the oldest when there is more; again for more, first match",
+        help="PATTERN=age=S,bytes=N,durability=disk|os|memory (one or more): records are removed "
+        "when they are older, the oldest when there is more; repeatable, the first match counts",
     )
-    parser.add_argument("--default-channel", metavar="NAME", help="for clients that name none")
-    parser.add_argument("--require-hello", action="store_true", default=None, help="no bare mode")
+    parser.add_argument(
+        "--default-channel", metavar="NAME", help="channel of clients that name none"
+    )
+    parser.add_argument(
+        "--require-hello",
+        action="store_true",
+        default=None,
+        help="reject clients that do not send HELLO",
+    )
     parser.add_argument(
         "--access-file",
         metavar="FILE",
-        help="who may do what; default access.conf in the data folder, if it is there",
+        help="access rules (default: access.conf in the data folder, if it exists)",
     )
-    parser.add_argument("--token-file", metavar="FILE", help="the same by tokens alone; see below")
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="access tokens and their rights; see below"
+    )
     add_listener_options(parser)
     add_outbox_options(parser)
     parser.add_argument(
         "--insecure-public",
         action="store_true",
         default=None,
-        help="listen on public addresses without access control",
+        help="allow public addresses without access control",
     )
     parser.add_argument(
         "--origin",
         dest="origins",
         action="append",
         metavar="URL",
-        help="a web origin that browsers may connect from; again for more",
+        help="web origin that browsers may connect from; repeatable",
     )
-    parser.add_argument("--drain-timeout", dest="drain_timeout_s", metavar="S", help="default 5")
-    parser.add_argument("--config", metavar="FILE", help="settings as TOML")
-    parser.add_argument("--loop", choices=("asyncio", "uvloop", "trio"), help="default uvloop")
+    parser.add_argument(
+        "--drain-timeout",
+        dest="drain_timeout_s",
+        metavar="S",
+        help="longest time in seconds to finish requests at the end (default 5)",
+    )
+    parser.add_argument("--config", metavar="FILE", help="settings in TOML")
+    parser.add_argument(
+        "--loop", choices=("asyncio", "uvloop", "trio"), help="event loop (default uvloop)"
+    )
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info"
     )
-    parser.add_argument("--json", action="store_true", help="the ready line as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the ready line as a JSON object")
 
 
 def _add_listeners(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--p2p", metavar="H:P", help="default 127.0.0.1:7400; `off`: none")
-    parser.add_argument("--ws", metavar="H:P", help="P2P on WebSocket, default 127.0.0.1:7401")
-    parser.add_argument("--s3p", metavar="H:P", help="streams by S3P, default 127.0.0.1:7402")
     parser.add_argument(
-        "--rustlog", metavar="H:P", help="streams by RustLog, default 127.0.0.1:7403"
+        "--p2p",
+        metavar="H:P",
+        help="listen for P2P here; `off`: do not listen (default 127.0.0.1:7400)",
     )
-    parser.add_argument("--http", metavar="H:P", help="HTTP/1.1 and HTTP/2, default 127.0.0.1:7404")
+    parser.add_argument(
+        "--ws", metavar="H:P", help="listen for P2P over WebSocket here (default 127.0.0.1:7401)"
+    )
+    parser.add_argument("--s3p", metavar="H:P", help="listen for S3P here (default 127.0.0.1:7402)")
+    parser.add_argument(
+        "--rustlog", metavar="H:P", help="listen for RustLog here (default 127.0.0.1:7403)"
+    )
+    parser.add_argument(
+        "--http", metavar="H:P", help="listen for HTTP/1.1 and HTTP/2 here (default 127.0.0.1:7404)"
+    )
     parser.add_argument(
         "--long-poll",
         dest="http_long_poll_s",
         metavar="S",
-        help="Durable Streams: hold a read that waits so long, default 20",
+        help="Durable Streams: longest wait of a long poll in seconds (default 20)",
     )
 
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--memory", action="store_true", help="keep nothing on the disk")
-    where.add_argument("--data", metavar="DIR", help="the data folder, default " + DATA_DEFAULT)
+    where.add_argument("--memory", action="store_true", help="store nothing on disk")
+    where.add_argument("--data", metavar="DIR", help=f"data folder (default {DATA_DEFAULT})")
     parser.add_argument(
         "--durability",
         metavar="disk|os|memory",
-        help="what an acknowledgement promises: on the disk (default), with the operating system, "
-        "or nothing",
+        help="what an acknowledgement means: written to disk (default), handed to the "
+        "operating system, or in memory only",
     )
 
 

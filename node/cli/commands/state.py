@@ -30,32 +30,32 @@ a first state:
   millpond stream create users
   millpond stream append users '{"type": "user", "key": "u1", "value": {"name": "Ann"},
                                  "headers": {"operation": "insert"}}'
-  millpond state show users             a line for each value
-  millpond state get users user u1      the value alone
-  millpond state follow users           what there is, and what becomes of it, until Ctrl-C
+  millpond state show users             one line per value
+  millpond state get users user u1      one value
+  millpond state follow users           all values, then changes until Ctrl-C
 
-Events are those of the Durable Streams State Protocol, whichever protocol brought them. The node
-reads the stream when it is asked first; what is no event is passed over (`show --counts`).
+Events are those of the Durable Streams State Protocol, appended by any protocol. The node reads the
+stream at the first query. Records that are not events are skipped and counted (`show --counts`).
 """
 GET_EPILOG = """\
 example:
-  millpond state get users user u1 | jq .name      exit code 4: there is none
+  millpond state get users user u1 | jq .name      exit code 4: no such value
 """
 SHOW_EPILOG = """\
 examples:
-  millpond state show users              type, key and value, with tabs between them
-  millpond state show users user         of one type
-  millpond state show users --counts     how many there are, and what was passed over
-  millpond state show users --json       an object a line
+  millpond state show users              type, key and value, separated by tabs
+  millpond state show users user         values of one type
+  millpond state show users --counts     number of values and of skipped records
+  millpond state show users --json       one JSON object per line
 """
 FOLLOW_EPILOG = """\
 examples:
-  millpond state follow users            what there is, then + type key value and - type key
-  millpond state follow users user -n 5  of one type; five changes, then exit code 0
+  millpond state follow users            all values, then + type key value and - type key
+  millpond state follow users user -n 5  five changes of one type, then exit code 0
   millpond state follow users --json     objects: {"put": ...}, {"delete": ...}, {"reset": true}
 
-Between what there is and what changes stands a line `= POSITION`, with --json {"live": "POSITION"}.
-Lost connections are mended. Exit code 3: --timeout passed before -n changes had come.
+A line `= POSITION` (--json: {"live": "POSITION"}) separates values from changes. The command
+reconnects after a lost connection. Exit code 3: fewer than -n changes within --timeout.
 """
 RECONNECT_S = 30.0
 
@@ -64,38 +64,38 @@ def add_parser(subparsers: Any) -> None:
     """Add `state` to the command line."""
     parser = subparsers.add_parser(
         "state",
-        description="Show what the events of a stream make of it.",
+        description="Query the materialized state of a stream.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(
         dest="action", metavar="COMMAND", required=True, parser_class=Parser
     )
-    get = action(actions, "get", "Print one value, as it was written.", GET_EPILOG)
+    get = action(actions, "get", "Print one value as it was written.", GET_EPILOG)
     get.add_argument("name", metavar="STREAM", type=stream_name)
     get.add_argument("kind", metavar="TYPE", type=_text)
     get.add_argument("key", metavar="KEY", type=_text)
     show = action(actions, "show", "List the values of a state.", SHOW_EPILOG)
     show.add_argument("name", metavar="STREAM", type=stream_name)
     show.add_argument("kind", metavar="TYPE", type=_text, nargs="?")
-    show.add_argument("--counts", action="store_true", help="how many there are, without them")
+    show.add_argument("--counts", action="store_true", help="print counts in place of values")
     for each, work in ((get, _get), (show, _show)):
         add_timeout(each)
         add_node_options(each)
         each.set_defaults(work=partial(run_short, work))
-    follow = action(actions, "follow", "Show a state and what becomes of it.", FOLLOW_EPILOG)
+    follow = action(actions, "follow", "Show a state and follow its changes.", FOLLOW_EPILOG)
     follow.add_argument("name", metavar="STREAM", type=stream_name)
     follow.add_argument("kind", metavar="TYPE", type=_text, nargs="?")
-    follow.add_argument("-n", dest="count", type=positive, metavar="N", help="so many changes")
+    follow.add_argument("-n", dest="count", type=positive, metavar="N", help="end after N changes")
     follow.add_argument(
-        "--timeout", type=seconds, metavar="S", help="end after so many seconds, exit code 3"
+        "--timeout", type=seconds, metavar="S", help="end after S seconds, with exit code 3"
     )
     follow.add_argument(
         "--reconnect",
         type=seconds,
         metavar="S",
         default=RECONNECT_S,
-        help="how long a lost connection may be away (default %(default)g)",
+        help="reconnect for S seconds after a lost connection (default %(default)g)",
     )
     add_node_options(follow)
     follow.set_defaults(work=_run_follow)

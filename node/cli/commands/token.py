@@ -54,30 +54,29 @@ _ID = re.compile(r"[0-9a-f]{12,64}")
 EPILOG = """\
 a first token, for a program that puts jobs:
   (umask 077; millpond token new --data DIR --rights put --channel 'jobs/*' > jobs.token)
-  kill -HUP PID                               the node reads its access file again
+  kill -HUP PID                               the node reloads its access file
   millpond put --token-file jobs.token jobs/1 'mow the lawn'
 
-The access file keeps a SHA-256 of a token, so nobody can read a token there. It is access.conf in
-the data folder unless --access-file names another; docs/guides/access.md has what else may stand in
-it.
+The access file stores the SHA-256 of a token, not the token. It is access.conf in the data folder
+unless --access-file names another file. docs/guides/access.md describes its format.
 """
 NEW_EPILOG = """\
 examples:
   millpond token new --data DIR --rights put,get --channel 'jobs/*' --expires 30d --note 'crawler'
-  millpond token new --rights get,list --stream 'logs/*'      prints the line instead of adding it
+  millpond token new --rights get,list --stream 'logs/*'      print the line for an access file
   millpond token new --rights get --channel news --expires 1h --signed
 
 The token is the first line of the output, and cannot be shown again. Without --channel and --stream
-it holds everywhere. A signed token needs no line and no restart: the node knows its own signature.
+it is valid everywhere. A signed token needs no line in a file and no reload.
 """
 LS_EPILOG = """\
 example:
-  millpond token ls --data DIR --json         signed tokens are not kept, so only revoked ones show
+  millpond token ls --data DIR --json         signed tokens are listed only if they are revoked
 """
 REVOKE_EPILOG = """\
 examples:
-  millpond token revoke 3f0a61c9d2b7 --data DIR      an id as `token ls` or `token new` shows it
-  millpond token revoke --token-file jobs.token      the token itself
+  millpond token revoke 3f0a61c9d2b7 --data DIR      by the id from `token ls` or `token new`
+  millpond token revoke --token-file jobs.token      by the token itself
 """
 
 
@@ -85,32 +84,41 @@ def add_parser(subparsers: Any) -> None:
     """Add `token` to the command line."""
     parser = subparsers.add_parser(
         "token",
-        description="Tokens that programs show to a node to be let in.",
+        description="Create, list and revoke access tokens.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(
         dest="action", metavar="COMMAND", required=True, parser_class=Parser
     )
-    made = add_command(actions, "new", "Make a token.", NEW_EPILOG, _new)
+    made = add_command(actions, "new", "Create a token.", NEW_EPILOG, _new)
     made.add_argument(
-        "--rights", required=True, metavar="R[,R...]", help="put get push ack list admin, or all"
+        "--rights",
+        required=True,
+        metavar="R[,R...]",
+        help="rights of the token: put get push ack list admin, or all",
     )
     made.add_argument("--channel", action="append", default=[], metavar="PATTERN")
     made.add_argument("--stream", action="append", default=[], metavar="PATTERN")
-    made.add_argument("--expires", metavar="30d|TIME", help="after d, h, m, s, or at a time")
-    made.add_argument("--signed", action="store_true", help="signed by the node, not in the file")
-    made.add_argument("--note", default="", metavar="TEXT", help="who it is for")
+    made.add_argument("--expires", metavar="30d|TIME", help="lifetime in d, h, m, s, or end time")
+    made.add_argument(
+        "--signed",
+        action="store_true",
+        help="sign the token with the identity of the node, in place of a line in the file",
+    )
+    made.add_argument("--note", default="", metavar="TEXT", help="note for the list of tokens")
     listed = add_command(actions, "ls", "List the tokens of the access file.", LS_EPILOG, _ls)
-    revoked = add_command(actions, "revoke", "Have a token taken no more.", REVOKE_EPILOG, _revoke)
-    revoked.add_argument("id", metavar="ID", nargs="?", help="12 digits 0-9 a-f at least")
+    revoked = add_command(actions, "revoke", "Revoke a token.", REVOKE_EPILOG, _revoke)
+    revoked.add_argument(
+        "id", metavar="ID", nargs="?", help="id of the token, at least 12 hexadecimal digits"
+    )
     revoked.add_argument("--token-file", metavar="FILE", help="its first word is the token")
     for each in (made, listed, revoked):
         each.add_argument(
             "--access-file",
             metavar="FILE",
             default=os.environ.get("MILLPOND_ACCESS_FILE") or None,
-            help="default access.conf in the data folder",
+            help="access file (default: access.conf in the data folder)",
         )
 
 

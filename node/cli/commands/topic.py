@@ -26,48 +26,48 @@ a first topic:
   millpond topic create orders --partitions 3
   millpond topic produce orders 'one' 'two'        prints partition and offset of each record
   millpond topic fetch orders --partition 0
-  millpond topic commit orders GROUP 1             the group GROUP read what is below offset 1
+  millpond topic commit orders GROUP 1             GROUP has read the offsets below 1
 
 A topic of one partition is the stream of its name; the partitions of another are the streams
-TOPIC/0, TOPIC/1 ... An offset is a sequence. Needs the right `admin`.
+TOPIC/0, TOPIC/1 ... An offset is a sequence. Requires the right `admin`.
 """
 CREATE_EPILOG = """\
 example:
-  millpond topic create orders --partitions 3      exit code 1 if it, or such a stream, is there
+  millpond topic create orders --partitions 3      exit code 1 if the topic or a stream exists
 """
 LS_EPILOG = """\
 example:
-  millpond topic ls                  every topic and how many partitions it has
+  millpond topic ls                  all topics with their numbers of partitions
 """
 DESCRIBE_EPILOG = """\
 example:
-  millpond topic describe orders     the offsets of each partition; exit code 4: no such topic
+  millpond topic describe orders     offsets of each partition; exit code 4: not found
 """
 PRODUCE_EPILOG = """\
 examples:
-  millpond topic produce orders 'one' 'two'          to the partitions in turns
-  millpond topic produce orders --key bob 'three'    always the same partition for a key
+  millpond topic produce orders 'one' 'two'          to all partitions in turn
+  millpond topic produce orders --key bob 'three'    one partition for each key
   tail -f log | millpond topic produce logs --partition 0     each line is a record
 
-Prints partition and offset of each record once the node keeps it. See `millpond stream append`.
+The partition and offset of each record are printed when it is stored. See `millpond stream append`.
 """
 FETCH_EPILOG = """\
 examples:
-  millpond topic fetch orders                       what is in partition 0
+  millpond topic fetch orders                       records of partition 0
   millpond topic fetch orders -p 1 --offset 100 -n 10
-  millpond topic fetch orders --group mail          from what the group committed on
+  millpond topic fetch orders --group mail          start at the committed offset
 """
 COMMIT_EPILOG = """\
 example:
-  millpond topic commit orders mail 17      the group `mail` is done with what is below offset 17
+  millpond topic commit orders mail 17      the group `mail` has read the offsets below 17
 """
 OFFSET_EPILOG = """\
 example:
-  millpond topic offset orders mail         exit code 4: the group never committed
+  millpond topic offset orders mail         exit code 4: no commit yet
 """
 DELETE_EPILOG = """\
 example:
-  millpond topic delete orders              with all its records and commits
+  millpond topic delete orders              with its records and commits
 """
 
 
@@ -75,14 +75,14 @@ def add_parser(subparsers: Any) -> None:
     """Add `topic` to the command line."""
     parser = subparsers.add_parser(
         "topic",
-        description="Topics: streams with partitions and consumer groups.",
+        description="Manage topics: partitioned streams with consumer groups.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(
         dest="action", metavar="COMMAND", required=True, parser_class=Parser
     )
-    create = _add(actions, "create", "Make a topic.", CREATE_EPILOG, _create)
+    create = _add(actions, "create", "Create a topic.", CREATE_EPILOG, _create)
     create.add_argument("--partitions", type=partitions, metavar="N", default=1)
     _add(actions, "ls", "List topics.", LS_EPILOG, _ls, has_topic=False)
     _add(actions, "describe", "Show the partitions of a topic.", DESCRIBE_EPILOG, _describe)
@@ -90,25 +90,36 @@ def add_parser(subparsers: Any) -> None:
     produce.add_argument("name", metavar="TOPIC", type=topic_name)
     where = produce.add_mutually_exclusive_group()
     _add_partition(where, None)
-    where.add_argument("--key", type=os.fsencode, metavar="KEY", help="chooses the partition")
+    where.add_argument(
+        "--key", type=os.fsencode, metavar="KEY", help="key that selects the partition"
+    )
     add_records(produce)
     produce.set_defaults(work=_produce)
-    fetch = action(actions, "fetch", "Read records of a topic's partition.", FETCH_EPILOG)
+    fetch = action(actions, "fetch", "Read records from a partition of a topic.", FETCH_EPILOG)
     fetch.add_argument("name", metavar="TOPIC", type=topic_name)
     _add_partition(fetch, 0)
     add_start(fetch, "--offset")
-    fetch.add_argument("--group", type=os.fsencode, metavar="GROUP", help="from its commit on")
-    fetch.add_argument("-n", dest="count", type=positive, metavar="N", help="at most so many")
+    fetch.add_argument(
+        "--group",
+        type=os.fsencode,
+        metavar="GROUP",
+        help="start at the committed offset of this consumer group",
+    )
+    fetch.add_argument("-n", dest="count", type=positive, metavar="N", help="at most N")
     add_output(fetch)
     fetch.set_defaults(work=_fetch, start=0)
-    commit = _add(actions, "commit", "Commit a group's offset.", COMMIT_EPILOG, _commit)
+    commit = _add(
+        actions, "commit", "Commit the offset of a consumer group.", COMMIT_EPILOG, _commit
+    )
     commit.add_argument("group", metavar="GROUP", type=os.fsencode)
     commit.add_argument("offset", metavar="OFFSET", type=sequence)
     _add_partition(commit, 0)
-    offset = _add(actions, "offset", "Show what a group committed.", OFFSET_EPILOG, _offset)
+    offset = _add(
+        actions, "offset", "Show the committed offset of a consumer group.", OFFSET_EPILOG, _offset
+    )
     offset.add_argument("group", metavar="GROUP", type=os.fsencode)
     _add_partition(offset, 0)
-    _add(actions, "delete", "Remove a topic with all it has.", DELETE_EPILOG, _delete)
+    _add(actions, "delete", "Delete a topic and its records.", DELETE_EPILOG, _delete)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -35,13 +35,13 @@ from millpond.transports.server.interface import Principal
 
 EPILOG = """\
 examples:
-  millpond doctor access bob jobs/mail               what bob may do in that channel
-  millpond doctor access token:jobs.token jobs/mail  the same of who shows this token
+  millpond doctor access bob jobs/mail               the rights of bob in this channel
+  millpond doctor access token:jobs.token jobs/mail  the rights of this token
   millpond doctor access anyone logs/web --stream --listener s3p --address 10.0.0.7
   millpond doctor access anyone jobs/mail --address 127.0.0.1
 
-It reads the files that `serve` would read, and asks no node. The exit code is 5 if nothing is
-allowed.
+The command reads the files that `serve` reads; it does not connect to a node. The exit code is 5 if
+nothing is allowed.
 """
 ELSEWHERE = "192.0.2.1"
 """An address that nobody has (RFC 5737)."""
@@ -49,17 +49,27 @@ ELSEWHERE = "192.0.2.1"
 
 def add_action(actions: Any) -> None:
     """Add `access` to the closer looks of `doctor`."""
-    parser = action(actions, "access", "Who may do what, and by which line.", EPILOG)
-    parser.add_argument(
-        "who", metavar="WHO", help="a peer's name or id, token:FILE, cert:SHA256, or anyone"
+    parser = action(
+        actions, "access", "Show the rights of a principal and the rules that grant them.", EPILOG
     )
-    parser.add_argument("name", metavar="CHANNEL", help="or a stream or topic, with --stream")
-    parser.add_argument("--stream", action="store_true", help="it is a stream or a topic")
-    parser.add_argument("--listener", choices=LISTENERS, default="p2p", help="default p2p")
     parser.add_argument(
-        "--address", default=ELSEWHERE, metavar="IP", help="whence; default: another machine"
+        "who", metavar="WHO", help="name or id of a peer, token:FILE, cert:SHA256, or anyone"
     )
-    parser.add_argument("--data", metavar="DIR", help="the node's data folder")
+    parser.add_argument("name", metavar="CHANNEL", help="channel; with --stream a stream or topic")
+    parser.add_argument("--stream", action="store_true", help="check a stream or topic")
+    parser.add_argument(
+        "--listener",
+        choices=LISTENERS,
+        default="p2p",
+        help="listener of the connection (default p2p)",
+    )
+    parser.add_argument(
+        "--address",
+        default=ELSEWHERE,
+        metavar="IP",
+        help="address of the client (default: another machine)",
+    )
+    parser.add_argument("--data", metavar="DIR", help="data folder of the node")
     parser.add_argument("--config", metavar="FILE", default=os.environ.get("MILLPOND_CONFIG"))
     parser.add_argument("--access-file", metavar="FILE")
     parser.add_argument("--token-file", metavar="FILE", help="as for `serve`")

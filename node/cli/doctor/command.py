@@ -34,21 +34,21 @@ from millpond.transports.io.address import parse_address
 
 EPILOG = """\
 examples:
-  millpond doctor                             this machine, the configuration, the node that answers
-  millpond doctor --data /srv/millpond        this machine and a data folder, without a node
+  millpond doctor                             this machine, the configuration and the running node
+  millpond doctor --data /srv/millpond        this machine and a data folder
   millpond doctor --data /srv/millpond --repair jobs/mail
-  millpond doctor tls tls://mill.lan:7400     certificates, and what a node shows of them
-  millpond doctor access bob jobs/mail        what bob may do there, and by which line
+  millpond doctor tls tls://mill.lan:7400     the TLS of a node
+  millpond doctor access bob jobs/mail        the rights of bob, and their rules
 
-Each line is ok, warn or fail; what is not ok says what to do. The exit code is 1 if anything
-failed, also when no node answers. The self test puts a message into a channel of its own, reads it
-back and acknowledges it.
+Each line is ok, warn or fail; warnings and failures say what to do. The exit code is 1 if a check
+failed or no node answers. The self test puts a message into a channel of its own, reads it back and
+acknowledges it.
 
-A data folder (by default that of the node that answers, else that of `millpond serve`) is looked at
-for its disk, and if no node uses it, everything in it is read and verified. Nothing in it is
-changed. --repair gives a damaged
-channel a new file with all that is still good in the old one and the journal, --repair-stream a
-stream, in which every record keeps its number; the old file is kept in DIR/damaged.
+The default data folder is that of the running node, else that of `millpond serve`. Its disk is
+checked; if no node uses the folder, everything in it is read and verified, and nothing is changed.
+--repair writes a new file for a damaged channel with the intact messages of the old file and the
+journal; --repair-stream does the same for a stream, whose records keep their sequences. The old
+file stays in DIR/damaged.
 """
 MORE = ("millpond.node.cli.doctor.tls", "millpond.node.cli.doctor.access")
 """Modules with checks of their own, each with `add_action(actions)`."""
@@ -62,49 +62,56 @@ def add_parser(subparsers: Any) -> None:
     """Add `doctor` to the command line."""
     parser = subparsers.add_parser(
         "doctor",
-        description="Check this machine and the node, and say what to do.",
+        description="Check this machine, the configuration and the node.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", metavar="FILE", default=os.environ.get("MILLPOND_CONFIG"))
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--repair", metavar="CHANNEL", type=channel_name, help="make it usable again; with --data"
+        "--repair",
+        metavar="CHANNEL",
+        type=channel_name,
+        help="repair a damaged channel; needs --data",
     )
     which.add_argument(
-        "--repair-stream", metavar="STREAM", dest="repair", type=_stream, help="the same"
+        "--repair-stream",
+        metavar="STREAM",
+        dest="repair",
+        type=_stream,
+        help="repair a damaged stream",
     )
     which.add_argument(
         "--repair-topics",
         dest="repair",
         action="store_const",
         const=TOPICS,
-        help="the same, for the catalogue of topics of several partitions",
+        help="repair the catalog of partitioned topics",
     )
     which.add_argument(
         "--repair-s2-stream",
         metavar="BASIN:STREAM",
         dest="repair",
         type=_basin_stream,
-        help="the same, for a stream of another basin than the node's own",
+        help="repair a stream of another basin",
     )
     which.add_argument(
         "--repair-basins",
         dest="repair",
         action="store_const",
         const=BASINS,
-        help="the same, for the catalogue of basins",
+        help="repair the catalog of basins",
     )
     which.add_argument(
         "--repair-tokens",
         dest="repair",
         action="store_const",
         const=TOKENS,
-        help="the same, for the catalogue of access tokens that S2 clients were issued",
+        help="repair the catalog of access tokens for S2 clients",
     )
     add_timeout(parser)
     add_node_options(parser, or_data=True)
-    actions = parser.add_subparsers(dest="action", metavar="CHECK", title="closer looks")
+    actions = parser.add_subparsers(dest="action", metavar="CHECK", title="more checks")
     for module in MORE:
         import_module(module).add_action(actions)
 

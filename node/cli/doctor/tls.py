@@ -32,13 +32,13 @@ from millpond.node.tls.errors import reason_of
 
 EPILOG = """\
 examples:
-  millpond doctor tls --tls-cert alice.crt            the files, as `serve` would use them
-  millpond doctor tls --config /etc/millpond.toml     the same, where the configuration names them
-  millpond doctor tls tls://mill.lan:7400             what a client sees there, and what it thinks
+  millpond doctor tls --tls-cert alice.crt            the files for `serve`
+  millpond doctor tls --config /etc/millpond.toml     the files in a configuration
+  millpond doctor tls tls://mill.lan:7400             the TLS of a running node
   millpond doctor tls wss://mill.lan --pin sha256:...
 
-Each line is ok, warn or fail; the exit code is 1 if anything failed. The pin that it shows for a
-node is what that address shows now: compare it with the pin on the node's own machine.
+Each line is ok, warn or fail; the exit code is 1 if a check failed. The pin of a node is what its
+address shows now: compare it with the pin on the machine of the node.
 """
 REFUSAL_S = 0.5
 """A server that wants a certificate says so only after its part of the handshake is over."""
@@ -56,13 +56,13 @@ class Seen(NamedTuple):
 
 def add_action(actions: Any) -> None:
     """Add `tls` to `doctor`."""
-    parser = action(actions, "tls", "Check certificates, and what a node shows.", EPILOG)
+    parser = action(actions, "tls", "Check certificates and the TLS of a node.", EPILOG)
     parser.add_argument("url", metavar="URL", nargs="?", help="tls://H:P or wss://H:P")
     parser.add_argument("--config", metavar="FILE", default=os.environ.get("MILLPOND_CONFIG"))
     add_listener_options(parser)
     add_tls_options(parser)
     add_timeout(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(work=run)
 
 

@@ -30,44 +30,44 @@ EPILOG = """\
 a first job:
   millpond jobs put mail '{"to": "alice"}'      prints the id of the job
   millpond work tasks:send --queue mail         runs the function `send` of tasks.py for each job
-  millpond jobs ls mail                         what waits, rests, is worked on, or is dead
+  millpond jobs ls mail                         list jobs in all states
 
 A queue NAME is the channel `jobs/NAME`. `millpond jobs COMMAND --help` has more examples.
 """
 LS_EPILOG = """\
 examples:
-  millpond jobs ls mail                      id, state, attempts begun, and how the job begins
+  millpond jobs ls mail                      id, state, started attempts, start of the payload
   millpond jobs ls mail --state delayed -n 10
   millpond jobs ls mail --json | jq .due
 
-States: ready, delayed (due later, or resting after a failed attempt), leased (to a worker), dead.
+States: ready, delayed (due later, or waiting for a retry), leased (to a worker), dead.
 """
 COUNTS_EPILOG = """\
 example:
-  millpond jobs counts mail                  how many jobs in each state, and how many workers
+  millpond jobs counts mail                  number of jobs in each state, and of workers
 """
 SHOW_EPILOG = """\
 example:
-  millpond jobs show mail ID                 all there is about a job; exit code 4: it is gone
+  millpond jobs show mail ID                 everything about a job; exit code 4: not found
 
-The history is what workers told: failed attempts, and why (needs the right `admin`).
+The history lists failed attempts and their errors. It requires the right `admin`.
 """
 RETRY_EPILOG = """\
 example:
-  millpond jobs retry mail ID                a job that rests, or is due later, is due now
+  millpond jobs retry mail ID                run a delayed job now
 """
 CANCEL_EPILOG = """\
 example:
-  millpond jobs cancel mail ID               the job is gone, also if somebody works on it
+  millpond jobs cancel mail ID               remove a job, even a leased one
 
-An async handler is cancelled when its lease is renewed next, a third of the lease later at most.
+A running async handler is cancelled at the next renewal of its lease, within a third of the lease.
 """
 DEAD_EPILOG = """\
 examples:
-  millpond jobs dead ls mail                 the dead letters, and what they died of
-  millpond jobs dead retry mail ID           back into the queue, with a new id and all attempts
+  millpond jobs dead ls mail                 dead letters with their reasons
+  millpond jobs dead retry mail ID           back into the queue, with a new id and new attempts
   millpond jobs dead retry mail --all
-  millpond jobs dead purge mail --all        forget them
+  millpond jobs dead purge mail --all        delete them
 """
 STATES: tuple[JobState, ...] = ("ready", "delayed", "leased", "dead")
 
@@ -85,7 +85,7 @@ def add_parser(subparsers: Any) -> None:
     """Add `jobs` to the command line."""
     parser = subparsers.add_parser(
         "jobs",
-        description="Put jobs into queues, look at them, retry and cancel them.",
+        description="Put, inspect, retry and cancel jobs.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -95,21 +95,21 @@ def add_parser(subparsers: Any) -> None:
     jobs_put.add_put(actions)
     ls = _add(actions, "ls", "List jobs.", LS_EPILOG, _ls)
     ls.add_argument("--state", choices=STATES, help="only jobs in this state")
-    ls.add_argument("-n", dest="count", type=positive, metavar="N", help="at most so many")
+    ls.add_argument("-n", dest="count", type=positive, metavar="N", help="at most N")
     _add(actions, "counts", "Count jobs by state.", COUNTS_EPILOG, _counts)
     _add_ids(_add(actions, "show", "Show a job.", SHOW_EPILOG, _show), nargs=None)
-    _add_ids(_add(actions, "retry", "Have resting jobs run now.", RETRY_EPILOG, _retry))
+    _add_ids(_add(actions, "retry", "Run waiting jobs now.", RETRY_EPILOG, _retry))
     _add_ids(_add(actions, "cancel", "Cancel jobs.", CANCEL_EPILOG, _cancel))
-    dead = action(actions, "dead", "Dead letters.", DEAD_EPILOG)
+    dead = action(actions, "dead", "Inspect, retry and purge dead letters.", DEAD_EPILOG)
     deeds = dead.add_subparsers(
         dest="deed", metavar="COMMAND", required=True, parser_class=_JobsParser
     )
     ls = _add(deeds, "ls", "List dead letters.", DEAD_EPILOG, _ls)
-    ls.add_argument("-n", dest="count", type=positive, metavar="N", help="at most so many")
+    ls.add_argument("-n", dest="count", type=positive, metavar="N", help="at most N")
     ls.set_defaults(state="dead")
     _add_ids(_add(deeds, "show", "Show a dead letter.", DEAD_EPILOG, _show), nargs=None)
-    _add_dead(_add(deeds, "retry", "Put dead letters back.", DEAD_EPILOG, _dead))
-    _add_dead(_add(deeds, "purge", "Forget dead letters.", DEAD_EPILOG, _dead))
+    _add_dead(_add(deeds, "retry", "Put dead letters back into the queue.", DEAD_EPILOG, _dead))
+    _add_dead(_add(deeds, "purge", "Delete dead letters.", DEAD_EPILOG, _dead))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -133,7 +133,7 @@ def _add_ids(parser: argparse.ArgumentParser, nargs: str | None = "+") -> None:
 
 def _add_dead(parser: argparse.ArgumentParser) -> None:
     _add_ids(parser, "*")
-    parser.add_argument("--all", action="store_true", help="all there are")
+    parser.add_argument("--all", action="store_true", help="all dead letters")
 
 
 def _run(work: Work, args: argparse.Namespace) -> int:

@@ -28,13 +28,13 @@ PUT_EPILOG = """\
 examples:
   millpond jobs put mail '{"to": "alice"}'               prints the id of the job
   millpond jobs put mail --name send '{"to": "alice"}'   for the task `send`
-  millpond jobs put mail --due 1h30m '"later"'           not before; also 2027-01-31T08:00:00Z
-  millpond jobs put mail --unique alice '{}'             while it is there, no second one
-  millpond jobs put mail --wait '[1, 2]'                 prints what the handler returns
+  millpond jobs put mail --due 1h30m '"later"'           start later; also 2027-01-31T08:00:00Z
+  millpond jobs put mail --unique alice '{}'             at most one job with this key
+  millpond jobs put mail --wait '[1, 2]'                 prints the result of the handler
   jq -c '.[]' users.json | millpond jobs put mail --lines
 
-Payloads are JSON. With --wait progress goes to stderr; a dead letter is exit code 1, and no result
-within --timeout is 3.
+Payloads are JSON. With --wait progress goes to stderr; the exit code is 1 if the job becomes a dead
+letter, and 3 without a result within --timeout.
 """
 DATA_MAX = FRAME_SIZE_MAX - 4096
 
@@ -43,17 +43,27 @@ def add_put(actions: Any) -> None:
     """Add `put` to `millpond jobs`."""
     parser = action(actions, "put", "Put a job into a queue.", PUT_EPILOG)
     parser.add_argument("queue", metavar="QUEUE", type=queue_name)
-    parser.add_argument("data", metavar="JSON", nargs="?", help="the payload; - or none: stdin")
-    parser.add_argument("--name", metavar="TASK", help="which task it is for")
-    parser.add_argument("--due", type=due, metavar="TIME", help="not before this, or so long")
-    parser.add_argument("--unique", metavar="TEXT", help="not if one of this mark is there")
+    parser.add_argument("data", metavar="JSON", nargs="?", help="payload; - or none: read stdin")
+    parser.add_argument("--name", metavar="TASK", help="task of the job")
     parser.add_argument(
-        "--ttl", type=u32, metavar="S", default=0, help="gone so many seconds after it is due"
+        "--due", type=due, metavar="TIME", help="earliest start: a time, or a delay such as 1h30m"
     )
-    parser.add_argument("--attempts", type=positive, metavar="N", help="instead of the task's")
+    parser.add_argument(
+        "--unique", metavar="TEXT", help="unique key: put nothing if a job with this key exists"
+    )
+    parser.add_argument(
+        "--ttl",
+        type=u32,
+        metavar="S",
+        default=0,
+        help="time to live in seconds after the job is due",
+    )
+    parser.add_argument(
+        "--attempts", type=positive, metavar="N", help="most attempts (default: those of the task)"
+    )
     more = parser.add_mutually_exclusive_group()
-    more.add_argument("--wait", action="store_true", help="for the result, and print it")
-    more.add_argument("--lines", action="store_true", help="each line of stdin is a job")
+    more.add_argument("--wait", action="store_true", help="wait for the result and print it")
+    more.add_argument("--lines", action="store_true", help="put a job for each line of stdin")
     parser.add_argument("--timeout", type=seconds, metavar="S", help="give up, exit code 3")
     add_node_options(parser)
     parser.set_defaults(work=run_put)

@@ -28,22 +28,22 @@ from millpond.node.jobs.worker.worker import CONCURRENCY, GRACE_S, Worker
 
 EPILOG = """\
 examples:
-  millpond work tasks:send --queue mail        the function `send` of tasks.py, for jobs of mail
-  millpond work tasks                          the tasks of tasks.py (@task), for their queues
+  millpond work tasks:send --queue mail        run `send` of tasks.py for the jobs of mail
+  millpond work tasks                          run the tasks of tasks.py (@task)
   millpond work tasks:send --queue high=3 --queue low=1 --concurrency 8
-                                               three of `high` for one of `low`
+                                               three jobs of `high` for one of `low`
   millpond work tasks:send --queue mail --burst     end when nothing is due (exit code 0)
 
     # tasks.py
-    def send(mail, job):                       # or async def; the payload, and the job if wanted
+    def send(mail, job):                       # or async def; the argument `job` is optional
         print(job.id, mail["to"])
 
-A function that raises gets the job again, after a rest that grows; after the last attempt the job
-is a dead letter (`millpond jobs dead ls`). Its lease is renewed while it runs. docs/guides/jobs.md
-tells the rest.
+After an exception the job is retried with a growing delay; after the last attempt it becomes a dead
+letter (`millpond jobs dead ls`). The lease is renewed while the function runs. See
+docs/guides/jobs.md.
 
-SIGTERM and SIGINT drain: no more jobs begin, running ones have --grace seconds, what is left then
-is given back; exit code 0. A second signal gives everything back at once; exit code 1.
+After SIGTERM or SIGINT no more jobs start. Running jobs have --grace seconds, then they return to
+the queue; the exit code is 0. A second signal returns all jobs at once; the exit code is 1.
 """
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -52,18 +52,20 @@ def add_parser(subparsers: Any) -> None:
     """Add `work` to the command line."""
     parser = subparsers.add_parser(
         "work",
-        description="Run a function for the jobs of queues.",
+        description="Run jobs with a Python function.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("handler", metavar="MODULE[:HANDLER]", help="a function, or tasks")
+    parser.add_argument(
+        "handler", metavar="MODULE[:HANDLER]", help="module with tasks, or MODULE:FUNCTION"
+    )
     parser.add_argument(
         "--queue",
         dest="queues",
         action="append",
         metavar="Q[=WEIGHT]",
         default=[],
-        help="take jobs from it; again for more (default: those that the tasks name)",
+        help="queue to take jobs from; repeatable (default: the queues of the tasks)",
     )
     shape = {"type": positive, "metavar": "N"}
     parser.add_argument(
@@ -86,7 +88,7 @@ def add_parser(subparsers: Any) -> None:
         default=Backoff().base_s,
         help="first rest of a function, doubled with each attempt (default %(default)g)",
     )
-    parser.add_argument("--burst", action="store_true", help="end when no job is due any more")
+    parser.add_argument("--burst", action="store_true", help="end when no job is due")
     parser.add_argument(
         "--grace",
         type=seconds,
@@ -101,9 +103,13 @@ def add_parser(subparsers: Any) -> None:
         default=0.0,
         help="for a node that is not there yet (default %(default)g); later always",
     )
-    parser.add_argument("--name", help="in the history of jobs (default: host:process)")
-    parser.add_argument("--no-history", action="store_true", help="write none")
-    parser.add_argument("--log-done", action="store_true", help="history of successes, too")
+    parser.add_argument(
+        "--name", help="name of the worker in the history of jobs (default: host:process)"
+    )
+    parser.add_argument("--no-history", action="store_true", help="do not write a history")
+    parser.add_argument(
+        "--log-done", action="store_true", help="write successes to the history, too"
+    )
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     add_node_options(parser)
 

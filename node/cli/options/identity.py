@@ -33,14 +33,13 @@ def add_identity_options(parser: argparse.ArgumentParser) -> None:
         "--identity",
         metavar="PATH",
         default=os.environ.get("MILLPOND_IDENTITY"),
-        help="prove to be this one: a data folder, or a file like its identity.key "
-        "(MILLPOND_IDENTITY)",
+        help="authenticate with this identity key: a file, or a data folder (or MILLPOND_IDENTITY)",
     )
     parser.add_argument(
         "--peer",
         metavar="PEER",
-        help="whose node it has to be: an id, or a name in the peer book of that data folder; "
-        "without it a key is pinned there when it is seen first",
+        help="expected peer: an id, or a name in the address book of that data folder;"
+        " without it the key of an unknown node is pinned",
     )
 
 

@@ -21,22 +21,21 @@ def add_node_options(parser: argparse.ArgumentParser, *, or_data: bool = False) 
     `--json`, and those of identities and TLS."""
     where = parser.add_mutually_exclusive_group()
     if or_data:
-        where.add_argument(
-            "--data", type=Path, metavar="DIR", help="the data folder of a node that is stopped"
-        )
+        where.add_argument("--data", type=Path, metavar="DIR", help="data folder of a stopped node")
     where.add_argument(
         "--connect",
         metavar="URL",
         default=os.environ.get("MILLPOND_CONNECT", CONNECT),
-        help="tcp://H:P, ws://H:P, tls://H:P or wss://H:P (MILLPOND_CONNECT; default %(default)s)",
+        help="node to connect to: tcp://, ws://, tls:// or wss://H:P (or "
+        "MILLPOND_CONNECT; default %(default)s)",
     )
     parser.add_argument(
         "--token-file",
         metavar="FILE",
         default=os.environ.get("MILLPOND_TOKEN"),
-        help="its first word is the token (MILLPOND_TOKEN names the file, too)",
+        help="file that begins with the access token (or MILLPOND_TOKEN)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_identity_options(parser)
     add_tls_options(parser)
 
@@ -48,7 +47,7 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         metavar="S",
         default=TIMEOUT_S,
-        help="give up after so many seconds, exit code 3 (default %(default)g)",
+        help="give up after S seconds, with exit code 3 (default %(default)g)",
     )
 
 

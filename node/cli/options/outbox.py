@@ -11,18 +11,22 @@ OUTBOX_FIELDS = ("relay", "via", "addresses")
 def add_outbox_options(parser: argparse.ArgumentParser) -> None:
     """`--relay`, `--via` and `--address`."""
     parser.add_argument(
-        "--relay", action="store_true", default=None, help="keep mail for trusted peers of ours"
+        "--relay",
+        action="store_true",
+        default=None,
+        help="store encrypted messages for trusted peers",
     )
     parser.add_argument(
         "--via",
         action="append",
         metavar="RELAY",
-        help="a relay that keeps our mail: a peer's name, URL or PEER-ID@URL; again for more",
+        help="relay that stores messages for this node: a peer's name, URL or "
+        "PEER-ID@URL; repeatable",
     )
     parser.add_argument(
         "--address",
         dest="addresses",
         action="append",
         metavar="URL",
-        help="where others can dial us, for our card: tcp://H:P; again for more",
+        help="address of this node for its contact card: tcp://H:P; repeatable",
     )

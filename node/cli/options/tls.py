@@ -19,51 +19,54 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
         "--ca",
         metavar="FILE",
         default=os.environ.get("MILLPOND_CA"),
-        help="TLS: certificates to trust in the place of the system's (MILLPOND_CA)",
+        help="trusted certificates in place of the system's (or MILLPOND_CA)",
     )
     parser.add_argument(
         "--pin",
         metavar="sha256:HEX",
         default=os.environ.get("MILLPOND_PIN"),
-        help="TLS: the node's certificate is this one, or one of these with a comma between "
-        "(MILLPOND_PIN)",
+        help="accepted fingerprints of the node's certificate, comma-separated (or MILLPOND_PIN)",
     )
     parser.add_argument(
         "--cert",
         metavar="FILE",
         default=os.environ.get("MILLPOND_CERT"),
-        help="TLS: a certificate of your own, where the node demands one (MILLPOND_CERT)",
+        help="client certificate (or MILLPOND_CERT)",
     )
     parser.add_argument(
         "--cert-key",
         metavar="FILE",
         default=os.environ.get("MILLPOND_CERT_KEY"),
-        help="its key; else it is in the same file, or beside it with the ending .key "
-        "(MILLPOND_CERT_KEY)",
+        help="key of the client certificate (default: in the same file, or beside it "
+        "as .key; or MILLPOND_CERT_KEY)",
     )
 
 
 def add_listener_options(parser: argparse.ArgumentParser) -> None:
     """What the listeners of `serve` show and ask for."""
-    parser.add_argument("--tls-cert", metavar="FILE", help="the listeners speak TLS, and show this")
     parser.add_argument(
-        "--tls-key", metavar="FILE", help="its key; else in the same file, or beside it as .key"
+        "--tls-cert", metavar="FILE", help="certificate of the listeners, which then use TLS"
+    )
+    parser.add_argument(
+        "--tls-key",
+        metavar="FILE",
+        help="key of the certificate (default: in the same file, or beside it as .key)",
     )
     parser.add_argument(
         "--tls-client-ca",
         metavar="FILE",
-        help="who connects needs a certificate that is in this file, or signed by one that is",
+        help="require client certificates that are in this file or signed by one in it",
     )
     parser.add_argument(
         "--tls-client",
         metavar="required|optional",
-        help="optional: who has no certificate comes in too, by tokens and keys (default required)",
+        help="optional: accept clients without a certificate, too (default required)",
     )
     parser.add_argument(
         "--tls",
         dest="tls_listeners",
         metavar="LISTENER,...",
-        help="which listeners speak TLS, of p2p,ws,s3p,rustlog,http (default all)",
+        help="listeners that use TLS: p2p,ws,s3p,rustlog,http (default all)",
     )
 
 

@@ -34,15 +34,15 @@ from millpond.transports.p2p.streams.bodies import RECORDS_MAX
 
 EPILOG = """\
 examples:
-  millpond stream append orders 'one' 'two'         one append of two records, all or none
-  tail -f log | millpond stream append logs         each line is a record, as it comes
-  millpond stream append pictures --whole < cat.png all of stdin is one record
-  millpond stream read a --json | millpond stream append b --jsonl     copy bodies and headers
-  millpond stream append orders 'three' --match 2   only if the next sequence is 2
+  millpond stream append orders 'one' 'two'         append two records, all or none
+  tail -f log | millpond stream append logs         append each line
+  millpond stream append pictures --whole < cat.png append stdin as one record
+  millpond stream read a --json | millpond stream append b --jsonl     copy records with headers
+  millpond stream append orders 'three' --match 2   append only if the next sequence is 2
 
-Prints the sequence of each record once the node keeps it as durably as it promises; --json prints
-an object for each append. Lines that come together are appended together, up to --batch. If
-something fails, what was printed is kept; stderr tells what is not known.
+The sequence of each record is printed when the node has stored it with the promised durability;
+--json prints an object for each append. Lines that arrive together are appended together, up to
+--batch. After a failure all printed records are stored; stderr names those with unknown outcome.
 """
 RECONNECT_S = 30.0
 RECORD_BYTES = 16
@@ -57,24 +57,28 @@ def add_append(actions: Any) -> None:
     parser = action(actions, "append", "Append records to a stream.", EPILOG)
     parser.add_argument("name", metavar="STREAM", type=stream_name)
     add_records(parser)
-    parser.add_argument("--ms", type=sequence, metavar="MS", help="the first part of S3P's ids")
+    parser.add_argument("--ms", type=sequence, metavar="MS", help="first part of the ids in S3P")
     parser.add_argument(
-        "--match", type=sequence, metavar="SEQ", help="append only if this is the next sequence"
+        "--match", type=sequence, metavar="SEQ", help="append only if SEQ is the next sequence"
     )
     parser.add_argument(
-        "--fence", type=os.fsencode, metavar="TOKEN", help="the stream's fencing token"
+        "--fence", type=os.fsencode, metavar="TOKEN", help="fencing token of the stream"
     )
-    parser.add_argument("--create", action="store_true", help="make the stream if it is missing")
+    parser.add_argument(
+        "--create", action="store_true", help="create the stream if it does not exist"
+    )
     parser.set_defaults(work=run)
 
 
 def add_records(parser: argparse.ArgumentParser) -> None:
     """Where the records are from; `append` and `produce` have the same."""
-    parser.add_argument("data", metavar="DATA", nargs="*", help="a record each; - or none: stdin")
-    parser.add_argument("--file", metavar="FILE", type=Path, help="read this instead of stdin")
+    parser.add_argument(
+        "data", metavar="DATA", nargs="*", help="one record per argument; - or none: read stdin"
+    )
+    parser.add_argument("--file", metavar="FILE", type=Path, help="read FILE instead of stdin")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--whole", action="store_true", help="all of the input is one record")
-    how.add_argument("--jsonl", action="store_true", help="each line is an object with data")
+    how.add_argument("--whole", action="store_true", help="append the whole input as one record")
+    how.add_argument("--jsonl", action="store_true", help="each line is a JSON object with data")
     parser.add_argument(
         "--timestamps", action="store_true", help="with --jsonl: keep the timestamps of the lines"
     )
@@ -84,7 +88,7 @@ def add_records(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="of every record; may be repeated",
+        help="header of every record; repeatable",
     )
     parser.add_argument(
         "--batch",
@@ -95,14 +99,14 @@ def add_records(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing on success")
     parser.add_argument(
-        "--timeout", type=seconds, metavar="S", help="give up after so many seconds, exit code 3"
+        "--timeout", type=seconds, metavar="S", help="give up after S seconds, with exit code 3"
     )
     parser.add_argument(
         "--reconnect",
         type=seconds,
         metavar="S",
         default=RECONNECT_S,
-        help="how long a lost connection may be away between appends (default %(default)g)",
+        help="reconnect for S seconds after a lost connection (default %(default)g)",
     )
     add_node_options(parser)
 

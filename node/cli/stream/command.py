@@ -28,38 +28,38 @@ EPILOG = """\
 a first stream:
   millpond stream create orders
   millpond stream append orders 'one' 'two'     prints the sequence of each record
-  millpond stream read orders                   every record there is
-  millpond stream tail orders -f                the last ones, and those to come, until Ctrl-C
+  millpond stream read orders                   all records
+  millpond stream tail orders -f                the last records, then new ones until Ctrl-C
 
 S3P and RustLog clients use the same streams. `millpond stream COMMAND --help` has more examples.
-Needs the right `admin`, which without a token file everybody on the node's own machine has.
+Requires the right `admin`, which every local client has if there is no token file.
 """
 CREATE_EPILOG = """\
 examples:
   millpond stream create orders
-  millpond stream create logs --age 604800 --bytes 10G    a week, 10 GiB at most: the oldest ones go
+  millpond stream create logs --age 604800 --bytes 10G    keep a week, and at most 10 GiB
   millpond stream create users --content-type application/json
-  millpond stream create orders --if-missing              no error if there is one
+  millpond stream create orders --if-missing              succeed if it exists
 """
 TRIM_EPILOG = """\
 examples:
-  millpond stream trim orders 1000                  sequences 0 to 999 are gone
-  millpond stream trim orders 1763683200000-0       what is below this id
+  millpond stream trim orders 1000                  remove the sequences 0 to 999
+  millpond stream trim orders 1763683200000-0       remove the records before this id
 
-What is trimmed is gone for every protocol. Sequences and ids go on as if it were there.
+Trimmed records are gone for every protocol. Sequences and ids of new records do not change.
 """
 DELETE_EPILOG = """\
 example:
-  millpond stream delete orders logs      with all they have; exit code 4 if one is not there
+  millpond stream delete orders logs      exit code 4 if one does not exist
 """
 LS_EPILOG = """\
 examples:
-  millpond stream ls                 every stream, one name a line
-  millpond stream ls logs/ -l        those whose names begin so, with their sizes
+  millpond stream ls                 all streams, one name per line
+  millpond stream ls logs/ -l        streams with this prefix, with sizes
 """
 INFO_EPILOG = """\
 example:
-  millpond stream info orders        exit code 4 if it is not there
+  millpond stream info orders        exit code 4 if it does not exist
 """
 
 
@@ -67,7 +67,7 @@ def add_parser(subparsers: Any) -> None:
     """Add `stream` to the command line."""
     parser = subparsers.add_parser(
         "stream",
-        description="Append to streams and read them.",
+        description="Append to and read streams.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -78,16 +78,21 @@ def add_parser(subparsers: Any) -> None:
     stream_append.add_append(actions)
     stream_read.add_read(actions)
     stream_read.add_tail(actions)
-    trim = _add(actions, "trim", "Remove records below a place.", TRIM_EPILOG, _trim)
+    trim = _add(actions, "trim", "Remove the records before a position.", TRIM_EPILOG, _trim)
     trim.add_argument("name", metavar="STREAM", type=stream_name)
-    trim.add_argument("below", metavar="SEQ|MS-SEQ", type=position, help="the first that stays")
-    delete = _add(actions, "delete", "Remove streams with all they have.", DELETE_EPILOG, _delete)
+    trim.add_argument("below", metavar="SEQ|MS-SEQ", type=position, help="first position to keep")
+    delete = _add(actions, "delete", "Delete streams and their records.", DELETE_EPILOG, _delete)
     delete.add_argument("names", metavar="STREAM", type=stream_name, nargs="+")
     ls = _add(actions, "ls", "List streams.", LS_EPILOG, _ls)
     ls.add_argument("prefix", metavar="PREFIX", type=os.fsencode, nargs="?", default=b"")
-    ls.add_argument("-l", "--long", action="store_true", help="with records, bytes and last time")
-    ls.add_argument("--limit", type=positive, metavar="N", help="at most so many")
-    info = _add(actions, "info", "Show what there is of a stream.", INFO_EPILOG, _info)
+    ls.add_argument(
+        "-l",
+        "--long",
+        action="store_true",
+        help="show records, bytes and the time of the last record",
+    )
+    ls.add_argument("--limit", type=positive, metavar="N", help="at most N")
+    info = _add(actions, "info", "Show a stream.", INFO_EPILOG, _info)
     info.add_argument("name", metavar="STREAM", type=stream_name)
 
 
@@ -126,21 +131,24 @@ def _add(actions: Any, name: str, summary: str, epilog: str, work: Any) -> argpa
 
 
 def _add_create(actions: Any) -> None:
-    create = _add(actions, "create", "Make a stream.", CREATE_EPILOG, _create)
+    create = _add(actions, "create", "Create a stream.", CREATE_EPILOG, _create)
     create.add_argument("name", metavar="STREAM", type=stream_name)
     create.add_argument(
-        "--age", type=positive, metavar="S", help="records go when they are older, in seconds"
+        "--age", type=positive, metavar="S", help="remove records that are older than S seconds"
     )
     create.add_argument(
-        "--bytes", type=size, metavar="N", help="the oldest records go when there is more (64M, 1G)"
+        "--bytes",
+        type=size,
+        metavar="N",
+        help="remove the oldest records above this size (64M, 1G)",
     )
     create.add_argument(
         "--content-type",
         type=content_type,
         metavar="TYPE",
-        help="what Durable Streams say it has, application/json: a record is a message",
+        help="content type for Durable Streams (application/json: one JSON message per record)",
     )
-    create.add_argument("--if-missing", action="store_true", help="no error if there is one")
+    create.add_argument("--if-missing", action="store_true", help="succeed if the stream exists")
 
 
 async def _create(args: argparse.Namespace, streams: Streams) -> None:

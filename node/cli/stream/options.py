@@ -28,14 +28,14 @@ def add_start(parser: argparse.ArgumentParser, what: str = "--from") -> None:
         what, dest="start", type=sequence, metavar="SEQ", help="at this sequence (default: 0)"
     )
     where.add_argument(
-        "--id", dest="start", type=record_id, metavar="MS-SEQ", help="at this id, as S3P has it"
+        "--id", dest="start", type=record_id, metavar="MS-SEQ", help="start at this S3P id"
     )
     where.add_argument(
         "--time",
         dest="start",
         type=timestamp,
         metavar="TIME",
-        help="at this time: 2025-11-21T10:00:00Z, or -10m (ago; d, h, m, s), or ms since 1970",
+        help="start at this time: 2025-11-21T10:00:00Z, -10m (ago; d, h, m, s), or ms since 1970",
     )
 
 

@@ -26,21 +26,21 @@ from millpond.node.client.streams.stream import Start, Stream
 
 READ_EPILOG = """\
 examples:
-  millpond stream read orders                     every record there is now, a line each
+  millpond stream read orders                     all records, one per line
   millpond stream read orders --from 1000 -n 10   ten records from sequence 1000 on
-  millpond stream read orders --id 1763683200000-0     from an id, as S3P prints it
-  millpond stream read orders --time -10m         of the last ten minutes
+  millpond stream read orders --id 1763683200000-0     start at an S3P id
+  millpond stream read orders --time -10m         records of the last ten minutes
   millpond stream read orders --time 2025-11-21T10:00:00Z
-  millpond stream read orders --json --follow     objects, those to come as well, until Ctrl-C
+  millpond stream read orders --json --follow     JSON objects, with new records until Ctrl-C
 
-What was trimmed is passed over. With --follow, lost connections are mended: every record comes once
-and in order; records that were trimmed before they could be read are told on stderr.
-Exit code 4: there is no such stream; 3: --timeout passed before -n records had come.
+Trimmed records are skipped. --follow reconnects after a lost connection: every record is printed
+once and in order. Records that were trimmed before they could be read are reported on stderr.
+Exit code 4: the stream does not exist; 3: fewer than -n records within --timeout.
 """
 TAIL_EPILOG = """\
 examples:
   millpond stream tail orders            the last ten records
-  millpond stream tail orders -n 0 -f    only those to come, until Ctrl-C
+  millpond stream tail orders -n 0 -f    only new records, until Ctrl-C
 """
 RECONNECT_S = 30.0
 
@@ -52,7 +52,7 @@ def add_read(actions: Any) -> None:
     parser = action(actions, "read", "Read records of a stream.", READ_EPILOG)
     parser.add_argument("name", metavar="STREAM", type=stream_name)
     add_start(parser)
-    parser.add_argument("-n", dest="count", type=positive, metavar="N", help="at most so many")
+    parser.add_argument("-n", dest="count", type=positive, metavar="N", help="at most N")
     add_output(parser)
     parser.set_defaults(work=run, start=0)
 
@@ -71,7 +71,7 @@ def add_tail(actions: Any) -> None:
 def add_output(parser: argparse.ArgumentParser) -> None:
     """How records are shown and for how long; `fetch` has the same."""
     parser.add_argument(
-        "-f", "--follow", action="store_true", help="go on with those to come, until interrupted"
+        "-f", "--follow", action="store_true", help="continue with new records until Ctrl-C"
     )
     parser.add_argument(
         "--format",
@@ -80,14 +80,14 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         help="lines: bodies with a newline each; raw: without; base64; json (default lines)",
     )
     parser.add_argument(
-        "--timeout", type=seconds, metavar="S", help="end after so many seconds, exit code 3"
+        "--timeout", type=seconds, metavar="S", help="end after S seconds, with exit code 3"
     )
     parser.add_argument(
         "--reconnect",
         type=seconds,
         metavar="S",
         default=RECONNECT_S,
-        help="how long a lost connection may be away (default %(default)g)",
+        help="reconnect for S seconds after a lost connection (default %(default)g)",
     )
     add_node_options(parser)
 
