@@ -65,8 +65,8 @@ record once and in order, and the records are read back (of many the first and t
 fault of the node: exit code 1.
 
 Redis has the same durability as the node (appendfsync always, everysec, or no file). NATS stores
-data in memory or in files, and never waits for the disk. Neither appends many records at once: {batch}
-are pipelined. NATS runs append rows only.
+data in memory or in files, and never waits for the disk. Neither appends many records at once:
+{batch} are pipelined. NATS runs append rows only.
 
 The load generator is written in Python and shares the machine: near 100 % it is the limit, and
 ratios are not meaningful. docs/internals/benchmarks.md has ratios with a faster generator.
